@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grader.container.checks.dockerfile import parse
+from grader.container.shared.checks.dockerfile import parse
 from solutions.container_exercise import checklist
 
 ROOT = Path(__file__).parents[1]

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from gradebox.common import layout
 from gradebox.course.course import Course
 
 _EVERYWHERE = ("gradebox/run/grading.py", "gradebox/sandbox")
@@ -39,10 +40,10 @@ _ENGINE = "gradebox"
 _MODULE = re.compile(r"\w+(?:\.\w+)+")
 _DATA = (".toml", ".json", ".npz", ".gz", ".csv")
 """Files that a module beside them may read."""
-_TOLD = ("course.toml", "rubric.toml", "hints.toml")
+_TOLD = ("course.toml", layout.LAB_FILE, layout.CRITERION_FILE, *layout.OLD_LAB_FILES)
 """Files that the engine reads: points and words. What of a rubric decides is counted by its names."""
-_ASKS = ("checks", "truth")
-"""Folders of a lab in which a text may be the name of a probe."""
+_ASKS = (layout.CHECKS, layout.REFERENCE, "truth")
+"""Parts of a criterion, and folders of a lab, in which a text may be the name of a probe."""
 _PROSE = 100
 """Characters from which on a text is no name of a probe."""
 _READS_SOURCE = frozenset(("__doc__", "getdoc", "getsource", "getsourcelines", "getcomments"))
@@ -92,8 +93,11 @@ class Tree:
         }
         self.shared: frozenset[Path] = frozenset()
         """The files that take part in every outcome."""
-        checks = sorted((root / course.package).glob("*/checks/*.py"))
-        self._homes = {criterion: path for path in checks for criterion in read_file(path).criteria}
+        self._folder = root / course.package
+        self._homes: dict[str, list[Path]] = {}
+        for path in (file for lab in layout.labs(self._folder) for file in layout.files(lab, layout.CHECKS)):
+            for criterion in read_file(path).criteria:
+                self._homes.setdefault(criterion, []).append(path)
         self._checks = {check.id for lab in course.labs for one in lab.criteria for check in one.checks}
         self.shared = self._all_from(
             path
@@ -104,8 +108,7 @@ class Tree:
 
     def own_files(self, criterion: str) -> frozenset[Path]:
         """Every other file that takes part in a criterion's outcomes."""
-        home = self._homes.get(criterion)
-        homes = [home] if home else list(self._homes.values())
+        homes = self._homes.get(criterion) or [path for home in self._homes.values() for path in home]
         around = {package for one in homes for package in self._module(_module_of(one.relative_to(self._root)))}
         return self._all_from([*homes, *around])
 
@@ -143,13 +146,17 @@ class Tree:
             yield from self._module(f"{above}.{name}".strip("."))
         for text in read.texts:
             yield from self._module(text)  # for import_module, or another interpreter's -m
-            if path.parent.name in _ASKS and len(text) < _PROSE and text not in read.criteria:
-                lab, _, inner = text.partition(".")
-                yield from self._module(f"{self._course}.{lab}.probes.{inner}")
+            if (
+                (parts := {path.stem, path.parent.name} & set(_ASKS))
+                and len(text) < _PROSE
+                and text not in read.criteria
+            ):
+                for module in layout.probe_modules(text) if "." in text else ():
+                    yield from self._module(f"{self._course}.{module}")
                 needed = text.rpartition(".")[0]
                 # A check that another one requires; a truth may name the one in which a mistake is charged.
-                if path.parent.name == "checks" and text in self._checks and needed in self._homes:
-                    yield self._homes[needed]
+                if layout.CHECKS in parts and text in self._checks and needed in self._homes:
+                    yield from self._homes[needed]
 
     def _module(self, name: str) -> Iterator[Path]:
         """The file of a module of ours, or of the one that holds this name; and the packages around it."""

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gradebox.common import layout
 from gradebox.course.course import Course
 from gradebox.sandbox import Request
 
@@ -142,8 +143,7 @@ class DependencyGraph:
 
     def probe_file(self, module: str) -> Path:
         """Where the functions of `lab1.basics` are."""
-        lab, _, name = module.partition(".")
-        return self._folder / lab / "probes" / f"{name}.py"
+        return layout.probe_file(self._folder, module)
 
     def _doubts(self, source: _Source, module: str) -> list[str]:
         """What of the code that the reference does not have may reach more than it names."""
@@ -166,13 +166,15 @@ class DependencyGraph:
         return _parse(content, module, self._module.pattern, self._course)
 
     def _all_mentioned(self, probe: str, function: str) -> frozenset[str]:
-        """Every name and text that a probe function, or anything it uses among the probes, mentions."""
+        """Every name and text that a probe function, or anything it uses among probes and cases, mentions."""
         seen: set[Symbol] = set()
         words: set[str] = set()
-        open_ = [(probe, function), (probe, _IMPORT)]
+        file = self.probe_file(probe)
+        module = ".".join(file.relative_to(self._folder).with_suffix("").parts).removesuffix(".__init__")
+        open_ = [(module, function), (module, _IMPORT)]
         while open_:
             one = open_.pop()
-            if one in seen or not self.probe_file(one[0]).is_file():
+            if one in seen or not layout.file_of(self._folder, one[0]).is_file():
                 continue
             seen.add(one)
             source = self._probe_source(one[0])
@@ -184,19 +186,20 @@ class DependencyGraph:
                 open_ += [(one[0], name) for name in found.names]
         return frozenset(words)
 
-    def _source_of_probe(self, probe: str) -> _Source:
-        """A probe's module; of what it imports from others of the course, modules are called as in requests."""
-        content = self.probe_file(probe).read_bytes()
+    def _source_of_probe(self, module: str) -> _Source:
+        """A module of probes or cases, by its name below the course's package, as are those that it imports."""
+        content = layout.file_of(self._folder, module).read_bytes()
         tree = ast.parse(content)
         definitions = self._parse(content, "probes.none").definitions
         imported: dict[str, Symbol] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(self._course):
-                _, lab, *rest = str(node.module).split(".")
-                if rest[:1] == ["probes"]:
-                    for alias in node.names:
-                        inner = (f"{lab}.{rest[1]}", alias.name) if rest[1:] else (f"{lab}.{alias.name}", "")
-                        imported[alias.asname or alias.name] = inner
+                base = str(node.module).removeprefix(self._course)
+                for alias in node.names:
+                    whole = f"{base}.{alias.name}"
+                    is_module = layout.file_of(self._folder, whole).is_file()
+                    if {layout.PROBES, layout.CASES} & set((whole if is_module else base).split(".")):
+                        imported[alias.asname or alias.name] = (whole, "") if is_module else (base, alias.name)
         return _Source(definitions, imported)
 
 

@@ -14,8 +14,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from gradebox.authoring.release.folder import handed_out_as
+from gradebox.common import layout
+from gradebox.common.layout import SHARED
 from gradebox.course import hints
-from gradebox.course.course import SHARED, Course, CourseError
+from gradebox.course.course import Course, CourseError
 from gradebox.course.rubric import Check, Lab
 from gradebox.report.next_step.tasks import line_of, survey, tasks
 from gradebox.run.request import out_of_order
@@ -36,8 +38,11 @@ def problems(course: Course, solution: Path | None = None) -> Iterator[str]:
         yield from _checks(course, lab)
     known = hints.load(course)
     for lab in course.all_labs:
-        if course.file(lab, hints.FILE).is_file():
-            lacking = [check.id for check in _paid(lab) if check.id not in known]
+        lacking = [check.id for check in _paid(lab) if check.id not in known]
+        if layout.has_folders(course.folder / lab.id):
+            if any(check.id in known for check in _paid(lab)):  # hints are for all checks of a lab, or for none
+                yield from (f"{hints.place_of(course, check)} {check} has no hint" for check in lacking)
+        elif course.file(lab, hints.FILE).is_file():
             yield from (f"{course.file(lab, hints.FILE)}: {check} has no hint" for check in lacking)
     if solution is not None:
         for lab in course.all_labs:
@@ -60,16 +65,16 @@ def _checks(course: Course, lab: Lab) -> Iterator[str]:
     known = [check.id for check in rubric.checks()]
     for check in course.checks(lab).values():
         yield from out_of_order(check, known)
-        if not (check.function.__doc__ or "").strip():
+        if not layout.has_folders(course.folder / lab.id) and not (check.function.__doc__ or "").strip():
             yield f"{check.place}: {check.id} has no docstring, whose first line is its title in reports"
         for name in itertools.chain.from_iterable(check.expected_timelines):
             if reason := _no_probe(course, name):
                 yield f"{check.place}: {check.id} has a timeline of {name}, but there is no such probe: {reason}"
-    for file in sorted((course.folder / lab.id / "checks").glob("*.py")):
+    for file in layout.files(course.folder / lab.id, layout.CHECKS):
         for line, name in _asked(file):
             if reason := _no_probe(course, name):
                 yield f"{file}:{line}: there is no probe {name}: {reason}"
-    for file in sorted((course.folder / lab.id / "probes").glob("*.py")):
+    for file in layout.files(course.folder / lab.id, layout.PROBES):
         for line, name in sorted(_modules_named(file, lab)):
             yield f"{file}:{line}: {name!r} is in another package than {lab.package!r}, which students hand in"
 
@@ -106,9 +111,9 @@ def _no_probe(course: Course, name: str) -> str:
     """Why a probe cannot be had; empty where it can."""
     place, _, function = name.rpartition(".")
     lab, _, module = place.partition(".")
-    file = course.folder / lab / "probes" / f"{module.replace('.', '/')}.py"
     if not module or lab not in (SHARED, *(one.id for one in course.all_labs)):
-        return "its name is LAB.FILE.FUNCTION"
+        return "its name is LAB.CRITERION.FUNCTION"
+    file = layout.probe_file(course.folder, place)
     if not file.is_file():
         return f"{file} does not exist"
     found = list(_defined(file))
@@ -132,7 +137,8 @@ def _defined(file: Path) -> Iterator[str]:
 def _handed_out(course: Course, lab: Lab, solution: Path, known: Iterable[hints.Hint]) -> Iterator[str]:
     folder = solution / lab.package
     if not folder.is_dir():
-        yield f"{course.file(lab, 'rubric.toml')}: package = {lab.package!r}, but {solution} has no such folder"
+        file = layout.LAB_FILE if layout.has_folders(course.folder / lab.id) else "rubric.toml"
+        yield f"{course.file(lab, file)}: package = {lab.package!r}, but {solution} has no such folder"
         return
     readme = folder / "README.md"
     numbers, where_from = [task.number for task in tasks(readme)], f"{readme} has no heading `## Task {{}}: ...`"
@@ -144,12 +150,13 @@ def _handed_out(course: Course, lab: Lab, solution: Path, known: Iterable[hints.
     for hint in known:
         if not hint.check.startswith(f"{lab.id}."):
             continue
-        where = f"{course.file(lab, hints.FILE)}: [{hint.check.partition('.')[2]}]"
+        where = hints.place_of(course, hint.check)
+        functions = "functions" if layout.has_folders(course.folder / lab.id) else "write"
         if numbers and hint.task not in numbers:
             yield f"{where} task = {hint.task!r}, but {where_from.format(hint.task)}"
         for place in hint.write:
             name, _, function = place.partition(" ")
             if name not in there:
-                yield f"{where} write names {name}, but {folder} has no such file"
+                yield f"{where} {functions} names {name}, but {folder} has no such file"
             elif function and line_of(folder / name, function) is None:
-                yield f"{where} write names {function}, which {folder / name} does not define"
+                yield f"{where} {functions} names {function}, which {folder / name} does not define"

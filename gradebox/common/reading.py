@@ -59,17 +59,20 @@ class Document:
             place = place[:-1]  # one of a list stands where the list does
         names = [part for part in place if isinstance(part, str)]
         count = next((part for part in place if isinstance(part, int)), 0)
-        found, current, seen = 1, "", 0
+        best, inside, current, seen = 1, 0, [""], 0
         for number, line in enumerate(self._lines, start=1):
             stripped = line.strip()
             if header := re.match(r"\[\[?\s*([^\]]+?)\s*\]", stripped):
-                seen = seen + 1 if header[1] == current and stripped.startswith("[[") else 0
-                current = header[1]
-                if names[: current.count(".") + 1] == current.split(".") and seen <= count:
-                    found = number
-            elif names and (current, seen) == (".".join(names[:-1]), count) and _states(stripped, names[-1]):
+                table = [part.strip("\"' ") for part in header[1].split(".")]
+                seen = seen + 1 if table == current and stripped.startswith("[[") else 0
+                current = table
+                if names[: len(table)] == table and seen <= count:
+                    best, inside = number, len(table)
+                elif names and names == table[: len(names)] and not inside:  # it has no header of its own
+                    best, inside = number, len(names)
+            elif names and (current == (names[:-1] or [""]) and seen == count) and _states(stripped, names[-1]):
                 return number
-        return found
+        return best
 
     def _at(self, place: tuple[str | int, ...]) -> Any:
         """The value at `place`, or None."""

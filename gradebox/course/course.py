@@ -1,14 +1,16 @@
-"""A course as data: `course.toml` and a folder per lab, each with a rubric, hints, checks and probes.
+"""A course as data: `course.toml` and a folder per lab, each with a folder per criterion.
 
     my_course/
       course.toml            title, points, pass mark, labs in order, what submissions are run with
       lab1/
-        rubric.toml          criteria, checks, points
-        hints.toml           optional
-        checks/*.py          classes of checks (`gradebox.course.criterion`), run in the judge
-        probes/*.py          functions that drive the submission, run beside it in the sandbox
+        lab.toml             title, package, points, criteria in order
+        basics/              one criterion
+          criterion.toml     title, points; points, title and hints of each check
+          checks.py          a class of checks (`gradebox.course.criterion`), run in the judge
+          probes.py          functions that drive the submission, run beside it in the sandbox
 
-The folder is an importable package: `my_course.lab1.checks.first` is a module. The engine reads of it what stands here.
+The folder is an importable package: `my_course.lab1.basics.checks` is a module. `layout.py` says where else things are,
+and what the older form of a lab is, which has a `rubric.toml`.
 """
 
 from __future__ import annotations
@@ -18,16 +20,16 @@ import difflib
 import functools
 import importlib
 import importlib.util
-import pkgutil
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
 
-from gradebox.common import reading
+from gradebox.common import layout, reading
+from gradebox.common.layout import SHARED
 from gradebox.common.reading import Document, ReadingError
 from gradebox.course import contact, rubric
 from gradebox.course.contact import NOBODY, Contact
@@ -36,8 +38,6 @@ from gradebox.course.rubric import Hours, Lab, Rubric
 from gradebox.sandbox.types import Environment
 
 FILE = "course.toml"
-SHARED = "shared"
-"""The folder for what the checks and probes of several labs have in common."""
 
 
 class CourseError(ValueError):
@@ -180,24 +180,40 @@ class Course:
         Raises:
             CourseError: they do not match the rubric.
         """
-        found = _checks(self.folder, lab.id)
-        expected = [check.id for criterion in _whole(self, lab).criteria for check in criterion.checks]
-        where = f"{self.package}/{lab.id}"
-        if missing := [name for name in expected if name not in found]:
-            place = self._line_of(lab, missing[0])
+        written = _checks(self.folder, lab.id)
+        paid = {check.id: check for criterion in _whole(self, lab).criteria for check in criterion.checks}
+        if missing := [name for name in paid if name not in written]:
+            place, where = self._line_of(missing[0]), self._checks_of(missing[0])
             raise CourseError(
-                f"{place} {missing[0]} has points, but {where}/checks/ has no such check{_near(missing[0], found)}"
+                f"{place} {missing[0]} has points, but {where} has no such check{_near(missing[0], written)}"
             )
-        if unpaid := [name for name in found if name not in expected]:
-            place = found[unpaid[0]].place
-            raise CourseError(f"{place}: {where}/rubric.toml gives {unpaid[0]} no points{_near(unpaid[0], expected)}")
-        return found
+        if unpaid := [name for name in written if name not in paid]:
+            place, where = written[unpaid[0]].place, self._rubric_of(unpaid[0])
+            raise CourseError(f"{place}: {where} gives {unpaid[0]} no points{_near(unpaid[0], paid)}")
+        return {name: replace(check, title=paid[name].title or check.title) for name, check in written.items()}
 
-    def _line_of(self, lab: Lab, check: str) -> str:
-        """Where the rubric names a check, as a message begins."""
-        _, criterion, name = check.split(".")
-        document = reading.toml(self.file(lab, "rubric.toml"))
+    def _line_of(self, check: str) -> str:
+        """Where a check gets its points, as a message begins."""
+        lab, criterion, name = check.split(".")
+        if layout.has_folders(self.folder / lab):
+            document, place = reading.toml(self.criterion_file(f"{lab}.{criterion}")), ("checks", name)
+            return str(document.error(place, "")).rstrip()
+        document = reading.toml(self.folder / lab / "rubric.toml")
         return str(document.error((criterion, "checks", name), "")).rstrip()
+
+    def _checks_of(self, check: str) -> str:
+        """The file or folder in which a check belongs."""
+        lab, criterion, _ = check.split(".")
+        if not layout.has_folders(self.folder / lab):
+            return f"{self.package}/{lab}/checks/"
+        home = self.folder / lab / criterion / layout.CHECKS
+        return f"{self.package}/{lab}/{criterion}/" + (f"{layout.CHECKS}/" if home.is_dir() else f"{layout.CHECKS}.py")
+
+    def _rubric_of(self, check: str) -> str:
+        """The file that gives a check its points."""
+        lab, criterion, _ = check.split(".")
+        inner = f"{criterion}/{layout.CRITERION_FILE}" if layout.has_folders(self.folder / lab) else "rubric.toml"
+        return f"{self.package}/{lab}/{inner}"
 
     def titles(self, labs: Iterable[Lab]) -> Mapping[str, str]:
         """What the checks of these labs ask, in words, by id; of those labs that are written. Raises as `checks`."""
@@ -212,6 +228,10 @@ class Course:
     def file(self, lab: Lab, name: str) -> Path:
         """A file of a lab's folder, which need not exist."""
         return self.folder / lab.id / name
+
+    def criterion_file(self, criterion: str) -> Path:
+        """The `criterion.toml` of `lab1.basics`."""
+        return self.folder.joinpath(*criterion.split("."), layout.CRITERION_FILE)
 
     def prepare(self) -> None:
         """Let Python find the course's package.
@@ -236,16 +256,19 @@ def _whole(course: Course, lab: Lab) -> Lab:
 
 @functools.cache
 def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
-    if not (folder / lab / "checks").is_dir():
+    folders = layout.has_folders(folder / lab)
+    if not folders and not (folder / lab / "checks").is_dir():
         raise CourseError(f"{folder / lab} has no folder checks")
-    package = _imported(f"{folder.name}.{lab}.checks")
     found: dict[str, CheckFunction] = {}
-    for module in _modules(package.__name__, package.__path__):
+    for file in layout.files(folder / lab, layout.CHECKS):
+        module = ".".join(file.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__")
         loaded = _imported(module)
-        _require_no_shadow(folder.parent / f"{module.replace('.', '/')}.py")
+        _require_no_shadow(file)
+        home = module.removeprefix(f"{folder.name}.").partition(f".{layout.CHECKS}")[0]
         for check in functions(loaded):
-            if not check.id.startswith(f"{lab}."):
-                raise CourseError(f"{check.place}: {check.id} belongs to another lab's folder")
+            if not check.id.startswith(f"{home}."):
+                kind = "criterion" if folders else "lab"
+                raise CourseError(f"{check.place}: {check.id} belongs to another {kind}'s folder")
             if check.id in found:
                 raise CourseError(f"{check.place}: {check.id} is already written at {found[check.id].place}")
             if unknown := [name for name in check.takes if name not in GIVEN]:
@@ -256,8 +279,6 @@ def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
 
 def _require_no_shadow(file: Path) -> None:
     """Raise where a class defines a method twice: Python keeps the last one, and a check would be gone unseen."""
-    if not file.is_file():
-        return
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         first: dict[str, int] = {}
         for method in node.body if isinstance(node, ast.ClassDef) else ():
@@ -283,11 +304,6 @@ def _imported(name: str) -> ModuleType:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
         where = f"{frames[-1].filename}:{frames[-1].lineno}"
         raise CourseError(f"{where}: the checks in {name} do not load: {type(error).__name__}: {error}") from error
-
-
-def _modules(package: str, path: Iterable[str]) -> Iterator[str]:
-    for entry in sorted(pkgutil.iter_modules(path), key=lambda entry: entry.name):
-        yield f"{package}.{entry.name}"
 
 
 def load(folder: Path) -> Course:
@@ -345,10 +361,12 @@ def _load(folder: Path) -> Course:
 
 
 def _lab(document: Document, folder: Path, name: str, number: int) -> Lab:
-    file = folder / name / "rubric.toml"
-    if not file.is_file():
-        raise document.error(("labs" if number else "exercises",), f"there is no {file}")
-    return rubric.load_lab(file, name, number)
+    older = folder / name / "rubric.toml"
+    if layout.has_folders(folder / name):
+        return rubric.load_folder(folder / name, name, number)
+    if older.is_file():
+        return rubric.load_lab(older, name, number)
+    raise document.error(("labs" if number else "exercises",), f"there is no {folder / name / layout.LAB_FILE}")
 
 
 def _require_names(document: Document, table: _CourseTable) -> None:
@@ -369,8 +387,11 @@ def _require_names(document: Document, table: _CourseTable) -> None:
 
 def _require_packages(document: Document, folder: Path, labs: list[str]) -> None:
     """Raise unless Python can import the course's folders by their names."""
-    inner = [place for name in labs for place in (folder / name, folder / name / "checks", folder / name / "probes")]
-    for place in (folder, *inner):
+    inner = [folder / name for name in labs if (folder / name).is_dir()]
+    parts = [home for lab in inner for part in layout.PARTS for home in layout.homes(lab, part) if home.is_dir()]
+    criteria = [place for lab in inner for place in lab.iterdir() if (place / layout.CRITERION_FILE).is_file()]
+    shared = [lab / SHARED for lab in inner]
+    for place in (folder, *inner, *criteria, *shared, *parts):
         # Folders in which Python has left nothing but its caches are nobody's.
         if place.is_dir() and not (place / "__init__.py").is_file() and _holds_something(place):
             raise document.error((), f"{place} lacks an __init__.py, which may be empty")
@@ -386,9 +407,11 @@ def _holds_something(folder: Path) -> bool:
 
 def _probes(folder: Path, labs: list[str]) -> Iterator[str]:
     """The packages of probes, all of which the sandbox imports before it forks."""
-    for name in (SHARED, *labs):
-        if (folder / name / "probes" / "__init__.py").is_file():
-            yield f"{folder.name}.{name}.probes.*"
+    for lab in (folder / name for name in (SHARED, *labs) if (folder / name).is_dir()):
+        for home in layout.homes(lab, layout.PROBES):
+            module = ".".join(home.relative_to(folder.parent).with_suffix("").parts)
+            if home.is_file() or (home / "__init__.py").is_file():
+                yield f"{module}.*" if home.is_dir() else module
 
 
 __all__ = ["CheckFunction", "Course", "CourseError", "ReadingError", "load"]

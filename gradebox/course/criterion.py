@@ -2,8 +2,7 @@
 
 @criterion("lab1.benchmark")
 class Benchmark:
-    def test_returns_result(self, submission, generator):
-        '''the result has the fields that the docstring names'''
+    def test_returns_result(self, submission, generator): ...
 
     @requires("returns_result")
     def test_warmed_up(self, submission): ...
@@ -29,11 +28,11 @@ GIVEN = ("submission", "generator")
 def criterion(
     criterion_id: str, *, early: bool = False, timeline: bool | Mapping[str, str] = False
 ) -> Callable[[_Class], _Class]:
-    """Bind a class of checks to one criterion of a `rubric.toml`.
+    """Bind a class of checks to the criterion whose folder it is in.
 
     The method `test_warmed_up` of a class bound to `lab1.benchmark` is the check `lab1.benchmark.warmed_up`; its points
-    stand in the rubric. It may take `submission` (`gradebox.run.submission.Submission`) and `generator`, which draws
-    its inputs (`gradebox.run.input_generator.InputGenerator`). The first line of its docstring is its title for people.
+    and its title are in `criterion.toml`. It may take `submission` (`gradebox.run.submission.Submission`) and
+    `generator`, which draws its inputs (`gradebox.run.input_generator.InputGenerator`).
 
     Where several sandboxes share the work, an `early` criterion is begun before the others: one whose checks take
     longest, so that no sandbox is left alone with it at the end, or wait for processes of theirs, beside which another
@@ -41,7 +40,7 @@ def criterion(
 
     Beside checks of a criterion with a `timeline` that fail stands what ran on the simulated device, and what ran there
     in a run of the course's own, where the check asked for one. Where it did not, `timeline` may name the probe that is
-    then asked: `{"lab1.basics.product": "lab1.products_truth.product"}` says which one launches, without any code of a
+    then asked: `{"lab1.basics.product": "lab1.basics.right_product"}` says which one launches, without any code of a
     submission, what a right answer to the first launches. It takes the same inputs, and what it returns is not read.
     """
 

@@ -1,8 +1,8 @@
-"""Hints in up to three steps for every check of the rubric, kept as data in the `hints.toml` of each lab and exercise.
+"""Hints in up to three steps for every check of the rubric, kept as data in the `criterion.toml` of each criterion.
 
-Each check's entry says which task of the lab it pays for (`task`), which functions it runs (`write`), and the steps:
-the idea to look at; what to look up and what to measure; the shape of the remedy in words. Never a task's code. Not for
-choosing what to do next (`gradebox/report/next_step/`).
+Each check's table says which task of the lab it pays for (`task`), which functions it runs (`functions`), and the
+`hints`: the idea to look at; what to look up and what to measure; the shape of the remedy in words. Never a task's
+code. Not for choosing what to do next (`gradebox/report/next_step/`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from gradebox.common import reading
+from gradebox.common import layout, reading
 from gradebox.common.configuration import MAX_STEPS
 from gradebox.course.course import Course
-from gradebox.course.rubric import Lab, Rubric
+from gradebox.course.rubric import CheckTable, Lab, Rubric
 
 FILE = "hints.toml"
+"""Of a lab in the older form, with `write` for `functions` and `steps` for `hints`."""
 STEP_NAMES = ("the idea", "what to look up and measure", "the shape of the remedy")
 POINTER = "for a hint: "
 """How the hint of a failed check begins that only says how to ask for one; a page that has the steps leaves it out."""
@@ -54,6 +55,9 @@ def load(course: Course) -> Mapping[str, Hint]:
     """
     found: dict[str, Hint] = {}
     for lab in course.all_labs:
+        if layout.has_folders(course.folder / lab.id):
+            found |= _of_folder(course, lab)
+            continue
         file = course.file(lab, FILE)
         if not file.is_file():
             continue
@@ -70,6 +74,31 @@ def load(course: Course) -> Mapping[str, Hint]:
         except reading.ReadingError as error:
             raise HintError(str(error)) from None
     return found
+
+
+def _of_folder(course: Course, lab: Lab) -> dict[str, Hint]:
+    """The hints of the checks that have any."""
+    found: dict[str, Hint] = {}
+    for criterion in lab.criteria:
+        try:
+            document = reading.toml(course.criterion_file(criterion.id))
+            for check in criterion.checks:
+                place = ("checks", check.id.rpartition(".")[2])
+                table = reading.into(CheckTable, document, *place)
+                if table.task or table.functions or table.hints:
+                    found[check.id] = Hint(check.id, table.task, table.functions, table.hints)
+                    _require_whole(document, lab, found[check.id], place, ("functions", "hints"))
+        except reading.ReadingError as error:
+            raise HintError(str(error)) from None
+    return found
+
+
+def place_of(course: Course, check: str) -> str:
+    """Where the hints of a check are written, as a message begins."""
+    lab, criterion, name = check.split(".")
+    if layout.has_folders(course.folder / lab):
+        return f"{course.criterion_file(f'{lab}.{criterion}')}: [checks.{name}]"
+    return f"{course.folder / lab / FILE}: [{criterion}.{name}]"
 
 
 def known(course: Course) -> Mapping[str, Hint]:
@@ -97,13 +126,22 @@ class _Entry:
 
 def _hint(document: reading.Document, lab: Lab, criterion: str, name: str) -> Hint:
     entry, place = reading.into(_Entry, document, criterion, name), (criterion, name)
-    if not _is_task(entry.task, lab):
-        raise document.error((*place, "task"), f"{entry.task!r} is no task of its lab")
-    if not entry.write or not all(_PLACE.fullmatch(one) for one in entry.write):
-        raise document.error((*place, "write"), f"write names files and functions: {list(entry.write)}")
-    if not 1 <= len(entry.steps) <= MAX_STEPS or not all(step.strip() for step in entry.steps):
-        raise document.error((*place, "steps"), f"one to {MAX_STEPS} steps, each of them a text")
-    return Hint(f"{lab.id}.{criterion}.{name}", entry.task, entry.write, entry.steps)
+    hint = Hint(f"{lab.id}.{criterion}.{name}", entry.task, entry.write, entry.steps)
+    _require_whole(document, lab, hint, place, ("write", "steps"))
+    return hint
+
+
+def _require_whole(
+    document: reading.Document, lab: Lab, hint: Hint, place: tuple[str, str], keys: tuple[str, str]
+) -> None:
+    """Raise unless a hint can be shown; `keys` are what the document calls its functions and its steps."""
+    functions, steps = keys
+    if not _is_task(hint.task, lab):
+        raise document.error((*place, "task"), f"{hint.task!r} is no task of its lab")
+    if not hint.write or not all(_PLACE.fullmatch(one) for one in hint.write):
+        raise document.error((*place, functions), f"{functions} names files and functions: {list(hint.write)}")
+    if not 1 <= len(hint.steps) <= MAX_STEPS or not all(step.strip() for step in hint.steps):
+        raise document.error((*place, steps), f"one to {MAX_STEPS} {steps}, each of them a text")
 
 
 def _is_task(number: str, lab: Lab) -> bool:

@@ -1,4 +1,4 @@
-"""What points are given for: labs, their criteria, and the checks of those. Each lab's `rubric.toml` states its own.
+"""What points are given for: labs, their criteria, and the checks of those. `lab.toml` and `criterion.toml` state them.
 
 Not for scoring: `grade.py` counts points over what this module returns.
 """
@@ -13,7 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from gradebox.common import reading
+from gradebox.common import layout, reading
 from gradebox.common.reading import Document, ReadingError
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -31,6 +31,8 @@ class Check:
 
     id: str
     points: Decimal
+    title: str = field(default="", compare=False)
+    """What it asks, in words, which decide nothing; empty if its docstring says it."""
 
     @property
     def criterion_id(self) -> str:
@@ -194,6 +196,33 @@ def from_text(text: str) -> Rubric:
 
 
 @dataclass(frozen=True)
+class CheckTable:
+    """What a `criterion.toml` says of one check; for its hints see `gradebox.course.hints`."""
+
+    points: Decimal
+    title: str
+    task: str = ""
+    functions: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _CriterionFile:
+    title: str
+    points: Decimal
+    checks: Mapping[str, CheckTable] | None = None
+
+
+@dataclass(frozen=True)
+class _LabFile:
+    title: str
+    package: str
+    points: Decimal
+    criteria: tuple[str, ...]
+    hours: str = ""
+
+
+@dataclass(frozen=True)
 class _CriterionTable:
     title: str
     points: Decimal
@@ -210,8 +239,67 @@ class _LabTable:
     criteria: Mapping[str, _CriterionTable] = field(default_factory=dict, metadata=reading.REST)
 
 
+def load_folder(folder: Path, lab_id: str, number: int) -> Lab:
+    """The lab whose folder has a `lab.toml`, and one folder for each criterion.
+
+    Raises:
+        RubricError: for TOML that does not parse, unknown or missing keys, points that do not add up, or names that
+            are not identifiers or have no folder. The message begins with `FILE:LINE:`.
+    """
+    document = reading.toml(folder / layout.LAB_FILE)
+    table = reading.into(_LabFile, document)
+    _require_folders(document, folder, table.criteria)
+    criteria = tuple(_of_folder(folder / name, f"{lab_id}.{name}") for name in table.criteria)
+    lab = Lab(
+        lab_id, number, table.title, table.package, _positive(document, ("points",), table.points), criteria,
+        hours_of(document, ("hours",), table.hours),
+    )  # fmt: skip
+    require_sum(document, (), "the criteria", lab.points, [criterion.points for criterion in criteria])
+    _require_package(document, lab)
+    return lab
+
+
+def _require_folders(document: Document, folder: Path, names: tuple[str, ...]) -> None:
+    """Raise unless `criteria` names each folder with a criterion once, and nothing else."""
+    place = ("criteria",)
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise document.error(place, f"a criterion's name is lower_case_with_underscores, not {name!r}")
+        if name == layout.SHARED:
+            raise document.error(place, f"{name}/ is for what several criteria have in common")
+        if names.count(name) > 1:
+            raise document.error(place, f"{name} is named twice")
+        if not (file := folder / name / layout.CRITERION_FILE).is_file():
+            raise document.error(place, f"there is no {file}")
+    for file in sorted(folder.glob(f"*/{layout.CRITERION_FILE}")):
+        if file.parent.name not in names:
+            raise document.error(place, f"criteria lacks {file.parent.name!r}, but there is {file}")
+    for name in layout.OLD_LAB_FILES:
+        if (folder / name).is_file():
+            raise document.error((), f"{folder / name} is not read any more: its content belongs into each criterion")
+
+
+def _of_folder(folder: Path, criterion: str) -> Criterion:
+    document = reading.toml(folder / layout.CRITERION_FILE)
+    table = reading.into(_CriterionFile, document)
+    points = _positive(document, ("points",), table.points)
+    checks = []
+    for name, check in (table.checks or {}).items():
+        where = ("checks", name)
+        if not NAME.fullmatch(name):
+            raise document.error(where, f"a check's name is lower_case_with_underscores, not {name!r}")
+        if not check.title.strip():
+            raise document.error((*where, "title"), "a check's title says what it asks, in one line")
+        checks.append(Check(f"{criterion}.{name}", _positive(document, (*where, "points"), check.points), check.title))
+    if table.checks is not None:
+        if not checks:
+            raise document.error(("checks",), "checks must be tables like [checks.returns_result]")
+        require_sum(document, (), "its checks", points, [check.points for check in checks])
+    return Criterion(criterion, table.title, points, tuple(checks))
+
+
 def load_lab(path: Path, lab_id: str, number: int) -> Lab:
-    """The lab of a `rubric.toml`.
+    """The lab of a `rubric.toml`, the older form.
 
     Raises:
         RubricError: for TOML that does not parse, unknown or missing keys, points that do not add up, or names that
@@ -221,9 +309,14 @@ def load_lab(path: Path, lab_id: str, number: int) -> Lab:
     if "number" in document.data:
         raise document.error(("number",), "unknown key 'number': the order of labs in course.toml numbers them")
     lab = lab_of(document, lab_id, number)
-    if not lab.package.startswith(f"{lab_id}_"):  # a folder belongs to a lab by how its name begins
-        raise document.error(("package",), f"package = {lab.package!r}: expected a name that begins with {lab_id}_")
+    _require_package(document, lab)
     return lab
+
+
+def _require_package(document: Document, lab: Lab) -> None:
+    """A folder of a submission belongs to a lab by how its name begins."""
+    if not lab.package.startswith(f"{lab.id}_"):
+        raise document.error(("package",), f"package = {lab.package!r}: expected a name that begins with {lab.id}_")
 
 
 def lab_of(document: Document, lab_id: str, number: int, *place: str) -> Lab:

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from gradebox.common import layout
+
 _Probe = TypeVar("_Probe", bound=Callable[..., object])
 
 Quantity = Literal["time", "device memory"]
@@ -43,9 +45,8 @@ def measures(*quantities: Quantity) -> Callable[[_Probe], _Probe]:
 
 def measured_by(course: Path, probe: str) -> frozenset[str]:
     """What the probe `lab1.basics.product` of the course in this folder declares; nothing for one that is not there."""
-    module, _, name = probe.rpartition(".")
-    lab, _, file = module.partition(".")
-    return _declared(course / lab / "probes" / f"{file.replace('.', '/')}.py").get(name, frozenset())
+    place, _, name = probe.rpartition(".")
+    return _declared(layout.probe_file(course, place)).get(name, frozenset())
 
 
 @functools.cache

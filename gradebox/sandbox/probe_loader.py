@@ -15,12 +15,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gradebox.common.layout import probe_modules
+
 
 def find(name: str, folders: Sequence[str], course: str) -> Any:
-    """The function `name` ("lab1.basics.product").
+    """The function `name` ("lab1.basics.product"), see `gradebox.common.layout`.
 
     Args:
-        name: file and function below a folder of probes, or lab, file and function of the course.
+        name: file and function below a folder of probes, or lab, criterion and function of the course.
         folders: where to look first.
         course: the package of the course.
 
@@ -39,15 +41,16 @@ def find(name: str, folders: Sequence[str], course: str) -> Any:
             sys.modules[spec.name] = module
             spec.loader.exec_module(module)
             return _function(module, function)
-    lab, _, file = module_name.partition(".")
-    where = f"{course}.{lab}.probes.{file}"
-    try:
-        found = importlib.import_module(where)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{where}.".startswith(f"{error.name}."):
-            raise
-        raise LookupError(f"there is no file {lab}/probes/{file.replace('.', '/')}.py") from None
-    return _function(found, function)
+    places = [f"{course}.{place}" for place in probe_modules(module_name)]
+    # The server has imported what there is; to look for a module that does not exist takes a while.
+    for place in sorted(places, key=lambda place: place not in sys.modules):
+        try:
+            return _function(importlib.import_module(place), function)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+                raise
+    file = places[0].partition(".")[2].replace(".", "/")
+    raise LookupError(f"there is no file {file}.py")
 
 
 def _function(module: ModuleType, name: str) -> Any:

@@ -11,10 +11,11 @@ import importlib.util
 import os
 import site
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradebox.common import layout
 from gradebox.sandbox import linux
 from gradebox.sandbox.types import Environment
 
@@ -51,7 +52,7 @@ class View:
     shown: tuple[str, ...]
     """What is visible of the folders that are hidden: the course's probes and the sandbox's child side."""
     probes: tuple[str, ...]
-    """The folders of the course's probes."""
+    """Files and folders of the course's probes, with their cases."""
     packages: tuple[str, ...]
     """Folders of the packages that a submission may import."""
     source_roots: tuple[str, ...]
@@ -69,7 +70,8 @@ def view(readable: Sequence[str], probe_paths: Sequence[str], course: Environmen
     packages = tuple(folder for name, folder in folders.items() if folder and name not in judging)
     trees = _outermost([*_SYSTEM, *prefixes, *on_path, *packages, *readable, *probe_paths])
     ours = [folder for name in judging if (folder := folders[name])]
-    probes = tuple(sorted(glob.glob(f"{folders[course.course]}/*/probes"))) if course.course else ()
+    course_folder = folders[course.course] if course.course else None
+    probes = layout.beside_submissions(course_folder) if course_folder else ()
     neighbours = [os.path.join(root, name) for root in source_roots for name in _NEVER]
     hidden = [*ours, *(path for path in neighbours if any(_inside(path, tree) for tree in trees))]
     return View(
@@ -77,13 +79,21 @@ def view(readable: Sequence[str], probe_paths: Sequence[str], course: Environmen
         hidden=tuple(hidden),
         shown=(
             *(os.path.join(os.path.dirname(os.path.dirname(__file__)), name) for name in _SHOWN),
-            *(path for folder in probes for path in (folder, os.path.join(os.path.dirname(folder), "__init__.py"))),
-            *([os.path.join(str(folders[course.course]), "__init__.py")] if probes else []),
+            *probes,
+            *dict.fromkeys(os.path.join(package, "__init__.py") for path in probes for package in _around(path, ours)),
         ),
         probes=probes,
         packages=packages,
         source_roots=tuple(sorted(source_roots)),
     )
+
+
+def _around(path: str, packages: Iterable[str]) -> Iterator[str]:
+    """The folders around `path`, up to the one of these that it is in."""
+    for folder in map(str, Path(path).parents):
+        yield folder
+        if folder in packages:
+            return
 
 
 def _package_folder(name: str) -> str | None:

@@ -97,7 +97,7 @@ class Environment:
     importable: tuple[str, ...] = ()
     """Packages of the course that a submission may import; all others it cannot see."""
     course: str = ""
-    """The course's package: the probe `lab1.basics.product` is `product` of its module `lab1.probes.basics`."""
+    """The course's package: the probe `lab1.basics.product` is `product` of its module `lab1.basics.probes`."""
     course_parent: str = ""
     """The folder that holds it."""
     devices: str = ""
@@ -125,7 +125,7 @@ class Failure:
 class Request:
     """One probe to run.
 
-    `probe` is `"lab1.basics.product"` for the function `product` of the course's `lab1/probes/basics.py`. `params`
+    `probe` is `"lab1.basics.product"` for the function `product` of the course's `lab1/basics/probes.py`. `params`
     (JSON values) and `tensors` (NumPy arrays, handed over as CPU tensors) become its keyword arguments. `device` is
     `"cpu"`, or what the course knows besides (`"cuda"`, `"vgpu:MODEL"`); `values=False` asks a simulated device for
     shapes only. With `student=False` the submission does not exist in the child: a run of our own code that yields a

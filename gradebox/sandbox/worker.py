@@ -71,7 +71,7 @@ class Task:
     source_roots: tuple[str, ...]
     course: Environment
     probe_folders: tuple[str, ...]
-    """Where the course's probes lie."""
+    """Files and folders of the course's probes."""
     probe_paths: tuple[str, ...]
     port: int
     threads: int
@@ -227,7 +227,7 @@ def _observe(
     line: Connection | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the probe; the reply's fields and the tensors, as NumPy arrays."""
-    folders = [*task.probe_folders, *task.probe_paths]
+    places = [*task.probe_folders, *task.probe_paths]
     importing: list[str] = []
     taken: dict[str, tuple[str, Any]] = {}
     readings: dict[str, int] = {}
@@ -293,7 +293,7 @@ def _observe(
             error,
             submission=task.submission,
             importing=importing,
-            probe_folders=[f"{f}/" for f in folders],
+            probe_folders=[place if place.endswith(".py") else f"{place}/" for place in places],
             simulator=about,
         )
     if tampered:

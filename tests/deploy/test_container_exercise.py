@@ -26,11 +26,13 @@ import grader
 from gradebox.report.document import SCHEMA_FILE
 from gradebox.run.assertions import CheckFailed, NeedsReview
 from gradebox.run.submission import Submission
-from grader.container.checks import recipe
-from grader.container.checks.command import require_command, start_words
-from grader.container.checks.dockerfile import Dockerfile, parse
-from grader.container.checks.exercise import TestReport as Report
-from grader.container.checks.exercise import TestRun as Criteria
+from grader.container.dockerfile import checks as recipe
+from grader.container.hygiene.checks import require_no_secrets, require_nothing_left_over
+from grader.container.report.checks import TestReport as Report
+from grader.container.run.checks import TestRun as Criteria
+from grader.container.shared.checks.command import start_words
+from grader.container.shared.checks.dockerfile import Dockerfile, parse
+from grader.container.shared.checks.recipe import NVIDIA_CUDA, final_user, pinned_torch
 from solutions.container_exercise import checklist
 from solutions.container_exercise import train as given
 from tests.deploy.conftest import ROOT
@@ -129,10 +131,10 @@ CHECKS: dict[str, Callable[[Dockerfile], None]] = {
     "packages_below": recipe.require_order,
     "directories": recipe.require_directories,
     "environment": recipe.require_environment,
-    "command": require_command,
+    "command": recipe.require_command,
     "user": recipe.require_user,
-    "secrets": lambda found: recipe.require_no_secrets(found, context_is_limited=False),
-    "left_over": recipe.require_nothing_left_over,
+    "secrets": lambda found: require_no_secrets(found, context_is_limited=False),
+    "left_over": require_nothing_left_over,
 }
 
 
@@ -183,9 +185,9 @@ def test_a_secret_that_is_only_mounted_is_none() -> None:
 
 def test_a_whole_folder_may_be_copied_where_a_dockerignore_limits_it() -> None:
     found = dockerfile(REFERENCE.replace("COPY train.py .", "COPY . ."))
-    recipe.require_no_secrets(found, context_is_limited=True)
+    require_no_secrets(found, context_is_limited=True)
     with pytest.raises(CheckFailed, match="copies the whole folder"):
-        recipe.require_no_secrets(found, context_is_limited=False)
+        require_no_secrets(found, context_is_limited=False)
 
 
 def test_a_hostile_dockerfile_costs_no_time() -> None:
@@ -327,10 +329,10 @@ def test_a_damaged_checklist_fails_in_words(document: Any) -> None:
 @pytest.mark.parametrize("style", STYLES)
 def test_the_image_of_another_style_is_taken_for_built(style: str) -> None:
     found = dockerfile(STYLES[style])
-    base = recipe.NVIDIA_CUDA.match(found.base_image)
-    pins = recipe.pinned_torch(found, {"requirements.txt": REQUIREMENTS}) or {"2.9.0a0"}
+    base = NVIDIA_CUDA.match(found.base_image)
+    pins = pinned_torch(found, {"requirements.txt": REQUIREMENTS}) or {"2.9.0a0"}
     versions = {"torch": f"{min(pins)}+x", "cuda": f"{base['cuda'] if base else 12}.0"}
-    image = {"user": recipe.final_user(found), "command": start_words(found)}
+    image = {"user": final_user(found), "command": start_words(found)}
     assert lost(dockerfile=STYLES[style], gpu=versions, cpu=versions, image=image) == set()
 
 

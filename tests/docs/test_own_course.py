@@ -54,10 +54,13 @@ def test_the_page_names_its_files() -> None:
         "labs/lab1_temperatures/conversion.py",
         "solution/lab1_temperatures/conversion.py",
         "temperatures/course.toml",
-        "temperatures/lab1/checks/conversion.py",
-        "temperatures/lab1/hints.toml",
-        "temperatures/lab1/probes/conversion.py",
-        "temperatures/lab1/rubric.toml",
+        "temperatures/lab1/conversion/checks.py",
+        "temperatures/lab1/conversion/criterion.toml",
+        "temperatures/lab1/conversion/probes.py",
+        "temperatures/lab1/lab.toml",
+        "temperatures/lab1/records/checks.py",
+        "temperatures/lab1/records/criterion.toml",
+        "temperatures/lab1/records/probes.py",
     ]
 
 
@@ -81,11 +84,14 @@ def test_proofreading_finds_what_the_page_says(written: Path, monkeypatch: pytes
     for name in [name for name in sys.modules if name.partition(".")[0] == COURSE]:
         monkeypatch.delitem(sys.modules, name)
     course = courses.load(written / COURSE)
-    found = [line.rpartition(": ")[2] for line in problems(course, written / "solution")]
-    assert found == ["lab1.conversion.empty has no hint", "lab1.records.hottest has no hint"]
-    (written / COURSE / "lab1" / "hints.toml").unlink()  # written after the page proofreads
-    hints.load.cache_clear()
     assert list(problems(course, written / "solution")) == []
+    file = written / COURSE / "lab1" / "conversion" / "criterion.toml"
+    (hint,) = re.findall(r"```toml\n(task = .*?)```", PAGE, re.DOTALL)
+    file.write_text(file.read_text().replace("\n\n[checks.empty]", f"\n{hint}\n[checks.empty]"))
+    hints.load.cache_clear()
+    lacking = [line.rpartition("] ")[2] for line in problems(course, written / "solution")]
+    assert lacking == ["lab1.conversion.empty has no hint", "lab1.records.hottest has no hint"]
+    assert hints.load(course)["lab1.conversion.values"].task == "1.1"
 
 
 def test_the_page_is_linked() -> None:

@@ -20,33 +20,47 @@ BASICS = """\
 title = "Basics"
 package = "basics_week1"
 points = 6
-
-[numbers]
+criteria = ["numbers", "notes"]
+"""
+NUMBERS_CRITERION = """\
 title = "Numbers"
 points = 4
-[numbers.checks]
-product = 2.5
-power = 1.5
 
-[notes]
+[checks.product]
+points = 2.5
+title = "Multiply two numbers"
+
+[checks.power]
+points = 1.5
+title = "Raise a number to a power"
+"""
+NOTES_CRITERION = """\
 title = "Notes"
 points = 2
-[notes.checks]
-noted = 2
+
+[checks.noted]
+points = 2
+title = "Leave a note by looking at the stack"
 """
 FURTHER = """\
 title = "Further"
 package = "further_week2"
 points = 4
-
-[sums]
+criteria = ["sums"]
+"""
+SUMS_CRITERION = """\
 title = "Sums"
 points = 4
-[sums.checks]
-total = 3
-noted_too = 1
+
+[checks.total]
+points = 3
+title = "Add the numbers of a list"
+
+[checks.noted_too]
+points = 1
+title = "Leave another note"
 """
-BASICS_CHECKS = '''\
+NUMBERS_CHECKS = '''\
 from gradebox.run.assertions import require_equal
 from gradebox.course.criterion import criterion, requires
 
@@ -54,7 +68,7 @@ from gradebox.course.criterion import criterion, requires
 @criterion("basics.numbers")
 class Numbers:
     def test_product(self, submission, generator):
-        """products are right."""
+        """Its title is in `criterion.toml`."""
         left, right = generator.integer(3, 9), generator.integer(3, 9)
         seen = submission.probe("basics.numbers.product", left=left, right=right)
         require_equal(seen.result, left * right, what="product()")
@@ -64,15 +78,17 @@ class Numbers:
         base = generator.integer(2, 9)
         seen = submission.probe("basics.numbers.power", base=base, exponent=3)
         require_equal(seen.result, base**3, what="power()")
+'''
+NOTES_CHECKS = """\
+from gradebox.course.criterion import criterion
 
 
 @criterion("basics.notes")
 class Notes:
     def test_noted(self, submission):
-        """looking at the stack leaves a note"""
         submission.probe("basics.numbers.noted")
-'''
-BASICS_PROBES = """\
+"""
+NUMBERS_PROBES = """\
 def product(student, *, left, right):
     return {"result": student.module("basics_week1.numbers").product(left, right)}
 
@@ -85,7 +101,7 @@ def noted(student):
     student.module("basics_week1.numbers").noted()
     return {}
 """
-FURTHER_CHECKS = """\
+SUMS_CHECKS = """\
 import time
 
 from gradebox.run.assertions import require_equal
@@ -101,7 +117,7 @@ class Sums:
     def test_noted_too(self, submission):
         submission.probe("basics.numbers.noted")
 """
-FURTHER_PROBES = """\
+SUMS_PROBES = """\
 def total(student, *, numbers):
     return {"result": student.module("further_week2.sums").total(numbers)}
 """
@@ -129,14 +145,18 @@ def write_course(parent: Path, *changes: tuple[str, str, str]) -> Path:
     folder = parent / f"small_course_{os.getpid()}_{next(_counter)}"
     texts = {
         "course.toml": COURSE,
-        "basics/rubric.toml": BASICS,
-        "basics/checks/numbers.py": BASICS_CHECKS,
-        "basics/probes/numbers.py": BASICS_PROBES,
-        "further/rubric.toml": FURTHER,
-        "further/checks/sums.py": FURTHER_CHECKS,
-        "further/probes/sums.py": FURTHER_PROBES,
+        "basics/lab.toml": BASICS,
+        "basics/numbers/criterion.toml": NUMBERS_CRITERION,
+        "basics/numbers/checks.py": NUMBERS_CHECKS,
+        "basics/numbers/probes.py": NUMBERS_PROBES,
+        "basics/notes/criterion.toml": NOTES_CRITERION,
+        "basics/notes/checks.py": NOTES_CHECKS,
+        "further/lab.toml": FURTHER,
+        "further/sums/criterion.toml": SUMS_CRITERION,
+        "further/sums/checks.py": SUMS_CHECKS,
+        "further/sums/probes.py": SUMS_PROBES,
     }
-    for place in ("", *(f"{lab}{inner}/" for lab in ("basics", "further") for inner in ("", "/checks", "/probes"))):
+    for place in ("", "basics/", "basics/numbers/", "basics/notes/", "further/", "further/sums/"):
         texts[f"{place}__init__.py"] = ""
     for name, old, new in changes:
         assert old in texts[name]

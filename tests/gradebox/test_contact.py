@@ -87,7 +87,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, table: str, said: str) -> None:
 
 @pytest.mark.parametrize(("text", "words"), [("3-4", "3 to 4"), ("3", "3"), ("0.5-1.5", "0.5 to 1.5"), ("4-4", "4")])
 def test_hours_of_a_lab(tmp_path: Path, text: str, words: str) -> None:
-    folder = write_course(tmp_path, ("basics/rubric.toml", "points = 6", f'points = 6\nhours = "{text}"'))
+    folder = write_course(tmp_path, ("basics/lab.toml", "points = 6", f'points = 6\nhours = "{text}"'))
     first, second = courses.load(folder).labs
     assert isinstance(first.hours, Hours)
     assert first.hours.in_words == words
@@ -96,8 +96,8 @@ def test_hours_of_a_lab(tmp_path: Path, text: str, words: str) -> None:
 
 @pytest.mark.parametrize("text", ["4-3", "0-3", "0", "-1", "3-", "-", "three", "3-4-5", "1e3", "٣"])
 def test_hours_that_are_none_are_refused_with_their_line(tmp_path: Path, text: str) -> None:
-    folder = write_course(tmp_path, ("basics/rubric.toml", "points = 6", f'points = 6\nhours = "{text}"'))
-    with pytest.raises(courses.ReadingError, match=r"basics/rubric\.toml:4: hours = .*, like \"3-4\"$"):
+    folder = write_course(tmp_path, ("basics/lab.toml", "points = 6", f'points = 6\nhours = "{text}"'))
+    with pytest.raises(courses.ReadingError, match=r"basics/lab\.toml:4: hours = .*, like \"3-4\"$"):
         courses.load(folder)
 
 

@@ -57,8 +57,8 @@ def test_a_small_course_is_read_exactly(tmp_path: Path) -> None:
     assert course.environment.labs == ("basics", "further")
     assert course.environment.preload == (
         "numpy",
-        f"{folder.name}.basics.probes.*",
-        f"{folder.name}.further.probes.*",
+        f"{folder.name}.basics.numbers.probes",
+        f"{folder.name}.further.sums.probes",
     )
 
 
@@ -89,10 +89,12 @@ lessons = ["notes/{lab}.md"]
     assert course.environment.importable == ("labkit",)
     assert course.guide is not None
     assert course.guide.lessons == ("notes/{lab}.md",)
-    assert course.environment.preload[:1] == (f"{course.package}.basics.probes.*",)
+    assert course.environment.preload[:1] == (f"{course.package}.basics.numbers.probes",)
 
 
 LABS = 'labs = ["basics", "further"]'
+TOTAL = 'title = "Add the numbers of a list"'
+CRITERIA = 'criteria = ["numbers", "notes"]'
 
 
 @pytest.mark.parametrize(
@@ -118,8 +120,8 @@ LABS = 'labs = ["basics", "further"]'
         ("points = 10", "points = 10\ncriteria = 3.0", "course.toml:4: criteria = 3.0 is not a whole number"),
         ("pass_percent = 50", "pass_percent = 0", "course.toml:4: pass_percent must be above 0 and at most 100"),
         ("pass_percent = 50", "pass_percent = 100.5", "course.toml:4: pass_percent must be above 0 and at most 100"),
-        (LABS, 'labs = ["basics", "farther"]', "course.toml:5: there is no farther/rubric.toml"),
-        (LABS, f'{LABS}\nexercises = ["extra"]', "course.toml:6: there is no extra/rubric.toml"),
+        (LABS, 'labs = ["basics", "farther"]', "course.toml:5: there is no farther/lab.toml"),
+        (LABS, f'{LABS}\nexercises = ["extra"]', "course.toml:6: there is no extra/lab.toml"),
         (LABS, 'labs = ["basics", "basics"]', "course.toml:5: basics is named twice"),
         (LABS, f'{LABS}\nexercises = ["basics"]', "course.toml:6: basics is named twice"),
         (
@@ -138,50 +140,101 @@ def test_a_mistake_in_course_toml_is_named_with_its_line(old: str, new: str, sai
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("points = 4", "points = = 4", "rubric.toml:7: not valid TOML: "),
-        ("points = 4", "points = 4\npoints = 4", "rubric.toml:8: not valid TOML: "),
-        ('title = "Basics"\n', "", "rubric.toml:1: the file lacks the key 'title'"),
-        ('package = "basics_week1"\n', "", "rubric.toml:1: the file lacks the key 'package'"),
-        ('package = "basics_week1"', "package = 1", "rubric.toml:2: package = 1 is not a text"),
-        ("points = 6", "points = 7", "rubric.toml:3: it states 7 points, but the criteria add up to 6"),
-        ("points = 6", "points = -6", "rubric.toml:3: points must be a positive number of points, not -6"),
-        ("points = 6", "points = 6\npackages = 'x'", "rubric.toml:4: unknown key 'packages'; did you mean 'package'?"),
-        ("points = 6", "points = 6\nnumber = 3", "rubric.toml:4: unknown key 'number'"),
-        ("points = 6", "points = 6\nmore = 3", "rubric.toml:4: unknown key 'more'; known are title, package, points"),
-        ('title = "Numbers"', 'titel = "Numbers"', "rubric.toml:6: unknown key 'titel'; did you mean 'title'?"),
-        ('title = "Numbers"\n', "", "rubric.toml:5: [numbers] lacks the key 'title'"),
-        ("points = 4\n", "", "rubric.toml:5: [numbers] lacks the key 'points'"),
-        ("points = 4", "points = 0", "rubric.toml:7: points must be a positive number of points, not 0"),
-        ("points = 4", "points = true", "rubric.toml:7: points = true is not a number"),
-        ("points = 4", "points = nan", "rubric.toml:7: points = nan is not a number"),
-        ("points = 4", "points = inf", "rubric.toml:7: points = infinity is not a number"),
-        ("product = 2.5", "product = 2", "rubric.toml:7: [numbers] states 4 points, but its checks add up to 3.5"),
-        ("product = 2.5", 'product = "2.5"', "rubric.toml:9: product = '2.5' is not a number"),
-        ("product = 2.5", "product = 0", "rubric.toml:9: product must be a positive number of points, not 0"),
+        ('title = "Basics"', 'title = = "Basics"', "lab.toml:1: not valid TOML: "),
+        ('title = "Basics"\n', "", "lab.toml:1: the file lacks the key 'title'"),
+        ('package = "basics_week1"\n', "", "lab.toml:1: the file lacks the key 'package'"),
+        ('package = "basics_week1"', "package = 1", "lab.toml:2: package = 1 is not a text"),
+        ("points = 6", "points = 7", "lab.toml:3: it states 7 points, but the criteria add up to 6"),
+        ("points = 6", "points = -6", "lab.toml:3: points must be a positive number of points, not -6"),
+        ("points = 6", "points = 6\npackages = 'x'", "lab.toml:4: unknown key 'packages'; did you mean 'package'?"),
+        ("points = 6", "points = 6\nnumber = 3", "lab.toml:4: unknown key 'number'"),
+        ("points = 6", "points = 6\nmore = 3", "lab.toml:4: unknown key 'more'; known are title, package, points"),
+        (CRITERIA, "", "lab.toml:1: the file lacks the key 'criteria'"),
+        (CRITERIA, 'criteria = "numbers"', "lab.toml:4: criteria must be a list, not 'numbers'"),
         (
-            "product = 2.5",
-            "Product = 2.5",
-            "rubric.toml:9: a check's name is lower_case_with_underscores, not 'Product'",
+            CRITERIA,
+            'criteria = ["numbers"]',
+            "lab.toml:4: criteria lacks 'notes', but there is basics/notes/criterion.toml",
         ),
-        ("product = 2.5", '"pro-duct" = 2.5', "rubric.toml:9: a check's name is lower_case_with_underscores"),
-        ("[numbers.checks]\nproduct = 2.5\npower = 1.5", "checks = 4", "rubric.toml:8: checks must be a table"),
-        ("product = 2.5\npower = 1.5\n", "", "rubric.toml:8: checks must be a table of `name = points`"),
+        (CRITERIA, 'criteria = ["numbers", "note"]', "lab.toml:4: there is no basics/note/criterion.toml"),
+        (CRITERIA, 'criteria = ["numbers", "notes", "notes"]', "lab.toml:4: notes is named twice"),
+        (CRITERIA, 'criteria = ["Numbers", "notes"]', "lab.toml:4: a criterion's name is lower_case_with_underscores"),
         (
-            '[notes]\ntitle = "Notes"\npoints = 2\n[notes.checks]',
-            '[Notes]\ntitle = "Notes"\npoints = 2\n[Notes.checks]',
-            "rubric.toml:12: a criterion's name is lower_case_with_underscores",
+            CRITERIA,
+            'criteria = ["numbers", "shared"]',
+            "lab.toml:4: shared/ is for what several criteria have in common",
         ),
-        ("[notes]\n", "[[notes]]\n", "rubric.toml:12: unknown key 'notes'; known are title, "),
     ],
 )
-def test_a_mistake_in_a_rubric_is_named_with_its_line(old: str, new: str, said: str, refused: Refused) -> None:
-    assert refused("basics/rubric.toml", old, new).startswith(f"basics/{said}")
+def test_a_mistake_in_lab_toml_is_named_with_its_line(old: str, new: str, said: str, refused: Refused) -> None:
+    assert refused("basics/lab.toml", old, new).startswith(f"basics/{said}")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("points = 4", "points = = 4", "2: not valid TOML: "),
+        ("points = 4", "points = 4\npoints = 4", "3: not valid TOML: "),
+        ('title = "Numbers"', 'titel = "Numbers"', "1: unknown key 'titel'; did you mean 'title'?"),
+        ('title = "Numbers"\n', "", "1: the file lacks the key 'title'"),
+        ("points = 4\n", "", "1: the file lacks the key 'points'"),
+        ("points = 4", "points = 0", "2: points must be a positive number of points, not 0"),
+        ("points = 4", "points = true", "2: points = true is not a number"),
+        ("points = 4", "points = nan", "2: points = nan is not a number"),
+        ("points = 4", "points = inf", "2: points = infinity is not a number"),
+        ("points = 2.5", "points = 2", "2: it states 4 points, but its checks add up to 3.5"),
+        ("points = 2.5", 'points = "2.5"', "5: points = '2.5' is not a number"),
+        ("points = 2.5", "points = 0", "5: points must be a positive number of points, not 0"),
+        ("points = 2.5\n", "", "4: [checks.product] lacks the key 'points'"),
+        ('title = "Multiply two numbers"\n', "", "4: [checks.product] lacks the key 'title'"),
+        ('title = "Multiply two numbers"', 'title = " "', "6: a check's title says what it asks, in one line"),
+        ("points = 2.5", "points = 2.5\nstep = 'x'", "6: unknown key 'step'; known are points, title, task, "),
+        ("[checks.product]", "[checks.Product]", "4: a check's name is lower_case_with_underscores, not 'Product'"),
+        ("[checks.product]", '[checks."pro-duct"]', "4: a check's name is lower_case_with_underscores"),
+        ("points = 4", "points = 4\n[check.sum]", "3: unknown key 'check'; did you mean 'checks'?"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_criterion_toml_is_named_with_its_line(old: str, new: str, said: str, refused: Refused) -> None:
+    assert refused("basics/numbers/criterion.toml", old, new).startswith(f"basics/numbers/criterion.toml:{said}")
+
+
+@pytest.mark.parametrize(
+    ("checks", "said"),
+    [
+        ("[checks]", "checks must be tables like [checks.returns_result]"),
+        ("checks = 4", "checks must be a table, not 4"),
+        ("[checks]\nnoted = 2", "noted must be a table, not 2"),
+    ],
+)
+def test_checks_that_are_no_tables_are_refused(checks: str, said: str, tmp_path: Path) -> None:
+    folder = write_course(tmp_path)
+    write(folder, {"basics/notes/criterion.toml": f'title = "Notes"\npoints = 2\n{checks}\n'})
+    with pytest.raises(ReadingError) as refused:
+        courses.load(folder)
+    assert str(refused.value) == f"{folder}/basics/notes/criterion.toml:{len(checks.splitlines()) + 2}: {said}"
+
+
+def test_a_criterion_whose_checks_are_not_written_yet_is_not_available(tmp_path: Path) -> None:
+    folder = write_course(tmp_path)
+    write(folder, {"basics/notes/criterion.toml": 'title = "Notes"\npoints = 2\n'})
+    (folder / "basics/notes/checks.py").unlink()
+    course = courses.load(folder)
+    course.prepare()
+    assert [criterion.available for criterion in course.labs[0].criteria] == [True, False]
+    assert list(course.checks(course.labs[0])) == ["basics.numbers.product", "basics.numbers.power"]
+
+
+def test_files_that_are_not_read_any_more_are_refused(tmp_path: Path) -> None:
+    folder = write_course(tmp_path)
+    write(folder, {"basics/hints.toml": "[numbers.product]\n"})
+    with pytest.raises(ReadingError, match=r"lab\.toml:1: .*/basics/hints\.toml is not read any more: "):
+        courses.load(folder)
 
 
 def test_a_package_must_be_found_in_what_students_hand_in(refused: Refused) -> None:
     """A folder belongs to a lab by the beginning of its name, and is imported under it."""
-    said = refused("basics/rubric.toml", "basics_week1", "week1")
-    assert said == "basics/rubric.toml:2: package = 'week1': expected a name that begins with basics_"
+    said = refused("basics/lab.toml", "basics_week1", "week1")
+    assert said == "basics/lab.toml:2: package = 'week1': expected a name that begins with basics_"
 
 
 def test_a_course_that_is_not_there_is_one_line(tmp_path: Path) -> None:
@@ -196,7 +249,7 @@ def test_what_is_no_text_is_one_line(tmp_path: Path) -> None:
         courses.load(folder)
 
 
-@pytest.mark.parametrize("place", ["", "basics/", "basics/checks/", "further/probes/"])
+@pytest.mark.parametrize("place", ["", "basics/", "basics/numbers/", "further/sums/"])
 def test_folders_that_python_could_not_import_are_named(place: str, tmp_path: Path) -> None:
     folder = write_course(tmp_path)
     (folder / place / "__init__.py").unlink()
@@ -214,13 +267,12 @@ def test_a_folder_whose_name_python_knows_already_is_refused(tmp_path: Path) -> 
 
 def test_a_lab_without_checks_is_refused(tmp_path: Path) -> None:
     folder = write_course(tmp_path)
-    for file in (folder / "basics" / "checks").iterdir():
-        file.unlink()
-    (folder / "basics" / "checks").rmdir()
+    (folder / "further/sums/checks.py").unlink()
     course = courses.load(folder)
     course.prepare()
-    with pytest.raises(CourseError, match=r"/basics has no folder checks$"):
-        course.checks(course.labs[0])
+    said = r"/criterion\.toml:4: further\.sums\.total has points, but \w+/further/sums/checks\.py has no such check$"
+    with pytest.raises(CourseError, match=said):
+        course.checks(course.labs[1])
 
 
 def test_a_device_module_that_is_not_there_is_one_line() -> None:
@@ -235,15 +287,19 @@ def test_without_a_device_module_there_is_the_cpu() -> None:
 
 
 def test_hints_go_by_the_lab_whatever_it_is_called(tmp_path: Path) -> None:
-    folder = write_course(tmp_path)
-    entry = '[sums.total]\ntask = "2.1"\nwrite = ["sums.py total"]\nsteps = ["add them up"]\n'
-    write(folder, {"further/hints.toml": entry})
-    course = courses.load(folder)
+    file, hint = "further/sums/criterion.toml", 'task = "2.1"\nfunctions = ["sums.py total"]\nhints = ["Add."]'
+    course = courses.load(write_course(tmp_path, (file, TOTAL, f"{TOTAL}\n{hint}")))
     assert "further.sums.total" in hints.known(course)
     assert "further.sums.noted_too" not in hints.known(course)
-    (other := write_course(tmp_path), write(other, {"further/hints.toml": entry.replace("2.1", "1.1")}))
-    with pytest.raises(hints.HintError, match=r"/further/hints\.toml:2: '1\.1' is no task of its lab"):
-        hints.load(courses.load(other))
+    for old, new, said in (
+        ("2.1", "1.1", r":7: '1\.1' is no task of its lab$"),
+        ('"sums.py total"', '"sums total"', r":8: functions names files and functions: \['sums total'\]$"),
+        ('functions = ["sums.py total"]', "", r":4: functions names files and functions: \[\]$"),
+        ('"Add."', '"Add.", " "', ":9: one to 3 hints, each of them a text$"),
+    ):
+        other = write_course(tmp_path, (file, TOTAL, f"{TOTAL}\n{hint.replace(old, new)}"))
+        with pytest.raises(hints.HintError, match=rf"/further/sums/criterion\.toml{said}"):
+            hints.load(courses.load(other))
 
 
 # --- what is selected ------------------------------------------------------------------------------------------------
@@ -308,7 +364,7 @@ def test_checks_that_do_not_load_are_named(tmp_path: Path) -> None:
     folder = write_course(
         tmp_path,
         (
-            "basics/checks/numbers.py",
+            "basics/numbers/checks.py",
             "from gradebox.course.criterion",
             "import no_such_module\nfrom gradebox.course.criterion",
         ),
@@ -316,7 +372,7 @@ def test_checks_that_do_not_load_are_named(tmp_path: Path) -> None:
     course = courses.load(folder)
     course.prepare()
     with pytest.raises(
-        courses.CourseError, match=r"checks/numbers\.py:2: the checks in \S+ do not load: ModuleNotFoundE"
+        courses.CourseError, match=r"numbers/checks\.py:2: the checks in \S+ do not load: ModuleNotFoundE"
     ):
         course.checks(course.labs[0])
 

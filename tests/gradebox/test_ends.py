@@ -57,8 +57,8 @@ sys.exit(launch.run(options, ["--grade"] if sys.argv[1] == "pytest" else None))
 @pytest.fixture
 def small(tmp_path: Path) -> list[str]:
     """Grades a submission whose last lab never ends, in a course whose first check takes a second."""
-    changes = ("basics/checks/numbers.py", "from gradebox.run.assertions", "import time\nfrom gradebox.run.assertions")
-    slow = ("basics/checks/numbers.py", "seen = ", "time.sleep(1.2)\n        seen = ")
+    changes = ("basics/numbers/checks.py", "from gradebox.run.assertions", "import time\nfrom gradebox.run.assertions")
+    slow = ("basics/numbers/checks.py", "seen = ", "time.sleep(1.2)\n        seen = ")
     submission = write_submission(tmp_path, sums=ENDLESS + SUMS)
     return [sys.executable, "-c", GRADE, "alone", str(write_course(tmp_path, changes, slow)), str(submission)]
 
@@ -247,7 +247,7 @@ sys.exit(launch.judge([json.dumps(asdict(options)), *sys.argv[5:]]))
 def test_a_judge_that_hangs_is_ended_soon_after_its_time_limit(
     jobs: int, under_pytest: tuple[str, ...], tmp_path: Path
 ) -> None:
-    course = write_course(tmp_path, ("basics/checks/numbers.py", "seen = ", "while True: pass\n        seen = "))
+    course = write_course(tmp_path, ("basics/numbers/checks.py", "seen = ", "while True: pass\n        seen = "))
     command = [sys.executable, "-c", HANGING, str(course), str(write_submission(tmp_path)), str(tmp_path / "report")]
     ended = subprocess.run([*command, str(jobs), *under_pytest], cwd=tmp_path, capture_output=True, timeout=60)
     assert ended.returncode == -signal.SIGALRM, (ended.stdout + ended.stderr).decode()

@@ -17,7 +17,6 @@ from gradebox.common.configuration import ROOT
 from gradebox.common.exit_codes import ExitCode
 from gradebox.course import course as courses
 from gradebox.course.course import CourseError
-from gradebox.course.hints import HintError, load
 from gradebox.run import import_advice
 from gradebox.run.grade import CheckResult
 from gradebox.run.grading import run
@@ -30,7 +29,8 @@ pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
 
 Change = tuple[str, str, str]
 Graded = Callable[..., dict[str, CheckResult]]
-CHECKS, PROBES = "basics/checks/numbers.py", "basics/probes/numbers.py"
+SUMS_TOML = "further/sums/criterion.toml"
+CHECKS, PROBES = "basics/numbers/checks.py", "basics/numbers/probes.py"
 CRITERION = "from gradebox.course.criterion"
 ASSERT = "        assert not seen.result\n        require_equal(seen"
 LABS = 'labs = ["basics", "further"]'
@@ -66,11 +66,11 @@ def graded(tmp_path: Path) -> Graded:
         ),
         (
             (PROBES, "def product", "import numpi\n\n\ndef product"),
-            r"the course cannot be graded with: \S+/basics/probes/numbers\.py:1: ModuleNotFoundError: No mod",
+            r"the course cannot be graded with: \S+/basics/numbers/probes\.py:1: ModuleNotFoundError: No mod",
         ),
         (
             (PROBES, "def product(", "def product(:"),
-            r"the course cannot be graded with: \S+/basics/probes/numbers\.py:1: SyntaxError: ",
+            r"the course cannot be graded with: \S+/basics/numbers/probes\.py:1: SyntaxError: ",
         ),
     ],
     ids=["preload", "a probe's import", "a probe's syntax"],
@@ -87,20 +87,20 @@ def test_what_the_sandbox_cannot_import_is_the_courses_and_named(change: Change,
     [
         (
             (CHECKS, "numbers.product", "numbers.produkt"),
-            r"the probe basics\.numbers\.produkt itself failed: LookupError: small\w+\.basics\.probes\.numbers has no "
+            r"the probe basics\.numbers\.produkt itself failed: LookupError: small\w+\.basics\.numbers\.probes has no "
             r"function produkt; it has product, power, noted",
         ),
         (
             (CHECKS, '"basics.numbers.product"', '"basics.numbres.product"'),
-            r"the probe basics\.numbres\.product itself failed: LookupError: there is no file basics/probes/num",
+            r"the probe basics\.numbres\.product itself failed: LookupError: there is no file basics/numbres/pro",
         ),
         (
             (CHECKS, "        require_equal(seen", ASSERT),
-            r"the check itself failed at basics/checks/numbers\.py:11: `assert not seen\.result` does not hold; ",
+            r"the check itself failed at basics/numbers/checks\.py:11: `assert not seen\.result` does not hold; ",
         ),
         (
             (CHECKS, "seen.result, left", "seen.rsult, left"),
-            r"the check itself failed at basics/checks/numbers\.py:11: AttributeError: the probe did not report 'rs",
+            r"the check itself failed at basics/numbers/checks\.py:11: AttributeError: the probe did not report 'rs",
         ),
     ],
     ids=["no such probe", "no such file", "a plain assert", "what no probe reports"],
@@ -111,13 +111,13 @@ def test_a_mistake_in_a_check_has_its_place(change: Change, said: str, graded: G
     assert re.match(said, check.message), check.message
 
 
-def test_a_hint_for_what_no_rubric_has_is_named_with_its_line(tmp_path: Path) -> None:
-    folder = write_course(tmp_path)
-    write(folder, {"basics/hints.toml": '\n[numbers.produce]\ntask = "1.1"\nwrite = ["a.py f"]\nsteps = ["Look."]\n'})
-    with pytest.raises(HintError) as refused:
-        load(courses.load(folder))
-    assert str(refused.value).endswith(
-        "basics/hints.toml:2: the rubric has no check numbers.produce; did you mean [numbers.product]?"
+def _hint(task: str, *functions: str) -> Change:
+    """A hint for `further.sums.total`."""
+    title = 'title = "Add the numbers of a list"'
+    return (
+        "further/sums/criterion.toml",
+        title,
+        f'{title}\ntask = "{task}"\nfunctions = {list(functions)}\nhints = ["Look."]',
     )
 
 
@@ -128,44 +128,40 @@ def _proofread(folder: Path, solution: Path | None = None) -> list[str]:
 def test_a_course_is_read_for_what_leads_nowhere(tmp_path: Path) -> None:
     folder = write_course(
         tmp_path,
-        ("basics/rubric.toml", "basics_week1", "basics_week2"),
+        ("basics/lab.toml", "basics_week1", "basics_week2"),
         (CHECKS, '"basics.numbers.product"', '"basics.numbers.produkt"'),
         (CHECKS, '"basics.numbers.power"', '"basics.power"'),
-        ("further/checks/sums.py", '"further.sums.total"', '"further.sum.total"'),
+        ("further/sums/checks.py", '"further.sums.total"', '"further.sum.total"'),
         ("course.toml", LABS, f'{LABS}\n[submission]\npackages = ["my_helpers"]'),
+        _hint("2.1", "sums.py totals", "sum.py total", "REPORT.md"),
     )
-    hint = '[sums.total]\ntask = "2.1"\nwrite = ["sums.py totals", "sum.py total", "REPORT.md"]\nsteps = ["Look."]\n'
-    write(folder, {"further/hints.toml": hint})
     solution = write_submission(tmp_path)
     handed_out = {"README.md": "## Task 2.2: Sums (`sums.py`)\n", "REPORT.template.md": "What did you see?\n"}
     write(solution, {f"further_week2/{name}": text for name, text in handed_out.items()})
     assert _proofread(folder, solution) == [
         "course.toml: packages names 'my_helpers', which Python does not find here",
-        "basics/checks/numbers.py:13: basics.numbers.power has no docstring, whose first line is its title in reports",
-        "basics/checks/numbers.py:10: there is no probe basics.numbers.produkt: basics/probes/numbers.py does not "
+        "basics/numbers/checks.py:10: there is no probe basics.numbers.produkt: basics/numbers/probes.py does not "
         "define produkt; did you mean product?",
-        "basics/checks/numbers.py:16: there is no probe basics.power: its name is LAB.FILE.FUNCTION",
+        "basics/numbers/checks.py:16: there is no probe basics.power: its name is LAB.CRITERION.FUNCTION",
         *(
-            f"basics/probes/numbers.py:{line}: 'basics_week1.numbers' is in another package than 'basics_week2', which "
+            f"basics/numbers/probes.py:{line}: 'basics_week1.numbers' is in another package than 'basics_week2', which "
             "students hand in"
             for line in (2, 6, 10)
         ),
-        "further/checks/sums.py:9: further.sums.total has no docstring, whose first line is its title in reports",
-        "further/checks/sums.py:13: further.sums.noted_too has no docstring, whose first line is its title in reports",
-        "further/checks/sums.py:11: there is no probe further.sum.total: further/probes/sum.py does not exist",
-        "further/hints.toml: further.sums.noted_too has no hint",
-        f"basics/rubric.toml: package = 'basics_week2', but {solution} has no such folder",
-        f"further/hints.toml: [sums.total] task = '2.1', but {solution}/further_week2/README.md has no heading "
+        "further/sums/checks.py:11: there is no probe further.sum.total: further/sum/probes.py does not exist",
+        "further/sums/criterion.toml: [checks.noted_too] further.sums.noted_too has no hint",
+        f"basics/lab.toml: package = 'basics_week2', but {solution} has no such folder",
+        f"{SUMS_TOML}: [checks.total] task = '2.1', but {solution}/further_week2/README.md has no heading "
         "`## Task 2.1: ...`",
-        f"further/hints.toml: [sums.total] write names totals, which {solution}/further_week2/sums.py does not define",
-        f"further/hints.toml: [sums.total] write names sum.py, but {solution}/further_week2 has no such file",
+        f"{SUMS_TOML}: [checks.total] functions names totals, which {solution}/further_week2/sums.py does not define",
+        f"{SUMS_TOML}: [checks.total] functions names sum.py, but {solution}/further_week2 has no such file",
     ]
 
 
 def test_a_timeline_of_a_probe_that_is_not_there_is_named(tmp_path: Path) -> None:
     named = '@criterion("basics.numbers", timeline={"basics.numbers.product": "basics.truth.product"})'
     folder = write_course(tmp_path, (CHECKS, '@criterion("basics.numbers")', named))
-    said = "has a timeline of basics.truth.product, but there is no such probe: basics/probes/truth.py does not exist"
+    said = "has a timeline of basics.truth.product, but there is no such probe: basics/truth/probes.py does not exist"
     found = [line for line in _proofread(folder) if "timeline" in line]
     assert [line.partition(": ")[2] for line in found] == [
         f"basics.numbers.product {said}",
@@ -174,37 +170,38 @@ def test_a_timeline_of_a_probe_that_is_not_there_is_named(tmp_path: Path) -> Non
 
 
 def test_a_hint_names_a_task_that_stubs_name_where_there_is_no_readme(tmp_path: Path) -> None:
-    folder = write_course(tmp_path)
-    write(folder, {"further/hints.toml": '[sums.total]\ntask = "2.9"\nwrite = ["sums.py total"]\nsteps = ["Look."]\n'})
+    folder = write_course(tmp_path, _hint("2.9", "sums.py total"))
     stubs = write_submission(tmp_path)
     open_task = 'raise NotImplementedError("Task 2.1 is open: write total in sums.py")'
     write(stubs, {"further_week2/sums.py": f"def total(x):\n    {open_task}\n"})
     found = [line for line in _proofread(folder, stubs) if "task =" in line]
     assert found == [
-        f"further/hints.toml: [sums.total] task = '2.9', but no stub in {stubs}/further_week2 says `Task 2.9 is open`"
+        f"{SUMS_TOML}: [checks.total] task = '2.9', but no stub in {stubs}/further_week2 says `Task 2.9 is open`"
     ]
 
 
 def test_a_course_is_read_as_a_grading_reads_it(tmp_path: Path) -> None:
     folder = write_course(tmp_path, (CHECKS, '@requires("product")', '@requires("produkt")'))
     assert any(
-        line.startswith("basics/checks/numbers.py:13: basics.numbers.power requires basics.numbers.produkt")
+        line.startswith("basics/numbers/checks.py:13: basics.numbers.power requires basics.numbers.produkt")
         for line in _proofread(folder)
     )
     folder = write_course(tmp_path, (PROBES, "def product(", "def product(:"))
-    with pytest.raises(CourseError, match=r"basics/probes/numbers\.py:1: SyntaxError: "):
+    with pytest.raises(CourseError, match=r"basics/numbers/probes\.py:1: SyntaxError: "):
         _proofread(folder)
 
 
 def test_a_check_that_another_one_would_replace_unseen_is_refused(graded: Graded) -> None:
-    again = '    def test_product(self, submission):\n        pass\n\n\n@criterion("basics.notes")'
-    with pytest.raises(GradingError, match=r"numbers\.py:\d+: Numbers\.test_product is already written at line 7"):
-        graded((CHECKS, '\n@criterion("basics.notes")', again))
+    again = '    def test_product(self, submission):\n        pass\n\n    @requires("product")'
+    with pytest.raises(
+        GradingError, match=r"numbers/checks\.py:\d+: Numbers\.test_product is already written at line 7"
+    ):
+        graded((CHECKS, '    @requires("product")', again))
 
 
 def test_a_probe_that_fails_names_its_line(graded: Graded) -> None:
     broken = (PROBES, '    return {"result": student', '    1 / 0\n    return {"result": student')
-    assert "division by zero at basics/probes/numbers.py:2" in graded(broken)["product"].message
+    assert "division by zero at basics/numbers/probes.py:2" in graded(broken)["product"].message
 
 
 def test_a_file_that_is_missing_or_no_text_is_the_students(graded: Graded) -> None:
@@ -221,9 +218,9 @@ def test_our_own_courses_have_nothing_to_mend(solved: str) -> None:
 
 
 def test_the_command_says_how_much_there_is_to_mend(tmp_path: Path) -> None:
-    folder = write_course(tmp_path)
+    folder = write_course(tmp_path, (CHECKS, '"basics.numbers.power"', '"basics.power"'), _hint("2.1", "sums.py total"))
     done = CliRunner().invoke(app, ["lint", "--course", str(folder)])
-    assert (done.exit_code, done.output.splitlines()[-1]) == (1, "3 to mend")
+    assert (done.exit_code, done.output.splitlines()[-1]) == (1, "2 to mend")
     folder = write_course(tmp_path, ("course.toml", 'title = "Small"', "title = 3"))
     done = CliRunner().invoke(app, ["lint", "--course", str(folder)])
     assert (done.exit_code, done.output) == (2, f"could not read: {folder}/course.toml:1: title = 3 is not a text\n")
@@ -404,7 +401,7 @@ def test_without_readme_and_hints_the_open_stubs_are_next(options: Options, capf
 def test_without_hints_a_check_that_fails_is_next(options: Options, capfd: pytest.CaptureFixture[str]) -> None:
     write(Path(options.submission), {"basics_week1/numbers.py": NUMBERS.replace("left * right", "left + right")})
     said = _next(options, capfd, first_grade=True)
-    assert "Next: 'products are right' (basics.numbers.product), a check that fails.\n" in said
+    assert "Next: 'Multiply two numbers' (basics.numbers.product), a check that fails.\n" in said
     assert "product(): saw" in said
     assert said.count("basics.numbers.product") == 1
     page = (Path(options.report) / "grade.html").read_text()  # which may be read on another machine
@@ -414,8 +411,8 @@ def test_without_hints_a_check_that_fails_is_next(options: Options, capfd: pytes
 
 def test_nothing_is_next_where_a_person_has_to_look(options: Options, capfd: pytest.CaptureFixture[str]) -> None:
     folder = Path(options.course)
-    checks = (folder / "further/checks/sums.py").read_text().replace("sum(values), what", "sum(None), what")
-    write(folder, {"further/checks/sums.py": checks})
+    checks = (folder / "further/sums/checks.py").read_text().replace("sum(values), what", "sum(None), what")
+    write(folder, {"further/sums/checks.py": checks})
     write(Path(options.submission), {"basics_week1/numbers.py": NUMBERS, "further_week2/sums.py": SUMS})
     said = _next(replace(options), capfd, first_grade=True)
     assert "Nothing fails; of 1 check a person has to look at the result.\n" in said

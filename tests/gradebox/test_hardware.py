@@ -25,7 +25,7 @@ from gradebox.run.grading import run
 from gradebox.sandbox import RankReply, Reply, Request, devices
 from gradebox.sandbox.devices import CPU, Device
 from gradebox.sandbox.measuring import measured_by, measures
-from tests.gradebox.small_course import BASICS_PROBES, FURTHER_PROBES, NUMBERS, write_course, write_submission
+from tests.gradebox.small_course import NUMBERS, NUMBERS_PROBES, SUMS_PROBES, write_course, write_submission
 from tests.gradebox.test_run import order, outcomes
 
 pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
@@ -159,14 +159,14 @@ def timed(probe):
 
 def _timed_course(tmp_path: Path) -> Path:
     """A course whose product measures, and whose other probes do not; each takes at least 0.15 s."""
-    basics = TIMED + BASICS_PROBES.replace("def ", "@timed\ndef ").replace(
+    basics = TIMED + NUMBERS_PROBES.replace("def ", "@timed\ndef ").replace(
         "@timed\ndef product(", '@measures("time")\n@timed\ndef product('
     )
-    further = TIMED + FURTHER_PROBES.replace("def ", "@timed\ndef ")
+    further = TIMED + SUMS_PROBES.replace("def ", "@timed\ndef ")
     return write_course(
         tmp_path,
-        ("basics/probes/numbers.py", BASICS_PROBES, basics),
-        ("further/probes/sums.py", FURTHER_PROBES, further),
+        ("basics/numbers/probes.py", NUMBERS_PROBES, basics),
+        ("further/sums/probes.py", SUMS_PROBES, further),
     )
 
 
@@ -204,7 +204,7 @@ def _failing(tmp_path: Path, hardware: str) -> tuple[Any, Path]:
     course = write_course(
         tmp_path,
         (
-            "basics/probes/numbers.py",
+            "basics/numbers/probes.py",
             "def product(",
             f"from gradebox.sandbox.measuring import measures\n\n\n{MEASURING}",
         ),

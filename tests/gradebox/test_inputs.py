@@ -130,6 +130,9 @@ class Numbers:
         require_equal(seen.objects, [1, "x", None], what="objects")
         require_equal(seen.masked, [1.5, None], what="masked")
         require(seen.transposed.tolist() == [[0, 3], [1, 4], [2, 5]], "transposed")
+"""
+NOTES = """\
+from gradebox.course.criterion import criterion
 
 
 @criterion("basics.notes")
@@ -144,8 +147,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CheckResult]:
     """The checks above, each with what became of it."""
     folder = tmp_path_factory.mktemp("course")
     course = courses.load(write_course(folder))
-    (course.folder / "basics/probes/numbers.py").write_text(PROBES)
-    (course.folder / "basics/checks/numbers.py").write_text(CHECKS)
+    (course.folder / "basics/numbers/probes.py").write_text(PROBES)
+    (course.folder / "basics/numbers/checks.py").write_text(CHECKS)
+    (course.folder / "basics/notes/checks.py").write_text(NOTES)
     rubric, labs = course.select("basics")
     grade = run(GradingRequest(course, write_submission(folder), rubric, labs, Device(CPU, "CPU"), seed=1))
     return {check.id.rpartition(".")[2]: check for check in grade.checks}

@@ -36,7 +36,9 @@ from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submi
 pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
 
 SLOW = SUMS.replace("return", "import time; time.sleep(0.7); return")
-TWICE = "@criterion('basics.numbers')\nclass More:\n    test_power = Numbers.test_power\n\n"
+PRODUCT = '[checks.product]\npoints = 2.5\ntitle = "Multiply two numbers"\n\n'
+POWER = '[checks.power]\npoints = 1.5\ntitle = "Raise a number to a power"\n'
+TWICE = "@criterion('basics.numbers')\nclass More:\n    def test_power(self):\n        pass\n\n\n"
 WRONG = NUMBERS.replace("left * right", "left + right")
 CRASHING = NUMBERS.replace("left * right", "left * right.real.imag.nothing")
 CHECKS = ["basics.numbers.product", "basics.numbers.power", "basics.notes.noted", "further.sums.total",
@@ -130,7 +132,7 @@ def test_side_by_side_gives_the_same_grade_as_one_after_the_other(numbers: str, 
 
 
 def test_an_early_criterion_is_begun_first_where_others_are_asked_beside_it(tmp_path: Path) -> None:
-    early = ("further/checks/sums.py", '@criterion("further.sums")', '@criterion("further.sums", early=True)')
+    early = ("further/sums/checks.py", '@criterion("further.sums")', '@criterion("further.sums", early=True)')
     course, submission = write_course(tmp_path, early), write_submission(tmp_path)
     alone, beside = Told(), Told()
     assert document(run(order(course, submission), alone)) == document(run(order(course, submission, jobs=2), beside))
@@ -157,8 +159,8 @@ def test_a_note_is_under_the_first_check_of_the_rubric_whoever_asked_first(slow:
     asks = 'submission.probe("basics.numbers.noted")'
     later = f"time.sleep(1.5); {asks}"
     file, begin = {
-        "basics": ("basics/checks/numbers.py", "from gradebox.run.assertions"),
-        "further": ("further/checks/sums.py", "from gradebox.run.assertions"),
+        "basics": ("basics/notes/checks.py", "from gradebox.course.criterion"),
+        "further": ("further/sums/checks.py", "from gradebox.run.assertions"),
     }[slow]
     changes = [(file, begin, f"import time\n{begin}"), (file, asks, later)]
     course = write_course(tmp_path, *changes)
@@ -251,11 +253,11 @@ def test_so_does_one_that_is_ended_from_outside(number: signal.Signals, tmp_path
 
 
 def test_a_check_that_is_at_fault_itself_is_a_persons_to_judge_and_the_others_go_on(tmp_path: Path) -> None:
-    course = write_course(tmp_path, ("further/checks/sums.py", "sum(values), what", "sum(None), what"))
+    course = write_course(tmp_path, ("further/sums/checks.py", "sum(values), what", "sum(None), what"))
     grade = run(order(course, write_submission(tmp_path), jobs=2))
     assert outcomes(grade) == {**dict.fromkeys(CHECKS, "passed"), "further.sums.total": "needs_review"}
     check = grade.labs[1].criteria[0].checks[0]
-    assert check.message.startswith("the check itself failed at further/checks/sums.py:11: TypeError: ")
+    assert check.message.startswith("the check itself failed at further/sums/checks.py:11: TypeError: ")
     assert check.hint == "report this to the course staff"
 
 
@@ -281,44 +283,53 @@ def test_a_few_checks_are_asked_after_what_they_build_on(tmp_path: Path) -> None
     ("change", "said"),
     [
         (
-            ("basics/checks/numbers.py", "def test_power", "def test_root"),
-            "basics/rubric.toml:10: basics.numbers.power has points, but {}/basics/checks/ has no such check",
+            ("basics/numbers/checks.py", "def test_power", "def test_root"),
+            "basics/numbers/criterion.toml:8: basics.numbers.power has points, but {}/basics/numbers/checks.py has",
         ),
         (
-            ("basics/rubric.toml", "product = 2.5\npower = 1.5", "product = 4"),
-            "basics/checks/numbers.py:13: {}/basics/rubric.toml gives basics.numbers.power no points",
+            ("basics/numbers/criterion.toml", "[checks.power]", "[checks.root]"),
+            "criterion.toml:8: basics.numbers.root has points, but {}/basics/numbers/checks.py has no such check",
         ),
         (
-            ("basics/checks/numbers.py", '"basics.notes"', '"further.files"'),
-            "further.files.noted belongs to another lab's folder",
+            (
+                "basics/numbers/checks.py",
+                "    @requires",
+                "    def test_root(self, submission):\n        pass\n\n    @requires",
+            ),
+            "basics/numbers/checks.py:13: {}/basics/numbers/criterion.toml gives basics.numbers.root no points",
         ),
         (
-            ("basics/checks/numbers.py", '@requires("product")', '@requires("produce")'),
+            ("basics/notes/checks.py", '"basics.notes"', '"further.files"'),
+            "further.files.noted belongs to another criterion's folder",
+        ),
+        (
+            ("basics/numbers/checks.py", '@requires("product")', '@requires("produce")'),
             "requires basics.numbers.produce, which no rubric has; did you mean basics.numbers.product?",
         ),
         (
-            ("basics/checks/numbers.py", '@criterion("basics.notes")', '@criterion("basics.numbers")'),
-            "rubric.toml:16: basics.notes.noted has points, but {}/basics/checks/ has no such check; did you mean",
+            ("basics/notes/checks.py", '@criterion("basics.notes")', '@criterion("basics.numbers")'),
+            "basics/notes/checks.py:6: basics.numbers.noted belongs to another criterion's folder",
         ),
         (
-            ("basics/checks/numbers.py", '@criterion("basics.notes")', f"{TWICE}@criterion('basics.notes')"),
+            ("basics/numbers/checks.py", '@criterion("basics.numbers")', f"{TWICE}@criterion('basics.numbers')"),
             "basics.numbers.power is already written at ",
         ),
         (
-            ("basics/checks/numbers.py", "def test_noted(self, submission)", "def test_noted(self, rng)"),
-            "basics/checks/numbers.py:22: a check may take submission and generator, not rng",
+            ("basics/notes/checks.py", "def test_noted(self, submission)", "def test_noted(self, rng)"),
+            "basics/notes/checks.py:6: a check may take submission and generator, not rng",
         ),
         (
-            ("basics/checks/numbers.py", "def test_noted(self, submission):", "def test_noted(self, submission):("),
-            "basics/checks/numbers.py:22: the checks do not load: ",
+            ("basics/notes/checks.py", "def test_noted(self, submission):", "def test_noted(self, submission):("),
+            "basics/notes/checks.py:6: the checks do not load: ",
         ),
         (
-            ("basics/rubric.toml", "product = 2.5\npower = 1.5", "power = 1.5\nproduct = 2.5"),
+            ("basics/numbers/criterion.toml", PRODUCT + POWER, f"{POWER}\n{PRODUCT}"),
             "basics.numbers.power requires basics.numbers.product, which does not come before it in the rubric",
         ),
     ],
     ids=[
         "not written",
+        "called otherwise",
         "not paid",
         "of another lab",
         "requires what is not there",
@@ -339,12 +350,12 @@ def test_checks_and_rubric_that_disagree_are_refused_in_one_line(
     assert "\n" not in str(refused.value)
 
 
-def test_a_title_is_the_first_line_of_a_checks_docstring(tmp_path: Path) -> None:
+def test_titles_stand_beside_points(tmp_path: Path) -> None:
     grading = Grading(order(write_course(tmp_path), write_submission(tmp_path)))
     assert [check.title for check in grading.plan][:3] == [
-        "products are right",
-        "power",
-        "looking at the stack leaves a note",
+        "Multiply two numbers",
+        "Raise a number to a power",
+        "Leave a note by looking at the stack",
     ]
 
 
@@ -367,8 +378,8 @@ def test_only_a_check_without_an_answer_blocks_those_that_build_on_it(answered: 
 
 
 def test_what_builds_on_a_wrong_answer_is_asked_and_follows_only_where_more_works(tmp_path: Path) -> None:
-    weaker = ("basics/checks/numbers.py", '@requires("product")', '@builds_on("product")')
-    imported = ("basics/checks/numbers.py", "import criterion, requires", "import builds_on, criterion")
+    weaker = ("basics/numbers/checks.py", '@requires("product")', '@builds_on("product")')
+    imported = ("basics/numbers/checks.py", "import criterion, requires", "import builds_on, criterion")
     both_wrong = WRONG.replace("base**exponent", "base * exponent")
     course = write_course(tmp_path, weaker, imported)
     grade = run(order(course, write_submission(tmp_path, numbers=both_wrong)))

@@ -19,13 +19,13 @@ TRUTH = Request("basics.numbers.truth", params={"base": 3}, student=False)
 
 # A check that compares with a run of the course's own.
 CHECK = (
-    "basics/checks/numbers.py",
+    "basics/numbers/checks.py",
     '        require_equal(seen.result, base**3, what="power()")\n',
     "        truth = submission.probe('basics.numbers.truth', student=False, base=base)\n"
     '        require_equal(seen.result, truth.result, what="power()")\n',
 )
 PROBE = (
-    "basics/probes/numbers.py",
+    "basics/numbers/probes.py",
     "def noted(student):",
     "def truth(student, *, base):\n    return {'result': base**3}\n\n\ndef noted(student):",
 )

@@ -36,7 +36,7 @@ PRODUCT, POWER, NOTED, TOTAL, NOTED_TOO = (
     *("further.sums.total", "further.sums.noted_too"),
 )
 READS = (
-    "further/checks/sums.py",
+    "further/sums/checks.py",
     '    def test_noted_too(self, submission):\n        submission.probe("basics.numbers.noted")\n',
     "    def test_noted_too(self, submission):\n"
     '        require_equal(submission.read_text("further_week2/REPORT.md"), "done", what="it")\n',

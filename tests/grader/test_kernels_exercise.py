@@ -13,7 +13,7 @@ import pytest
 
 from gradebox.run.assertions import NeedsReview
 from gradebox.run.submission import Submission
-from grader.kernels.checks import common
+from grader.kernels.shared import checks
 
 ROOT = Path(__file__).parents[2]
 SHARED_BYTES = 64 << 10
@@ -55,7 +55,7 @@ for kernel in (flash_attention._forward, flash_attention._backward_of_keys, flas
 def test_a_check_says_in_a_sentence_that_it_needs_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NeedsReview, match=r"^this exercise needs Triton, which is not installed here$"):
-        common.ask(cast(Submission, None), "elementwise.add")
+        checks.ask(cast(Submission, None), "kernels.add.vector_add")
 
 
 def test_the_exercise_itself_says_so_too() -> None:

@@ -36,12 +36,13 @@ def _gradebox(*words: object, folder: Path) -> subprocess.CompletedProcess[str]:
 def _copy(folder: Path, name: str = "own_course") -> Path:
     """A small course that loads."""
     course = folder / name
-    (course / "lab1" / "checks").mkdir(parents=True)
-    for place in (course, course / "lab1", course / "lab1" / "checks"):
+    (course / "lab1" / "one").mkdir(parents=True)
+    for place in (course, course / "lab1", course / "lab1" / "one"):
         (place / "__init__.py").touch()
     (course / "course.toml").write_text('title = "T"\nversion = "1"\npoints = 1\npass_percent = 50\nlabs = ["lab1"]\n')
-    (course / "lab1" / "rubric.toml").write_text(
-        'title = "L"\npackage = "lab1_own"\npoints = 1\n[one]\ntitle = "O"\npoints = 1\n[one.checks]\nright = 1\n'
+    (course / "lab1" / "lab.toml").write_text('title = "L"\npackage = "lab1_own"\npoints = 1\ncriteria = ["one"]\n')
+    (course / "lab1" / "one" / "criterion.toml").write_text(
+        'title = "O"\npoints = 1\n[checks.right]\npoints = 1\ntitle = "Be right"\n'
     )
     return course
 
@@ -70,7 +71,7 @@ def test_the_commands_that_hints_show_name_the_course() -> None:
 def test_a_course_in_a_submission_is_refused(tmp_path: Path) -> None:
     course = _copy(tmp_path / "ada")
     mark = tmp_path / "mark"
-    (course / "lab1" / "checks" / "one.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+    (course / "lab1" / "one" / "checks.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
     (tmp_path / "ada" / "lab1_own").mkdir()
     done = _gradebox("grade", f"--course={course}", tmp_path / "ada", folder=tmp_path)
     assert done.returncode == 2
@@ -90,13 +91,13 @@ def test_a_course_that_cannot_be_graded_says_why_in_one_line(tmp_path: Path) -> 
     done = _gradebox("grade", f"--course={_copy(tmp_path)}", "ada", folder=tmp_path)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "own_course/lab1/rubric.toml:8: lab1.one.right has points, but own_course/lab1/checks/ has no such" in line
+    assert "lab1/one/criterion.toml:3: lab1.one.right has points, but own_course/lab1/one/checks.py has no such" in line
 
 
 def test_folders_that_python_cannot_import_are_named(tmp_path: Path) -> None:
     course = _copy(tmp_path)
-    (course / "lab1" / "checks" / "__init__.py").rename(course / "lab1" / "checks" / "one.py")
-    with pytest.raises(ReadingError, match=r"lab1/checks lacks an __init__\.py"):
+    (course / "lab1" / "one" / "__init__.py").rename(course / "lab1" / "one" / "checks.py")
+    with pytest.raises(ReadingError, match=r"lab1/one lacks an __init__\.py"):
         courses.load(course)
 
 

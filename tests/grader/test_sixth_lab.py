@@ -17,32 +17,33 @@ from tests.gradebox.small_course import write
 
 LABS = 'labs = ["lab1", "lab2", "lab3", "lab4", "lab5"]'
 FOLDER = {
-    "rubric.toml": """\
+    "lab.toml": """\
 title = "Sorting"
 package = "lab6_sorting"
 points = 12
-
-[order]
+criteria = ["order"]
+""",
+    "order/criterion.toml": """\
 title = "Order"
 points = 12
-[order.checks]
-sorted = 8
-on_the_gpu = 4
-""",
-    "hints.toml": """\
-[order.sorted]
-task = "6.1"
-write = ["sorting.py order"]
-steps = ["which value comes first?", "torch.sort", "return the values, not the places"]
 
-[order.on_the_gpu]
+[checks.sorted]
+points = 8
+title = "Sort the values"
 task = "6.1"
-write = ["sorting.py order"]
-steps = ["where does the tensor lie?", "Tensor.device", "leave it where it is"]
+functions = ["sorting.py order"]
+hints = ["which value comes first?", "torch.sort", "return the values, not the places"]
+
+[checks.on_the_gpu]
+points = 4
+title = "Leave the values where they are"
+task = "6.1"
+functions = ["sorting.py order"]
+hints = ["where does the tensor lie?", "Tensor.device", "leave it where it is"]
 """,
     "__init__.py": "",
-    "checks/__init__.py": "",
-    "checks/order.py": """\
+    "order/__init__.py": "",
+    "order/checks.py": """\
 from gradebox.run.assertions import require_equal
 from gradebox.course.criterion import criterion, requires
 
@@ -51,14 +52,13 @@ from gradebox.course.criterion import criterion, requires
 class TestOrder:
     def test_sorted(self, submission, generator):
         values = [generator.integer(0, 99) for _ in range(generator.odd(5, 15))]
-        require_equal(submission.probe("lab6.sorting.order", numbers=values).result, sorted(values), what="order()")
+        require_equal(submission.probe("lab6.order.order", numbers=values).result, sorted(values), what="order()")
 
     @requires("sorted")
     def test_on_the_gpu(self, submission):
-        require_equal(submission.probe("lab6.sorting.order", numbers=[2, 1]).device, "cuda", what="order().device")
+        require_equal(submission.probe("lab6.order.order", numbers=[2, 1]).device, "cuda", what="order().device")
 """,
-    "probes/__init__.py": "",
-    "probes/sorting.py": """\
+    "order/probes.py": """\
 import torch
 
 

@@ -102,6 +102,24 @@ _BREACHES = (
         "training -> gradebox.run.assertions",
         "A probe knows",
     ),
+    (
+        "grader/kernels/shared/reference.py",
+        "from gradebox.run.assertions import require",
+        "grader.kernels.shared.reference -> gradebox.run.assertions",
+        "A reference computes",
+    ),
+    (
+        "grader/kernels/add/probes.py",
+        "from grader.kernels.add.reference import total",
+        "grader.kernels.add.probes -> grader.kernels.add.reference",
+        "A probe knows",
+    ),
+    (
+        "grader/kernels/add/checks.py",
+        "from grader.kernels.add.probes import vector_add",
+        "grader.kernels.add.checks -> grader.kernels.add.probes",
+        "Checks judge what a probe saw",
+    ),
     ("labkit/decode.py", "import labkit.results", "allowed in labkit", "No circles"),
 )
 """A file, what is added to it, the arrow that is named, and the rule that forbids it."""

@@ -87,8 +87,8 @@ def parts(gpu):
     return {"the abacus itself": (sys.modules["abacus"].attached,)}
 ''',
     "arithmetic/lab1/__init__.py": "",
-    "arithmetic/lab1/probes/__init__.py": "",
-    "arithmetic/lab1/probes/sums.py": '''"""Asks for a sum."""
+    "arithmetic/lab1/sums/__init__.py": "",
+    "arithmetic/lab1/sums/probes.py": '''"""Asks for a sum."""
 
 
 def total(student, *, function, left, right):
@@ -141,7 +141,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         (folder / name).write_text(text)
     course = Environment(
         labs=("lab1",),
-        preload=("numpy", "math", "abacus", "arithmetic.lab1.probes.*"),
+        preload=("numpy", "math", "abacus", "arithmetic.lab1.sums.probes"),
         importable=("abacus",),
         course="arithmetic",
         course_parent=str(folder),

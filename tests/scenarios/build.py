@@ -2,9 +2,10 @@
 
 `scenario.toml` may hold `include` (another scenario that goes first), `[[copy]]` (from, to), `[[edit]]` (file, old,
 new; `old` must occur exactly once), `[[prepend]]` (file, text), `[[link]]` (path in the submission, to: path in this
-repository) and what the scenario expects; every other file of the folder is laid over the reference. `hangs` names the
-probes that do not end with it, `cold` says that a bug shows only in new interpreters, `dear` that it takes long (2:
-minutes), `charged_once` that no check is charged but those of `fails`.
+repository) and what the scenario expects; every other file of the folder is laid over the reference. `trap` is the
+trap of the lesson that a bug stands for. `hangs` names the probes that do not end with it, `cold` says that a bug shows
+only in new interpreters, `dear` that it takes long (2: minutes), `charged_once` that no check is charged but those of
+`fails`.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ class Scenario:
     def loses(self) -> set[str]:
         """Criteria that must lose points."""
         return set(self.table.get("loses", []))
+
+    @property
+    def trap(self) -> str:
+        """The trap of its lab's lesson (`docs/labs/`) that a planted bug stands for, in the words of the page."""
+        return str(self.table.get("trap", ""))
 
     @property
     def may_lose(self) -> set[str]:

@@ -1,1 +1,0 @@
-"""What drives a submission. Runs beside it in the sandbox, and judges nothing."""

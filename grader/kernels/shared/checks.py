@@ -1,0 +1,134 @@
+"""What several criteria check alike: that a kernel ran, that it stays inside, races, bytes moved once, nonsense."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from gradebox.run.assertions import NeedsReview, mebibytes, require
+from gradebox.run.submission import Seen, Submission
+from gradebox.sandbox import Limits
+from grader.kernels.shared.cases import Activity, Launch
+
+COUNTING = "vgpu:T4"
+"""Where accesses are counted when the grading's own device is a real one."""
+_SLOW = Limits(wall_seconds=240.0, cpu_seconds=240.0)
+"""Triton's interpreter takes milliseconds for each program; the slowest probe 10 s of processor time."""
+SECTOR = 32
+"""Bytes that a load or store moves at least; a tensor that begins or ends within one has one more of them."""
+_ONCE = 1.15
+"""Times the least bytes. Programs whose elements begin within a sector share it: up to 64 bytes for each, of 1 KiB and
+more; an element that is read a second time costs 1.3 and more."""
+
+
+def ask(submission: Submission, probe: str, *, counted: bool = False, device: str | None = None, **inputs: Any) -> Seen:
+    """What a probe of this exercise ("kernels.add.vector_add") saw; on a virtual GPU where accesses are `counted`.
+
+    Raises:
+        NeedsReview: Triton is not installed here, or does not work on this card.
+    """
+    if importlib.util.find_spec("triton") is None:
+        raise NeedsReview(
+            "this exercise needs Triton, which is not installed here",
+            "pip install triton: there are wheels for Linux; on Windows use WSL2, on a Mac a Linux machine or Colab",
+        )
+    if counted and not submission.device.simulated:
+        device = COUNTING
+    if device is None and not submission.device.simulated:
+        _require_triton_works(submission)
+    return submission.probe(probe, device=device, limits=_SLOW, **inputs)
+
+
+def _require_triton_works(submission: Submission) -> None:
+    """Raise where a product of our own fails: on an old card, or on a machine without a C compiler."""
+    errors = submission.probe("kernels.shared.trial.product", student=False, limits=_SLOW).errors
+    for dtype, error in errors.items():
+        if error:
+            raise NeedsReview(
+                f"Triton does not multiply in {dtype} on this machine, whoever asks: {error}",
+                "grade this exercise with --device vgpu; Triton needs compute capability 8.0 and a C compiler",
+            )
+
+
+def is_counted(run: Activity, submission: Submission) -> bool:
+    """Whether there is a count of what a call did: a real GPU has none."""
+    return submission.device.simulated or bool(run["kernels"])
+
+
+def require_kernel(run: Activity, what: str, submission: Submission) -> None:
+    """Fail unless a Triton kernel computed it, where that can be seen."""
+    require(
+        not is_counted(run, submission) or bool(run["runs"]),
+        f"{what} launched no Triton kernel",
+        "write a function with @triton.jit, and launch it: kernel[grid](...)",
+    )
+
+
+def require_inside(runs: Iterable[Launch], what: str) -> None:
+    """Fail where a program reached outside of its tensors."""
+    for run in runs:
+        require(
+            not run["strayed"],
+            f"{what}: {run['strayed']} accesses of {run['name']} are outside of its tensors",
+            "each load and each store needs a mask that is false beyond the end, in each direction that can end",
+        )
+
+
+def require_once(run: Activity, what: str, read: int, written: int) -> None:
+    """Fail unless one launch did it all, and moved each byte once: `read` and `written` are the least bytes."""
+    require(
+        len(run["runs"]) == 1 and len(run["kernels"]) == 1,
+        f"{what}: the GPU ran {', '.join(run['kernels']) or 'nothing'}, expected one kernel",
+        "all of it in one launch: no copies, no fills, no second kernel",
+    )
+    (launch,) = run["runs"]
+    for name, moved, least in (("read", launch["read_bytes"], read), ("written", launch["written_bytes"], written)):
+        slack = 2 * SECTOR * min(launch["programs"], least // 1024)
+        require(
+            moved <= _ONCE * least + slack,
+            f"{what}: {mebibytes(moved)} are {name}, expected {mebibytes(least)}",
+            "neighbours belong to one program, each element to one only: memory moves in sectors of 32 bytes",
+        )
+
+
+def require_no_race(runs: Iterable[Launch], what: str) -> None:
+    """Fail where two programs of a launch touch one element, one of them writes, and nothing orders them."""
+    for run in runs:
+        for race in run["races"][:1]:
+            (left, right), (first, second) = race["programs"], race["accesses"]
+            require(
+                False,
+                f"{what}: programs {left} and {right} of {run['name']} race at element {race['element']} of "
+                f"{race['argument']}: {_DOES[first]} by one and {_DOES[second]} by the other",
+                "programs run in any order, or at once: each writes what no other one touches, or adds atomically",
+            )
+
+
+def hint_for(values: Any, hint: str) -> str:
+    """`hint`, or where there is a NaN first what makes one here."""
+    if not np.isnan(np.asarray(values, dtype=np.float64)).any():
+        return hint
+    return f"NaN comes of a masked tl.load without `other=`: where the mask is false it gives anything; or else {hint}"
+
+
+_DOES = {"read": "read", "written": "written", "atomic": "changed atomically"}
+
+
+def judge_refusals(submission: Submission, probe: str) -> None:
+    """Fail unless the calls of a probe that make no sense raise a ValueError, and none that makes sense does."""
+    seen = ask(submission, probe)
+    for call, error in seen.calls.items():
+        require(
+            error == "ValueError",
+            f"{call} raised {error or 'nothing'}, expected a ValueError",
+            "see Raises in its docstring",
+        )
+    for call, error in seen.sensible.items():
+        require(
+            error == "",
+            f"{call} raised {error} although it makes sense",
+            "refuse what the docstring names under Raises, and nothing else",
+        )
