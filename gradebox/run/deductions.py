@@ -34,17 +34,24 @@ def deduplicate(
     Returns:
         By check, the one that it follows from; and which of them are not charged.
     """
+    # A cause is charged at the check that it belongs to, if that one failed: its title names the mistake. Else at the
+    # one worth most, so that nobody gains by which of several checks happens to recognise it.
     charged: dict[str, str] = {}
     for check in sorted(causes, key=lambda one: (causes[one][1] != one, -points[one], list(points).index(one))):
         charged.setdefault(causes[check][0], check)
     follows = {
         check: charged[causes[check][0]] for check in points if check in causes and charged[causes[check][0]] != check
     }
+    # What is kept is paid for by what passed. Without this limit a submission in which one recognised mistake fails all
+    # checks would keep nearly every point although nothing works.
     left = earned = sum((points[check] for check in points if check in passed), Decimal(0))
+    # `builds_on` is the author's guess, not an observation. It is only believed of work that is right for the larger
+    # part.
     if 2 * earned >= sum(points.values(), Decimal(0)):
         for check, ground in (built_on or {}).items():
             if check in points and ground in points and check not in causes:
                 follows[check] = follows.get(ground, ground)
+    # In the rubric's order, so that the same failures always keep the same points.
     kept = set()
     for check in follows:
         if points[check] <= left:

@@ -78,7 +78,8 @@ def install(
             as well, without any limit, as a note of kind `VOID`: a process that the submission forked cannot tell us
             otherwise.
     """
-    # Everything the hook needs, as locals: a submission that replaces `os.getcwd` does not silence it.
+    # Everything the hook needs, as locals: a submission that replaces `os.getcwd` does not silence it. An audit hook
+    # cannot be removed, and Python calls it before the act; that is why it, and no patched function, is the watch.
     ident, frame_above, dumps = _thread.get_ident, sys._getframe, json.JSONEncoder().encode
     about, kinds = ours.about, _KINDS | dict.fromkeys(_CHANGES, "change")
     of_functions = _OF_FUNCTIONS
@@ -89,6 +90,8 @@ def install(
     tell, paths, innocent, culprit, plain = _detail, frozenset(_PATHS), _innocent, _culprit, _plain
     traced, by_hand = _is_traced, _is_by_hand
     roots = tuple(os.path.realpath(path).rstrip("/") + "/" for path in readable)
+    # Threads that are inside of the hook. What the hook itself does raises events as well (it may look at a frame), and
+    # they must not be noted, nor call the hook for ever.
     busy: set[int] = set()
     seen: set[tuple[str, str, str]] = set()
     counts: dict[str, int] = {}
@@ -105,6 +108,7 @@ def install(
             write(VOID, what, where)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        # The commonest events first, and out: the hook runs tens of thousands of times in a grading.
         if event == _ATTRIBUTE and arguments[1] not in _FRAME_ATTRIBUTES:
             return
         kind = "open" if event in paths else kinds.get(event)
@@ -121,6 +125,8 @@ def install(
             within = me in busy
             busy.add(me)
             try:
+                # By identity of the code objects on the stack, never by names: a submission can give its code any name
+                # of a file or function, but it cannot have a code object that existed before it.
                 frame = frame_above(1)
                 if by_hand(frame, ours, asked=bool(arguments)):
                     what = f"{title}, asked by hand" if arguments else "kernels that never ran, launched by hand"
@@ -136,6 +142,7 @@ def install(
             try:
                 frame = frame_above(1)
                 what = f"{title}'s record of " + _safe(arguments[0] if arguments else None, "something")
+                # A trace function sees the locals of every frame, the record's among them, without asking for it.
                 if traced():
                     make_void(what + ", under a trace function", frame)
                 elif not innocent(frame, ours):
@@ -157,6 +164,7 @@ def install(
             if event == "sys.setprofile" and about is not None and _file_of(frame).endswith(about.profilers):
                 return
             if kind == "disguise":
+                # Code that claims a library's file would pass for ours wherever only names can be compared.
                 if not _is_foreign(frame, ours):
                     return  # every import of a library compiles it
                 if ours.folder and ours.folder in detail:

@@ -63,6 +63,8 @@ class DeviceProcess:
         Raises:
             OSError: there is no process to be had.
         """
+        # A line of its own for each rank, and one that no worker inherits: over that one alone the readings come, so a
+        # submission can neither ask for them nor answer in the device's name.
         pairs = [socket.socketpair() for _ in range(ranks + 1)]
         order = codec.join(codec.dump_json({"device": device, "present": present}), conditions)
         far = [there.fileno() for _, there in pairs]
@@ -84,6 +86,8 @@ class DeviceProcess:
         return Ends(tuple(ends[:-1]), ends[-1])
 
     def _start(self) -> socket.socket:
+        # Forked from the template and not from a worker: no process of the submission is its parent or its child, and
+        # in the worker's pid namespace it does not exist.
         here, there = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -111,6 +115,7 @@ def report(ends: Ends) -> bytes:
     """
     if not ends.ranks:
         return b""
+    # Only now, when every process of the run has ended: nothing that the submission does can follow the readings.
     control = Connection(ends.control)
     try:
         control.send_bytes(b"end")
@@ -129,7 +134,9 @@ def _live(channel: socket.socket, module: str, prepared: Any) -> NoReturn:
             linux.die_with_parent(signal.SIGKILL)
             with contextlib.suppress(OSError):  # what `ps` shows
                 Path("/proc/self/comm").write_text(NAME)
+            # Not even a process of the same user may read its memory or attach a debugger.
             linux.set_dumpable(False)
+        # A forgotten end of a worker's pipe would keep that pipe open, and somebody would wait for its end for ever.
         linux.close_all_but({0, 1, 2, channel.fileno()})
         found = devices.load(module)
         while True:

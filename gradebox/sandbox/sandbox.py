@@ -167,6 +167,7 @@ class Sandbox:
             SandboxError: the sandbox could not do its work.
         """
         started = time.monotonic()
+        # From here on only the copy counts: a student who saves a file now does not get a grade of two versions.
         self._snapshot()
         notes: list[Note] = []
         try:
@@ -175,6 +176,8 @@ class Sandbox:
                     answer = self._ask(request)
                     break
                 except wire.Closed:
+                    # The server holds no code of the submission, but a machine short of memory may end any process. One
+                    # new start is chance; a second one means that this request ends servers, and a third would too.
                     if self._abandoned:
                         raise SandboxError("the grading was ended") from None
                     log = self._log()
@@ -183,9 +186,11 @@ class Sandbox:
                         raise SandboxError(f"the sandbox server ended twice during {request.probe}{log}") from None
                     notes.append(Note("restart", f"the sandbox server ended during {request.probe} and was restarted"))
         except BaseException:
-            # Interrupted, or out of step with the server: the next request gets a new one.
+            # Interrupted, or out of step with the server: an answer that nobody has read is still in the channel, and
+            # the next request would take it for its own. So it gets a new server.
             self._stop()
             raise
+        # The answer was written where the submission ran. It is checked field by field before anything believes it.
         seconds, folders = time.monotonic() - started, (SUBMISSION, self._copy)
         return replies.read(answer, request.probe, seconds=seconds, notes=notes, submissions=folders)
 

@@ -177,6 +177,8 @@ class ThreadScheduler:
 
     def sleep(self, clock: ThreadClock, moment: float) -> None:
         """The thread goes on at `moment`; who is due before goes first."""
+        # The common case without the lock: no other thread is due before `moment`, so nobody could have done anything
+        # in between. `limit` was set when the turn was granted, and whoever wakes a thread sets it again.
         if moment <= clock.limit or not clock.takes_part or clock.holding:
             clock.move(max(clock.now, moment))
         else:
@@ -215,6 +217,7 @@ class ThreadScheduler:
     def block(self, clock: ThreadClock, seconds: float | None = None) -> bool:
         """Wait until `call`ed, at most for `seconds` of virtual time; False when that passed."""
         with self._lock:
+            # A call between `prepare` and here must not be lost: the thread looked, and was woken before it slept.
             if not self._open or clock.is_called:
                 return True
             clock.state = State.BLOCKED
@@ -229,6 +232,8 @@ class ThreadScheduler:
     def call(self, clock: ThreadClock, moment: float | None) -> None:
         """Wake a thread at the caller's `moment` (None: the caller takes no part)."""
         with self._lock:
+            # Causality: what a thread is woken by cannot happen before its waker's time, so its own time moves up to
+            # that.
             clock.is_called = True
             if clock.state is not State.BLOCKED:
                 return
@@ -277,7 +282,10 @@ class ThreadScheduler:
                 return
             clock.move(max(clock.now, clock.wake))
             clock.is_late = True
+        # A thread that was away comes back at this time at the earliest: the others have acted up to here, and it must
+        # not act in their past.
         self._reached = max(self._reached, clock.now)
+        # A BUSY one never stopped: it computes in real time, and its gate is open already.
         waits_at_gate = clock.state is not State.BUSY
         clock.state = State.RUNNING
         self._running = clock
@@ -291,6 +299,8 @@ class ThreadScheduler:
             return
         others = [clock for clock in self._clocks if clock is not running]
         limit = min((clock.due for clock in others), default=math.inf)
+        # A process or thread outside may wake a blocked one at any moment from its own time on, so the running one must
+        # not pass that time unseen.
         if others and not self._is_alone():
             limit = min([limit, *(clock.now for clock in others if clock.state is State.BLOCKED)])
         running.limit = limit
@@ -299,6 +309,8 @@ class ThreadScheduler:
         if clock.native_id is None or clock.ident is None:
             clock.native_id, clock.ident = threading.get_native_id(), threading.get_ident()
         try:
+            # Waiting threads look after the running one, because only they have nothing else to do: no watchdog thread
+            # is needed, and none runs in a program with a single thread.
             looks = _Looks()
             while not clock.gate.acquire(timeout=_LOOK_REAL_SECONDS):
                 with self._lock:

@@ -66,11 +66,16 @@ class DispatchMode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        # PyTorch takes this mode off its stack while it calls us, so what we call below is not seen again. Where a call
+        # has to be seen (a decomposition, a subclass's own operations), we enter the mode once more: `with self`.
+        #
         # A subclass with a dispatch of its own (autograd's engine names plain tensors here, too).
         if types and not _PLAIN_TENSORS.issuperset(types):
             if extensions.are_fake(types):
+                # torch.compile and FakeTensorMode compute shapes: that is no work of any device.
                 return func(*args, **(kwargs or {}))
             if extensions.is_distributed(types):
+                # A DTensor redistributes first and then calls the same operation on plain tensors, which come here.
                 return NotImplemented
             with self._function_mode, self:
                 return extensions.run_subclass(func, types, args, kwargs or {})
@@ -83,6 +88,8 @@ class DispatchMode(TorchDispatchMode):
         if kwargs and "device" in kwargs and names_a_gpu(kwargs["device"]):
             with self:
                 return call_with_device(self._function_mode, operation, args, kwargs)
+        # The function mode has renamed devices on the way down. What we compute with now are CPU tensors, and it must
+        # not take their device for one that the program named.
         with torch._C.DisableTorchFunction():
             if operation.is_composite:  # inference mode: no autograd layer has taken it apart
                 with self:
@@ -97,6 +104,8 @@ class DispatchMode(TorchDispatchMode):
         inputs = _tensors_in(args)
         if kwargs:
             inputs += _tensors_in(tuple(kwargs.values()))
+        # Every tensor is a CPU tensor to PyTorch; only the registry knows which of them live on a GPU. So the rules
+        # that CUDA's dispatcher would apply (all operands on one device, 0-dim CPU scalars excepted) are applied here.
         gpu: VirtualGPU | None = None
         open_result = False
         if inputs:
@@ -119,6 +128,8 @@ class DispatchMode(TorchDispatchMode):
             if target is not None:
                 gpu = None if target == HOST else machine.gpus[target]
             elif not inputs:
+                # Factories that Python code calls have a target. This one comes from C++ (autograd makes zeros), where
+                # the device was an argument that we cannot see. The first GPU tensor that meets the result decides.
                 open_result = True
         if kwargs and machine.values and gpu is not None and _asks_for_meta(kwargs):
             gpu = None
@@ -132,6 +143,8 @@ class DispatchMode(TorchDispatchMode):
                     registry.mark_unplaced(tensor)
             self._charge_host(operation, args, inputs, outputs)
             return result
+        # As in CUDA, the first operation creates the context: that takes time and memory, and must happen before the
+        # result is allocated, or an out-of-memory error would name other numbers.
         if not gpu.started:
             gpu.start()
         if operation.is_custom and extensions.has_python_kernel(operation):
@@ -141,6 +154,8 @@ class DispatchMode(TorchDispatchMode):
             determinism.require(operation, args, kwargs)
         if operation.few_dimensions:
             dimensions.require(operation, args, kwargs)
+        # `.item()` and its kind wait for the device. They leave before a capture is told of them, because a graph
+        # cannot hold them.
         if operation.reads:
             return self._read(gpu, operation, args, kwargs, inputs)
         capture = THREAD.capture
@@ -149,10 +164,13 @@ class DispatchMode(TorchDispatchMode):
         try:
             result = self._compute(operation, args, kwargs, inputs, gpu)
         except NotImplementedError as error:
+            # The CPU build lacks the kernel and CUDA has one: our limit, not the program's mistake.
             if str(error).startswith("Could not run") and extensions.has_cuda_kernel(operation.overload.name()):
                 raise unsupported("kernels that the CPU underneath lacks", operation.name) from error
             raise
         except (IndexError, RuntimeError) as error:
+            # The CPU kernel says at once which index is wrong. On a card the kernel fails later, and the error is
+            # CUDA's.
             if device_rules.is_device_side_assert(error):
                 raise cuda_error("device-side assert triggered", f"{error}\n") from error
             raise
@@ -197,6 +215,8 @@ class DispatchMode(TorchDispatchMode):
         if operation.library:
             gpu.prepare_library(operation)
         add, stream, is_result = gpu.registry.add, gpu.stream, not operation.is_factory
+        # Where nobody else holds the first gradient, autograd on a card adds into it. Under a mode it adds out of
+        # place, so the bytes are handed over here: no second block, no higher peak.
         if operation.is_sum and is_accumulated(args) and not gpu.registry.has(outputs[0]):
             gpu.registry.transfer_ownership(args[0], outputs[0], gpu)
         for tensor in outputs:
@@ -212,6 +232,8 @@ class DispatchMode(TorchDispatchMode):
         if operation.mutates and not outputs:
             outputs = _tensors_in([args[place] for place in operation.written if place < len(args)]) or inputs
         gpu.charge(operation, args, inputs, outputs)
+        # A result whose shape depends on values (nonzero, a mask): PyTorch reads the count from the device, so the host
+        # waits here without any `.item()` in the program.
         if operation.synchronises or (operation.depends_on_data and needs_values(operation, args)):
             gpu.report_wait()
             gpu.synchronize(stream)
