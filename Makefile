@@ -9,7 +9,6 @@ DEVICE ?= auto
 REPORT ?= grade-report
 SEED ?=
 HINTS ?=
-SHARE ?= commit
 ARGS ?=
 MINUTES ?= 12
 OUT ?=
@@ -60,20 +59,19 @@ $(TESTS_READY): $(READY)
 		echo "note: what tests/deploy, tests/docs and tests/notebooks need cannot be installed: those tests are skipped" >&2
 	@$(INSTALL) ray || echo "note: Ray cannot be installed: its test is skipped" >&2
 
-# The same in every run: one seed, the same planted bugs, correct styles and exploits. Replies of the sandbox are kept in
-# build/replies, so that what no change can have touched is not asked again.
+# The same in every run: everything that is not marked `night`, with one seed. Replies of the sandbox to scenarios are kept
+# in build/replies, so that what no change can have touched is not run again.
 # Bytecode is written even where PYTHONDONTWRITEBYTECODE is set: hundreds of processes would compile the same again.
 test test-all: export PYTHONDONTWRITEBYTECODE =
-# Of those that take long a fifth runs with each commit (tests/shares.py); before a release: SHARE=all.
-test: $(READY) $(TESTS_READY) lint ## run the project's own tests (SHARE=all: the slow ones all, not this commit's fifth)
-	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs --durations=30 --share "$(SHARE)"
+test: $(READY) $(TESTS_READY) lint ## run the project's own tests, in ten minutes on two cores
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs --durations=30
 
-# For a night, or a release: hours. Another seed, which is printed, and every question asked anew. Hidden: the tests pass
-# where nothing is but Python, make and git, and skip the rest.
-test-all: $(READY) $(TESTS_READY) lint ## everything: fresh questions, all Pythons, and once more with the machine's programs hidden
+# For a night, or a release: hours. Another seed, which is printed, and no reply kept. Hidden: the tests pass on a machine
+# that has only Python, make and git, and skip the rest.
+test-all: $(READY) $(TESTS_READY) lint ## those marked `night` as well, with a new seed; all Pythons; once more with the machine's programs hidden
 	@rm -rf build/replies-all
-	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs --seed random --whole --replies build/replies-all
-	@$(BIN)/python -m tests.bare -m pytest -n $(TEST_JOBS) --dist worksteal --whole --ignore=tests/scenarios -rs
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs --seed random --night --replies build/replies-all
+	@$(BIN)/python -m tests.bare -m pytest -n $(TEST_JOBS) --dist worksteal --night --ignore=tests/scenarios -rs
 	@$(PYTHON) .ci/pythons.py --all
 	@$(PYTHON) .ci/pythons.py --all --tested
 

@@ -6,20 +6,30 @@ For tests that open pages; each skips, and says why, where the extra `browser-te
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 WIDE, NARROW = 1280, 390
-SCREENS = [
-    (WIDE, "light"),
-    (NARROW, "dark"),
-    pytest.param(WIDE, "dark", marks=pytest.mark.night),
-    pytest.param(NARROW, "light", marks=pytest.mark.night),
-]
-"""Widths in pixels, and what a person prefers; by day each width and each theme once."""
+SCREENS = [(width, theme) for width in (WIDE, NARROW) for theme in ("light", "dark")]
+"""Widths in pixels, and what a person prefers."""
+
+
+def on_screens(by_day: tuple[int, str]) -> list[Any]:
+    """Every screen; by day this one."""
+    return [pytest.param(*screen, marks=() if screen == by_day else pytest.mark.night) for screen in SCREENS]
+
+
+def on_screens_in_turn(names: Sequence[str]) -> list[Any]:
+    """Each name on each screen; by day on one, in turn: pages share their style sheets and scripts."""
+    by_day = ((WIDE, "light"), (NARROW, "dark"))
+    return [
+        pytest.param(name, *screen, marks=() if screen == by_day[number % 2] else pytest.mark.night)
+        for number, name in enumerate(names)
+        for screen in SCREENS
+    ]
 
 
 @contextmanager

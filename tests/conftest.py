@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from gradebox.sandbox import starting
-from tests import kept, shares
 
 pytest_plugins = ["pytester"]
 
@@ -26,40 +25,29 @@ _ROOT = Path(__file__).parents[1]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("scenarios", "planted bugs, correct styles and exploits (tests/scenarios)")
-    group.addoption("--seed", default="20260", help="of the questions that scenarios are asked; `random`: another one")
     group.addoption(
-        "--whole", action="store_true", help="ask every scenario every question, and run tests marked night"
+        "--seed", default="20260", help="of the inputs that scenarios are graded with; `random`: another one"
     )
-    choices = ["commit", "all", *(str(one + 1) for one in range(shares.SHARES))]
-    group.addoption(
-        "--share", default="commit", choices=choices, help="of the tests that take long: the commit's, all, or one"
-    )
-    group.addoption("--again", action="store_true", help="run tests that have passed with the same code, too")
+    group.addoption("--night", action="store_true", help="run tests marked night as well")
     group.addoption("--replies", default=str(_ROOT / "build" / "replies"), help="folder of replies that are kept")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "night: takes long and is seldom news; `make test-all` runs it (--whole)")
+    config.addinivalue_line("markers", "night: takes long and is seldom news; `make test-all` runs it (--night)")
     if config.option.seed == "random":
         # Workers of pytest-xdist read the same command line, and inherit this.
         config.option.seed = os.environ.setdefault("GPULABS_TEST_SEED", str(secrets.randbelow(2**31)))
-    kept.install(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave tests of the night and those of other shares out, unless they are asked for, all of them or by a name."""
-    if _asks_for_all(config):
+    """Leave out the tests of the night, unless `--night` or the name of a test (`FILE::TEST`, `-k`) selects them."""
+    is_named = config.option.keyword or any("::" in word for word in config.option.file_or_dir or ())
+    if config.option.night or is_named:
         return
-    shares.deselect(config, items)
-    left_out = [item for item in items if item.get_closest_marker("night")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
-
-
-def _asks_for_all(config: pytest.Config) -> bool:
-    named = config.option.keyword or any("::" in word for word in config.option.file_or_dir or ())
-    return bool(config.option.whole or named)
+    night = [item for item in items if item.get_closest_marker("night")]
+    if night:
+        config.hook.pytest_deselected(items=night)
+        items[:] = [item for item in items if not item.get_closest_marker("night")]
 
 
 def pytest_collection_finish() -> None:
@@ -79,6 +67,5 @@ def imported_once() -> Iterator[None]:
         yield
 
 
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    wanted = "all" if _asks_for_all(config) else config.option.share
-    return [f"scenarios: seed {config.option.seed}, replies in {config.option.replies}", shares.described(wanted)]
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"scenarios: seed {config.option.seed}, replies in {config.option.replies}"

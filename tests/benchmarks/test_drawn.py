@@ -22,8 +22,8 @@ from benchmarks.measured import record
 from benchmarks.measured.drawn import cases, generate, run, store, timing
 from benchmarks.measured.drawn.case import Case, Measured
 from benchmarks.measured.drawn.families import FAMILIES
-from tests.kept import ROOT
 
+ROOT = Path(__file__).parents[2]
 _ALL = cases.load()
 _FEW = 3
 _NEEDS_VALUES = ("triton",)

@@ -349,6 +349,7 @@ def test_no_real_gpu_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) 
 # --- the rehearsal ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.night
 def test_the_queue_runs_on_a_hidden_virtual_gpu_in_a_copy_and_goes_on_there(tmp_path: Path) -> None:
     names = "rewritten-1,bug-lab1.benchmark.warmed_up"
     command = [sys.executable, "-m", "benchmarks.on_a_gpu.rehearsal", str(tmp_path), "--minutes", "5", "--only", names]

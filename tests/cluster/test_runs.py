@@ -157,6 +157,7 @@ def test_injected_faults_are_found_and_their_gpus_named(acceptance: Acceptance) 
     assert "Simulated: these GPUs are virtual" in run.page
 
 
+@pytest.mark.night
 def test_a_dead_rank_and_a_lost_gpu_are_named(acceptance: Acceptance) -> None:
     run = acceptance("--device", "vgpu:T4", "--validation-only", "--inject", "dead:0", "--inject", "lost:1")
     assert run.code == 1

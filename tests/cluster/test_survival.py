@@ -40,6 +40,7 @@ def test_a_survivor_reports_when_the_node_of_the_store_is_lost(run: Launcher, ho
     assert second.alive() == third.alive() == {}
 
 
+@pytest.mark.night
 def test_a_report_is_written_when_torchrun_is_killed(run: Launcher) -> None:
     (node,) = run.nodes(1, *QUICK)
     node.wait_for("... presence")
@@ -49,6 +50,7 @@ def test_a_report_is_written_when_torchrun_is_killed(run: Launcher) -> None:
     assert node.report["ranks"][0]["ending"] == "stopped"
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_in_a_report_that_is_no_pass(run: Launcher, number: signal.Signals) -> None:
     started = run.plain(*QUICK)
@@ -88,6 +90,7 @@ def test_a_baseline_that_the_report_would_take_the_place_of_is_kept(run: Launche
     assert (folder / "cluster_test_report.json").read_text() == "{}"
 
 
+@pytest.mark.night
 @pytest.mark.skipif(NO_NAMESPACE, reason="no disk can be mounted here (unshare)")
 def test_a_full_disk_costs_neither_banner_nor_report(run: Launcher, tmp_path: Path) -> None:
     disk, other = tmp_path / "disk", tmp_path / "other"

@@ -114,6 +114,7 @@ def test_a_gpu_is_asked_for_by_each_element(on_slurm: OnSlurm, tmp_path: Path) -
     }
 
 
+@pytest.mark.night
 def test_one_that_dies_on_its_node_is_tried_once_more_and_told(on_slurm: OnSlurm) -> None:
     on_slurm.small.hands_in("good")
     on_slurm.small.hands_in("once", behaviour="dies once")
@@ -172,6 +173,7 @@ OnSlurm(Cluster(Path("/"), {{}}), small).grade()
     assert len(on_slurm.small.graded) == 5
 
 
+@pytest.mark.night
 def test_a_controller_that_goes_away_and_comes_back(on_slurm: OnSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     on_slurm.small.hands_in("ada")
     conf = os.environ["SLURM_CONF"]

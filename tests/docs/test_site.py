@@ -12,7 +12,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
 
-from tests.browser import SCREENS, launched, open_everything, opened, overflow, violations
+from tests.browser import launched, on_screens_in_turn, open_everything, opened, overflow, violations
 from tests.docs.markdown import ROOT
 
 for needed in ("sphinx", "myst_parser", "furo"):
@@ -94,9 +94,11 @@ def browser() -> Iterator[Any]:
         yield made
 
 
-@pytest.mark.parametrize(("width", "theme"), SCREENS)
 @pytest.mark.parametrize(
-    "name", ["index", "search", "student", "chapter", "labs/lab1", "included/lab5_production", "class-grading"]
+    ("name", "width", "theme"),
+    on_screens_in_turn(
+        ["index", "search", "student", "chapter", "labs/lab1", "included/lab5_production", "class-grading"]
+    ),
 )
 def test_axe_finds_nothing_wrong_with_a_page(name: str, width: int, theme: str, site: Path, browser: Any) -> None:
     with opened(browser, (site / f"{name}.html").as_uri(), width=width, theme=theme) as (page, asked):

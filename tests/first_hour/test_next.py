@@ -298,6 +298,7 @@ def test_what_fails_of_an_exercise_without_tasks_is_named_with_its_file(room: Pa
     assert last in said.partition("Or instead")[2]
 
 
+@pytest.mark.night
 def test_a_grade_of_an_exercise_leads_back_to_it(room: Path, ask: Ask) -> None:
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from grader.cli import app; app()"
     command = [sys.executable, "-P", "-c", program, "grade", "labs", "--lab=container"]

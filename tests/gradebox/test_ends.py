@@ -112,8 +112,8 @@ class Started:
     ("number", "course"),
     [
         (signal.SIGINT, "small"),
-        (signal.SIGINT, "small_pytest"),
         *(pytest.param(number, "small", marks=pytest.mark.night) for number in (signal.SIGTERM, signal.SIGHUP)),
+        pytest.param(signal.SIGINT, "small_pytest", marks=pytest.mark.night),
         pytest.param(signal.SIGINT, "ours", marks=pytest.mark.night),
     ],
 )

@@ -107,9 +107,9 @@ def test_without_an_option_the_grade_is_all_that_is_said(shell: Shell) -> None:
     assert shell.outcomes() == dict.fromkeys(CHECKS, "passed")
 
 
-def test_verbose_shows_every_check_as_an_item_in_the_rubrics_order(shell: Shell) -> None:
+def test_verbose_and_junitxml_show_every_check_as_an_item_in_the_rubrics_order(shell: Shell) -> None:
     (shell.submission / "basics_week1" / "numbers.py").write_text(CRASHING)
-    done = shell.grade("-v")
+    done = shell.grade("-v", "--junitxml=junit.xml")
     assert done.returncode == 0, done.stdout + done.stderr  # half of the points pass
     assert "collected 5 items" in done.stdout
     shown = [line.split()[:2] for line in done.stdout.splitlines() if line.startswith(tuple(CHECKS))]
@@ -118,6 +118,12 @@ def test_verbose_shows_every_check_as_an_item_in_the_rubrics_order(shell: Shell)
     ]
     assert "Grade 6/10" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
+    items = junit(shell.here / "junit.xml")
+    assert list(items) == CHECKS
+    assert items["basics.numbers.product"].startswith("failure: ")
+    assert "your code raised AttributeError" in items["basics.numbers.product"]
+    assert "blocked by 'products are right' (basics.numbers.product): " in items["basics.numbers.power"]
+    assert items["further.sums.total"] == ""
 
 
 def test_k_asks_some_checks_after_what_they_build_on(shell: Shell) -> None:
@@ -144,16 +150,6 @@ def test_x_stops_at_the_first_check_that_fails(shell: Shell) -> None:
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_junitxml_has_every_check_with_its_message(shell: Shell) -> None:
-    (shell.submission / "basics_week1" / "numbers.py").write_text(CRASHING)
-    items = shell.items()
-    assert list(items) == CHECKS
-    assert items["basics.numbers.product"].startswith("failure: ")
-    assert "your code raised AttributeError" in items["basics.numbers.product"]
-    assert "blocked by 'products are right' (basics.numbers.product): " in items["basics.numbers.power"]
-    assert items["further.sums.total"] == ""
-
-
 def test_collect_only_lists_the_checks_and_grades_nothing(shell: Shell) -> None:
     done = shell.grade("--collect-only", "-q")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -165,13 +161,13 @@ def test_collect_only_lists_the_checks_and_grades_nothing(shell: Shell) -> None:
 HOSTILE = "import pathlib\npathlib.Path({!r}).write_text('ran')\ndef test_theirs():\n    pass\n"
 
 
-@pytest.mark.parametrize("place", ["", "handed-in", "handed-in/basics_week1", "tests"])
-def test_nothing_on_disk_is_collected_or_configures_pytest(place: str, shell: Shell, tmp_path: Path) -> None:
+def test_nothing_on_disk_is_collected_or_configures_pytest(shell: Shell, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     names = ("conftest.py", "test_theirs.py", "sitecustomize.py", "plugin.py")
-    write(shell.here / place, dict.fromkeys(names, HOSTILE.format(str(marker))))
     ini = "[pytest]\ntestpaths = .\npython_files = *.py\naddopts = -p no:terminal\n"
-    if place in ("handed-in/basics_week1", "tests"):  # where a person's own pytest does not read it
+    for place in ("", "handed-in", "handed-in/basics_week1", "tests"):
+        write(shell.here / place, dict.fromkeys(names, HOSTILE.format(str(marker))))
+    for place in ("handed-in/basics_week1", "tests"):  # where a person's own pytest does not read it
         write(shell.here / place, {"pytest.ini": ini})
     assert list(shell.items()) == CHECKS
     assert not marker.exists()

@@ -156,7 +156,7 @@ EDITS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.night), 2])
 def test_after_any_edit_it_says_what_a_grading_from_the_beginning_says(tmp_path: Path, jobs: int) -> None:
     with session(tmp_path, jobs=jobs) as one, Sandbox(one.order.submission, one.order.course.environment) as anew:
         for number, numbers in enumerate((*EDITS, *reversed(EDITS))):

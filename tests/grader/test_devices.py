@@ -53,7 +53,7 @@ _LEAVES = textwrap.dedent("""
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads by /proc")
-@pytest.mark.parametrize("device", ["cpu", "vgpu:T4"])
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.night), "vgpu:T4"])
 def test_a_process_group_does_not_end_with_the_last_that_holds_it(device: str, tmp_path: Path) -> None:
     """Its end waits for its threads, and hung now and then where that was a DistributedDataParallel's doing."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -68,7 +68,7 @@ def test_a_process_group_does_not_end_with_the_last_that_holds_it(device: str, t
     assert before < attached < again, "threads of gloo"
 
 
-@pytest.mark.parametrize("visible", [None, "3"])
+@pytest.mark.parametrize("visible", [pytest.param(None, marks=pytest.mark.night), "3"])
 def test_the_server_opens_no_gpu_and_hands_on_which_are_visible(visible: str | None) -> None:
     """PyTorch 2.11's `torch.utils.benchmark` asks for a GPU when it is imported: on an H100 nothing could be graded."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

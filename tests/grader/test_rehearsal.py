@@ -48,11 +48,12 @@ def _earns_all(*arguments: str) -> float:
     return most
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("criterion", "points"),
     [
         ("lab1.benchmark", 5),  # times
-        pytest.param("lab1.memory", 5, marks=pytest.mark.night),  # bytes
+        ("lab1.memory", 5),  # bytes
         ("lab4.analysis", 5),  # a program of an A100's size
     ],
 )
@@ -110,6 +111,7 @@ def test_every_check_that_measures_has_a_planted_bug_for_a_visit_to_a_gpu() -> N
     assert measuring - listed <= WITHOUT_A_BUG, "benchmarks/on_a_gpu/bugs.toml"
 
 
+@pytest.mark.night
 def test_less_is_told_with_its_reason() -> None:
     code, printed = _rehearse("labs", "--criterion", "lab1.benchmark")
     assert code == 1

@@ -78,9 +78,8 @@ def test_answers_to_other_questions_are_an_error_of_the_notebook(shown: list[str
     assert shown == []
 
 
-@pytest.mark.parametrize(
-    "name", ["rings", *(pytest.param(name, marks=pytest.mark.night) for name in ANSWERS if name != "rings")]
-)
+@pytest.mark.night
+@pytest.mark.parametrize("name", ANSWERS)
 def test_the_exercises_of_a_notebook_wait_for_a_prediction_and_find_the_right_ones_right(name: str) -> None:
     notebook = build.from_source(name)
     asking = [cell.source for cell in notebook.cells if "check_prediction(" in cell.source]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from labkit.monitoring.web import Server
-from tests.browser import NARROW, SCREENS, open_everything, opened, overflow, violations
+from tests.browser import NARROW, WIDE, on_screens, on_screens_in_turn, open_everything, opened, overflow, violations
 from tests.monitoring.test_web_page import Told
 from tests.pages.made import PAGES
 
@@ -43,14 +43,13 @@ def address(written: Callable[[str], Path]) -> Callable[[str], str]:
     return lambda name: written(name).as_uri()
 
 
-@pytest.mark.parametrize(("width", "theme"), SCREENS)
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(("name", "width", "theme"), on_screens_in_turn(list(PAGES)))
 def test_axe_finds_nothing_wrong_and_nothing_is_cut_off(
     name: str, width: int, theme: str, browser: Any, address: Callable[[str], str]
 ) -> None:
     with opened(browser, address(name), width=width, theme=theme) as (page, asked):
         assert overflow(page) <= 0
-        if (width, theme) == SCREENS[0]:
+        if width == WIDE:
             assert violations(page) == []
         open_everything(page)
         assert violations(page) == [], "with everything unfolded"
@@ -120,7 +119,7 @@ def monitor() -> Iterator[str]:
     server.close()
 
 
-@pytest.mark.parametrize(("width", "theme"), SCREENS)
+@pytest.mark.parametrize(("width", "theme"), on_screens((NARROW, "dark")))
 def test_the_monitor_of_a_training_shows_itself_to_everybody(
     width: int, theme: str, browser: Any, monitor: str
 ) -> None:
@@ -134,7 +133,7 @@ def test_the_monitor_of_a_training_shows_itself_to_everybody(
 NOTEBOOKS = sorted(file.stem for file in (ROOT / "notebooks" / "src").glob("*.py"))
 
 
-@pytest.mark.parametrize(("width", "theme"), SCREENS)
+@pytest.mark.parametrize(("width", "theme"), on_screens((WIDE, "light")))
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "lab1" else pytest.mark.night) for name in NOTEBOOKS]
 )

@@ -32,7 +32,7 @@ WITHOUT_VALUES = {
     "lab4_memory.oom_fixes": (),
     "lab4_memory.memory_analysis": (),
 }
-BY_DAY = ("lab1_gpu_basics.environment", "lab1_gpu_basics.profiler")
+BY_DAY = ("lab1_gpu_basics.environment",)
 
 
 def _run(arguments: list[str], *, gpus: int = 1, seconds: float = 420, values: bool = True) -> str:

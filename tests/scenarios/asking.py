@@ -13,8 +13,6 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gradebox.run.assertions import NeedsReview
-from gradebox.run.grade import CheckReport
 from gradebox.run.grading import Watcher
 from gradebox.run.probe_cache import key_of
 from gradebox.sandbox import DESCENDANTS, Isolation, Limits, Reply, Request, Sandbox
@@ -25,7 +23,6 @@ from tests.scenarios.store import Store
 
 PATIENCE_SECONDS = 3.0
 """For what hangs on purpose."""
-LEFT_OUT = "left out: this scenario is not about it"
 _BY_CHANCE = frozenset({DESCENDANTS, "restart"})
 """Kinds of notes that another run may not have."""
 
@@ -41,8 +38,6 @@ class Turn:
     cold: bool = True
     """Whether programs are run that start new interpreters, which costs more than all other checks of Lab 3 together;
     otherwise those of the reference speak for them."""
-    wanted: frozenset[str] | None = None
-    """Checks that may ask whatever they want; others only what the reference has the same answer to. None: all may."""
     fresh: bool = False
     """Whether nothing is answered by the store."""
 
@@ -58,8 +53,6 @@ class Asking(Watcher):
         """Requests that were answered by the store."""
         self.too_long: list[str] = []
         """Probes that did not end in time although nothing says that they hang."""
-        self.left_out: set[str] = set()
-        """Checks of this turn that are not known, because they ask more than is wanted."""
         self.store = store
         self.patience_seconds = PATIENCE_SECONDS
         self._turn = Turn()
@@ -70,15 +63,10 @@ class Asking(Watcher):
     def starting(self, check: str) -> None:
         self.check = check
 
-    def finished(self, check: str, report: CheckReport) -> None:
-        if report.message == LEFT_OUT or report.blocked_by in self.left_out:
-            self.left_out.add(check)
-
     def begin(self, turn: Turn) -> None:
         """Another submission's turn; `gradebox.run.grading` turns the sandbox to its folder."""
         self._turn = turn
         self.too_long = []
-        self.left_out = set()
 
     def run(self, request: Request) -> Reply:
         """The reply that is kept, or the sandbox's own."""
@@ -89,8 +77,6 @@ class Asking(Watcher):
             limits = request.limits or self.sandbox.limits
             patience = min(limits.wall_seconds, self.patience_seconds)
             request = replace(request, limits=replace(limits, wall_seconds=patience))
-        if not self._may_ask(request):
-            raise NeedsReview(LEFT_OUT)
         narrow, wide = self._keys(request)
         for key in (narrow, wide):
             if key is not None and not self._turn.fresh and (kept := self.store.get(key)) is not None:
@@ -122,13 +108,6 @@ class Asking(Watcher):
             self._turn = turn
             if self._folder != folder:
                 self.set_submission(folder)
-
-    def _may_ask(self, request: Request) -> bool:
-        turn = self._turn
-        if turn.wanted is None or self.check in turn.wanted or not request.student:
-            return True
-        found = turn.code.digest(request) if turn.code else None
-        return found is not None and found == _reference().digest(request)
 
     def _keys(self, request: Request) -> tuple[str | None, str]:
         """Where the reply is kept if all went well; and where else."""

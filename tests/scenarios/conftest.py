@@ -101,11 +101,11 @@ def bench(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config,
 
 
 @pytest.fixture
-def grade(bench: Bench, request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Iterator[Callable[..., Graded]]:
+def grade(bench: Bench, request: pytest.FixtureRequest) -> Iterator[Callable[..., Graded]]:
     """Build a scenario and grade it; of a test that fails no reply is kept."""
 
     def run(scenario: Scenario, labs: str | None = None, **how: object) -> Graded:
-        return bench.grade(scenario, labs, everything=pytestconfig.option.whole, **how)  # type: ignore[arg-type]
+        return bench.grade(scenario, labs, **how)  # type: ignore[arg-type]
 
     bench.asking.store.begin()
     yield run

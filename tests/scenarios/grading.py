@@ -36,7 +36,7 @@ class Graded:
 
     grade: Grade
     asked: frozenset[str]
-    """The checks that were asked to the end; nothing is known of the others."""
+    """The checks that were run; nothing is known of the others."""
 
     @property
     def score(self) -> float:
@@ -44,7 +44,7 @@ class Graded:
 
     @property
     def checks(self) -> dict[str, CheckResult]:
-        """Those that were asked."""
+        """Those that were run."""
         return {
             check.id: check
             for lab in self.grade.labs
@@ -52,6 +52,12 @@ class Graded:
             for check in criterion.checks
             if check.id in self.asked
         }
+
+    @property
+    def left_out(self) -> set[str]:
+        """Those that were not run."""
+        every = {check.id for lab in self.grade.labs for criterion in lab.criteria for check in criterion.checks}
+        return every - self.asked
 
     @property
     def passed(self) -> set[str]:
@@ -130,14 +136,16 @@ class Bench:
         *,
         device: str = "vgpu",
         seed: int | None = None,
-        everything: bool = True,
+        own_checks_only: bool = False,
+        cold: bool = False,
         fresh: bool = False,
     ) -> Graded:
         """Build a scenario and grade it.
 
-        Without `everything`, a planted bug is asked the checks that it must fail, with what these build on, and of all
-        others whatever only asks what the bug cannot have changed: reading tells that, so every run asks the same. So
-        is an exploit that must fail some.
+        With `own_checks_only`, the checks that the scenario must fail are run, with what these build on, and no others.
+
+        With `cold`, programs that start new interpreters are run for every planted bug, not only for those whose
+        scenario says so: for the others the reference's reply is taken, because it costs more than all other checks.
 
         With `fresh`, everything is asked now, whatever was answered before and by whomever.
 
@@ -146,10 +154,10 @@ class Bench:
         """
         rebuild(scenario, self.folder)
         order = self.order(labs, criteria, device=device, seed=seed)
-        narrow = scenario.group == "bugs" or bool(not scenario.is_honest and scenario.fails and not fresh)
-        wanted = _wanted(scenario, order) if narrow and not everything else None
+        if own_checks_only:
+            order = replace(order, only=_own_checks(scenario, order))
         turn = turn_of(scenario, self.folder)
-        self.asking.begin(replace(turn, wanted=wanted, fresh=fresh, cold=turn.cold or fresh))
+        self.asking.begin(replace(turn, fresh=fresh, cold=turn.cold or cold or fresh))
         graded = self.carry_out(order)
         if self.asking.too_long:
             places = ", ".join(self.asking.too_long)
@@ -172,21 +180,14 @@ class Bench:
         ):
             grading.carry_out()
             result = grading.result()
-        left_out = asking.left_out
-        asked = (check.id for check in grading.plan if check.id not in left_out)
-        return Graded(result, frozenset(asked))
+        return Graded(result, frozenset(check.id for check in grading.plan))
 
 
-def _wanted(bug: Scenario, order: GradingRequest) -> frozenset[str]:
-    """The checks that a bug must fail, all of a criterion where these are not named, and what they build on."""
-    unnamed = bug.loses - {check.rpartition(".")[0] for check in bug.fails}
-    known = {name: check for lab in order.labs for name, check in order.course.checks(lab).items()}
-    found: set[str] = set()
-    open_ = {*bug.fails, *(name for name in known if name.rpartition(".")[0] in unnamed)}
-    while open_:
-        found |= open_
-        open_ = {needed for name in open_ if name in known for needed in known[name].requires} - found
-    return frozenset(found)
+def _own_checks(scenario: Scenario, order: GradingRequest) -> frozenset[str]:
+    """The checks that a scenario must fail; all of a criterion that must lose points if it names none of them."""
+    unnamed = scenario.loses - {check.rpartition(".")[0] for check in scenario.fails}
+    checks = {check.id for lab in order.labs for criterion in lab.criteria for check in criterion.checks}
+    return frozenset({*scenario.fails, *(name for name in checks if name.rpartition(".")[0] in unnamed)})
 
 
 def turn_of(scenario: Scenario, folder: Path) -> Turn:

@@ -8,7 +8,11 @@ import pytest
 
 import grader
 from tests.scenarios.build import SCENARIOS, Scenario, load, scenarios
-from tests.scenarios.expectations import assert_caught, assert_complete
+from tests.scenarios.expectations import (
+    assert_caught,
+    assert_caught_alone,
+    assert_complete,
+)
 from tests.scenarios.grading import Graded
 
 Grade = Callable[..., Graded]
@@ -16,8 +20,14 @@ LAB, POINTS = "sharding", 20
 
 
 @pytest.mark.parametrize("bug", scenarios("sharding/bugs"), ids=lambda scenario: scenario.name)
-def test_a_planted_bug_loses_points_in_its_criterion_and_in_no_other(bug: Scenario, grade: Grade) -> None:
-    assert_caught(bug, grade(bug, LAB))
+def test_a_planted_bug_fails_its_checks(bug: Scenario, grade: Grade) -> None:
+    assert_caught(bug, grade(bug, LAB, own_checks_only=True))
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("bug", scenarios("sharding/bugs"), ids=lambda scenario: scenario.name)
+def test_a_planted_bug_loses_points_in_its_criteria_and_in_no_other(bug: Scenario, grade: Grade) -> None:
+    assert_caught_alone(bug, grade(bug, LAB, cold=True))
 
 
 @pytest.mark.parametrize("variant", scenarios("sharding/variants"), ids=lambda scenario: scenario.name)

@@ -197,6 +197,7 @@ def test_an_asynchronous_collective_overlaps_with_computation(job: Job) -> None:
     assert job(work, interconnect="ethernet-10g") == [(True, True)] * 2
 
 
+@pytest.mark.night
 def test_the_slowest_of_equal_ranks_is_later_the_more_they_are(job: Job) -> None:
     def step(rank: int) -> float:
         gpu = _gpu()

@@ -113,7 +113,13 @@ def _second_step(gpu: vgpu.VirtualGPU, built: _Built, *, amp: bool, adam: bool) 
 
 CASES = pytest.mark.parametrize(
     ("amp", "checkpointed", "adam"),
-    [(amp, checkpointed, adam) for amp in (False, True) for checkpointed in (False, True) for adam in (True, False)],
+    [
+        # By day every pair of values; the other half of the combinations at night.
+        pytest.param(amp, checkpointed, adam, marks=pytest.mark.night if amp ^ checkpointed ^ adam else ())
+        for amp in (False, True)
+        for checkpointed in (False, True)
+        for adam in (True, False)
+    ],
 )
 
 

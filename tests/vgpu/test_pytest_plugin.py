@@ -42,6 +42,10 @@ def test_every_test_has_a_virtual_gpu_of_its_own(pytester: pytest.Pytester) -> N
     result = run(pytester, "--vgpu", "T4")
     result.assert_outcomes(passed=4, skipped=1)
     result.stdout.fnmatch_lines(["*needs compute capability 8.0, and the GPU has 7.5"])
+
+
+@pytest.mark.night
+def test_what_a_gpu_can_do_is_not_skipped(pytester: pytest.Pytester) -> None:
     run(pytester, "--vgpu", "A100-40GB").assert_outcomes(passed=5)
 
 

@@ -203,6 +203,7 @@ _OF_ANOTHER_GENERATOR = {
 """docs/how-we-know.md says so."""
 
 
+@pytest.mark.night
 def test_a_virtual_h100_draws_what_an_h100_drew() -> None:
     """`benchmarks/results/h100.json`: 85 draws of seed 1234, a checksum of each, and where the generator was then."""
     found = compare.drawn(json.loads(RECORD.read_text(encoding="utf-8")))

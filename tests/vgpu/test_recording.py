@@ -237,6 +237,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.night
 def test_ranks_wait_for_each_other_again(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(_JOB)
 

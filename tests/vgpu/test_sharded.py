@@ -74,7 +74,7 @@ def _whole(model: torch.nn.Module) -> list[torch.Tensor]:
     ]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.night)])
 def test_fsdp2_trains_as_one_process_does(job: Job, ranks: int) -> None:
     def work(rank: int) -> Any:
         model = _shard(_model().cuda())
@@ -87,7 +87,7 @@ def test_fsdp2_trains_as_one_process_does(job: Job, ranks: int) -> None:
             torch.testing.assert_close(value, expected)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.night)])
 def test_fsdp2_keeps_a_share_of_parameters_and_optimizer(job: Job, ranks: int) -> None:
     def work(rank: int) -> int:
         model = _shard(_model().cuda())
@@ -149,7 +149,7 @@ def test_fsdp2_in_mixed_precision_sends_half_the_bytes(job: Job) -> None:
         assert mixed[1] * 2 == plain[1] > 0
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.night)])
 def test_tensor_parallel_layers_compute_what_one_gpu_does(job: Job, ranks: int) -> None:
     def work(rank: int) -> Any:
         mesh = init_device_mesh("cuda", (ranks,))

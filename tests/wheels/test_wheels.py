@@ -53,6 +53,7 @@ def test_every_file_of_the_packages_is_in_exactly_one_wheel(installer: Installer
     assert len(list(installer.wheels.glob("*.whl"))) == len(NAMES)
 
 
+@pytest.mark.night
 def test_vgpu_alone_runs_an_example(installer: Installer, tmp_path: Path) -> None:
     python = installer.environment("vgpu") / "python"
     for absent in ("gradebox", "grader", "labkit", "matplotlib", "rich"):
@@ -85,10 +86,7 @@ def test_gradebox_alone_has_all_its_modules_and_no_torch(gradebox: Path) -> None
     assert run([gradebox / "python", "-P", "-c", "import torch"]).returncode
 
 
-def test_the_course_loads_with_what_its_wheel_names_and_grades(
-    installer: Installer, tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
-    """To grade takes a minute, so only `make test-all` does; its files and its checks are looked at always."""
+def test_the_course_loads_with_what_its_wheel_names(installer: Installer, tmp_path: Path) -> None:
     bin_ = installer.environment("gpu-computing-labs")
     program = "import grader; course = grader.course(); course.prepare()\nfor lab in course.all_labs:\n"
     program += "    print(lab.id, len(course.checks(lab)))\nprint(grader.__file__)\n"
@@ -98,9 +96,13 @@ def test_the_course_loads_with_what_its_wheel_names_and_grades(
     assert [line.split()[0] for line in labs] == ["lab1", "lab2", "lab3", "lab4", "lab5", *exercises]
     assert all(int(line.split()[1]) > 5 for line in labs)
     assert "grade" in succeed([bin_ / "gpulabs", "--help"], cwd=tmp_path)
-    if pytestconfig.getoption("whole"):
-        grade = [bin_ / "gpulabs", "grade", ROOT / "solutions", "--device=vgpu", "--jobs=1"]
-        assert "passed" in succeed([*grade, "--criterion=lab1.analysis"], cwd=tmp_path)
+
+
+@pytest.mark.night
+def test_the_course_grades_with_what_its_wheel_names(installer: Installer, tmp_path: Path) -> None:
+    gpulabs = installer.environment("gpu-computing-labs") / "gpulabs"
+    grade = [gpulabs, "grade", ROOT / "solutions", "--device=vgpu", "--jobs=1", "--criterion=lab1.analysis"]
+    assert "passed" in succeed(grade, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -128,6 +128,7 @@ class Checkout:
         return dict(json.loads((self.folder / "result.json").read_text()))
 
 
+@pytest.mark.night
 def test_the_autograder_grades_a_checkout(tmp_path: Path) -> None:
     checkout = Checkout(tmp_path, device="vgpu:T4")
     shutil.copytree(ROOT / "labs" / "lab1_gpu_basics", checkout.folder / "Lab 1")

@@ -204,7 +204,7 @@ def taken_in(student: Student1, folder: Path) -> list[tuple[Student, Files]]:
     return found
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.night) for part in (1, 2, 3))])
 def test_every_file_counts_or_is_named(part: int, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     begin = int(pytestconfig.getoption("seed")) * 1000 + part * 60
     taken = refused = 0

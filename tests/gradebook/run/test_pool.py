@@ -107,7 +107,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize(
+    "sent",
+    [pytest.param(signal.SIGINT, id="Ctrl-C"), pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.night)],
+)
 def test_a_run_that_is_interrupted_says_how_to_go_on_and_leaves_nothing_behind(
     small_class: SmallClass, sent: signal.Signals
 ) -> None:
