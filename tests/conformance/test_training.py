@@ -85,7 +85,17 @@ _REFUSED: dict[str, Callable[[Tensor, Tensor], object]] = {
     "grid_sample": lambda x, image: F.grid_sample(
         image, torch.zeros(1, 2, 2, 2, device="cuda"), align_corners=False
     ).sum().backward(),
+    "scatter_reduce prod": lambda x, image: x.scatter_reduce(0, _zeros(10), x, reduce="prod"),
+    "scatter_reduce amax": lambda x, image: x.scatter_reduce_(0, _zeros(10), x.clone(), "amax"),
+    "put_ that adds": lambda x, image: x.put_(_zeros(3), x[:3].clone(), accumulate=True),
+    "embedding_bag max": lambda x, image: F.embedding_bag(
+        _zeros(4).view(2, 2), image.view(5, 5), mode="max"
+    ).sum().backward(),
 }  # fmt: skip
+
+
+def _zeros(count: int) -> Tensor:
+    return torch.zeros(count, dtype=torch.int64, device="cuda")
 
 
 @pytest.mark.parametrize("name", _REFUSED)
@@ -104,6 +114,9 @@ def test_determinism_may_warn_only(cuda: Gpu) -> None:
     torch.use_deterministic_algorithms(True)
     x = torch.rand(10, device="cuda")
     assert x.median() > 0  # without indices it is deterministic
+    assert torch.bincount(_zeros(4)).tolist() == [4]  # and so are counts without weights
+    sums = [torch.zeros(1, device="cuda").scatter_reduce(0, _zeros(10), x, reduce=how) for how in ("sum", "mean")]
+    assert sums[0].item() == pytest.approx(x.sum().item())
     torch.use_deterministic_algorithms(True, warn_only=True)
     with pytest.warns(UserWarning, match="does not have a deterministic implementation"):
         torch.histc(x, 4)

@@ -1,6 +1,7 @@
-"""`torch.use_deterministic_algorithms`: operations whose CUDA kernels have no deterministic implementation.
+"""`torch.use_deterministic_algorithms`: calls whose CUDA kernels have no deterministic version.
 
-Not here: which operations those are (`vgpu.runtime.operations.table`), and CPU kernels, which check themselves.
+Sources: the documentation of that function, and `alertNotDeterministic` in the files named below aten/src/ATen/native.
+Not here: which operations have which rule (`vgpu.runtime.operations.table`), and CPU kernels, which check themselves.
 """
 
 from __future__ import annotations
@@ -11,16 +12,48 @@ from typing import Any
 
 import torch
 
-from vgpu.runtime.operations.operation import Operation
+from vgpu.runtime.operations.operation import AlertRule
+
+_BAG_OF_MAXIMA = 2
+"""`mode` of an embedding bag: 0 sums, 1 takes means, 2 takes maxima (EmbeddingBag.h)."""
 
 
-def require(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise RuntimeError, or warn, as CUDA does where the program has asked for deterministic algorithms."""
-    if operation.base == "median" and len(args) < 2:
-        return  # without a dimension there are no indices
-    if operation.base == "bincount" and (args[1] if len(args) > 1 else kwargs.get("weights")) is None:
+def always(kernel: str) -> AlertRule:
+    """Every call runs this kernel."""
+    return lambda args, kwargs: kernel
+
+
+def median(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Without a dimension there are no indices (cuda/Sorting.cpp)."""
+    return "median CUDA with indices output" if len(args) > 1 or "dim" in kwargs else ""
+
+
+def bincount(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Sums of weights are added atomically; counts are whole numbers, whose order does not matter."""
+    return "" if _argument(args, kwargs, 1, "weights") is None else "_bincount_cuda"
+
+
+def scatter_reduce(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Sums and means have a deterministic path (TensorAdvancedIndexing.cpp); the others do not."""
+    return "" if _argument(args, kwargs, 4, "reduce") in ("sum", "mean") else "scatter_reduce_cuda"
+
+
+def put(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Without `accumulate` the last of several writes wins, and with it CUDA adds atomically."""
+    return "put_"
+
+
+def embedding_bag_backward(mode: int) -> AlertRule:
+    """Only the gradient of maxima (cuda/EmbeddingBag.cu); `mode` is the place of that argument."""
+    kernel = "embedding_bag_backward_cuda_max"
+    return lambda args, kwargs: kernel if _argument(args, kwargs, mode, "mode") == _BAG_OF_MAXIMA else ""
+
+
+def require(kernel: str) -> None:
+    """Raise RuntimeError, or warn, as CUDA does if the program has asked for deterministic algorithms."""
+    if not kernel:
         return
-    start = f"{operation.nondeterministic} does not have a deterministic implementation, but you set "
+    start = f"{kernel} does not have a deterministic implementation, but you set "
     if torch.is_deterministic_algorithms_warn_only_enabled():
         warnings.warn(
             f"{start}'torch.use_deterministic_algorithms(True, warn_only=True)'. You can file an issue at "
@@ -35,3 +68,7 @@ def require(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]
         "issue at https://github.com/pytorch/pytorch/issues to help us prioritize adding deterministic support for "
         "this operation."
     )
+
+
+def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str) -> Any:
+    return args[place] if len(args) > place else kwargs.get(name)

@@ -55,7 +55,7 @@ def _classify(overload: Any) -> Operation:
     # Products of 16-bit numbers into 32 bits (`out_dtype`) are overloads that only CUDA has.
     columns["is_cuda_kernel"] |= known.product is not None and overload._overloadname in ("dtype", "dtype_out")
     if namespace != "aten":
-        columns["nondeterministic"] = ""
+        columns["nondeterministic"] = None
     return Operation(
         **columns,
         overload=_INSTEAD.get(overload, overload),

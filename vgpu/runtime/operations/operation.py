@@ -6,7 +6,7 @@ Here are the types alone. Not here: the table, and how the facts about an overlo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from vgpu.device.kernel_work import Product
 Tensors = Sequence[torch.Tensor]
 TrafficRule = Callable[[Sequence[Any], Tensors], tuple[int, float]]
 """From arguments and inputs: bytes that kernels move, and the share of the memory's rate that they reach."""
+AlertRule = Callable[[Sequence[Any], Mapping[str, Any]], str]
+"""From the arguments of a call: the name of the nondeterministic kernel that it would run, or nothing."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -78,8 +80,8 @@ class Known:
     """Along a dimension, its kernels take fewer dimensions than tensors may have
     (`vgpu.runtime.operations.dimensions`)."""
 
-    nondeterministic: str = ""
-    """The kernel's name where no deterministic one exists (`globalContext().alertNotDeterministic`)."""
+    nondeterministic: AlertRule | None = None
+    """Whether a call runs a kernel that has no deterministic version (`globalContext().alertNotDeterministic`)."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

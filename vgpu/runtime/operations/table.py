@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from vgpu.runtime.operations import convolutions, products, traffic
+from vgpu.runtime.operations import convolutions, determinism, products, traffic
 from vgpu.runtime.operations.operation import Known
 
 _rows: dict[str, Known] = {}
@@ -112,7 +112,8 @@ _row("_safe_softmax", takes_scratch=True, share="softmax")
 
 _row("embedding", strict_devices=True, wrapper="_index_select", gathers=True)
 _row("embedding_dense_backward", in_float32=True, takes_scratch=True)  # EmbeddingBackwardKernel.cu (opmath)
-_row("_embedding_bag_dense_backward", in_float32=True)
+_row("_embedding_bag_dense_backward", in_float32=True, nondeterministic=determinism.embedding_bag_backward(7))
+_row("_embedding_bag_backward", nondeterministic=determinism.embedding_bag_backward(8))
 _row("_embedding_bag slice take", gathers=True)
 _row("index", gathers=True, indexes=True, mixed_devices=True)
 _row("index_put index_put_ _index_put_impl_", indexes=True, mixed_devices=True)
@@ -128,11 +129,11 @@ _row("nonzero masked_select _unique _unique2 unique_dim unique_consecutive uniqu
 
 _row("nll_loss_forward", in_float32=True, strict_devices=True)
 _row("nll_loss_backward nll_loss2d_backward prod logit logit_backward erfinv", in_float32=True)
-_row("nll_loss2d_forward", in_float32=True, nondeterministic="nll_loss2d_forward_out_cuda_template")
+_row("nll_loss2d_forward", in_float32=True, nondeterministic=determinism.always("nll_loss2d_forward_out_cuda_template"))
 _row("avg_pool3d _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa "
      "_upsample_bicubic2d_aa_backward multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward "
      "multilabel_margin_loss_backward polygamma _fft_r2c _fft_c2c _fft_c2r", in_float32=True)  # fmt: skip
-_row("avg_pool3d_backward", in_float32=True, nondeterministic="avg_pool3d_backward_cuda")
+_row("avg_pool3d_backward", in_float32=True, nondeterministic=determinism.always("avg_pool3d_backward_cuda"))
 
 # ---- copies and fills ------------------------------------------------------------------------------------------------
 
@@ -158,11 +159,11 @@ _row("set_", is_metadata=True, mixed_devices=True)
 
 _row("_local_scalar_dense item equal is_nonzero allclose", reads=True)
 _row("_pack_padded_sequence _pack_padded_sequence_backward _pad_packed_sequence _ctc_loss", mixed_devices=True)
-_row("_ctc_loss_backward", mixed_devices=True, nondeterministic="ctc_loss_backward_gpu")
+_row("_ctc_loss_backward", mixed_devices=True, nondeterministic=determinism.always("ctc_loss_backward_gpu"))
 
 # ---- what takes fewer dimensions than tensors may have: native/cuda/Sorting.cpp --------------------------------------
 
-_row("median", few_dimensions=True, nondeterministic="median CUDA with indices output")
+_row("median", few_dimensions=True, nondeterministic=determinism.median)
 _row("nanmedian kthvalue", few_dimensions=True)
 
 # ---- no deterministic kernel: documentation of `torch.use_deterministic_algorithms` ----------------------------------
@@ -184,6 +185,8 @@ for _name, _kernel in {
     "grid_sampler_2d_backward": "grid_sampler_2d_backward_cuda",
     "grid_sampler_3d_backward": "grid_sampler_3d_backward_cuda",
     "histc": "_histc_cuda",
-    "bincount": "_bincount_cuda",
 }.items():
-    _row(_name, nondeterministic=_kernel)
+    _row(_name, nondeterministic=determinism.always(_kernel))
+_row("bincount", nondeterministic=determinism.bincount)
+_row("scatter_reduce", nondeterministic=determinism.scatter_reduce)
+_row("put", nondeterministic=determinism.put)

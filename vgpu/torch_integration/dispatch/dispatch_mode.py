@@ -150,8 +150,8 @@ class DispatchMode(TorchDispatchMode):
         if operation.is_custom and extensions.has_python_kernel(operation):
             with torch._C._EnableTorchFunction(), self._function_mode, self:
                 return extensions.run_python_kernel(operation, args, kwargs)
-        if operation.nondeterministic and torch.are_deterministic_algorithms_enabled():
-            determinism.require(operation, args, kwargs)
+        if operation.nondeterministic is not None and torch.are_deterministic_algorithms_enabled():
+            determinism.require(operation.nondeterministic(args, kwargs))
         if operation.few_dimensions:
             dimensions.require(operation, args, kwargs)
         # `.item()` and its kind wait for the device. They leave before a capture is told of them, because a graph
