@@ -24,7 +24,7 @@ TESTS_READY := .venv/.tests-ready$(if $(NEWEST),-newest)
 INSTALL = NEWEST=$(NEWEST) sh install.sh $(BIN)/uv $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor next grade watch test test-all lint labs notebooks docs acceptance bench rehearse on-a-gpu gpu-results foreign pytorch-cases matrix mutants pythons constraints wheels clean
+.PHONY: help doctor next grade watch test test-all lint generated notebooks docs acceptance bench rehearse on-a-gpu gpu-results foreign pytorch-cases matrix mutants pythons constraints wheels clean
 
 help: ## show what can be made
 	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container|kernels|sharding] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
@@ -87,11 +87,11 @@ wheels: $(READY) ## three distributions, into dist/: vgpu, gradebox, and this co
 		$(BIN)/uv build --quiet --wheel --build-constraints constraints.txt --out-dir dist packaging/$$name || exit 1; done
 	@ls dist/*.whl
 
-lint: $(READY) ## ruff, mypy, and labs/ in step with solutions/
+lint: $(READY) ## ruff, mypy, and what `make generated` writes
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/gpulabs release --check
+	@$(BIN)/python -m grader.generated --check
 
 matrix: $(READY) ## what every planted bug costs in every criterion (LAB=2; OWN=1: its own lab only; WHOLE=1: nothing reused, hours)
 	@$(BIN)/python -m tests.scenarios.matrix $(if $(LAB),--labs "$(LAB)") $(if $(OWN),--own-lab) $(if $(WHOLE),--whole)
@@ -99,8 +99,8 @@ matrix: $(READY) ## what every planted bug costs in every criterion (LAB=2; OWN=
 mutants: $(READY) ## the reference changed once, in every way there is, and graded (LAB=2)
 	@$(BIN)/python -m tests.mutants $(if $(LAB),--lab "lab$(LAB)") $(ARGS)
 
-labs: $(READY) ## make labs/ from solutions/
-	@$(BIN)/gpulabs release
+generated: $(READY) ## write what follows from other files: labs/, tables in pages, requirements, schemas, drawings
+	@$(BIN)/python -m grader.generated
 
 notebooks: $(READY) ## notebooks/*.ipynb, from notebooks/src
 	@$(INSTALL) dev,notebooks
@@ -109,7 +109,7 @@ notebooks: $(READY) ## notebooks/*.ipynb, from notebooks/src
 docs: $(READY) ## the site, into build/docs; GPULABS_REPOSITORY_URL says where links into the repository lead
 	@$(INSTALL) dev,docs,notebooks
 	@$(BIN)/python -m notebooks.build --pages build/notebooks
-	@$(BIN)/python -m grader.rubric_table docs/labs/*.md README.md docs/student.md docs/report-criteria.md grader/release/templates/README.md
+	@$(BIN)/python -m grader.generated
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "build/docs/index.html"
 

@@ -1,7 +1,4 @@
-"""Writes the rubric's points and hours into pages that state them, so that nobody writes them twice.
-
-    python -m grader.rubric_table docs/labs/*.md README.md docs/student.md docs/report-criteria.md \\
-        grader/release/templates/README.md
+"""The rubric's points and hours for pages that state them, so that nobody writes them twice (`make generated`).
 
 A page says where: `<!-- points: lab1 -->` (the checks of a lab) or `<!-- points: all -->` (the labs of the course), and
 `<!-- end of points -->` below; `<!-- hours -->` and `<!-- end of hours -->` (the time that each lab takes);
@@ -12,16 +9,16 @@ Not for grading: `rubric.py` reads the rubric, `grade.py` counts.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 
 from gradebook.hands import ready
 from gradebox.course.course import Course
 from gradebox.course.rubric import Criterion, Hours, Lab
 from grader import course
 
+PAGES = ("README.md", "docs/student.md", "docs/report-criteria.md", "grader/release/templates/README.md")
+"""Those with marks, besides the lessons in `docs/labs/`."""
 _MARKED = re.compile(r"(<!-- points: (\w+) -->\n).*?(<!-- end of points -->)", re.DOTALL)
 _REPORTS = re.compile(r"(<!-- reports -->\n).*?(<!-- end of reports -->)", re.DOTALL)
 _HOURS = re.compile(r"(<!-- hours -->\n).*?(<!-- end of hours -->)", re.DOTALL)
@@ -36,11 +33,6 @@ def with_points(page: str) -> str:
     page = _MARKED.sub(lambda found: f"{found[1]}\n{_table(found[2])}\n\n{found[3]}", page)
     page = _REPORTS.sub(lambda found: f"{found[1]}\n{_reports(course())}\n\n{found[2]}", page)
     return _HOURS.sub(lambda found: f"{found[1]}\n{hours_table(course())}\n\n{found[2]}", page)
-
-
-def out_of_date(pages: list[Path]) -> list[Path]:
-    """The pages whose points or hours are not the rubric's."""
-    return [page for page in pages if with_points(text := page.read_text(encoding="utf-8")) != text]
 
 
 def hours_table(of: Course) -> str:
@@ -112,12 +104,3 @@ def _in_a_list(title: str) -> str:
 
 def _number(points: Decimal) -> str:
     return f"{points.normalize():f}"
-
-
-def main(names: list[str]) -> None:
-    for page in out_of_date([Path(name) for name in names]):
-        page.write_text(with_points(page.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Draws who imports whom, from the code: docs/rooms/*.svg. `python -m docs.rooms.draw` writes them anew.
+"""Draws who imports whom, from the code: docs/rooms/*.svg, which `make generated` writes.
 
 A room stands above what it uses. An arrow that follows from two others is left out, so that few remain; hints of types
 count as imports.
@@ -22,12 +22,6 @@ _SWEEPS = 24
 
 Rooms = dict[str, set[str]]
 """Each room, and those that it imports."""
-
-
-def main() -> None:
-    """Write every drawing."""
-    for name, text in drawings().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
 
 
 def drawings() -> dict[str, str]:
@@ -178,7 +172,3 @@ def _arrow(stations: list[tuple[float, float]]) -> str:
         middle = (y + to_y) / 2
         path += f" C{x:.1f} {middle:.1f} {to_x:.1f} {middle:.1f} {to_x:.1f} {to_y:.1f}"
     return f'<path d="{path}" fill="none" stroke="#99a" marker-end="url(#head)"/>'
-
-
-if __name__ == "__main__":
-    main()

@@ -75,6 +75,7 @@ def explore(config: Config) -> Machine:
     elif not linux.AVAILABLE:
         reason = f"{sys.platform} has no Linux namespaces"
     else:
+        view = root.with_copy(view, f"{config.home}/course") if view.course else view
         reason = _attempt(lambda: _try_namespaces(config, view, uid))
         if not reason:
             return Machine(True, "", uid, view, unfiltered)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import glob
 import importlib.util
 import os
+import shutil
 import site
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradebox.common import layout
@@ -50,13 +51,17 @@ class View:
     hidden: tuple[str, ...]
     """Folders inside `trees` that are covered by an empty one."""
     shown: tuple[str, ...]
-    """What is visible of the folders that are hidden: the course's probes and the sandbox's child side."""
+    """What is visible of the folders that are hidden: the sandbox's child side."""
+    course: str
+    """The folder of the course, which is hidden; empty: there is none."""
     probes: tuple[str, ...]
-    """Files and folders of the course's probes, with their cases."""
+    """What is visible of it: files and folders of probes, with their cases. The packages around them are, too."""
     packages: tuple[str, ...]
     """Folders of the packages that a submission may import."""
     source_roots: tuple[str, ...]
     """Folders our packages were imported from that are not `site-packages`: never on a child's `sys.path`."""
+    copy: str = ""
+    """A folder with copies of what is visible of the course."""
 
 
 def view(readable: Sequence[str], probe_paths: Sequence[str], course: Environment) -> View:
@@ -77,23 +82,42 @@ def view(readable: Sequence[str], probe_paths: Sequence[str], course: Environmen
     return View(
         trees=tuple(trees),
         hidden=tuple(hidden),
-        shown=(
-            *(os.path.join(os.path.dirname(os.path.dirname(__file__)), name) for name in _SHOWN),
-            *probes,
-            *dict.fromkeys(os.path.join(package, "__init__.py") for path in probes for package in _around(path, ours)),
-        ),
+        shown=tuple(os.path.join(os.path.dirname(os.path.dirname(__file__)), name) for name in _SHOWN),
+        course=course_folder or "",
         probes=probes,
         packages=packages,
         source_roots=tuple(sorted(source_roots)),
     )
 
 
-def _around(path: str, packages: Iterable[str]) -> Iterator[str]:
-    """The folders around `path`, up to the one of these that it is in."""
-    for folder in map(str, Path(path).parents):
-        yield folder
-        if folder in packages:
-            return
+def with_copy(visible: View, folder: str) -> View:
+    """Copy what is visible of the course into a new folder.
+
+    A run shows that folder with one mount. To mount each file by itself, as there are three for each criterion, would
+    take every run some milliseconds.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    packages = {package for path in visible.probes for package in _around(path, visible.course)}
+    for path in (*visible.probes, *sorted(os.path.join(package, "__init__.py") for package in packages)):
+        target = os.path.join(folder, os.path.relpath(path, visible.course))
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if os.path.isdir(path):
+            shutil.copytree(path, target, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copyfile)
+        elif os.path.exists(path):
+            shutil.copyfile(path, target)
+    os.makedirs(folder, exist_ok=True)
+    for place, _, names in os.walk(folder):  # whoever runs the judge may have a strict umask
+        os.chmod(place, 0o755)
+        for name in names:
+            os.chmod(os.path.join(place, name), 0o644)
+    return replace(visible, copy=folder)
+
+
+def _around(path: str, course: str) -> Iterator[str]:
+    """The folders around `path`, up to the course's own."""
+    while path != course:
+        path = os.path.dirname(path)
+        yield path
 
 
 def _package_folder(name: str) -> str | None:
@@ -202,7 +226,10 @@ def enter(
     for tree in visible.trees:
         builder.bind(tree)
     for folder in visible.hidden:
-        builder.tmpfs(folder, "mode=0755,size=64k")
+        if folder == visible.course and visible.copy:
+            builder.bind(visible.copy, folder)
+        else:
+            builder.tmpfs(folder, "mode=0755,size=64k")
     for path in visible.shown:
         if os.path.exists(path):
             builder.bind(path)

@@ -94,6 +94,7 @@ lessons = ["notes/{lab}.md"]
 
 LABS = 'labs = ["basics", "further"]'
 TOTAL = 'title = "Add the numbers of a list"'
+ALONE = 'points = 6\npass_percent = 50\nlabs = ["basics"]\nexercises = ["further"]'
 CRITERIA = 'criteria = ["numbers", "notes"]'
 
 
@@ -293,6 +294,8 @@ def test_hints_go_by_the_lab_whatever_it_is_called(tmp_path: Path) -> None:
     assert "further.sums.noted_too" not in hints.known(course)
     for old, new, said in (
         ("2.1", "1.1", r":7: '1\.1' is no task of its lab$"),
+        ("2.1", "one", r":7: 'one' is no task of its lab$"),
+        ('hints = ["Add."]', "", r":4: one to 3 hints, each of them a text$"),
         ('"sums.py total"', '"sums total"', r":8: functions names files and functions: \['sums total'\]$"),
         ('functions = ["sums.py total"]', "", r":4: functions names files and functions: \[\]$"),
         ('"Add."', '"Add.", " "', ":9: one to 3 hints, each of them a text$"),
@@ -300,6 +303,18 @@ def test_hints_go_by_the_lab_whatever_it_is_called(tmp_path: Path) -> None:
         other = write_course(tmp_path, (file, TOTAL, f"{TOTAL}\n{hint.replace(old, new)}"))
         with pytest.raises(hints.HintError, match=rf"/further/sums/criterion\.toml{said}"):
             hints.load(courses.load(other))
+
+
+@pytest.mark.parametrize(("number", "taken"), [("6.1", True), ("9.9", True), ("", True), ("6", False), ("0.1", False)])
+def test_tasks_of_an_exercise_have_a_number_of_their_own_or_none(number: str, taken: bool, tmp_path: Path) -> None:
+    alone = ("course.toml", f"points = 10\npass_percent = 50\n{LABS}", ALONE)
+    hint = f'task = "{number}"\nfunctions = ["sums.py total"]\nhints = ["Add."]'
+    course = courses.load(write_course(tmp_path, alone, ("further/sums/criterion.toml", TOTAL, f"{TOTAL}\n{hint}")))
+    if taken:
+        assert hints.load(course)["further.sums.total"].task == number
+        return
+    with pytest.raises(hints.HintError, match=r"/further/sums/criterion\.toml:7: .* is no task of its lab"):
+        hints.load(course)
 
 
 # --- what is selected ------------------------------------------------------------------------------------------------

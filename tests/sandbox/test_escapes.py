@@ -14,7 +14,7 @@ from gradebox.sandbox import Limits, Sandbox
 from tests.sandbox.sandbox_runs import PROBES, SUBMISSION, Runner, call
 
 REPOSITORY = Path(__file__).parents[2]
-OURS = tuple(REPOSITORY / name for name in ("grader/lab1/probes", "grader/shared/probes", "gradebox/sandbox"))
+OURS = tuple(REPOSITORY / name for name in ("grader/kernels/add", "grader/shared/probes", "gradebox/sandbox"))
 """Folders of ours of which a probe sees something."""
 ROOMS = ("grader", "gradebox", "gradebook")
 
@@ -68,10 +68,12 @@ def test_solutions_checks_and_history_do_not_exist(isolated: Runner) -> None:
         "solutions",
         "solutions/lab1_gpu_basics/benchmark.py",
         "grader/course.toml",
-        "grader/lab1/checks",
-        "grader/lab1/checks/benchmark.py",
-        "grader/lab1/truth/timing.py",
-        "grader/lab1/rubric.toml",
+        "grader/kernels/lab.toml",
+        "grader/kernels/add/criterion.toml",
+        "grader/kernels/add/checks.py",
+        "grader/kernels/add/reference.py",
+        "grader/kernels/shared/checks.py",
+        "grader/container/shared/checks/recipe.py",
         "grader/shared/devices.py",
         "gradebox/run/grading.py",
         "gradebox/pytest_plugin.py",
@@ -82,6 +84,22 @@ def test_solutions_checks_and_history_do_not_exist(isolated: Runner) -> None:
     assert all((REPOSITORY / name).exists() for name in hidden), "what is hidden here has moved"
     hidden += [".git"] if (REPOSITORY / ".git").exists() else []
     assert attempt(isolated, "read_from", paths=[str(REPOSITORY / name) for name in hidden]) == []
+
+
+def test_of_the_course_probes_and_their_cases_are_there_and_nothing_else(isolated: Runner) -> None:
+    visible = [
+        "grader/__init__.py",
+        "grader/shared/probes/support.py",
+        "grader/kernels/__init__.py",
+        "grader/kernels/add/__init__.py",
+        "grader/kernels/add/cases.py",
+        "grader/kernels/add/probes.py",
+        "grader/kernels/shared/probes/watching.py",
+    ]
+    paths = [str(REPOSITORY / name) for name in visible]
+    assert attempt(isolated, "read_from", paths=paths) == paths
+    there = attempt(isolated, "list_folder", path=str(REPOSITORY / "grader/kernels/add"))
+    assert sorted(there) == ["__init__.py", "cases.py", "probes.py"]
 
 
 def test_homes_logs_and_other_temporary_files_do_not_exist(isolated: Runner, tmp_path: Path) -> None:
