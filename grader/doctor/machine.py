@@ -35,12 +35,12 @@ print("namespaces" if found.namespaces else found.reason)
 _TRY_SANDBOX = """
 import tempfile
 import grader
-from gradebox import trial
+from gradebox.run import device_trial
 from gradebox.sandbox import Sandbox
 course = grader.course()
 course.prepare()
 with tempfile.TemporaryDirectory() as empty, Sandbox(empty, course.environment) as sandbox:
-    tried = (trial.problem(sandbox, course.trial, device, course.mend) for device in ("vgpu:T4", "cpu"))
+    tried = (device_trial.problem(sandbox, course.trial, device, course.mend) for device in ("vgpu:T4", "cpu"))
     print(next(filter(None, tried), ""))
     print("namespaces" if sandbox.isolation.mode == "namespaces" else sandbox.isolation.reason)
 """

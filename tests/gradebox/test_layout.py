@@ -58,7 +58,8 @@ def folder(tmp_path: Path) -> Path:
             "basics.numbers.product", "basics.numbers.arithmetic.product"
         ),
         "basics/numbers/checks/powers.py": (
-            "from gradebox.run.assertions import require_equal\nfrom gradebox.course.criterion import criterion, requires\n\n\n"
+            "from gradebox.run.assertions import require_equal\n"
+            "from gradebox.course.criterion import criterion, requires\n\n\n"
             f'@criterion("basics.numbers")\nclass Powers:\n{POWER}'
         ).replace('"basics.numbers.power"', '"basics.numbers.arithmetic.power"'),
         "basics/numbers/probes/__init__.py": "",
