@@ -42,7 +42,7 @@ _DATA = (".toml", ".json", ".npz", ".gz", ".csv")
 """Files that a module beside them may read."""
 _TOLD = ("course.toml", layout.LAB_FILE, layout.CRITERION_FILE, *layout.OLD_LAB_FILES)
 """Files that the engine reads: points and words. What of a rubric decides is counted by its names."""
-_ASKS = (layout.CHECKS, layout.REFERENCE, "truth")
+_ASKS = (layout.CHECKS, layout.REFERENCE, layout.CASES, "truth")
 """Parts of a criterion, and folders of a lab, in which a text may be the name of a probe."""
 _PROSE = 100
 """Characters from which on a text is no name of a probe."""

@@ -35,7 +35,7 @@ def submission(*ranks: RankReply) -> tuple[Submission, Answers]:
 
 def test_each_rank_tells_what_it_saw() -> None:
     one, sandbox = submission(RankReply("ok", {"rank": 0}), RankReply("ok", {"rank": 1}))
-    assert [seen.rank for seen in one.rank_probe("lab3.training.train", 2, device="cpu")] == [0, 1]
+    assert [seen.rank for seen in one.rank_probe("lab3.setup.training.train", 2, device="cpu")] == [0, 1]
     assert (sandbox.asked[0].ranks, sandbox.asked[0].device) == (2, "cpu")
 
 
@@ -45,13 +45,15 @@ def test_the_rank_that_failed_first_explains(waiting: Any) -> None:
     failed = RankReply("error", error="KeyError", message="'weight'", where="train.py:7 in train")
     for ranks in ((left, failed), (failed, left)):
         with pytest.raises(CheckFailed, match="KeyError: 'weight'"):
-            submission(*ranks)[0].rank_probe("lab3.training.train", 2)
+            submission(*ranks)[0].rank_probe("lab3.setup.training.train", 2)
 
 
 def test_an_open_task_is_told_before_what_follows_from_it() -> None:
     stub = RankReply("stub", message="Task 3.1 is open")
     with pytest.raises(CheckFailed, match=r"Task 3\.1 is open"):
-        submission(RankReply("timeout", message="no result within 60 s"), stub)[0].rank_probe("lab3.training.train", 2)
+        submission(RankReply("timeout", message="no result within 60 s"), stub)[0].rank_probe(
+            "lab3.setup.training.train", 2
+        )
 
 
 def test_ranks_that_waited_for_each_other_are_told_where(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +61,7 @@ def test_ranks_that_waited_for_each_other_are_told_where(monkeypatch: pytest.Mon
     waited = RankReply("error", error="RuntimeError", message="Timed out waiting 10000ms", where="train.py:7 in train")
     left = RankReply("error", error="RuntimeError", message="Connection closed by peer", where="train.py:9 in train")
     with pytest.raises(CheckFailed) as caught:
-        submission(waited, left, RankReply("ok", {}))[0].rank_probe("lab3.training.train", 3)
+        submission(waited, left, RankReply("ok", {}))[0].rank_probe("lab3.setup.training.train", 3)
     assert caught.value.message == (
         "the ranks did not meet: rank 0 was still at train.py:7 in train when time was up, "
         "rank 1 lost a connection at train.py:9 in train, rank 2 was done"
@@ -76,11 +78,11 @@ def test_ranks_that_waited_on_a_busy_machine_get_a_second_chance(
     waited = RankReply(kind, error="RuntimeError", message="Timed out waiting 10000ms")
     one, sandbox = submission(waited, waited)
     with pytest.raises(outcome, match="the ranks did not meet"):
-        one.rank_probe("lab3.training.train", 2)
+        one.rank_probe("lab3.setup.training.train", 2)
     assert len(sandbox.asked) == 2
 
 
 def test_a_failed_probe_needs_review_when_no_submission_failed() -> None:
     broken = RankReply("probe_error", error="IndexError", message="list index out of range")
     with pytest.raises(NeedsReview, match="IndexError"):
-        submission(RankReply("ok", {}), broken)[0].rank_probe("lab3.training.train", 2)
+        submission(RankReply("ok", {}), broken)[0].rank_probe("lab3.setup.training.train", 2)

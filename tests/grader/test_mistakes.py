@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from gradebox.run.input_generator import InputGenerator
-from gradebox.run.submission import Seen
 from grader.lab1.truth import mistakes, timing
 from grader.lab2.checks.crossed import crossed
 from grader.lab2.truth import mistakes as amp
 from grader.lab2.truth.training import Regression, Run, regression
-from grader.lab3.truth import accumulated
-from grader.lab3.truth import mistakes as accumulation
+from grader.lab3.accumulation.cases import Pass, PassReply, mixed
+from grader.lab3.accumulation.cases import regression as regression_pass
+from grader.lab3.accumulation.checks import CAUSES, cause_of
+from grader.lab3.accumulation.reference import MISTAKES, follow
 from grader.lab4.truth import masks
 from grader.lab4.truth.reference import attention
 
@@ -57,28 +58,36 @@ def test_two_mistakes_are_not_recognised_as_one() -> None:
     assert amp.cause_of(case, runs, found) is None
 
 
-def passes(seed: int) -> list[accumulated.Pass]:
+def passes(seed: int) -> list[Pass]:
     generator = InputGenerator(seed, "lab3.accumulation.uneven_counts")
-    uneven = accumulated.regression(generator, [[3, 5, 2, 7, 4], [4, 6, 1, 2, 9]], 2, momentum=0.5)
-    return [uneven, *(given for _, given in accumulated.mixed(generator))]
+    uneven = regression_pass(generator, [[3, 5, 2, 7, 4], [4, 6, 1, 2, 9]], 2, momentum=0.5)
+    return [uneven, *(case for _, case in mixed(generator))]
 
 
-@pytest.mark.parametrize("mistake", accumulation.CAUSES)
+def replies(case: Pass, mistake: str = "") -> list[PassReply]:
+    """What the ranks report of a pass with this mistake in it."""
+    weight = follow(case, mistake).weight
+    reply = PassReply(result={}, weight=weight, frozen=np.ones(1), modes=[True], reduced_bytes=0, gradient_bytes=0)
+    return [reply for _ in case.sizes]
+
+
+def test_there_are_words_for_each_mistake_of_an_accumulation() -> None:
+    assert tuple(CAUSES) == MISTAKES
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_mistake_of_an_accumulation_is_recognised(seed: int, mistake: str) -> None:
-    given = passes(seed)[0]
-    weight = given.follow(mistake)[0]
-    seen = [Seen({"weight": weight}, {}) for _ in given.sizes]
-    cause = accumulation.cause_of([(lambda name: given.follow(name)[0], 1e-6, seen)])
+    case = passes(seed)[0]
+    cause = cause_of(case, replies(case, mistake))
     assert cause is not None
     assert cause.name == mistake
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_right_accumulation_has_no_mistake(seed: int) -> None:
-    for given in passes(seed):
-        seen = [Seen({"weight": given.follow()[0]}, {}) for _ in given.sizes]
-        assert accumulation.cause_of([(lambda name, of=given: of.follow(name)[0], 1e-6, seen)]) is None  # type: ignore[misc]
+    for case in passes(seed):
+        assert cause_of(case, replies(case)) is None
 
 
 def calls(cause: masks.Cause) -> list[dict[str, Any]]:

@@ -247,11 +247,11 @@ CLOCKS = {"perf_counter", "elapsed_time", "profile_operations", "mem_get_info"}
 """What a probe measures with, or has measured."""
 UNDISTURBED = {
     "lab2.comparison.compare_truth": "on a real GPU judged by its peaks",
-    "lab3.joining.join": "measures nothing: the function of the submission has the name of the probe beside it",
-    "lab3.joining.setup": "on a GPU no rank waits for another one by the clock",
-    "lab3.training.evaluate": "judged by accuracies",
-    "lab3.training.on_cpu": "on the CPU only",
-    "lab3.training.train": "a time within another one of the same process",
+    "lab3.setup.joining.join": "measures nothing: the function of the submission has the name of the probe beside it",
+    "lab3.setup.joining.setup": "on a GPU no rank waits for another one by the clock",
+    "lab3.setup.evaluation.evaluate": "judged by accuracies",
+    "lab3.setup.training.on_cpu": "on the CPU only",
+    "lab3.setup.training.train": "a time within another one of the same process",
 }
 
 

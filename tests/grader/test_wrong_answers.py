@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from gradebox.run.assertions import CheckFailed
@@ -16,7 +17,9 @@ from gradebox.sandbox.devices import Device
 from grader.lab1.checks import analysis as analysis
 from grader.lab1.checks import benchmark as benchmark
 from grader.lab1.checks import memory as memory
-from grader.lab3.truth import accumulated as accumulation
+from grader.lab3.accumulation.cases import PassReply, whole_windows
+from grader.lab3.accumulation.checks import require_right
+from grader.lab3.accumulation.reference import follow
 from grader.lab5.checks import monitoring as monitoring
 from grader.shared.probes.support import WrongReturn, fields
 from labkit.results import STAGES, Comparison, MatmulResult, MemoryProfile
@@ -79,11 +82,14 @@ def test_a_step_that_was_never_run() -> None:
 
 @pytest.mark.parametrize("losses", [None, [], [1.0], "losses"])
 def test_losses_of_another_number_than_steps(losses: object) -> None:
-    given = accumulation.whole_windows(FRESH)
-    weight, real, _ = given.follow()
-    answer = {"optimizer_steps": len(real), "micro_batches": len(given.sizes[0]), "losses": losses}
+    case = whole_windows(FRESH)
+    expected = follow(case)
+    result = {"optimizer_steps": len(expected.losses), "micro_batches": len(case.sizes[0]), "losses": losses}
+    reply = PassReply(
+        result=result, weight=expected.weight, frozen=np.ones(1), modes=[True], reduced_bytes=0, gradient_bytes=0
+    )
     with pytest.raises(CheckFailed, match="losses"):
-        given.require_right([Seen({"result": answer}, {"weight": weight})], "training", "")
+        require_right(case, [reply], "training", "")
 
 
 def test_metrics_that_are_no_numbers() -> None:

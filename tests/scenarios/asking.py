@@ -168,7 +168,7 @@ def isolation() -> Isolation:
 
 
 def _starts_interpreters(request: Request) -> bool:
-    return request.probe.startswith("lab3.launch.") and "ddp_training" in str(request.params["module"])
+    return request.probe.startswith("lab3.shared.launch.") and "ddp_training" in str(request.params["module"])
 
 
 @functools.cache

@@ -34,13 +34,13 @@ def _edited(folder: Path, file: str, old: str, new: str) -> Code:
         (TRAIN, {(AMP, "train_with_amp")}, {(AMP, "plot_losses"), (COMPARISON, "conclude")}),
         (CONCLUDE, {(COMPARISON, "conclude")}, {(AMP, "train_with_amp")}),
         (Request("lab2.comparison.accuracies"), {(AMP, "train_with_amp"), (AMP, "evaluate")}, set()),
-        (Request("lab3.checkpoints.save"), {(CHECKPOINTS, "save_checkpoint")}, set()),
+        (Request("lab3.checkpointing.save"), {(CHECKPOINTS, "save_checkpoint")}, set()),
         (
-            Request("lab3.training.evaluate"),
+            Request("lab3.setup.evaluation.evaluate"),
             {(TRAINING, "evaluate")},
             {("lab3_distributed.scaling_analysis", "speedup")},
         ),
-        (Request("lab3.launch.program", {"module": TRAINING}), {(TRAINING, "main"), (TRAINING, "train")}, set()),
+        (Request("lab3.shared.launch.program", {"module": TRAINING}), {(TRAINING, "main"), (TRAINING, "train")}, set()),
     ],
     ids=lambda value: value.probe if isinstance(value, Request) else "",
 )

@@ -4,7 +4,7 @@ A new interpreter imports PyTorch for two seconds of a core before the submissio
 spawns ranks starts several. The ones of this module are copies of the probe's process from before it imported anything
 of the submission, which wait until they are told what a command line, an environment and descriptors tell a new one.
 The manner of `multiprocessing.forkserver`, but each is a child of the process that asked for it. Not here: which
-programs are run with them (`lab3/probes/launch.py`).
+programs are run with them (`lab3/shared/probes/launch.py`).
 """
 
 from __future__ import annotations

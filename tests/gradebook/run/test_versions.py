@@ -53,7 +53,7 @@ def add(file: Path, text: str) -> None:
         ("grader/lab1/checks/benchmark.py", {"lab1.benchmark", "lab1.measurements"}),
         ("grader/lab1/checks/report.py", {"lab1.analysis"}),
         ("grader/lab1/truth/timing.py", {"lab1.benchmark", "lab1.measurements"}),
-        ("grader/lab3/probes/launch.py", {"lab3.setup", "lab3.scaling"}),
+        ("grader/lab3/shared/probes/launch.py", {"lab3.setup", "lab3.scaling"}),
         ("grader/lab5/probes/fake_nvml.py", {"lab5.monitoring"}),
         ("grader/shared/probes/support.py", EVERYTHING),
         ("grader/shared/devices.py", EVERYTHING),

@@ -1,0 +1,243 @@
+"""Judges Lab 3's checkpoints: written once and as a whole, loaded anywhere, and nothing lost by going on from one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gradebox.course.criterion import criterion
+from gradebox.run.assertions import CheckFailed, numbers, require, require_arrays_close, require_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
+from grader.lab3.checkpointing.cases import (
+    Interrupted,
+    Kind,
+    Load,
+    LoadOnACpu,
+    LoadReply,
+    ResumeReply,
+    Resumption,
+    SaveOnAGpu,
+    SaveReply,
+    network,
+    resumption,
+    saved,
+)
+from grader.lab3.shared.checks.replicas import RTOL
+
+_LEAST_BYTES = 4
+"""Of a parameter in float64, even where a file is compressed."""
+_NAMES = {"count": "buffer of whole numbers", "rates": "learning rates of the optimizer's groups"}
+_LEARNED = 0.7
+"""Loss after training / loss of a model that says 0, where the targets can be learned: 0.43 was the most in a thousand
+trainings, with dropout of a half."""
+
+
+def save(submission: Submission, generator: InputGenerator, *, replicated: bool) -> tuple[SaveReply, SaveReply]:
+    """What two ranks observed when they saved."""
+    first, second = submission.rank_probe(saved(generator, replicated=replicated), 2, device="cpu")
+    return first, second
+
+
+@criterion("lab3.checkpointing")
+class TestCheckpointing:
+    def test_rank_zero_alone_writes(self, submission: Submission, generator: InputGenerator) -> None:
+        first, second = save(submission, generator, replicated=True)
+        require_equal(
+            first.files,
+            ["checkpoint.pt"],
+            what="files in rank 0's folder after save_checkpoint('checkpoint.pt', ...) on 2 ranks, twice",
+            hint="one file; what is written for the time being is gone in the end",
+        )
+        parameters = first.state.parameters.size
+        least = _LEAST_BYTES * parameters
+        require(
+            len(first.content) >= least,
+            f"save_checkpoint('checkpoint.pt', ...): the file has {len(first.content)} bytes, fewer than the {least} "
+            f"that {parameters} parameters take at least",
+        )
+        require_equal(
+            second.files,
+            [],
+            what="files that rank 1 made in save_checkpoint() (here each rank has a working folder of its own)",
+            hint="the replicas are equal; two ranks that write one file spoil it",
+        )
+
+    def test_every_rank_waits_for_the_file(self, submission: Submission, generator: InputGenerator) -> None:
+        replies = save(submission, generator, replicated=True)
+        for rank, reply in enumerate(replies):
+            require(
+                reply.complete,
+                f"save_checkpoint(), over an old file, returned on rank {rank} before rank 0 had written it anew",
+                "a barrier after writing, on every rank: who loads too early reads an old file or none",
+            )
+        for rank, reply in enumerate(replies):
+            require(
+                not reply.returned_without_a_file,
+                f"save_checkpoint() returned on rank {rank} although rank 0's disk was full and there is no new file",
+                "who goes on believes that the file is there: let rank 0's error through before the others are told "
+                "that it is done, or tell them of it",
+            )
+
+    def test_saved_atomically(self, submission: Submission, generator: InputGenerator) -> None:
+        reply = submission.probe(Interrupted(network=network(generator, "lab3.interrupted")), device="cpu")
+        require(reply.failed, "save_checkpoint() said nothing although the disk was full in the middle of writing")
+        require(
+            not reply.unread,
+            f"load_checkpoint() of what save_checkpoint() has just written, without an optimizer: {reply.unread}",
+            "nothing has failed before: it is the loading",
+        )
+        if reply.loaded:
+            raise CheckFailed(
+                f"after a save that failed half-way, the file from before cannot be loaded: {reply.loaded}",
+                "write to a temporary file in the same folder, then os.replace() it",
+            )
+        require_equal(reply.epoch, 1, what="epoch in the file after a save that failed")
+        require_arrays_close(reply.parameters, reply.saved, rtol=0, what="parameters in the file after a failed save")
+        require(
+            not reply.refused_there,
+            f"save_checkpoint() into /dev/shm, which is another file system than that of /tmp: {reply.refused_there}",
+            "nothing can be moved from one disk to another at once: write the temporary file into the same folder",
+        )
+        require(
+            not (reply.overwritten or reply.overwritten_there),
+            "save_checkpoint() opened the file that was there for writing, so a crash at that moment destroys it",
+            "os.replace() puts a new file in place at once if both lie in one folder; moving between disks copies",
+        )
+        require(
+            not reply.taken_away,
+            "save_checkpoint() removed or renamed the file that was there before the new one was in its place",
+            "os.replace() takes the place of the old file by itself: there is no moment without one",
+        )
+        require(
+            not reply.left,
+            f"save_checkpoint() left {', '.join(reply.left)} when the disk was full in the middle of writing: "
+            "expected no file that was not there before",
+            "what was begun is removed when an error passes (try, finally): a full disk needs the room",
+        )
+
+    def test_loads_with_and_without_ddp(self, submission: Submission, generator: InputGenerator) -> None:
+        for replicated in (True, False):
+            case = saved(generator, replicated=replicated)
+            source, _ = save(submission, generator, replicated=replicated)
+            paths = generator.shuffled([True, False])
+            for (ranks, wrapped), path_object in zip(((1, False), (3, True)), paths, strict=True):
+                was = "from DistributedDataParallel" if replicated else "from a plain module"
+                into = f"into DistributedDataParallel on {ranks} ranks" if wrapped else "into a plain module"
+                what = f"saved {was} on 2 ranks, loaded {into}" + ", one layer frozen" * case.kind.frozen
+                load = Load(
+                    content=source.content,
+                    network=network(generator, "lab3.load"),
+                    kind=replace(case.kind, path_object=path_object),
+                    replicated=wrapped,
+                )
+                replies = submission.rank_probe(load, ranks, device="cpu")
+                self._require_loaded(replies, source, case.kind, case.epoch, what)
+        if submission.device.name != "cpu":
+            model = network(generator, "lab3.save")
+            gpu = submission.probe(SaveOnAGpu(network=model))
+            cpu = submission.probe(LoadOnACpu(content=gpu.content, network=model), device="cpu")
+            require_arrays_close(
+                cpu.parameters, gpu.parameters, rtol=0, what="saved on a GPU, loaded on a CPU: parameters"
+            )
+
+    @staticmethod
+    def _require_loaded(replies: list[LoadReply], source: SaveReply, kind: Kind, epoch: int, what: str) -> None:
+        names = {**_NAMES, "momentum": "averages of Adam"} if kind.adam else _NAMES
+        for rank, reply in enumerate(replies):
+            for name in ("parameters", "buffer", "count", "momentum", "rates"):
+                require_arrays_close(
+                    getattr(reply.state, name),
+                    getattr(source.state, name),
+                    rtol=0,
+                    what=f"{what}, rank {rank}: {names.get(name, name)}",
+                    hint="the optimizer's state belongs to the checkpoint as well: state_dict() has all of it"
+                    if name in ("momentum", "rates")
+                    else "save and load the module that DistributedDataParallel wraps: its names have no 'module.'",
+                )
+            require(
+                reply.in_place,
+                f"{what}, rank {rank}: the model has other parameters or buffers than before, which no optimizer knows",
+                "load_state_dict() overwrites their values",
+            )
+            parameters = source.state.parameters
+            require_arrays_close(reply.model_only, parameters, rtol=0, what=f"{what}, no optimizer: parameters")
+            require_equal(reply.epoch, epoch, what=f"{what}: epochs completed, as load_checkpoint() told")
+            if len(replies) > 1:
+                continue
+            for which, refused in reply.refused.items():
+                require(
+                    refused,
+                    f"{what}: no RuntimeError from a model {which}",
+                    "load_state_dict is strict by default; with strict=False nothing fits and nothing is said",
+                )
+            require(reply.missing, "load_checkpoint() of a file that is not there raised no OSError")
+
+    def test_continues_as_if_never_stopped(self, submission: Submission, generator: InputGenerator) -> None:
+        case = resumption(generator)
+        whole = submission.rank_probe(case.whole, 2, device="cpu")
+        stopped = submission.rank_probe(case.stopped, 2, device="cpu")
+        again = replace(case.again, content=np.asarray(stopped[0].content))
+        resumed = submission.rank_probe(again, 2, device="cpu")
+        for rank, replies in enumerate(zip(whole, stopped, resumed, strict=True)):
+            self._require_continued(case, *replies, rank)
+
+    @staticmethod
+    def _require_continued(
+        case: Resumption, whole: ResumeReply, stopped: ResumeReply, again: ResumeReply, rank: int
+    ) -> None:
+        epochs, stop = case.epochs, case.stop
+        (unbroken,), (begun,), (resumed, *complete) = whole.runs, stopped.runs, again.runs
+        steps = unbroken.batches // epochs
+        what = f"train() on 2 ranks, stopped after {stop} of {epochs} epochs and started again with its checkpoint"
+        require_equal(
+            resumed.batches,
+            steps * (epochs - stop),
+            what=f"{what}: steps that rank {rank} then made",
+            hint="epochs counts those before the checkpoint, too",
+        )
+        expected = np.asarray(unbroken.weight, dtype=np.float64)
+        inputs, targets = case.whole.inputs, case.whole.targets
+        learned = float(((inputs @ expected.T - targets) ** 2).sum() / (targets**2).sum())
+        require(
+            learned < _LEARNED,
+            f"train() on 2 ranks, {epochs} epochs without a break: the loss of rank {rank} is {learned:.3g} "
+            "times that of one that says 0, so nothing was learned that could be lost",
+            "the model that is passed in is trained, in place",
+        )
+        require_arrays_close(
+            resumed.weight,
+            expected,
+            rtol=RTOL,
+            atol=RTOL,
+            what=f"{what}: weights of rank {rank}, against {epochs} epochs without a break",
+            hint="model, optimizer (momentum), number of the epoch (it shuffles by it), random numbers (dropout)",
+        )
+        for run in complete:
+            require_equal(run.batches, 0, what="steps made from a checkpoint whose training was complete")
+        require_equal(
+            [run.epochs for run in (*whole.runs, *stopped.runs, *again.runs)],
+            [epochs, stop, epochs, epochs, epochs],
+            what=f"DdpTraining.epochs of {epochs} epochs, of {stop}, of those gone on with to {epochs}, and of "
+            f"{epochs} and {stop} where {epochs} are done already",
+            hint="epochs that the model has seen in all",
+        )
+        require_equal(
+            [run.steps for run in again.runs],
+            [steps * (epochs - stop), 0, 0],
+            what=f"{what}: DdpTraining.optimizer_steps on rank {rank}, then of runs with nothing left to do",
+            hint="those of this run",
+        )
+        losses_of = f"{what}: DdpTraining.losses on rank {rank}"
+        losses = numbers(resumed.losses, epochs - stop, losses_of, "of this run")
+        unbroken_losses = numbers(unbroken.losses, epochs, f"train() on 2 ranks: DdpTraining.losses on rank {rank}")
+        for actual, loss in zip(losses, unbroken_losses[stop:], strict=True):
+            require_close(actual, loss, relative=1e-6, what=losses_of)
+        require_equal(
+            [begun.versions, resumed.versions],
+            [stop, epochs - stop + 1],
+            what=f"versions of the checkpoint that rank {rank} saw in its forward passes and at the end, in {stop} "
+            f"epochs and in the {epochs - stop} that followed",
+            hint="written after every epoch: a training may be killed at any moment",
+        )

@@ -1,0 +1,384 @@
+"""Probes of Lab 3's checkpoints: who wrote which file, what a failed save leaves, and what comes back.
+
+Each runs in every rank. What is in a file is the student's affair; only what can be loaded from it counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gradebox.sandbox.probe_loader import Student, WrongReturn
+from gradebox.sandbox.probe_types import Array
+from grader.lab3.checkpointing.cases import (
+    CpuModelReply,
+    GpuFileReply,
+    Interrupted,
+    InterruptedReply,
+    Load,
+    LoadOnACpu,
+    LoadReply,
+    Network,
+    Resume,
+    ResumedRun,
+    ResumeReply,
+    Save,
+    SaveOnAGpu,
+    SaveReply,
+    State,
+)
+from grader.lab3.shared.cases.modules import DDP
+from grader.lab3.shared.probes.models import Layers, Regression, flat
+from grader.shared.probes.calls import if_accepted
+from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, disk_full_after, group, half_squares, numbered
+from grader.shared.probes.support import fields, plain
+from labkit.results import DdpTraining
+
+FILE = "checkpoint.pt"
+_SLOW_SECONDS = 0.2
+"""Rank 0's lead for those who do not wait for it, which they need 0.01 s of; once or twice."""
+_kept: list[Exception] = []
+
+
+class _Slow:
+    """Takes its time whenever somebody asks for a state."""
+
+    def __call__(self, *_: object) -> None:
+        time.sleep(_SLOW_SECONDS)
+
+
+def _trained(
+    model: nn.Module, inputs: Tensor, *, steps: int = 3, rate: float = 0.01, adam: bool = False
+) -> torch.optim.Optimizer:
+    """SGD with momentum, or Adam, that has some; the first parameter has a learning rate of its own."""
+    first, *others = model.parameters()
+    groups: list[dict[str, object]] = [{"params": [first], "lr": rate / 2}, {"params": others}]
+    optimizer: torch.optim.Optimizer = (
+        torch.optim.Adam(groups, lr=rate) if adam else torch.optim.SGD(groups, lr=rate, momentum=0.9)
+    )
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(inputs.double()).square().mean().backward()
+        optimizer.step()
+    return optimizer
+
+
+def _network(network: Network, *, frozen: bool = False) -> Layers:
+    """The model of a case; of a `frozen` one the last layer needs no gradients."""
+    model = Layers(network.first, network.second)
+    if frozen:
+        [*_, last] = model.parameters()
+        last.requires_grad_(False)
+    return model
+
+
+def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
+    states = [optimizer.state[parameter] for parameter in model.parameters() if parameter.requires_grad]
+    moments = [state.get(name) for name in ("momentum_buffer", "exp_avg", "exp_avg_sq", "step") for state in states]
+    return State(
+        parameters=flat(model),
+        buffer=model.get_buffer("seen").double(),
+        count=model.get_buffer("count").reshape(1).double(),
+        rates=torch.tensor([group["lr"] for group in optimizer.param_groups], dtype=torch.float64),
+        momentum=torch.cat([m.double().flatten() for m in moments if m is not None])
+        if any(m is not None for m in moments)
+        else torch.zeros(0, dtype=torch.float64),
+    )
+
+
+def _bytes(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)
+
+
+def _written(path: Path, content: Tensor) -> Path:
+    """The file with these bytes."""
+    path.write_bytes(bytes(content.tolist()))
+    return path
+
+
+def save(student: Student, inputs: Save) -> SaveReply:
+    """Each rank saves, and saves again after a step; with a replicated model rank 0 then takes its time.
+
+    Afterwards: which files each rank made, whether rank 0's was what it is in the end when `save_checkpoint` was over
+    on every rank, and its bytes. At last rank 0's disk is full: whether `save_checkpoint` returns all the same.
+    """
+    torch.set_num_threads(1)
+    save_checkpoint = student.module(DDP).save_checkpoint
+    base = Path(student.rendezvous.removeprefix("file://")).parent
+    own, file = base / f"rank{student.rank}", base / "rank0" / FILE
+    own.mkdir(exist_ok=True)
+    os.chdir(own)
+    model = _network(inputs.network, frozen=inputs.kind.frozen)
+    with group(student):
+        replica = DistributedDataParallel(model) if inputs.replicated else model
+        optimizer = _trained(replica, inputs.network.inputs, rate=inputs.rate, adam=inputs.kind.adam)
+        save_checkpoint(FILE, replica, optimizer, inputs.epoch - 1)
+        dist.barrier()
+        for parameter in model.parameters():
+            parameter.data.mul_(1.5)
+        if inputs.replicated and student.rank == 0:
+            model.register_state_dict_pre_hook(_Slow())  # type: ignore[no-untyped-call]
+            optimizer.register_state_dict_pre_hook(_Slow())
+        save_checkpoint(Path(FILE) if inputs.kind.path_object else FILE, replica, optimizer, inputs.epoch)
+        then = file.read_bytes() if file.exists() else None
+        dist.barrier()
+        complete = then is not None and then == file.read_bytes()
+        content = (own / FILE).read_bytes() if (own / FILE).exists() else b""
+        files = sorted(str(path.relative_to(own)) for path in own.rglob("*") if path.is_file())
+        dist.barrier()
+        full = disk_full_after(len(content) // 2) if student.rank == 0 else contextlib.nullcontext()
+        returned = False
+        with full, contextlib.suppress(Exception):
+            save_checkpoint(FILE, replica, optimizer, inputs.epoch + 1)
+            returned = True
+        del replica
+    return SaveReply(
+        files=files,
+        complete=complete,
+        returned_without_a_file=returned,
+        content=_bytes(content),
+        state=_state(model, optimizer),
+    )
+
+
+def save_on_a_gpu(student: Student, inputs: SaveOnAGpu) -> GpuFileReply:
+    """Save a model that is on the GPU, in a process without a group: what is in it, and the file's bytes."""
+    model = _network(inputs.network).to(student.device)
+    optimizer = _trained(model, inputs.network.inputs.to(student.device))
+    student.module(DDP).save_checkpoint(FILE, model, optimizer, 1)
+    if not Path(FILE).is_file():
+        raise WrongReturn(f"save_checkpoint({FILE!r}, ...) wrote no such file")
+    return GpuFileReply(content=_bytes(Path(FILE).read_bytes()), parameters=flat(model).cpu())
+
+
+def load_on_a_cpu(student: Student, inputs: LoadOnACpu) -> CpuModelReply:
+    """Load a file on a machine without a GPU."""
+    _written(Path(FILE), inputs.content)
+    network = inputs.network
+    model = Layers(network.first.flip(0), network.second.flip(0))
+    optimizer = _trained(model, network.inputs)
+    student.module(DDP).load_checkpoint(FILE, model, optimizer)
+    return CpuModelReply(parameters=flat(model))
+
+
+def load(student: Student, inputs: Load) -> LoadReply:
+    """Load a file into a model of other weights, whose optimizer has gone its own way; then into models that it does
+    not fit, and from a file that is not there."""
+    torch.set_num_threads(1)
+    load_checkpoint = student.module(DDP).load_checkpoint
+    file = _written(Path(f"given-{student.rank}.pt"), inputs.content)
+    first, second, kind = inputs.network.first, inputs.network.second, inputs.kind
+    model = _network(inputs.network, frozen=kind.frozen)
+    before = [id(tensor) for tensor in (*model.parameters(), *model.buffers())]
+    with group(student) if student.ranks > 1 else contextlib.nullcontext():
+        replica = DistributedDataParallel(model) if inputs.replicated else model
+        optimizer = _trained(replica, inputs.network.inputs, steps=1, rate=0.5, adam=kind.adam)
+        epoch = load_checkpoint(file if kind.path_object else str(file), replica, optimizer)
+        del replica
+    epoch, state = plain(epoch, "load_checkpoint()"), _state(model, optimizer)
+    in_place = before == [id(tensor) for tensor in (*model.parameters(), *model.buffers())]
+    only = Layers(first, second)
+    load_checkpoint(file, only)
+    model_only = flat(only)
+    misfits = {
+        "whose layers have other names": Layers(first, second, prefix="other"),
+        "whose layers have other shapes": Layers(first[:1], second[:, :1]),
+        "that has a layer more": Layers(first, second, layers=3),
+        "that has a layer less": Layers(first, second, layers=1),
+    }
+    refused, missing = {}, False
+    if student.ranks == 1:
+        refused = {name: _raises(RuntimeError, load_checkpoint, file, other) for name, other in misfits.items()}
+        missing = _raises(OSError, load_checkpoint, Path("not-there.pt"), only)
+    return LoadReply(
+        epoch=epoch, state=state, in_place=in_place, model_only=model_only, refused=refused, missing=missing
+    )
+
+
+def _raises(kind: type[Exception], function: Callable[..., object], *arguments: object) -> bool:
+    try:
+        function(*arguments)
+    except Exception as error:
+        return isinstance(error, kind)
+    return False
+
+
+def interrupted(student: Student, inputs: Interrupted) -> InterruptedReply:
+    """Save once; save again where writing fails half-way; load; and watch whether a save opens its file for writing.
+
+    Of the failed save also which files are there afterwards that were not there before.
+
+    One process alone, without a process group.
+    """
+    torch.set_num_threads(1)
+    module = student.module(DDP)
+    opened: list[str] = []
+    gone: list[str] = []
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        if _writes(event, arguments):
+            opened.append(str(arguments[0]))
+        elif event in ("os.remove", "os.rename") and isinstance(arguments[0], (str, bytes, os.PathLike)):
+            gone.append(os.path.abspath(os.fsdecode(arguments[0])))  # also what os.replace and shutil.move report
+
+    sys.addaudithook(watch)
+    folder = Path("saved")
+    folder.mkdir(exist_ok=True)
+    path = folder / FILE
+    first, second = inputs.network.first, inputs.network.second
+    model = _network(inputs.network)
+    optimizer = _trained(model, inputs.network.inputs)
+    module.save_checkpoint(path, model, optimizer, 1)
+    module.save_checkpoint(path, model, optimizer, 1)
+    if not path.is_file():
+        raise WrongReturn(f"save_checkpoint({str(path)!r}, ...) wrote no such file")
+    overwritten = any(os.path.realpath(name) == os.path.realpath(path) for name in opened)
+    taken_away = os.path.abspath(path) in gone
+    saved, size = flat(model), path.stat().st_size
+    refused_there, overwritten_there = _on_another_disk(module.save_checkpoint, model, optimizer, opened)
+    unread = _error_of(module.load_checkpoint, path, Layers(second.T.clone(), first.T.clone()))
+    before = _files()
+    for parameter in model.parameters():
+        parameter.data.add_(1.0)
+    failed = False
+    with disk_full_after(size // 2):
+        try:
+            module.save_checkpoint(path, model, optimizer, 2)
+        except Exception as error:
+            _kept.append(error)
+            failed = True
+    for kept in _kept:  # a temporary folder that tidies up after itself does so once no frame holds it
+        traceback.clear_frames(kept.__traceback__)
+    left = sorted(str(file) for file in _files() - before)
+    other = Layers(second.T.clone(), first.T.clone())
+    loaded = _error_of(module.load_checkpoint, path, other)
+    epoch, parameters = None, None
+    if not loaded:
+        epoch = plain(module.load_checkpoint(path, other), "load_checkpoint()")
+        parameters = flat(other)
+    return InterruptedReply(
+        failed=failed,
+        overwritten=overwritten,
+        taken_away=taken_away,
+        unread=unread,
+        refused_there=refused_there,
+        overwritten_there=overwritten_there,
+        left=left,
+        loaded=loaded,
+        epoch=epoch,
+        saved=saved,
+        parameters=parameters,
+    )
+
+
+def _error_of(load: Callable[..., object], path: Path, model: nn.Module) -> str:
+    """Why a file cannot be loaded; empty if it can."""
+    try:
+        load(path, model)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    return ""
+
+
+def _on_another_disk(
+    save: Callable[..., object], model: nn.Module, optimizer: torch.optim.Optimizer, opened: list[str]
+) -> tuple[str, bool]:
+    """Save twice into a folder on another file system than that of temporary files, if there is one.
+
+    Returns why nothing could be saved there, and whether the file that was there was opened for writing.
+    """
+    try:
+        folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    except OSError:
+        return "", False
+    path, refused = folder / FILE, ""
+    try:
+        for epoch in (1, 2):
+            save(path, model, optimizer, epoch)
+    except OSError as error:
+        refused = f"{type(error).__name__}: {error.strerror or error}"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return refused, str(path) in opened
+
+
+def _files() -> set[Path]:
+    """What is in the working directory and below it."""
+    return {file for file in Path().rglob("*") if file.is_file()}
+
+
+def _writes(event: str, arguments: tuple[object, ...]) -> bool:
+    """Whether an audit event is Python opening a named file for writing; PyTorch's C++ opens its files unseen."""
+    if event != "open" or not isinstance(arguments[0], (str, os.PathLike)):
+        return False
+    flags = arguments[2]
+    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR))
+
+
+def resume(student: Student, inputs: Resume) -> ResumeReply:
+    """`train` with dropout, once for each number of epochs, each time with a new model.
+
+    With a checkpoint: what it is in the end comes back, and how many versions of it the model's forward passes met,
+    with the last one. Nothing else passes from one request to the next: what a module remembers does not help.
+    """
+    torch.set_num_threads(1)
+    train = student.module(DDP).train
+    dataset = Indexed(numbered(inputs.inputs), inputs.targets.double())
+    weights = inputs.weights
+    shift = torch.zeros(weights.shape[1])
+    port = int(os.environ["MASTER_PORT"]) + 1  # the sandbox's is one of the usual ones
+    path = Path(student.rendezvous.removeprefix("file://")).parent / "resumed.pt"
+    if inputs.content is not None:
+        _written(path.with_name(f"given-{student.rank}.pt"), inputs.content).replace(path)
+    runs = []
+    for index, epochs in enumerate(inputs.until):
+        versions: list[tuple[int, int] | None] = []
+        first: Array = weights[(index + student.rank) % len(weights)] if inputs.content is not None else weights[0]
+        model = Regression(first, shift, dropout=0.5)
+        model.register_forward_pre_hook(lambda *_, versions=versions: versions.append(_version(path)))
+        torch.rand(7)  # what was drawn before must not matter
+        os.environ["MASTER_PORT"] = str(port + index)  # one for each: a rank that is slow to leave meets nobody else
+        result = train(
+            student.rank,
+            student.ranks,
+            model=model,
+            dataset=dataset,
+            criterion=half_squares,
+            epochs=epochs,
+            **({"checkpoint": path if inputs.path_objects[index] else str(path)} if inputs.checkpointed else {}),
+            **if_accepted(train, timeout_seconds=TIMEOUT_SECONDS),
+            **inputs.options,
+        )
+        report = fields(result, DdpTraining, "train()")
+        runs.append(
+            ResumedRun(
+                weight=model.linear.weight.detach(),
+                batches=len(model.samples),
+                epochs=report["epochs"],
+                steps=report["optimizer_steps"],
+                losses=report["losses"],
+                versions=len({*versions, _version(path)} - {None}),
+            )
+        )
+    return ResumeReply(runs=runs, content=_bytes(path.read_bytes() if path.is_file() else b""))
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Distinguishes a file from what was there before."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns

@@ -1,0 +1,395 @@
+"""Judges Lab 3's training on several ranks: they meet, share the data, stay equal, and leave, come what may."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import (
+    Cause,
+    CheckFailed,
+    number,
+    numbers,
+    require,
+    require_arrays_close,
+    require_close,
+    require_equal,
+)
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
+from gradebox.sandbox import Limits
+from grader.lab3.setup.cases import joining
+from grader.lab3.setup.cases.evaluation import Evaluate, Evaluation, EvaluationReply, evaluations
+from grader.lab3.setup.cases.joining import Join, Meeting, MeetingReply, Setup, SetupReply
+from grader.lab3.setup.cases.training import OnCpu, TrainReply, main_training, opposite_training, script_training
+from grader.lab3.setup.checks.draws import require_own_draws
+from grader.lab3.setup.checks.evaluation import require_counted, require_divided
+from grader.lab3.setup.checks.training import (
+    TIMEOUT,
+    epochs_of,
+    follow,
+    recognised,
+    require_batches,
+    require_exchanged,
+    require_patience,
+    require_reported,
+    require_shared,
+    require_weights,
+    steps_of,
+    train,
+)
+from grader.lab3.setup.reference import RTOL, right_answers
+from grader.lab3.shared.cases.modules import DDP
+from grader.lab3.shared.cases.programs import Program, ProgramReply, Torchrun
+from grader.lab3.shared.checks.programs import require_simulation_declared
+from grader.lab3.shared.checks.replicas import require_equal_replicas, require_moved_alike
+from grader.shared.programs import picture_and_json
+from grader.shared.results import require_result
+
+SHARES = "a DistributedSampler with this rank's number gives it its own share of every epoch"
+DIFFERENT = Cause(
+    "ranks_tell_different_losses",
+    "the sums over all ranks belong to every rank: dist.all_reduce leaves them on each, dist.reduce on one",
+    "lab3.setup.debugged_script_trains_right",
+)
+PORT = "task 3.5: not setup is at fault, but where train_two_heads tells it to meet; another job listens there"
+DIGITS = 1438
+"""Training images, of which each rank takes half in an epoch."""
+_LEAST_CHILDREN_SECONDS = 0.01
+"""Of two ranks that train; copies of this process, which import nothing, took 0.2 s and more."""
+COLD = Limits(wall_seconds=180.0)
+"""For new interpreters: 5 to 8 seconds on a quiet machine, a minute on one that is five times overbooked."""
+
+
+@criterion("lab3.setup", early=True)
+class TestSetup:
+    def test_joins_and_leaves(self, submission: Submission, generator: InputGenerator) -> None:
+        ranks = generator.integer(2, 3)
+        for rank, reply in enumerate(submission.rank_probe(Join(), ranks, device="cpu")):
+            what = f"setup({rank}, {ranks}), meeting where MASTER_ADDR and MASTER_PORT say"
+            require_equal(reply.place, [rank, ranks], what=f"{what}: rank and world size of the process group")
+            require_equal(reply.sum, float(ranks), what=f"{what}: sum of ones over the ranks")
+            require_equal(reply.left, True, what=f"{what}: process group gone after cleanup()")
+
+    def test_meets_where_it_is_told(self, submission: Submission, generator: InputGenerator) -> None:
+        meetings = joining.without_gpus(generator)
+        patience = generator.uniform(2.0, 3.0)
+        replies = self._require_joined(submission, "cpu", meetings, patience=patience)
+        for reply in replies:
+            require(
+                not reply.left_alone,
+                f"cleanup() without a process group raised {reply.left_alone}",
+                "leave the group only if there is one: dist.is_initialized()",
+            )
+            for what, refused in reply.refused.items():
+                hint = "ranks count from 0 to world_size - 1"
+                if "MASTER" in what:
+                    hint = "there is no default port: two jobs on one machine would take the same"
+                require(refused, f"setup() {what} raised no ValueError", hint)
+        waited = replies[0].waited
+        passed = f"it raised after {waited:.1f} s" if waited else "it was still waiting after three times as long"
+        require(
+            waited is not None and 0.5 * patience <= waited,
+            f"setup(..., timeout_seconds={patience:.1f}), and a collective to which rank 1 does not come: {passed}",
+            TIMEOUT if waited is None else "init_process_group takes a timeout",
+        )
+        meetings = joining.with_devices(generator, simulated=submission.device.simulated)
+        self._require_joined(submission, submission.device.name, meetings)
+
+    def test_nccl_on_gpus(self, submission: Submission, generator: InputGenerator) -> None:
+        device, simulated = submission.device.name, submission.device.simulated
+        first = self._require_joined(submission, device, joining.by_environment(generator, simulated=simulated))[0]
+        if simulated:
+            self._require_joined(submission, device, [joining.three_on_two_gpus(generator)], 3)
+        if first.gpus:
+            self._require_trained_there(submission, generator, first.gpus)
+
+    @staticmethod
+    def _require_joined(
+        submission: Submission, device: str, meetings: list[Meeting], ranks: int = 2, *, patience: float = 0.0
+    ) -> list[SetupReply]:
+        setup = Setup(kind="cpu" if device == "cpu" else "cuda", meetings=meetings, patience=patience)
+        replies = submission.rank_probe(setup, ranks, device=device)
+        for rank, reply in enumerate(replies):
+            for meeting, joined in zip(meetings, reply.meetings, strict=True):
+                _require_joined_as(meeting, joined, rank, ranks, reply.gpus if meeting.gpus is None else meeting.gpus)
+        return replies
+
+    @staticmethod
+    def _require_trained_there(submission: Submission, generator: InputGenerator, gpus: int) -> None:
+        case = replace(opposite_training(generator, ranks=2), kind="cuda")
+        for rank, reply in enumerate(submission.rank_probe(case, case.ranks, device=submission.device.name)):
+            what = f"train() on 2 ranks with device='cuda', rank {rank}"
+            require_equal(reply.place, f"cuda:{rank % gpus}", what=f"{what}: where its model is afterwards")
+            report = require_result(reply.result)
+            require_equal(report["device"], "cuda", what=f"{what}: DdpTraining.device")
+            backend = "nccl" if gpus >= 2 else "gloo"
+            require_equal(report["backend"], backend, what=f"{what}: DdpTraining.backend")
+
+    def test_replicas_equal(self, submission: Submission, generator: InputGenerator) -> None:
+        case = main_training(generator)
+        replies = train(submission, case)
+        hint = "ranks begin with other weights; DistributedDataParallel hands out rank 0's, if it wraps what is trained"
+        weights, shifts = [reply.weight for reply in replies], [reply.shift for reply in replies]
+        require_equal_replicas(
+            {"weight": weights, "shift": shifts}, what="train() on 2 ranks", hint=hint, rtol=RTOL[case.dtype]
+        )
+        shift = np.asarray(case.shifts[0], dtype=np.float64)
+        require_arrays_close(shifts[0], shift, rtol=1e-6, what="train() on 2 ranks: rank 0's buffer", hint=hint)
+        require_exchanged(replies, what="train() on 2 ranks")
+        require_moved_alike(weights, case.weights[0], follow(case, replies).weight, what="train() on 2 ranks")
+
+    def test_gradients_equal_full_batch(self, submission: Submission, generator: InputGenerator) -> None:
+        case = main_training(generator)
+        replies = train(submission, case)
+        trained = follow(case, replies)
+        require_exchanged(replies, what="train() on 2 ranks")
+        with recognised(case, replies):
+            require_weights(
+                replies,
+                trained.weight,
+                rtol=RTOL[case.dtype],
+                what=f"train() on 2 ranks, {len(trained.losses)} steps of SGD from rank 0's weights",
+                hint="each step follows the mean gradient over the batches of all ranks, with the learning rate given",
+            )
+
+    @requires("gradients_equal_full_batch")
+    @builds_on("nccl_on_gpus")
+    def test_training_reported(self, submission: Submission, generator: InputGenerator) -> None:
+        alone = submission.probe(OnCpu(), device="cpu")
+        require_equal(alone.device, "cpu", what='device that train(device="cpu") tells, on a machine that has a GPU')
+        require_equal(alone.without_tests, None, what="accuracy that train(dataset=...) tells, without a test_dataset")
+        for datasets, (accuracy, expected) in alone.accuracies.items():
+            what = f"accuracy that train() tells, of its data sets {datasets} given"
+            hint = "without a dataset: that of test_dataset, else of the test images of digits (split='test')"
+            require_close(number(accuracy, what, hint), expected, relative=1e-6, what=what, hint=hint)
+        for case in (main_training(generator), opposite_training(generator)):
+            replies = train(submission, case)
+            with recognised(case, replies):
+                require_reported(case, replies, what=f"train() on {case.ranks} ranks")
+
+    def test_shards_disjoint_and_complete(self, submission: Submission, generator: InputGenerator) -> None:
+        for case in (main_training(generator), opposite_training(generator)):
+            replies, what = train(submission, case), f"train() on {case.ranks} ranks"
+            self._require_shards(replies, case.samples, case.options["epochs"], what)
+            hint = "batch_size is that of each rank, whatever the world size"
+            require_batches(replies, case.samples, case.options, what=what, hint=hint)
+
+    @staticmethod
+    def _require_shards(replies: list[TrainReply], samples: int, epochs: int, what: str) -> None:
+        shares = [epochs_of(reply, epochs) for reply in replies]
+        for epoch in range(epochs):
+            require_shared(
+                [share[epoch] for share in shares],
+                samples,
+                what=f"{what}, epoch {epoch}",
+                hint=SHARES + "; nothing is dropped",
+            )
+
+    @builds_on("shards_disjoint_and_complete")
+    def test_reshuffled_each_epoch(self, submission: Submission, generator: InputGenerator) -> None:
+        case = main_training(generator)
+        replies, epochs = train(submission, case), case.options["epochs"]
+        for rank, reply in enumerate(replies):
+            shares = epochs_of(reply, epochs)
+            what = f"train(), rank {rank}"
+            hint = "tell the sampler which epoch it is: sampler.set_epoch(epoch)"
+            orders = {tuple(share) for share in shares}
+            require(len(orders) == len(shares), f"{what}: the same samples in the same order in two epochs", hint)
+            members = {frozenset(share) for share in shares}
+            require(len(members) == len(shares), f"{what}: the same share of the samples in two epochs", hint)
+        for rank, reply in enumerate(replies):
+            first = epochs_of(reply, epochs)[0]
+            same, other = (
+                [number for batch in training.samples[: len(reply.samples) // epochs] for number in batch]
+                for training in reply.again
+            )
+            what = f"train(), rank {rank}: the first epoch's share"
+            require(
+                bool(same and other),
+                f"train(), rank {rank}: a model that was in evaluation mode before was not trained in training mode",
+                "model.train() before the first epoch",
+            )
+            hint = "shares follow from seed and epoch alone: DistributedSampler has a seed of its own"
+            require(set(same) == set(first), f"{what} differs in two trainings with the same seed", hint)
+            require(set(other) != set(first), f"{what} is the same with another seed", hint)
+        require_own_draws(case, replies)
+
+    @builds_on("training_reported")
+    def test_evaluates_each_sample_once(self, submission: Submission, generator: InputGenerator) -> None:
+        device = submission.device.name
+        for ranks, cases in evaluations(generator).items():
+            evaluate = Evaluate(cases=cases, kind="cpu" if device == "cpu" else "cuda")
+            replies = submission.rank_probe(evaluate, ranks, device=device)
+            for index, case in enumerate(cases):
+                self._require_evaluated([reply.cases[index] for reply in replies], case)
+            for reply in replies:
+                require(reply.refused, "evaluate() of no samples raised no ValueError")
+
+    @staticmethod
+    def _require_evaluated(replies: list[EvaluationReply], case: Evaluation) -> None:
+        right = right_answers(case)
+        samples = right.shape[1]
+        what = f"evaluate() of {samples} samples, batch_size={case.batch_size}"
+        for call, model in enumerate(("a replicated", "a plain")):
+            together, those = [reply.together[call] for reply in replies], f"{what} by {model} model on {len(replies)}"
+            require_counted(together, right, f"{those} ranks")
+            require_divided(together, samples, case.batch_size, f"{those} ranks")
+        for rank, reply in enumerate(replies):
+            require_counted([reply.alone], right[rank : rank + 1], f"{what} without a process group")
+            for calls in (*reply.together, reply.alone):
+                require(
+                    calls.quiet,
+                    f"{what}: a forward pass was not in evaluation mode, or with gradients",
+                    "model.eval(), which reaches every part, and torch.no_grad() around the loop",
+                )
+                require(
+                    calls.modes_kept,
+                    f"{what}: afterwards a part of the model was in another mode than before",
+                    "note the mode of each of model.modules(), and put it back: train() changes them all",
+                )
+
+    @builds_on("joins_and_leaves")
+    def test_fails_cleanly(self, submission: Submission, generator: InputGenerator) -> None:
+        case = main_training(generator)
+        mark = f"damaged in block {generator.integer(10**5, 10**6)}"
+        broken = replace(case, broken=generator.integer(0, case.samples - 1), damage=mark, again=[])
+        replies = train(submission, broken)
+        errors = [reply.error for reply in replies]
+        ends = [f"{error.type} ({error.message.strip()[:100]})" if error else "no error" for error in errors]
+        require(
+            all(errors) and any(e is not None and e.type == "LookupError" and mark in e.message for e in errors),
+            f"a rank of train() met a sample that is {mark} (LookupError); rank 0 ended with {ends[0]}, rank 1 with "
+            f"{ends[1]}",
+            "let errors pass through; a rank that goes on without the others hides them",
+        )
+        waited = [end for end, error in zip(ends, errors, strict=True) if error and "imed out" in error.message]
+        require(
+            not waited,
+            f"one rank failed, and the other waited for it as long as it was allowed to: {waited[:1]}",
+            "leave the process group at once, without waiting for the others (no barrier on the way out)",
+        )
+        require_patience(train(submission, case), what="train()")
+        left = [not reply.in_group for reply in replies]
+        require_equal(left, [True, True], what="process group left by each rank after an error", hint="finally:")
+
+    def test_started_by_spawn(self, submission: Submission, generator: InputGenerator) -> None:
+        program = _program(submission, generator, ["--device", "vgpu:T4", "--world-size", "2"])
+        what = f"python -m labs.{DDP} {' '.join(program.argv)}"
+        reply = submission.probe(program, device="cpu", limits=COLD)
+        _require_trained_program(reply, program.argv, what)
+        require(
+            reply.children_seconds > _LEAST_CHILDREN_SECONDS,
+            f"{what} started no processes that did anything: together they took {reply.children_seconds:.3f} s",
+            "run_ranks starts a process for each rank",
+        )
+
+    def test_started_by_torchrun(self, submission: Submission, generator: InputGenerator) -> None:
+        arguments = ["--device", "cpu", "--world-size", "3"]  # torchrun knows better
+        program = _program(submission, generator, arguments)
+        torchrun = Torchrun(module=program.module, machines=2, argv=program.argv)
+        what = f"torchrun, one rank on each of two machines, -m labs.{DDP} {' '.join(program.argv)}"
+        reply = submission.probe(torchrun, device="cpu", limits=COLD)
+        if reply.exit_code is None:
+            raise CheckFailed(
+                f"{what}: its two processes waited for each other and did not end",
+                "which of all processes this one is says RANK, and of how many WORLD_SIZE; LOCAL_RANK counts on one "
+                "machine, and is 0 on both here",
+            )
+        if reply.exit_code:
+            raise CheckFailed(f"under torchrun the program ended with {reply.exit_code}: {reply.tail[-300:]}")
+        _require_trained_program(reply, program.argv, what)
+        require(reply.tables <= 1, f"{what} printed its table {reply.tables} times", "rank 0 alone prints and writes")
+
+    def test_debugged_script_ends(self, submission: Submission, generator: InputGenerator) -> None:
+        case = script_training(generator)
+        try:
+            replies = train(submission, case)
+        except CheckFailed as failed:
+            if "address already in use" in failed.message:
+                raise CheckFailed(failed.message, PORT) from failed
+            raise
+        steps_of(replies)
+        require_patience(replies, what="train_two_heads()")
+        epochs = case.options["epochs"]
+        for rank, reply in enumerate(replies):
+            numbers(require_result(reply.result)["losses"], epochs, f"losses of train_two_heads() on rank {rank}")
+        self._require_same_losses(replies)
+
+    @staticmethod
+    def _require_same_losses(replies: list[TrainReply]) -> None:
+        first, second = (require_result(reply.result)["losses"] for reply in replies)
+        require(
+            first == second,
+            f"train_two_heads(): the ranks tell different losses, rank 0 {first} and rank 1 {second}",
+            DIFFERENT,
+        )
+
+    @requires("debugged_script_ends")
+    def test_debugged_script_trains_right(self, submission: Submission, generator: InputGenerator) -> None:
+        case = script_training(generator)
+        replies = train(submission, case)
+        epochs, what = case.options["epochs"], "train_two_heads() on 2 ranks"
+        self._require_shards(replies, case.samples, epochs, what)
+        for rank, reply in enumerate(replies):
+            shares = {frozenset(share) for share in epochs_of(reply, epochs)}
+            require(len(shares) == epochs, f"{what}: rank {rank} had the same share in two epochs", SHARES)
+        require_batches(replies, case.samples, case.options, what=what, hint=SHARES)
+        expected = follow(case, replies).weight
+        require_exchanged(replies, what=what)
+        hint = "call the wrapper, not the module inside: its forward prepares the exchange of gradients"
+        require_weights(replies, expected, rtol=RTOL[case.dtype], what=what, hint=hint)
+        self._require_same_losses(replies)
+        require_reported(case, replies, what=what)
+
+
+def _require_joined_as(meeting: Meeting, reply: MeetingReply, rank: int, ranks: int, gpus: int) -> None:
+    """Fail unless a rank met the others, by the right backend and on its own device; `gpus` are on its machine."""
+    here = ranks if meeting.machine is None else meeting.machine
+    on_gpu = meeting.device == "cuda" or (meeting.device is None and gpus > 0)
+    backend = "nccl" if on_gpu and gpus >= here else "gloo"
+    local = rank if meeting.local is None else meeting.local[rank]
+    device = "" if meeting.device is None else f", device={meeting.device!r}"
+    what = f"setup({rank}, {ranks}{device}), meeting by {meeting.way}"
+    if meeting.local is not None:
+        what += f", LOCAL_RANK={local}"
+    if meeting.machine is not None:
+        what += f", LOCAL_WORLD_SIZE={meeting.machine}"
+    if meeting.gpus is not None:
+        what += f", {gpus} GPU{'s' * (gpus > 1)} on the machine"
+    require_equal(reply.place, [rank, ranks], what=f"{what}: rank and world size of the process group")
+    require_equal(reply.sum, float(ranks), what=f"{what}: sum of ones over the ranks")
+    require_equal(reply.left, True, what=f"{what}: process group gone after cleanup()")
+    hint = "nccl needs a GPU per rank" if on_gpu else "nccl is for ranks that compute on GPUs"
+    require_equal(reply.backend, backend, what=f"{what}: backend", hint=hint)
+    own = f"cuda:{local % gpus}" if on_gpu else "cpu"
+    hint = "each rank has its own: LOCAL_RANK counts the ranks of this machine, rank those of all"
+    if here > gpus:
+        hint = "with fewer GPUs than ranks these take turns: after the last GPU comes the first again"
+    require_equal(reply.device, own, what=f"{what}: device it returned", hint=hint)
+    if on_gpu:
+        require_equal(reply.current, local % gpus, what=f"{what}: current GPU")
+
+
+def _program(submission: Submission, generator: InputGenerator, arguments: list[str]) -> Program:
+    """The training's program, with arguments that nobody knows beforehand."""
+    train(submission, main_training(generator))  # done already: what does not end there does not end here
+    epochs, batch = generator.integer(2, 3), generator.integer(24, 48)
+    return Program(module=DDP, argv=[*arguments, "--epochs", str(epochs), "--batch-size", str(batch)])
+
+
+def _require_trained_program(reply: ProgramReply, arguments: list[str], what: str) -> None:
+    """Fail unless a program reports the training that these arguments describe."""
+    epochs, batch = (int(arguments[arguments.index(name) + 1]) for name in ("--epochs", "--batch-size"))
+    rows = picture_and_json(reply, what)
+    row = rows[0] if len(rows) == 1 and isinstance(rows[0], dict) else {}
+    require(bool(row), f"{what}: the results hold {len(rows)} rows, expected one DdpTraining", "save_json")
+    require_equal(row.get("world_size"), 2, what=f"{what}: world_size in {sorted(reply.json)}")
+    losses = numbers(row.get("losses"), epochs, f"{what}: losses, one for each epoch")
+    require(losses[-1] < losses[0], f"{what}: the loss went from {losses[0]:.4g} to {losses[-1]:.4g}")
+    share = -(-DIGITS // 2)
+    require_equal(row.get("effective_batch_size"), 2 * batch, what=f"{what}: effective_batch_size")
+    require_equal(row.get("optimizer_steps"), epochs * -(-share // batch), what=f"{what}: optimizer_steps")
+    require_simulation_declared(reply, simulated="vgpu" in " ".join(arguments), what=what)

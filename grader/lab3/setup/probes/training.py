@@ -1,0 +1,160 @@
+"""Probes of Lab 3's training: which samples each rank went through, what the replicas became.
+
+Each runs in every rank. They look at what any way of training must do: samples that pass the model, parameters at the
+end.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gradebox.sandbox.probe_loader import Student
+from grader.lab3.setup.cases.training import Changes, Ending, OnCpuReply, Passed, Train, TrainReply
+from grader.lab3.setup.probes.joining import occupy_usual_ports
+from grader.lab3.shared.cases.modules import DDP, DEBUGGING
+from grader.lab3.shared.probes.models import Regression
+from grader.shared.probes.calls import if_accepted
+from grader.shared.probes.collectives import Collectives
+from grader.shared.probes.ranks import (
+    GPU_TIMEOUT_SECONDS,
+    TIMEOUT_SECONDS,
+    Indexed,
+    half_squares,
+    numbered,
+)
+from grader.shared.probes.support import fields, fields_or_reason, plain
+from labkit import data, models
+from labkit.device import open_device
+from labkit.results import DdpTraining
+
+_MESSAGE = 8000
+"""Characters of an error's message: that of a loader's worker process is a whole traceback, with the reason at its
+end."""
+
+NAP_SECONDS = 0.05
+"""In the first forward pass; a clock of processor time does not see it."""
+
+_kept: list[object] = []
+"""A DistributedDataParallel that dies after its process group hangs now and then: what may hold one lives on here."""
+
+
+def on_cpu(student: Student) -> OnCpuReply:
+    """`train` alone, on the CPU of a machine that has a GPU: what it says of its device.
+
+    And what it says of the accuracy, next to the true one, by which of the two data sets are given.
+    """
+    torch.set_num_threads(1)
+    run = student.module(DDP).train
+    samples = [(torch.full((4,), float(number)), torch.tensor(number % 2)) for number in range(8)]
+    tests = data.load("digits", split="test")
+    few = torch.utils.data.Subset(tests, range(0, len(tests), 7))
+    accuracies: dict[str, tuple[object, float]] = {}
+    with open_device("vgpu:T4"):
+        address = f"{student.rendezvous}-cpu"
+        result = run(0, 1, address, device="cpu", model=nn.Linear(4, 2), dataset=samples, epochs=1)
+        for name, judged in (("neither", tests), ("test_dataset", few)):
+            model = models.mlp()
+            address = f"{student.rendezvous}-{name}"
+            options = {} if name == "neither" else {name: judged}
+            trained = run(0, 1, address, device="cpu", model=model, epochs=1, batch_size=256, **options)
+            pairs = zip(*(judged[index] for index in range(len(judged))), strict=True)
+            x, targets = (torch.stack([torch.as_tensor(value) for value in part]) for part in pairs)
+            with torch.no_grad():
+                right = model.float().eval()(x).argmax(dim=1) == targets
+            accuracies[name] = fields(trained, DdpTraining, "train()")["accuracy"], float(right.double().mean())
+    report = fields(result, DdpTraining, "train()")
+    return OnCpuReply(device=report["device"], without_tests=report["accuracy"], accuracies=accuracies)
+
+
+def train(student: Student, inputs: Train) -> TrainReply:
+    """`train` with a model of this rank's own weights; what passed it, what it became, and how it ended.
+
+    The model multiplies its inputs by this rank's factors. Then the same once more for each of `again`, with models
+    that are in evaluation mode beforehand; of those, what passed the model. Where the ranks meet the environment says,
+    or an `init_method`.
+    """
+    torch.set_num_threads(1)
+    module, _, name = inputs.function.rpartition(".")
+    debugging = module == DEBUGGING
+    dtype = getattr(torch, inputs.dtype)
+    labels = inputs.targets.argmax(dim=1) if inputs.classes else inputs.targets.to(dtype)
+    learned = inputs.samples
+    samples = numbered(inputs.inputs[:learned]).to(dtype)
+    dataset = Indexed(samples, labels[:learned], broken=inputs.broken, damage=inputs.damage)
+    extra: dict[str, object] = {} if inputs.classes else {"criterion": half_squares}
+    if inputs.tests:
+        extra["test_dataset"] = Indexed(numbered(inputs.inputs[learned:]).to(dtype), labels[learned:])
+    occupied = occupy_usual_ports(student.rank) if debugging else []
+    port = int(os.environ["MASTER_PORT"]) + 1  # the sandbox's is one of the usual ones
+    run = getattr(student.module(module), name)
+    wait = GPU_TIMEOUT_SECONDS if inputs.kind == "cuda" and student.gpu is None else TIMEOUT_SECONDS
+    extra |= if_accepted(run, timeout_seconds=wait + student.ranks)
+    if inputs.kind != ("cuda" if torch.cuda.is_available() else "cpu"):
+        extra["device"] = inputs.kind
+
+    def call(model: Regression, number: int, changes: Changes) -> object:
+        arguments: dict[str, object] = {**inputs.options, **changes}
+        os.environ["MASTER_PORT"] = str(port + number)  # one for each: a rank that is slow to leave meets nobody else
+        if arguments.pop("by_address", False):
+            arguments["init_method"] = f"{student.rendezvous}-{number}"
+        return run(student.rank, student.ranks, model=model, dataset=dataset, **extra, **arguments)
+
+    def made(nap_seconds: float = 0.0) -> Regression:
+        torch.manual_seed(student.rank + 1)  # what was drawn before must not matter
+        model = Regression(
+            inputs.weights[student.rank],
+            inputs.shifts[student.rank],
+            unused=debugging,
+            factors=inputs.factors[student.rank],
+            nap_seconds=nap_seconds,
+            dtype=dtype,
+        )
+        _kept.append(model)
+        return model
+
+    model = made(NAP_SECONDS)
+    result, error = None, None
+    carried = Collectives()
+    start = time.perf_counter()
+    try:
+        with carried:
+            result = call(model, 0, {})
+    except Exception as caught:
+        _kept.append(caught)
+        if inputs.broken is None or isinstance(caught, NotImplementedError):
+            raise
+        error = Ending(type=type(caught).__name__, message=str(caught)[:_MESSAGE])
+    whole_seconds = time.perf_counter() - start
+    in_group = dist.is_initialized()
+    others = []
+    for number, changes in enumerate(inputs.again, start=1):
+        other = made()
+        other.eval()  # training puts it into training mode
+        call(other, number, changes)
+        others.append(Passed(samples=other.samples, draws=other.draws))
+    _kept.append(occupied)
+    report: dict[str, object] = {}
+    if error is None:  # a training without a result is judged by what it did, all the same
+        report = (fields_or_reason if result is None else fields)(result, DdpTraining, f"{name}()")
+    return TrainReply(
+        result=report,
+        error=error,
+        in_group=in_group,
+        samples=model.samples,
+        carried_bytes=carried.carried_bytes,
+        gradient_bytes=model.linear.weight.nbytes,
+        draws=model.draws,
+        again=others,
+        weight=model.linear.weight.detach().cpu(),
+        shift=model.get_buffer("shift").cpu(),
+        place=str(model.linear.weight.device),
+        dtype=plain(model.linear.weight.dtype, ""),
+        patience=model.patience,
+        least_seconds=model.moments[-1] - model.moments[0] if model.moments else 0.0,
+        whole_seconds=whole_seconds,
+    )

@@ -1,0 +1,1 @@
+"""What several criteria of Lab 3 require of ranks and of programs."""

@@ -1,0 +1,1 @@
+"""What probes of several criteria of Lab 3 have in common."""
