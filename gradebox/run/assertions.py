@@ -145,7 +145,7 @@ def numbers(values: Any, count: int, what: str, hint: str = "") -> list[float]:
 
 
 def require_close(
-    observed: float, expected: float, *, relative: float, what: str, show: Callable[[float], str] = str, hint: str = ""
+    observed: object, expected: float, *, relative: float, what: str, show: Callable[[float], str] = str, hint: str = ""
 ) -> None:
     """Fail unless `observed` lies within `relative` (a ratio) of `expected`; `show` renders a value with its unit."""
     if show is str:
@@ -180,7 +180,7 @@ def _plain(value: float, digits: int) -> str:
 
 
 def require_between(
-    observed: float,
+    observed: object,
     low: float,
     high: float,
     *,
@@ -211,7 +211,7 @@ def _factor(observed: float, low: float, high: float) -> str:
 
 
 def require_arrays_close(
-    observed: ArrayLike, expected: ArrayLike, *, rtol: float, atol: float = 0.0, what: str, hint: str = ""
+    observed: object, expected: ArrayLike, *, rtol: float, atol: float = 0.0, what: str, hint: str = ""
 ) -> None:
     """Fail unless two arrays agree in shape and, element by element, within `atol + rtol * |expected|` in float64.
 

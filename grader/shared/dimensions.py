@@ -9,6 +9,7 @@ of ten has is a gap. The remedy is another case, or an entry in `apart` that say
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -42,6 +43,21 @@ class Space:
     apart: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Pairs that need not occur, each value as `dimension=value`, and why: they cannot meet, or nothing depends on it.
     With `dimension=*` for one of the two, whatever the other dimension has."""
+
+    def values(self, instead: Mapping[str, tuple[str, ...]] = {}) -> dict[str, tuple[str, ...]]:
+        """What rows of cases are drawn from: the values of each dimension, or those named here `instead`; one that has
+        none is left out."""
+        chosen = {dimension.name: instead.get(dimension.name, dimension.values) for dimension in self.dimensions}
+        return {name: values for name, values in chosen.items() if values}
+
+    def allows(self, row: Mapping[str, str]) -> bool:
+        """Whether the values of a drawn row may be in one case."""
+        return not any(all(text in ("*", row[name]) for name, text in pair) for pair in self._clashes)
+
+    @functools.cached_property
+    def _clashes(self) -> list[list[tuple[str, str]]]:
+        """The pairs of `apart`, each value as dimension and value."""
+        return [[(name, text) for name, _, text in (value.partition("=") for value in pair)] for pair in self.apart]
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         """Every pair of values that must occur."""

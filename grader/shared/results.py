@@ -6,20 +6,22 @@ What a function did is judged without them; one check of each function is about 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeVar
 
 from gradebox.run.assertions import CheckFailed
+
+Fields = TypeVar("Fields", bound=Mapping[str, object])
 
 _HINT = "the docstring says what the function must return"
 
 
-def require_result(result: Mapping[str, Any]) -> Mapping[str, Any]:
+def require_result(result: Fields) -> Fields:
     """The fields of a result; fails the check if the function returned something else."""
     if reason := result.get("wrong_return"):
         raise CheckFailed(str(reason), _HINT)
     return result
 
 
-def is_result(result: Mapping[str, Any]) -> bool:
+def is_result(result: Mapping[str, object]) -> bool:
     """Whether the function returned what it must, so that its fields can be judged."""
     return "wrong_return" not in result

@@ -64,7 +64,7 @@ def test_after_two_imports_that_do_not_end_the_rest_of_that_lab_is_decided() -> 
     with pytest.raises(CheckFailed, match=r"importing the lab's modules did not end, 2 times, last at benchmark\.py:3"):
         grading.check("lab1.memory.second").probe("lab1.gpu_basics.matmul", number=2)
     assert len(grading.sandbox.asked) == 2
-    assert grading.check("lab2.amp.other").probe("lab2.training.amp").answer == 42
+    assert grading.check("lab2.amp.other").probe("lab2.amp.train").answer == 42
 
 
 def test_a_function_that_hangs_decides_nothing_about_others() -> None:

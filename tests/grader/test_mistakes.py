@@ -1,21 +1,25 @@
-"""Truths that make a mistake: without one they are the truth, and with one they are recognised as that one."""
+"""References that make a mistake: without one they are right, and with one they are recognised as that one."""
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from gradebox.run.input_generator import InputGenerator
 from grader.lab1.truth import mistakes, timing
-from grader.lab2.checks.crossed import crossed
-from grader.lab2.truth import mistakes as amp
-from grader.lab2.truth.training import Regression, Run, regression
+from grader.lab2.scaling.cases.trainings import Regression, Run, RunReport, crossed, regression
+from grader.lab2.scaling.checks import mistakes as amp
+from grader.lab2.scaling.reference import first_norm, follow
 from grader.lab3.accumulation.cases import Pass, PassReply, mixed
 from grader.lab3.accumulation.cases import regression as regression_pass
 from grader.lab3.accumulation.checks import CAUSES, cause_of
-from grader.lab3.accumulation.reference import MISTAKES, follow
+from grader.lab3.accumulation.reference import MISTAKES
+from grader.lab3.accumulation.reference import follow as follow_pass
 from grader.lab4.truth import masks
 from grader.lab4.truth.reference import attention
 
@@ -26,36 +30,42 @@ def trainings(seed: int) -> tuple[Regression, list[Run]]:
     """Among them one in which each mistake of Lab 2 shows."""
     generator = InputGenerator(seed, "lab2.scaling.accumulation_equals_one_large_batch")
     case = regression(generator)
-    common: Run = {"dtype": "float16", "sizes": [3, 5, 2, 4, 3], "epochs": 2, "rate": 0.05, "accumulation_steps": 2}
-    common |= {"scaler": {"init_scale": 64.0}, "decay": 0.7, "momentum": 0.5}
-    norm = float(np.linalg.norm(case.gradient(case.start, slice(0, 8))))
+    common = Run(
+        sizes=[3, 5, 2, 4, 3], epochs=2, rate=0.05, accumulation_steps=2, scaler={"init_scale": 64.0}, decay=0.7,
+        momentum=0.5,
+    )  # fmt: skip
     # In a window of two batches the first one overflows; the others are clipped.
-    return case, [*crossed(generator, case), common, common | {"far": [2], "max_grad_norm": 0.4 * norm}]
+    clipped = replace(common, overflows_in_backward=[2], max_grad_norm=0.4 * first_norm(case, common))
+    return case, [*crossed(generator, lambda run: first_norm(case, run)), common, clipped]
+
+
+def reported(weights: NDArray[np.float64]) -> RunReport:
+    """What the probe reports of a training that came to these weights; its result says nothing."""
+    return RunReport(
+        result={}, before=[], after=weights.ravel().tolist(), largest_gradients=[], passes=[], frozen=[0.5, 0.5],
+        scheduler_steps=None,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_without_a_mistake_it_is_the_truth(seed: int) -> None:
+def test_right_weights_show_no_mistake(seed: int) -> None:
     case, runs = trainings(seed)
-    for run in runs:
-        assert np.allclose(amp.follow(case, run), case.follow(run).weights[-1], rtol=1e-12, atol=1e-14)
-    assert amp.cause_of(case, runs, [{"after": amp.follow(case, run).ravel()} for run in runs]) is None
+    assert amp.cause_of(case, runs, [reported(follow(case, run).end) for run in runs]) is None
 
 
 @pytest.mark.parametrize("mistake", amp.MISTAKES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_mistake_of_a_training_is_recognised(seed: int, mistake: str) -> None:
     case, runs = trainings(seed)
-    found: list[dict[str, Any]] = [{"after": amp.follow(case, run, mistake).ravel()} for run in runs]
-    assert amp.cause_of(case, runs, found) is amp.MISTAKES[mistake]
+    reports = [reported(follow(case, run, mistake).end) for run in runs]
+    assert amp.cause_of(case, runs, reports) is amp.MISTAKES[mistake]
 
 
 def test_two_mistakes_are_not_recognised_as_one() -> None:
     case, runs = trainings(0)
-    found = [
-        {"after": amp.follow(case, run, mistake).ravel()}
-        for run, mistake in zip(runs, ["summed", "never_cleared"] * len(runs), strict=False)
-    ]
-    assert amp.cause_of(case, runs, found) is None
+    mistakes_in_turn = itertools.cycle(["summed", "never_cleared"])
+    reports = [reported(follow(case, run, next(mistakes_in_turn)).end) for run in runs]
+    assert amp.cause_of(case, runs, reports) is None
 
 
 def passes(seed: int) -> list[Pass]:
@@ -66,7 +76,7 @@ def passes(seed: int) -> list[Pass]:
 
 def replies(case: Pass, mistake: str = "") -> list[PassReply]:
     """What the ranks report of a pass with this mistake in it."""
-    weight = follow(case, mistake).weight
+    weight = follow_pass(case, mistake).weight
     reply = PassReply(result={}, weight=weight, frozen=np.ones(1), modes=[True], reduced_bytes=0, gradient_bytes=0)
     return [reply for _ in case.sizes]
 
@@ -144,11 +154,10 @@ def test_who_does_not_wait_reads_what_launches_take_and_made_up_numbers_are_no_m
 
 def test_an_overflow_in_the_weights_explains_nothing_where_other_trainings_are_wrong_too() -> None:
     case, runs = trainings(0)
-    found = []
-    for run in runs:
-        spoiled = bool(run.get("far") or run.get("spoiled"))
-        found.append({"after": np.full(case.start.size, np.nan) if spoiled else amp.follow(case, run).ravel()})
-    assert amp.cause_of(case, runs, found) is amp.OVERFLOW
-    usual = next(index for index, run in enumerate(runs) if not (run.get("far") or run.get("spoiled")))
-    found[usual] = {"after": found[usual]["after"] + 1.0}
-    assert amp.cause_of(case, runs, found) is None
+    reports = [
+        reported(np.full(case.weight.size, np.nan) if run.overflowing else follow(case, run).end) for run in runs
+    ]
+    assert amp.cause_of(case, runs, reports) is amp.OVERFLOW
+    usual = next(index for index, run in enumerate(runs) if not run.overflowing)
+    reports[usual] = reported(np.array(reports[usual].after) + 1.0)
+    assert amp.cause_of(case, runs, reports) is None

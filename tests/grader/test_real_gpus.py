@@ -15,13 +15,16 @@ import torch
 
 import grader
 import vgpu
+from gradebox.common import layout
 from gradebox.run.assertions import CheckFailed, NeedsReview
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Seen, Submission
 from gradebox.sandbox.devices import Device
 from gradebox.sandbox.measuring import measured_by
+from gradebox.sandbox.probe_types import ProbeInputs
 from grader.lab1.truth import mistakes, operations, timing
-from grader.lab2.checks import comparison
+from grader.lab2.comparison.cases import measuring
+from grader.lab2.comparison.checks import comparison
 from grader.lab4.checks import attention, checkpointing
 from grader.shared.cards import Card, card_of
 from grader.shared.probes.record import watch_products
@@ -64,8 +67,10 @@ class Real:
             **{name.replace("__", "."): seen for name, seen in probes.items()},
         }  # fmt: skip
 
-    def probe(self, name: str, **inputs: Any) -> Seen:
-        return Seen(self._probes[name], {})
+    def probe(self, probe: str | ProbeInputs[Any], **options: Any) -> Any:
+        name = probe if isinstance(probe, str) else probe.probe
+        reply = Seen(self._probes[name], {})
+        return reply if isinstance(probe, str) else reply.read_as(probe.reply_type(), name)
 
     numeric_probe = probe
 
@@ -154,24 +159,25 @@ def test_speeds_are_rounded_so_that_two_gradings_ask_the_same() -> None:
     assert one == other is not None
 
 
-def _compared(took: float, truth: list[float]) -> Submission:
-    names = list(comparison._ACCURACIES)
-    plan = comparison.plans(Real.device, FRESH)["cuda"]
-    steps = plan["steps"] + plan["warmup"]
+def _compared(took: float, reference_seconds: list[float]) -> Submission:
+    plan = measuring.plans(Real.device, FRESH)["cuda"]
+    steps = plan.steps + plan.warmup
     adam = {"kind": "Adam", "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0}
     rows = [
         {"dtype": name, "device": "cuda", "accuracy": value, "step_seconds": took, "peak_bytes": 10**9}
-        for name, value in plan["accuracies"]
+        for name, value in plan.accuracies
     ]
     models = [
         {
             "forwards": steps, "modes": [True], "steps": steps, "losses": [], "optimizers": [adam],
             "updates": steps if name == "float16" else 0,
         }
-        for name, _ in plan["accuracies"]
+        for name, _ in plan.accuracies
     ]  # fmt: skip
-    seen = {"rows": rows, "models": models, "truths": dict.fromkeys(names, truth)}
-    return real(lab2__comparison__compare=seen)
+    by_precision = dict.fromkeys(measuring.ACCURACIES, reference_seconds)
+    return real(
+        lab2__comparison__measuring__compare={"rows": rows, "models": models, "reference_seconds": by_precision}
+    )
 
 
 def test_a_step_lies_between_what_a_card_took_before_and_after() -> None:
@@ -219,12 +225,12 @@ def test_a_table_lies_between_what_a_card_took_before_and_after() -> None:
 def test_batches_suit_the_card(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = CARDS[name]
     monkeypatch.setattr(comparison, "card_of", lambda _: found)
-    case = comparison.network(FRESH)
-    batch = comparison.on(real(), "cuda", case)["batch"]
-    step_flops = 6 * batch * sum(a * b for a, b in zip(case["widths"], case["widths"][1:], strict=False))
+    case = measuring.network(FRESH)
+    batch = comparison.on(real(), "cuda", case).batch
+    step_flops = 6 * batch * sum(a * b for a, b in zip(case.widths, case.widths[1:], strict=False))
     slowest = min(found.flops[name] for name in ("float32", "float16", "bfloat16"))
-    assert batch == case["batch"] // 4 or step_flops / slowest < 0.11
-    assert 4 * batch * 2 * sum(case["widths"]) < 0.5 * found.memory_bytes
+    assert batch == case.batch // 4 or step_flops / slowest < 0.11
+    assert 4 * batch * 2 * sum(case.widths) < 0.5 * found.memory_bytes
     sizes = {"num_layers": 3, "width": 4 * 281, "heads": 4, "batch": 9, "length": 801}
     batch = checkpointing._batch_for(found, sizes)
     assert 1 <= batch <= 9
@@ -246,7 +252,7 @@ def test_two_lengths_fit_a_card_and_one_never_does(name: str) -> None:
 CLOCKS = {"perf_counter", "elapsed_time", "profile_operations", "mem_get_info"}
 """What a probe measures with, or has measured."""
 UNDISTURBED = {
-    "lab2.comparison.compare_truth": "on a real GPU judged by its peaks",
+    "lab2.comparison.measuring.compare_reference": "on a real GPU judged by its peaks",
     "lab3.setup.joining.join": "measures nothing: the function of the submission has the name of the probe beside it",
     "lab3.setup.joining.setup": "on a GPU no rank waits for another one by the clock",
     "lab3.setup.evaluation.evaluate": "judged by accuracies",
@@ -261,7 +267,7 @@ def _on_the_device() -> set[str]:
                  "profiling", "watched", "background", "moments"}  # fmt: skip
     folder = Path(grader.__file__).parent
     found = set()
-    for path in folder.glob("*/probes/*.py"):
+    for path in (file for lab in layout.labs(folder) for file in layout.files(lab, layout.PROBES)):
         functions = {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
         names = {
             name: {node.attr for node in ast.walk(body) if isinstance(node, ast.Attribute)}
@@ -276,7 +282,8 @@ def _on_the_device() -> set[str]:
             used = {one for other in reached for one in names[other]}
             arguments = [argument.arg for argument in functions[name].args.args]
             if arguments[:1] == ["student"] and not name.startswith("_") and CLOCKS & used:
-                found.add(f"{path.parent.parent.name}.{path.stem}.{name}")
+                place = path.relative_to(folder).with_suffix("").parts
+                found.add(".".join([*(part for part in place if part != layout.PROBES), name]))
     return {one for one in found if not any(word in one for word in elsewhere)}
 
 

@@ -97,9 +97,9 @@ _BREACHES = (
         "Checks judge what a probe saw",
     ),
     (
-        "grader/lab2/probes/training.py",
+        "grader/lab2/shared/probes.py",
         "import gradebox.run.assertions",
-        "training -> gradebox.run.assertions",
+        "shared.probes -> gradebox.run.assertions",
         "A probe knows",
     ),
     (

@@ -12,7 +12,7 @@ from tests.scenarios.reuse import REFERENCE, Code, Symbol, code_of
 
 AMP, COMPARISON = "lab2_mixed_precision.amp_training", "lab2_mixed_precision.precision_comparison"
 TRAINING, CHECKPOINTS = "lab3_distributed.ddp_training", "lab3_distributed.checkpoints"
-TRAIN, CONCLUDE = Request("lab2.training.train"), Request("lab2.comparison.conclude")
+TRAIN, CONCLUDE = Request("lab2.scaling.train"), Request("lab2.comparison.measuring.conclude")
 REFERENCES = code_of(REFERENCE)
 
 
@@ -33,7 +33,7 @@ def _edited(folder: Path, file: str, old: str, new: str) -> Code:
     [
         (TRAIN, {(AMP, "train_with_amp")}, {(AMP, "plot_losses"), (COMPARISON, "conclude")}),
         (CONCLUDE, {(COMPARISON, "conclude")}, {(AMP, "train_with_amp")}),
-        (Request("lab2.comparison.accuracies"), {(AMP, "train_with_amp"), (AMP, "evaluate")}, set()),
+        (Request("lab2.comparison.measuring.accuracies"), {(AMP, "train_with_amp"), (AMP, "evaluate")}, set()),
         (Request("lab3.checkpointing.save"), {(CHECKPOINTS, "save_checkpoint")}, set()),
         (
             Request("lab3.setup.evaluation.evaluate"),
@@ -51,7 +51,7 @@ def test_what_a_probe_uses_is_found(request_: Request, needed: set[Symbol], not_
 
 
 def test_what_no_source_tells_is_not_known() -> None:
-    assert REFERENCES.digest(Request("lab2.comparison.compare_truth")) is None
+    assert REFERENCES.digest(Request("lab2.comparison.measuring.compare_reference")) is None
 
 
 def test_a_bug_changes_what_reaches_it_and_nothing_else(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_bug_changes_what_reaches_it_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_run_without_the_submission_is_the_same_for_everybody(tmp_path: Path) -> None:
-    truth = Request("lab2.training.train", student=False)
+    truth = Request("lab2.scaling.train", student=False)
     folder = load(SCENARIOS / "exploits/hostile_files_around_the_labs").build(tmp_path / "other")
     assert code_of(folder).digest(truth) == REFERENCES.digest(truth)
 
@@ -109,7 +109,7 @@ def test_what_a_module_does_when_it_is_imported_counts(added: str, same: bool, t
 
 
 def test_a_program_depends_on_what_runs_only_as_a_program(tmp_path: Path) -> None:
-    program = Request("lab2.comparison.conclude", {"module": AMP})
+    program = Request("lab2.comparison.measuring.conclude", {"module": AMP})
     old = 'if __name__ == "__main__":'
     code = _edited(tmp_path / "s", "lab2_mixed_precision/amp_training.py", old, f"{old}\n    print()")
     assert code.digest(program) not in (None, REFERENCES.digest(program))

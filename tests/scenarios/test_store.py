@@ -34,8 +34,8 @@ REPLY = Reply(
     (Note("file", "opened", None), Note("import", "that", "a.py:1")),
 )
 OK = Reply("ok", (RankReply("ok", value=1),), 0.1)
-PROBE = Request("lab2.training.train")
-OTHER = Request("lab2.comparison.conclude")
+PROBE = Request("lab2.scaling.train")
+OTHER = Request("lab2.comparison.measuring.conclude")
 
 
 def same(one: Reply, other: Reply) -> bool:
@@ -271,7 +271,7 @@ def test_comments_of_ours_change_nothing_and_code_does(tmp_path: Path, monkeypat
     def digest() -> str:
         for cached in (ours.of_probe, ours._everywhere):
             cached.cache_clear()
-        return ours.of_probe("lab2.training.train")
+        return ours.of_probe("lab2.scaling.train")
 
     before = digest()
     file.write_text('"""Says more."""\n' + file.read_text() + "# a comment\n")

@@ -1,0 +1,182 @@
+"""Probes of Lab 2's training in mixed precision: dtypes of what runs, `evaluate`, defaults and refusals."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gradebox.sandbox.measuring import measures
+from gradebox.sandbox.probe_loader import Student
+from grader.lab2.amp.cases import (
+    Defaults,
+    DefaultsReply,
+    DefaultsRun,
+    EmptyEvaluation,
+    Evaluate,
+    EvaluateCall,
+    EvaluateReply,
+    Evaluation,
+    Precision,
+    PrecisionReply,
+    PrecisionRun,
+    TrainArguments,
+)
+from grader.lab2.shared.probes import (
+    AMP,
+    Watched,
+    amp_result,
+    batches,
+    dtype_of,
+    dtypes,
+    flat,
+    in_dtype,
+    linear,
+    loader,
+    modes,
+    one_thread,
+)
+from grader.shared.probes.endings import refused
+from grader.shared.probes.record import watch_products
+from grader.shared.probes.support import fields, plain
+from labkit.results import AmpTraining
+
+_IDLE_BYTES = 256 * 2**20
+"""More than what cuBLAS keeps on any card: on an H100 32 MiB for each thread that has computed a product, and backward
+has a thread of its own."""
+
+
+class _Losses(TorchDispatchMode):
+    """Notes the dtypes in which the logarithm of a softmax is computed, however the cross entropy is written."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.dtypes: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket in (torch.ops.aten._log_softmax, torch.ops.aten.logsumexp):
+            self.dtypes.add(plain(result.dtype, ""))
+        return result
+
+
+@measures("time")
+def precision(student: Student, inputs: Precision) -> PrecisionReply:
+    """The call has the document's arguments, and the dtype if that is not float16.
+
+    The model comes in evaluation mode, and the peak of the device's memory is that of earlier work.
+    """
+    one_thread()
+    runs = {name: _train(student, inputs, name, epochs) for name, epochs in inputs.epochs.items()}
+    return PrecisionReply(runs=runs, idle_bytes=_IDLE_BYTES, device=student.device)
+
+
+def _train(student: Student, inputs: Precision, name: str, epochs: int) -> PrecisionRun:
+    train = student.module(AMP).train_with_amp
+    model = Watched(linear(inputs.first), nn.Sequential(nn.ReLU(), linear(inputs.second))).to(student.device).eval()
+    optimizers: dict[int, torch.optim.Optimizer] = {}
+
+    def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        optimizers[id(optimizer)] = optimizer
+
+    handle = register_optimizer_step_post_hook(note)
+    idle = torch.empty(_IDLE_BYTES, dtype=torch.uint8, device=student.device)
+    del idle
+    start = _now()
+    try:
+        with watch_products(student.gpu) as products, _Losses() as losses:
+            result = train(model, batches(inputs.inputs, inputs.targets, inputs.sizes), epochs, **in_dtype(name))
+            product_dtypes, product_count = products.dtypes(), products.number()
+    finally:
+        handle.remove()
+    states = [
+        value for optimizer in optimizers.values() for state in optimizer.state.values() for value in state.values()
+    ]
+    return PrecisionRun(
+        result=amp_result(result),
+        elapsed_seconds=_now() - start,
+        products=product_dtypes,
+        product_count=product_count,
+        losses=sorted(losses.dtypes),
+        forwards=model.forwards,
+        backwards=model.backwards,
+        parameters=dtypes(model),
+        most_bytes=model.most_bytes,
+        state=sorted({plain(value.dtype, "") for value in states if isinstance(value, Tensor) and value.ndim}),
+    )
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def evaluate(student: Student, inputs: Evaluate) -> EvaluateReply:
+    """In the end there are no samples, and the model's modules are in mixed modes."""
+    evaluations = [_evaluate(student, inputs, call) for call in inputs.calls]
+    model = _identity(inputs).to(student.device)
+    empty = []
+    for training in (True, False):
+        model.train(training)
+        model.first.train(not training)
+        before = modes(model)
+        was_refused = refused(lambda: student.module(AMP).evaluate(model, []))
+        empty.append(EmptyEvaluation(refused=was_refused, before=before, after=modes(model)))
+    return EvaluateReply(calls=evaluations, empty=empty)
+
+
+def _identity(inputs: Evaluate) -> Watched:
+    return Watched(linear(torch.eye(inputs.logits.shape[1])), nn.Dropout(0.9))
+
+
+def _evaluate(student: Student, inputs: Evaluate, call: EvaluateCall) -> Evaluation:
+    model = _identity(inputs)
+    options: dict[str, object] = {"dtype": dtype_of(call.dtype)} if call.dtype else {}
+    if call.device_given:
+        options["device"] = student.device
+    else:
+        model.to(student.device)
+    model.train(call.modes != "evaluation")
+    model.first.train(call.modes == "training")
+    before, weights = modes(model), flat(model)
+    parts = batches(inputs.logits, inputs.targets[call.targets], call.sizes)
+    with watch_products(student.gpu) as products:
+        accuracy = student.module(AMP).evaluate(model, loader(parts) if call.loader else parts, **options)
+        product_dtypes = products.dtypes()
+    return Evaluation(
+        accuracy=plain(accuracy, "evaluate()"),
+        before=before,
+        after=modes(model),
+        during=[any(note.training) for note in model.forwards],
+        gradients=[note.gradients for note in model.forwards],
+        products=product_dtypes,
+        unchanged=flat(model) == weights,
+    )
+
+
+def defaults(student: Student, inputs: Defaults) -> DefaultsReply:
+    """The trainings, and then whether each of the refusals is one."""
+    one_thread()
+    module = student.module(AMP)
+    batch = [(inputs.inputs, inputs.labels)]
+    runs = []
+    for run in inputs.runs:
+        model = Watched(linear(inputs.weight), nn.Identity()).to(student.device)
+        result = module.train_with_amp(model, batch, **_options(run))
+        runs.append(DefaultsRun(result=fields(result, AmpTraining, "train_with_amp()"), after=flat(model)))  # type: ignore[arg-type]
+
+    def refuses(call: TrainArguments) -> bool:
+        model = linear(inputs.weight).to(student.device)
+        return refused(lambda: module.train_with_amp(model, batch, **_options(call)))
+
+    return DefaultsReply(runs=runs, refused=[refuses(call) for call in inputs.refusals])
+
+
+def _options(call: TrainArguments) -> dict[str, object]:
+    """A call's arguments, with the dtype that is meant."""
+    return {name: dtype_of(str(value)) if name == "dtype" else value for name, value in call.items()}

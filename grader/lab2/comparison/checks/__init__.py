@@ -1,0 +1,1 @@
+"""The checks of the comparison: what is measured, concluded, drawn and written."""

@@ -1,0 +1,1 @@
+"""The checks of gradient scaling, and what each training must come to."""

@@ -1,0 +1,109 @@
+"""What several criteria of Lab 2 send to their probes, and what these report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+import numpy as np
+
+from gradebox.run.input_generator import InputGenerator
+from gradebox.sandbox.probe_types import Array, ProbeInputs
+
+PRECISIONS = ("float32", "float16", "bfloat16")
+NOT_GIVEN = "not given"
+"""The value of a dimension for an argument that a call leaves at its default."""
+OR_NOT = (NOT_GIVEN, "given")
+
+DIGITS = 1438
+"""Images that a training on the handwritten digits goes through."""
+DIGITS_EPOCHS = 8
+
+
+class AmpResult(TypedDict, total=False):
+    """An `AmpTraining` that a submission returned: each field may be anything that JSON can say.
+
+    If it is none, there is only `wrong_return`, the reason (`grader.shared.results`).
+    """
+
+    wrong_return: str
+    device: object
+    dtype: object
+    losses: object
+    optimizer_steps: object
+    skipped_steps: object
+    final_scale: object
+    seconds: object
+    peak_bytes: object
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """What a model noted in a forward pass."""
+
+    samples: int
+    training: list[bool]
+    """Of each module, whether it was in training mode."""
+    gradients: bool
+    """Whether a graph was recorded."""
+    dtypes: list[str]
+    """Of the parameters."""
+    parameters: list[float]
+    """All that are trained, if the model was in training mode."""
+
+
+@dataclass(frozen=True)
+class BackwardPass:
+    """What passed the middle of a model in a backward pass."""
+
+    autocast: bool
+    largest: float
+    """The largest gradient, without its sign."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DigitsReply:
+    """The share of all digits that a trained model gets right, in float32 on the CPU."""
+
+    accuracy: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DigitsReference(ProbeInputs[DigitsReply], probe="lab2.shared.digits_reference"):
+    """A training on the handwritten digits, by a loop of the course in float32."""
+
+    first: Array
+    """Weights of the classifier's first layer."""
+    second: Array
+    order: Array
+    """Of the images."""
+    epochs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits(ProbeInputs[DigitsReply], probe="lab2.shared.digits"):
+    """The same training by `train_with_amp`, from the same weights."""
+
+    first: Array
+    second: Array
+    order: Array
+    epochs: int
+    dtype: str
+
+
+def digits(generator: InputGenerator) -> DigitsReference:
+    """A training on the handwritten digits of this grading."""
+    hidden = generator.odd(61, 83)
+    return DigitsReference(
+        first=generator.normal(hidden, 64) / np.float32(8),
+        second=generator.normal(10, hidden) / np.float32(8),
+        order=np.array(generator.shuffled(list(range(DIGITS)))),
+        epochs=DIGITS_EPOCHS,
+    )
+
+
+SPACES = ()
+WITHOUT = {
+    DigitsReference.probe: "our own training, without the submission",
+    Digits.probe: "one training on real data per precision, for its accuracy alone",
+}

@@ -1,0 +1,66 @@
+"""What the checks of several criteria of Lab 2 require of a training, of a result and of a refusal."""
+
+from __future__ import annotations
+
+from gradebox.run.assertions import CheckFailed, number, require, require_between, require_equal, shown
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
+from grader.lab2.shared.cases import DIGITS_EPOCHS, AmpResult, Digits, digits
+from grader.shared.results import is_result
+
+ACCURACY_LOSS = 0.01
+"""Over all 1797 digits. Measured over 20 seeds: float16 lost 0.0006 at most, bfloat16 0.0011."""
+
+
+def listed(value: object, what: str) -> list[object]:
+    """`value`, which a docstring says is a tuple; fails the check, naming `what`, for anything else."""
+    if not isinstance(value, list):
+        raise CheckFailed(f"{what}: saw {shown(value, 80)}, expected a tuple")
+    return value
+
+
+def as_reported(value: object, what: str) -> int | float:
+    """`value` if it is a finite number, whole or not as it was reported; fails the check, naming `what`, if not."""
+    as_float = number(value, what)
+    return value if isinstance(value, int) else as_float
+
+
+def require_accurate(submission: Submission, generator: InputGenerator, dtype: str) -> None:
+    """Fail unless training digits in `dtype` is as good as in float32, to within 1 %."""
+    training = digits(generator)
+    reply = submission.numeric_probe(Digits(**training.arguments(), dtype=dtype))
+    expected = submission.probe(training, device="cpu", student=False).accuracy
+    require_between(
+        reply.accuracy,
+        expected - ACCURACY_LOSS,
+        1.0,
+        what=f"accuracy on digits after {DIGITS_EPOCHS} epochs in {dtype}, where float32 reaches {expected:.4f}",
+        hint="autocast changes the type of products, not what is learned; are weights kept in float32, and does each "
+        "batch make a step?",
+    )
+
+
+def require_ran(result: AmpResult, dtype: str, taken: int, skipped: int) -> None:
+    """Fail unless a result counts these steps. A check that is not about the result passes over what is none."""
+    if not is_result(result):
+        return
+    require_equal(result["dtype"], dtype, what="AmpTraining.dtype of train_with_amp()")
+    require_equal(
+        result["optimizer_steps"],
+        taken,
+        what=f"AmpTraining.optimizer_steps of train_with_amp() in {dtype}",
+        hint="one for each window; a step was skipped where update() made the scale smaller: one that grows is no skip",
+    )
+    require_equal(result["skipped_steps"], skipped, what=f"AmpTraining.skipped_steps in {dtype}")
+
+
+def require_refused(refused: bool, expected: bool, call: str) -> None:
+    """Fail unless `call` raised a ValueError if it makes no sense, and none if it does."""
+    if expected:
+        require(refused, f"{call} raised no ValueError", "see Raises in its docstring")
+    else:
+        require(
+            not refused,
+            f"{call} raised a ValueError although it makes sense",
+            "refuse what its docstring names under Raises, and nothing else",
+        )

@@ -1,0 +1,198 @@
+"""Models that note how they are trained, and what the probes of several criteria of Lab 2 have in common.
+
+They look at what any way of training must do: dtypes of parameters and weights before each forward pass, gradients as
+they come in backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from gradebox.sandbox.probe_loader import Student
+from grader.lab2.shared.cases import AmpResult, BackwardPass, Digits, DigitsReference, DigitsReply, ForwardPass
+from grader.shared.probes.support import fields_or_reason, plain
+from labkit import data, models
+from labkit.results import AmpTraining
+
+AMP = "lab2_mixed_precision.amp_training"
+OVERFLOWING_INPUT = 1e5
+"""Infinite in float16, whose largest number is 65504, and harmless in the other precisions."""
+
+_DIGITS_BATCH = 64
+
+
+class _Context(torch.autograd.function.FunctionCtx):
+    """What backward knows of forward."""
+
+    watched: Watched
+
+
+class _Spy(torch.autograd.Function):
+    """The identity; in backward it notes whether autocast is on and the largest gradient that passes."""
+
+    @staticmethod
+    def forward(ctx: _Context, x: Tensor, watched: Watched) -> Tensor:
+        ctx.watched = watched
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: _Context, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = gradients
+        enabled = torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
+        ctx.watched.note("backward")
+        ctx.watched.backwards.append(BackwardPass(enabled, float(gradient.detach().float().abs().max())))
+        return gradient, None
+
+
+class Watched(nn.Module):
+    """A model that notes its parameters and modes before each forward pass, and what passes its middle in backward.
+
+    With a `head` next to `first` its parameters are in two children: a norm of each is not the norm of all.
+    """
+
+    def __init__(self, first: nn.Module, second: nn.Module, head: nn.Module | None = None) -> None:
+        super().__init__()
+        self.head = head
+        self.first, self.second = first, second
+        self.forwards: list[ForwardPass] = []
+        self.backwards: list[BackwardPass] = []
+        self.passes: list[str] = []
+        self.most_bytes = 0
+        """The most that was allocated on the GPU when somebody looked."""
+
+    def note(self, kind: str) -> None:
+        """A forward or a backward pass comes by."""
+        self.passes.append(kind)
+        if torch.cuda.is_available():
+            self.most_bytes = max(self.most_bytes, torch.cuda.memory_allocated())
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.forwards.append(
+            ForwardPass(
+                samples=len(x),
+                training=modes(self),
+                gradients=torch.is_grad_enabled(),
+                dtypes=dtypes(self),
+                parameters=flat(self) if self.training else [],
+            )
+        )
+        inner = self.first(x) if self.head is None else torch.cat([self.head(x), self.first(x)], dim=1)
+        output: Tensor = self.second(_Spy.apply(inner, self))
+        self.note("forward")
+        return output
+
+
+class Rows(nn.Module):
+    """A linear layer whose weight is in several parameters, some rows in each; and a parameter that is frozen."""
+
+    def __init__(self, weight: Tensor, *, dtype: torch.dtype = torch.float32, parts: int = 3) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(linear(part, dtype) for part in weight.tensor_split(parts))
+        self.frozen = nn.Parameter(torch.full((2,), 0.5, dtype=dtype), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([part(x) for part in self.parts], dim=1)
+
+
+def one_thread() -> None:
+    """Small tensors: a second thread would only wait for a core that others use."""
+    torch.set_num_threads(1)
+
+
+def dtypes(model: nn.Module) -> list[str]:
+    """The dtypes among a model's parameters."""
+    return sorted({plain(parameter.dtype, "") for parameter in model.parameters()})
+
+
+def modes(model: nn.Module) -> list[bool]:
+    """Whether each of a model's modules is in training mode."""
+    return [module.training for module in model.modules()]
+
+
+def flat(model: nn.Module) -> list[float]:
+    """All parameters that are trained, in one list."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    parts = [parameter.detach().cpu().double().flatten() for parameter in trained]
+    return [float(value) for value in torch.cat(parts).tolist()]
+
+
+def linear(weight: Tensor, dtype: torch.dtype = torch.float32) -> nn.Linear:
+    """A linear layer without bias, of these weights in this dtype."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    layer.weight.data = weight.to(dtype, copy=True)
+    return layer
+
+
+def batches(inputs: Tensor, targets: Tensor, sizes: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+    """The samples in batches of these sizes."""
+    return list(zip(inputs.split(list(sizes)), targets.split(list(sizes)), strict=True))
+
+
+def classifier(first: Tensor, second: Tensor) -> nn.Module:
+    """Of digits, with one hidden layer, of these weights and no biases to begin with."""
+    model = models.mlp(in_features=64, hidden=(first.shape[0],), classes=10)
+    for layer, weight in zip((model[1], model[3]), (first, second), strict=True):
+        assert isinstance(layer, nn.Linear)
+        layer.weight.data, layer.bias.data = weight.clone(), torch.zeros_like(layer.bias)
+    return model
+
+
+def loader(parts: Sequence[tuple[Tensor, Tensor]]) -> DataLoader[tuple[Tensor, ...]]:
+    """The same batches from a DataLoader."""
+    dataset = TensorDataset(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    places = torch.arange(len(dataset)).split([len(targets) for _, targets in parts])
+    return DataLoader(dataset, batch_sampler=[part.tolist() for part in places])
+
+
+def in_dtype(name: str) -> dict[str, torch.dtype]:
+    """The argument `dtype` if it is not the default of the functions of this lab."""
+    return {} if name == "float16" else {"dtype": dtype_of(name)}
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The dtype that PyTorch calls so."""
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def amp_result(value: object) -> AmpResult:
+    """What `train_with_amp` returned, or why it is no result."""
+    result: AmpResult = fields_or_reason(value, AmpTraining, "train_with_amp()")  # type: ignore[assignment]
+    return result
+
+
+def digits(student: Student, inputs: Digits) -> DigitsReply:
+    """The accuracy is that of a forward pass of our own."""
+    one_thread()
+    train_with_amp = student.module(AMP).train_with_amp
+    images, labels = data.load("digits").tensors
+    batched = [(images[part], labels[part]) for part in inputs.order.split(_DIGITS_BATCH)]
+    model = classifier(inputs.first, inputs.second).to(student.device)
+    train_with_amp(model, batched, inputs.epochs, **in_dtype(inputs.dtype))
+    return DigitsReply(accuracy=_accuracy(model.cpu().float().eval()))
+
+
+def digits_reference(student: Student, inputs: DigitsReference) -> DigitsReply:
+    """In a child without any student's code."""
+    one_thread()
+    images, labels = data.load("digits").tensors
+    model = classifier(inputs.first, inputs.second)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(inputs.epochs):
+        for part in inputs.order.split(_DIGITS_BATCH):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images[part]), labels[part]).backward()
+            optimizer.step()
+    return DigitsReply(accuracy=_accuracy(model))
+
+
+def _accuracy(model: nn.Module) -> float:
+    """Over all digits, those of the training and those of the test."""
+    train, test = data.load("digits").tensors, data.load("digits", split="test").tensors
+    with torch.no_grad():
+        right = sum(int((model(x).argmax(dim=1) == y).sum()) for x, y in (train, test))
+    return right / (len(train[1]) + len(test[1]))

@@ -1,0 +1,382 @@
+"""Probes of Lab 2's numerical tools, of its loss scale by hand and of the training of the unstable model."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from gradebox.sandbox.probe_loader import Student
+from grader.lab2.shared.probes import OVERFLOWING_INPUT, batches, dtype_of, flat, in_dtype, modes, one_thread
+from grader.lab2.stability.cases.gradients import Classify, ClassifyReply
+from grader.lab2.stability.cases.loss_scale import LossScales, LossScalesReply, Refused, RefusedReply, ScaleSettings
+from grader.lab2.stability.cases.tools import (
+    Blocks,
+    FailingTrace,
+    FormatsReply,
+    Nonfinite,
+    NonfiniteReply,
+    Softmax,
+    SoftmaxReply,
+    SoftmaxResult,
+    Trace,
+    TracedCase,
+    TraceNonfinite,
+    TraceReply,
+)
+from grader.lab2.stability.cases.unstable import (
+    WEIGHTS,
+    GainCase,
+    GainRun,
+    StepsCase,
+    StepsRun,
+    Unstable,
+    UnstableReply,
+    UnstableSteps,
+    UnstableStepsReply,
+)
+from grader.shared.probes.endings import refused as is_refused
+from grader.shared.probes.record import watch_names
+from grader.shared.probes.support import fields, made, plain, sequence, tensor
+from labkit import data
+from labkit.results import NumberFormat, StabilityRun
+
+NUMERICS = "lab2_mixed_precision.numerics"
+STABILITY = "lab2_mixed_precision.stability_tests"
+_VALUES = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_LARGE = 3e38
+"""So near to the largest number of float32 that neither a sum nor a norm of some of them is finite."""
+_BRIGHT_PIXEL = 3e4
+"""Float16 can hold it, but not its product with a gradient."""
+
+Output: TypeAlias = "Tensor | tuple[Tensor, Output]"
+"""What a block of a network returns."""
+
+
+def formats(student: Student) -> FormatsReply:
+    """What `describe_formats` says."""
+    rows = sequence(student.module(NUMERICS).describe_formats(), "describe_formats()")
+    described = [fields(row, NumberFormat, f"describe_formats()[{i}]") for i, row in enumerate(rows)]
+    return FormatsReply(described)  # type: ignore[arg-type]
+
+
+def softmax(student: Student, inputs: Softmax) -> SoftmaxReply:
+    """`stable_softmax` of the tensor that each case names, in the case's dtype and along its dim, if it has one."""
+    results = []
+    with watch_names(student.gpu) as names:
+        for case in inputs.cases:
+            x: Tensor = inputs.tensors[case.name].to(student.device, dtype_of(case.dtype))
+            if case.transposed:
+                x = x.transpose(0, -1)
+            before = x.clone()
+            returned = student.module(NUMERICS).stable_softmax(x, *([] if case.dim is None else [case.dim]))
+            output = tensor(returned, "stable_softmax()")
+            values, unchanged = output.detach().cpu().double(), bool(torch.equal(x, before))
+            results.append(SoftmaxResult(dtype=plain(output.dtype, ""), values=values, unchanged=unchanged))
+        softmaxes = names.containing("softmax")
+    return SoftmaxReply(results=results, softmaxes=softmaxes)
+
+
+class Block(nn.Module):
+    """Named linear layers one after the other; then the block's own factor, which no layer of it sees.
+
+    Args:
+        names: of the layers.
+        width: of the layers.
+        factors: by which they multiply, where not 1.
+        own: by which the block multiplies the result.
+        form: of what it returns: "tensor", "pair", or "nested": (x, (x, side * x)).
+        side: for the last one.
+    """
+
+    def __init__(
+        self, names: Sequence[str], width: int, factors: dict[str, float], *, own: float, form: str, side: float
+    ) -> None:
+        super().__init__()
+        for name in names:
+            layer = nn.Linear(width, width, bias=False)
+            layer.weight.data = factors.get(name, 1.0) * torch.eye(width)
+            self.add_module(name, layer)
+        self.own, self.form, self.side = own, form, side
+
+    def forward(self, inputs: Output) -> Output:
+        x = inputs[0] if isinstance(inputs, tuple) else inputs
+        for layer in self.children():
+            x = layer(x)
+        x = x * self.own if self.own != 1 else x
+        forms: dict[str, Output] = {"tensor": x, "pair": (x, x), "nested": (x, (x, x * self.side))}
+        return forms[self.form]
+
+
+class Network(nn.Module):
+    """Blocks one after the other, and a batch norm that counts and averages in training mode; then its own factor."""
+
+    def __init__(self, blocks: dict[str, Block], width: int, *, own: float) -> None:
+        super().__init__()
+        self.averages = nn.BatchNorm1d(width)
+        for name, block in blocks.items():
+            self.add_module(name, block)
+        self.blocks, self.own = list(blocks), own
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.averages(x)
+        output: Output = x
+        for name in self.blocks:
+            output = self.get_submodule(name)(output)
+        x = output[0] if isinstance(output, tuple) else output
+        return x * self.own if self.own != 1 else x
+
+
+class Failing(nn.Module):
+    """A layer that cannot be run."""
+
+    def forward(self, x: Output) -> Output:
+        raise RuntimeError("this layer cannot be run")
+
+
+def _network(blocks: Blocks, width: int, case: TracedCase) -> Network:
+    factors, owns = case.factors or {}, case.owns or {}
+    form, side = case.form or "tensor", 1.0 if case.side is None else case.side
+    modules = {}
+    for name, layers in blocks.items():
+        local = {layer: factors.get(f"{name}.{layer}", 1.0) for layer in layers}
+        modules[name] = Block(layers, width, local, own=float(owns.get(name, 1.0)), form=form, side=side)
+    return Network(modules, width, own=float(owns.get("", 1.0)))
+
+
+def nonfinite(student: Student, inputs: Nonfinite) -> NonfiniteReply:
+    """`find_nonfinite` of layers whose gradients are planted."""
+    answers = []
+    for case in inputs.cases:
+        model = _planted(inputs, case, student.device)
+        names = sequence(student.module(NUMERICS).find_nonfinite(model), "find_nonfinite()")
+        answers.append(plain(names, "find_nonfinite()"))
+    return NonfiniteReply(answers=answers)
+
+
+def _planted(inputs: Nonfinite, kinds: dict[str, str], device: str) -> nn.Module:
+    width = inputs.width
+    model = nn.Sequential()
+    for name, layers in inputs.blocks.items():
+        parts = {layer: nn.Linear(width, width, bias=False) for layer in layers}
+        model.add_module(name, nn.Sequential(collections.OrderedDict(parts)))
+    model.to(device)
+    for name, parameter in model.named_parameters():
+        kind = kinds.get(name)
+        if kind == "none":
+            continue
+        gradient = torch.full_like(parameter, _LARGE if kind == "large" else 0.5)
+        if kind in _VALUES:
+            gradient[width // 2, width // 3] = _VALUES[kind]
+        if kind == "weight":
+            parameter.data[width // 2, width // 3] = math.inf
+        parameter.grad = gradient
+    return model
+
+
+def trace(student: Student, inputs: TraceNonfinite) -> TraceReply:
+    """`trace_nonfinite` of networks in mixed modes that have gradients already, and a hook of their own."""
+    module = student.module(NUMERICS)
+    traces = [_traced(student, module, inputs, case) for case in inputs.cases]
+    failures = [_failing_trace(student, module, inputs, training=training) for training in (True, False)]
+    return TraceReply(traces=traces, failures=failures)
+
+
+def _traced(student: Student, module: ModuleType, inputs: TraceNonfinite, case: TracedCase) -> Trace:
+    ran: list[list[bool]] = []
+    network = _network(inputs.blocks, inputs.width, case).to(student.device)
+    model = _used(network, inputs.blocks, training=case.training, ran=ran)
+    before, hooks = _state(model), _hooks(model)
+    options = {"dtype": dtype_of(case.dtype)} if case.dtype else {}
+    name = module.trace_nonfinite(model, inputs.inputs.to(student.device), **options)
+    return Trace(
+        name=plain(name, "trace_nonfinite()"),
+        hooks=_hooks(model) - hooks,
+        changed=_changed(before, model),
+        other_modes=any(mode != before.mode for mode in ran),
+    )
+
+
+def _failing_trace(student: Student, module: ModuleType, inputs: TraceNonfinite, *, training: bool) -> FailingTrace:
+    model = _network(inputs.blocks, inputs.width, TracedCase())
+    model.get_submodule(list(inputs.blocks)[-1]).add_module("failing", Failing())
+    _used(model.to(student.device), inputs.blocks, training=training, ran=[])
+    before, hooks = _state(model), _hooks(model)
+    raised = False
+    try:
+        module.trace_nonfinite(model, inputs.inputs.to(student.device))
+    except RuntimeError:
+        raised = True
+    return FailingTrace(raised=raised, hooks=_hooks(model) - hooks, changed=_changed(before, model))
+
+
+def _used(model: Network, blocks: Iterable[str], *, training: bool, ran: list[list[bool]]) -> Network:
+    """The model in mixed modes, with gradients, and a hook at its batch norm, which adds the modes of each pass."""
+    model.train(training)
+    model.get_submodule(next(iter(blocks))).train(not training)
+    model.averages.register_forward_hook(lambda *_: ran.append(modes(model)))
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 0.5)
+    return model
+
+
+class _State(NamedTuple):
+    """All of a model that a diagnosis must leave alone."""
+
+    mode: list[bool]
+    parameters: list[float]
+    gradients: list[object]
+    buffers: list[object]
+
+
+def _state(model: nn.Module) -> _State:
+    return _State(
+        mode=modes(model),
+        parameters=flat(model),
+        gradients=[None if parameter.grad is None else parameter.grad.tolist() for parameter in model.parameters()],
+        buffers=[buffer.tolist() for buffer in model.buffers()],
+    )
+
+
+def _changed(before: _State, model: nn.Module) -> list[str]:
+    """What of a model's state is no longer as it was."""
+    return [kind for kind, old, new in zip(_State._fields, before, _state(model), strict=True) if old != new]
+
+
+def _hooks(model: nn.Module) -> int:
+    return sum(
+        len(hooks)
+        for module in model.modules()
+        for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
+    )
+
+
+def classify(student: Student, inputs: Classify) -> ClassifyReply:
+    """`classify_gradients` of each case."""
+    answers = []
+    for case in inputs.cases:
+        gradients = {name: value.to(student.device, dtype_of(case.dtype)) for name, value in case.gradients.items()}
+        reference = {name: value.to(student.device) for name, value in case.reference.items()}
+        options = {} if case.share is None else {"vanished_share": case.share}
+        answer = student.module(NUMERICS).classify_gradients(gradients, reference, **options)
+        answers.append(plain(answer, "classify_gradients()"))
+    return ClassifyReply(answers)
+
+
+def loss_scale(student: Student, inputs: LossScales) -> LossScalesReply:
+    """`DynamicLossScale` with each case's settings, updated by its overflows; the scale before and after each."""
+    scales = []
+    for case in inputs.cases:
+        scale = made(student.module(STABILITY).DynamicLossScale, "DynamicLossScale()", **case.settings)
+        values: list[object] = [plain(scale.scale, "DynamicLossScale.scale")]
+        for overflow in case.overflows:
+            scale.update(bool(overflow))
+            values.append(plain(scale.scale, "DynamicLossScale.scale"))
+        scales.append(values)
+    return LossScalesReply(scales)
+
+
+def refused(student: Student, inputs: Refused) -> RefusedReply:
+    """Whether `DynamicLossScale` and `train_unstable` refuse these arguments."""
+    module = student.module(STABILITY)
+    model = module.UnstableModel(1.0).to(student.device)
+    loader = [(torch.ones(3, 1, 8, 8), torch.zeros(3, dtype=torch.int64))]
+    return RefusedReply(
+        scales=[is_refused(lambda: module.DynamicLossScale(**settings)) for settings in inputs.scales],  # noqa: B023
+        epochs=[is_refused(lambda: module.train_unstable(model, loader, epochs)) for epochs in inputs.epochs],  # noqa: B023
+    )
+
+
+def _scale_options(module: ModuleType, settings: ScaleSettings | None) -> dict[str, object]:
+    """The argument `loss_scale`, if there are settings for one."""
+    if settings is None:
+        return {}
+    return {"loss_scale": made(module.DynamicLossScale, "DynamicLossScale()", **settings)}
+
+
+def unstable(student: Student, inputs: Unstable) -> UnstableReply:
+    """`train_unstable` on digits."""
+    one_thread()
+    return UnstableReply([_trained_on_digits(student, inputs, case) for case in inputs.cases])
+
+
+def _trained_on_digits(student: Student, inputs: Unstable, case: GainCase) -> GainRun:
+    module = student.module(STABILITY)
+    images, labels = (values[inputs.order] for values in data.load("digits").tensors)
+    torch.manual_seed(case.seed)
+    model = module.UnstableModel(case.gain).to(student.device)
+    states: list[list[float]] = []
+    before = _loss(model, images)
+    handle = model.register_forward_pre_hook(lambda model, _: states.append(flat(model)))
+    options = _scale_options(module, case.scale)
+    # SGD: to Adam a gradient that was never unscaled looks like any other. At 0.2 outputs stay below 3; from 4 on,
+    # the smallest gain that is to be trained in float16 (2^-14) would make them infinite.
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    loader = batches(images, labels, inputs.sizes)
+    run = module.train_unstable(model, loader, case.epochs, optimizer=optimizer, **in_dtype(case.dtype), **options)
+    handle.remove()
+    states.append(flat(model))
+    return GainRun(
+        result=fields(run, StabilityRun, "train_unstable()"),  # type: ignore[arg-type]
+        finite=all(math.isfinite(value) for state in states for value in state),
+        moves=sum(earlier != later for earlier, later in itertools.pairwise(states)),
+        names=[name for name, _ in model.named_parameters()],
+        before=before,
+        after=_loss(model, images),
+    )
+
+
+def _loss(model: nn.Module, images: Tensor) -> float | None:
+    """Of these samples in float32, measured by ourselves; None if it is no number."""
+    images = images.to(next(model.parameters()).device)
+    with torch.no_grad():
+        loss = float(nn.functional.mse_loss(model(images), images))
+    return loss if math.isfinite(loss) else None
+
+
+def unstable_steps(student: Student, inputs: UnstableSteps) -> UnstableStepsReply:
+    """`train_unstable` of a model with these weights and a gain of 1, in evaluation mode at first."""
+    one_thread()
+    return UnstableStepsReply([_trained(student, inputs, case) for case in inputs.cases])
+
+
+def _trained(student: Student, inputs: UnstableSteps, case: StepsCase) -> StepsRun:
+    module = student.module(STABILITY)
+    model = module.UnstableModel(1.0)
+    for (_, parameter), name in zip(model.named_parameters(), WEIGHTS, strict=True):
+        parameter.data = inputs.weights[name].clone()
+    loader = batches(inputs.images.clone(), torch.zeros(len(inputs.images), dtype=torch.int64), inputs.sizes)
+    for position, where in (case.overflows or {}).items():
+        if where == "backward":
+            model.encoder[1].weight.data[:, 0] = 0
+            loader[int(position)][0][:, 0, 0, 0] = _BRIGHT_PIXEL
+        else:
+            loader[int(position)][0].fill_(OVERFLOWING_INPUT)
+    if not case.device_given:
+        model.to(student.device)
+    model.eval()
+    training: list[bool] = []
+    handle = model.register_forward_pre_hook(lambda model, _: training.append(all(modes(model))))
+    options: dict[str, object] = {
+        name: dtype_of(str(value)) if name == "dtype" else value for name, value in case.arguments.items()
+    }
+    if case.device_given:
+        options["device"] = student.device
+    if case.rate is not None:
+        options["optimizer"] = torch.optim.SGD(model.parameters(), lr=case.rate)
+    options |= _scale_options(module, case.scale)
+    run = module.train_unstable(model, loader, **options)
+    handle.remove()
+    return StepsRun(
+        result=fields(run, StabilityRun, "train_unstable()"),  # type: ignore[arg-type]
+        training=all(training),
+        device=torch.device(student.device).type,
+        places=sorted({parameter.device.type for parameter in model.parameters()}),
+        after=flat(model),
+    )
