@@ -11,16 +11,19 @@ import importlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grader
 from benchmarks.measure import interleaved, save, summary
 from gradebox.sandbox import Request, Sandbox
-from grader.lab1.probes import gpu_basics as lab1
+from gradebox.sandbox.probe_loader import Student
+from grader.lab1.analysis import probes as lab1
+from grader.lab1.analysis.cases import PeakShares, Reached
 
 ROOT = Path(__file__).parents[1]
-CASES = [{"size": 1001, "seconds": 1e-3, "peak_tflops": 8.0}]
+CASES: list[Reached] = [{"size": 1001, "seconds": 1e-3, "peak_tflops": 8.0}]
 PRODUCT = {"left": [[1.0, 2.0], [3.0, 4.0]], "right": [[0.5, -1.0], [2.0, 0.25]]}
 REQUESTS = 20
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -28,8 +31,9 @@ FRESH = """
 import sys
 sys.path.insert(0, {root!r})
 from benchmarks.sandbox_cost import InProcess
-from grader.lab1.probes import gpu_basics
-print(gpu_basics.peak_share(InProcess(), cases={cases!r}))
+from grader.lab1.analysis import probes
+from grader.lab1.analysis.cases import PeakShares
+print(probes.peak_shares(InProcess(), PeakShares(cases={cases!r}, refused=[])))
 """
 
 
@@ -80,21 +84,21 @@ def _used(judge: int) -> tuple[float, int]:
 
 
 def main() -> Path:
-    """Time the probe `lab1.peak_share` three ways and save the ratios."""
-    student = InProcess()
+    """Time the probe `lab1.analysis.peak_shares` three ways and save the ratios."""
+    student = cast(Student, InProcess())
     fresh = [sys.executable, "-c", FRESH.format(root=str(ROOT), cases=CASES)]
     with Sandbox(ROOT / "solutions", grader.course().environment) as sandbox:
-        request = Request("lab1.gpu_basics.peak_share", params={"cases": CASES})
-        on_gpu = Request("lab1.gpu_basics.peak_share", params={"cases": CASES}, device="vgpu:T4", values=False)
+        request = Request("lab1.analysis.peak_shares", params={"cases": CASES, "refused": []})
+        on_gpu = replace(request, device="vgpu:T4", values=False)
 
         def ask(which: Request) -> None:
             _ask(sandbox, which)
 
         ask(request)
-        lab1.peak_share(student, cases=CASES)
+        lab1.peak_shares(student, PeakShares(cases=CASES, refused=[]))
         seconds = interleaved(
             {
-                "in_process": lambda: lab1.peak_share(student, cases=CASES),
+                "in_process": lambda: lab1.peak_shares(student, PeakShares(cases=CASES, refused=[])),
                 "sandbox": lambda: ask(request),
                 "sandbox_with_virtual_gpu": lambda: ask(on_gpu),
                 "fresh_interpreter": lambda: subprocess.run(fresh, check=True, capture_output=True),
@@ -106,7 +110,7 @@ def main() -> Path:
     return save(
         "sandbox_cost",
         {
-            "what": "seconds per check of the probe lab1.peak_share, import of the submission included",
+            "what": "seconds per check of the probe lab1.analysis.peak_shares, import of the submission included",
             "isolation": isolation,
             "results": summary(seconds, reference="sandbox"),
             "a_request_with_one_product": costs,

@@ -151,11 +151,13 @@ class Tree:
                 and len(text) < _PROSE
                 and text not in read.criteria
             ):
-                for module in layout.probe_modules(text) if "." in text else ():
+                # Cases name probes; elsewhere a text of that form may be the id of a check.
+                is_probe = "." in text and (layout.CASES in parts or text not in self._checks)
+                for module in layout.probe_modules(text) if is_probe else ():
                     yield from self._module(f"{self._course}.{module}")
                 needed = text.rpartition(".")[0]
-                # A check that another one requires; a truth may name the one in which a mistake is charged.
-                if layout.CHECKS in parts and text in self._checks and needed in self._homes:
+                # A check that another one requires. What several criteria use may name the one that is charged.
+                if read.criteria and text in self._checks and needed in self._homes:
                     yield from self._homes[needed]
 
     def _module(self, name: str) -> Iterator[Path]:

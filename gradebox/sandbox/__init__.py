@@ -1,7 +1,7 @@
 """Runs probes beside a submission's code, apart from everything else. The judge imports neither torch nor that code.
 
     with Sandbox(Path("labs")) as sandbox:
-        reply = sandbox.run(Request("lab1.gpu_basics.matmul", params={"size": 129}, device="vgpu:T4"))
+        reply = sandbox.run(Request("lab1.shared.benchmark.matmul", params={"size": 129}, device="vgpu:T4"))
         if reply.kind == "ok":
             reply.value["seconds"], reply.tensors["product"]
 

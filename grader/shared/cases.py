@@ -69,7 +69,7 @@ def _put_in(
     return False
 
 
-def one_and_its_opposite(generator: InputGenerator, dimensions: Mapping[str, tuple[Any, Any]]) -> list[dict[str, Any]]:
+def one_and_its_opposite(generator: InputGenerator, dimensions: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Two rows that have each of two values once, for what is too dear to be asked more than twice; in any order."""
     (row,) = generator.cases(dimensions, 1)
     opposite = {name: values[row[name] == values[0]] for name, values in dimensions.items()}

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from labkit import plotting, program
 from labkit.device import open_device
 from labkit.progress import track
 from labkit.ranks import run_ranks
 from labkit.results import ShardedMemory, ShardingResult, save_json
+
+from labkit import plotting, program
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -46,8 +47,7 @@ def memory_per_rank(
     """
     # TODO(task 7.4): the paper's table 1 says that 7.5 billion parameters on 64 ranks take 120, 31.4, 16.6 and 1.9 GB.
     raise NotImplementedError(
-        "Task 7.4 is open: write memory_per_rank "
-        "in labs/sharding_exercise/analysis.py (about 9 lines)"
+        "Task 7.4 is open: write memory_per_rank in labs/sharding_exercise/analysis.py (about 9 lines)"
     )
 
 
@@ -65,8 +65,7 @@ def largest_model(memory_bytes: float, ranks: int, stage: int) -> int:
     """
     # TODO(task 7.4): what does one parameter take on a rank?
     raise NotImplementedError(
-        "Task 7.4 is open: write largest_model "
-        "in labs/sharding_exercise/analysis.py (about 4 lines)"
+        "Task 7.4 is open: write largest_model in labs/sharding_exercise/analysis.py (about 4 lines)"
     )
 
 
@@ -90,8 +89,7 @@ def sent_per_rank(parameters: int, ranks: int, stage: int, *, element_bytes: int
     """
     # TODO(task 7.4): how many times do all parameters, or all gradients, go around the ring?
     raise NotImplementedError(
-        "Task 7.4 is open: write sent_per_rank "
-        "in labs/sharding_exercise/analysis.py (about 3 lines)"
+        "Task 7.4 is open: write sent_per_rank in labs/sharding_exercise/analysis.py (about 3 lines)"
     )
 
 
@@ -116,8 +114,7 @@ def hidden_share(
     # 2. Make of each list intervals that do not overlap.
     # 3. Add up where the two meet.
     raise NotImplementedError(
-        "Task 7.4 is open: write hidden_share "
-        "in labs/sharding_exercise/analysis.py (about 17 lines)"
+        "Task 7.4 is open: write hidden_share in labs/sharding_exercise/analysis.py (about 17 lines)"
     )
 
 
@@ -156,12 +153,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--width", type=program.positive_int, default=1024, help="of the transformer, a multiple of 4")
     parser.add_argument("--layers", type=program.positive_int, default=4, help="of the transformer")
     options = parser.parse_args(argv)
-    from .measuring import measure_rank  # it needs all other tasks; what is above, and its checks, do not
+    from .measuring import Predictions, measure_rank  # needs all other tasks; what is above, and its checks, do not
 
     results: list[ShardingResult] = []
     # A virtual GPU keeps shapes, times and memory only: the numbers of such models would take a CPU minutes.
     with open_device(options.device, values=False, gpus=max(options.ranks)) as device:
-        measure = functools.partial(measure_rank, width=options.width, layers=options.layers)
+        predictions = Predictions(memory_per_rank, sent_per_rank, hidden_share)
+        measure = functools.partial(measure_rank, predictions=predictions, width=options.width, layers=options.layers)
         for size in track(options.ranks, "numbers of ranks"):
             results += run_ranks(measure, size, start_method="fork" if device.simulated else "spawn")[0]
         program.print_table(

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from labkit.device import Ran, record_of
+from labkit.results import ShardedMemory, ShardingResult
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 
 from labkit import models
-from labkit.device import Ran, record_of
-from labkit.results import ShardingResult
 
-from .analysis import hidden_share, memory_per_rank, sent_per_rank
 from .fsdp import shard
 from .zero import ShardedOptimizer
 
@@ -30,6 +29,15 @@ _ROUNDS = {"AllReduce": 2}
 """How many times the bytes of a collective go around a ring, where not once: each rank sends (ranks - 1) / ranks."""
 _STEPS, _WARMUP = 3, 2
 _TOKENS = 32
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The functions of `analysis.py`: what is measured is compared with them."""
+
+    memory_per_rank: Callable[..., ShardedMemory]
+    sent_per_rank: Callable[..., float]
+    hidden_share: Callable[[Sequence[tuple[float, float]], Sequence[tuple[float, float]]], float | None]
 
 
 @dataclass(frozen=True)
@@ -43,13 +51,16 @@ class _Measured:
     hidden: float | None
 
 
-def measure_rank(rank: int, world_size: int, init_method: str, *, width: int, layers: int) -> list[ShardingResult]:
+def measure_rank(
+    rank: int, world_size: int, init_method: str, *, predictions: Predictions, width: int, layers: int
+) -> list[ShardingResult]:
     """Be one rank of a measurement: train a small transformer in each of the three ways.
 
     Args:
         rank: this process's number.
         world_size: number of processes, each with a GPU of its own.
         init_method: where they meet.
+        predictions: what the results predict.
         width: of the transformer.
         layers: of the transformer.
 
@@ -62,32 +73,34 @@ def measure_rank(rank: int, world_size: int, init_method: str, *, width: int, la
     )
     results = []
     for method, stage in _STAGES.items():
-        measured, parameters = _measure(method, rank, width, layers)
+        measured, parameters = _measure(method, rank, width, layers, predictions)
         everybody: list[_Measured] = [measured] * world_size
         dist.all_gather_object(everybody, measured)
-        sent = [one.sent for one in everybody if one.sent is not None]
-        hidden = [one.hidden for one in everybody if one.hidden is not None]
-        held = memory_per_rank(parameters, world_size, stage, parameter_bytes=4, gradient_bytes=4, optimizer_bytes=8)
+        sent = [each.sent for each in everybody if each.sent is not None]
+        hidden = [each.hidden for each in everybody if each.hidden is not None]
+        held = predictions.memory_per_rank(
+            parameters, world_size, stage, parameter_bytes=4, gradient_bytes=4, optimizer_bytes=8
+        )
         results.append(
             ShardingResult(
                 method=method,
                 stage=stage,
                 ranks=world_size,
                 parameters=parameters,
-                held_bytes=max(one.held for one in everybody),
+                held_bytes=max(each.held for each in everybody),
                 predicted_held_bytes=held.total_bytes,
-                peak_bytes=max(one.peak for one in everybody),
+                peak_bytes=max(each.peak for each in everybody),
                 sent_bytes=statistics.mean(sent) if sent else None,
-                predicted_sent_bytes=sent_per_rank(parameters, world_size, stage, element_bytes=4),
+                predicted_sent_bytes=predictions.sent_per_rank(parameters, world_size, stage, element_bytes=4),
                 hidden_share=statistics.mean(hidden) if hidden else None,
-                step_seconds=max(one.seconds for one in everybody),
+                step_seconds=max(each.seconds for each in everybody),
             )
         )
     dist.destroy_process_group()
     return results
 
 
-def _measure(method: str, rank: int, width: int, layers: int) -> tuple[_Measured, int]:
+def _measure(method: str, rank: int, width: int, layers: int, predictions: Predictions) -> tuple[_Measured, int]:
     torch.manual_seed(0)
     model = models.TinyTransformer(width=width, layers=layers, longest=_TOKENS)
     parameters = models.count_parameters(model)
@@ -108,7 +121,7 @@ def _measure(method: str, rank: int, width: int, layers: int) -> tuple[_Measured
         seconds.append(time.perf_counter() - start)
         peak = torch.cuda.max_memory_allocated() - before
     record = record_of(rank)
-    sent, hidden = (None, None) if record is None else _told(record[marked:])
+    sent, hidden = (None, None) if record is None else _sent(record[marked:], predictions)
     _loss(trained, tokens).backward()
     return _Measured(_allocated() - before, peak, statistics.median(seconds[_WARMUP:]), sent, hidden), parameters
 
@@ -127,7 +140,7 @@ def _loss(model: Callable[[Tensor], Tensor], tokens: Tensor) -> Tensor:
     return functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def _told(kernels: Sequence[Ran]) -> tuple[float, float | None]:
+def _sent(kernels: Sequence[Ran], predictions: Predictions) -> tuple[float, float | None]:
     """Bytes that this rank sent, and the share of the messages' seconds in which it computed as well."""
     sent, messages, work = 0.0, [], []
     ranks = dist.get_world_size()
@@ -140,7 +153,7 @@ def _told(kernels: Sequence[Ran]) -> tuple[float, float | None]:
             messages.append((kernel.start, kernel.end))
         else:
             work.append((kernel.start, kernel.end))
-    return sent, hidden_share(messages, work) if ranks > 1 else None
+    return sent, predictions.hidden_share(messages, work) if ranks > 1 else None
 
 
 def _allocated() -> int:

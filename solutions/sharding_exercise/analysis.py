@@ -187,12 +187,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--width", type=program.positive_int, default=1024, help="of the transformer, a multiple of 4")
     parser.add_argument("--layers", type=program.positive_int, default=4, help="of the transformer")
     options = parser.parse_args(argv)
-    from .measuring import measure_rank  # it needs all other tasks; what is above, and its checks, do not
+    from .measuring import Predictions, measure_rank  # needs all other tasks; what is above, and its checks, do not
 
     results: list[ShardingResult] = []
     # A virtual GPU keeps shapes, times and memory only: the numbers of such models would take a CPU minutes.
     with open_device(options.device, values=False, gpus=max(options.ranks)) as device:
-        measure = functools.partial(measure_rank, width=options.width, layers=options.layers)
+        predictions = Predictions(memory_per_rank, sent_per_rank, hidden_share)
+        measure = functools.partial(measure_rank, predictions=predictions, width=options.width, layers=options.layers)
         for size in track(options.ranks, "numbers of ranks"):
             results += run_ranks(measure, size, start_method="fork" if device.simulated else "spawn")[0]
         program.print_table(

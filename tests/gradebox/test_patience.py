@@ -60,9 +60,9 @@ def test_after_two_imports_that_do_not_end_the_rest_of_that_lab_is_decided() -> 
     one = grading.check("lab1.benchmark.first")
     for number in range(2):
         with pytest.raises(CheckFailed, match="no answer in time"):
-            one.probe("lab1.gpu_basics.matmul", number=number)
+            one.probe("lab1.shared.benchmark.matmul", number=number)
     with pytest.raises(CheckFailed, match=r"importing the lab's modules did not end, 2 times, last at benchmark\.py:3"):
-        grading.check("lab1.memory.second").probe("lab1.gpu_basics.matmul", number=2)
+        grading.check("lab1.memory.second").probe("lab1.shared.benchmark.matmul", number=2)
     assert len(grading.sandbox.asked) == 2
     assert grading.check("lab2.amp.other").probe("lab2.amp.train").answer == 42
 
@@ -73,8 +73,8 @@ def test_a_function_that_hangs_decides_nothing_about_others() -> None:
     one = grading.check()
     for number in range(3):
         with pytest.raises(CheckFailed):
-            one.probe("lab1.gpu_basics.matmul", number=number)
-    assert one.probe("lab1.gpu_basics.matmul", number=3).answer == 42
+            one.probe("lab1.shared.benchmark.matmul", number=number)
+    assert one.probe("lab1.shared.benchmark.matmul", number=3).answer == 42
     assert len(grading.sandbox.asked) == 4
 
 
@@ -87,7 +87,7 @@ def test_a_question_that_two_checks_have_is_asked_once_though_they_ask_at_the_sa
     def ask(number: int) -> None:
         one = grading.check(f"lab1.benchmark.check{number}")
         meet.wait()
-        seen.append(one.probe("lab1.gpu_basics.matmul").answer)
+        seen.append(one.probe("lab1.shared.benchmark.matmul").answer)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -119,7 +119,7 @@ def test_an_import_that_hangs_is_told_from_a_function_that_does(tmp_path: Path) 
 
 def test_a_probe_gets_no_more_time_than_the_grading_has_left() -> None:
     grading = Asking(FINE, time_limit=20.0)
-    grading.check().probe("lab1.gpu_basics.matmul")
+    grading.check().probe("lab1.shared.benchmark.matmul")
     (request,) = grading.sandbox.asked
     assert request.limits is not None
     assert request.limits.wall_seconds <= 20.0
@@ -128,7 +128,7 @@ def test_a_probe_gets_no_more_time_than_the_grading_has_left() -> None:
 def test_what_is_cut_off_by_the_time_limit_is_a_persons_to_judge() -> None:
     one = Asking(HANGS, time_limit=20.0).check()
     with pytest.raises(NeedsReview, match="left out: the time limit of 20 s for the whole grading was reached"):
-        one.probe("lab1.gpu_basics.matmul")
+        one.probe("lab1.shared.benchmark.matmul")
 
 
 def test_after_the_time_limit_no_check_begins() -> None:
@@ -140,5 +140,5 @@ def test_after_the_time_limit_no_check_begins() -> None:
 
 def test_without_a_time_limit_a_probe_has_its_own() -> None:
     grading = Asking(FINE)
-    grading.check().probe("lab1.gpu_basics.matmul")
+    grading.check().probe("lab1.shared.benchmark.matmul")
     assert grading.sandbox.asked[0].limits is None

@@ -28,7 +28,7 @@ def notes(text: str, path: str = "lab1_gpu_basics/benchmark.py") -> tuple[Integr
         ("from sys import modules", "sys.modules"),
         ("import gc\ngc.get_objects()", "gc.get_objects"),
         ("import vgpu.device.cost as c", "import vgpu.device.cost"),
-        ("from grader.lab1.probes import gpu_basics", "import grader.lab1.probes"),
+        ("from grader.lab1.benchmark import probes", "import grader.lab1.benchmark"),
         ("import gradebox.sandbox.audit", "import gradebox.sandbox.audit"),
         ("from gradebook import store", "import gradebook"),
         ("import ctypes", "import ctypes"),

@@ -8,7 +8,10 @@ from types import ModuleType
 import pynvml
 import pytest
 
-from grader.lab1.probes import gpu_basics as lab1
+from grader.lab1.analysis import probes as lab1_analysis
+from grader.lab1.benchmark import probes as lab1_benchmark
+from grader.lab1.memory.probes import profiles as lab1_profiles
+from grader.lab1.shared.probes import benchmark as lab1_products
 from grader.lab3.scaling.probes import analysis as lab3_analysis
 from grader.lab3.scaling.probes import measuring as lab3_measuring
 from grader.lab5.probes import (
@@ -41,8 +44,13 @@ def test_the_makers_of_lab_1_lead_to_no_probe() -> None:
         assert ours == {"grader.shared.probes.handed_out"}
 
 
-def test_what_lab_1_defines_for_submissions_lies_beside_no_truth() -> None:
-    assert [name for name in vars(lab1) if "truth" in name] == []
+@pytest.mark.parametrize(
+    "module", [lab1_analysis, lab1_benchmark, lab1_products, lab1_profiles], ids=lambda m: m.__name__
+)
+def test_what_lab_1_defines_for_submissions_lies_beside_no_reference(module: ModuleType) -> None:
+    ours = [each for each in vars(module).values() if getattr(each, "__module__", "").startswith("grader.")]
+    assert ours
+    assert [each for each in ours if "reference" in each.__module__ or "launches" in each.__module__] == []
 
 
 @pytest.mark.parametrize(

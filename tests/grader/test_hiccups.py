@@ -8,27 +8,28 @@ import statistics
 import pytest
 
 from gradebox.run.input_generator import InputGenerator
-from grader.lab1.checks.measurements import _DISTURBED, _hiccups
+from grader.lab1.measurements.cases import DISTURBED, hiccups
+from grader.lab1.shared.cases.products import Hiccup
 
 
-def _times(call: list[dict[str, float]]) -> list[float]:
-    times = [1.0] * _DISTURBED
+def _times(call: list[Hiccup]) -> list[float]:
+    times = [1.0] * DISTURBED
     for run in call:
-        for index in range(int(run["first"]), int(run["first"] + run["count"])):
+        for index in range(run["first"], run["first"] + run["count"]):
             times[index] *= run["factor"]
     return times
 
 
 def _evenly(count: int) -> list[int]:
-    return [_DISTURBED * (block + 1) // count - _DISTURBED * block // count for block in range(count)]
+    return [DISTURBED * (block + 1) // count - DISTURBED * block // count for block in range(count)]
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_median_of_five_or_more_measurements_is_right(seed: int) -> None:
-    for call in _hiccups(InputGenerator(seed, "hiccups")):
+    for call in hiccups(InputGenerator(seed, "hiccups")):
         times = _times(call)
-        for count in range(5, _DISTURBED + 1):
-            length, longer = divmod(_DISTURBED, count)
+        for count in range(5, DISTURBED + 1):
+            length, longer = divmod(DISTURBED, count)
             for lengths in ([length + 1] * longer + [length] * (count - longer), _evenly(count)):
                 edges = [0, *itertools.accumulate(lengths)]
                 blocks = [statistics.mean(times[start:stop]) for start, stop in itertools.pairwise(edges)]
@@ -37,6 +38,6 @@ def test_the_median_of_five_or_more_measurements_is_right(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_one_product_the_mean_and_the_extremes_are_wrong(seed: int) -> None:
-    calls = [_times(call) for call in _hiccups(InputGenerator(seed, "hiccups"))]
+    calls = [_times(call) for call in hiccups(InputGenerator(seed, "hiccups"))]
     assert all(max(times) > 100 and min(times) < 0.1 and statistics.mean(times) > 30 for times in calls)
-    assert all(any(times[index] != 1.0 for times in calls) for index in range(_DISTURBED))
+    assert all(any(times[index] != 1.0 for times in calls) for index in range(DISTURBED))

@@ -11,7 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from gradebox.run.input_generator import InputGenerator
-from grader.lab1.truth import mistakes, timing
+from grader.lab1.shared import reference
+from grader.lab1.shared.cases.products import Call, Observation, ProductCount, Result
+from grader.lab1.shared.checks import mistakes
 from grader.lab2.scaling.cases.trainings import Regression, Run, RunReport, crossed, regression
 from grader.lab2.scaling.checks import mistakes as amp
 from grader.lab2.scaling.reference import first_norm, follow
@@ -121,17 +123,22 @@ def test_each_mistake_of_a_mask_is_recognised(cause: masks.Cause) -> None:
     assert masks.of_outputs(wrong, 1e-9) is None
 
 
-CALL = {"size": 4001, "iterations": 10}
-PRODUCTS = [{"device": "cuda", "dtype": "float32", "flops": 2 * 4001**3, "count": 10}]
+CALL: Call = {"size": 4001, "iterations": 10}
+PRODUCTS: list[ProductCount] = [{"device": "cuda", "dtype": "float32", "flops": 2 * 4001**3, "count": 10}]
 
 
-def judged(factor: float, **changed: Any) -> str:
-    """By which mistake seconds are explained that are this many times the right ones; empty where by none."""
+def measurement(seconds: float = 0.0, products: list[ProductCount] = PRODUCTS) -> reference.Measurement:
+    result: Result = {
+        "device": "cuda", "dtype": "float32", "size": 4001, "iterations": 10, "seconds": seconds, "tflops": 1.0,
+    }  # fmt: skip
+    return reference.Measurement(call=CALL, observed=Observation(result=result, products=products), pace=1.5)
+
+
+def judged(factor: float, products: list[ProductCount] = PRODUCTS) -> str:
+    """By which mistake seconds are explained that are this many times the right ones; empty if by none."""
     device = "vgpu:T4"
-    observed: dict[str, Any] = {"pace": 1.5, "products": PRODUCTS, "result": {}}
-    honest = timing.expected(device, CALL, observed)
-    observed["result"]["seconds"] = factor * (honest.low + honest.high) / 2
-    cause = mistakes.mistake_of(device, CALL, observed | changed)
+    honest = reference.expected(device, measurement())
+    cause = mistakes.mistake_of(device, measurement(factor * (honest.low + honest.high) / 2, products))
     return "" if cause is None else cause.name
 
 
@@ -145,8 +152,8 @@ def test_wrong_seconds_tell_which_mistake_they_are() -> None:
 
 
 def test_who_does_not_wait_reads_what_launches_take_and_made_up_numbers_are_no_mistake_that_is_known() -> None:
-    device, observed = "vgpu:T4", {"pace": 1.5, "products": PRODUCTS, "result": {}}
-    least = timing.least_read(device, CALL, observed) / timing.expected(device, CALL, observed).high
+    device, measured = "vgpu:T4", measurement()
+    least = reference.least_read(device, measured) / reference.expected(device, measured).high
     assert judged(1.5 * least) == "not_waited"
     assert judged(0.01 * least) == ""  # faster than anything can be launched
     assert judged(0.7) == ""  # neither right nor a launch

@@ -22,7 +22,12 @@ from gradebox.run.submission import Seen, Submission
 from gradebox.sandbox.devices import Device
 from gradebox.sandbox.measuring import measured_by
 from gradebox.sandbox.probe_types import ProbeInputs
-from grader.lab1.truth import mistakes, operations, timing
+from grader.lab1.analysis.cases import ProfileOnGpu, ProfileReply
+from grader.lab1.analysis.checks import operations
+from grader.lab1.shared.cases import drawn as sizes
+from grader.lab1.shared.cases.products import Observation, Result
+from grader.lab1.shared.checks import mistakes
+from grader.lab1.shared.reference import Measurement, expected
 from grader.lab2.comparison.cases import measuring
 from grader.lab2.comparison.checks import comparison
 from grader.lab4.checks import attention, checkpointing
@@ -79,72 +84,81 @@ def real(**probes: dict[str, Any]) -> Submission:
     return cast(Submission, Real(**probes))
 
 
-def call(size: int, told: float, iterations: int = 7, **more: Any) -> tuple[timing.Call, dict[str, Any]]:
-    products = [{"device": "cuda", "dtype": "float32", "flops": 2 * size**3, "count": iterations}]
-    observed = {"result": {"seconds": told}, "products": products, "truth": list(SEEN[size]), "pace": None, **more}
-    return {"size": size, "iterations": iterations}, observed
+def measurement(
+    size: int, seconds: float, iterations: int = 7, *, host_seconds: float = 0.0, tf32: bool = False
+) -> Measurement:
+    result: Result = {
+        "device": "cuda", "dtype": "float32", "size": size, "iterations": iterations, "seconds": seconds, "tflops": 1.0,
+    }  # fmt: skip
+    observed = Observation(
+        result=result,
+        products=[{"device": "cuda", "dtype": "float32", "flops": 2 * size**3, "count": iterations}],
+        truth=list(SEEN[size]),
+        host_seconds=host_seconds,
+        tf32=tf32,
+    )
+    return Measurement(call={"size": size, "iterations": iterations}, observed=observed, pace=None)
 
 
 @pytest.mark.parametrize("size", SEEN)
 def test_either_method_is_right(size: int) -> None:
     alone, waited = SEEN[size]
-    for told in (alone, 0.95 * alone, waited, 1.08 * waited, waited + 15e-6):
-        asked, seen = call(size, told)
-        interval = timing.expected("cuda", asked, seen)
-        assert interval.low <= told <= interval.high
-        assert mistakes.mistake_of("cuda", asked, seen) is None
+    for seconds in (alone, 0.95 * alone, waited, 1.08 * waited, waited + 15e-6):
+        measured = measurement(size, seconds)
+        assert seconds in expected("cuda", measured)
+        assert mistakes.mistake_of("cuda", measured) is None
 
 
 @pytest.mark.parametrize("size", [3547, 4405])
 def test_mistakes_are_seen_in_long_products(size: int) -> None:
     waited = SEEN[size][1]
-    for told, cause in (
+    for seconds, cause in (
         (7 * waited, mistakes.TOTAL),
         (1e3 * waited, mistakes.MILLISECONDS),
         (waited / 7, mistakes.DIVIDED_TWICE),
         (12e-6, mistakes.NOT_WAITED),
         (1.5 * waited, mistakes.MORE),
     ):
-        asked, seen = call(size, told)
-        assert mistakes.mistake_of("cuda", asked, seen) is cause
+        assert mistakes.mistake_of("cuda", measurement(size, seconds)) is cause
 
 
 def test_a_slow_host_may_add_more() -> None:
-    asked, seen = call(643, SEEN[643][1] + 90e-6, host_seconds=200e-6)
-    assert mistakes.mistake_of("cuda", asked, seen) is None
-    asked, seen = call(643, SEEN[643][1] + 90e-6, 50, host_seconds=45e-6)
-    assert mistakes.mistake_of("cuda", asked, seen) is mistakes.MORE
+    measured = measurement(643, SEEN[643][1] + 90e-6, host_seconds=200e-6)
+    assert mistakes.mistake_of("cuda", measured) is None
+    measured = measurement(643, SEEN[643][1] + 90e-6, 50, host_seconds=45e-6)
+    assert mistakes.mistake_of("cuda", measured) is mistakes.MORE
 
 
 def test_tf32_is_named() -> None:
-    asked, seen = call(4405, SEEN[4405][0] / 4, tf32=True)
-    assert mistakes.mistake_of("cuda", asked, seen) is mistakes.TF32
+    measured = measurement(4405, SEEN[4405][0] / 4, tf32=True)
+    assert mistakes.mistake_of("cuda", measured) is mistakes.TF32
 
 
 @pytest.mark.parametrize("name", CARDS)
 def test_no_product_takes_long(name: str) -> None:
     found = CARDS[name]
     for dtype in found.flops:
-        sizes = [
-            timing.long_size("cuda", FRESH, dtype, card=found),
-            *timing.short_sizes("cuda", FRESH, 3, dtype, card=found),
-            timing.aligned_size(FRESH, dtype, found),
+        drawn = [
+            sizes.long_size("cuda", FRESH, dtype, card=found),
+            *sizes.short_sizes("cuda", FRESH, 3, dtype, card=found),
+            sizes.aligned_size(FRESH, dtype, found),
         ]
-        for size in sizes:
+        for size in drawn:
             assert 2 * size**3 / found.flops[dtype] < 1.05 * 6e-3 or size == 384
-    for size in timing.long_sizes("cuda", FRESH, 9, card=found):
+    for size in sizes.long_sizes("cuda", FRESH, 9, card=found):
         assert 2 * size**3 / found.flops["float32"] < 1.05 * 6e-3
 
 
 def test_a_fast_card_gets_large_products() -> None:
     for dtype in ("float32", "float16"):
-        assert 3500 <= timing.long_size("cuda", FRESH, dtype, card=CARDS["H100"]) <= 4501
+        assert 3500 <= sizes.long_size("cuda", FRESH, dtype, card=CARDS["H100"]) <= 4501
 
 
 def test_a_machine_whose_profiler_sees_no_kernels_is_for_people() -> None:
-    seen = Seen({"operations": [], "steps_run": 0, "recorded": False}, {})
+    inputs = ProfileOnGpu(size=9, repeats={}, beside={}, steps=1, warmup=0, indexed=False)
+    profile = ProfileReply(operations=[], steps_run=0, truth=None, recorded=False)
     with pytest.raises(NeedsReview, match="records no kernels"):
-        operations.require_profiled(seen, "aten::mm", {}, 1, 0, indexed=False, timed=False)
+        operations.require_profiled(profile, inputs, "aten::mm", timed=False)
 
 
 def test_speeds_are_rounded_so_that_two_gradings_ask_the_same() -> None:
@@ -263,7 +277,7 @@ UNDISTURBED = {
 
 def _on_the_device() -> set[str]:
     """The probes that may be asked on the grading's device and name a clock, in their own body or in a helper's."""
-    elsewhere = {"operations.on_cpu", "slow_cpu", "scaling", "launch", "largest", "installed", "fits", "tuning",
+    elsewhere = {"profile_on_cpu", "slow_cpu", "scaling", "launch", "largest", "installed", "fits", "tuning",
                  "profiling", "watched", "background", "moments"}  # fmt: skip
     folder = Path(grader.__file__).parent
     found = set()

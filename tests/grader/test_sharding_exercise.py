@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grader.sharding.truth.mlp import Array, Layers, both_passes
+from grader.sharding.analysis import reference
+from grader.sharding.tensor_parallel.reference import Array, Layers, both_passes
 from grader.shared.readings import read
 from labkit.results import ShardedMemory
 from solutions.sharding_exercise.analysis import largest_model, memory_per_rank
@@ -62,6 +63,12 @@ def test_gradients_of_the_truth_are_those_of_differences(activation: str) -> Non
     np.testing.assert_allclose(
         exact.input_gradient, differences(inputs, lambda new: loss(parts, new)), rtol=1e-5, atol=1e-7
     )
+
+
+def test_the_hidden_share_counts_each_moment_once() -> None:
+    assert reference.hidden_share([[0, 4], [2, 6]], [[1, 3], [2, 3], [5, 9]]) == pytest.approx(0.5)
+    assert reference.hidden_share([[1, 2]], []) == 0.0
+    assert reference.hidden_share([[1, 1]], [[0, 3]]) is None
 
 
 def test_a_record_says_what_ranks_told_each_other_and_when_products_ran() -> None:

@@ -14,9 +14,12 @@ from gradebox.run.assertions import CheckFailed
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Seen, Submission
 from gradebox.sandbox.devices import Device
-from grader.lab1.checks import analysis as analysis
-from grader.lab1.checks import benchmark as benchmark
-from grader.lab1.checks import memory as memory
+from gradebox.sandbox.probe_types import ProbeInputs
+from grader.lab1.analysis.cases import Operation, ProfileOnGpu, ProfileReply
+from grader.lab1.analysis.checks import analysis
+from grader.lab1.benchmark.cases import ComparisonRow
+from grader.lab1.benchmark.checks import comparisons
+from grader.lab1.memory.checks import memory
 from grader.lab3.accumulation.cases import PassReply, whole_windows
 from grader.lab3.accumulation.checks import require_right
 from grader.lab3.accumulation.reference import follow
@@ -35,8 +38,8 @@ class Told:
     def __init__(self, **values: Any) -> None:
         self._seen = Seen(values, {})
 
-    def probe(self, name: str, **inputs: Any) -> Seen:
-        return self._seen
+    def probe(self, probe: ProbeInputs[Any] | str, **options: Any) -> Any:
+        return self._seen if isinstance(probe, str) else self._seen.read_as(probe.reply_type(), probe.probe)
 
 
 def told(**values: Any) -> Submission:
@@ -51,7 +54,7 @@ def result(device: str, seconds: object) -> Any:
 def test_seconds_that_one_cannot_divide_by(seconds: object) -> None:
     row = {"size": 9, "cpu": vars(result("cpu", 1.0)), "gpu": vars(result("cuda", seconds)), "speedup": 1.0}
     with pytest.raises(CheckFailed, match=r"\.gpu\.seconds must be"):
-        benchmark._require_compared(row, 5)
+        comparisons.require_compared(cast(ComparisonRow, row), 5)
 
 
 @pytest.mark.parametrize("size", ["x", None, [1]])
@@ -59,22 +62,25 @@ def test_texts_for_bytes(size: object) -> None:
     stages = [{"stage": name, "allocated_bytes": size} for name in STAGES]
     profiles = [{"dtype": dtype, "stages": stages} for dtype in ("float32", "float16")]
     with pytest.raises(CheckFailed, match="allocated_bytes of 'baseline' must be"):
-        memory.TestMemory().test_precisions_compared(told(profiles=[profiles, profiles]), FRESH)
+        memory.TestMemory().test_precisions_compared(told(profiles=[profiles, profiles], endings=[], indexed=""), FRESH)
 
 
 def test_a_profile_without_its_stages() -> None:
     profiles = [{"dtype": dtype, "stages": []} for dtype in ("float32", "float16")]
     with pytest.raises(CheckFailed, match="there is no stage baseline"):
-        memory.TestMemory().test_precisions_compared(told(profiles=[profiles, profiles]), FRESH)
+        memory.TestMemory().test_precisions_compared(told(profiles=[profiles, profiles], endings=[], indexed=""), FRESH)
 
 
 def test_a_step_that_was_never_run() -> None:
     class NeverRun(Told):
-        def probe(self, name: str, **inputs: Any) -> Seen:
-            slowest = max(inputs["repeats"], key=lambda each: {"mm": 9, "exp": inputs["repeats"]["exp"]}[each])
-            calls = inputs["repeats"][slowest] * inputs["steps"]
-            row = {"name": f"aten::{slowest}", "calls": calls, "cpu_seconds": 1.0, "device_seconds": 1.0}
-            return Seen({"operations": [row], "steps_run": 0, "recorded": True, "device_seconds": {}}, {})
+        def probe(self, probe: ProbeInputs[Any] | str, **options: Any) -> ProfileReply:
+            assert isinstance(probe, ProfileOnGpu)
+            slowest = max(probe.repeats, key={"mm": 9, "exp": probe.repeats["exp"]}.__getitem__)
+            calls = probe.repeats[slowest] * probe.steps
+            row: Operation = {
+                "name": f"aten::{slowest}", "calls": calls, "cpu_seconds": 1.0, "device_seconds": 1.0,
+            }  # fmt: skip
+            return ProfileReply(operations=[row], steps_run=0, recorded=True, truth=None)
 
     with pytest.raises(CheckFailed, match="the step ran 0 times"):
         analysis.TestAnalysis().test_slowest_operation_found(cast(Submission, NeverRun()), FRESH)

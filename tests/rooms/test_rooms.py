@@ -91,9 +91,9 @@ _BREACHES = (
         "The course: labs",
     ),
     (
-        "grader/lab1/checks/memory.py",
+        "grader/lab1/memory/checks/memory.py",
         "import torch",
-        "grader.lab1.checks.memory -> torch",
+        "grader.lab1.memory.checks.memory -> torch",
         "Checks judge what a probe saw",
     ),
     (

@@ -12,6 +12,7 @@ import pytest
 
 import grader
 from gradebook import versions
+from gradebox.common import layout
 from gradebox.common.configuration import ROOT
 from gradebox.course import course as courses
 
@@ -39,6 +40,9 @@ def changed_by(checkout: Path, before: dict[str, str]) -> set[str]:
     return {name for name in after if after[name] != before[name]}
 
 
+MEMORY = Path("grader", "lab1", "memory", "checks", "memory.py")
+
+
 def add(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as changed:
@@ -48,12 +52,14 @@ def add(file: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("file", "criteria"),
     [
-        ("grader/lab1/checks/memory.py", {"lab1.memory"}),
+        ("grader/lab1/memory/checks/memory.py", {"lab1.memory"}),
         # whose checks `lab1.measurements` builds on
-        ("grader/lab1/checks/benchmark.py", {"lab1.benchmark", "lab1.measurements"}),
-        ("grader/lab1/checks/report.py", {"lab1.analysis"}),
-        ("grader/lab1/truth/timing.py", {"lab1.benchmark", "lab1.measurements"}),
         ("grader/lab3/shared/probes/launch.py", {"lab3.setup", "lab3.scaling"}),
+        ("grader/lab1/benchmark/checks/benchmark.py", {"lab1.benchmark", "lab1.measurements"}),
+        ("grader/lab1/analysis/checks/report.py", {"lab1.analysis"}),
+        ("grader/lab1/shared/reference.py", {"lab1.benchmark", "lab1.measurements"}),
+        ("grader/lab1/shared/probes/benchmark.py", {"lab1.analysis", "lab1.benchmark", "lab1.measurements"}),
+        ("grader/lab1/measurements/probes.py", {"lab1.measurements"}),
         ("grader/lab5/probes/fake_nvml.py", {"lab5.monitoring"}),
         ("grader/shared/probes/support.py", EVERYTHING),
         ("grader/shared/devices.py", EVERYTHING),
@@ -75,10 +81,10 @@ def add(file: Path, text: str) -> None:
         ("gradebox/report/presenter.py", set()),
         ("gradebox/course/titles.py", set()),
         (
-            "grader/lab1/checks/__init__.py",
+            "grader/lab1/__init__.py",
             LAB1,
         ),
-        ("grader/lab1/hints.toml", set()),
+        ("grader/lab1/memory/criterion.toml", set()),
         ("gradebox/report/next_step/text.py", set()),
         ("grader/doctor/look.py", set()),
         ("grader/notebooks/export.py", set()),
@@ -86,7 +92,7 @@ def add(file: Path, text: str) -> None:
         ("gradebook/similarity/similarity.html.jinja", set()),
         ("grader/container/lab.toml", set()),
         ("grader/kernels/add/criterion.toml", set()),
-        ("grader/sharding/rubric.toml", set()),
+        ("grader/sharding/lab.toml", set()),
         ("grader/release/leaks.py", set()),
         ("gradebox/report/html.py", set()),
         ("gradebook/exports/canvas.py", set()),
@@ -139,7 +145,7 @@ def test_the_smallest_real_change_concerns_everything(
         "from grader.lab1.extra import numbers",
         "from grader.lab1.extra.numbers import ANSWER",
         "import grader.lab1.extra.numbers",
-        "from ..extra import numbers",
+        "from ...extra import numbers",
         "def late():\n    from grader.lab1.extra import numbers",
         'import importlib\nimportlib.import_module("grader.lab1.extra.numbers")',
     ],
@@ -152,7 +158,7 @@ def test_what_a_check_imports_in_whatever_way_counts(checkout: Path, how: str) -
     )
     add(checkout / "grader" / "lab1" / "extra" / "deeper.py", "ANSWER = 42\n")
     add(checkout / "grader" / "lab1" / "extra" / "table.json", "[42]\n")
-    add(checkout / "grader" / "lab1" / "checks" / "memory.py", f"\n{how}\n")
+    add(checkout / MEMORY, f"\n{how}\n")
     before = versions.digests(COURSE, checkout)
     for file in ("deeper.py", "table.json"):
         add(checkout / "grader" / "lab1" / "extra" / file, " \nANSWER = 43\n")
@@ -161,32 +167,32 @@ def test_what_a_check_imports_in_whatever_way_counts(checkout: Path, how: str) -
 
 
 def test_code_that_reads_docstrings_depends_on_them(checkout: Path) -> None:
-    add(checkout / "grader" / "lab1" / "checks" / "memory.py", '\nprint(truth.__doc__)  # "one"\n')
+    add(checkout / MEMORY, '\nprint(truth.__doc__)  # "one"\n')
     before = versions.digests(COURSE, checkout)
-    add(checkout / "grader" / "lab1" / "checks" / "memory.py", "# two\n")
+    add(checkout / MEMORY, "# two\n")
     assert changed_by(checkout, before) == {"lab1.memory"}
 
 
 def test_a_text_that_is_no_docstring_counts(checkout: Path) -> None:
-    add(checkout / "grader" / "lab1" / "checks" / "memory.py", '\nTEXT = """a\n\n# b\n"""\n')
+    add(checkout / MEMORY, '\nTEXT = """a\n\n# b\n"""\n')
     before = versions.digests(COURSE, checkout)
-    file = checkout / "grader" / "lab1" / "checks" / "memory.py"
+    file = checkout / MEMORY
     file.write_text(file.read_text().replace("a\n\n# b", "a\n# b"))
     assert changed_by(checkout, before) == {"lab1.memory"}
 
 
 def test_points_concern_nothing_and_a_new_check_its_criterion(checkout: Path, before: dict[str, str]) -> None:
-    file = checkout / "grader" / "lab1" / "rubric.toml"
+    criterion = Path("grader", "lab1", "benchmark", "criterion.toml")
+    file = checkout / criterion
     text = file.read_text()
-    old = "seconds_per_product = 0.5\nall_sizes_compared = 0.5\n"
-    assert old in text
-    file.write_text(text.replace(old, "seconds_per_product = 0.25\nall_sizes_compared = 0.75\n"))
+    first, second = ("[checks.seconds_per_product]\npoints = ", "[checks.all_sizes_compared]\npoints = ")
+    assert f"{first}0.5\n" in text
+    assert f"{second}0.5\n" in text
+    file.write_text(text.replace(f"{first}0.5\n", f"{first}0.25\n").replace(f"{second}0.5\n", f"{second}0.75\n"))
     assert versions.digests(courses.load(checkout / "grader"), checkout) == before
     other = checkout.with_name("other")
     shutil.copytree(checkout, other)
-    (other / "grader" / "lab1" / "rubric.toml").write_text(
-        text.replace(old, "seconds_per_product = 0.5\nnew_check = 0.5\n")
-    )
+    (other / criterion).write_text(text.replace("[checks.all_sizes_compared]", "[checks.new_check]"))
     after = versions.digests(courses.load(other / "grader"), other)
     assert {name for name in after if after[name] != before[name]} == {"lab1.benchmark"}
 
@@ -235,7 +241,8 @@ def test_no_module_that_is_really_imported_is_forgotten() -> None:
         for lab in COURSE.labs
         for criterion in (one.id for one in lab.criteria)
     }
-    probes = [path for path in (ROOT / "grader").glob("*/probes/*.py") if path.name != "__init__.py"]
+    files = (file for lab in layout.labs(ROOT / "grader") for file in layout.files(lab, layout.PROBES))
+    probes = [path for path in files if path.name != "__init__.py"]
     command = [sys.executable, "-c", IMPORTED, *map(module_of, [*checks.values(), *probes])]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     imported = {name: {Path(file) for file in files} for name, files in json.loads(done.stdout).items()}

@@ -1,0 +1,153 @@
+"""Judges profiles of known operations, on the GPU and on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from gradebox.run.assertions import NeedsReview, number, require, require_between, require_close, require_equal, seconds
+from grader.lab1.analysis.cases import CpuProfileReply, Operation, ProfileOnGpu, ProfileReply
+from grader.lab1.analysis.cases.profiles import PREFIX
+
+_SELF = "self times: without the operations called in turn, and without listing kernels a second time"
+_CLOCK_SHARE = 1.05
+"""Self times of all operations together may not be longer than the steps took."""
+_LEAST_SHARE = 0.02
+_SAME = 0.02
+_INNER_SHARE = 0.5
+
+Rows = Mapping[str, Operation]
+"""The operations by name."""
+
+
+def _rows(profile: ProfileReply | CpuProfileReply, required: Sequence[str], steps: int, warmup: int, what: str) -> Rows:
+    """The operations by name; fails unless they are operations, each once, the required ones among them."""
+    require(bool(profile.operations), f"{what} returned nothing")
+    names = [str(row["name"]) for row in profile.operations]
+    others = [name for name in names if not name.startswith(PREFIX)]
+    require(not others, f"{what}: {', '.join(others[:2])} is no operation", "their names begin with aten::")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    require(
+        not twice, f"{what}: {twice[:1]} stands there twice", "one OperationTime per operation, whatever its shapes"
+    )
+    require(
+        profile.steps_run == warmup + steps,
+        f"{what}: the step ran {profile.steps_run} times, expected {steps} after {warmup} to warm up",
+        "warmup + steps calls, of which the last ones are recorded",
+    )
+    missing = [name for name in required if name not in names]
+    require(
+        not missing,
+        f"{what}: {', '.join(missing)} ran, and is missing",
+        "every operation that ran is there, also one that launches nothing",
+    )
+    return dict(zip(names, profile.operations, strict=True))
+
+
+def _require_calls(rows: Rows, expected: Mapping[str, int], steps: int) -> None:
+    for name, calls in expected.items():
+        require_equal(
+            rows[name]["calls"],
+            steps * calls,
+            what=f"calls of {name} in {steps} profiled steps",
+            hint="warm-up steps run before the profiler starts; every profiled step is counted",
+        )
+
+
+def _require_sorted(
+    profile: ProfileReply | CpuProfileReply, field: Literal["cpu_seconds", "device_seconds"]
+) -> list[float]:
+    took = [number(row[field], field) for row in profile.operations]
+    shown = ", ".join(f"{row['name']} {seconds(spent)}" for row, spent in zip(profile.operations, took, strict=True))
+    require(
+        took == sorted(took, reverse=True),
+        f"the operations are not sorted by {field}, the slowest first: {shown[:200]}",
+        "the time on the device alone decides on a GPU, and the host's on a CPU",
+    )
+    return took
+
+
+def require_profiled(profile: ProfileReply, inputs: ProfileOnGpu, slowest: str, *, timed: bool) -> None:
+    """Judge a profile on the GPU; `timed` if the seconds of each kernel are known.
+
+    Raises:
+        NeedsReview: the machine's profiler records no kernels.
+    """
+    if not profile.recorded:
+        raise NeedsReview(
+            "PyTorch's profiler records no kernels on this machine, whoever asks",
+            "NVIDIA's CUPTI does: is its library there, and may this user trace the GPU?",
+        )
+    repeats, steps = {**inputs.repeats, **inputs.beside}, inputs.steps
+    calls = {f"{PREFIX}{name}": count for name, count in repeats.items()}
+    what = f"profile_operations(device={'cuda:0' if inputs.indexed else 'cuda'!r})"
+    rows = _rows(profile, [*calls, "aten::view"], steps, inputs.warmup, what)
+    if inputs.indexed:
+        require(
+            any(row["device_seconds"] != 0 for row in profile.operations),
+            f"{what}: device_seconds of all operations are 0.0",
+            "a GPU may be named with its index; torch.device(device).type tells a CPU from a GPU",
+        )
+    first = profile.operations[0]
+    require(
+        first["name"] == slowest,
+        f"{what}: the slowest operation of a step with {repeats}: saw {first['name']!r}, expected {slowest!r}",
+        "operations, not kernels, have names that begin with aten::; the longest self time on the device first",
+    )
+    _require_calls(rows, {**calls, "aten::view": 1}, steps)
+    took = _require_sorted(profile, "device_seconds")
+    if not timed or profile.truth is None:
+        return
+    recorded = profile.truth["seconds"]
+    for name in calls:
+        require(name in recorded, f"{what}: {name} did not run", "call step() in the profiled steps")
+        host, device = recorded[name]
+        own = {"cpu_seconds": rows[name]["cpu_seconds"], "device_seconds": rows[name]["device_seconds"]}
+        for field, expected in (("cpu_seconds", host), ("device_seconds", device)):
+            actual = number(own[field], field)
+            hint = "the profiler's times are in microseconds"
+            if field == "device_seconds" and 0.9 <= actual * steps / max(expected, 1e-12) <= 1.1:
+                hint = "summed over all recorded calls, not their mean"
+            require_close(
+                actual, expected, relative=_SAME, what=f"{field} of {name} in {steps} steps", show=seconds, hint=hint
+            )
+    everything = sum(device for _, device in recorded.values())
+    require_between(
+        sum(took),
+        0,
+        (1 + _SAME) * everything,
+        what=f"device seconds of all operations together in {steps} steps",
+        show=seconds,
+        hint=_SELF,
+    )
+    require(
+        bool(profile.truth["idle_at_start"]),
+        f"{what}: work from before was not finished when the recording started",
+        "wait for the device after the warm-up: what is recorded shares the GPU with what was queued before",
+    )
+
+
+def require_profiled_on_cpu(profile: CpuProfileReply, steps: int, warmup: int) -> None:
+    """Judge a profile on a CPU."""
+    what = 'profile_operations(device="cpu")'
+    inner, outer = "aten::mm", "aten::matmul"
+    rows = _rows(profile, [inner, outer], steps, warmup, what)
+    _require_calls(rows, {inner: 1, outer: 1}, steps)
+    on_device = {row["name"]: row["device_seconds"] for row in profile.operations if row["device_seconds"] != 0}
+    require(not on_device, f"{what}: device_seconds of {on_device}, expected 0.0", "a CPU launches no kernels")
+    took = _require_sorted(profile, "cpu_seconds")
+    spent = sum(profile.step_seconds)
+    require_between(
+        sum(took),
+        _LEAST_SHARE * spent,
+        _CLOCK_SHARE * spent,
+        what=f"{what}: cpu_seconds of all operations together, in steps that took {seconds(spent)}",
+        show=seconds,
+        hint=f"in seconds, summed over the recorded calls; {_SELF}",
+    )
+    own, called = (number(rows[name]["cpu_seconds"], f"{what}: cpu_seconds of {name}") for name in (outer, inner))
+    require(
+        own < _INNER_SHARE * called,
+        f"{what}: {outer}, which calls {inner}, takes {seconds(own)}, and {inner} itself {seconds(called)}",
+        "self times: what an operation calls in turn is not its own",
+    )

@@ -1,0 +1,77 @@
+"""Judges plots of speedups: they must show the comparisons that they were given, wherever and however these are drawn.
+
+Lines, points, bars and areas all count. Not for looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gradebox.run.assertions import require
+from grader.lab1.benchmark.cases import Measured
+from grader.lab1.shared.cases.plots import Axes, Point
+from grader.lab1.shared.checks.pictures import near
+
+
+def require_speedups_drawn(axes: Sequence[Axes], rows: Sequence[Measured], what: str) -> None:
+    """Fail unless speedup is drawn over size (or its place in a list of sizes), and a line at 1."""
+    speedups = {size: cpu / gpu for size, cpu, gpu in rows}
+    drawn = [series for shown in axes for series in shown.series]
+    listed = ", ".join(f"{size:g}: {speedups[size]:.4g}" for size in sorted(speedups))
+    require(
+        any(_speedups_in(series, speedups) for series in drawn),
+        f"{what} does not draw the speedup over the size ({listed})",
+        _symptom(drawn, rows),
+    )
+    lines = [line for shown in axes for line in shown.lines]
+    require(
+        all(_in_order(line, speedups) for line in lines),
+        f"{what}: the line through the speedups goes to and fro between the sizes ({listed})",
+        "comparisons may come in any order; a line through them goes from the smallest size to the largest",
+    )
+    require(
+        any(near(level, 1) for shown in axes for level in shown.levels),
+        f"{what}: there is no line at a speedup of 1",
+        "above that line the GPU is faster: it goes through the whole width of the plot",
+    )
+
+
+def _speedups_in(series: Iterable[Point], speedups: Mapping[float, float]) -> bool:
+    """Whether a series has every speedup over its size; over logarithms of sizes, or places, in an order of sizes."""
+    points = [(x, y) for x, y in series if any(near(y, value) for value in speedups.values())]
+    if all(any(near(x, size) and near(y, value) for x, y in points) for size, value in speedups.items()):
+        return True
+    if any(near(x, size) for x, _ in points for size in speedups if x > 64):
+        return False  # at sizes, and not at their own
+    in_order = [y for _, y in sorted(points)]
+    orders = (list(speedups), sorted(speedups))
+    return any(
+        len(in_order) >= len(order)
+        and all(any(near(y, speedups[size]) for y in in_order) for size in order)
+        and (len(in_order) != len(order) or all(map(near, in_order, (speedups[size] for size in order))))
+        for order in orders
+    )
+
+
+def _in_order(line: Sequence[Point], speedups: Mapping[float, float]) -> bool:
+    """Whether a line goes from size to size, up or down, if it is one through all speedups at their sizes."""
+    sizes = [size for x, y in line for size, value in speedups.items() if near(x, size) and near(y, value)]
+    if set(sizes) != set(speedups):
+        return True
+    return sizes in (sorted(sizes), sorted(sizes, reverse=True))
+
+
+def _symptom(drawn: Iterable[Iterable[Point]], rows: Sequence[Measured]) -> str:
+    """What is drawn instead."""
+    heights = [y for series in drawn for _, y in series]
+    kinds = {
+        "what is drawn are the seconds of the GPU: a speedup is a ratio of two times": [row[2] for row in rows],
+        "what is drawn are the seconds of the CPU: a speedup is a ratio of two times": [row[1] for row in rows],
+        "what is drawn is GPU time / CPU time: turn it over": [row[2] / row[1] for row in rows],
+        "each speedup is drawn, but not over its own size": [row[1] / row[2] for row in rows],
+    }
+    for hint, values in kinds.items():
+        for unit in (1, 1e3, 1e6):
+            if all(any(near(y, value * unit) for y in heights) for value in values):
+                return hint
+    return "one point per comparison: its size, and CPU seconds / GPU seconds"

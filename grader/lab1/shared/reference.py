@@ -1,0 +1,133 @@
+"""What a measured time must be: exact on the virtual GPU, whose cost model is known, and bracketed on a real one.
+
+On the virtual GPU a time may exceed the kernel's by 2 % and by what an honest method can add to each product: launches,
+synchronisations and readings of a clock around it. On a real GPU the reference is measured in the same process, right
+before and right after the student's call: quartiles by two methods, give or take 10 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import vgpu
+from grader.lab1.shared.cases.drawn import launch_seconds, spec_of
+from grader.lab1.shared.cases.products import Call, Observation, ProductCount
+
+_HOST_TOLERANCE = 0.1
+_CLOCK_SECONDS = 5e-6
+_REAL_TOLERANCE = 0.10
+_REAL_OVERHEAD_SECONDS = 30e-6
+_REAL_HOST_SHARE = 0.5
+"""Of what this host takes for a product that costs the GPU nothing: so much an honest method may add on a slow host."""
+_REAL_LAUNCH_SECONDS = 0.5e-6
+"""Faster than any program launches a kernel."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The seconds per product that an honest measurement can give."""
+
+    low: float
+    high: float
+
+    def __contains__(self, seconds: float) -> bool:
+        return self.low <= seconds <= self.high
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One call of `benchmark_matmul`, and what was observed of it."""
+
+    call: Call
+    observed: Observation
+    pace: float | None
+    """So many times as long as its data sheet lets expect the virtual GPU takes; None on a real GPU."""
+    disturbed: bool = False
+    """Whether some of its products were slow."""
+
+    @property
+    def seconds(self) -> object:
+        """What the call said that one product takes."""
+        return self.observed.result["seconds"]
+
+    @property
+    def dtype(self) -> str:
+        """The element type that was asked for."""
+        return self.call.get("dtype", "float32")
+
+    @property
+    def iterations(self) -> int:
+        """How many products were to be timed."""
+        return self.call.get("iterations", 100)
+
+    def count(self, dtype: str | None = None) -> int:
+        """How many products of this call ran on the GPU, in the dtype that was asked for or in this one."""
+        return count_of(self.call, self.observed.products, dtype=dtype)
+
+
+def count_of(call: Call, products: Sequence[ProductCount], *, dtype: str | None = None, place: str = "cuda") -> int:
+    """How many products of this call ran there: timed ones and those before.
+
+    Args:
+        call: its size and, unless `dtype` is given, its dtype.
+        products: all that ran.
+        dtype: of the operands.
+        place: "cuda" or "cpu".
+    """
+    dtype, work = dtype or call.get("dtype", "float32"), 2 * call["size"] ** 3
+    return sum(
+        product["count"]
+        for product in products
+        if product["device"] == place and product["dtype"] == dtype and product["flops"] == work
+    )
+
+
+def expected(device: str, measured: Measurement) -> Interval:
+    """The interval for one observed call."""
+    if device == "cuda":
+        truth = measured.observed.truth
+        overhead = max(_REAL_OVERHEAD_SECONDS, _REAL_HOST_SHARE * measured.observed.host_seconds)
+        return Interval(min(truth) * (1 - _REAL_TOLERANCE), max(truth) * (1 + _REAL_TOLERANCE) + overhead)
+    spec, size = spec_of(device), measured.call["size"]
+    kernel = _pace(measured) * vgpu.device.cost.matmul_seconds(spec, size, size, size, measured.dtype)
+    overhead = 2 * launch_seconds(spec) + 2 * vgpu.device.cost.sync_seconds(spec) + _CLOCK_SECONDS
+    return Interval(0.98 * kernel, 1.02 * kernel + overhead)
+
+
+def _pace(measured: Measurement) -> float:
+    if measured.pace is None:
+        raise ValueError("a virtual GPU has a pace")
+    return measured.pace
+
+
+def least_launch_seconds(device: str) -> float:
+    """What handing one product to the GPU takes the host at least."""
+    return _REAL_LAUNCH_SECONDS if device == "cuda" else launch_seconds(spec_of(device))
+
+
+def least_read(device: str, measured: Measurement) -> float:
+    """The least seconds per product that any clock around it reads, one that is stopped too early included."""
+    if device == "cuda":
+        return _REAL_LAUNCH_SECONDS
+    return 0.9 * min(launch_seconds(spec_of(device)), expected(device, measured).low)
+
+
+def expected_on_host(device: str, size: int, paces: Sequence[tuple[int, float]], dtype: str = "float32") -> Interval:
+    """The seconds per product of two CPU tensors on the virtual GPU's host, at these `host_paces`.
+
+    A method that treats both sides alike also synchronises with the GPU and reads a clock around each product.
+    """
+    spec = spec_of(device)
+    factor = math.prod(pace for flops, pace in paces if 2 * size**3 >= flops)
+    product = factor * vgpu.device.cost.cpu_matmul_seconds(spec, size, size, size, dtype)
+    beside = 4 * spec.host.operation_seconds + 2 * vgpu.device.cost.sync_seconds(spec) + _CLOCK_SECONDS
+    return Interval((1 - _HOST_TOLERANCE) * product, (1 + _HOST_TOLERANCE) * product + beside)
+
+
+def peak_tflops(device: str, dtype: str, measured: Measurement) -> float:
+    """What can be reached at most: by the data sheet; on a real GPU, which may have none, by its products."""
+    if device == "cuda":
+        return 2 * measured.call["size"] ** 3 / (0.9 * min(measured.observed.truth)) / 1e12
+    return vgpu.device.cost.peak_flops(spec_of(device), dtype) / _pace(measured) / 1e12

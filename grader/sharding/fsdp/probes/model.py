@@ -1,0 +1,176 @@
+"""Probes of the exercise's model under FSDP2; each runs in every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from gradebox.sandbox.probe_loader import Student
+from grader.sharding.fsdp.cases import GatherAndLoad, Refuse, StatesReply, Train, TrainCase, TrainedRun, TrainReply
+from grader.sharding.fsdp.probes.network import Network, half_squares, make_optimizer
+from grader.sharding.shared.cases import RefusalsReply
+from grader.sharding.shared.probes import allocated, on_own_gpu, recorded
+from grader.shared.probes.endings import ending
+from grader.shared.probes.record import mark, reading
+from grader.shared.probes.support import finite_or_text, instance, plain, tensor
+
+if TYPE_CHECKING:
+    from vgpu.runtime.gpu import VirtualGPU
+
+MODULE = "sharding_exercise.fsdp"
+
+
+def train(student: Student, inputs: Train) -> TrainReply:
+    """For each case training steps of a sharded network: losses, weights, bytes held and at most, what ranks sent."""
+    module = student.module(MODULE)
+    with on_own_gpu(student) as gpu:
+        return TrainReply(runs=[_train(student, gpu, module, case, inputs) for case in inputs.cases])
+
+
+def _train(student: Student, gpu: VirtualGPU, module: ModuleType, case: TrainCase, data: Train) -> TrainedRun:
+    inputs, targets = data.inputs, data.targets
+    before = allocated()
+    model = Network(inputs.shape[-1], case["width"], case["blocks"], case["seed"])
+    torch.cuda.reset_peak_memory_stats()
+    sharded = module.shard(model, list(model.blocks), **_options(case))
+    model = instance(sharded, nn.Module, "shard()")
+    shard_peak = torch.cuda.max_memory_allocated() - before
+    optimizer = make_optimizer(case, model)
+    losses: list[float | str] = []
+    workspace = _workspace()
+    for step in range(case["steps"]):
+        x, y = (part[step][student.rank :: student.ranks].contiguous().cuda() for part in (inputs, targets))
+        torch.cuda.reset_peak_memory_stats()
+        start, begun = torch.cuda.memory_allocated(), mark(gpu)
+        losses.append(
+            finite_or_text(module.train_step(model, optimizer, x, y, half_squares, **_limit(case)), "train_step()")
+        )
+        end = mark(gpu)
+        step_peak = torch.cuda.max_memory_allocated() - start - workspace
+    collectives = recorded(gpu, begun, end)
+    turns = cast("list[str]", reading(gpu, "turns", begun, end))  # the judge gets it
+    gradients = sum(parameter.grad is not None for parameter in model.parameters())
+    del x, y
+    held = allocated() - before
+    weights = _whole(model)
+    weight_dtypes = sorted({plain(parameter.dtype, "dtype") for parameter in model.parameters()})
+    with torch.no_grad():
+        output_dtype = plain(model(inputs[0].cuda()).dtype, "the model's output")
+    return TrainedRun(
+        losses=losses,
+        gradients=gradients,
+        dtypes=sorted(getattr(model, "dtypes", ())),
+        output_dtype=output_dtype,
+        weights=weights,
+        weight_dtypes=weight_dtypes,
+        held=held,
+        shard_peak=shard_peak,
+        step_peak=step_peak,
+        collectives=collectives,
+        turns=turns,
+    )
+
+
+def states(student: Student, inputs: GatherAndLoad) -> StatesReply:
+    """`gather_state` after a step, and what a network of other weights is once `load_state` has given it that."""
+    module, case = student.module(MODULE), inputs.case
+    with on_own_gpu(student):
+        features = inputs.inputs.shape[-1]
+        model = Network(features, case["width"], case["blocks"], case["seed"])
+        model = instance(module.shard(model, list(model.blocks), **_options(case)), nn.Module, "shard()")
+        optimizer = make_optimizer(case, model)
+        x, y = (part[0][student.rank :: student.ranks].contiguous().cuda() for part in (inputs.inputs, inputs.targets))
+        module.train_step(model, optimizer, x, y, half_squares)
+        weights = _whole(model)
+        state = instance(module.gather_state(model), dict, "gather_state()")
+        for name, value in state.items():
+            tensor(value, f"gather_state()[{name!r}]")
+        kinds = sorted({"DTensor" if isinstance(value, DTensor) else "Tensor" for value in state.values()})
+        places = sorted({str(value.device.type) for value in state.values()})
+        values = dict(state)
+        copies = {str(name): value.detach().cpu().double() for name, value in state.items() if kinds == ["Tensor"]}
+        other = Network(features, case["width"], case["blocks"], inputs.other_seed)
+        other = instance(module.shard(other, list(other.blocks), **_options(case)), nn.Module, "shard()")
+        whole = [kinds == ["Tensor"] and state.keys() == model.state_dict().keys()]
+        dist.broadcast_object_list(whole, 0)
+        if whole[0]:  # else there is nothing that could be loaded
+            module.load_state(other, state)
+        return StatesReply(
+            weights=weights,
+            names=[str(name) for name in state],
+            kinds=kinds,
+            places=places,
+            state=copies,
+            untouched=state.keys() == values.keys() and all(state[name] is values[name] for name in values),
+            loaded=_whole(other),
+            factors=next(buffer.detach().cpu().double() for buffer in other.buffers()),
+            sharded=all(isinstance(parameter, DTensor) for parameter in other.parameters()),
+            local=sum(_local(parameter).numel() for parameter in other.parameters()),
+        )
+
+
+def refusals(student: Student, inputs: Refuse) -> RefusalsReply:
+    """How calls of `shard` end that make no sense, and neighbours of them that do."""
+    module, width = student.module(MODULE), inputs.width
+
+    def shard(blocks: Callable[[Network], list[nn.Module]], **options: int) -> str:
+        model = Network(width, width, 2, 1)
+        return ending(lambda: module.shard(model, blocks(model), **options))
+
+    with on_own_gpu(student):
+        return RefusalsReply(
+            calls={
+                "shard() without blocks": shard(lambda model: []),
+                "shard() with a block of another model": shard(
+                    lambda model: [*model.blocks, *Network(width, width, 1, 1).blocks]
+                ),
+                "shard() with the model itself for a block": shard(lambda model: [model]),
+                "shard() with prefetch=-1": shard(lambda model: list(model.blocks), prefetch=-1),
+            },
+            sensible={
+                "shard() with one of two blocks": shard(lambda model: [model.blocks[1]]),
+                "shard() with prefetch=5 of two blocks": shard(lambda model: list(model.blocks), prefetch=5),
+            },
+        )
+
+
+def _options(case: TrainCase) -> dict[str, object]:
+    """The arguments of `shard` that are not the default ones."""
+    options: dict[str, object] = {} if case["reshard"] else {"reshard_after_forward": False}
+    if case["prefetch"]:
+        options["prefetch"] = case["prefetch"]
+    if case["compute_dtype"]:
+        options["compute_dtype"] = getattr(torch, case["compute_dtype"])
+    return options
+
+
+def _limit(case: TrainCase) -> dict[str, float]:
+    return {} if case["max_norm"] is None else {"max_norm": case["max_norm"]}
+
+
+def _workspace() -> int:
+    """Bytes that a product takes for its own work and returns, where cuBLAS does not keep them."""
+    layer, x = nn.Linear(2, 2).cuda(), torch.ones(2, 2).cuda()
+    layer(x).sum().backward()
+    start = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    layer(x).sum().backward()
+    return int((torch.cuda.max_memory_allocated() - start) // 2**16 * 2**16)
+
+
+def _local(value: Tensor) -> Tensor:
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def _whole(model: nn.Module) -> Tensor:
+    """All parameters, gathered from all ranks, in float64, on the CPU."""
+    parts = [
+        parameter.full_tensor() if isinstance(parameter, DTensor) else parameter for parameter in model.parameters()
+    ]
+    return torch.cat([part.detach().cpu().double().reshape(-1) for part in parts])

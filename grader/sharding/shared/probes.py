@@ -1,0 +1,42 @@
+"""What the probes of this exercise share: ranks that have met, each on a virtual GPU of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from gradebox.sandbox.probe_loader import Student
+from grader.sharding.shared.cases import Collective
+from grader.shared.probes.ranks import group
+from grader.shared.probes.record import reading
+
+if TYPE_CHECKING:
+    from vgpu.runtime.gpu import VirtualGPU
+
+
+@contextlib.contextmanager
+def on_own_gpu(student: Student) -> Iterator[VirtualGPU]:
+    """All ranks in one group of NCCL; yields this rank's virtual GPU, which is the current one."""
+    torch.cuda.set_device(student.rank)
+    with group(student, backend="nccl"):
+        gpu: VirtualGPU = student.gpu.machine.gpus[student.rank]
+        yield gpu
+
+
+def allocated() -> int:
+    """Bytes of tensors that somebody can still reach, without cuBLAS's workspace."""
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+    return int(torch.cuda.memory_allocated())
+
+
+def recorded(gpu: VirtualGPU, begin: int, end: int | None = None) -> list[Collective]:
+    """What ranks sent each other between two marks of the virtual GPU's record, or from one until now.
+
+    In this process a number stands for it: the judge alone gets what the record says.
+    """
+    return cast("list[Collective]", reading(gpu, "collectives", begin, end))
