@@ -9,7 +9,7 @@ import functools
 from pathlib import Path
 
 import grader
-from gradebox.authoring.code_dependencies import Code, Reach, Symbol
+from gradebox.authoring.code_dependencies import Code, DependencyGraph, Symbol
 from tests.scenarios.build import ROOT
 
 __all__ = ["REFERENCE", "Code", "Symbol", "code_of", "probe_file"]
@@ -28,8 +28,8 @@ def probe_file(module: str) -> Path:
 
 
 @functools.cache
-def _reach() -> Reach:
-    return Reach(grader.course(), _files(REFERENCE))
+def _reach() -> DependencyGraph:
+    return DependencyGraph(grader.course(), _files(REFERENCE))
 
 
 def _files(root: Path) -> dict[str, bytes]:
