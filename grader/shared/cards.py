@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gradebox.run.submission import Submission
+from grader.shared.cases import MeasureCard
 
 _STEP_BYTES = 2**28
 
@@ -34,9 +35,9 @@ def card_of(submission: Submission) -> Card | None:
     """The card of this grading; None if its device is virtual or a CPU."""
     if submission.device.simulated or submission.device.name == "cpu":
         return None
-    seen = submission.probe("shared.card.measured", student=False, values=False)
+    reply = submission.probe(MeasureCard(), student=False, values=False)
     return Card(
-        flops={dtype: 2.0 ** math.floor(math.log2(flops)) for dtype, flops in seen.flops.items()},
-        memory_bytes=int(seen.memory_bytes),
-        free_bytes=int(seen.free_bytes) // _STEP_BYTES * _STEP_BYTES,
+        flops={dtype: 2.0 ** math.floor(math.log2(flops)) for dtype, flops in reply.flops.items()},
+        memory_bytes=int(reply.memory_bytes),
+        free_bytes=int(reply.free_bytes) // _STEP_BYTES * _STEP_BYTES,
     )

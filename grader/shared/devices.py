@@ -12,14 +12,19 @@ import os
 import random
 import sys
 import timeit
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradebox.sandbox.devices import CPU, Device, DeviceError, Simulator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vgpu import Prepared, VirtualGPU
 
 DEFAULT_MODEL = "T4"
 _VIRTUAL = "vgpu"
@@ -123,6 +128,9 @@ INSTRUMENTS = {
 CLASSES = {"torch.cuda": ("Event", "Stream")}
 
 
+Patched: TypeAlias = Any
+"""An object whose inner parts are used or changed here, which no type names."""
+
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _shown: list[str] = []
 """What this variable was before the server hid every GPU from itself; empty where it was not set."""
@@ -162,8 +170,8 @@ def _wait_in_timers() -> None:
         torch.accelerator.synchronize()
         return timeit.default_timer()
 
-    start: Any = module.Timer.__init__
-    start.__defaults__ = tuple(timer if one is timeit.default_timer else one for one in start.__defaults__)
+    start: Patched = module.Timer.__init__
+    start.__defaults__ = tuple(timer if value is timeit.default_timer else value for value in start.__defaults__)
     module.timer = timer  # type: ignore[attr-defined]
 
 
@@ -193,7 +201,7 @@ def prepares(device: str) -> str:
     return _VIRTUAL if device.partition(":")[0] == _VIRTUAL else ""
 
 
-def prepare(what: str) -> Any:
+def prepare(what: str) -> Prepared:
     """A `vgpu.Prepared`, for all virtual GPUs."""
     import vgpu
 
@@ -224,8 +232,8 @@ def serve(
     *,
     present: bool,
     conditions: Sequence[Mapping[str, Any]],
-    prepared: Any,
-) -> dict[str, Any]:
+    prepared: Prepared | None,
+) -> dict[str, object]:
     """Be the virtual GPUs of all ranks; each rank sees as many as there are ranks.
 
     Conditions are `vgpu.device.service.condition_of`'s. Where there is no submission the ranks may read their record.
@@ -240,7 +248,7 @@ def serve(
         vgpu.get_interconnect(spec.interconnect, spec),
         ranks=len(lines),
         gpus=len(lines),
-        conditions=[condition_of(one) for one in conditions],
+        conditions=[condition_of(condition) for condition in conditions],
         reader=read,
         open_record=not present,
     )
@@ -249,7 +257,9 @@ def serve(
 
 
 @contextlib.contextmanager
-def attach(device: str, *, values: bool, ranks: int, prepared: Any, line: Connection | None) -> Iterator[Any]:
+def attach(
+    device: str, *, values: bool, ranks: int, prepared: Prepared | None, line: Connection | None
+) -> Iterator[VirtualGPU | None]:
     """The device that the submission sees as `cuda`, one for each rank; yields the virtual GPU or None."""
     kind, _, model = device.partition(":")
     if kind == "cuda":
@@ -295,13 +305,13 @@ def _keep_process_groups() -> None:
     for its threads without giving up the interpreter's lock, and one of them may want that lock to let go of a tensor:
     in PyTorch 2.11 about one of ten such ends never came.
     """
-    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    c10d: Patched = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None:
         return
     make = c10d._new_process_group_helper
 
-    def made_for_good(*args: Any, **kwargs: Any) -> Any:
-        made = make(*args, **kwargs)
+    def made_for_good(*arguments: object, **options: object) -> object:
+        made = make(*arguments, **options)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(made[0]))
         return made
 
@@ -313,30 +323,30 @@ def visible(device: str) -> str:
     return CPU if device == CPU else "cuda"
 
 
-def parts(gpu: Any) -> dict[str, tuple[Any, ...]]:
+def parts(gpu: VirtualGPU | None) -> dict[str, tuple[object, ...]]:
     """What each virtual GPU measures with here: the same objects, and a clock that only its own functions moved."""
-    found: dict[str, tuple[Any, ...]] = {}
-    for one in getattr(getattr(gpu, "machine", None), "gpus", ()):
-        clock, history = one.clock, one.memory.history
+    by_name: dict[str, tuple[object, ...]] = {}
+    for each in () if gpu is None else gpu.machine.gpus:
+        clock, history = each.clock, each.memory.history
         mine = clock.mine()
-        name = f"the virtual GPU {one.index}"
+        name = f"the virtual GPU {each.index}"
         pieces = (
-            one.machine,
+            each.machine,
             clock,
-            one.registry,
-            one.queue,
-            one.memory,
-            one.memory._clock,
-            one.spec,
+            each.registry,
+            each.queue,
+            each.memory,
+            each.memory._clock,
+            each.spec,
         )
-        found[f"{name}'s parts"] = (*pieces, history, clock.turns)
-        found[f"{name}'s data sheet"] = (sys.intern(repr(one.spec)),)
-        found[f"{name}'s clock"] = (mine, mine.step, _answer(mine.step))
-        found[f"{name}'s record"] = (history.tell,)
-    return found
+        by_name[f"{name}'s parts"] = (*pieces, history, clock.turns)
+        by_name[f"{name}'s data sheet"] = (sys.intern(repr(each.spec)),)
+        by_name[f"{name}'s clock"] = (mine, mine.step, _answer(mine.step))
+        by_name[f"{name}'s record"] = (history.tell,)
+    return by_name
 
 
-def _answer(ask: Any) -> object:
+def _answer(ask: Callable[[None], object]) -> object:
     """What a witness (`vgpu.runtime.audit_events`) says to None: whether all is as it can be."""
     try:
         return ask(None)
@@ -344,20 +354,25 @@ def _answer(ask: Any) -> object:
         return None
 
 
-def hidden(gpu: Any) -> tuple[object, ...]:
+def hidden(gpu: VirtualGPU) -> tuple[object, ...]:
     """The generators that hold the record of each virtual GPU, and the clock's."""
-    kept = [one.memory.history for one in gpu.machine.gpus]
-    return (*(keeper.tell.__self__ for keeper in kept), gpu.clock.mine().step.__self__)
+    kept = [each.memory.history for each in gpu.machine.gpus]
+    return (*(_generator_of(keeper.tell) for keeper in kept), _generator_of(gpu.clock.mine().step))
 
 
-def to_probe(array: NDArray[Any]) -> Any:
+def _generator_of(send: Patched) -> object:
+    """Whose method `send` is, although its type does not say that it is one."""
+    return send.__self__
+
+
+def to_probe(array: NDArray[np.generic]) -> Tensor:
     """A tensor on the CPU."""
     import torch
 
     return torch.from_numpy(array)
 
 
-def from_probe(value: Any) -> tuple[str, NDArray[Any]] | None:
+def from_probe(value: object) -> tuple[str, NDArray[np.generic]] | None:
     """A tensor's plain data; bfloat16 and float8, which NumPy lacks, as float32."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from gradebox.sandbox import Request
 
-Case = Mapping[str, Any]
-"""One call of what a student writes, as a request describes it."""
+Case: TypeAlias = Mapping[str, Any]
+"""One call of what a student writes, as a request describes it: what its values are, each space knows."""
 
 
 @dataclass(frozen=True)
@@ -85,3 +85,8 @@ class Space:
                 if value is not None and value not in dimension.values:
                     raise ValueError(f"{request.probe}: {dimension.name} has no value {value!r}")
             yield frozenset(f"{name}={value}" for name, value in found.items() if value is not None)
+
+
+def drawable(dimensions: Mapping[str, Mapping[str, Sequence[object]]]) -> dict[str, list[object]]:
+    """What cases are drawn from (`grader.shared.cases`): for each dimension what its values, by name, are drawn as."""
+    return {name: list(itertools.chain.from_iterable(values.values())) for name, values in dimensions.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Protocol, TypeAlias
 
 import pynvml
 
@@ -19,8 +19,21 @@ _MUCH_PERCENT = 5
 """Of the GPU's time: a process that uses less is idle."""
 
 
+Handle: TypeAlias = object
+"""NVML's handle of a GPU, which only NVML looks into."""
+
+
+class _Sample(Protocol):
+    """What NVML says of a process in one period."""
+
+    pid: int
+    timeStamp: int  # noqa: N815  NVML's names
+    smUtil: int  # noqa: N815
+    """Percent of the GPU's time."""
+
+
 @contextlib.contextmanager
-def watched(find: Callable[[], Any]) -> Iterator[list[str]]:
+def watched(find: Callable[[], Handle]) -> Iterator[list[str]]:
     """While it is open, look at the GPU whose handle `find` gets from NVML; the list is filled when it ends."""
     disturbances: list[str] = []
     with contextlib.ExitStack() as stack:
@@ -46,7 +59,7 @@ def watched(find: Callable[[], Any]) -> Iterator[list[str]]:
             disturbances += _work_of(before, handle, since)
 
 
-def _opened(stack: contextlib.ExitStack, find: Callable[[], Any]) -> Any:
+def _opened(stack: contextlib.ExitStack, find: Callable[[], Handle]) -> Handle | None:
     """NVML's handle of a GPU; None where NVML does not answer."""
     try:
         pynvml.nvmlInit()
@@ -61,15 +74,15 @@ def _closed() -> None:
         pynvml.nvmlShutdown()
 
 
-def _processes(handle: Any) -> frozenset[int]:
+def _processes(handle: Handle) -> frozenset[int]:
     """Processes that compute on the GPU now: before a request that has the device alone, all are somebody else's."""
     try:
-        return frozenset(one.pid for one in pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        return frozenset(process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
     except pynvml.NVMLError:
         return frozenset()
 
 
-def _reasons(handle: Any) -> Iterator[str]:
+def _reasons(handle: Handle) -> Iterator[str]:
     """Why the clock is lower than it could be, where it is no part of ordinary work.
 
     A power cap is: products of large matrices reach it on every data-centre card.
@@ -90,19 +103,19 @@ def _reasons(handle: Any) -> Iterator[str]:
             yield reason
 
 
-def _newest_sample(handle: Any) -> int:
+def _newest_sample(handle: Handle) -> int:
     """The time of NVML's newest sample of processes, in its own clock; 0 where it has none."""
-    return max((one.timeStamp for one in _samples(handle, 0)), default=0)
+    return max((sample.timeStamp for sample in _samples(handle, 0)), default=0)
 
 
-def _samples(handle: Any, since: int) -> list[Any]:
+def _samples(handle: Handle, since: int) -> list[_Sample]:
     try:
         return list(pynvml.nvmlDeviceGetProcessUtilization(handle, since))
     except (pynvml.NVMLError, AttributeError):
         return []
 
 
-def _work_of(others: frozenset[int], handle: Any, since: int) -> Iterator[str]:
+def _work_of(others: frozenset[int], handle: Handle, since: int) -> Iterator[str]:
     """What processes that were there before used of the GPU meanwhile."""
     most: dict[int, int] = {}
     for sample in _samples(handle, since):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import pynvml
 
 from gradebox.sandbox.devices import Device
+
+T = TypeVar("T")
 
 _ALL = "GPU"
 """Stands for the hardware if NVML does not name it: one name for all GPUs of the machine."""
@@ -38,7 +40,7 @@ def find() -> Device | None:
         pynvml.nvmlShutdown()
 
 
-def first_visible() -> Any:
+def first_visible() -> object:
     """NVML's handle of the first GPU in `CUDA_VISIBLE_DEVICES`; of the first of all if that names none."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
     with contextlib.suppress(pynvml.NVMLError):
@@ -49,7 +51,7 @@ def first_visible() -> Any:
     return pynvml.nvmlDeviceGetHandleByIndex(0)
 
 
-def _answer(ask: Callable[[Any], Any], handle: Any) -> Any:
+def _answer(ask: Callable[[object], T], handle: object) -> T | None:
     """What NVML answers; None if it does not tell."""
     try:
         return ask(handle)
@@ -57,5 +59,5 @@ def _answer(ask: Callable[[Any], Any], handle: Any) -> Any:
         return None
 
 
-def _text(value: Any) -> str:
+def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeAlias
 
 from gradebox.run.assertions import require
 from gradebox.sandbox.devices import Device
@@ -14,7 +14,14 @@ _LEAST_POINTS = 2
 """Of data, in a figure that shows a result."""
 
 
-def picture_and_json(seen: Any, what: str) -> list[Any]:
+ProgramSeen: TypeAlias = Any
+"""What a probe saw of a program (`run_program` of the probes): `exit_code`, `json` and `pictures`; some have `drawn`
+and `words`, too."""
+Json: TypeAlias = Any
+"""What a program wrote as JSON: each lab knows what it must be."""
+
+
+def picture_and_json(seen: ProgramSeen, what: str) -> list[Json]:
     """The rows of the one results file a program wrote; fails unless a picture that shows something lies beside it."""
     require(seen.exit_code in (0, None), f"{what} ended with exit code {seen.exit_code!r}, expected 0")
     require(bool(seen.json), f"{what} wrote no .json file into the folder given by --out")
@@ -47,17 +54,17 @@ def picture_and_json(seen: Any, what: str) -> list[Any]:
     return []
 
 
-def require_provenance(seen: Any, what: str, *, simulated: bool) -> None:
+def require_provenance(seen: ProgramSeen, what: str, *, simulated: bool) -> None:
     """Fail unless the results files that a program wrote say whether its GPUs were virtual."""
-    said = {name: is_simulated(text) for name, text in seen.json.items()}
+    provenances = {name: is_simulated(text) for name, text in seen.json.items()}
     require(
-        simulated in said.values() and (not simulated) not in said.values(),
-        f"{what}: provenance.simulated is {said}, expected {simulated}",
+        simulated in provenances.values() and (not simulated) not in provenances.values(),
+        f"{what}: provenance.simulated is {provenances}, expected {simulated}",
         "labkit.results.save_json writes the device's provenance beside the results",
     )
 
 
-def require_simulated_pictures(seen: Any, what: str) -> None:
+def require_simulated_pictures(seen: ProgramSeen, what: str) -> None:
     """Fail unless a picture of a program on virtual GPUs says that it is simulated.
 
     GPUs that the program opens itself are gone when its block ends, and with them the word in the picture.
@@ -75,7 +82,7 @@ def own_gpu(device: Device) -> list[str]:
     return ["--device", device.name] if device.simulated else []
 
 
-def is_simulated(text: str) -> Any:
+def is_simulated(text: str) -> Json:
     """What the provenance of saved results says; None where there is none."""
     try:
         return json.loads(text)["provenance"]["simulated"]

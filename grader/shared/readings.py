@@ -7,7 +7,7 @@ answers travel to the judge as JSON. Not for judging them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TypedDict
 
 from vgpu.device.queue import Kernel
 
@@ -17,7 +17,33 @@ COLLECTIVE = "ncclDevKernel"
 """With what the names of NCCL's kernels begin."""
 
 
-def read(what: str, kernels: Sequence[Kernel], begin: int, end: int, arguments: Mapping[str, Any]) -> Any:
+class ProductCount(TypedDict):
+    """How often one product ran; products are told apart by the other three."""
+
+    device: str
+    dtype: str
+    flops: int
+    count: int
+
+
+class Collective(TypedDict):
+    """What ranks told each other, and when."""
+
+    name: str
+    bytes: float
+    start: float
+    end: float
+
+
+class Operations(TypedDict):
+    """Some kernels, by name."""
+
+    seconds: dict[str, list[float]]
+    """On the host, and on the device."""
+    idle_at_start: bool
+
+
+def read(what: str, kernels: Sequence[Kernel], begin: int, end: int, arguments: Mapping[str, object]) -> object:
     """The reading `what` of the kernels from the `begin`th to before the `end`th, of all that ran so far.
 
     Raises:
@@ -28,8 +54,8 @@ def read(what: str, kernels: Sequence[Kernel], begin: int, end: int, arguments: 
     return _READINGS[what](kernels, begin, end, **arguments)
 
 
-def counted(products: Sequence[tuple[str, str, int]]) -> list[dict[str, Any]]:
-    """How often each of some products, which are told by device, dtype and FLOPs, ran."""
+def counted(products: Sequence[tuple[str, str, int]]) -> list[ProductCount]:
+    """How often each of some products, which are told apart by device, dtype and FLOPs, ran."""
     counts: dict[tuple[str, str, int], int] = {}
     for product in products:
         counts[product] = counts.get(product, 0) + 1
@@ -47,7 +73,7 @@ def _products(kernels: Sequence[Kernel], begin: int, end: int) -> list[tuple[str
     ]
 
 
-def _product_counts(kernels: Sequence[Kernel], begin: int, end: int) -> list[dict[str, Any]]:
+def _product_counts(kernels: Sequence[Kernel], begin: int, end: int) -> list[ProductCount]:
     return counted(_products(kernels, begin, end))
 
 
@@ -78,7 +104,7 @@ def _longest(kernels: Sequence[Kernel], begin: int, end: int) -> float:
     return max((kernel.seconds for kernel in kernels[begin:end]), default=0.0)
 
 
-def _collectives(kernels: Sequence[Kernel], begin: int, end: int) -> list[dict[str, Any]]:
+def _collectives(kernels: Sequence[Kernel], begin: int, end: int) -> list[Collective]:
     """What ranks told each other, in the order of launch: the kernel's name, its bytes, and when it ran."""
     return [
         {"name": kernel.name, "bytes": kernel.bytes, "start": kernel.start, "end": kernel.end}
@@ -117,7 +143,7 @@ def _is_idle(kernels: Sequence[Kernel], place: int) -> bool:
     return bool(kernels[place].launched_at >= before)
 
 
-def _operations(kernels: Sequence[Kernel], begin: int, end: int, *, names: Sequence[str], last: int) -> dict[str, Any]:
+def _operations(kernels: Sequence[Kernel], begin: int, end: int, *, names: Sequence[str], last: int) -> Operations:
     """Of the `last` kernels with these names: seconds on host and device by name, and whether it was idle at first."""
     places = [index for index in range(begin, end) if kernels[index].name in names][-last:]
     seconds: dict[str, list[float]] = {}
@@ -127,7 +153,7 @@ def _operations(kernels: Sequence[Kernel], begin: int, end: int, *, names: Seque
     return {"seconds": seconds, "idle_at_start": not places or _is_idle(kernels, places[0])}
 
 
-_READINGS: dict[str, Callable[..., Any]] = {
+_READINGS: dict[str, Callable[..., object]] = {
     "products": _product_counts,
     "product_flops": _product_flops,
     "product_dtypes": _product_dtypes,

@@ -12,15 +12,19 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from gradebox.run.assertions import CheckFailed, require, require_equal
 from gradebox.run.submission import Submission
 
 MINIMUM_PROSE_WORDS = 60
 
-Kinds = Mapping[str, tuple[type, ...]]
+Kinds: TypeAlias = Mapping[str, tuple[type, ...]]
 """The claims a report must make, and the types that each may have."""
+Claims: TypeAlias = dict[str, Any]
+"""The claims of a report by name, each of one of its types: what they are, each lab's `Kinds` say."""
+Document: TypeAlias = dict[str, Any]
+"""A results file as a program wrote it, or as somebody changed it: whatever JSON there is below its two keys."""
 
 
 _NAMES: Mapping[type, str] = {int: "a whole number", float: "a number", str: "a text in quotes", bool: "true or false"}
@@ -47,13 +51,13 @@ def explained(judge: Callable[[Submission], None]) -> Callable[[Submission], Non
     return wrapper
 
 
-def require_device(claimed: Any, provenance: Mapping[str, Any]) -> None:
+def require_device(claimed: object, provenance: Mapping[str, object]) -> None:
     """Fail unless the device is that of the results, as their file names it or as the program printed it."""
-    told = str(claimed).removeprefix("virtual ").removesuffix(" (simulated)")
-    require_equal(told, provenance.get("device_name"), what="claim device")
+    name = str(claimed).removeprefix("virtual ").removesuffix(" (simulated)")
+    require_equal(name, provenance.get("device_name"), what="claim device")
 
 
-def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: str) -> dict[str, Any]:
+def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: str) -> Claims:
     """The claims of the lab's REPORT.md; fails unless all are made, with the right types, beside enough words.
 
     Args:
@@ -69,18 +73,19 @@ def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: 
     blocks = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     require(len(blocks) == 1, f"REPORT.md has {len(blocks)} ```toml blocks, expected the template's one")
     try:
-        found = tomllib.loads(blocks[0]).get("claims", {})
+        made = tomllib.loads(blocks[0]).get("claims", {})
     except tomllib.TOMLDecodeError as error:
         raise CheckFailed(f"the claims in REPORT.md are not valid TOML: {error}") from None
-    unfilled = [name for name in kinds if name not in found or found[name] == ""]
+    unfilled = [name for name in kinds if name not in made or made[name] == ""]
     require(
         not unfilled,
         f"{len(unfilled)} of {len(kinds)} claims are still open in REPORT.md, the first is {', '.join(unfilled[:1])}",
         f"task {task}: run the lab's programs, then copy their numbers into the [claims] block",
     )
     for name, types in kinds.items():
-        right = isinstance(found[name], types) and not (isinstance(found[name], bool) and bool not in types)
-        require(right, f"claim {name}: saw {found[name]!r}, expected {_called(types)}", _type_hint(found[name]))
+        value = made[name]
+        right = isinstance(value, types) and not (isinstance(value, bool) and bool not in types)
+        require(right, f"claim {name}: saw {value!r}, expected {_called(types)}", _type_hint(value))
     words = len(_prose(text).split())
     require(
         words >= MINIMUM_PROSE_WORDS,
@@ -88,7 +93,7 @@ def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: 
         f"{MINIMUM_PROSE_WORDS}",
         f"write {write}. This check counts the words, and does not judge what they say",
     )
-    return dict(found)
+    return dict(made)
 
 
 def _called(types: tuple[type, ...]) -> str:
@@ -101,7 +106,7 @@ def _type_hint(value: object) -> str:
     return "the comment behind the claim says what it must be"
 
 
-def results(submission: Submission, lab: str, name: str) -> dict[str, Any]:
+def results(submission: Submission, lab: str, name: str) -> Document:
     """A results file as it was committed: `provenance` is an object, `results` a list with something in it."""
     text = submission.read_text(f"{lab}/results/{name}")
     if text is None:

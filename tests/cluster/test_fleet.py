@@ -20,6 +20,7 @@ from cluster.fleet.quick_check import Found
 from cluster.fleet.state import Seen, State, StateError, new_xids
 from cluster.fleet.state import read as read_state
 from cluster.fleet.state import write as write_state
+from tests import exposition
 from tests.cluster import sound
 
 NODE = "node17"
@@ -360,7 +361,7 @@ def test_promtool_accepts_the_rules_and_they_say_what_is_meant(promtool: str, tm
 def test_the_dashboard_and_the_rules_ask_only_for_what_is_written(promtool: str, tmp_path: Path) -> None:
     dashboard = json.loads((FLEET / "grafana-dashboard.json").read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    written = {line.split()[2] for line in textfile(tmp_path).splitlines() if line.startswith("# TYPE")}
+    written = exposition.names(textfile(tmp_path))
     asked = set(re.findall(r"gpu_acceptance_\w+", " ".join(queries) + (FLEET / "alerts.rules.yml").read_text()))
     assert asked <= written
     assert {f"gpu_acceptance_{name}" for name in HELP} - asked == {

@@ -5,10 +5,14 @@ What the probes report is made up here. How a submission gets there is another m
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from grader.lab1.checks import analysis as analysis
+from grader.lab1.checks import benchmark as benchmark
+from grader.lab1.checks import memory as memory
 
 from gradebox.run.assertions import CheckFailed
 from gradebox.run.input_generator import InputGenerator
@@ -23,7 +27,8 @@ from grader.lab1.memory.checks import memory
 from grader.lab3.accumulation.cases import PassReply, whole_windows
 from grader.lab3.accumulation.checks import require_right
 from grader.lab3.accumulation.reference import follow
-from grader.lab5.checks import monitoring as monitoring
+from grader.lab5.monitoring.cases import ExportedReply
+from grader.lab5.monitoring.checks import exports, monitor
 from grader.shared.probes.support import WrongReturn, fields
 from labkit.results import STAGES, Comparison, MatmulResult, MemoryProfile
 
@@ -99,9 +104,43 @@ def test_losses_of_another_number_than_steps(losses: object) -> None:
 
 
 def test_metrics_that_are_no_numbers() -> None:
-    seen = {"text": "# TYPE gpu_power_watts gauge\ngpu_power_watts abc\n", "first": "", "scalars": []}
+    text = "# TYPE gpu_power_watts gauge\ngpu_power_watts abc\n"
+    reply = ExportedReply(
+        by_dcgm="", first="", text=text, jsonl=None, lines=[], scalars=[], left_open=0, answers=False
+    )  # fmt: skip
+
+    class Exporting(Told):
+        def probe(self, inputs: object, **options: Any) -> Any:
+            return reply
+
     with pytest.raises(CheckFailed, match="/metrics is not in Prometheus' text format"):
-        monitoring.TestMonitoring().test_training_metrics_logged(told(**seen), FRESH)
+        monitor.TestMonitoring().test_training_metrics_logged(cast(Submission, Exporting()), FRESH)
+
+
+TIMESTAMPED = """# HELP training_loss The loss.
+# TYPE training_loss gauge
+training_loss NaN 1732791234567
+# TYPE gpu_temperature_celsius gauge
+gpu_temperature_celsius{gpu="0",uuid="GPU-1"} 61.0 1732791234567
+# TYPE monitor_samples_total counter
+monitor_samples_total 2.0 1732791234567
+# TYPE monitor_samples_created gauge
+monitor_samples_created 1.732791e+09
+# TYPE monitor_seconds_total counter
+monitor_seconds_total 0.25
+"""
+
+
+def test_metrics_may_say_when_they_were_taken_and_counters_when_they_began() -> None:
+    values = exports.series(TIMESTAMPED)
+    assert (values["gpu_temperature_celsius", "0"], values["monitor_samples_total", ""]) == (61.0, 2.0)
+    assert math.isnan(values["training_loss", ""])
+    counters = [["monitor_samples_total", "counter"], ["monitor_seconds_total", "counter"]]
+    assert exports.last_families(TIMESTAMPED, 2) == counters
+
+
+def test_a_line_of_metrics_without_its_alerts_is_no_error_of_the_judge() -> None:
+    assert (exports.length([1, 2]), exports.length(None), exports.length("two")) == (2, None, "two")
 
 
 @pytest.mark.parametrize("inner", [None, 1.0, {"seconds": 1.0}])

@@ -14,6 +14,7 @@ import pytest
 from labkit.monitoring import Alert
 from labkit.monitoring.names import SAMPLES
 from solutions.lab5_production.monitor import GPUMonitor
+from tests import exposition
 from tests.monitoring.conftest import BUSY, HOT, NEVER, Watched, read
 
 
@@ -21,8 +22,8 @@ def test_two_monitors_in_one_process_do_not_disturb_each_other(watched: Watched)
     first, second = watched(BUSY, port=0), watched(HOT, port=0)
     first.log_metrics(1, {"loss": 1.0})
     second.log_metrics(1, {"loss": 2.0})
-    assert "training_loss 1.0" in read(f"{first.url}/metrics")
-    assert "training_loss 2.0" in read(f"{second.url}/metrics")
+    for monitor, loss in ((first, 1.0), (second, 2.0)):
+        assert exposition.values(read(f"{monitor.url}/metrics"))["training_loss"] == [loss]
 
 
 def test_a_full_disk_ends_the_files_and_not_the_training(tmp_path: Path, watched: Watched, capsys) -> None:
@@ -33,7 +34,7 @@ def test_a_full_disk_ends_the_files_and_not_the_training(tmp_path: Path, watched
     for step in range(3):
         monitor.log_metrics(step, {"loss": 1.0})
     assert capsys.readouterr().err.count("No space left on device") == 1
-    assert "training_step 2.0" in read(f"{monitor.url}/metrics")
+    assert exposition.values(read(f"{monitor.url}/metrics"))["training_step"] == [2.0]
 
 
 def test_an_existing_file_is_continued(tmp_path: Path, watched: Watched) -> None:
@@ -72,7 +73,7 @@ def test_a_client_that_hangs_up_is_not_worth_a_line(watched: Watched, capfd) -> 
         with contextlib.suppress(OSError):
             client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         client.close()
-    assert "gpu_up" in read(f"{monitor.url}/metrics")
+    assert "gpu_up" in exposition.names(read(f"{monitor.url}/metrics"))
     assert "Traceback" not in capfd.readouterr().err
 
 

@@ -15,6 +15,7 @@ import pytest
 import labkit.monitoring
 from labkit.monitoring import prometheus_rules
 from labkit.monitoring.names import GPU_METRICS, THROTTLED
+from tests import exposition
 from tests.monitoring.conftest import BUSY, HOT, LOST, POOR, Watched, read
 
 GIVEN = Path(labkit.monitoring.__file__).parent
@@ -167,7 +168,7 @@ def test_prometheus_scrapes_the_monitor_and_its_rules_fire(watched: Watched, scr
 def test_the_dashboard_asks_only_for_what_is_exported(promtool: str, tmp_path: Path, watched: Watched) -> None:
     monitor = watched(BUSY, port=0)
     monitor.log_metrics(3, LOGGED)
-    exported = {line.split()[2] for line in read(f"{monitor.url}/metrics").splitlines() if line.startswith("# TYPE")}
+    exported = exposition.names(read(f"{monitor.url}/metrics"))
     dashboard = json.loads(DASHBOARD.read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     assert len(queries) >= 8

@@ -242,7 +242,9 @@ def test_no_line_of_the_real_solutions_is_in_what_students_get() -> None:
 
 def test_students_get_the_hints_of_labs_and_exercises() -> None:
     names = set(contents.for_students(ROOT))
-    assert {f"grader/{lab.id}/hints.toml" for lab in grader.course().all_labs} <= names
+    for lab in grader.course().all_labs:
+        criteria = {f"grader/{lab.id}/{criterion.id.partition('.')[2]}/criterion.toml" for criterion in lab.criteria}
+        assert criteria <= names or f"grader/{lab.id}/hints.toml" in names
 
 
 def test_every_single_solution_would_be_noticed_in_the_labs() -> None:

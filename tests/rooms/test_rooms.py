@@ -85,7 +85,7 @@ _BREACHES = (
         "Classes, from the ground up",
     ),
     (
-        "grader/lab5/probes/resume.py",
+        "grader/lab5/pipeline/probes/resume.py",
         "import grader.lab3.setup.probes.training",
         "grader.lab3.setup.probes.training",
         "The course: labs",

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
+
+from gradebox.sandbox.probe_loader import Student
+
+Value = TypeVar("Value")
 
 
-def on_device(student: Any, usual: str = "cuda") -> dict[str, Any]:
+def on_device(student: Student, usual: str = "cuda") -> dict[str, str]:
     """The argument `device`, if a function would not take the device of this grading by itself.
 
     Args:
@@ -20,7 +24,7 @@ def on_device(student: Any, usual: str = "cuda") -> dict[str, Any]:
     return {} if student.device == usual else {"device": student.device}
 
 
-def if_accepted(function: Callable[..., Any], **plumbing: Any) -> dict[str, Any]:
+def if_accepted(function: Callable[..., object], **plumbing: Value) -> dict[str, Value]:
     """Those of these arguments that the function has parameters for.
 
     Only for arguments that keep a probe quick and that no answer depends on, such as how long ranks wait for each
@@ -30,7 +34,7 @@ def if_accepted(function: Callable[..., Any], **plumbing: Any) -> dict[str, Any]
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return {}
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return plumbing
-    named = {one.name for one in parameters if one.kind is not inspect.Parameter.POSITIONAL_ONLY}
+    named = {parameter.name for parameter in parameters if parameter.kind is not inspect.Parameter.POSITIONAL_ONLY}
     return {name: value for name, value in plumbing.items() if name in named}

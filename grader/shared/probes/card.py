@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from gradebox.sandbox.measuring import measures
+from gradebox.sandbox.probe_loader import Student
+from grader.shared.cases import CardReply, MeasureCard
 
 _SIZE = 2049
 """Odd, as most sizes are that checks draw: an odd size takes another path through the library. Large enough that a
@@ -25,12 +26,12 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 @measures("time", "device memory")
-def measured(student: Any) -> dict[str, Any]:
+def measured(student: Student, inputs: MeasureCard) -> CardReply:
     """Floating-point operations per second of a square product by dtype (`flops`), and the card's memory."""
     flops = {dtype: _flops(getattr(torch, dtype)) for dtype in DTYPES}
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info()
-    return {"flops": flops, "free_bytes": free, "memory_bytes": total}
+    return CardReply(flops=flops, free_bytes=free, memory_bytes=total)
 
 
 def _flops(dtype: torch.dtype) -> float:

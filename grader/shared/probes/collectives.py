@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -18,7 +18,13 @@ class Collectives(TorchDispatchMode):
         self.carried_bytes = 0
         """Of collectives of any kind, messages from one rank to another included."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         name = str(func)
         if name.startswith(("c10d.", "_c10d_functional.")):
             self.carried_bytes += sum(tensor.nbytes for tensor in _tensors(args))
@@ -27,7 +33,7 @@ class Collectives(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def _tensors(value: object) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     return [tensor for part in value for tensor in _tensors(part)] if isinstance(value, (list, tuple)) else []

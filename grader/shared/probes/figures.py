@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Seen = TypeVar("Seen")
 
 
-def words_of(figure: Any) -> list[str]:
+def words_of(figure: Figure) -> list[str]:
     """All that is written in a figure."""
     from matplotlib.text import Text
 
@@ -18,7 +21,7 @@ def words_of(figure: Any) -> list[str]:
 
 
 @contextmanager
-def _laid_out(figure: Any) -> Iterator[None]:
+def _laid_out(figure: Figure) -> Iterator[None]:
     """While a picture is written its layout stays: `savefig` has drawn the figure once for that, to nowhere."""
     engine = figure.get_layout_engine()
     if engine is None:
@@ -32,7 +35,7 @@ def _laid_out(figure: Any) -> Iterator[None]:
 
 
 @contextmanager
-def watch_png(look: Callable[[Any], Seen]) -> Iterator[list[Seen]]:
+def watch_png(look: Callable[[Figure], Seen]) -> Iterator[list[Seen]]:
     """Yield a list that gets what `look` finds in each figure written as PNG.
 
     Where `look` fails, on an artist that is not like others, the picture is written all the same, and the error comes

@@ -8,25 +8,35 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 
+class _Context(Protocol):
+    """What autograd keeps of one call."""
+
+    back: int
+    """Bytes that the backward pass takes."""
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Keep tensors until then."""
+
+
 class _Takes(torch.autograd.Function):
     """Hands on what it gets; takes memory for a while, as an operation does that needs a workspace."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, room: Sequence[int]) -> torch.Tensor:
+    def forward(ctx: _Context, inputs: torch.Tensor, room: Sequence[int]) -> torch.Tensor:
         kept, forth, ctx.back = room
         inputs.new_empty(forth, dtype=torch.uint8)
         ctx.save_for_backward(inputs.new_empty(kept, dtype=torch.uint8))
         return inputs.view_as(inputs)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         (gradient,) = gradients
         gradient.new_empty(ctx.back, dtype=torch.uint8)
         return gradient, None
@@ -60,7 +70,7 @@ def zeros(*shape: int) -> Tensor:
 
 def network(
     widths: Sequence[int], batch: int, room: Sequence[int] = ()
-) -> tuple[Callable[[], nn.Module], Callable[[], Any]]:
+) -> tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tensor]]]:
     """Makers of a fully connected network with these layer widths, and of a batch for it; all its numbers are zeros.
 
     Args:

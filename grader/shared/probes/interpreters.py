@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import util
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -111,7 +111,7 @@ def spawning(count: int) -> Iterator[None]:
     """The first `count` processes that `multiprocessing` spawns in this block are such interpreters."""
     spawn = util.spawnv_passfds
 
-    def start(path: Any, args: Any, passfds: Any) -> int:
+    def start(path: bytes, args: Sequence[str | bytes], passfds: Sequence[int]) -> int:
         pid = None
         if any(os.fsdecode(word).startswith(_SPAWNED) for word in args):
             same = {int(descriptor): int(descriptor) for descriptor in passfds}
@@ -119,7 +119,7 @@ def spawning(count: int) -> Iterator[None]:
         return pid or spawn(path, args, passfds)
 
     with Interpreters(count) as warm:
-        util.spawnv_passfds = start
+        util.spawnv_passfds = start  # type: ignore[assignment]  # of texts alone, as multiprocessing calls it
         try:
             yield
         finally:
@@ -166,10 +166,21 @@ class Started:
         self.send_signal(signal.SIGKILL)
 
 
-def popen(warm: Interpreters) -> Callable[..., Any]:
+Option: TypeAlias = Any
+"""An option of `subprocess.Popen`: each has a type of its own."""
+Popen: TypeAlias = Started | subprocess.Popen[Any]
+
+
+def popen(warm: Interpreters) -> Callable[..., Popen]:
     """A stand-in for `subprocess.Popen` where torchrun calls it; what is no command for an interpreter, Popen does."""
 
-    def start(args: Sequence[str], env: Mapping[str, str], stdout: Any, stderr: Any, **kwargs: Any) -> Any:
+    def start(
+        args: Sequence[str],
+        env: Mapping[str, str],
+        stdout: Option,
+        stderr: Option,
+        **kwargs: Option,
+    ) -> Popen:
         if set(kwargs) <= {"start_new_session"}:
             files = {1: stdout, 2: stderr}
             descriptors = {number: file.fileno() for number, file in files.items() if file is not None}

@@ -9,28 +9,31 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, TypeAlias
+
+Noted: TypeAlias = Any
+"""What a probe notes: what it is, the probe itself knows."""
 
 
-def notes() -> tuple[Callable[[Any], None], Callable[[], list[Any]]]:
+def notes() -> tuple[Callable[[Noted], None], Callable[[], list[Noted]]]:
     """A function that notes a value, to be handed out, and one that lists what was noted, for the probe alone."""
     key, lock = object(), threading.Lock()
     noting = _noting(key)
     next(noting)
 
-    def note(value: Any) -> None:
+    def note(value: Noted) -> None:
         with lock:  # a generator runs in one thread at a time
             noting.send(value)
 
-    def noted() -> list[Any]:
+    def noted() -> list[Noted]:
         with lock:
             return noting.send(key)
 
     return note, noted
 
 
-def _noting(key: object) -> Generator[list[Any], Any]:
-    values: list[Any] = []
+def _noting(key: object) -> Generator[list[Noted], object]:
+    values: list[Noted] = []
     given = yield []
     while True:
         if given is key:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from gradebox.sandbox.measuring import measures
+from gradebox.sandbox.probe_loader import Student
 
 _ROUNDS = 40
 _LAUNCHES = 100
@@ -17,7 +17,7 @@ _WARM_UP_SECONDS = 0.1
 
 
 @measures("time")
-def repeated(student: Any) -> dict[str, list[float]]:
+def repeated(student: Student) -> dict[str, list[float]]:
     """Seconds of each round by CUDA's events (`device_seconds`) and by the host's clock (`host_seconds`)."""
     matrix = torch.randn(2048, 2048, device=student.device)
     little = torch.zeros(16, device=student.device)

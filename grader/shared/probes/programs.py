@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from gradebox.sandbox.probe_loader import Student
+from grader.shared.cases import ProgramReply, RunProgram
 from grader.shared.probes.support import run_program
 
 
-def run(student: Any, *, module: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Run `module` ("lab1_gpu_basics.benchmark") with these arguments and describe what it wrote."""
+def run(student: Student, inputs: RunProgram) -> ProgramReply:
+    """Run the program and describe what it wrote."""
     torch.set_num_threads(1)  # small work: a second thread would only wait for a core that others use
     with tempfile.TemporaryDirectory() as folder:
-        return run_program(student, module, arguments, Path(folder, "results"))
+        return ProgramReply(**run_program(student, inputs.module, inputs.words, Path(folder, "results")))

@@ -9,12 +9,15 @@ import contextlib
 import resource
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import Dataset
+
+if TYPE_CHECKING:
+    from gradebox.sandbox.probe_loader import Student
 
 TIMEOUT_SECONDS = 10.0
 """How long a rank waits for one that does not come; a right solution never waits longer than a slow machine needs."""
@@ -48,7 +51,7 @@ def numbered(inputs: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def group(student: Any, name: str = "ours", *, backend: str = "gloo") -> Iterator[None]:
+def group(student: Student, name: str = "ours", *, backend: str = "gloo") -> Iterator[None]:
     """A process group that the probe makes, for what is judged without the student's `setup`."""
     dist.init_process_group(
         backend,

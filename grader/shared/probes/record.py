@@ -6,9 +6,9 @@ On a real GPU there is nobody to ask; there PyTorch's dispatcher is watched, in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,21 +16,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradebox.sandbox.devices import Reading
 from grader.shared.probes.threads import in_every_thread
-from grader.shared.readings import PRODUCTS, counted
+from grader.shared.readings import PRODUCTS, ProductCount, counted
+
+VirtualGpu: TypeAlias = Any
+"""A `vgpu.VirtualGPU` whose queue is in a process of its own, as `student.gpu` has it: untyped there."""
+Reported: TypeAlias = Any
+"""A `Reading` of the virtual GPU's, which the judge gets in its place; else the value itself."""
 
 
-def mark(gpu: Any) -> int:
+def mark(gpu: VirtualGpu) -> int:
     """A place in the virtual GPU's record, for `reading`."""
     return int(gpu.queue.line.mark())
 
 
-def next_stage(gpu: Any) -> None:
+def next_stage(gpu: VirtualGpu) -> None:
     """The probe's next stage begins, with which a check may have let a condition of the virtual GPU begin."""
     if gpu is not None:
         gpu.queue.line.next_stage()
 
 
-def reading(gpu: Any, what: str, begin: int, end: int | None = None, **arguments: Any) -> Reading:
+def reading(gpu: VirtualGpu, what: str, begin: int, end: int | None = None, **arguments: object) -> Reading:
     """Have the virtual GPU read its record between two marks (or from one until now); the judge gets what it says."""
     line = gpu.queue.line
     return Reading(line.read(gpu.index, what, begin, line.mark() if end is None else end, arguments))
@@ -39,21 +44,21 @@ def reading(gpu: Any, what: str, begin: int, end: int | None = None, **arguments
 class Products(Protocol):
     """The matrix products that ran since a moment, told in one of these ways, each of them until it is asked."""
 
-    def counts(self) -> Any:
+    def counts(self) -> Reported:
         """How often each ran: `device`, `dtype`, `flops` and `count`."""
 
-    def flops(self) -> Any:
+    def flops(self) -> Reported:
         """The FLOPs of all of them."""
 
-    def dtypes(self) -> Any:
+    def dtypes(self) -> Reported:
         """In which dtypes they ran, sorted."""
 
-    def number(self) -> Any:
+    def number(self) -> Reported:
         """How many there were."""
 
 
 class _OnVirtualGpu:
-    def __init__(self, gpu: Any) -> None:
+    def __init__(self, gpu: VirtualGpu) -> None:
         self._gpu, self._begin = gpu, mark(gpu)
 
     def counts(self) -> Reading:
@@ -73,7 +78,7 @@ class _Dispatched:
     def __init__(self) -> None:
         self.products: list[tuple[str, str, int]] = []
 
-    def counts(self) -> list[dict[str, Any]]:
+    def counts(self) -> list[ProductCount]:
         return counted(self.products)
 
     def flops(self) -> int:
@@ -93,7 +98,13 @@ class _ProductSpy(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.products = products
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         if func._can_decompose():  # in inference mode no autograd layer has taken it apart
             with self:
                 return func.decompose(*args, **(kwargs or {}))
@@ -104,28 +115,28 @@ class _ProductSpy(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-_captured: WeakKeyDictionary[Any, list[tuple[str, str, int]]] = WeakKeyDictionary()
+_captured: WeakKeyDictionary[torch.cuda.CUDAGraph, list[tuple[str, str, int]]] = WeakKeyDictionary()
 """The products of CUDA graphs, which may be captured in one block and replayed in another."""
 
 
 @contextmanager
 def _count_replays(products: list[tuple[str, str, int]]) -> Iterator[None]:
     """What a CUDA graph captures does not run then; each replay runs it, and no dispatcher sees that."""
-    kind: Any = torch.cuda.CUDAGraph
+    kind = torch.cuda.CUDAGraph
     before = {name: getattr(kind, name) for name in ("capture_begin", "capture_end", "replay")}
     begins: dict[int, int] = {}
 
-    def capture_begin(graph: Any, *given: Any, **named: Any) -> None:
+    def capture_begin(graph: torch.cuda.CUDAGraph, *arguments: object, **options: object) -> None:
         begins[id(graph)] = len(products)
-        before["capture_begin"](graph, *given, **named)
+        before["capture_begin"](graph, *arguments, **options)
 
-    def capture_end(graph: Any) -> None:
+    def capture_end(graph: torch.cuda.CUDAGraph) -> None:
         before["capture_end"](graph)
         begin = begins.pop(id(graph), len(products))
         _captured[graph] = products[begin:]
         del products[begin:]
 
-    def replay(graph: Any) -> None:
+    def replay(graph: torch.cuda.CUDAGraph) -> None:
         products.extend(_captured.get(graph, ()))
         before["replay"](graph)
 
@@ -143,7 +154,7 @@ def _count_replays(products: list[tuple[str, str, int]]) -> Iterator[None]:
 
 
 @contextmanager
-def watch_products(gpu: Any) -> Iterator[Products]:
+def watch_products(gpu: VirtualGpu) -> Iterator[Products]:
     """The matrix products that run in the block.
 
     Args:
@@ -164,7 +175,13 @@ class _NameSpy(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.names = names
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         self.names.append(str(func))
         return func(*args, **(kwargs or {}))
 
@@ -172,12 +189,12 @@ class _NameSpy(TorchDispatchMode):
 class Names(Protocol):
     """The operations that ran since a moment."""
 
-    def containing(self, word: str) -> Any:
+    def containing(self, word: str) -> Reported:
         """The names that contain a word, sorted."""
 
 
 class _NamesOnVirtualGpu:
-    def __init__(self, gpu: Any) -> None:
+    def __init__(self, gpu: VirtualGpu) -> None:
         self._gpu, self._begin = gpu, mark(gpu)
 
     def containing(self, word: str) -> Reading:
@@ -193,7 +210,7 @@ class _DispatchedNames:
 
 
 @contextmanager
-def watch_names(gpu: Any) -> Iterator[Names]:
+def watch_names(gpu: VirtualGpu) -> Iterator[Names]:
     """The operations that run in the block; `gpu` as for `watch_products`."""
     if gpu is not None:
         yield _NamesOnVirtualGpu(gpu)

@@ -12,17 +12,32 @@ import typing
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gradebox.sandbox.probe_loader import WrongReturn
+from gradebox.sandbox.probe_loader import Student, WrongReturn
+from grader.shared.cases import Picture
 from grader.shared.probes.figures import watch_png
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.transforms import Transform
 
-def fields(value: object, kind: type, what: str) -> dict[str, Any]:
+T = TypeVar("T")
+MatplotlibClass: TypeAlias = Any
+"""A class of matplotlib's whose annotations promise all that NumPy would take for an array."""
+StudentObject: TypeAlias = Any
+"""An object, a class or a function of the submission's. It may have any attributes, and these may be anything."""
+Annotation: TypeAlias = Any
+"""A type, or what else an annotation may be."""
+Json: TypeAlias = Any
+"""A value of the submission's as JSON has it; what it must be, a check says."""
+
+
+def fields(value: object, kind: type, what: str) -> dict[str, Json]:
     """The fields of a returned dataclass as plain JSON values.
 
     Args:
@@ -34,20 +49,22 @@ def fields(value: object, kind: type, what: str) -> dict[str, Any]:
         WrongReturn: `value` is not a `kind`, or a field has no plain value.
     """
     if not isinstance(value, kind):
-        names = ", ".join(field.name for field in dataclasses.fields(kind))
+        names = ", ".join(_names(kind))
         raise WrongReturn(
             f"{what} returned {described(value)}; return {_article(kind.__name__)}: import it from labkit.results, its "
             f"fields are {names}"
         )
-    told = {
-        field.name: plain(getattr(value, field.name), f"{what}.{field.name}")
-        for field in dataclasses.fields(value)  # type: ignore[arg-type]
-    }
-    _require_form(told, kind, what)
-    return told
+    values = {name: plain(getattr(value, name), f"{what}.{name}") for name in _names(type(value))}
+    _require_form(values, kind, what)
+    return values
 
 
-def fields_or_reason(value: object, kind: type, what: str) -> dict[str, Any]:
+def _names(kind: type) -> list[str]:
+    """The names of a dataclass's fields."""
+    return [field.name for field in dataclasses.fields(kind)]
+
+
+def fields_or_reason(value: object, kind: type, what: str) -> dict[str, Json]:
     """As `fields`; of a value that is no `kind` only the reason, as `wrong_return`.
 
     For functions that are judged by what they do as well: only the checks of what is reported need the fields
@@ -59,25 +76,25 @@ def fields_or_reason(value: object, kind: type, what: str) -> dict[str, Any]:
         return {"wrong_return": str(error)}
 
 
-def _require_form(told: Any, kind: Any, what: str) -> None:
+def _require_form(value: Json, kind: Annotation, what: str) -> None:
     """Fail unless a plain value has the fields of the dataclass `kind`, and so do those dataclasses that lie in it.
 
     What else is in a field is not looked at: checks say what they want of it.
     """
-    if not isinstance(told, dict) or any(field.name not in told for field in dataclasses.fields(kind)):
-        raise WrongReturn(f"{what} is {described(told)}, expected a labkit.results.{kind.__name__}")
+    if not isinstance(value, dict) or any(name not in value for name in _names(kind)):
+        raise WrongReturn(f"{what} is {described(value)}, expected a labkit.results.{kind.__name__}")
     for name, declared in typing.get_type_hints(kind).items():
         inner = typing.get_args(declared)[:1] if typing.get_origin(declared) is tuple else ()
         if dataclasses.is_dataclass(declared):
-            _require_form(told[name], declared, f"{what}.{name}")
+            _require_form(value[name], declared, f"{what}.{name}")
         elif inner and dataclasses.is_dataclass(inner[0]):
-            if not isinstance(told[name], list):
-                raise WrongReturn(f"{what}.{name} is {described(told[name])}, expected a tuple")
-            for index, item in enumerate(told[name]):
+            if not isinstance(value[name], list):
+                raise WrongReturn(f"{what}.{name} is {described(value[name])}, expected a tuple")
+            for index, item in enumerate(value[name]):
                 _require_form(item, inner[0], f"{what}.{name}[{index}]")
 
 
-def plain(value: object, what: str) -> Any:
+def plain(value: object, what: str) -> Json:
     """`value` as JSON: numbers of NumPy and 0-d tensors become Python's, tuples become lists, dataclasses objects.
 
     Raises:
@@ -107,7 +124,7 @@ def plain(value: object, what: str) -> Any:
     raise WrongReturn(f"{what} is {described(value)}, expected a number, a string or a sequence of them")
 
 
-def instance(value: Any, kind: type, what: str) -> Any:
+def instance(value: object, kind: type[T], what: str) -> T:
     """`value`, which a docstring promises to be a `kind`.
 
     Raises:
@@ -119,19 +136,21 @@ def instance(value: Any, kind: type, what: str) -> Any:
     return value
 
 
-def tensor(value: Any, what: str, shape: Sequence[int] | None = None) -> Tensor:
+def tensor(value: object, what: str, shape: Sequence[int] | None = None) -> Tensor:
     """`value`, which a docstring promises to be a tensor, of this shape if one is named.
 
     Raises:
         WrongReturn: it is no tensor, or has another shape.
     """
-    found: Tensor = instance(value, Tensor, what)
-    if shape is not None and tuple(found.shape) != tuple(shape):
-        raise WrongReturn(f"{what} returned a tensor of shape {tuple(found.shape)}; its shape must be {tuple(shape)}")
-    return found
+    returned = instance(value, Tensor, what)
+    if shape is not None and tuple(returned.shape) != tuple(shape):
+        raise WrongReturn(
+            f"{what} returned a tensor of shape {tuple(returned.shape)}; its shape must be {tuple(shape)}"
+        )
+    return returned
 
 
-def made(kind: Any, what: str, *arguments: Any, **options: Any) -> Any:
+def made(kind: StudentObject, what: str, *arguments: object, **options: object) -> StudentObject:
     """The object that a class of the submission makes of these arguments.
 
     Raises:
@@ -145,7 +164,7 @@ def made(kind: Any, what: str, *arguments: Any, **options: Any) -> Any:
     return value
 
 
-def mapping(value: object, what: str) -> dict[Any, Any]:
+def mapping(value: object, what: str) -> dict[StudentObject, StudentObject]:
     """A returned dictionary.
 
     Raises:
@@ -168,7 +187,7 @@ def finite_or_text(value: object, what: str) -> float | str:
     return float(number) if math.isfinite(number) else str(float(number))
 
 
-def sequence(value: object, what: str) -> list[Any]:
+def sequence(value: object, what: str) -> list[StudentObject]:
     """A returned list or tuple.
 
     Raises:
@@ -194,7 +213,7 @@ def described(value: object) -> str:
     return f"{type(value).__name__} ({text if len(text) <= 60 else text[:57] + '...'})"
 
 
-def run_program(student: Any, module: str, arguments: Sequence[str], out: Path) -> dict[str, Any]:
+def run_program(student: Student, module: str, arguments: Sequence[str], out: Path) -> dict[str, Json]:
     """Run a lab program in-process with `--out`, and describe the files it wrote.
 
     Returns:
@@ -214,16 +233,15 @@ def watch_figures() -> AbstractContextManager[list[int]]:
     return watch_png(lambda figure: sum(_points(axes) for axes in figure.axes))
 
 
-def _points(axes: Any) -> int:
+def _points(axes: Axes) -> int:
     """Points, bars and pixels at places of the data; neither texts nor what spans the axes wherever they are."""
     from matplotlib import collections as groups
     from matplotlib import image, lines, patches
 
-    # Their annotations promise all that NumPy would take for an array.
-    line: Any = lines.Line2D
-    group: Any = groups.Collection
+    line: MatplotlibClass = lines.Line2D
+    group: MatplotlibClass = groups.Collection
 
-    def by_data(transform: Any) -> bool:
+    def by_data(transform: Transform) -> bool:
         return bool(transform.contains_branch(axes.transData))
 
     count = 0
@@ -244,7 +262,7 @@ def _points(axes: Any) -> int:
     return count
 
 
-def describe_files(out: Path) -> dict[str, Any]:
+def describe_files(out: Path) -> dict[str, Json]:
     """What lies below a folder: `json` ({name: text}) and `pictures` (see `_picture`, by name)."""
     files = sorted(path for path in out.rglob("*") if path.is_file()) if out.is_dir() else []
     return {
@@ -253,7 +271,7 @@ def describe_files(out: Path) -> dict[str, Any]:
     }
 
 
-def _picture(path: Path) -> dict[str, float]:
+def _picture(path: Path) -> Picture:
     """Size and number of colours of a picture, and the share of its commonest: a blank one has one, noise has none."""
     from PIL import Image
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 
 @contextmanager
-def in_every_thread(mode: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+def in_every_thread(mode: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
     """Enter a new `mode` here, and one in every thread that is started meanwhile: a mode is its thread's alone."""
     start = threading.Thread.start
 

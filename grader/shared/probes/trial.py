@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import numpy as np
 
+from gradebox.sandbox.probe_loader import Student
 
-def product(student: Any, *, left: list[list[float]], right: list[list[float]]) -> dict[str, Any]:
+
+def product(student: Student, *, left: list[list[float]], right: list[list[float]]) -> dict[str, list[list[float]]]:
     """The product of two matrices, as lists: with PyTorch on the device, with NumPy in a course without PyTorch."""
     if "torch" not in sys.modules:
         return {"product": (np.array(left) @ np.array(right)).tolist()}

@@ -60,7 +60,7 @@ def add(file: Path, text: str) -> None:
         ("grader/lab1/shared/reference.py", {"lab1.benchmark", "lab1.measurements"}),
         ("grader/lab1/shared/probes/benchmark.py", {"lab1.analysis", "lab1.benchmark", "lab1.measurements"}),
         ("grader/lab1/measurements/probes.py", {"lab1.measurements"}),
-        ("grader/lab5/probes/fake_nvml.py", {"lab5.monitoring"}),
+        ("grader/lab5/monitoring/probes/fake_nvml.py", {"lab5.monitoring"}),
         ("grader/shared/probes/support.py", EVERYTHING),
         ("grader/shared/devices.py", EVERYTHING),
         ("gradebox/run/grading.py", EVERYTHING),

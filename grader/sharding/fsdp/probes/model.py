@@ -39,7 +39,7 @@ def _train(student: Student, gpu: VirtualGPU, module: ModuleType, case: TrainCas
     model = Network(inputs.shape[-1], case["width"], case["blocks"], case["seed"])
     torch.cuda.reset_peak_memory_stats()
     sharded = module.shard(model, list(model.blocks), **_options(case))
-    model = instance(sharded, nn.Module, "shard()")
+    model = instance(sharded, nn.Module, "shard()")  # type: ignore[assignment]  # lets go of the network
     shard_peak = torch.cuda.max_memory_allocated() - before
     optimizer = make_optimizer(case, model)
     losses: list[float | str] = []
@@ -83,7 +83,8 @@ def states(student: Student, inputs: GatherAndLoad) -> StatesReply:
     with on_own_gpu(student):
         features = inputs.inputs.shape[-1]
         model = Network(features, case["width"], case["blocks"], case["seed"])
-        model = instance(module.shard(model, list(model.blocks), **_options(case)), nn.Module, "shard()")
+        sharded = module.shard(model, list(model.blocks), **_options(case))
+        model = instance(sharded, nn.Module, "shard()")  # type: ignore[assignment]  # lets go of the network
         optimizer = make_optimizer(case, model)
         x, y = (part[0][student.rank :: student.ranks].contiguous().cuda() for part in (inputs.inputs, inputs.targets))
         module.train_step(model, optimizer, x, y, half_squares)
@@ -96,7 +97,8 @@ def states(student: Student, inputs: GatherAndLoad) -> StatesReply:
         values = dict(state)
         copies = {str(name): value.detach().cpu().double() for name, value in state.items() if kinds == ["Tensor"]}
         other = Network(features, case["width"], case["blocks"], inputs.other_seed)
-        other = instance(module.shard(other, list(other.blocks), **_options(case)), nn.Module, "shard()")
+        sharded = module.shard(other, list(other.blocks), **_options(case))
+        other = instance(sharded, nn.Module, "shard()")  # type: ignore[assignment]  # lets go of the network
         whole = [kinds == ["Tensor"] and state.keys() == model.state_dict().keys()]
         dist.broadcast_object_list(whole, 0)
         if whole[0]:  # else there is nothing that could be loaded

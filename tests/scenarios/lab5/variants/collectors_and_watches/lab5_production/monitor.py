@@ -38,16 +38,19 @@ class _Collector:
 
     def __init__(self, monitor: "GPUMonitor") -> None:
         self.monitor = monitor
+        self.began = time.time()
 
     def collect(self) -> Iterator[Metric]:
-        monitor = self.monitor
-        yield from prometheus_metrics(monitor.snapshot(), dcgm_names=monitor._dcgm_names)
+        monitor, now = self.monitor, time.time()
+        for family in prometheus_metrics(monitor.snapshot(), dcgm_names=monitor._dcgm_names):
+            family.samples = [sample._replace(timestamp=now) for sample in family.samples]
+            yield family
         for name, text, number in (
             (SAMPLES, SAMPLES_HELP, monitor._samples),
             (SECONDS, SECONDS_HELP, monitor._seconds),
         ):
             family = CounterMetricFamily(name, text)
-            family.add_metric([], number)
+            family.add_metric([], number, created=self.began, timestamp=now)
             yield family
 
 

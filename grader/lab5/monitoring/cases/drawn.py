@@ -1,0 +1,264 @@
+"""How made-up GPUs, logged metrics and snapshots are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradebox.run.input_generator import InputGenerator
+from grader.lab5.monitoring.cases import (
+    Background,
+    ByRank,
+    Evaluate,
+    Exported,
+    Failing,
+    Logs,
+    MadeUpGpu,
+    Moments,
+    Raised,
+    ReadingCase,
+    RuleChange,
+    SnapshotCase,
+    WithoutNvml,
+)
+
+HOT = 85
+"""Degrees above which a GPU counts as hot."""
+WAITS = {
+    "GpuHot": 60.0,
+    "GpuThrottled": 30.0,
+    "GpuMemoryNearlyFull": 60.0,
+    "GpuUnderused": 300.0,
+    "GpuErrors": 0.0,
+    "GpuLost": 0.0,
+    "LossNotFinite": 0.0,
+    "TrainingStalled": 0.0,
+}
+"""The rules in labkit's order, and how many seconds each of them waits."""
+SLOWED_BY = ("hardware_slowdown", "hardware_thermal_slowdown", "power_brake", "thermal_slowdown")
+"""The reasons for throttling that count."""
+QUESTION_SECONDS = 0.004
+"""For which a GPU takes to answer, while samples are timed."""
+
+
+def gpu(generator: InputGenerator, index: int) -> MadeUpGpu:
+    """What one GPU knows, in NVML's units; nothing else is supported."""
+    total = generator.integer(16_000_000_000, 80_000_000_000)
+    return {
+        "uuid": f"GPU-{generator.integer(10**8, 10**9 - 1)}-{index}",
+        "name": f"Made-up GPU {generator.integer(10, 99)}",
+        "used_bytes": int(total * generator.uniform(0.2, 0.8)),
+        "total_bytes": total,
+        "celsius": generator.integer(41, 79),
+        "power_milliwatts": generator.integer(90_001, 299_999),
+    }
+
+
+def _gpus(generator: InputGenerator, count: int) -> list[MadeUpGpu]:
+    draw = generator.shared("lab5.monitoring")
+    return [gpu(draw, index) for index in range(count)]
+
+
+def logs(generator: InputGenerator) -> Logs:
+    """What a training logs at three steps, the last of them smaller, as after a resume."""
+    draw = generator.shared("lab5.logs")
+
+    def some(low: float, high: float) -> float:
+        return round(draw.uniform(low, high), 4)
+
+    step, more = draw.integer(5, 50), draw.integer(5, 50)
+    return [
+        (
+            step,
+            {
+                "loss": some(2, 3),
+                "accuracy": some(0.1, 0.4),
+                "learning_rate": some(1e-3, 1e-2),
+                "val/loss": some(2, 3),
+            },
+        ),
+        (step + more, {"loss": some(1, 2), "accuracy": some(0.5, 0.9), "throughput": some(1e3, 9e3)}),
+        (step + more - draw.integer(1, 4), {"loss": "nan", "gradient_norm": "inf"}),
+    ]
+
+
+def without_nvml(generator: InputGenerator) -> list[tuple[str, WithoutNvml]]:
+    """Machines without a GPU to monitor, each with the reason in words."""
+    logged = logs(generator)[:2]
+    other = generator.shuffled([("DRIVER_NOT_LOADED", "without a driver"), ("NO_PERMISSION", "without permission")])[0]
+    reasons = (("LIBRARY_NOT_FOUND", "without NVML's library"), other, (None, "without any GPU"))
+    return [(reason, WithoutNvml(error=error, logs=logged)) for error, reason in reasons]
+
+
+def failing(generator: InputGenerator) -> Failing:
+    """A GPU that names no temperature until it is hot."""
+    draw = generator.shared("lab5.failing")
+    cool = gpu(draw, 0)
+    del cool["celsius"]
+    interval, hot = -round(draw.uniform(0.1, 2.0), 2), draw.integer(86, 99)
+    return Failing(gpus=[cool], interval=interval, hot=hot)
+
+
+def exported(generator: InputGenerator) -> Exported:
+    """Two GPUs, and three steps."""
+    return Exported(gpus=_gpus(generator, 2), logs=logs(generator))
+
+
+def by_rank(generator: InputGenerator) -> ByRank:
+    """The same two GPUs."""
+    return ByRank(gpus=_gpus(generator, 2))
+
+
+def moments(generator: InputGenerator) -> Moments:
+    """The first of them."""
+    return Moments(gpus=_gpus(generator, 1), logs=60, question=QUESTION_SECONDS)
+
+
+def background(generator: InputGenerator) -> Background:
+    """The first of them, which gets colder than it is at the beginning."""
+    celsius = generator.integer(20, 40)
+    return Background(gpus=_gpus(generator, 1), samples=4, logs=25, celsius=celsius)
+
+
+_GOOD: ReadingCase = {
+    "temperature_celsius": 60.0,
+    "utilization_ratio": 0.9,
+    "memory_used_bytes": 10,
+    "memory_total_bytes": 20,
+    "throttle_reasons": ["power_cap"],
+    "ecc_errors": 0,
+    "xid_errors": 0,
+}
+_UNKNOWN: ReadingCase = {
+    "temperature_celsius": None,
+    "utilization_ratio": None,
+    "memory_used_bytes": None,
+    "memory_total_bytes": None,
+    "throttle_reasons": None,
+    "ecc_errors": None,
+    "xid_errors": None,
+}
+
+
+def _start(generator: InputGenerator) -> float:
+    return float(generator.integer(1_700_000_000, 1_800_000_000))
+
+
+def snapshots_at_once(generator: InputGenerator) -> Iterator[Evaluate]:
+    """Rules and snapshots to evaluate, one engine each: no rule waits, and each snapshot stands for itself."""
+    start = _start(generator)
+    heat = generator.integer(70, 95)
+    rules: dict[str, RuleChange] = {name: {"for_seconds": 0.0} for name in WAITS}
+    hotter: dict[str, RuleChange] = {**rules, "GpuHot": {"for_seconds": 0.0, "threshold": float(heat)}}
+    for changed in (rules, hotter):
+        yield Evaluate(
+            rules=changed,
+            snapshots=[
+                {
+                    "time": start + number,
+                    "step": number,
+                    "step_time": start + number,
+                    "metrics": {"loss": 1.0},
+                    "gpus": [{"index": 0, **_GOOD}, {"index": 1, **_GOOD, **case}],
+                }
+                for number, case in enumerate(_readings(generator, changed["GpuHot"].get("threshold", float(HOT))))
+            ],
+        )
+    losses: list[dict[str, float | str]] = [{}, {"loss": 3.0}, {"loss": "nan"}, {"loss": 2.0}, {"loss": "inf"}]
+    losses = generator.shuffled([*losses, {"loss": "-inf"}, {"accuracy": 0.5}])
+    yield Evaluate(
+        rules={}, snapshots=[{"time": start + number, "metrics": metrics} for number, metrics in enumerate(losses)]
+    )
+    waits = generator.shuffled([None, 0.0, 299.0, 300.0, 301.0, 4000.0, 1.0])
+    yield Evaluate(
+        rules={},
+        snapshots=[
+            {"time": start + 10_000 * n, "step": n, "step_time": None if wait is None else start + 10_000 * n - wait}
+            for n, wait in enumerate(waits)
+        ],
+    )
+
+
+def _readings(generator: InputGenerator, limit: float) -> list[ReadingCase]:
+    """What one GPU says instead of good readings, some of them at the limits of rules; `limit` is GpuHot's."""
+    slowed: list[ReadingCase] = [{"throttle_reasons": ["power_cap", reason]} for reason in SLOWED_BY]
+    cases: list[ReadingCase] = [
+        {},
+        {"temperature_celsius": limit},
+        {"temperature_celsius": limit + 0.5},
+        {"utilization_ratio": 0.5},
+        {"utilization_ratio": generator.uniform(0.0, 0.45)},
+        {"utilization_ratio": 0.0},
+        {"memory_used_bytes": 19},
+        {"memory_used_bytes": 20},
+        {"memory_used_bytes": 20, "memory_total_bytes": None},
+        {"memory_used_bytes": None},
+        {"throttle_reasons": ["idle"]},
+        *slowed,
+        {"ecc_errors": generator.integer(1, 5)},
+        {"ecc_errors": None, "xid_errors": 2},
+        {"temperature_celsius": None, "utilization_ratio": 0.1, "ecc_errors": 3},
+        {"utilization_ratio": None, "temperature_celsius": limit + 9.0},
+        {"xid_errors": None, "ecc_errors": 1},
+        _UNKNOWN,
+        {**_UNKNOWN, "up": False},
+    ]
+    return generator.shuffled(cases)
+
+
+def snapshots_over_time(generator: InputGenerator) -> Iterator[Evaluate]:
+    """Rules and snapshots to evaluate, one engine each: conditions come, hold, break and come again."""
+    start = _start(generator)
+    seconds = generator.integer(20, 90)
+    rules: dict[str, RuleChange] = {
+        "GpuHot": {"for_seconds": float(seconds)},
+        "GpuMemoryNearlyFull": {"threshold": 0.6},
+    }
+    unchanged: dict[str, RuleChange] = {}
+    for changed in (unchanged, rules):
+        wait = changed.get("GpuHot", {}).get("for_seconds", WAITS["GpuHot"])
+        moments = [0.0, wait / 2, wait - 1, wait, wait + 5, wait + 6, wait + 7, 1.5 * wait + 7, 2 * wait + 8]
+        moments += [2 * wait + 9, 2 * wait + 10, 3 * wait + 10]
+        hot_at: list[int | None] = [1, 1, 1, 1, 1, 0, 1, 1, 1, 1, None, 1]
+        full_from = generator.integer(1, 4)
+        places = generator.shuffled(range(3))
+        snapshots: list[SnapshotCase] = []
+        for number, (moment, hot) in enumerate(zip(moments, hot_at, strict=True)):
+            changing: ReadingCase = {**_GOOD, "memory_used_bytes": 20 if number >= full_from else 10}
+            changing["temperature_celsius"] = None if hot is None else 60.0 + 30.0 * hot
+            slowed: ReadingCase = {**_GOOD, "throttle_reasons": ["power_brake"] if number % 2 else ["thermal_slowdown"]}
+            readings = [changing, _GOOD, slowed]
+            gpus: list[ReadingCase] = [{"index": index, **readings[place]} for index, place in enumerate(places)]
+            snapshots.append({"time": start + moment, "metrics": {"loss": 1.0}, "gpus": gpus})
+        yield Evaluate(rules=changed, snapshots=snapshots)
+
+
+def taking_turns(generator: InputGenerator) -> list[list[bool]]:
+    """Three conditions that come, hold, go and come again; one begins while another holds, or ends, or is away."""
+    lead, hold, gap = generator.integer(1, 3), generator.integer(2, 3), generator.integer(1, 3)
+    row = [False] * lead + [True] * hold + [False] * gap + [True] * generator.integer(1, 2) + [False]
+    last = generator.integer(2, hold + gap)
+    return [[False] * shift + row + [False] * (last - shift) for shift in (*generator.shuffled([0, 1]), last)]
+
+
+def raised(generator: InputGenerator) -> tuple[list[list[bool]], Raised]:
+    """Whether each of two GPUs is hot at each step, and whether the loss is lost; and GPUs that are."""
+    draw = generator.shared("lab5.monitoring")
+    first, second, lost = turns = taking_turns(generator)
+    celsius: list[list[float]] = [
+        [HOT + generator.integer(1, 9) if on else HOT - generator.integer(0, 3) for on in hot]
+        for hot in zip(first, second, strict=True)
+    ]
+    return turns, Raised(gpus=[gpu(draw, index) for index in range(2)], celsius=celsius, lost=lost)
+
+
+WITHOUT = {
+    Background.probe: "one course of events of one GPU; what it is about is threads",
+    ByRank.probe: "one course of events: this process is rank 1",
+    Evaluate.probe: "each condition by itself, and rows of snapshots in which they come and go",
+    Exported.probe: "three steps whose metrics are drawn, and two GPUs",
+    Failing.probe: "one course of events; its numbers are drawn",
+    Moments.probe: "one course of events: the same step, a smaller one, samples",
+    Raised.probe: "three conditions whose times are drawn; each begins while another holds",
+    WithoutNvml.probe: "three reasons, all of them in every grading",
+    "lab5.monitoring.monitors.monitored": "a helper of other probes",
+}

@@ -1,0 +1,241 @@
+"""Judges Lab 5's monitor: a machine without NVML, what fails next to it, its exports, the background, alerts.
+
+The GPUs are made up (`probes/fake_nvml.py`), so what they say is known to the last digit; no check depends on how fast
+this machine is.
+"""
+
+from __future__ import annotations
+
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import number, require, require_between, require_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
+from grader.lab5.monitoring.cases import Exported, ExportedReply, Logs, MomentsReply
+from grader.lab5.monitoring.cases import drawn as cases
+from grader.lab5.monitoring.checks.alerts import judge_at_once, judge_over_time, judge_reported
+from grader.lab5.monitoring.checks.exports import last_families, length, records, series
+
+SINGLE = 1e-6
+"""TensorBoard keeps float32."""
+_SHARE = 0.6
+"""Of the time that a call takes by the probe's clock, at least so much is counted: threads may be made to wait."""
+_OS_ERRORS = ["OSError", "FileExistsError", "NotADirectoryError"]
+
+
+@criterion("lab5.monitoring", early=True)
+class TestMonitoring:
+    def test_works_without_nvml(self, submission: Submission, generator: InputGenerator) -> None:
+        for reason, inputs in cases.without_nvml(generator):
+            reply = submission.probe(inputs, device="cpu")
+            require_equal(
+                reply.said.strip().count("\n") + bool(reply.said.strip()), 1,
+                what=f"lines that the monitor prints at its start {reason}", hint="one line on standard error",
+            )  # fmt: skip
+            require(
+                not reply.later.strip(),
+                f"{reason} the monitor goes on printing after its start: {reply.later[:120]!r}",
+                "print the message once: a line per sample fills somebody's disk",
+            )  # fmt: skip
+            first, second = reply.messages
+            require(bool(first), f"{reason} GPUMonitor.message is {first!r}", "GpuReader.message says why")
+            require_equal(second, first, what=f"message of GPUMonitor.snapshot() {reason}")
+            loss = series(reply.text).get(("training_loss", ""))
+            require_equal(loss, inputs.logs[-1][1]["loss"], what=f"training_loss {reason}",
+                          hint="training metrics go on without a GPU")  # fmt: skip
+            require_equal(reply.left_open, 0, what=f"nvmlInit without nvmlShutdown {reason}, after close()")
+
+    @builds_on("alerts_fire")
+    def test_ends_no_training(self, submission: Submission, generator: InputGenerator) -> None:
+        reply = submission.probe(cases.failing(generator), device="cpu")
+        alerts = reply.alerts
+        what = "if on_alert raises"
+        require_equal(alerts.error, "", what=f"error of log_metrics() {what}", hint="see on_alert in the docstring")
+        require_equal(
+            alerts.received, ["GpuHot", "LossNotFinite"], what=f"rules of the alerts given to on_alert, {what}"
+        )
+        require(
+            alerts.samples_later >= 3, f"{alerts.samples_later} samples were taken in the background {what}",
+            "an exception ends a thread: catch what others' functions raise, report it, and go on",
+        )  # fmt: skip
+        require("mailbox" in alerts.said, f"nothing on standard error says what was raised {what}")
+        require(
+            reply.others_go_on is not False, "log_metrics() waited while the sampling thread was in on_alert",
+            "call on_alert when the lock is free again: a mail that takes a minute is nobody else's minute",
+        )  # fmt: skip
+        for name, case in reply.cases.items():
+            right = ["ValueError"] if name.startswith("interval") else _OS_ERRORS
+            error = case.error or "nothing"
+            require(error in right, f"GPUMonitor() with {name} raised {error}, expected {right[0]}")
+            require_equal(
+                [case.threads, case.left_open], [0, 0],
+                what=f"threads, and nvmlInit without nvmlShutdown, that GPUMonitor() with {name} left behind",
+                hint="close what is open before the error goes on",
+            )  # fmt: skip
+
+    @builds_on("ends_no_training")
+    def test_training_metrics_logged(self, submission: Submission, generator: InputGenerator) -> None:
+        inputs = cases.exported(generator)
+        reply = submission.probe(inputs, device="cpu")
+        _judge_prometheus(inputs, reply)
+        _judge_files(inputs.logs, reply)
+        _judge_ranks(submission, generator)
+        _judge_moments(submission.probe(cases.moments(generator), device="cpu"))
+
+    @builds_on("training_metrics_logged")
+    def test_sampled_in_background(self, submission: Submission, generator: InputGenerator) -> None:
+        inputs = cases.background(generator)
+        reply = submission.probe(inputs, device="cpu")
+        require(
+            reply.history >= inputs.samples and reply.elsewhere > 0,
+            f"with an interval of 10 ms, {reply.history} samples after seconds, {reply.elsewhere} questions in the "
+            "background", "start a daemon thread that samples until close() tells it to stop",
+        )  # fmt: skip
+        require_equal(reply.holding_up, 0, what="threads of a GPUMonitor that are no daemons",
+                      hint="a program that fails before close() would never end")  # fmt: skip
+        require(
+            reply.followed,
+            f"GPU 0 went to {inputs.celsius} degrees, and GPUMonitor.history[-1] did not say so within seconds",
+            "each sample appends a Snapshot of what the GPUs said then",
+        )  # fmt: skip
+        require_equal(
+            reply.asked_by_logging,
+            0,
+            what="questions to GPUs by 25 calls of log_metrics",
+            hint="take the latest sample",
+        )
+        require(reply.reached, "the background thread stopped sampling")
+        require(
+            reply.logged_meanwhile, "log_metrics() does not return while a GPU takes long to answer",
+            "hold no lock while you ask: a training step would wait with you",
+        )  # fmt: skip
+        require(
+            not reply.closed_meanwhile,
+            "close() returns, or shuts NVML down, while the thread still waits for a GPU that takes long to answer",
+            "join the thread for as long as it takes: it must not ask an NVML that is gone",
+        )
+        require_equal(reply.sampled_after_close, 0, what="snapshots added to history after close()")
+        require_equal(reply.asked_after_close, 0, what="questions to NVML after close()",
+                      hint="stop the thread, join it, then close the reader")  # fmt: skip
+        require_equal(
+            reply.threads_left, 0, what="threads that close() left behind", hint="tell it to stop, and join it"
+        )
+        require_equal(reply.left_open, 0, what="nvmlInit without nvmlShutdown after close()", hint="close the reader")
+        moments = submission.probe(cases.moments(generator), device="cpu")
+        require_equal(
+            moments.lengths, [1, 2], what="snapshots in history after three calls of log_metrics, then a sample"
+        )
+        for what, rounds in zip(("60 calls of log_metrics", "a sample"), moments.rounds, strict=True):
+            # Of several rounds the one of which most was counted: the others may have waited between two calls.
+            rises = [(_spent(after) - _spent(before), took) for before, took, after in rounds]
+            rose, took = max(rises, key=lambda pair: pair[0] / pair[1])
+            require_between(
+                rose, _SHARE * took, took,
+                what=f"seconds that monitor_seconds_total rose by in {what}, which took {took:.3g} seconds",
+                hint="it is what all samples and all calls of log_metrics took",
+            )  # fmt: skip
+        # Each sample asks the GPU several times, and each answer takes this long.
+        require(
+            min(rises)[0] > cases.QUESTION_SECONDS, "monitor_seconds_total does not rise by what each sample takes",
+            "it is a sum: add to it",
+        )  # fmt: skip
+
+    def test_alerts_fire(self, submission: Submission, generator: InputGenerator) -> None:
+        judge_at_once(submission, generator)
+
+    @requires("alerts_fire")
+    def test_alerts_wait_and_clear(self, submission: Submission, generator: InputGenerator) -> None:
+        judge_over_time(submission, generator)
+        judge_reported(submission, generator)
+
+
+def _spent(text: str) -> float:
+    return number(series(text).get(("monitor_seconds_total", "")), "monitor_seconds_total")
+
+
+def _judge_moments(reply: MomentsReply) -> None:
+    """Times of steps and of snapshots."""
+    (begin, first, end), (_, again, _), (low, smaller, high) = reply.steps
+    hint = "step_time is when the step last changed: a stalled training may log the same step again"
+    require_between(number(first, "Snapshot.step_time"), begin - 0.01, end + 0.01, what="step_time of step 7")
+    require_equal(again, first, what="step_time after step 7 was logged again", hint=hint)
+    require_between(
+        number(smaller, "Snapshot.step_time"), low - 0.01, high + 0.01, what="step_time of step 3", hint=hint
+    )
+    for name, (begin, taken, end) in zip(("log_metrics",) * 3 + ("sample",), reply.taken, strict=True):
+        what = f"time of the snapshot after a call of {name}"
+        require_between(number(taken, "Snapshot.time"), begin - 0.01, end + 0.01, what=what)
+
+
+def _judge_prometheus(inputs: Exported, reply: ExportedReply) -> None:
+    """The text that Prometheus scrapes."""
+    (_, before), (_, after), (third, _) = inputs.logs
+    values = series(reply.text)
+    for index, gpu in enumerate(inputs.gpus):
+        celsius = values.get(("gpu_temperature_celsius", str(index)))
+        require_equal(celsius, float(gpu["celsius"]), what=f"gpu_temperature_celsius of GPU {index} in /metrics",
+                      hint="collect yields what prometheus_metrics makes of the snapshot")  # fmt: skip
+    by_dcgm = series(reply.by_dcgm).get(("DCGM_FI_DEV_GPU_TEMP", "0"))
+    celsius = float(inputs.gpus[0]["celsius"])
+    require_equal(by_dcgm, celsius, what="DCGM_FI_DEV_GPU_TEMP of GPU 0 with dcgm_names=True")
+    for name, value in {
+        "training_accuracy_ratio": after["accuracy"],
+        "training_samples_per_second": after["throughput"],
+        "training_learning_rate": before["learning_rate"],
+        "training_val_loss": before["val/loss"],
+        "training_step": float(third),
+    }.items():
+        require_equal(values.get((name, "")), value, what=f"{name} in /metrics", hint="the value that was logged last")
+    loss = values.get(("training_loss", ""), 0.0)
+    require(loss != loss, f"training_loss in /metrics is {loss} after a loss that is not a number", "export NaN")
+    early = [name for name, _ in series(reply.first) if name.startswith("training_")]
+    require_equal(early, [], what="training metrics in /metrics before any was logged")
+    counters = [["monitor_samples_total", "counter"], ["monitor_seconds_total", "counter"]]
+    what = "last two families in /metrics, and their types"
+    require_equal(last_families(reply.text, 2), counters, what=what, hint="see collect()")
+    require_equal(values.get(("monitor_samples_total", "")), 2.0, what="monitor_samples_total after two samples")
+
+
+def _judge_files(logs: Logs, reply: ExportedReply) -> None:
+    """metrics.jsonl and TensorBoard's scalars."""
+    lines = records(reply.jsonl)
+    hint = "the line is there when log_metrics returns: who looks after a crash reads the file"
+    require_equal(reply.lines, [1, 2, 3], what="lines in metrics.jsonl after one, two, three steps", hint=hint)
+    require_equal([record["step"] for record in lines], [step for step, _ in logs], what="steps in metrics.jsonl")
+    shown = {"nan": "NaN", "inf": "Infinity"}
+    require_equal(
+        [record["metrics"] for record in lines],
+        [
+            {name: shown.get(value, value) if isinstance(value, str) else value for name, value in metrics.items()}
+            for _, metrics in logs
+        ],
+        what="metrics in metrics.jsonl", hint="those of this call only, one line each",
+    )  # fmt: skip
+    require_equal([length(record["gpus"]) for record in lines], [2, 2, 2], what="GPUs in each line of metrics.jsonl")
+    actual = sorted((row for row in reply.scalars if row[0].startswith("training/")), key=str)
+    expected = sorted(
+        ((f"training/{name}", step, value) for step, metrics in logs for name, value in metrics.items()), key=str
+    )
+    names, expected_names = ([[tag, step] for tag, step, _ in rows] for rows in (actual, expected))
+    require_equal(names, expected_names, what="scalars in TensorBoard, and steps")
+    for (tag, step, value), (_, _, logged) in zip(actual, expected, strict=True):
+        if isinstance(logged, str):
+            require_equal(value, logged, what=f"scalar {tag} at step {step}")
+        else:
+            require_close(value, logged, relative=SINGLE, what=f"scalar {tag} at step {step}")
+    require_equal(reply.left_open, 0, what="nvmlInit without nvmlShutdown after close()")
+    require(not reply.answers, "the server still answers after close()", "close() closes the server, too")
+
+
+def _judge_ranks(submission: Submission, generator: InputGenerator) -> None:
+    """Only rank 0 monitors."""
+    reply = submission.probe(cases.by_rank(generator), device="cpu")
+    nothing = {"starts of NVML": 0, "a folder": False, "an address": None, "snapshots": 0, "alerts": 0, "threads": 0}
+    require_equal(reply.silent, nothing, what="what a monitor has if RANK is 1 in the environment",
+                  hint="rank 0 alone monitors: every method begins with a look at `active`")  # fmt: skip
+    require_equal(reply.started, 2, what="starts of NVML by two monitors with rank=0, if RANK is 1")
+    others_loss = any(name == "training_loss" for name, _ in series(reply.idle_text))
+    require_equal(
+        [reply.one_registry, others_loss], [False, False],
+        what="whether two monitors have one registry, and one of them the other's training_loss",
+        hint="register with the monitor's own registry: two monitors do not disturb each other",
+    )  # fmt: skip

@@ -1,0 +1,166 @@
+"""Probes of what Lab 5's monitor exports: to Prometheus, to TensorBoard, to a file; on which rank, and without NVML.
+
+The monitor runs here as it would in a training; `sample` is called by the probe if it matters when.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from gradebox.sandbox.probe_loader import Student
+from grader.lab5.monitoring.cases import (
+    ByRank,
+    ByRankReply,
+    Exported,
+    ExportedReply,
+    Moments,
+    MomentsReply,
+    Timed,
+    WithoutNvml,
+    WithoutNvmlReply,
+)
+from grader.lab5.monitoring.probes.fake_nvml import FakeNvml
+from grader.lab5.monitoring.probes.monitors import (
+    MONITOR,
+    NEVER,
+    answers,
+    history_of,
+    metrics_of,
+    monitored,
+    scalars,
+    scrape,
+    snapshot_of,
+)
+from grader.shared.probes.kept import notes
+from grader.shared.probes.support import StudentObject, plain
+
+_ROUNDS = 5
+"""Of calls that are timed: on a busy machine a thread now and then waits for longer than the calls take."""
+
+
+def exported(student: Student, inputs: Exported) -> ExportedReply:
+    """Everything that a monitor exported: what Prometheus scrapes, TensorBoard's scalars, and metrics.jsonl."""
+    nvml = FakeNvml(inputs.gpus)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+        lines = Path(folder, "new", "metrics.jsonl")
+        counts = []
+        with monitored(student, log_dir=lines.parent, port=0, interval=NEVER) as monitor:
+            first = scrape(monitor)
+            monitor.sample()
+            for step, metrics in inputs.logs:
+                monitor.log_metrics(step, {name: float(value) for name, value in metrics.items()})
+                counts.append(lines.read_text(encoding="utf-8").count("\n") if lines.is_file() else 0)
+            text = scrape(monitor)
+            url = monitor.url
+        with monitored(student, dcgm_names=True) as monitor:
+            by_dcgm = metrics_of(monitor)
+        return ExportedReply(
+            by_dcgm=by_dcgm,
+            first=first,
+            text=text,
+            jsonl=lines.read_text(encoding="utf-8") if lines.is_file() else None,
+            lines=counts,
+            scalars=scalars(Path(folder)),
+            left_open=nvml.users,
+            answers=answers(url),
+        )
+
+
+def moments(student: Student, inputs: Moments) -> MomentsReply:
+    """Times of snapshots and of steps, and the seconds that a monitor says it took.
+
+    Steps 7, 7 and 3 are logged, then a sample is taken. Each of the GPU's answers takes `question` seconds in one of
+    two more samples.
+    """
+    nvml = FakeNvml(inputs.gpus)
+    steps: list[Timed] = []
+    taken: list[Timed] = []
+    with contextlib.redirect_stderr(io.StringIO()), monitored(student, interval=NEVER) as monitor:
+        for step in (7, 7, 3):
+            begin = time.time()
+            monitor.log_metrics(step, {"loss": torch.tensor(0.5)})
+            now = snapshot_of(monitor)
+            end = time.time()
+            steps.append((begin, plain(now.step_time, "Snapshot.step_time"), end))
+            taken.append((begin, plain(now.time, "Snapshot.time"), end))
+            time.sleep(0.03)
+        before, begin = len(history_of(monitor)), time.time()
+        monitor.sample()
+        now = snapshot_of(monitor)
+        taken.append((begin, plain(now.time, "Snapshot.time"), time.time()))
+        lengths = [before, len(history_of(monitor))]
+        logs, wait = inputs.logs, partial(time.sleep, inputs.question)
+
+        def log() -> None:
+            for step in range(logs):
+                monitor.log_metrics(100 + step, {"loss": 1.0})
+
+        rounds = []
+        for call, gate in ((log, None), (monitor.sample, wait)):
+            nvml.gate = gate
+            rounds.append([_timed(monitor, call) for _ in range(_ROUNDS)])
+    return MomentsReply(steps=steps, taken=taken, lengths=lengths, rounds=rounds)
+
+
+def _timed(monitor: StudentObject, call: Callable[[], object]) -> tuple[str, float, str]:
+    """The monitor's metrics before a call, its seconds, and the metrics after it."""
+    text, begin = metrics_of(monitor), time.perf_counter()
+    call()
+    return text, time.perf_counter() - begin, metrics_of(monitor)
+
+
+def by_rank(student: Student, inputs: ByRank) -> ByRankReply:
+    """If RANK is 1: a monitor that is given no rank, and two that are given rank 0."""
+    nvml = FakeNvml(inputs.gpus)
+    os.environ["RANK"] = "1"
+    note, alerts = notes()
+    before = set(threading.enumerate())
+    with tempfile.TemporaryDirectory() as base, contextlib.redirect_stderr(io.StringIO()):
+        other = student.module(MONITOR).GPUMonitor(
+            Path(base, "other"), port=0, interval=NEVER, on_alert=lambda alert: note(1)
+        )
+        other.sample()
+        other.log_metrics(1, {"loss": math.nan})
+        other.close()
+        silent: dict[str, object] = {
+            "starts of NVML": nvml.started,
+            "a folder": Path(base, "other").exists(),
+            "an address": plain(other.url, "GPUMonitor.url"),
+            "snapshots": len(history_of(other)),
+            "alerts": len(alerts()),
+            "threads": len(set(threading.enumerate()) - before),
+        }
+        with monitored(student, rank=0) as logging, monitored(student, rank=0) as idle:
+            logging.log_metrics(1, {"loss": 1.0})
+            return ByRankReply(
+                silent=silent,
+                one_registry=logging.registry is idle.registry,
+                idle_text=metrics_of(idle),
+                started=nvml.started,
+            )
+
+
+def without_nvml(student: Student, inputs: WithoutNvml) -> WithoutNvmlReply:
+    """What a monitor says and exports if NVML does not start, or (no `error`) starts and has no GPU."""
+    nvml = FakeNvml([], error=inputs.error)
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), monitored(student) as monitor:
+        said_first = said.getvalue()
+        for step, metrics in inputs.logs:
+            monitor.sample()
+            monitor.log_metrics(step, metrics)
+        text = metrics_of(monitor)
+        messages = [plain(message, "message") for message in (monitor.message, snapshot_of(monitor).message)]
+    later = said.getvalue()[len(said_first) :]
+    return WithoutNvmlReply(said=said_first, later=later, text=text, messages=messages, left_open=nvml.users)

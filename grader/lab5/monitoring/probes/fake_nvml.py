@@ -1,0 +1,95 @@
+"""An NVML whose GPUs say what a check wants, under the names of `pynvml`; notes who asked what.
+
+Patched before the student's code is imported, so that `from pynvml import ...` binds it too. What a GPU is not told to
+know raises NVMLError_NotSupported.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+
+import pynvml
+
+from grader.lab5.monitoring.cases import MadeUpGpu
+from grader.lab5.monitoring.probes.nvml_functions import Request, asker, problem, take_the_place_of_pynvml
+
+
+class FakeNvml:
+    """Takes `pynvml`'s place in this process, for good: a probe's process ends with its probe.
+
+    The functions that take the place of pynvml's do not lead here: they ask a suspended generator, so that nobody who
+    holds one can say who asked what, or read what a GPU will say.
+
+    Args:
+        gpus: what each GPU knows, in NVML's own units; a key that is missing is not supported.
+        error: the name of the error that nvmlInit raises ("DRIVER_NOT_LOADED"); None: it works.
+    """
+
+    def __init__(self, gpus: Sequence[MadeUpGpu], *, error: str | None = None) -> None:
+        self.gpus = [gpu.copy() for gpu in gpus]
+        self.users = 0
+        self.started = 0
+        self.calls: list[int] = []
+        """The thread of each question to a GPU."""
+        self.questions_while_closed = 0
+        self.gate: Callable[[], None] | None = None
+        """Called in the middle of each question, where it may wait."""
+        self.error = error
+        answers = _answers(self)
+        next(answers)
+        take_the_place_of_pynvml(asker(answers))
+
+    def start(self) -> None:
+        """nvmlInit."""
+        if self.error is not None:
+            raise problem(self.error)
+        self.users += 1
+        self.started += 1
+
+    def stop(self) -> None:
+        """nvmlShutdown."""
+        if not self.users:
+            raise problem("UNINITIALIZED")
+        self.users -= 1
+
+    def count(self) -> int:
+        """How many GPUs there are."""
+        if not self.users:
+            self.questions_while_closed += 1
+            raise problem("UNINITIALIZED")
+        return len(self.gpus)
+
+    def handle(self, index: int) -> int:
+        """What stands for a GPU: its index."""
+        if not 0 <= index < self.count():
+            raise problem("INVALID_ARGUMENT")
+        return index
+
+    def note(self, index: object) -> Callable[[], None] | None:
+        """Somebody asks a GPU something; what to wait for before the answer."""
+        count = self.count()
+        if not isinstance(index, int) or not 0 <= index < count:
+            raise problem("INVALID_ARGUMENT")
+        self.calls.append(threading.get_ident())
+        return self.gate
+
+    def know(self, index: int, key: str) -> object:
+        """What one GPU knows."""
+        readings: Mapping[str, object] = self.gpus[index]
+        if key not in readings:
+            raise problem("NOT_SUPPORTED")
+        return readings[key]
+
+
+def _answers(fake: FakeNvml) -> Generator[object, Request]:
+    """Answers one request after the other, each the name of a method with its arguments, or the error it raised."""
+    names = ("start", "stop", "count", "handle", "note", "know")
+    methods: dict[object, Callable[..., object]] = {name: getattr(fake, name) for name in names}
+    answer: object = None
+    while True:
+        name, *arguments = yield answer
+        try:
+            answer = methods[name](*arguments)
+        except pynvml.NVMLError as error:
+            answer = error.with_traceback(None)  # its frames lead here

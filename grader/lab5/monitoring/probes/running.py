@@ -1,0 +1,219 @@
+"""Probes of Lab 5's monitor as it runs: when it asks the GPUs, and what happens if something next to it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+from gradebox.sandbox.probe_loader import Student
+from grader.lab5.monitoring.cases import (
+    Background,
+    BackgroundReply,
+    Failing,
+    FailingReply,
+    FullMailbox,
+    LeftBehind,
+)
+from grader.lab5.monitoring.probes.fake_nvml import FakeNvml
+from grader.lab5.monitoring.probes.monitors import (
+    MONITOR,
+    NEVER,
+    PATIENCE_SECONDS,
+    history_of,
+    latest_celsius,
+    settled,
+    wait_for,
+    without_alerts,
+)
+from grader.shared.probes.endings import ending
+from grader.shared.probes.kept import notes
+from grader.shared.probes.support import StudentObject, plain
+from labkit.monitoring import RULES, Alert
+
+_SLOW_ANSWER_SECONDS = 2.2
+"""For how long a GPU does not answer: more than one or two seconds, which is what people wait for a thread."""
+
+
+def background(student: Student, inputs: Background) -> BackgroundReply:
+    """Who asks the GPUs, while metrics are logged, while a question takes long, and after the end.
+
+    And whether the history comes to show that GPU 0 has got `celsius` degrees meanwhile.
+    """
+    nvml = FakeNvml(inputs.gpus)
+    samples, logs, celsius = inputs.samples, inputs.logs, inputs.celsius
+    module = without_alerts(student)
+    before = set(threading.enumerate())
+    with contextlib.redirect_stderr(io.StringIO()):
+        monitor = module.GPUMonitor(interval=0.01)
+        here = threading.get_ident()
+        holding_up = sum(not thread.daemon for thread in set(threading.enumerate()) - before)
+        wait_for(lambda: len(history_of(monitor)) >= samples)
+        history = len(monitor.history)
+        nvml.gpus[0]["celsius"] = celsius
+        followed = history >= samples and wait_for(lambda: latest_celsius(monitor.history) == celsius)
+        elsewhere = sum(thread != here for thread in nvml.calls)
+        before_logging = len([thread for thread in nvml.calls if thread == here])
+        for step in range(logs):
+            monitor.log_metrics(step, {"loss": 1.0})
+        asked_by_logging = len([thread for thread in nvml.calls if thread == here]) - before_logging
+        inside, go_on = threading.Event(), threading.Event()
+        logger = threading.Thread(target=monitor.log_metrics, args=(logs, {"loss": 1.0}), daemon=True)
+
+        def wait_inside() -> None:
+            if threading.get_ident() != logger.ident:
+                inside.set()
+                go_on.wait(3 * PATIENCE_SECONDS)
+
+        nvml.gate = wait_inside
+        reached = inside.wait(PATIENCE_SECONDS)
+        logger.start()
+        logger.join(PATIENCE_SECONDS)
+        logged_meanwhile = not logger.is_alive()
+        nvml.gate = None
+        go_on.set()
+        logger.join()
+        closed_meanwhile = _closes_in_a_question(monitor, nvml)
+        monitor.close()
+        open_after = nvml.users
+        snapshots = len(monitor.history)
+        threads = len(set(threading.enumerate()) - before)
+        at_end = len(nvml.calls)
+        time.sleep(0.1)  # ten intervals, in which a thread that was left behind would ask again
+        later = len(monitor.history) - snapshots
+        monitor.close()
+    return BackgroundReply(
+        holding_up=holding_up,
+        history=history,
+        followed=followed,
+        elsewhere=elsewhere,
+        asked_by_logging=asked_by_logging,
+        reached=reached,
+        logged_meanwhile=logged_meanwhile,
+        closed_meanwhile=closed_meanwhile,
+        sampled_after_close=later,
+        asked_after_close=len(nvml.calls) - at_end + nvml.questions_while_closed,
+        threads_left=threads,
+        left_open=open_after,
+    )
+
+
+def _closes_in_a_question(monitor: StudentObject, nvml: FakeNvml) -> bool:
+    """Close the monitor while its thread waits for an answer; whether close() returned, or shut NVML down, first."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait_inside() -> None:
+        inside.set()
+        go_on.wait(3 * PATIENCE_SECONDS)
+
+    nvml.gate = wait_inside
+    inside.wait(PATIENCE_SECONDS)
+    closer = threading.Thread(target=monitor.close, daemon=True)
+    closer.start()
+    closer.join(_SLOW_ANSWER_SECONDS)
+    early = not closer.is_alive() or nvml.users == 0
+    nvml.gate = None
+    go_on.set()
+    closer.join(PATIENCE_SECONDS)
+    return early
+
+
+def failing(student: Student, inputs: Failing) -> FailingReply:
+    """What is left if a monitor cannot begin, and what a training sees of an `on_alert` that raises or takes long."""
+    nvml = FakeNvml(inputs.gpus)
+    module, said, interval = student.module(MONITOR), io.StringIO(), inputs.interval
+    cases: dict[str, LeftBehind] = {}
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(said):
+        file = Path(folder, "file")
+        file.write_text("no folder")
+        import torch.utils.tensorboard  # noqa: F401  the threads that its import starts are nobody's
+
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            options: dict[str, dict[str, object]] = {
+                "a port that is taken": {"log_dir": Path(folder, "port"), "port": port, "interval": NEVER},
+                "a log_dir that is a file": {"log_dir": file, "interval": NEVER},
+                f"interval={interval}": {"interval": interval},
+                "interval=0": {"interval": 0},
+            }
+            for name, arguments in options.items():
+                before, users = set(threading.enumerate()), nvml.users
+                error = ending(partial(module.GPUMonitor, **arguments))
+                cases[name] = LeftBehind(error=error, threads=settled(before), left_open=nvml.users - users)
+    nvml.users = 0
+    return FailingReply(
+        cases=cases,
+        alerts=_with_a_full_mailbox(module, nvml, inputs.hot),
+        others_go_on=_beside_a_slow_mailer(module, nvml, inputs.hot),
+    )
+
+
+_ON_ALERT = """
+def on_alert(alert):
+    note(alert.rule)
+    raise RuntimeError("the mailbox is full")
+"""
+
+
+def _raising(note: Callable[[object], None]) -> Callable[[Alert], None]:
+    """An `on_alert` that raises; it belongs to no file, since a logged traceback shows the files of its frames."""
+    names: dict[str, Callable[..., None]] = {"note": note}
+    exec(compile(_ON_ALERT, "<on_alert>", "exec"), names)
+    return names["on_alert"]
+
+
+def _with_a_full_mailbox(module: ModuleType, nvml: FakeNvml, hot: int) -> FullMailbox:
+    """An `on_alert` that raises, called by a training's thread and by the background's."""
+    rules = [replace(rule, for_seconds=0.0) for rule in RULES if rule.name in ("GpuHot", "LossNotFinite")]
+    (note, received), said = notes(), io.StringIO()
+    threading.excepthook = lambda _: None
+    with contextlib.redirect_stderr(said):
+        monitor = module.GPUMonitor(interval=0.01, rules=rules, on_alert=_raising(note))
+        try:
+            error = ending(lambda: monitor.log_metrics(1, {"loss": math.nan}))
+            nvml.gpus[0]["celsius"] = hot
+            wait_for(lambda: "GpuHot" in received())
+            samples = len(history_of(monitor))
+            wait_for(lambda: len(monitor.history) >= samples + 3)
+            more = len(monitor.history) - samples
+        finally:
+            nvml.gpus[0].pop("celsius")
+            ending(monitor.close)
+    rules_received = sorted({str(plain(rule, "Alert.rule")) for rule in received()})
+    return FullMailbox(error=error, received=rules_received, samples_later=more, said=said.getvalue())
+
+
+def _beside_a_slow_mailer(module: ModuleType, nvml: FakeNvml, hot: int) -> bool | None:
+    """Whether `log_metrics` returns while the sampling thread is in `on_alert`; None if no alert came."""
+    rules = [replace(rule, for_seconds=0.0) for rule in RULES if rule.name == "GpuHot"]
+    mailing, mailed, logged = threading.Event(), threading.Event(), threading.Event()
+
+    def on_alert(_: Alert) -> None:
+        mailing.set()
+        mailed.wait(2 * PATIENCE_SECONDS)
+
+    monitor = module.GPUMonitor(interval=0.01, rules=rules, on_alert=on_alert)
+
+    def log() -> None:
+        monitor.log_metrics(1, {"loss": 1.0})
+        logged.set()
+
+    try:
+        nvml.gpus[0]["celsius"] = hot
+        if not mailing.wait(PATIENCE_SECONDS):
+            return None
+        threading.Thread(target=log, daemon=True).start()
+        return logged.wait(PATIENCE_SECONDS)
+    finally:
+        nvml.gpus[0].pop("celsius")
+        mailed.set()
+        ending(monitor.close)

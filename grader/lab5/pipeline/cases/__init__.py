@@ -1,0 +1,295 @@
+"""What the trainer's probes are given and return: trainings of a linear classifier, and what became of them.
+
+The fields of results that the submission makes (`EpochResult` and others) may hold anything; checks judge them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypedDict
+
+from gradebox.sandbox.probe_types import Array, ProbeInputs
+
+Fields: TypeAlias = Mapping[str, object]
+"""The fields of a dataclass that the submission returned, by name."""
+Batches: TypeAlias = list[list[int]]
+"""The numbers of the samples of each batch that passed a model, in the order of the batches."""
+
+
+class Settings(TypedDict, total=False):
+    """Fields of the submission's `TrainerConfig`."""
+
+    epochs: int
+    optimizer: str
+    momentum: float
+    weight_decay: float
+    learning_rate: float
+    warmup_steps: int
+    minimum_ratio: float
+    accumulation_steps: int
+    max_grad_norm: float | None
+    dtype: str
+    initial_scale: float
+    log_every_steps: int
+    save_every_steps: int
+    keep_checkpoints: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Some epochs: samples, a model whose last column of weights is the bias, and a configuration."""
+
+    weight: Array
+    inputs: Array
+    classes: Array
+    batch_size: int
+    config: Settings
+
+    def described(self) -> str:
+        """In words, for messages."""
+        names = ("epochs", "accumulation_steps", "max_grad_norm", "optimizer", "weight_decay")
+        config: Mapping[str, object] = self.config
+        settings = ", ".join(f"{name}={config[name]}" for name in names if name in config)
+        return f"{len(self.classes)} samples in batches of {self.batch_size}; {settings}"
+
+    def batches(self, ranks: int) -> int:
+        """Of one rank in one epoch."""
+        return math.ceil(math.ceil(len(self.inputs) / ranks) / self.batch_size)
+
+    def steps_per_epoch(self, ranks: int) -> int:
+        """Optimizer steps in one epoch."""
+        return math.ceil(self.batches(ranks) / self.config["accumulation_steps"])
+
+    def total_steps(self, ranks: int) -> int:
+        """Optimizer steps in all epochs."""
+        return self.config["epochs"] * self.steps_per_epoch(ranks)
+
+    def windows(self, batches_by_rank: Sequence[Batches]) -> Batches:
+        """The samples behind each optimizer step, of each rank some batches in turn, fewer at the end of an epoch."""
+        per_epoch, size = self.batches(len(batches_by_rank)), self.config["accumulation_steps"]
+        total = len(batches_by_rank[0])
+        windows = []
+        for epoch in range(0, total, per_epoch):
+            last = min(epoch + per_epoch, total)
+            for start in range(epoch, last, size):
+                stop = min(start + size, last)
+                windows.append([number for rank in batches_by_rank for batch in rank[start:stop] for number in batch])
+        return windows
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedEpochs:
+    """What `train_epoch` made of one training on one rank."""
+
+    results: list[Fields]
+    """Each epoch's `EpochResult`."""
+    batches: Batches
+    validated: int
+    """Samples that passed the model in evaluation mode."""
+    modes: list[bool]
+    """Whether the model was in training mode after each epoch."""
+    rates: list[float]
+    """The learning rate of each optimizer step."""
+    steps: object
+    """`ProductionTrainer.steps` in the end."""
+    weight: Array
+    frozen: bool
+    """Whether the parameter that needs no gradient is what it was."""
+    reduced_gradients: float
+    """Bytes reduced among ranks, in sizes of all gradients."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochsReply:
+    """What became of each training, and the batches of the first one's epochs in other orders, by their description."""
+
+    runs: list[TrainedEpochs]
+    orders: dict[str, Batches]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epochs(ProbeInputs[EpochsReply], probe="lab5.pipeline.training.epochs"):
+    """Trainings, each of them for a trainer of its own."""
+
+    trainings: list[Training]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedStep:
+    """What the monitor received of one step."""
+
+    step: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedReply:
+    """Epochs in float16 or bfloat16, and a validation."""
+
+    results: list[Fields]
+    validation: Fields
+    products: list[list[str]]
+    """The dtypes of products in training mode, and in evaluation mode."""
+    parameters: str
+    """The dtype of the parameters."""
+    batches: Batches
+    taken: list[int]
+    """The batch with which each optimizer step was taken, counted from 0."""
+    rates: list[float]
+    """The learning rate of each optimizer step, and of the next one."""
+    weight: Array
+    steps: object
+    scale: float | None
+    logged: list[LoggedStep]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed(ProbeInputs[MixedReply], probe="lab5.pipeline.training.mixed"):
+    """A training in 16 bits; the loss scale grows after `growth` steps in a row that were taken."""
+
+    training: Training
+    growth: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validated:
+    """One call of `validate`, and each module's mode before and after it."""
+
+    result: Fields
+    before: list[bool]
+    modes: list[bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateReply:
+    """`validate` with the model in training and in evaluation mode."""
+
+    training: Validated
+    evaluation: Validated
+    graphs: int
+    """Outputs that held a graph."""
+    empty: str
+    """The error without any sample; "" on several ranks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validate(ProbeInputs[ValidateReply], probe="lab5.pipeline.training.validate"):
+    """Validation batches of `sizes[rank]` samples: a model whose output is their `logits`, and their `classes`."""
+
+    logits: Array
+    classes: Array
+    sizes: list[list[int]]
+    epochs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndState:
+    """Everything that two equal runs have in common in the end."""
+
+    batches: Batches
+    steps: object
+    rate: str
+    """The learning rate of the next step, in hexadecimal."""
+    scale: float | None
+    weight: Array
+    optimizer: str
+    """A hash of its state."""
+    random: dict[str, str]
+    """Hashes of the states of all generators, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeReply:
+    """A run in one part, and the same run in two."""
+
+    expected: EndState
+    complete: bool
+    """Whether the checkpoint was there when `save_checkpoint` returned."""
+    again: EndState
+    begin: object
+    """What `load_checkpoint` returned."""
+    results: list[Fields]
+    """Each epoch's `EpochResult` of the run in one part."""
+    resumed: list[Fields]
+    """Those of the second part."""
+    drawn: list[dict[str, str]]
+    """Hashes of the generators' states before and after the checkpoint was saved."""
+    refused: str
+    """The error of a single process that loads the checkpoint of several; "" of a run on one rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume(ProbeInputs[ResumeReply], probe="lab5.pipeline.resuming.resume"):
+    """A training that is left after `stop` epochs, or, in the `middle`, after the first step of the next one."""
+
+    training: Training
+    stop: int
+    middle: bool
+
+
+class RunFields(TypedDict):
+    """The fields of a `TrainerRun` that checks read; of a returned one, its lists are lists."""
+
+    ended: object
+    epochs: list[object]
+    validations: list[object]
+    optimizer_steps: object
+    best_epoch: object
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppedRun:
+    """A `fit` that SIGTERM stopped, and the one of a new trainer that went on from there."""
+
+    stopped: RunFields
+    run: RunFields
+    batches: int
+    """Batches of the first one."""
+    again: EndState
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppedReply:
+    """A `fit` left alone, and one for each place that was stopped there."""
+
+    expected: EndState
+    uninterrupted: RunFields
+    files: list[str]
+    """Checkpoints of the run left alone."""
+    saved_before: list[bool]
+    """At each validation of it, whether the checkpoint of the last step was there."""
+    received: int
+    """Times that SIGTERM came through to the process's own handler."""
+    places: dict[str, StoppedRun]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped(ProbeInputs[StoppedReply], probe="lab5.pipeline.resuming.stopped"):
+    """A training, and places at which SIGTERM comes to rank `signalled`: each the number of a sample, by its name."""
+
+    training: Training
+    places: dict[str, int]
+    signalled: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedReply:
+    """What a `fit` left behind on one rank."""
+
+    batches: Batches
+    files: list[str]
+    entries: dict[str, list[tuple[float, float]]]
+    """What TensorBoard shows: step and value of each entry, by tag."""
+    again: dict[str, list[tuple[float, float]]]
+    """The same after another trainer went back to an older checkpoint; empty on several ranks."""
+    logged: list[LoggedStep]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logged(ProbeInputs[LoggedReply], probe="lab5.pipeline.resuming.logged"):
+    """A training; on one rank, then another goes back to the checkpoint of step `back_to`."""
+
+    training: Training
+    back_to: int

@@ -1,0 +1,137 @@
+"""Judges runs of Lab 5's trainer: those in two parts, those that a signal stops, and the files that they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gradebox.run.assertions import CheckFailed, require_arrays_close, require_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
+from grader.lab5.pipeline.cases import (
+    EndState,
+    LoggedReply,
+    Resume,
+    ResumeReply,
+    Training,
+)
+from grader.lab5.pipeline.cases import drawn as cases
+from grader.lab5.pipeline.checks.steps import SINGLE, judge_logged_steps, on_ranks
+from grader.lab5.pipeline.reference import simulate
+
+_STATES = "model, optimizer, scheduler, scaler, steps, and of each rank random numbers, loader and progress"
+
+
+def judge_resumed(inputs: Resume, reply: ResumeReply, what: str) -> None:
+    """A run in two parts."""
+    require_equal(reply.begin, inputs.stop, what=f"{what}: the epoch that load_checkpoint() returned")
+    before, after = reply.drawn
+    require_equal(after, before, what=f"{what}: random numbers (hashes of their states) after save_checkpoint()",
+                  hint="saving draws no random number")  # fmt: skip
+    _require_same_bits(reply.again, reply.expected, what)
+    for name, state in reply.expected.random.items():
+        require_equal(
+            reply.again.random[name], state, what=f"{what}: {name} random numbers in the end (a hash of their state)",
+            hint="restore_random_state puts them back, after everything else",
+        )  # fmt: skip
+    require_equal(
+        reply.resumed, reply.results[inputs.stop :], what=f"{what}: what train_epoch() returned afterwards",
+        hint="the progress of an epoch belongs to the checkpoint" * inputs.middle,
+    )  # fmt: skip
+
+
+def _require_same_bits(actual: EndState, expected: EndState, what: str) -> None:
+    """Fail unless a resumed run ended as the uninterrupted one did, bit for bit; says what differs first."""
+    tail = expected.batches[len(expected.batches) - len(actual.batches) :]
+    if actual.batches != tail or not actual.batches:
+        where = next((i for i, (a, b) in enumerate(zip(actual.batches, tail, strict=False)) if a != b), 0)
+        raise CheckFailed(
+            f"{what}: it went through {len(actual.batches)} batches, and batch {where} of them has samples "
+            f"{actual.batches[where] if actual.batches else 'none'}, expected {tail[where] if tail else 'none'}",
+            "load the loader's state back, and do not send the loader to the epoch's beginning",
+        )
+    hint = f"a checkpoint holds {_STATES}"
+    require_equal(actual.steps, expected.steps, what=f"{what}: optimizer steps in all", hint=hint)
+    require_equal(actual.rate, expected.rate, what=f"{what}: learning rate of the next step (hexadecimal)", hint=hint)
+    require_equal(actual.scale, expected.scale, what=f"{what}: loss scale", hint=hint)
+    require_arrays_close(
+        actual.weight, expected.weight, rtol=0,
+        what=f"{what}: weights compared with those of an uninterrupted run",
+        hint=f"they must be the same bits. A checkpoint holds {_STATES}; dropout draws from the random numbers",
+    )  # fmt: skip
+    require_equal(actual.optimizer, expected.optimizer, what=f"{what}: hash of the optimizer's state")
+
+
+_RUN = ("epochs", "validations", "ended", "optimizer_steps", "best_epoch")
+
+
+def judge_stops(submission: Submission, generator: InputGenerator, ranks: int) -> None:
+    """A run that SIGTERM stops in the middle of an epoch, or in the last window of one, goes on where it was."""
+    inputs = cases.stops(generator, ranks)
+    training = inputs.training
+    replies = submission.rank_probe(inputs, ranks, device="cpu")
+    on = f"{on_ranks('fit()', ranks)} with save_every_steps=2"
+    total, each_epoch = training.total_steps(ranks), training.steps_per_epoch(ranks)
+    saved = [step for step in range(1, total + 1) if step % each_epoch == 0 or step % 2 == 0]
+    require_equal(
+        replies[0].files, [f"step-{step:08d}.pt" for step in saved],
+        what=f"checkpoints of {on}, {each_epoch} steps to an epoch",
+        hint="after every save_every_steps steps of the run, and after each epoch's validation",
+    )  # fmt: skip
+    require_equal(
+        replies[0].saved_before, [False] * 3,
+        what=f"whether {on} has saved the last step of an epoch before it validates",
+        hint="do not save at the end of the epoch: fit validates first",
+    )  # fmt: skip
+    size, batches = training.batch_size, training.batches(ranks)
+    windows = (inputs.places[cases.IN_AN_EPOCH] - 1) // size // 2 + 1
+    stops = {cases.IN_AN_EPOCH: 2 * windows, cases.IN_THE_LAST_WINDOW: batches}
+    for rank, reply in enumerate(replies):
+        require_equal(reply.received, 0, what=f"{on}: times that SIGTERM was not caught")
+        for place, stopped_at in stops.items():
+            at = reply.places[place]
+            what = f"{on}, SIGTERM to rank {inputs.signalled} {place}: rank {rank}"
+            complete = int(stopped_at == batches)
+            require_equal(
+                [at.stopped["ended"], at.batches, len(at.stopped["epochs"])], ["signal", stopped_at, complete],
+                what=f"{what}: TrainerRun.ended, batches before it stopped, complete epochs",
+                hint="ask stop_requested after each window; every rank must come to the same answer",
+            )  # fmt: skip
+            _require_same_bits(at.again, reply.expected, f"{what}, then fit() by a new trainer")
+            run: Mapping[str, object] = at.run
+            uninterrupted: Mapping[str, object] = reply.uninterrupted
+            for name in _RUN:
+                require_equal(
+                    run[name], uninterrupted[name],
+                    what=f"{what}, then fit() by a new trainer: TrainerRun.{name}, expected that of a run left alone",
+                    hint="the progress of an epoch, `epochs` and `validations` belong to the checkpoint",
+                )  # fmt: skip
+
+
+def judge_log(training: Training, replies: Sequence[LoggedReply]) -> None:
+    """Files and TensorBoard's entries of a run."""
+    ranks, first, every = len(replies), replies[0], training.config["log_every_steps"]
+    total, each_epoch = training.total_steps(ranks), training.steps_per_epoch(ranks)
+    for rank, reply in enumerate(replies[1:], 1):
+        require_equal(reply.files, [], what=f"files that rank {rank} made in fit() (each rank has a folder of its own)")
+        received = [[each.step, each.metrics] for each in reply.logged]
+        require_equal(received, [], what=f"metrics that the monitor of rank {rank} received")
+    checkpoints = [name for name in first.files if name.startswith("run/checkpoints/")]
+    newest = [f"run/checkpoints/step-{each_epoch * epoch:08d}.pt" for epoch in (2, 3)]
+    require_equal(checkpoints, newest, what="checkpoints after fit() with 3 epochs and keep_checkpoints=2")
+    expected = simulate(training, [reply.batches for reply in replies])
+    what = f"{on_ranks('fit()', ranks)}, {training.described()}, log_every_steps={every}"
+    judge_logged_steps(expected, first.logged, every, SINGLE, what)
+    logged = list(range(every, total + 1, every))
+    tags = {"train/loss": "loss", "train/learning_rate": "rate", "train/grad_norm": "norm"}
+    for tag, name in tags.items():
+        rows = first.entries.get(tag, [])
+        require_equal([int(step) for step, _ in rows], logged, what=f"steps of TensorBoard's {tag}")
+        for step, value in rows:
+            value_then = getattr(expected.steps[int(step) - 1], name)
+            require_close(value, value_then, relative=SINGLE, what=f"TensorBoard's {tag} of step {int(step)}")
+        if ranks == 1:
+            again = [int(step) for step, _ in first.again.get(tag, [])]
+            require_equal(
+                again, logged, what=f"steps of TensorBoard's {tag} after a run went back to an older checkpoint and on",
+                hint="load_checkpoint calls log.resume_at: entries of later steps no longer count",
+            )  # fmt: skip

@@ -1,0 +1,180 @@
+"""Judges the steps of Lab 5's trainer against a simulation: weights, learning rates, losses, and their log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradebox.run.assertions import number, require, require_arrays_close, require_between, require_close, require_equal
+from grader.lab5.pipeline.cases import (
+    Batches,
+    EpochsReply,
+    LoggedStep,
+    MixedReply,
+    TrainedEpochs,
+    Training,
+)
+from grader.lab5.pipeline.cases import drawn as cases
+from grader.lab5.pipeline.reference import Outcome, mean_loss, rate, scale_after, simulate
+
+RTOL = 1e-9
+"""Of weights in float64: right ones agree to 1e-14, the smallest planted mistake is 1e-3."""
+LOW_RTOL = 0.05
+"""Of the way the weights move in float16 and bfloat16: right ones are off by 0.0002 to 0.005, those of a gradient that
+was clipped before it was unscaled by 1."""
+SINGLE = 1e-5
+"""TensorBoard keeps float32."""
+
+
+def on_ranks(function: str, ranks: int) -> str:
+    """A call in a message, and on how many ranks it was made."""
+    return f"{function} on {ranks} rank{'s' * (ranks > 1)}"
+
+
+def judge_epochs(training: Training, runs: Sequence[TrainedEpochs], what: str) -> None:
+    """What `train_epoch` made of a training, on each rank."""
+    ranks = len(runs)
+    for rank, run in enumerate(runs):
+        require_equal(
+            [run.validated, run.modes], [0, [True] * training.config["epochs"]],
+            what=f"{what}: samples that passed the model in evaluation mode, and whether each epoch ends in training "
+            "mode; the model was in evaluation mode before",
+            hint="train_epoch() trains in training mode, whatever the mode was",
+        )  # fmt: skip
+        batches = training.batches(ranks) * training.config["epochs"]
+        require_equal(len(run.batches), batches, what=f"{what}: batches of rank {rank}")
+    numbers = [run.batches for run in runs]
+    windows, expected = training.windows(numbers), simulate(training, numbers)
+    each_epoch, total = training.steps_per_epoch(ranks), len(windows)
+    for rank, run in enumerate(runs):
+        require_equal(run.steps, total, what=f"{what}: ProductionTrainer.steps of rank {rank}")
+        require_arrays_close(
+            run.weight, expected.weight, rtol=RTOL, atol=RTOL + _clipping(training, numbers),
+            what=f"{what}: weights of rank {rank}",
+            hint="the mean over all samples of the window on all ranks (the last window and its last batch are "
+            "smaller), clipped once as a whole, then one step at the scheduled rate",
+        )  # fmt: skip
+        require(bool(run.frozen), f"{what}: a parameter that needs no gradient was moved")
+        for epoch, result in enumerate(run.results):
+            steps = slice(epoch * each_epoch, (epoch + 1) * each_epoch)
+            samples = sum(map(len, windows[steps]))
+            require_equal(
+                [result[name] for name in ("epoch", "complete", "samples", "optimizer_steps", "skipped_steps")],
+                [epoch, True, samples, each_epoch, 0],
+                what=f"{what}: epoch, complete, samples, optimizer_steps and skipped_steps of rank {rank}",
+            )
+            require_close(
+                number(result["loss"], f"{what}: loss"), sum(expected.losses[steps]) / samples, relative=1e-6,
+                what=f"{what}: loss of epoch {epoch} on rank {rank}",
+                hint="the mean over all samples of all ranks, each as it was before its window's step",
+            )  # fmt: skip
+        if ranks > 1:
+            require_between(
+                # Gradients may be exchanged without a reduction: right weights say that they were.
+                run.reduced_gradients / total, 0.0, 1.99,
+                what=f"{what}: bytes reduced, in gradients per optimizer step", expected="1, and a little for sums",
+                hint="use no_sync() around forward and backward of all batches of a window except the last",
+            )  # fmt: skip
+
+
+def _clipping(training: Training, batches_by_rank: Sequence[Batches]) -> float:
+    """How far weights may be off where gradients were clipped exactly, unlike PyTorch's: both are right."""
+    limit = training.config["max_grad_norm"]
+    return 0.0 if limit is None else 1e-5 * len(training.windows(batches_by_rank)) * training.config["learning_rate"]
+
+
+def judge_orders(training: Training, replies: Sequence[EpochsReply]) -> None:
+    """Which batches an epoch has, wherever the loader is when it is asked for."""
+    ranks = len(replies)
+    whole = training.batches(ranks)
+    for rank, reply in enumerate(replies):
+        zeroth, first = reply.runs[0].batches[:whole], reply.runs[0].batches[whole:]
+        orders = {
+            "epoch 1, and again": first + first,
+            "the rest of epoch 0": zeroth[1:],
+            "epoch 1 in the middle of epoch 0": first,
+        }
+        for name, order in orders.items():
+            require_equal(
+                reply.orders[name], order,
+                what=f"samples of each batch, train_epoch() called for {name}, on rank {rank} of {ranks}",
+                hint="begin_epoch goes to the beginning, or stays where the loader is in the epoch",
+            )  # fmt: skip
+
+
+def judge_rates(training: Training, rates: Sequence[float], total: int, what: str) -> None:
+    for index, observed in enumerate(rates):
+        require_close(
+            observed, rate(training.config, index, total), relative=1e-6,
+            what=f"{what}: learning rate of optimizer step {index} of {total}",
+            hint="the schedule counts the optimizer steps that were taken; total_steps are those of all epochs",
+        )  # fmt: skip
+
+
+def judge_mixed(training: Training, reply: MixedReply, what: str) -> None:
+    """Epochs in float16 or bfloat16."""
+    dtype, total, windows = training.config["dtype"], training.total_steps(1), training.windows([reply.batches])
+    size, batches = training.config["accumulation_steps"], training.batches(1)
+    each_epoch = training.steps_per_epoch(1)
+    taken = [batch // batches * each_epoch + batch % batches // size for batch in reply.taken]
+    products = f"{what}: dtypes of the products, in training and validation"
+    require_equal(reply.products, [[dtype], [dtype]], what=products)
+    require_equal(reply.parameters, "float32", what=f"{what}: dtype of the parameters")
+    made, left_out = (
+        sum(int(number(each[name], name)) for each in reply.results) for name in ("optimizer_steps", "skipped_steps")
+    )
+    require_equal(
+        [made, reply.steps, made + left_out], [len(taken), len(taken), total],
+        what=f"{what}: optimizer_steps, ProductionTrainer.steps, and optimizer_steps + skipped_steps",
+        hint="a step that the scaler skipped is not an optimizer step",
+    )  # fmt: skip
+    if dtype == "float16":
+        require(left_out >= 1, f"{what}: no step was skipped, at a loss scale of 2^20")
+        require(made >= 1, f"{what}: every step was skipped")
+        scale = scale_after(training.config["initial_scale"], taken, total, cases.GROWTH)
+        growing = f"{what}: loss scale, which grows after {cases.GROWTH} good steps in a row"
+        require_equal(reply.scale, scale, what=growing)
+    else:
+        require(reply.scale in (None, 1.0), f"{what}: the loss is scaled by {reply.scale}; bfloat16 needs no scale")
+    expected = simulate(training, [reply.batches], taken)
+    moved = np.linalg.norm(expected.weight - np.asarray(training.weight, np.float64))
+    apart = float(np.linalg.norm(reply.weight - expected.weight) / moved)
+    require(
+        apart < LOW_RTOL,
+        f"{what}: the weights end {apart:.3g} times the way that they should have moved away from where they should "
+        f"be, expected less than {LOW_RTOL} (rounding)",
+        "unscale the gradients before they are clipped: max_grad_norm is meant for the gradient itself",
+    )
+    for epoch, result in enumerate(reply.results):
+        steps = slice(epoch * each_epoch, (epoch + 1) * each_epoch)
+        samples = sum(map(len, windows[steps]))
+        hint = "the samples and the loss of a skipped window belong to the epoch, too"
+        require_equal(result["samples"], samples, what=f"{what}: samples of epoch {epoch}", hint=hint)
+        require_close(
+            number(result["loss"], f"{what}: loss"), sum(expected.losses[steps]) / samples, relative=LOW_RTOL,
+            what=f"{what}: loss of epoch {epoch}", hint=hint,
+        )  # fmt: skip
+    loss = number(reply.validation["loss"], f"{what}: loss of validate()")
+    require_close(loss, mean_loss(training, reply.weight), relative=LOW_RTOL, what=f"{what}: loss of validate()")
+    judge_rates(training, reply.rates, total, what)
+    judge_logged_steps(expected, reply.logged, training.config["log_every_steps"], LOW_RTOL, what)
+
+
+def judge_logged_steps(expected: Outcome, logged: Sequence[LoggedStep], every: int, relative: float, what: str) -> None:
+    """What the monitor received of the steps that were taken."""
+    steps = [(each.step, each.metrics) for each in logged if "loss" in each.metrics]
+    require_equal(
+        [step for step, _ in steps], list(range(every, len(expected.steps) + 1, every)),
+        what=f"{what}: steps that the monitor received",
+        hint="pass each step that was taken to log_step, once `steps` counts it",
+    )  # fmt: skip
+    for step, values in steps:
+        taken = expected.steps[step - 1]
+        for name, value, hint in (
+            ("loss", taken.loss, "the mean over the samples of the window, before the step"),
+            ("learning_rate", taken.rate, "the rate of the step that was taken, not of the next one"),
+            ("gradient_norm", taken.norm, "of the unscaled gradient, before clipping; also if nothing is clipped"),
+        ):
+            actual = number(values.get(name), f"{what}: {name} of step {step}")
+            require_close(actual, value, relative=relative, what=f"{what}: {name} of step {step} (logged)", hint=hint)

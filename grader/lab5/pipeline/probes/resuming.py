@@ -1,0 +1,217 @@
+"""Probes of runs of Lab 5's trainer: what they leave behind, and how they go on after an end or a signal.
+
+They run in each rank, next to the student's code, and look at states in the end and at files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from gradebox.sandbox.probe_loader import Student, WrongReturn
+from grader.lab5.pipeline.cases import (
+    EndState,
+    Logged,
+    LoggedReply,
+    Resume,
+    ResumeReply,
+    RunFields,
+    Settings,
+    Stopped,
+    StoppedReply,
+    StoppedRun,
+    Training,
+)
+from grader.lab5.pipeline.probes.trainers import (
+    Sink,
+    base_of,
+    end_state,
+    epoch_of,
+    generators,
+    halve_scale,
+    make,
+    names,
+    ranks_of,
+    seed,
+    steps_of,
+)
+from grader.shared.probes.endings import ending
+from grader.shared.probes.kept import nap
+from grader.shared.probes.support import StudentObject, fields, plain
+from labkit.results import TrainerRun
+
+
+@contextlib.contextmanager
+def _slow_names(seconds: float) -> Iterator[None]:
+    """Files get their names late."""
+    real, wait = os.replace, nap(seconds)
+
+    def late(source: str | Path, target: str | Path, **options: int | None) -> None:
+        wait()
+        real(source, target, **options)
+
+    os.replace = late  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os.replace = real
+
+
+def resume(student: Student, inputs: Resume) -> ResumeReply:
+    """All epochs in one run; and `stop` of them, saved, then the others by a new trainer with other weights.
+
+    In the `middle`: what is loaded is the checkpoint that `train_epoch` saved after the first step of the next epoch.
+    """
+    torch.set_num_threads(1)
+    training, stop, middle = inputs.training, inputs.stop, inputs.middle
+    low = training.config.get("dtype", "float32") != "float32"
+    trainer_of = partial(make, student, dropout=0.5, device=student.device if low else "cpu")
+    folder, total = base_of(student) / "resumed", training.config["epochs"]
+    with ranks_of(student):
+        whole = trainer_of(base_of(student) / "whole", training)
+        halve_scale(whole)
+        seed(1 + student.rank)
+        results = [epoch_of(whole, epoch) for epoch in range(total)]
+        expected = end_state(whole)
+        every = sum(cast(int, result["optimizer_steps"]) for result in results[:stop]) + 1
+        saving: Settings = {**training.config, "save_every_steps": every} if middle else training.config
+        first = trainer_of(folder, replace(training, config=saving))
+        halve_scale(first)
+        seed(1 + student.rank)
+        for epoch in range(stop + middle):
+            first.train_epoch(epoch)
+        drawn = [generators(first.model.linear.weight.device)]
+        with _slow_names(0.3):
+            returned = first.save_checkpoint(stop + middle - 1)
+        if not isinstance(returned, (str, Path)):
+            raise WrongReturn(f"save_checkpoint() returned a {type(returned).__name__}, expected the path of the file")
+        path = Path(returned)
+        complete = path.is_file()
+        drawn.append(generators(first.model.linear.weight.device))
+        if middle:
+            path = folder / "checkpoints" / f"step-{every:08d}.pt"
+            if not path.is_file():
+                raise WrongReturn(
+                    f"train_epoch() with save_every_steps={every} left no {path.name}: {names(path.parent)}"
+                )
+        second = trainer_of(folder, training, start=0.5)
+        seed(99)
+        begin = plain(second.load_checkpoint(path), "load_checkpoint()")
+        resumed = [epoch_of(second, epoch) for epoch in range(stop, total)]
+        again = end_state(second)
+    refused = ""
+    if student.ranks > 1:
+        refused = ending(partial(trainer_of(folder, training).load_checkpoint, path))
+    return ResumeReply(
+        expected=expected,
+        complete=complete,
+        again=again,
+        begin=begin,
+        results=results,
+        resumed=resumed,
+        drawn=drawn,
+        refused=refused,
+    )
+
+
+def stopped(student: Student, inputs: Stopped) -> StoppedReply:
+    """`fit` to the end; and for each place a `fit` that SIGTERM stops, then a new trainer's `fit`."""
+    torch.set_num_threads(1)
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        with ranks_of(student):
+            uninterrupted, expected, saved_before = _left_alone(student, inputs.training)
+            places = {
+                place: _stopped_at(student, inputs, base_of(student) / f"stopped-{number}", at)
+                for number, (place, at) in enumerate(inputs.places.items())
+            }
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return StoppedReply(
+        expected=expected,
+        uninterrupted=uninterrupted,
+        files=names(base_of(student) / "whole" / "checkpoints"),
+        saved_before=saved_before,
+        received=len(received),
+        places=places,
+    )
+
+
+def _left_alone(student: Student, training: Training) -> tuple[RunFields, EndState, list[bool]]:
+    """A whole `fit`; and at each validation of it, whether the checkpoint of the last step was there."""
+    whole = make(student, base_of(student) / "whole", training, dropout=0.5)
+    validate, saved_before = whole.validate, []
+
+    def noting() -> object:
+        saved_before.append(f"step-{steps_of(whole):08d}.pt" in names(base_of(student) / "whole/checkpoints"))
+        return validate()
+
+    whole.validate = noting
+    seed(1 + student.rank)
+    return _fit(whole), end_state(whole), saved_before
+
+
+def _stopped_at(student: Student, inputs: Stopped, folder: Path, at: int) -> StoppedRun:
+    """A `fit` that SIGTERM stops with the `at`-th sample, then a new trainer's `fit`."""
+    trainer_of = partial(make, student, folder, inputs.training, dropout=0.5)
+    first = trainer_of(at=[at] if student.rank == inputs.signalled else [])
+    seed(1 + student.rank)
+    run = _fit(first)
+    second = trainer_of(start=0.5)
+    seed(99)
+    rest = _fit(second)
+    return StoppedRun(stopped=run, run=rest, batches=len(first.model.batches), again=end_state(second))
+
+
+def _fit(trainer: StudentObject) -> RunFields:
+    return cast(RunFields, fields(trainer.fit(), TrainerRun, "fit()"))
+
+
+def logged(student: Student, inputs: Logged) -> LoggedReply:
+    """`fit` on ranks that each have a folder of their own: their files, and TensorBoard's entries by its own reader.
+
+    Then, on one rank, another trainer goes back to the checkpoint of step `back_to` and on from there, as after a kill:
+    `again` are the entries that then count.
+    """
+    torch.set_num_threads(1)
+    folder = base_of(student) / f"own-{student.rank}"
+    folder.mkdir()
+    os.chdir(folder)
+    sink = Sink()
+    with ranks_of(student):
+        trainer = make(student, Path("run"), inputs.training, monitor=sink)
+        trainer.fit()
+        files = _files(folder)
+        entries, again = _entries(folder), {}
+        if student.ranks == 1:
+            second = make(student, Path("run"), inputs.training)
+            second.load_checkpoint(Path("run", "checkpoints", f"step-{inputs.back_to:08d}.pt"))
+            second.fit()
+            again = _entries(folder)
+    return LoggedReply(batches=trainer.model.batches, files=files, entries=entries, again=again, logged=sink.logged)
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def _entries(folder: Path) -> dict[str, list[tuple[float, float]]]:
+    """Step and value of what TensorBoard shows, by tag."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    entries: dict[str, list[tuple[float, float]]] = {}
+    for place in sorted({Path(name).parent for name in _files(folder) if "tfevents" in name}):
+        reader = EventAccumulator(str(folder / place))
+        reader.Reload()
+        for tag in reader.Tags()["scalars"]:
+            entries.setdefault(tag, []).extend((entry.step, entry.value) for entry in reader.Scalars(tag))
+    return entries

@@ -1,0 +1,152 @@
+"""Judges Lab 5's profiling: recordings of jobs whose parts take known times, conclusions, and settings that help.
+
+All jobs run on a virtual T4 with shapes only, whatever the grade runs on: there the right answer is known. Its figures
+are simulated.
+"""
+
+from __future__ import annotations
+
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import CheckFailed, require, require_between, require_equal, seconds
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
+from grader.lab5.profiling.cases import OnCpu, PlantedReference, Record, RecordReply
+from grader.lab5.profiling.cases import drawn as cases
+from grader.lab5.profiling.cases.drawn import NAMES, SUFFIXES, UNRECORDED
+from grader.lab5.profiling.checks import tuning
+from grader.lab5.profiling.reference.accounts import account
+from grader.lab5.profiling.reference.constructed import bottlenecks
+
+DEVICE = "vgpu:T4"
+SCHEDULE = "torch.profiler.schedule leaves out the first WAIT + WARMUP steps: the timeline has those that are recorded"
+REGIONS = ("data", "transfer", "forward", "backward", "optimizer")
+TOLERANCE = 0.05
+"""Of a step, simulated. Right styles differ by less than 1 %; the bugs that these figures are for by 10 % and more."""
+
+
+def recorded(submission: Submission, generator: InputGenerator, suffix: str) -> tuple[Record, RecordReply]:
+    """A job whose parts sleep for known times, recorded by the student."""
+    inputs = cases.recorded(generator, suffix)
+    return inputs, submission.probe(inputs, device=DEVICE, values=False)
+
+
+@criterion("lab5.profiling", early=True, timeline=True)
+class TestProfiling:
+    def test_schedule_kept(self, submission: Submission, generator: InputGenerator) -> None:
+        for suffix in SUFFIXES:
+            inputs, reply = recorded(submission, generator, suffix)
+            steps = inputs.steps
+            what = f"profile_job(job, steps={steps})"
+            require_equal(reply.steps, steps, what=f"{what}: steps in its timeline", hint=SCHEDULE)
+            made = UNRECORDED + steps
+            hint = f"WAIT + WARMUP steps come first and are not recorded; the whole job has {made} steps here"
+            require_equal(reply.updates, made, what=f"{what}: optimizer steps made", hint=hint)
+            require_equal(reply.calls, list(range(made)), what=f"{what}: step numbers given to after_step", hint=hint)
+            require(bool(reply.refused), "profile_job(job, steps=0) raised no ValueError")
+            require(
+                made <= reply.taken <= made + 1,
+                f"{what} took {reply.taken} batches of the loader for {made} steps",
+                hint,
+            )
+        require_equal(
+            submission.probe(OnCpu(), device="cpu").errors, ["", ""],
+            what="errors of profile_job() and tune() of a job on the CPU, where there is no GPU",
+            hint="only a GPU is waited for",
+        )  # fmt: skip
+
+    def test_regions_named_in_trace(self, submission: Submission, generator: InputGenerator) -> None:
+        for suffix in SUFFIXES:
+            inputs, reply = recorded(submission, generator, suffix)
+            steps, events = inputs.steps, reply.events
+            what = f"the trace written by profile_job(job, steps={steps}, trace='…/trace{suffix}')"
+            if events is None:
+                raise CheckFailed(f"{what} is not there", "export_chrome_trace; make missing folders")
+            counts = {name: len(events[name]) for name in REGIONS}
+            require_equal(
+                counts, dict.fromkeys(REGIONS, steps), what=f"{what}: regions by name",
+                hint="record_function around each part of each step; only recorded steps count",
+            )  # fmt: skip
+            for name in REGIONS:
+                # The rest of each part takes some tenths of a millisecond; the others' sleep is 10 ms and more.
+                for _, length in events[name]:
+                    slept = inputs.seconds.get(name, 0.0)
+                    # A copy of this size takes 1 ms and more, and is not waited for.
+                    quick = name == "transfer" and inputs.pinned
+                    require_between(
+                        length, slept - 1e-6, slept + (5e-4 if quick else 5e-3),
+                        what=f"{what}: region {name!r}, in which the host slept for {seconds(slept)} (simulated)",
+                        show=seconds,
+                        hint="the docstring says what lies in which region; after_step lies in none; copies are waited "
+                        "for only where job.non_blocking is False",
+                    )  # fmt: skip
+            outside = [
+                start
+                for start, length in events["copies"]
+                if not any(a - 1e-6 <= start and start + length <= a + b + 1e-6 for a, b in events["transfer"])
+            ]
+            require(
+                not outside, f"{what}: {len(outside)} copies to the device lie in no region 'transfer'",
+                "inputs and targets are moved there",
+            )  # fmt: skip
+            for step in range(steps):
+                starts = [events[name][step][0] for name in REGIONS]
+                require(starts == sorted(starts), f"{what}: the regions of a step are not in the order {REGIONS}")
+
+    def test_idle_time_explained(self, submission: Submission, generator: InputGenerator) -> None:
+        inputs = cases.timelines(generator)
+        reply = submission.probe(inputs, device="cpu")
+        for timeline, times in zip(inputs.timelines, reply.times, strict=True):
+            expected = account(timeline)
+            step = sum(expected.values())
+            for name in NAMES:
+                require_between(
+                    times[f"{name}_seconds"], expected[name] - 1e-6 * step, expected[name] + 1e-6 * step,
+                    what=f"where_time_goes(timeline).{name}_seconds, {timeline.steps} steps of {seconds(step)}",
+                    show=seconds, expected=seconds(expected[name]),
+                    hint="each moment belongs to the first in the docstring's list that is true of it",
+                )  # fmt: skip
+
+    def test_bottleneck_named(self, submission: Submission, generator: InputGenerator) -> None:
+        expected, inputs = bottlenecks(generator)
+        names = submission.probe(inputs, device="cpu").names
+        for actual, right, times, target in zip(names, expected, inputs.times, inputs.targets, strict=True):
+            step = sum(times.values())
+            shown = ", ".join(f"{part} {times[f'{part}_seconds'] / step:.0%}" for part in NAMES)
+            at = "the default target" if target is None else f"target={target}"
+            require_equal(actual, right, what=f"find_bottleneck() of a step with {shown}, at {at}")
+
+    @requires("schedule_kept", "idle_time_explained", "bottleneck_named")
+    def test_planted_bottlenecks_found(self, submission: Submission, generator: InputGenerator) -> None:
+        for fault in cases.FAULTS:
+            inputs = cases.planted(generator, fault)
+            reply = submission.probe(inputs, device=DEVICE, values=False)
+            reference = PlantedReference(job=inputs.job, steps=inputs.steps)
+            expected = account(submission.probe(reference, device=DEVICE, values=False, student=False))
+            about = {"compute": "a healthy job, its first batches apart"}.get(fault, f"a job that suffers from {fault}")
+            slack = TOLERANCE * sum(expected.values())
+            for name, value in expected.items():
+                require_between(
+                    reply.times[f"{name}_seconds"], value - slack, value + slack, show=seconds,
+                    what=f"where_time_goes(profile_job(job)).{name}_seconds of {about} (simulated)",
+                    expected=f"{seconds(value)}, give or take {seconds(slack)}",
+                    hint="is the device idle when the recording starts, and when it ends, and left alone in between?",
+                )  # fmt: skip
+            require_equal(reply.bottleneck, fault, what=f"find_bottleneck() for {about}")
+            if len(reply.idle) == UNRECORDED + inputs.steps:
+                for which, number in (("before the first", UNRECORDED), ("after the last", len(reply.idle))):
+                    require(
+                        reply.idle[number - 1],
+                        f"profile_job() of {about}: the device is still busy {which} recorded step",
+                        "wait for it before the profiler is told of the step",
+                    )
+
+    @builds_on("idle_time_explained")
+    def test_settings_measured(self, submission: Submission, generator: InputGenerator) -> None:
+        tuning.judge_settings(submission, generator)
+
+    def test_cheapest_fast_setting_chosen(self, submission: Submission, generator: InputGenerator) -> None:
+        tuning.judge_choice(submission, generator)
+
+    @requires("settings_measured", "cheapest_fast_setting_chosen", "planted_bottlenecks_found")
+    def test_busy_after_tuning(self, submission: Submission) -> None:
+        tuning.judge_program(submission)

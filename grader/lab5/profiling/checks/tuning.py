@@ -1,0 +1,101 @@
+"""Judges Lab 5's tuning: settings that are measured, the one that is chosen, a GPU that is busy then.
+
+`profiling.py` asks for them. Simulated throughout, as there.
+"""
+
+from __future__ import annotations
+
+from gradebox.run.assertions import number, require, require_between, require_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
+from grader.lab5.profiling.cases import drawn as cases
+from grader.lab5.profiling.reference.constructed import TOLERATED, cheapest, choice
+from grader.shared.cases import RunProgram
+from grader.shared.programs import picture_and_json
+
+PROGRAM = "lab5_production.tuning"
+DEVICE = "vgpu:T4"
+TOLERANCE = 0.05
+"""Of samples per second."""
+TARGET = 0.8
+
+
+def judge_settings(submission: Submission, generator: InputGenerator) -> None:
+    """Fail unless each of the settings that fit is measured, with a job of its own."""
+    inputs = cases.tuned(generator)
+    reply = submission.probe(inputs, device=DEVICE, values=False)
+    reference = cases.reference_of(inputs)
+    require_equal(
+        [point["settings"] for point in reply.points], reference.settings, what="tune(): settings of its points",
+        hint="one point each, in the order given; settings that do not fit in memory are left out",
+    )  # fmt: skip
+    require_equal(
+        reply.error, "RuntimeError", what="error that comes out of tune() where tensors do not fit each other",
+        hint="only torch.OutOfMemoryError says that settings do not fit: any other is somebody's mistake",
+    )  # fmt: skip
+    require_equal(len(reply.held), len(inputs.settings), what="jobs that tune() asked for, one for each setting")
+    require(bool(reply.held), "tune() asked for no job, and measured nothing")
+    require(
+        max(reply.held) < 1 << 20,
+        f"tune() asked for a job while {max(reply.held) / 2**20:.1f} MiB of an earlier one were still on the GPU",
+        "drop every name of the job, batches and loss included; an exception's traceback holds them, too",
+    )
+    expected_points = submission.probe(reference, device=DEVICE, values=False, student=False).points
+    for point, settings, expected in zip(reply.points, reference.settings, expected_points, strict=True):
+        about = f"{settings['batch_size']} samples, {settings['num_workers']} workers (simulated)"
+        require_close(
+            point["samples_per_second"], expected.samples_per_second, relative=TOLERANCE,
+            what=f"tune(): samples_per_second with {about}",
+            hint="wait for the device before the first timed step and after the last, and never in between",
+        )  # fmt: skip
+        require_between(
+            point["utilization"], max(0.0, expected.utilization - 0.1),  # the first recorded step finds an idle device
+            expected.utilization + 0.1, what=f"tune(): utilization with {about}", show=lambda share: f"{share:.0%}",
+        )  # fmt: skip
+
+
+def judge_choice(submission: Submission, generator: InputGenerator) -> None:
+    """Fail unless the cheapest of the fast settings is chosen."""
+    choices = choice(generator)
+    reply = submission.probe(choices.inputs(), device="cpu")
+    shown = "; ".join(
+        f"batch {point.batch_size}, {point.num_workers} workers: {point.share:.1%} of the fastest"
+        for point in choices.points
+    )
+    for actual, tolerance in zip(reply.best, choices.tolerances, strict=True):
+        at = "the default tolerance" if tolerance is None else f"tolerance={tolerance}"
+        expected = cheapest(choices.points, TOLERATED if tolerance is None else tolerance).case(choices.fastest)
+        require_equal(actual["settings"], expected["settings"], what=f"choose() at {at} among {shown}")
+        require_close(
+            actual["samples_per_second"], expected["samples_per_second"], relative=1e-6,
+            what=f"choose() at {at}: of equal settings, the faster point",
+        )  # fmt: skip
+    require_equal(
+        reply.exact["settings"]["batch_size"], 32,
+        what="batch size that choose() takes of 64 at 4096 and 32 at 2048 samples per second, with tolerance=0.5",
+        hint="at least (1 - tolerance) of the largest",
+    )  # fmt: skip
+    require(reply.refused, "choose([]) raised no ValueError")
+
+
+def judge_program(submission: Submission) -> None:
+    """Fail unless the program ends with a GPU that is busy."""
+    words = ["--batch-sizes", "16,1024", "--workers", "2", "--steps", "2", "--device", DEVICE]
+    reply = submission.probe(RunProgram(module=PROGRAM, words=words), device="cpu")
+    stages = picture_and_json(reply, f"python -m labs.{PROGRAM}")
+    require(len(stages) >= 2, f"{len(stages)} stages in the results, expected those before and after tuning")
+    try:
+        before, after = (float(stages[index]["point"]["utilization"]) for index in (0, -1))
+        settings, bottlenecks = stages[-1]["point"]["settings"], [stage["bottleneck"] for stage in stages]
+    except (KeyError, TypeError, ValueError):
+        require(False, "a stage in the results lacks a figure", "save PipelineStage objects with save_json")
+        return
+    number(before, "utilization as found")
+    require(
+        before < TARGET < after,
+        f"utilisation {before:.0%} as found and {after:.0%} after tuning (simulated), expected more than "
+        f"{TARGET:.0%} after it; its settings are {settings}",
+        "compare with where the time of a step goes in each stage",
+    )
+    require_equal(bottlenecks[-1], "compute", what="the bottleneck of the tuned pipeline")
+    require(bottlenecks[0] != "compute", "the pipeline as found has the bottleneck 'compute'")

@@ -1,0 +1,160 @@
+"""Training jobs that Lab 5's probes hand to a submission: their globals lead to nothing that knows an answer.
+
+Imports nothing of `grader`: whoever holds a job holds this module.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from grader.shared.probes.handed_out import linear, zeros
+from labkit.profiling import TrainingJob
+from labkit.results import PipelineSettings
+
+Batch = TypeVar("Batch")
+
+
+class _Loader:
+    """Batches that take their time to come: `load_seconds`, and longer for some at the beginning."""
+
+    def __init__(
+        self,
+        samples: int,
+        width: int,
+        naps: Iterator[None],
+        on_batch: Callable[[int], None] | None,
+        *,
+        pinned: bool,
+    ) -> None:
+        inputs, targets = zeros(samples, width), zeros(samples, width)
+        self._batch = (inputs.pin_memory(), targets.pin_memory()) if pinned else (inputs, targets)
+        self._naps, self._on_batch = naps, on_batch
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            next(self._naps)
+            if self._on_batch is not None:
+                self._on_batch(1)
+            yield self._batch
+
+
+def _naps(load_seconds: float, slow: Sequence[float]) -> Iterator[None]:
+    """Sleeps as long as each batch takes; how long that is lies where no attribute shows it."""
+    yield
+    for seconds in itertools.chain(slow, itertools.repeat(load_seconds)):
+        time.sleep(seconds)
+        yield
+
+
+def _model(width: int, layers: int) -> nn.Sequential:
+    return nn.Sequential(*(linear(width, width) for _ in range(layers))).cuda()
+
+
+def _look(step: int, model: nn.Module, loss: Tensor) -> None:
+    """Metrics as in the slow pipeline, of every gradient one by one: its norm, and its largest and smallest element."""
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            for figure in (parameter.grad.norm(), parameter.grad.max(), parameter.grad.min()):
+                figure.item()
+
+
+def job_of(
+    *,
+    samples: int,
+    width: int,
+    layers: int,
+    load_seconds: float,
+    look: bool = False,
+    slow: Sequence[float] = (),
+    on_batch: Callable[[int], None] | None = None,
+    pinned: bool = False,
+) -> TrainingJob:
+    """A job whose batches take so long to come; `on_batch` is called for each that is taken.
+
+    With `pinned` memory, copies to the device are not waited for.
+    """
+    model = _model(width, layers)
+    naps = _naps(load_seconds, slow)
+    next(naps)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    return TrainingJob(
+        model=model,
+        optimizer=optimizer,
+        criterion=nn.functional.mse_loss,
+        loader=_Loader(samples, width, naps, on_batch, pinned=pinned),
+        non_blocking=pinned,
+        batch_size=samples,
+        device="cuda",
+        after_step=_look if look else None,
+    )
+
+
+class _Encoded(Dataset[tuple[Tensor, Tensor]]):
+    """Samples that take time to decode, a whole batch at once."""
+
+    def __init__(self, width: int, decode_seconds: float) -> None:
+        self.width, self.decode_seconds = width, decode_seconds
+
+    def __len__(self) -> int:
+        return 1 << 16
+
+    def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        time.sleep(self.decode_seconds * len(indices))
+        return torch.zeros(len(indices), self.width), torch.zeros(len(indices), self.width)
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
+
+
+def maker_of(
+    *,
+    width: int,
+    layers: int,
+    decode_seconds: float,
+    too_large: int,
+    late_batch: int = 0,
+    late_step: int = -1,
+    late_seconds: float = 0.0,
+) -> Callable[[PipelineSettings], TrainingJob]:
+    """Makes jobs of settings; batches of `too_large` samples need more memory than any GPU has.
+
+    With batches of `late_batch` samples the step number `late_step` takes so much longer.
+    """
+
+    def make(settings: PipelineSettings) -> TrainingJob:
+        steps = itertools.count()
+
+        def criterion(outputs: Tensor, targets: Tensor) -> Tensor:
+            if settings.batch_size >= too_large:
+                torch.empty(1 << 42, dtype=torch.uint8, device="cuda")
+            if settings.batch_size == late_batch and next(steps) == late_step:
+                time.sleep(late_seconds)
+            return nn.functional.mse_loss(outputs, targets)
+
+        model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))).cuda()
+        loader = DataLoader(
+            _Encoded(width, decode_seconds),
+            batch_size=settings.batch_size,
+            num_workers=settings.num_workers,
+            pin_memory=settings.pin_memory,
+            collate_fn=_as_it_is,
+        )
+        return TrainingJob(
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
+            loader=loader,
+            batch_size=settings.batch_size,
+            device="cuda",
+            criterion=criterion,
+            non_blocking=settings.pin_memory,
+        )
+
+    return make

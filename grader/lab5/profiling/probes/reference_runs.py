@@ -1,0 +1,106 @@
+"""The jobs of Lab 5's profiling and tuning, made and timed by ourselves: no other probe imports this.
+
+Everything here runs on a virtual GPU with shapes only; times are simulated.
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+
+import torch
+
+from gradebox.sandbox.probe_loader import Student
+from grader.lab5.profiling.cases import (
+    MeasuredPoint,
+    PlantedReference,
+    Span,
+    TimelineCase,
+    TunedReference,
+    TunedReferenceReply,
+)
+from grader.lab5.profiling.probes.planted_jobs import maker, planted_job
+from grader.lab5.profiling.probes.tuning import use_everything_once
+from labkit.profiling import TrainingJob
+from labkit.results import PipelineSettings
+
+_UNRECORDED = 3
+"""Steps before the recorded ones: the docstring's WAIT and WARMUP."""
+
+
+def planted(student: Student, inputs: PlantedReference) -> TimelineCase:
+    """The same steps made by ourselves: intervals of what the device and the host did, in seconds."""
+    job = planted_job(inputs.job)
+    batches = job.batches()
+    regions: dict[str, list[Span]] = {"data": [], "transfer": []}
+    start = 0.0
+    for step in range(_UNRECORDED + inputs.steps):
+        if step == _UNRECORDED:
+            torch.cuda.synchronize()
+            start = student.gpu.now()
+        begin = student.gpu.now()
+        features, targets = next(batches)
+        loaded = student.gpu.now()
+        features, targets = features.cuda(), targets.cuda()
+        moved = student.gpu.now()
+        regions["data"].append((begin, loaded))
+        regions["transfer"].append((loaded, moved))
+        job.optimizer.zero_grad()
+        loss = job.criterion(job.model(features), targets)
+        loss.backward()
+        job.optimizer.step()
+        if job.after_step is not None:
+            job.after_step(step, job.model, loss)
+    torch.cuda.synchronize()
+    spans: dict[str, list[Span]] = {"kernels": [], "copies_in": [], "copies_out": []}
+    for kernel in student.gpu.timeline:
+        into = "HtoD" in kernel.name, "DtoH" in kernel.name
+        name = "copies_in" if into[0] else "copies_out" if into[1] else "kernels"
+        spans[name].append((kernel.start, kernel.end))
+    waits = [(s.start, s.end) for s in student.gpu.clock.spans if s.kind == "wait" and s.name.startswith("cuda")]
+    return TimelineCase(
+        start=start,
+        stop=student.gpu.now(),
+        steps=inputs.steps,
+        kernels=spans["kernels"],
+        copies_in=spans["copies_in"],
+        copies_out=spans["copies_out"],
+        waits=waits,
+        regions=regions,
+    )
+
+
+def tuned(student: Student, inputs: TunedReference) -> TunedReferenceReply:
+    """Settings measured by ourselves: samples per second, and how busy the GPU's own timeline says it is."""
+    make, points = maker(inputs.maker), []
+    punctual = maker(replace(inputs.maker, late_batch=0))
+    use_everything_once(make)
+    for case in inputs.settings:
+        settings = PipelineSettings(**case)
+        point = _measured(student, make(settings), inputs.steps, inputs.warmup)
+        if settings.batch_size == inputs.maker.late_batch:  # its profile comes later, when no step is late any more
+            _tidy()
+            usual = _measured(student, punctual(settings), inputs.steps, inputs.warmup)
+            point = replace(point, utilization=usual.utilization)
+        points.append(point)
+        _tidy()
+    return TunedReferenceReply(points=points)
+
+
+def _tidy() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def _measured(student: Student, job: TrainingJob, steps: int, warmup: int) -> MeasuredPoint:
+    batches, gpu = job.batches(), student.gpu
+    start = 0.0
+    for step in range(warmup + steps):
+        if step == warmup:
+            torch.cuda.synchronize()
+            start = gpu.now()
+        job.train(step, *next(batches))
+    torch.cuda.synchronize()
+    seconds = gpu.now() - start
+    busy = sum(kernel.seconds for kernel in gpu.timeline if kernel.start >= start and "Memcpy" not in kernel.name)
+    return MeasuredPoint(samples_per_second=steps * job.batch_size / seconds, utilization=busy / seconds)
