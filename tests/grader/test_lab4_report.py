@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gradebox.run.assertions import CheckFailed
-from grader.lab4.checks.report import _judge_attention
+from grader.lab4.analysis.checks.report import _judge_attention
 
 Rows = list[dict[str, Any]]
 CLAIMS: dict[str, Any] = {

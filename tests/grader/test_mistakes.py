@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +21,8 @@ from grader.lab3.accumulation.cases import regression as regression_pass
 from grader.lab3.accumulation.checks import CAUSES, cause_of
 from grader.lab3.accumulation.reference import MISTAKES
 from grader.lab3.accumulation.reference import follow as follow_pass
-from grader.lab4.truth import masks
-from grader.lab4.truth.reference import attention
+from grader.lab4.attention import reference as masks
+from grader.lab4.attention.reference import Observed, attention
 
 SEEDS = range(6)
 
@@ -102,25 +101,25 @@ def test_a_right_accumulation_has_no_mistake(seed: int) -> None:
         assert cause_of(case, replies(case)) is None
 
 
-def calls(cause: masks.Cause) -> list[dict[str, Any]]:
+def calls(mistake: masks.Mistake) -> list[Observed]:
     generator = InputGenerator(3, "lab4.attention")
-    made = []
+    observed = []
     for queries, keys, causal in ((9, 9, True), (5, 11, True), (11, 5, True), (7, 4, False)):
         q, k, v = generator.normal(1, queries, 4), generator.normal(1, keys, 4), generator.normal(1, keys, 4)
-        shift = masks.shift_of(cause, queries, keys) if causal else 0
+        shift = masks.shift_of(mistake, queries, keys) if causal else 0
         output = attention(q, k, v, None, causal=causal, shift=shift)["output"]
-        if cause is masks.NOT_A_NUMBER and causal:
+        if mistake == "nothing_seen_is_nan" and causal:
             output[:, : max(0, queries - keys)] = np.nan
-        made.append({"query": q, "key": k, "value": v, "causal": causal, "output": output})
-    return made
+        observed.append(Observed(q, k, v, causal, output))
+    return observed
 
 
-@pytest.mark.parametrize("cause", masks.CAUSES, ids=lambda cause: cause.name)
-def test_each_mistake_of_a_mask_is_recognised(cause: masks.Cause) -> None:
-    assert masks.of_outputs(calls(cause), 1e-9) is cause
-    wrong = calls(cause)
-    wrong[3]["output"] = wrong[3]["output"] + 1.0  # where no mask is: something else is wrong
-    assert masks.of_outputs(wrong, 1e-9) is None
+@pytest.mark.parametrize("mistake", masks.MISTAKES)
+def test_each_mistake_of_a_mask_is_recognised(mistake: masks.Mistake) -> None:
+    assert masks.mistake_in_outputs(calls(mistake), 1e-9) == mistake
+    *right, last = calls(mistake)
+    wrong = replace(last, output=np.asarray(last.output) + 1.0)  # where no mask is: something else is wrong
+    assert masks.mistake_in_outputs([*right, wrong], 1e-9) is None
 
 
 CALL: Call = {"size": 4001, "iterations": 10}

@@ -11,31 +11,43 @@ from matplotlib.figure import Figure
 
 from gradebox.run.assertions import CheckFailed
 from gradebox.run.input_generator import InputGenerator
-from grader.lab4.probes.pictures import _shown
-from grader.lab4.truth.pictures import made_up, require_shown
+from grader.lab4.analysis import cases as analysis_cases
+from grader.lab4.analysis.checks import plot
+from grader.lab4.attention.cases import draws as attention_cases
+from grader.lab4.attention.checks import benchmark
+from grader.lab4.checkpointing import checks as checkpointing_checks
+from grader.lab4.checkpointing.cases import draws as checkpointing_cases
+from grader.lab4.shared.probes import _shown
 from grader.shared.probes.figures import watch_png
 
 Rows = list[dict[str, Any]]
 MIB = 2**20
 PARTS = ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes", "activation_bytes")
+PLOTS: dict[str, tuple[Callable[[InputGenerator], Any], Callable[[Any, Any], None]]] = {
+    "checkpointing": (checkpointing_cases.made_up_results, checkpointing_checks.require_shown),
+    "attention": (attention_cases.made_up_results, benchmark.require_shown),
+    "memory": (analysis_cases.made_up_results, plot.require_shown),
+}
+"""By kind, how results are made up, and how the check judges a plot of them."""
 NAMES = ("parameters", "gradients", "optimizer state", "activations")
 
 
 def judge(kind: str, draw: Callable[[Figure, Rows], None], folder: Path) -> None:
     """Fail as the check does unless `draw` shows the rows that it gets."""
-    rows = made_up(kind, InputGenerator(7, "plots"))
+    made_up, require_shown = PLOTS[kind]
+    rows = made_up(InputGenerator(7, "plots"))
     figure = Figure()
     draw(figure, rows)
-    with watch_png(_shown) as seen:
+    with watch_png(_shown) as figures:
         figure.savefig(folder / "plot.png")
-    require_shown(kind, seen[-1], rows)
+    require_shown(figures[-1], rows)
 
 
 def total(row: dict[str, Any]) -> float:
     return float(sum(row["measured"].values())) / MIB
 
 
-def lying(figure: Figure, rows: Rows) -> None:
+def flat(figure: Figure, rows: Rows) -> None:
     axes = figure.subplots()
     for place, row in enumerate(rows):
         left = 0.0
@@ -46,7 +58,7 @@ def lying(figure: Figure, rows: Rows) -> None:
     axes.legend(axes.patches[:4], NAMES)
 
 
-def standing(figure: Figure, rows: Rows, unit: float = MIB, *, stacked: bool = True) -> None:
+def upright(figure: Figure, rows: Rows, unit: float = MIB, *, stacked: bool = True) -> None:
     axes = figure.subplots()
     bottom = [0.0] * len(rows)
     for part, name in zip(PARTS, NAMES, strict=True):
@@ -58,7 +70,7 @@ def standing(figure: Figure, rows: Rows, unit: float = MIB, *, stacked: bool = T
 
 
 def written_beside(figure: Figure, rows: Rows) -> None:
-    lying(figure, rows)
+    flat(figure, rows)
     axes = figure.axes[0]
     axes.get_legend().remove()  # type: ignore[union-attr]
     for place, name in enumerate(NAMES):
@@ -66,27 +78,29 @@ def written_beside(figure: Figure, rows: Rows) -> None:
 
 
 def nameless(figure: Figure, rows: Rows) -> None:
-    lying(figure, rows)
+    flat(figure, rows)
     figure.axes[0].get_legend().remove()  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("draw", [lying, standing, written_beside])
-def test_a_memory_plot_may_lie_or_stand(draw: Callable[[Figure, Rows], None], tmp_path: Path) -> None:
+@pytest.mark.parametrize("draw", [flat, upright, written_beside])
+def test_a_memory_plot_may_be_flat_or_upright(draw: Callable[[Figure, Rows], None], tmp_path: Path) -> None:
     judge("memory", draw, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("draw", "said"),
+    ("draw", "message"),
     [
-        (lambda figure, rows: standing(figure, rows, unit=2**30), "no bar is"),
-        (lambda figure, rows: standing(figure, rows, stacked=False), "its parts begin at"),
+        (lambda figure, rows: upright(figure, rows, unit=2**30), "no bar is"),
+        (lambda figure, rows: upright(figure, rows, stacked=False), "its parts begin at"),
         (nameless, "does not say which part"),
-        (lambda figure, rows: lying(figure, rows[1:]), "no bar is"),
+        (lambda figure, rows: flat(figure, rows[1:]), "no bar is"),
     ],
     ids=["GiB", "side by side", "nameless", "a setup left out"],
 )
-def test_a_memory_plot_of_something_else_fails(draw: Callable[[Figure, Rows], None], said: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckFailed, match=said):
+def test_a_memory_plot_of_something_else_fails(
+    draw: Callable[[Figure, Rows], None], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckFailed, match=message):
         judge("memory", draw, tmp_path)
 
 
@@ -110,9 +124,9 @@ def test_methods_may_be_named_beside_their_lines(tmp_path: Path) -> None:
     judge("attention", lambda figure, rows: attention(figure, rows, legend=False), tmp_path)
 
 
-@pytest.mark.parametrize(("how", "said"), [({"log": False}, "scales"), ({"milli": 1.0}, "milliseconds")])
-def test_an_attention_plot_of_something_else_fails(how: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckFailed, match=said):
+@pytest.mark.parametrize(("how", "message"), [({"log": False}, "scales"), ({"milli": 1.0}, "milliseconds")])
+def test_an_attention_plot_of_something_else_fails(how: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckFailed, match=message):
         judge("attention", lambda figure, rows: attention(figure, rows, **how), tmp_path)
 
 
@@ -129,7 +143,7 @@ def test_intervals_may_stand_in_a_legend(tmp_path: Path) -> None:
     judge("checkpointing", checkpointing, tmp_path)
 
 
-@pytest.mark.parametrize(("how", "said"), [({"unit": 1e6}, "no point at"), ({"named": False}, "which point")])
-def test_a_checkpointing_plot_of_something_else_fails(how: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckFailed, match=said):
+@pytest.mark.parametrize(("how", "message"), [({"unit": 1e6}, "no point at"), ({"named": False}, "which point")])
+def test_a_checkpointing_plot_of_something_else_fails(how: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckFailed, match=message):
         judge("checkpointing", lambda figure, rows: checkpointing(figure, rows, **how), tmp_path)

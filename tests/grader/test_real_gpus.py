@@ -30,7 +30,10 @@ from grader.lab1.shared.checks import mistakes
 from grader.lab1.shared.reference import Measurement, expected
 from grader.lab2.comparison.cases import measuring
 from grader.lab2.comparison.checks import comparison
-from grader.lab4.checks import attention, checkpointing
+from grader.lab4.attention.cases.types import BenchmarkCall
+from grader.lab4.attention.checks import benchmark
+from grader.lab4.checkpointing import checks
+from grader.lab4.checkpointing.cases.types import Sizes
 from grader.shared.cards import Card, card_of
 from grader.shared.probes.record import watch_products
 
@@ -215,14 +218,14 @@ def _table(took: float, truth: list[float]) -> None:
             {"checkpoint_every": every, "device": "cuda", "step_seconds": took, "peak_bytes": 10**9}
             for every in intervals
         ],
-        "truths": [{"seconds": truth, "peak_bytes": 10**9, "flops": 10**9}] * 2,
+        "steps": [{"seconds": truth, "peak_bytes": 10**9, "flops": 10**9}] * 2,
         "most_blocks": 3,
         "forwards": [begun, begun],
         "flops": 2 * (steps + warmup) * 10**9,
         "device": "cuda",
         "on_cpu": [{"device": "cpu", "checkpoint_every": 2, "peak_bytes": None}],
     }
-    check = checkpointing.TestCheckpointing().test_measured_table_equals_truth
+    check = checks.TestCheckpointing().test_measured_table_equals_truth
     check(real(lab4__checkpointing__measured=seen), InputGenerator(3, "table"))
 
 
@@ -245,8 +248,8 @@ def test_batches_suit_the_card(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     slowest = min(found.flops[name] for name in ("float32", "float16", "bfloat16"))
     assert batch == case.batch // 4 or step_flops / slowest < 0.11
     assert 4 * batch * 2 * sum(case.widths) < 0.5 * found.memory_bytes
-    sizes = {"num_layers": 3, "width": 4 * 281, "heads": 4, "batch": 9, "length": 801}
-    batch = checkpointing._batch_for(found, sizes)
+    sizes: Sizes = {"num_layers": 3, "width": 4 * 281, "heads": 4, "batch": 9, "length": 801}
+    batch = checks._batch_for(found, sizes)
     assert 1 <= batch <= 9
     assert batch == 9 or name != "H100"
 
@@ -254,8 +257,10 @@ def test_batches_suit_the_card(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("name", CARDS)
 def test_two_lengths_fit_a_card_and_one_never_does(name: str) -> None:
     found = CARDS[name]
-    arguments = {"lengths": [3501, 2101, 40001], "batch": 2, "heads": 12}
-    *short, longest = attention._lengths_for(found, arguments)
+    call = BenchmarkCall(
+        lengths=[3501, 2101, 40001], methods=[], dtype="float16", batch=2, heads=12, head_dim=64, causal=False
+    )
+    *short, longest = benchmark._lengths_for(found, call)
     pair_bytes = 2 * 2 * 12
     assert all(length % 2 for length in (*short, longest))
     assert 8 * pair_bytes * max(short) ** 2 < 0.45 * found.memory_bytes

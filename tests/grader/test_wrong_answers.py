@@ -10,9 +10,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from grader.lab1.checks import analysis as analysis
-from grader.lab1.checks import benchmark as benchmark
-from grader.lab1.checks import memory as memory
 
 from gradebox.run.assertions import CheckFailed
 from gradebox.run.input_generator import InputGenerator

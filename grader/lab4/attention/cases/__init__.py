@@ -1,0 +1,1 @@
+"""Inputs of the checks of attention, and what its probes return."""

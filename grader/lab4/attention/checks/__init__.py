@@ -1,0 +1,1 @@
+"""Judges Lab 4's attention."""

@@ -1,0 +1,267 @@
+"""Judges the benchmark of Lab 4's attention, its program and its plot."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gradebox.course.criterion import criterion
+from gradebox.run.assertions import mebibytes, number, picturing, require, require_between, require_equal, seconds
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
+from gradebox.sandbox import Limits
+from grader.lab4.attention.cases.draws import benchmark, made_up_results
+from grader.lab4.attention.cases.types import BenchmarkCall, BenchmarkReply, Installed, Result
+from grader.lab4.shared.cases import Shown, ShownAxes
+from grader.lab4.shared.checks import (
+    MEBIBYTE,
+    among,
+    judge_plot,
+    judge_program,
+    judge_program_on_cpu,
+    judge_refusals,
+    memory_bars,
+    near,
+    require_named,
+)
+from grader.shared.cards import Card, card_of
+
+MEASURED = 0.03
+UNSPLIT_BYTES = 3 * 2**20
+"""The allocator leaves up to 1 MiB of a block unsplit, depending on what was freed before; inputs alone are 11 MiB."""
+
+_HOST_SECONDS = 5e-4
+"""By so much one call of a real GPU's host may be longer than another: seen on an H100 of a virtual machine."""
+_REAL_TOLERANCE = 0.25
+_REAL_FITS, _REAL_TENSORS = 0.4, 8
+"""Of what is free of a real card's memory, the share that the shorter lengths may take, and how many tensors as large
+as all scores standard attention and its gradients may be at once: three in the reference."""
+_REAL_TOO_LARGE = 1.5
+"""Times a real card's memory, what all scores of the longest take, each of them a single tensor."""
+_ABOUT = {
+    "MiB": re.compile(r"\b(mi?b|gi?b|bytes?|memory)\b", re.IGNORECASE),
+    "milliseconds": re.compile(r"\b(ms|(milli)?seconds?|time|latency)\b", re.IGNORECASE),
+}
+"""What a label of each says, in the words that are usual; a label in other words says nothing wrong."""
+_REAL_LIMITS = Limits(wall_seconds=180.0, cpu_seconds=180.0)
+"""A slow card with much memory takes seconds for each pass of the longest."""
+
+
+@criterion("lab4.attention")
+class TestBenchmark:
+    def test_benchmark_equals_truth(self, submission: Submission, generator: InputGenerator) -> None:
+        inputs, card = benchmark(generator, simulated=submission.device.simulated), card_of(submission)
+        if card is not None:
+            suited = replace(inputs.measured, lengths=_lengths_for(card, inputs.measured))
+            inputs = replace(inputs, measured=suited)
+        reply = submission.probe(
+            inputs,
+            values=False,  # the longest have tens of gigabytes, and seconds and peaks do not depend on them
+            limits=None if card is None else _REAL_LIMITS,
+        )
+        _require_measured(inputs.measured, reply, simulated=submission.device.simulated)
+        _require_counted(inputs.counted, reply)
+        (row,) = reply.on_cpu
+        require_equal(
+            [row["device"], row["backend"], row["peak_bytes"]],
+            ["cpu", "sdpa", None],
+            what='device, backend and peak of benchmark_attention(device="cpu")',
+            hint="PyTorch does not count the memory of a CPU: None",
+        )
+        require(
+            reply.of_integers not in ("", "OutOfMemoryError"),
+            "benchmark_attention(dtype=torch.int64) told a result, but nothing of integers has a gradient: PyTorch "
+            "refuses that with a RuntimeError",
+            "catch torch.OutOfMemoryError alone: other errors are the caller's",
+        )
+        zeros = np.zeros((1, 1, 3, 8), dtype=np.float32)
+        installed = Installed(
+            modules=["flash_attn"],
+            dtype="float16",
+            causal=False,
+            benchmarks=tuple(generator.shuffled(["float16", "float32"])),
+            q=zeros,
+            k=zeros,
+            v=zeros,
+        )
+        for dtype, backend, expected in submission.probe(installed, device="vgpu:A100-80GB").benchmarked:
+            require_equal(
+                backend,
+                expected,
+                what=f"backend of benchmark_attention() in {dtype}, on a virtual A100-80GB with flash_attn installed",
+                hint="attention_backend(device, dtype): of the dtype that is measured",
+            )
+
+    def test_nonsense_refused(self, submission: Submission) -> None:
+        judge_refusals(submission, "attention")
+
+    def test_results_and_plot_saved(self, submission: Submission, generator: InputGenerator) -> None:
+        rows = judge_program(submission, "flash_attention", ["--lengths", "128,256"])
+        lengths = sorted({row.get("length", 0) for row in rows if isinstance(row, dict)})
+        require_equal(lengths, [128, 256], what="lengths in the results")
+        judge_program_on_cpu(submission, "flash_attention", ["--lengths", "16,32", "--device", "cpu"])
+        judge_plot(submission, "attention", made_up_results(generator.shared("lab4.plots.attention")), require_shown)
+
+
+def _require_measured(call: BenchmarkCall, reply: BenchmarkReply, *, simulated: bool) -> None:
+    """Fail unless the rows of the benchmark, and of one length the other way, say what we measured."""
+    lengths, methods = call.lengths, call.methods
+    require_equal(
+        [[row["length"], row["method"]] for row in reply.rows],
+        [[length, method] for length in [*lengths, lengths[1]] for method in methods],
+        what="lengths and methods of benchmark_attention()",
+        hint="every length with every method; one that runs out of memory has a row, too, and the next is tried",
+    )
+    peaks = [
+        (f"{row['method']}, {row['length']}", row["peak_bytes"], cost.peak_bytes)
+        for row, cost in zip(reply.rows, reply.costs, strict=True)
+    ]
+    all_lengths = [length for length in [*lengths, lengths[1]] for _ in methods]
+    for index, (length, row, cost) in enumerate(zip(all_lengths, reply.rows, reply.costs, strict=True)):
+        causal = call.causal is (index < len(lengths) * len(methods))
+        what = f"benchmark_attention(causal={causal}), {row['method']}, {length} tokens"
+        backend = reply.backend if row["method"] == "flash" else "torch"
+        require_equal(row["backend"], backend, what=f"{what}: backend")
+        require_equal([row["device"], row["dtype"]], [reply.device, "float16"], what=f"{what}: device and dtype")
+        if cost.seconds is None or cost.peak_bytes is None:
+            require(
+                row["seconds"] is None and row["peak_bytes"] is None,
+                f"{what}: seconds {row['seconds']!r} and peak {row['peak_bytes']!r}, but it runs out of memory",
+                "None for both, and on to the next",
+            )
+            continue
+        low, high = min(cost.seconds), max(cost.seconds)
+        close = MEASURED * high if simulated else max(_REAL_TOLERANCE * high, _HOST_SECONDS)
+        require_between(
+            row["seconds"],
+            low - close,
+            high + close,
+            what=f"{what}: seconds",
+            show=seconds,
+            expected=f"{seconds(low)}, give or take {seconds(close)}",
+            hint="forward and backward together, the median, from an idle device to an idle device",
+        )
+        # Whether the output of the iteration before is still in a variable is a matter of style: one output more.
+        one_output = 2 * call.batch * call.heads * length * call.head_dim
+        slack = MEASURED * cost.peak_bytes + UNSPLIT_BYTES + one_output
+        with picturing(lambda: memory_bars("peak_bytes by method and tokens", peaks)):
+            require_between(
+                row["peak_bytes"],
+                cost.peak_bytes - slack,
+                cost.peak_bytes + slack,
+                what=f"{what}: peak_bytes",
+                show=mebibytes,
+                expected=f"{mebibytes(cost.peak_bytes)}, give or take {mebibytes(slack)}",
+                hint="less what was allocated before the first timed one, with the gradients at None",
+            )
+
+
+def _require_counted(call: BenchmarkCall, reply: BenchmarkReply) -> None:
+    """Fail unless as many iterations ran as were asked for, the untimed ones first, and none kept its gradients."""
+    iterations, warmup = call.iterations or 0, call.warmup or 0
+    require_equal(
+        [[row["method"], row["dtype"], row["backend"]] for row in reply.small],
+        [["tiled", "float32", "torch"], ["standard", "float32", "torch"]],
+        what="method, dtype and backend of benchmark_attention() of tiled and standard attention in float32",
+    )
+    # Somebody may run one more, to wake the libraries up.
+    total = iterations + warmup
+    require(
+        total - 0.1 < (ran := reply.flops / reply.flops_of_one_each) < total + 1.1,
+        f"benchmark_attention(iterations={iterations}, warmup={warmup}) ran {ran:.3g} iterations of "
+        f"each method, expected {total}",
+        "as many timed iterations, after as many untimed ones, as the arguments say",
+    )
+    for row in reply.small:
+        method = str(row["method"])
+        if len(reply.gradients[method]) < total or row["seconds"] is None:
+            continue  # it calls another function than the module's
+        took = number(row["seconds"], f"seconds of benchmark_attention(), {method}")
+        require(
+            took < 0.5 * reply.busy_seconds,
+            f"benchmark_attention(iterations={iterations}, warmup={warmup}), {method}: "
+            f"{seconds(took)}, as the first {warmup} iterations take, which wake the device up",
+            "untimed iterations come first, as many as `warmup` says",
+        )
+    for method, gradients in reply.gradients.items():
+        most = max(gradients[-iterations:], default=0)
+        require(
+            most == 0,
+            f"benchmark_attention(), {method}: when a timed iteration's forward pass begins, {most} of Q, K, V "
+            "have the gradient of the one before, expected None",
+            "gradients to None, then forward, then backward: else they lie beside the scores",
+        )
+
+
+def require_shown(shown: Shown, rows: list[Result]) -> None:
+    """Fail unless the plot shows these results: memory and time side by side, a line for each method."""
+    require(len(shown.axes) >= 2, f"plot_attention() has {len(shown.axes)} axes, expected memory and time side by side")
+    memory, time, *_ = shown.axes
+    peaks = [(row["method"], row["length"], _times(row["peak_bytes"], 1 / MEBIBYTE)) for row in rows]
+    took = [(row["method"], row["length"], _times(row["seconds"], 1e3)) for row in rows]
+    _require_axes("first", memory, "MiB", peaks)
+    _require_axes("second", time, "milliseconds", took)
+    require_named(shown, ("standard", "flash"), "plot_attention() does not say which line is which method")
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _require_axes(place: str, axes: ShownAxes, unit: str, rows: Sequence[tuple[str, int, float | None]]) -> None:
+    """Fail unless these axes show each method's values of this unit over the length; None where memory ran out."""
+    for method in ("standard", "flash"):
+        expected = [(length, value) for name, length, value in rows if name == method and value is not None]
+        require(
+            any(all(among(line, point) for point in expected) for line in axes.lines),
+            f"plot_attention(): the {place} axes have no line through the {unit} of {method} attention over the "
+            f"length: {', '.join(f'({x}, {y:.4g})' for x, y in expected)}",
+            "MiB in the first, milliseconds in the second; one line per method",
+        )
+        died = [length for name, length, value in rows if name == method and value is None]
+        require(
+            any(
+                all(among(line, point) for point in expected)
+                and not any(near(x, length) for x, _ in line for length in died)
+                for line in axes.lines
+            ),
+            f"plot_attention(): the line of {method} attention on the {place} axes goes on to {died} tokens, where "
+            "memory ran out",
+            "leave such results out: there is no value to draw, and a 0 has no place on a logarithmic axis",
+        )
+    require(
+        "linear" not in axes.scales,
+        f"plot_attention(): the scales of the {place} axes are {' and '.join(axes.scales)}",
+        "both logarithmic: what grows with the square of the length is a steeper line then",
+    )
+    require(
+        bool(axes.labels[1] or axes.labels[2]),
+        f"plot_attention(): the {place} axes do not say what they show",
+        "label the y axis of both",
+    )
+    label = " ".join(axes.labels[1:])
+    own, other = (_ABOUT[name] for name in (unit, *(_ABOUT.keys() - {unit})))
+    require(
+        bool(own.search(label)) or not other.search(label),
+        f"plot_attention(): the {place} axes show {unit}, and say {label.strip()!r}",
+        "a label names what is drawn at its axis",
+    )
+    require(
+        not axes.shares_y,
+        "plot_attention(): MiB and milliseconds share one y axis",
+        "new_figure(..., share_y=False): a common scale squeezes one of them into a corner",
+    )
+
+
+def _lengths_for(card: Card, call: BenchmarkCall) -> list[int]:
+    """These lengths as they suit a card's memory: two that fit well, and one whose scores are larger than all of it."""
+    *short, _ = call.lengths
+    pair_bytes = 2 * call.batch * call.heads
+    fits = math.sqrt(_REAL_FITS * card.free_bytes / (_REAL_TENSORS * pair_bytes))
+    part = min(1.0, fits / max(short))
+    longest = math.sqrt(_REAL_TOO_LARGE * card.memory_bytes / pair_bytes)
+    return [int(length) // 2 * 2 + 1 for length in (*(part * length for length in short), longest)]

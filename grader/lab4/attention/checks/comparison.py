@@ -1,0 +1,142 @@
+"""Compares the values that Lab 4's attention computes with a float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradebox.run.assertions import Cause, recognising, require, require_arrays_close, require_equal
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
+from grader.lab4.attention.cases.draws import Operands, mixed_calls, operands
+from grader.lab4.attention.cases.types import Attend, AttendRun, DrawnCall
+from grader.lab4.attention.checks.masks import cause_of
+from grader.lab4.attention.reference import Observed, attention, mistake_in_outputs
+
+# Of the largest value that is expected. Measured: float64 1e-15, float32 7e-7, float16 1.3e-3 and bfloat16 1.1e-2 where
+# the scores are rounded to the low dtype, a third of that where they are not. A wrong scale or mask: 0.1 and more.
+TOLERANCE = {"float64": 1e-10, "float32": 2e-5, "float16": 5e-3, "bfloat16": 4e-2}
+_LARGE_SCORES = 1e-11
+"""In float64, where scores are some hundred: a weight exp(score - log-sum-exp) has the roundings of both, 1e-13 of it,
+and where one weight is nearly 1 the gradients are small differences of terms as large as the output's gradient."""
+LENGTHS_HINT = "query i sees key j if j <= i + keys - queries; PyTorch's is_causal counts from the other corner"
+KEPT_HINT = ".to() and .float() give the operand itself where its dtype is right: nothing in place on what they give"
+_TILED_BACKWARD = (
+    "the output is right, and its way back is not: with weights P and dP = dO V^T, dV = P^T dO, "
+    "dS = P * (dP - rowsum(dO * O)), dQ = dS K / sqrt(head_dim), dK = dS^T Q / sqrt(head_dim)"
+)
+_OWN_BACKWARD = "the output is right, and its gradient is not: what is changed in place, or detached, on the way?"
+_LARGE_SCORES_32 = 20
+"""Times the tolerance of float32: such scores have an error of 1e-4, and so have weights; outputs 1.7e-5 at most."""
+_OF = {"d_query": "Q", "d_key": "K", "d_value": "V"}
+_UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""Half the distance of two neighbouring numbers, as a share of them at most."""
+_ROUNDINGS = 1.3
+"""Error of tiled attention's output, in roundings of the reference. Measured: 0.6 to 0.8; 1.8 and more if tiles of
+three keys are added up in 16 bits. Not of gradients, which autograd may add up by itself."""
+
+
+def judge(
+    submission: Submission,
+    generator: InputGenerator,
+    function: str,
+    calls: list[DrawnCall],
+    *,
+    causal: bool | None = None,
+) -> None:
+    """Compare `function` with the reference for each call, and for some in which all that calls differ in meets.
+
+    With `causal`, only for the calls that are, or that are not: those have the arguments of the document alone.
+    """
+    shared = operands(generator)
+    chosen = [call for call in [*calls, *mixed_calls(generator, function)] if causal is None or call.causal == causal]
+    drawn = [(call, generator.integer(0, 1) == 1) for call in chosen]
+    calls = [replace(call, transposed=views) if call.transposed is None else call for call, views in drawn]
+    runs = submission.numeric_probe(Attend(function=function, calls=calls, **shared)).runs
+    with recognising(lambda: _mask_of(shared, calls, runs)):
+        for call, run in zip(calls, runs, strict=True):
+            _require_equal_to_reference(shared, function, call, run)
+
+
+def _operands(shared: Operands, call: DrawnCall) -> list[NDArray[np.float32]]:
+    """Query, key, value and gradient of a call."""
+    many = 1 if call.alone else None
+    query, gradient = (array[:many, :many, : call.queries] for array in (shared["q"], shared["gradient"]))
+    key, value = (array[:many, :many, : call.keys] for array in (shared["k"], shared["v"]))
+    return [query * np.float32(call.factor), key, value, gradient]
+
+
+def _mask_of(shared: Operands, calls: Sequence[DrawnCall], runs: Sequence[AttendRun]) -> Cause | None:
+    """The mistake in the mask that all outputs show; judged where scores are of usual size."""
+    usual = [(call, run) for call, run in zip(calls, runs, strict=True) if call.factor == 1]
+    observed = []
+    for call, run in usual:
+        query, key, value, _ = _operands(shared, call)
+        observed.append(Observed(query, key, value, call.causal, run.output))
+    return cause_of(mistake_in_outputs(observed, max(TOLERANCE[call.dtype] for call, _ in usual)))
+
+
+def _hint(function: str, call: DrawnCall, name: str, actual: NDArray[np.float64]) -> str:
+    if call.factor > 1 and not np.isfinite(actual).all():
+        return "exp() of some hundred is infinite: take each query's largest score off first, which changes no weight"
+    if name in _OF:  # the output was right
+        return _TILED_BACKWARD if function == "tiled_attention" else _OWN_BACKWARD
+    return LENGTHS_HINT if call.causal else "softmax(Q K^T / sqrt(head_dim)) V"
+
+
+def _described(function: str, call: DrawnCall) -> str:
+    mask = "causal, " if call.causal else ""
+    what = f"{function}(), {mask}{call.queries} queries, {call.keys} keys, {call.dtype}"
+    if call.block_size is not None:
+        what += f", block_size {call.block_size}"
+    if call.factor > 1:
+        what += ", scores of some hundred"
+    if call.alone:
+        what += ", one head"
+    if call.needed != "QKV":
+        what += f", only {' and '.join(call.needed)} with requires_grad"
+    return what
+
+
+def _require_equal_to_reference(shared: Operands, function: str, call: DrawnCall, run: AttendRun) -> None:
+    query, key, value, gradient = _operands(shared, call)
+    what = _described(function, call)
+    require_equal(run.changed, [], what=f"{what}: operands that the call changes", hint=KEPT_HINT)
+    require_equal(run.dtype, call.dtype, what=f"{what}: dtype of the output")
+    results = {"output": run.output, "d_query": run.d_query, "d_key": run.d_key, "d_value": run.d_value}
+    for name, expected in attention(query, key, value, gradient, causal=call.causal).items():
+        if name in _OF and (_OF[name] not in call.needed or (call.factor > 1 and call.dtype != "float64")):
+            continue  # where one weight is nearly 1, gradients are differences that roundings outweigh
+        actual = results[name]
+        require_arrays_close(
+            actual,
+            expected,
+            rtol=0,
+            atol=_tolerance(call, expected, gradient),
+            what=f"{what}: {name}",
+            hint=_hint(function, call, name, actual),
+        )
+        if call.dtype in _UNIT and function == "tiled_attention" and name == "output":
+            # What is computed in float32 is about as far from the reference as the reference rounded.
+            rounding = np.abs(expected) * _UNIT[call.dtype] / 3**0.5
+            ratio = float(np.sqrt(((actual - expected) ** 2).mean() / (rounding**2).mean()))
+            require(
+                ratio < _ROUNDINGS,
+                f"{what}: {name} is {ratio:.1f} times as far from the truth as its last rounding explains",
+                "16-bit inputs are computed in float32, within a tile and in the sums over the tiles",
+            )
+
+
+def _tolerance(call: DrawnCall, expected: NDArray[np.float64], gradient: NDArray[np.float32]) -> float:
+    largest, of_gradient = float(np.abs(expected).max()), float(np.abs(gradient).max())
+    if call.keys == 1:  # its weight is 1, and what should be 0 is a difference of terms as large as the gradient
+        largest = max(largest, of_gradient)
+    tolerance = TOLERANCE[call.dtype] * largest
+    if call.factor > 1 and call.dtype == "float32":
+        tolerance *= _LARGE_SCORES_32
+    if call.factor > 1 and call.dtype == "float64":
+        tolerance = max(tolerance, _LARGE_SCORES * of_gradient)
+    return tolerance

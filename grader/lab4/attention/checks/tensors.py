@@ -1,0 +1,71 @@
+"""Judges what Lab 4's attention makes on the way: no tensor as large as all scores."""
+
+from __future__ import annotations
+
+from gradebox.course.criterion import criterion, requires
+from gradebox.run.assertions import mebibytes, require
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
+from grader.lab4.attention.cases.draws import square_calls
+from grader.lab4.attention.cases.types import Call, Largest
+
+_NARROW = 8
+"""Of a head, where tiles are judged by their size."""
+
+
+@criterion("lab4.attention")
+class TestTensors:
+    @requires("flash_equals_reference", "tiled_equals_reference")
+    def test_no_square_tensor_made(self, submission: Submission, generator: InputGenerator) -> None:
+        require_no_square(submission, "flash_attention", square_calls(generator, "flash_attention", causal=False))
+        # Each case of tiles takes its time.
+        without_mask, *_ = square_calls(generator, "tiled_attention", causal=False)
+        cases = [without_mask, *square_calls(generator, "tiled_attention", causal=True)]
+        require_no_square(submission, "tiled_attention", cases)
+        _require_tiles(submission, generator)
+
+
+def require_no_square(submission: Submission, function: str, cases: list[Call]) -> None:
+    """Fail if a function makes a tensor as large as all scores."""
+    reply = submission.probe(
+        Largest(function=function, cases=cases, head_dim=64),
+        device="vgpu:T4",  # on any machine: 8 MiB of workspace, where newer GPUs have 32
+        values=False,
+    )
+    for case, run in zip(cases, reply.runs, strict=True):
+        square = case.queries * case.keys
+        mask = "causal, " if case.causal else ""
+        what = f"{function}(), {mask}{case.queries} queries, {case.keys} keys, {case.dtype}, one head"
+        # Measured: tiles of 256 keys 0.09, strips of 512 queries 0.18; all scores or their mask 1.
+        require(
+            run.largest_elements < 0.5 * square,
+            f"{what}: a tensor of {run.largest_elements:,} elements was made; all scores are {square:,}",
+            "neither scores nor mask nor weights for all pairs, in forward or in backward",
+        )
+        # Measured: 0.56 and less where tiles are computed again (most with fewer queries than keys), 1.2 and
+        # more where they are kept for backward.
+        # Strips with a mask each, which PyTorch keeps for backward, are allowed in flash_attention: 0.9.
+        require(
+            function == "flash_attention" or run.added_bytes < 0.85 * 4 * square,
+            f"{what}: forward and backward add {mebibytes(run.added_bytes)}, as much as all scores would",
+            "what is kept for backward adds up: compute the tiles again there",
+        )
+
+
+def _require_tiles(submission: Submission, generator: InputGenerator) -> None:
+    """Fail if tiles have more keys than `block_size`; with operands that are small next to them."""
+    queries, keys, block = generator.odd(301, 401), generator.odd(301, 401), generator.integer(9, 12)
+    case = Call(queries=queries, keys=keys, causal=False, dtype="float32", block_size=block)
+    (run,) = submission.probe(
+        Largest(function="tiled_attention", cases=[case], head_dim=_NARROW),
+        device="vgpu:T4",
+        values=False,
+    ).runs
+    # Of the operands a few may be put together; a tile and what is made with it has as many rows as it has.
+    most = 4 * max(block, _NARROW) * max(queries, keys)
+    require(
+        run.largest_elements <= most,
+        f"tiled_attention(block_size={block}), {queries} queries, {keys} keys: a tensor of "
+        f"{run.largest_elements:,} elements was made; with all queries such a tile has {block * queries:,}",
+        "block_size says how many keys a tile has at most",
+    )

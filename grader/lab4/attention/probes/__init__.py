@@ -1,0 +1,1 @@
+"""Probes of Lab 4's attention."""

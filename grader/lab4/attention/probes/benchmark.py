@@ -1,0 +1,220 @@
+"""Probe of the benchmark of Lab 4's attention, next to a measurement of the same functions."""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from gradebox.sandbox.measuring import measures
+from gradebox.sandbox.probe_loader import Student
+from grader.lab4.attention.cases.types import AttentionCost, Benchmark, BenchmarkCall, BenchmarkReply
+from grader.lab4.attention.probes.module import without_libraries
+from grader.lab4.shared.cases import Fields
+from grader.shared.probes.calls import on_device
+from grader.shared.probes.card import wake
+from grader.shared.probes.record import watch_products
+from grader.shared.probes.support import fields, plain, sequence, tensor
+from labkit.results import AttentionResult
+
+_BUSY_SIZE, _BUSY_TIMES = 16_000, 10
+"""Of a matrix: so many operations on it take longer than attention of few tokens, with all its launches."""
+_REAL_BUSY_SIZE, _REAL_BUSY = 8_000, 20
+"""On a real GPU the host's launches decide: there it takes so many times as long as one iteration was seen to take."""
+
+
+@measures("time", "device memory")
+def measured(student: Student, inputs: Benchmark) -> BenchmarkReply:
+    """`benchmark_attention`, next to an independent measurement of the same functions; and of one length the other way,
+    with a mask or without. On a real GPU all but the longest are measured before it, too: clocks change.
+
+    Of the `counted` benchmark only the work in products is noted, next to that of one iteration, and its seconds: the
+    first `warmup` calls of each method make the device work for longer than anything here. A third one runs on the CPU.
+    """
+    module = without_libraries(student)
+    first, counted = inputs.measured, inputs.counted
+    other_way = replace(first, lengths=first.lengths[1:2], causal=not first.causal)
+    rows: list[object] = []
+    costs: list[AttentionCost] = []
+    real = student.gpu is None
+    if real:
+        wake()
+    for call in (first, other_way):
+        before = _costs(module, student.device, call, call.lengths[:2]) if real else []
+        rows += _benchmark(module, call, on_device(student))
+        costs += _joined(before, _costs(module, student.device, call, call.lengths))
+
+    def one_each() -> None:
+        for length in counted.lengths:
+            for method in counted.methods:
+                shape = (counted.batch, counted.heads, length, counted.head_dim)
+                operands = [torch.randn(shape, device=student.device, requires_grad=True) for _ in range(3)]
+                _attention(module, f"{method}_attention", operands, counted.causal).sum().backward()
+
+    size = _REAL_BUSY_SIZE if real else _BUSY_SIZE
+    busy = torch.ones(size, size, device=student.device)
+    times = _times_of_busy(busy, one_each) if real else _BUSY_TIMES
+    busy_seconds = _seconds(lambda: _be_busy(busy, times))
+    warmup = counted.warmup or 0
+    with (
+        watch_products(student.gpu) as products,
+        _gradients(module, counted.methods, warmup, lambda: _be_busy(busy, times)) as gradients,
+    ):
+        small = _benchmark(module, counted, on_device(student))
+        flops = products.flops()
+    with watch_products(student.gpu) as products:
+        one_each()
+        flops_of_one_each = products.flops()
+    on_cpu = _benchmark(module, inputs.on_cpu, {"device": "cpu"})
+    # No gradient of integers can be had.
+    whole = replace(inputs.on_cpu, dtype="int64")
+    return BenchmarkReply(
+        of_integers=_error(lambda: module.benchmark_attention(**_arguments(whole), **on_device(student))),
+        flops=flops,
+        flops_of_one_each=flops_of_one_each,
+        gradients=gradients,
+        busy_seconds=busy_seconds,
+        device=student.device,
+        small=_fields(small),
+        on_cpu=_fields(on_cpu),
+        rows=_fields(rows),
+        costs=costs,
+        backend=plain(module.attention_backend(student.device, getattr(torch, first.dtype)), "attention_backend()"),
+    )
+
+
+def _arguments(call: BenchmarkCall) -> dict[str, object]:
+    """What `benchmark_attention` is called with, without the device."""
+    arguments = {name: value for name, value in vars(call).items() if value is not None}
+    return {**arguments, "dtype": getattr(torch, call.dtype)}
+
+
+def _benchmark(module: ModuleType, call: BenchmarkCall, device: dict[str, str]) -> list[object]:
+    return sequence(module.benchmark_attention(**_arguments(call), **device), "benchmark_attention()")
+
+
+def _fields(rows: Sequence[object]) -> list[Fields]:
+    return [fields(row, AttentionResult, f"benchmark_attention()[{i}]") for i, row in enumerate(rows)]
+
+
+def _attention(module: ModuleType, name: str, operands: Sequence[Tensor], causal: bool) -> Tensor:
+    options = {"causal": True} if causal else {}
+    return tensor(getattr(module, name)(*operands, **options), f"{name}()", operands[0].shape)
+
+
+def _joined(before: Sequence[AttentionCost], after: Sequence[AttentionCost]) -> list[AttentionCost]:
+    """The costs after a benchmark, with the seconds of those that were measured before it as well."""
+    joined = list(after)
+    for index, (earlier, later) in enumerate(zip(before, after, strict=False)):
+        if later.seconds is not None and earlier.seconds is not None:
+            joined[index] = replace(later, seconds=[*later.seconds, *earlier.seconds])
+    return joined
+
+
+def _costs(module: ModuleType, device: str, call: BenchmarkCall, lengths: Sequence[int]) -> list[AttentionCost]:
+    """Seconds and peak of every length with every method; None for both if memory runs out."""
+    costs = []
+    for length in lengths:
+        for method in call.methods:
+            attention = functools.partial(_attention, module, f"{method}_attention", causal=call.causal)
+            shape = (call.batch, call.heads, length, call.head_dim)
+            try:
+                costs.append(_measure(attention, shape, getattr(torch, call.dtype), device))
+            except torch.OutOfMemoryError:
+                costs.append(AttentionCost(seconds=None, peak_bytes=None))
+            torch.cuda.empty_cache()
+    return costs
+
+
+def _times_of_busy(matrix: torch.Tensor, iteration: Callable[[], object]) -> int:
+    """How many operations on this matrix last far longer than an iteration that is watched."""
+    with watch_products(None):
+        iteration()  # first use of the libraries
+        least = _REAL_BUSY * _seconds(iteration)
+    _be_busy(matrix, 1)
+    return math.ceil(least / _seconds(lambda: _be_busy(matrix, 1)))
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def _be_busy(matrix: torch.Tensor, times: int) -> None:
+    for _ in range(times):
+        torch.exp(matrix)
+
+
+def _error(call: Callable[[], object]) -> str:
+    """The name of what `call` raised; "" where it returned."""
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__
+    return ""
+
+
+@contextmanager
+def _gradients(
+    module: ModuleType, methods: Sequence[str], warmup: int, work: Callable[[], object]
+) -> Iterator[dict[str, list[int]]]:
+    """Yield for each method a list that gets, at each of its calls, how many operands have a gradient then.
+
+    The first `warmup` calls of each do `work`, too.
+    """
+    counts: dict[str, list[int]] = {method: [] for method in methods}
+    own = {method: getattr(module, f"{method}_attention") for method in methods}
+
+    def watched(method: str) -> Callable[..., object]:
+        @functools.wraps(own[method])
+        def call(*operands: object, **named: object) -> object:
+            tensors = [value for value in (*operands, *named.values()) if isinstance(value, Tensor) and value.is_leaf]
+            counts[method].append(sum(tensor.grad is not None for tensor in tensors))
+            if len(counts[method]) <= warmup:
+                work()
+            return own[method](*operands, **named)
+
+        return call
+
+    for method in methods:
+        setattr(module, f"{method}_attention", watched(method))
+    try:
+        yield counts
+    finally:
+        for method in methods:
+            setattr(module, f"{method}_attention", own[method])
+
+
+def _measure(
+    attention: Callable[[Sequence[Tensor]], Tensor], shape: tuple[int, ...], dtype: torch.dtype, device: str
+) -> AttentionCost:
+    operands = [torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
+    gradient = torch.randn(shape, device=device, dtype=dtype)
+
+    def iteration() -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for operand in operands:
+            operand.grad = None
+        attention(operands).backward(gradient)
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    iteration()
+    for operand in operands:
+        operand.grad = None
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    seconds = [statistics.median(iteration() for _ in range(3))]
+    return AttentionCost(seconds=seconds, peak_bytes=torch.cuda.max_memory_allocated() - before)

@@ -1,0 +1,1 @@
+"""Inputs of the checks of checkpointing, and what its probes return."""

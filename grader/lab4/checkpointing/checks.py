@@ -1,0 +1,396 @@
+"""Judges Lab 4's checkpointing: nothing changes but memory and time, and both are measured right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from gradebox.course.criterion import builds_on, criterion
+from gradebox.run.assertions import (
+    CheckFailed,
+    mebibytes,
+    picturing,
+    require,
+    require_arrays_close,
+    require_between,
+    require_close,
+    require_equal,
+    seconds,
+)
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
+from grader.lab4.checkpointing.cases.draws import (
+    BY_DEFAULT,
+    LAYERS,
+    by_default,
+    choices,
+    kept_ways,
+    long,
+    made_up_results,
+    measured,
+    small,
+    training_ways,
+)
+from grader.lab4.checkpointing.cases.types import (
+    Best,
+    Equivalence,
+    Evaluation,
+    ForwardStart,
+    KeptBytes,
+    Model,
+    Result,
+    Saved,
+    Sizes,
+    TrainedRun,
+    Way,
+)
+from grader.lab4.checkpointing.reference import best_interval, kept_bytes
+from grader.lab4.shared.cases import Shown
+from grader.lab4.shared.checks import (
+    MEBIBYTE,
+    all_points,
+    among,
+    judge_plot,
+    judge_program,
+    judge_refusals,
+    memory_bars,
+)
+from grader.shared.cards import Card, card_of
+
+SAME = 1e-9
+"""In float64; measured: 0 with the same operations in the same order, 1e-2 with other dropout masks."""
+MEASURED = 0.03
+REAL_TOLERANCE = 0.25
+"""Beyond what the course's own steps took before and after: forward alone is a third of a step."""
+REAL_STEP_SECONDS = 0.1
+"""Of a step on a real card, where a batch of one sample allows it: a probe makes 50, and has a minute."""
+REAL_MEMORY, SAMPLE_TENSORS = 0.4, 40
+"""Of what is free of a real card's memory, and how many tensors like its input a block keeps of a sample at most."""
+RNG_HINT = "the second computation must draw what the first one drew (preserve_rng_state), and leave no trace after it"
+
+
+def _kept_too_much(held: float, plain: float, unit: float, interval: int) -> str:
+    """What the bytes that are held look like."""
+    if abs(held - plain) < 0.1 * plain:
+        return "that is all of it: ask the module's mode and whether gradients are on; the input need not require one"
+    if abs(held - unit * min(interval, LAYERS)) < unit / 2:
+        return "checkpoint_every is the blocks of a segment, not the number of segments"
+    return "each segment of that many blocks keeps its input, and nothing from inside it"
+
+
+@criterion("lab4.checkpointing")
+class TestCheckpointing:
+    def test_outputs_unchanged(self, submission: Submission, generator: InputGenerator) -> None:
+        _require_outputs(_trained(submission, by_default(generator), BY_DEFAULT))
+        _require_evaluated(submission, by_default(generator), [1])
+
+    @builds_on("outputs_unchanged")
+    def test_gradients_unchanged(self, submission: Submission, generator: InputGenerator) -> None:
+        _require_gradients(_trained(submission, by_default(generator), BY_DEFAULT))
+
+    @builds_on("outputs_unchanged", "gradients_unchanged")
+    def test_saved_bytes_follow_the_interval(self, submission: Submission, generator: InputGenerator) -> None:
+        case, ways = long(generator), kept_ways(generator)
+        reply = submission.probe(Saved(case=case, ways=ways), values=False)
+        unit, plain = float(reply.input_bytes), float(reply.runs[0].held_bytes)
+        require(
+            plain > 12 * LAYERS * unit,
+            f"without checkpointing the forward pass keeps {mebibytes(plain)}, less than {LAYERS} blocks need",
+            "checkpoint_every=None means that every activation is kept",
+        )
+        kept = [
+            (way.interval, way.input_gradient, run)
+            for way, run in zip(ways, reply.runs, strict=True)
+            if way.interval is not None
+        ]
+        rows = [
+            (str(every), run.held_bytes, kept_bytes(LAYERS, every, unit, plain).every_segment) for every, _, run in kept
+        ]
+        with picturing(lambda: memory_bars("what the forward pass leaves, by interval", rows)):
+            for interval, input_gradient, run in kept:
+                _require_kept(interval, input_gradient, run, unit, plain)
+        trained = _trained(submission, small(generator), training_ways(generator))
+        _require_outputs(trained)
+        _require_gradients(trained)
+        for way, of_way, _ in trained:
+            require_equal(
+                of_way.names,
+                trained[0][1].names,
+                what=f"names of the parameters with checkpoint_every={way.interval}",
+                hint="as without checkpointing: one state dict fits every interval",
+            )
+        _require_evaluated(submission, small(generator), [None, 1])
+
+    def test_no_recompute_in_evaluation(self, submission: Submission, generator: InputGenerator) -> None:
+        case = by_default(generator)
+        (run,) = submission.numeric_probe(Evaluation(case=case, intervals=[1])).runs
+        (once,) = submission.numeric_probe(Evaluation(case=case, intervals=[None]), student=False).runs
+        for flops, expected, how in (
+            (run.flops, once.flops, "forward and backward"),
+            (run.flops_without_gradients, once.flops_without_gradients, "under torch.no_grad()"),
+        ):
+            require_close(
+                flops,
+                expected,
+                relative=0.01,  # one block computed twice adds 7 % and more
+                what=f"work of CheckpointedTransformer in evaluation mode, {how}, in FLOPs of products",
+                hint="ask self.training and torch.is_grad_enabled() before you checkpoint",
+            )
+
+    @builds_on("gradients_unchanged", "saved_bytes_follow_the_interval")
+    def test_measured_table_equals_truth(self, submission: Submission, generator: InputGenerator) -> None:
+        large = not submission.device.simulated
+        inputs, card = measured(generator, large=large), card_of(submission)
+        if card is not None:
+            inputs = replace(inputs, sizes={**inputs.sizes, "batch": _batch_for(card, inputs.sizes)})
+        sizes, steps, warmup = inputs.sizes, inputs.steps, inputs.warmup
+        # One product of a timed step takes far too long: there are twelve and more per block and step.
+        before = 12 * sizes["num_layers"] * (warmup + 2) + 5
+        late = {"factor": 200.0, "skip": before, "count": 1, "min_flops": 2.0 * sizes["width"] ** 2}
+        reply = submission.probe(
+            inputs,
+            values=False,  # neither seconds nor peaks depend on them
+            conditions=[late] if submission.device.simulated else [],
+        )
+        require_equal([row["checkpoint_every"] for row in reply.rows], inputs.intervals, what="intervals in the table")
+        # Somebody may make a block in vain; those of two whole models are too many.
+        require(
+            reply.most_blocks < 2 * sizes["num_layers"],
+            f"measure_checkpointing(): {reply.most_blocks} blocks are there at once, of models of "
+            f"{sizes['num_layers']}",
+            "a loop's variables hold the model of one interval until the next one is made: let go of it before",
+        )
+        _require_steps(reply.forwards, steps)
+        peaks = [
+            (str(row["checkpoint_every"]), row["peak_bytes"], step.peak_bytes)
+            for row, step in zip(reply.rows, reply.steps, strict=True)
+        ]
+        for row, step in zip(reply.rows, reply.steps, strict=True):
+            what = f"measure_checkpointing(), interval {row['checkpoint_every']}"
+            require_equal(row["device"], reply.device, what=f"{what}: device")
+            slack = REAL_TOLERANCE if large else MEASURED
+            low, high = min(step.seconds), max(step.seconds)
+            require_between(
+                row["step_seconds"],
+                low * (1 - slack),
+                high * (1 + slack),
+                what=f"{what}: step_seconds",
+                show=seconds,
+                expected=f"{seconds(low)} within {slack:.0%}",
+                hint="the median of single steps, each from an idle device to an idle device, after a warm-up",
+            )
+            with picturing(lambda: memory_bars("peak_bytes by interval", peaks)):
+                require_close(
+                    row["peak_bytes"],
+                    step.peak_bytes,
+                    relative=2 * MEASURED,  # the allocator leaves up to 1 MiB of each large block unsplit
+                    what=f"{what}: peak_bytes",
+                    show=mebibytes,
+                    hint="reset the peak after the warm-up; the model before must be gone, no gradients kept from it",
+                )
+
+        ran = reply.flops / sum(step.flops for step in reply.steps)
+        # Somebody may run one more, to wake the libraries up.
+        require(
+            steps + warmup - 0.1 < ran < steps + warmup + 1.1,
+            f"measure_checkpointing(steps={steps}, warmup={warmup}) ran {ran:.3g} steps per interval, expected "
+            f"{steps + warmup}",
+            "as many timed steps, after as many untimed ones, as the arguments say",
+        )
+        (row,) = reply.on_cpu
+        require_equal(
+            [row["device"], row["checkpoint_every"], row["peak_bytes"]],
+            ["cpu", 2, None],
+            what='device, interval and peak of measure_checkpointing(device="cpu")',
+            hint="PyTorch does not count the memory of a CPU: None",
+        )
+
+    def test_best_interval_found(self, submission: Submission, generator: InputGenerator) -> None:
+        cases = choices(generator)
+        reply = submission.numeric_probe(Best(cases=cases))
+        for case, chosen in zip(cases, reply.chosen, strict=True):
+            rows = [list(row) for row in case.rows]
+            what = f"best_interval() of (interval, seconds, bytes) {rows} within {case.budget} bytes"
+            if not case.fitting:
+                require_equal(chosen, "ValueError", what=what, hint="nothing fits: say so")
+                continue
+            if not isinstance(chosen, dict):
+                raise CheckFailed(f"{what} raised {chosen}", "a peak equal to the budget still fits")
+            require_equal(
+                chosen["checkpoint_every"],
+                best_interval(case),
+                what=what,
+                hint="the fastest of those that fit, then the smallest",
+            )
+
+    def test_nonsense_refused(self, submission: Submission) -> None:
+        judge_refusals(submission, "checkpointing")
+
+    @builds_on("outputs_unchanged", "gradients_unchanged", "measured_table_equals_truth")
+    def test_results_and_plot_saved(self, submission: Submission, generator: InputGenerator) -> None:
+        # In four layers an interval fits into half of the peak, in one layer none does.
+        for layers in ("4", "1"):
+            rows = judge_program(submission, "gradient_checkpointing", ["--steps", "1", "--layers", layers])
+            intervals = [row.get("checkpoint_every", "?") for row in rows if isinstance(row, dict)]
+            require({None, 1} <= set(intervals), f"intervals in the results: {intervals}, expected none, 1 and others")
+        judge_plot(
+            submission, "checkpointing", made_up_results(generator.shared("lab4.plots.checkpointing")), require_shown
+        )
+
+
+def require_shown(shown: Shown, rows: list[Result]) -> None:
+    """Fail unless the plot shows these results: a point for each, in milliseconds and MiB."""
+    points = [point for axes in shown.axes for point in all_points(axes)]
+    for row in rows:
+        expected = (row["step_seconds"] * 1e3, row["peak_bytes"] / MEBIBYTE)
+        require(
+            among(points, expected),
+            f"plot_checkpointing() has no point at {expected[0]:.4g} ms and {expected[1]:.5g} MiB, for {row}",
+            "milliseconds to the right, MiB upwards: 1 MiB has 2**20 bytes",
+        )
+        every = row["checkpoint_every"]
+        require(
+            every is None or any(re.search(rf"\b{every}\b", text) for text in (*shown.texts, *shown.legend)),
+            f"plot_checkpointing() does not say which point is that of interval {every}",
+            "write the interval beside its point",
+        )
+
+
+def _require_kept(interval: int, input_gradient: bool, run: KeptBytes, unit: float, plain: float) -> None:
+    """Fail unless a forward pass keeps the inputs of segments alone; without checkpointing it keeps `plain` bytes."""
+    # One tensor per segment and the output, the model's own input aside. Room for a copy of that input. Or the last
+    # segment kept as a whole. Bugs measured: first segment only, 10 times as much; interval ignored, 3 times; none, 20.
+    expected = kept_bytes(LAYERS, interval, unit, plain)
+    fits = any(
+        abs(run.held_bytes - held) <= 1.3 * unit + 0.03 * (held - expected.every_segment)
+        for held in (expected.every_segment, expected.all_but_last)
+    )
+    require(
+        fits,
+        f"a forward pass with checkpoint_every={interval} and an input that requires {'a' if input_gradient else 'no'} "
+        f"gradient leaves {mebibytes(run.held_bytes)}, without checkpointing {mebibytes(plain)}; expected about "
+        f"{mebibytes(expected.every_segment)}: {expected.segments} tensors of {unit:,.0f} bytes",
+        _kept_too_much(run.held_bytes, plain, unit, interval),
+    )
+    require(
+        run.saved_bytes <= expected.all_but_last + 2.3 * unit,
+        f"with checkpoint_every={interval} {mebibytes(run.saved_bytes)} were saved for backward, expected at most "
+        f"{mebibytes(expected.all_but_last)}",
+        "every segment must be checkpointed, not the first one only",
+    )
+
+
+def _batch_for(card: Card, sizes: Sizes) -> int:
+    """At most so many samples as are drawn: fewer on a slow card, and on one with little memory."""
+    tokens, blocks = sizes["length"], sizes["num_layers"]
+    work = 4 * 24 * blocks * tokens * sizes["width"] ** 2  # per sample: forward, forward again, twice as much backward
+    held = 4 * SAMPLE_TENSORS * blocks * tokens * sizes["width"]
+    most = min(REAL_STEP_SECONDS * card.flops["float32"] / work, REAL_MEMORY * card.free_bytes / held)
+    return max(1, min(sizes["batch"], int(most)))
+
+
+def _require_steps(forwards: list[list[ForwardStart]], steps: int) -> None:
+    """Fail unless the forward passes of each model begin as a step does.
+
+    Neither shows in the peak for sure: a variable that holds the output weighs as much as the input's gradient, and
+    where activations are many those of a block outweigh what is cleared between forward and backward.
+    """
+    for passes in forwards:
+        # A forward pass may itself ask its input for a gradient, so the first one counts as well.
+        require(
+            not all(start.input_requires_gradient for start in passes),
+            "measure_checkpointing(): the model's input requires a gradient, which every step then computes and keeps",
+            "an input is data: torch.randn(..., device=device), without requires_grad",
+        )
+        most = max(start.gradients for start in passes[-steps:])
+        require(
+            most == 0,
+            f"measure_checkpointing(): when the forward pass of a timed step begins, {most} parameters have the "
+            "gradients of the step before, expected None",
+            "they lie beside the activations: model.zero_grad(set_to_none=True) before the forward pass",
+        )
+
+
+Trained: TypeAlias = tuple[Way, TrainedRun, TrainedRun]
+"""A way, what the student's model gave, and what the plain chain of blocks gave."""
+
+
+def _trained(submission: Submission, case: Model, ways: list[Way]) -> list[Trained]:
+    """The model trained in each of these ways."""
+    runs = submission.numeric_probe(Equivalence(case=case, ways=ways)).runs
+    plain = [replace(way, interval=None) for way in ways]
+    expected = submission.numeric_probe(Equivalence(case=case, ways=plain), student=False).runs
+    return list(zip(ways, runs, expected, strict=True))
+
+
+def _require_outputs(trained: Sequence[Trained]) -> None:
+    for way, run, expected in trained:
+        require_arrays_close(
+            run.output,
+            expected.output,
+            rtol=SAME,
+            atol=SAME,
+            what=f"output of CheckpointedTransformer in training with checkpoint_every={way.interval}, and the same "
+            "seed",
+            hint="the blocks one after the other, each once and in order",
+        )
+        require(
+            not run.input_changed,
+            f"with checkpoint_every={way.interval} the input, which required no gradient, requires one after the call",
+            "it is the caller's: x.requires_grad_() changes it, and use_reentrant=False needs nothing of the kind",
+        )
+
+
+def _require_gradients(trained: Sequence[Trained]) -> None:
+    for way, run, expected in trained:
+        what = f"checkpoint_every={way.interval}"
+        if way.passes > 1:
+            what += ", two forward passes before one backward"
+        require_equal(
+            run.missing,
+            0,
+            what=f"parameters without a gradient after backward, {what}",
+            hint="with use_reentrant=True a checkpoint whose input requires no gradient passes none on",
+        )
+        require_arrays_close(
+            run.gradients,
+            expected.gradients,
+            rtol=SAME,
+            atol=SAME,
+            what=f"gradients of the parameters with dropout, {what}",
+            hint=RNG_HINT,
+        )
+        require_arrays_close(
+            run.input_gradient,
+            expected.input_gradient,
+            rtol=SAME,
+            atol=SAME,
+            what=f"gradient of the input, {what}",
+            hint="the gradient must pass through every segment",
+        )
+        for where, half in (("the device", slice(3)), ("the CPU", slice(3, 6))):
+            require_arrays_close(
+                run.after[half],
+                expected.after[half],
+                rtol=SAME,
+                what=f"random numbers that {where} draws after backward, {what}",
+                hint=RNG_HINT,
+            )
+
+
+def _require_evaluated(submission: Submission, case: Model, intervals: list[int | None]) -> None:
+    """Fail unless nothing is dropped in evaluation mode."""
+    runs = submission.numeric_probe(Evaluation(case=case, intervals=intervals)).runs
+    (plain,) = submission.probe(Evaluation(case=case, intervals=[None]), device="cpu", student=False).runs
+    for interval, run in zip(intervals, runs, strict=True):
+        for output, how in ((run.output, "with"), (run.again, "without")):
+            require_arrays_close(
+                output,
+                plain.output,
+                rtol=SAME,
+                atol=SAME,
+                what=f"output in evaluation mode {how} gradients, checkpoint_every={interval}",
+                hint="no dropout in evaluation mode",
+            )

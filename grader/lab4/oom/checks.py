@@ -1,0 +1,362 @@
+"""Judges Lab 4's fixed script and its handler: it fits, computes the same, stays flat, and hides no other error."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import (
+    CheckFailed,
+    mebibytes,
+    number,
+    picturing,
+    require,
+    require_arrays_close,
+    require_close,
+    require_equal,
+)
+from gradebox.run.input_generator import InputGenerator
+from gradebox.run.submission import Submission
+from grader.lab4.oom import cases
+from grader.lab4.oom.cases import (
+    LENGTH,
+    Attempts,
+    Fits,
+    OomProgram,
+    OtherReply,
+    OtherTraining,
+    Retry,
+    RetryRun,
+    SmallModel,
+    SteadyReply,
+    TrainingsReply,
+)
+from grader.lab4.oom.reference import Batch, Losses, Training, sizes_tried, split, trained
+from grader.lab4.shared.checks import judge_refusals, memory_bars
+
+PARAMETERS = 48 * (4096**2 + 4096)
+_LEAST_BYTES = 12 * PARAMETERS
+"""Parameters and Adam's averages: below that nobody trained the model."""
+SAME = 1e-8
+"""In float64, after two epochs; measured: 1e-14. Without Adam's bias correction, or a sum for a mean: 1e-2 and more."""
+_LOW, _APART = 0.05, 0.7
+"""Room for bfloat16: Adam's steps of single weights may then turn around. Without any movement it is 1."""
+_SHARE_HINT = "each micro-batch counts by its share of the batch's samples, in the loss and in the gradient"
+_FLAT_SHARE = 0.5
+"""Of the smallest thing that a kept graph holds. Losses kept as tensors of their own take 512 bytes each."""
+_FIRST_STEP = 1
+"""Adam makes its averages in the first step, so what is held is compared from the end of that one on."""
+
+
+@criterion("lab4.oom")
+class TestOom:
+    def test_fits_in_24_gb(self, submission: Submission, generator: InputGenerator) -> None:
+        inputs = Fits(batches=[64, 64], validation=[64], length=LENGTH, micro_batch=16)
+        reply = submission.probe(inputs, device="cpu")
+        require_equal(reply.parameters, PARAMETERS, what="parameters of VeryLargeModel()", hint="the model stays whole")
+        # A script that nobody has fixed, and that puts whole batches through the model, is an open task.
+        largest = max(reply.forwards, default=0)
+        require(
+            reply.died is None,
+            f"{'' if 0 < largest <= 16 else 'Task 4.3, oom_fixes.py: '}train_large_model() dies on a virtual GPU of 24 "
+            f"GB, with batches of 64 x {LENGTH} x 4096 and micro_batch=16: {reply.died}",
+            "what does a forward pass keep of so many samples, and what is never let go?",
+        )
+        require(
+            0 < largest <= 16,
+            f"with micro_batch=16, {largest} samples went through the model at once",
+            "in training and in validation: cut each batch into micro-batches",
+        )
+        require(
+            sum(reply.forwards) >= 3 * 64,
+            f"of three batches of 64 samples, {sum(reply.forwards)} samples went through the model",
+            "train on both batches of train_loader, and validate on that of val_loader",
+        )
+        require(
+            reply.peak_bytes >= _LEAST_BYTES,
+            f"train_large_model() held {mebibytes(reply.peak_bytes)} at most, less than the model and Adam's averages",
+            "the whole model is trained, with Adam",
+        )
+        # Data and target of 16 samples; of a whole batch it would be four times as much.
+        micro_bytes = 2 * 16 * LENGTH * 4096 * 4
+        for loader, moved in reply.moved_bytes.items():
+            require(
+                moved < 2 * micro_bytes,
+                f"when the first micro-batch of {loader}_loader reaches the model, {mebibytes(moved)} have come to the "
+                f"device since the batch was fetched; data and target of 16 samples are {mebibytes(micro_bytes)}",
+                "cut first, then move: a micro-batch is on the device, and not its whole batch",
+            )
+        result = reply.result
+        if result is None:
+            raise CheckFailed("train_large_model() returned None, expected a LargeTraining", "see Returns")
+        require_equal(result["optimizer_steps"], 2, what="optimizer_steps for two batches")
+        require_equal([result["device"], result["micro_batch"]], ["cuda", 16], what="device and micro_batch told")
+        require(
+            reply.peak_bytes < reply.before_bytes,
+            f"peak_bytes: saw {mebibytes(number(result['peak_bytes'], 'peak_bytes'))}, but "
+            f"{mebibytes(reply.before_bytes)} were allocated before train_large_model() was called, and let go",
+            "the peak of the training alone: reset it when the training begins",
+        )
+        require_close(
+            result["peak_bytes"],
+            reply.peak_bytes,
+            relative=0.01,
+            what="peak_bytes",
+            show=mebibytes,
+            hint="torch.cuda.max_memory_allocated() at the end",
+        )
+
+    def test_same_losses(self, submission: Submission, generator: InputGenerator) -> None:
+        model, inputs = cases.trainings(generator)
+        reply = submission.numeric_probe(inputs)
+        pairs = split(model.data, model.targets, [*inputs.batches, *inputs.validation])
+        batches, validation = pairs[: len(inputs.batches)], pairs[len(inputs.batches) :]
+        training = Training(model.weights, model.biases, inputs.learning_rate)
+        expected = trained(training, batches, validation, inputs.epochs)
+        what = f"of train_large_model(), batches of {inputs.batches} in micro-batches of {inputs.micro_batch}"
+        require_arrays_close(
+            reply.result["losses"], expected.training, rtol=SAME, what=f"losses {what}", hint=_SHARE_HINT
+        )
+        require_arrays_close(
+            reply.weights, expected.weights, rtol=SAME, atol=SAME, what=f"weights {what}", hint="one step per batch"
+        )
+        require_arrays_close(
+            reply.result["validation_losses"],
+            expected.validation,
+            rtol=SAME,
+            what=f"validation losses {what}, validation batches of {inputs.validation}",
+            hint="the mean over samples: batches differ in size",
+        )
+        for other, ended in zip(inputs.others, reply.others, strict=True):
+            _require_same(model, inputs.learning_rate, batches, validation, other, ended)
+        require_equal(reply.result["optimizer_steps"], len(expected.training), what=f"optimizer_steps {what}")
+        require(reply.are_numbers, f"losses {what} are no Python numbers", "loss.item()")
+        require_equal(reply.result["device"], reply.device, what=f"device {what}")
+        has_no_peak = reply.result["peak_bytes"] is None
+        require_equal(has_no_peak, reply.device == "cpu", what=f"whether there is no peak {what}")
+        small = Training(model.weights, model.biases, inputs.learning_rate, scale=inputs.scale)
+        _require_small(model, trained(small, batches, validation, 1), reply)
+
+    def test_memory_flat_over_steps(self, submission: Submission, generator: InputGenerator) -> None:
+        reply = _steady(submission, generator)
+        passes: list[list[int]] = [[0], [0], *reply.training_bytes]
+        first, second = passes[-2:]
+        allowed = _FLAT_SHARE * reply.ballast_bytes
+        held = [(str(index), size, (first + second)[_FIRST_STEP]) for index, size in enumerate(first + second)]
+        # Like is compared with like: a local variable may hold the last loss, or none, when an epoch begins.
+        for growth, where in (
+            (_growth(first), "from the first step to the last of the first epoch"),
+            (_growth(second), "from the first step to the last of the second epoch"),
+            (second[-1] - first[-1] if len(first) > 1 else 0, "from the end of the first epoch to that of the second"),
+        ):
+            with picturing(lambda: memory_bars("what is allocated after each batch of the last two epochs", held)):
+                require(
+                    growth <= allowed,
+                    f"train_large_model(): what is allocated grows by {mebibytes(growth)} {where}, expected no growth",
+                    "which tensor of an earlier step is still referenced? A loss that is kept keeps its graph",
+                )
+        # Local variables come and go, and some fetch a batch ahead: what leaks grows with every step of every epoch.
+        # A loss or two per micro-batch, each a number, are allowed: less than half a sample.
+        steps = [_least_growth(held) for held in reply.requested_bytes[-2:]]
+        leak = min(steps, default=0)
+        require(
+            leak < reply.sample_bytes,
+            f"train_large_model(): tensors on the device take {leak:,} bytes more after every step, expected none, "
+            "or a number per loss",
+            "which tensor of an earlier step is still referenced? An output or a batch that is kept, even without its "
+            "graph, stays on the device",
+        )
+
+    def test_validation_without_graph(self, submission: Submission, generator: InputGenerator) -> None:
+        reply = _steady(submission, generator)
+        validated = [call for call in reply.forwards if call.phase == "validation"]
+        require(bool(validated), "the model was never called with batches of val_loader")
+        require(
+            not any(call.graph for call in validated),
+            "train_large_model(): validation records a graph, which nobody needs and which takes memory",
+            "with torch.no_grad() around it, or torch.inference_mode()",
+        )
+        require(
+            not any(call.training for call in validated),
+            "train_large_model(): validation runs in training mode, with dropout",
+            "model.eval()",
+        )
+        in_training = [call for call in reply.forwards if call.phase == "training"]
+        require(
+            all(call.training for call in in_training) and reply.training_afterwards,
+            "train_large_model(): after the first validation the model is no longer in training mode",
+            "model.train() before each epoch and in the end",
+        )
+        growth = max(_growth(held) for held in reply.validation_bytes)
+        require(
+            growth <= _FLAT_SHARE * reply.ballast_bytes,
+            f"what is allocated grows by {mebibytes(growth)} during validation",
+            "keep numbers, not tensors with a graph",
+        )
+
+    def test_retry_halves_the_micro_batch(self, submission: Submission, generator: InputGenerator) -> None:
+        for case, run in _retried(submission, generator):
+            if case.raises:
+                continue
+            expected = sizes_tried(case)
+            what = f"run_with_oom_retry() from {case.start}, where {case.fits} fit"
+            halved = run.attempts[: len(expected)] == expected
+            further = run.attempts[len(expected) :] if case.returns_nothing and halved else []
+            require(
+                not further,
+                f"{what} tried {further[:1]} after {expected[-1]}, with which the attempt had ended and returned None",
+                "what an attempt returns is its own affair, None as well: it failed only where it raised",
+            )
+            require_equal(
+                run.attempts[: len(expected) + 1],
+                expected,
+                what=f"micro-batches tried by {what}",
+                hint="halve, down to 1",
+            )
+            if case.fits == 0:
+                require_equal(
+                    run.raised,
+                    "OutOfMemoryError",
+                    what=f"error of {what}",
+                    hint="with a micro-batch of 1 there is nothing left to halve: let the error through",
+                )
+                continue
+            require_equal(run.raised, None, what=f"error of {what}")
+            done = None if case.returns_nothing else f"done with {expected[-1]} and {64 * 2**20} bytes"
+            require_equal(run.returned, [done, expected[-1]], what=f"what {what} returned")
+
+    @requires("retry_halves_the_micro_batch")
+    def test_retry_frees_the_failed_attempt(self, submission: Submission, generator: InputGenerator) -> None:
+        # Without a cycle first: what is held then is held by the traceback, and no garbage.
+        for case, run in sorted(_retried(submission, generator), key=lambda pair: pair[0].cycle):
+            what = f"run_with_oom_retry() from {case.start}"
+            require(
+                bool(run.held_bytes),
+                f"{what} made no attempt",
+                "call `attempt` with the micro-batch, and again with half of it after running out of memory",
+            )
+            left = max(run.held_bytes) - run.held_bytes[0]
+            require(
+                left < 2**20,
+                f"{what}: {mebibytes(left)} of a failed attempt are still allocated when the next one begins",
+                "inside the except block the exception's traceback holds the attempt's tensors: go on after the block"
+                if not case.cycle
+                else "objects that refer to each other hold their tensors until garbage is collected: gc.collect()",
+            )
+            kept = max(run.reserved_bytes) - run.reserved_bytes[0]
+            require(
+                kept < 2**21,
+                f"{what}: the allocator still reserves {mebibytes(kept)} more when the next attempt begins",
+                "torch.cuda.empty_cache(), when nothing of the failed attempt is left",
+            )
+
+    def test_other_errors_pass_through(self, submission: Submission, generator: InputGenerator) -> None:
+        runs = _retried(submission, generator)
+        require(
+            any(len(run.attempts) > 1 for case, run in runs if not case.raises),
+            "run_with_oom_retry() lets every error through, and so tries nothing again",
+            "catch torch.OutOfMemoryError, and nothing else",
+        )
+        for case, run in runs:
+            if not case.raises:
+                continue
+            what = f"run_with_oom_retry(), whose attempt raises a {case.raises}: {case.message}"
+            require_equal(
+                run.attempts,
+                sizes_tried(case),
+                what=f"attempts of {what}",
+                hint="a wrong shape stays wrong at any size",
+            )
+            require_equal(run.raised, case.raises, what=f"error of {what}", hint="torch.OutOfMemoryError only")
+            require_equal(run.message, case.message, what=f"message of {what}", hint="let the error itself through")
+
+    def test_nonsense_refused(self, submission: Submission) -> None:
+        judge_refusals(submission, "oom")
+
+    @requires("fits_in_24_gb", "retry_halves_the_micro_batch")
+    @builds_on("memory_flat_over_steps")
+    def test_results_saved(self, submission: Submission) -> None:
+        reply = submission.probe(OomProgram(), device="cpu")
+        require(reply.exit_code in (0, None), f"python -m labs.lab4_memory.oom_fixes ended with {reply.exit_code!r}")
+        require("oom.json" in reply.json, "python -m labs.lab4_memory.oom_fixes wrote no oom.json")
+
+
+def _growth(held: list[int]) -> int:
+    """What is held more at the end of one pass over the batches than after its first batch."""
+    return held[-1] - held[_FIRST_STEP] if len(held) > _FIRST_STEP else 0
+
+
+def _least_growth(held: list[int]) -> int:
+    """What every step of one pass over the batches adds, after its first one."""
+    return min((after - before for before, after in pairwise(held[_FIRST_STEP:])), default=0)
+
+
+def _steady(submission: Submission, generator: InputGenerator) -> SteadyReply:
+    """A training in which what is held must not grow; fails unless all samples went through the model."""
+    inputs = cases.steady(generator)
+    reply = submission.probe(inputs, values=not submission.device.simulated)
+    samples = sum(call.samples for call in reply.forwards)
+    expected = 2 * (sum(inputs.batches) + sum(inputs.validation))
+    require(
+        samples >= expected,
+        f"train_large_model(), two epochs: {samples} samples went through the model, expected {expected}",
+        "nothing grows where nothing is trained: every batch of both loaders, in every epoch",
+    )
+    return reply
+
+
+def _retried(submission: Submission, generator: InputGenerator) -> list[tuple[Attempts, RetryRun]]:
+    """Attempts, and what the handler did with each; the same for all checks of a grading."""
+    attempts = cases.attempts(generator)
+    reply = submission.probe(Retry(cases=attempts), values=not submission.device.simulated)
+    return list(zip(attempts, reply.cases, strict=True))
+
+
+def _require_same(
+    model: SmallModel,
+    rate: float,
+    batches: list[Batch],
+    validation: list[Batch],
+    other: OtherTraining,
+    reply: OtherReply,
+) -> None:
+    """Fail unless a training that differs from the first one gives what it must."""
+    training = Training(model.weights, model.biases, rate, absolute=other.criterion_given)
+    expected = trained(training, batches, validation, other.epochs)
+    samples = "sequences of two tokens" if other.sequence else "rows"
+    what = (
+        f"of train_large_model(), {other.epochs} epochs, {samples} in micro-batches of {other.micro_batch}"
+        + ", criterion=l1_loss" * other.criterion_given
+        + ", loaders that have no length" * other.streamed
+    )
+    for name, losses in (("losses", expected.training), ("validation_losses", expected.validation)):
+        require_arrays_close(reply.result[name], losses, rtol=SAME, what=f"{name} {what}", hint=_SHARE_HINT)
+    require_arrays_close(
+        reply.weights, expected.weights, rtol=SAME, atol=SAME, what=f"weights {what}", hint=_SHARE_HINT
+    )
+
+
+def _require_small(model: SmallModel, expected: Losses, reply: TrainingsReply) -> None:
+    """Fail unless a training in float32 follows gradients that float16 turns into zeros."""
+    losses = expected.training[:1]
+    what = f"of train_large_model() in float32, with a criterion of about {losses[0]:.0e}"
+    actual = reply.small_result["losses"]
+    require_arrays_close(
+        actual[:1] if isinstance(actual, list) else actual,
+        losses,
+        rtol=_LOW,
+        what=f"first loss {what}",
+        hint="the given criterion",
+    )
+    moved, expected_moves = (
+        np.asarray(weights, dtype=np.float64) - model.weights for weights in (reply.small_weights, expected.weights)
+    )
+    share = float(np.sqrt((moved**2).sum() / (expected_moves**2).sum()))
+    apart = float(np.sqrt(((moved - expected_moves) ** 2).sum() / (expected_moves**2).sum()))
+    require(
+        apart < _APART,
+        f"the weights {what} moved {share:.2f} times as far as they should, and end {apart:.2f} of the way off",
+        "small gradients: float16 turns them into zeros unless the loss is scaled; bfloat16 or float32 do not",
+    )

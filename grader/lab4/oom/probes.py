@@ -1,0 +1,343 @@
+"""Probes of Lab 4's out-of-memory script and handler.
+
+The script runs on a virtual GPU of 24 GB on every machine: the probe attaches it by itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import vgpu
+from gradebox.sandbox.measuring import measures
+from gradebox.sandbox.probe_loader import Student
+from grader.lab4.oom.cases import (
+    Attempts,
+    Fits,
+    FitsReply,
+    ForwardPass,
+    OomProgram,
+    OtherReply,
+    OtherTraining,
+    Retry,
+    RetryReply,
+    RetryRun,
+    Steady,
+    SteadyReply,
+    Trainings,
+    TrainingsReply,
+)
+from grader.lab4.shared.cases import ProgramReply
+from grader.shared.probes.support import fields, plain, run_program
+from labkit.device import GPU_24_GB
+from labkit.results import LargeTraining
+
+SCRIPT, RETRY = "lab4_memory.oom_fixes", "lab4_memory.oom_retry"
+_BALLAST_BYTES = 2**20
+_NOBODY_HAS = 2**50
+"""Bytes. A driver may lend a GPU the machine's memory (Windows does), so that twice its own is there."""
+_ERRORS = {"RuntimeError": RuntimeError, "ValueError": ValueError, "MemoryError": MemoryError}
+_STEP = 2**28
+"""Bytes: what fills the device leaves less than that free."""
+
+
+Batch: TypeAlias = tuple[Tensor, Tensor]
+"""Data and targets."""
+StudentModel: TypeAlias = Any
+"""A model of the submission's class, whose `layers` are linear layers."""
+
+
+def fits(student: Student, inputs: Fits) -> FitsReply:
+    """Train the full model on 24 GB, shapes only, where something before it has filled the device and gone."""
+    module, length = student.module(SCRIPT), inputs.length
+    with vgpu.attach(GPU_24_GB, values=False, force=True):
+        with torch.device("cuda"):
+            model = module.VeryLargeModel()
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        row = torch.zeros(1, 1, 4096)
+        before = torch.empty(torch.cuda.mem_get_info()[0] // _STEP * _STEP, dtype=torch.uint8, device="cuda")
+        del before
+        torch.cuda.empty_cache()
+        before_bytes = torch.cuda.max_memory_allocated()
+
+        # Loader of the last batch, and what the device held then; for each, what its first micro-batch added to that.
+        fetched: list[tuple[str, int]] = []
+        moved: dict[str, int] = {}
+
+        class Loader:
+            """Batches; notes what the device holds when one is fetched."""
+
+            def __init__(self, name: str, sizes: Sequence[int]) -> None:
+                self.name, self.sizes = name, sizes
+
+            def __iter__(self) -> Iterator[Batch]:
+                for size in self.sizes:
+                    fetched.append((self.name, torch.cuda.memory_allocated()))
+                    yield row.expand(size, length, 4096), row.expand(size, length, 4096)
+
+        forwards: list[int] = []
+
+        def note(_: nn.Module, arguments: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+            (data,) = (*arguments, *named.values())
+            forwards.append(data.numel() // (length * 4096))
+            name, held = fetched[-1]
+            # Of the first only: later on a step may fall between fetching a batch and using it.
+            moved.setdefault(name, torch.cuda.memory_allocated() - held)
+
+        model.register_forward_pre_hook(note, with_kwargs=True)
+        died, result = None, None
+        loaders = Loader("train", inputs.batches), Loader("val", inputs.validation)
+        try:
+            result = module.train_large_model(model, *loaders, micro_batch=inputs.micro_batch)
+        except torch.OutOfMemoryError as error:
+            died = str(error).partition(". GPU")[0]
+        return FitsReply(
+            died=died,
+            result=None if result is None else fields(result, LargeTraining, "train_large_model()"),
+            parameters=parameters,
+            forwards=forwards,
+            moved_bytes=moved,
+            before_bytes=before_bytes,
+            peak_bytes=torch.cuda.max_memory_allocated(),
+        )
+
+
+def trainings(student: Student, inputs: Trainings) -> TrainingsReply:
+    """Train a small model in float64.
+
+    Then train it in float32 with the criterion multiplied by `scale`: one epoch of the same samples, each of them cut
+    out as a sequence of one token, to see what small gradients do. Then train it in float64 in each of the other ways.
+    """
+    module, steps = student.module(SCRIPT), len(inputs.batches)
+
+    def filled(dtype: torch.dtype) -> StudentModel:
+        model = module.VeryLargeModel(inputs.layers, inputs.weights.shape[-1]).to(dtype)
+        with torch.no_grad():
+            for layer, weight, bias in zip(model.layers, inputs.weights, inputs.biases, strict=True):
+                layer.weight.copy_(weight)
+                layer.bias.copy_(bias)
+        return model.to(student.device)
+
+    sizes = [*inputs.batches, *inputs.validation]
+    pairs = list(zip(inputs.data.split(sizes), inputs.targets.split(sizes), strict=True))
+    model = filled(torch.float64)
+    result = module.train_large_model(
+        model,
+        pairs[:steps],
+        pairs[steps:],
+        epochs=inputs.epochs,
+        micro_batch=inputs.micro_batch,
+        learning_rate=inputs.learning_rate,
+    )
+    small = filled(torch.float32)
+    tokens = [(sample.float().unsqueeze(1), target.float().unsqueeze(1)) for sample, target in pairs]
+    small_result = module.train_large_model(
+        small,
+        tokens[:steps],
+        tokens[steps:],
+        epochs=1,
+        micro_batch=inputs.micro_batch,
+        learning_rate=inputs.learning_rate,
+        criterion=lambda output, target: functional.mse_loss(output, target) * inputs.scale,
+    )
+    reported = fields(result, LargeTraining, "train_large_model()")
+
+    def train(other: OtherTraining) -> OtherReply:
+        model = filled(torch.float64)
+        own = [tuple(x.reshape(len(x) // 2, 2, -1) for x in pair) for pair in pairs] if other.sequence else pairs
+        wrap: Callable[[Sequence[Batch]], object] = _Streamed if other.streamed else list
+        options = {"criterion": functional.l1_loss} if other.criterion_given else {}
+        ended = module.train_large_model(
+            model,
+            wrap(own[:steps]),
+            wrap(own[steps:]),
+            epochs=other.epochs,
+            micro_batch=other.micro_batch,
+            learning_rate=inputs.learning_rate,
+            **options,
+        )
+        return OtherReply(result=fields(ended, LargeTraining, "train_large_model()"), weights=_weights(model))
+
+    return TrainingsReply(
+        others=[train(other) for other in inputs.others],
+        device=student.device,
+        result=reported,
+        weights=_weights(model),
+        are_numbers=all(isinstance(loss, (int, float)) for loss in (*result.losses, *result.validation_losses)),
+        small_result=fields(small_result, LargeTraining, "train_large_model()"),
+        small_weights=_weights(small),
+    )
+
+
+def _weights(model: StudentModel) -> Tensor:
+    """Of all layers of a submission's model."""
+    return torch.stack([layer.weight.detach() for layer in model.layers])
+
+
+class _Streamed:
+    """What can be gone through again and again, and nothing else."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._batches)
+
+
+class _Ballast(torch.autograd.Function):
+    """The identity, whose node in the graph holds memory for as long as the graph lives, backward or not."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # PyTorch lets a function put on it what it likes
+        ctx.ballast = torch.empty(_BALLAST_BYTES, dtype=torch.uint8, device=x.device)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: object, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+class _Loader:
+    """Batches on the CPU; for each pass, notes what the device holds whenever one is fetched, and after the last.
+
+    `passes` has what is allocated, `requested` what live tensors asked for: without the allocator's rounding.
+    """
+
+    def __init__(self, sizes: Sequence[int], width: int, phases: list[str], phase: str) -> None:
+        self.sizes, self.width, self.phases, self.phase = sizes, width, phases, phase
+        self.passes: list[list[int]] = []
+        self.requested: list[list[int]] = []
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.phases.append(self.phase)
+        notes: list[int] = []
+        requested: list[int] = []
+        self.passes.append(notes)
+        self.requested.append(requested)
+
+        def note() -> None:
+            notes.append(torch.cuda.memory_allocated())
+            requested.append(int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0)))
+
+        for size in self.sizes:
+            note()
+            yield torch.randn(size, self.width), torch.randn(size, self.width)
+        note()
+
+
+class _Watched(nn.Module):
+    """A small model that notes each forward pass: phase, samples, mode, and whether a graph is recorded."""
+
+    def __init__(self, width: int, phases: list[str]) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(width, width), nn.Dropout(0.3), nn.ReLU(), nn.Linear(width, width))
+        self.phases = phases
+        self.forwards: list[ForwardPass] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.forwards.append(
+            ForwardPass(
+                phase=self.phases[-1] if self.phases else "none",
+                samples=len(x),
+                training=self.training,
+                graph=torch.is_grad_enabled(),
+            )
+        )
+        output: Tensor = self.layers(x)
+        return output
+
+
+def steady(student: Student, inputs: Steady) -> SteadyReply:
+    """What is allocated whenever a batch is fetched, over two epochs, and how the model was called.
+
+    Each graph holds a ballast, so that a loss which is kept with its graph shows.
+    """
+    phases: list[str] = []
+    model = _Watched(inputs.width, phases).to(student.device).eval()
+
+    def criterion(output: Tensor, target: Tensor) -> Tensor:
+        loss: Tensor = _Ballast.apply(functional.mse_loss(output, target))
+        return loss
+
+    train_loader = _Loader(inputs.batches, inputs.width, phases, "training")
+    val_loader = _Loader(inputs.validation, inputs.width, phases, "validation")
+    result = student.module(SCRIPT).train_large_model(
+        model,
+        train_loader,
+        val_loader,
+        epochs=2,
+        micro_batch=inputs.micro_batch,
+        criterion=criterion,
+    )
+    fields(result, LargeTraining, "train_large_model()")  # something else is a wrong return
+    return SteadyReply(
+        training_bytes=train_loader.passes,
+        requested_bytes=train_loader.requested,
+        sample_bytes=inputs.width * 4,
+        validation_bytes=val_loader.passes,
+        forwards=model.forwards,
+        training_afterwards=model.training,
+        ballast_bytes=_BALLAST_BYTES,
+    )
+
+
+@measures("device memory")
+def retry(student: Student, inputs: Retry) -> RetryReply:
+    """`run_with_oom_retry` with attempts that really run out of memory above `fits`, or then raise the error named.
+
+    Memory of a failed attempt is held by its local variables, and in some cases by objects that refer to each other.
+    """
+    run = student.module(RETRY).run_with_oom_retry
+    too_much = 2 * torch.cuda.get_device_properties(0).total_memory if student.gpu is not None else _NOBODY_HAS
+    return RetryReply(cases=[_retried(student, run, case, too_much) for case in inputs.cases])
+
+
+def _retried(student: Student, run: Callable[..., object], case: Attempts, too_much: int) -> RetryRun:
+    """One call of the handler, and what it did."""
+    attempts: list[int] = []
+    held: list[int] = []
+    reserved: list[int] = []
+
+    def attempt(micro_batch: int) -> str | None:
+        attempts.append(micro_batch)
+        held.append(torch.cuda.memory_allocated())
+        reserved.append(torch.cuda.memory_reserved())
+        if len(attempts) > 50:
+            raise AssertionError("no end of attempts")
+        activations = torch.empty(64 * 2**20, dtype=torch.uint8, device=student.device)
+        if case.cycle:
+            own: list[object] = [activations]
+            own.append(own)
+        if micro_batch > case.fits:
+            torch.empty(too_much, dtype=torch.uint8, device=student.device)
+        if case.raises is not None:
+            raise _ERRORS[case.raises](case.message)
+        return None if case.returns_nothing else f"done with {micro_batch} and {activations.numel()} bytes"
+
+    returned: object = None
+    raised, message = None, ""
+    gc.collect()
+    torch.cuda.empty_cache()
+    try:
+        returned = plain(run(attempt, case.start), "run_with_oom_retry()")
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        raised, message = type(error).__name__, str(error)
+        error.__traceback__ = None
+    return RetryRun(
+        returned=returned, raised=raised, message=message, attempts=attempts, held_bytes=held, reserved_bytes=reserved
+    )
+
+
+def program(student: Student, inputs: OomProgram) -> ProgramReply:
+    """The script as a program, on a virtual GPU of 24 GB."""
+    with vgpu.attach(GPU_24_GB, values=False, force=True), tempfile.TemporaryDirectory() as folder:
+        return ProgramReply(**run_program(student, SCRIPT, ["--micro-batch", "16"], Path(folder, "results")))

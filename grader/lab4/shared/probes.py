@@ -1,0 +1,240 @@
+"""Probes that several criteria of Lab 4 use: what plots show, what programs write and print, and what calls refuse."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from matplotlib import collections, lines, patches
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from gradebox.sandbox.probe_loader import Student
+from gradebox.sandbox.probe_types import build
+from grader.lab4.shared.cases import (
+    Criterion,
+    PlotKind,
+    Plots,
+    PlotsReply,
+    Program,
+    ProgramReply,
+    Refusals,
+    RefusalsReply,
+    Shown,
+    ShownAxes,
+)
+from grader.shared.probes.calls import on_device
+from grader.shared.probes.endings import ending
+from grader.shared.probes.figures import watch_png, words_of
+from grader.shared.probes.support import plain, run_program
+from labkit.results import AttentionResult, CheckpointingResult, MemoryComparison, TrainingSetup
+
+_PLOTS: Mapping[PlotKind, tuple[str, str, type]] = {
+    "checkpointing": ("lab4_memory.gradient_checkpointing", "plot_checkpointing", CheckpointingResult),
+    "attention": ("lab4_memory.flash_attention", "plot_attention", AttentionResult),
+    "memory": ("lab4_memory.memory_analysis", "plot_memory", MemoryComparison),
+}
+_CHECKPOINTING, _ATTENTION = "lab4_memory.gradient_checkpointing", "lab4_memory.flash_attention"
+
+_DEFAULT_INTERVAL = 1
+_SETUP = TrainingSetup(
+    model="mlp",
+    layers=3,
+    width=64,
+    heads=1,
+    tokens=100,
+    optimizer="adam",
+    dtype="float32",
+    checkpoint_every=None,
+)
+"""A step of which predictions make sense."""
+
+Call: TypeAlias = Callable[[], object]
+Calls: TypeAlias = Mapping[Criterion, Mapping[str, Call]]
+"""By criterion, what the call is and the call."""
+
+
+def program(student: Student, inputs: Program) -> ProgramReply:
+    """Run a program with these arguments."""
+    torch.set_num_threads(1)
+    printed = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed), watch_png(words_of) as words:
+        left = run_program(student, inputs.module, inputs.command_line, Path(folder, "results"))
+    return ProgramReply(**left, printed=printed.getvalue(), words=words)
+
+
+def plots(student: Student, inputs: Plots) -> PlotsReply:
+    """Draw the results in `rows`, and draw them again to a file that cannot be written."""
+    module, name, kind = _PLOTS[inputs.kind]
+    plot = getattr(student.module(module), name)
+    results: list[object] = [build(kind, row, f"a result for {name}() has") for row in inputs.rows]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a plot.png")
+        with watch_png(_shown) as figures:
+            returned = plain(str(plot(results, path)), name)
+        is_picture = path.is_file() and path.read_bytes().startswith(b"\x89PNG")
+        no_folder = Path(folder, "file")
+        no_folder.touch()
+        try:
+            plot(results, no_folder / "plot.png")
+            refused = None
+        except OSError:
+            refused = "OSError"
+        except Exception as error:
+            refused = type(error).__name__
+        return PlotsReply(
+            is_its_path=returned == str(path),
+            is_picture=is_picture,
+            shown=figures[-1] if figures else Shown(axes=[], legend=[], texts=[]),
+            refused=refused,
+        )
+
+
+def _shown(figure: Figure) -> Shown:
+    visible = [axes for axes in figure.axes if axes.get_visible()]
+    legends = [*figure.legends, *(legend for axes in visible if (legend := axes.get_legend()) is not None)]
+    return Shown(
+        axes=[_shown_axes(axes, visible) for axes in visible],
+        legend=[text.get_text() for legend in legends for text in legend.get_texts()],
+        texts=[text.get_text() for texts in (figure.texts, *(axes.texts for axes in visible)) for text in texts],
+    )
+
+
+def _shown_axes(axes: Axes, all_axes: Sequence[Axes]) -> ShownAxes:
+    drawn: list[ArrayLike] = []
+    marks: list[Sequence[float]] = [text.xy if hasattr(text, "xy") else text.get_position() for text in axes.texts]
+    bars: list[list[float]] = []
+    for artist in axes.get_children():
+        if artist is axes.patch or not artist.get_visible():
+            continue
+        if isinstance(artist, lines.Line2D):
+            if artist.get_transform().contains_branch(axes.transData):
+                drawn.append(artist.get_xydata())
+        elif isinstance(artist, collections.LineCollection):
+            # A stroke is a mark at its middle.
+            drawn += artist.get_segments()
+            marks += [np.asarray(segment, dtype=float).mean(axis=0).tolist() for segment in artist.get_segments()]
+        elif isinstance(artist, collections.Collection):
+            if artist.get_offset_transform().contains_branch(axes.transData):
+                marks += _points(np.ma.filled(artist.get_offsets(), np.nan))
+        elif isinstance(artist, patches.Rectangle) and artist.get_transform().contains_branch(axes.transData):
+            x, y, width, height = artist.get_x(), artist.get_y(), artist.get_width(), artist.get_height()
+            bars.append([float(side) for side in (min(x, x + width), max(x, x + width), y, y + height)])
+    shared = axes.get_shared_y_axes()
+    return ShownAxes(
+        lines=[_points(points) for points in drawn],
+        marks=_points([tuple(mark) for mark in marks]),
+        bars=bars,
+        scales=[axes.get_xscale(), axes.get_yscale()],
+        labels=[axes.get_xlabel(), axes.get_ylabel(), axes.get_title()],
+        shares_y=any(other is not axes and shared.joined(axes, other) for other in all_axes),
+    )
+
+
+def _points(points: ArrayLike) -> list[list[float]]:
+    """Those that are finite, as lists."""
+    rows = np.asarray(points, dtype=float).reshape(-1, 2)
+    finite: list[list[float]] = rows[np.isfinite(rows).all(axis=1)].tolist()
+    return finite
+
+
+def refusals(student: Student, inputs: Refusals) -> RefusalsReply:
+    """Call each function with arguments that make no sense, and with neighbours of theirs that do."""
+    operands = [torch.zeros(1, 1, 3, 4, device=student.device) for _ in range(3)]
+    tiny: dict[str, object] = {**on_device(student), "num_layers": 2, "width": 8, "heads": 2, "batch": 1, "length": 4}
+    short: dict[str, object] = {**on_device(student), "batch": 1, "heads": 1, "head_dim": 4, "dtype": torch.float32}
+
+    def called(module: str, name: str, *arguments: object, **named: object) -> Call:
+        return lambda: getattr(student.module(module), name)(*arguments, **named)
+
+    def model(layers: int, interval: int | None) -> Call:
+        options = {} if interval == _DEFAULT_INTERVAL else {"checkpoint_every": interval}
+        return called(_CHECKPOINTING, "CheckpointedTransformer", layers, **options)
+
+    def measured(**named: int) -> Call:
+        return called(_CHECKPOINTING, "measure_checkpointing", [None], **tiny, **named)
+
+    def benchmark(methods: Sequence[str], **named: int) -> Call:
+        return called(_ATTENTION, "benchmark_attention", [8], methods, **short, **named)
+
+    def train(micro_batch: int) -> Call:
+        network = torch.nn.Linear(4, 4).to(student.device)
+        batches = [(torch.zeros(3, 4), torch.zeros(3, 4))]
+        return called("lab4_memory.oom_fixes", "train_large_model", network, batches, batches, micro_batch=micro_batch)
+
+    def retry(size: int) -> Call:
+        return called("lab4_memory.oom_retry", "run_with_oom_retry", lambda micro_batch: micro_batch, size)
+
+    def predict(setup: TrainingSetup) -> Call:
+        return called("lab4_memory.memory_analysis", "predict_memory", setup)
+
+    calls: Calls = {
+        "checkpointing": {
+            "CheckpointedTransformer(0)": model(0, 1),
+            "CheckpointedTransformer(2, checkpoint_every=0)": model(2, 0),
+            "CheckpointedTransformer(2, checkpoint_every=-1)": model(2, -1),
+            "measure_checkpointing(steps=0)": measured(steps=0),
+            "measure_checkpointing(warmup=-1)": measured(warmup=-1),
+        },
+        "attention": {
+            "tiled_attention(block_size=0)": called(_ATTENTION, "tiled_attention", *operands, block_size=0),
+            "tiled_attention(block_size=-1)": called(_ATTENTION, "tiled_attention", *operands, block_size=-1),
+            "benchmark_attention(methods=['fast'])": benchmark(["fast"]),
+            "benchmark_attention(iterations=0)": benchmark(["standard"], iterations=0),
+            "benchmark_attention(warmup=0)": benchmark(["standard"], warmup=0),
+        },
+        "oom": {
+            "train_large_model(micro_batch=0)": train(0),
+            "run_with_oom_retry(attempt, 0)": retry(0),
+            "run_with_oom_retry(attempt, -2)": retry(-2),
+        },
+        "analysis": {
+            "predict_memory() of an unknown model": predict(replace(_SETUP, model="cnn")),
+            "predict_memory() of an unknown optimizer": predict(replace(_SETUP, optimizer="lion")),
+            "predict_memory() of an unknown dtype": predict(replace(_SETUP, dtype="float8")),
+            "predict_memory() of an mlp with checkpointing": predict(replace(_SETUP, checkpoint_every=1)),
+        },
+    }
+    sensible: Calls = {
+        "checkpointing": {
+            "CheckpointedTransformer(2)": model(2, _DEFAULT_INTERVAL),
+            "CheckpointedTransformer(2, checkpoint_every=2)": model(2, 2),
+            "measure_checkpointing(steps=1, warmup=0)": measured(steps=1, warmup=0),
+        },
+        "attention": {
+            "tiled_attention(block_size=2)": called(_ATTENTION, "tiled_attention", *operands, block_size=2),
+            "benchmark_attention(iterations=1, warmup=1)": benchmark(["standard"], iterations=1, warmup=1),
+        },
+        "oom": {
+            "train_large_model(micro_batch=2)": train(2),
+            "run_with_oom_retry(attempt, 2)": retry(2),
+        },
+        "analysis": {
+            "predict_memory() of an mlp": predict(_SETUP),
+            "predict_memory() of a transformer with checkpointing": predict(
+                replace(_SETUP, model="transformer", heads=8, checkpoint_every=1)
+            ),
+        },
+    }
+    return RefusalsReply(calls=_errors(calls), sensible=_errors(sensible))
+
+
+def _errors(calls: Calls) -> dict[str, dict[str, str | None]]:
+    """The name of the error that each call raised, None if it raised none."""
+    return {criterion: {what: _error(call) for what, call in rows.items()} for criterion, rows in calls.items()}
+
+
+def _error(call: Call) -> str | None:
+    """As `ending`; an open task has a name as well, since other tasks are called in the same request."""
+    try:
+        return ending(call) or None
+    except NotImplementedError:
+        return "NotImplementedError"
