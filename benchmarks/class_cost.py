@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import load, save
-from gradebook import standing
-from gradebook.run.memory import PeakMemory
+from gradebook.grading import class_summary
+from gradebook.grading.memory import PeakMemory
 from gradebook.store import FILE
 from gradebox.report.document import to_document
 from tests.gradebook.synthetic import make_class
@@ -81,10 +81,10 @@ def _compared(folder: Path, jobs: int) -> dict[str, Any]:
     """The figures of all phases, and what differs from the undisturbed run."""
     found = {phase: json.loads((folder / f"{phase}.json").read_text()) for phase in PHASES}
     made, history = _made(folder), _history(folder / "undisturbed")
-    first = standing.dump(folder / "undisturbed")
+    first = class_summary.dump(folder / "undisturbed")
     for phase in ("killed", "ray"):
         if found[phase].get("gradings"):
-            other = standing.dump(folder / phase)
+            other = class_summary.dump(folder / phase)
             found[phase] |= {
                 "gradebook_is_identical": first == other,
                 "grades_are_identical": _grades(first) == _grades(other),
@@ -194,7 +194,7 @@ def _alone(folder: Path) -> dict[str, Any]:
 
 def _compared_alone(folder: Path, made: Sequence[Sequence[str]]) -> dict[str, Any]:
     """What differs from each submission's grade in the class."""
-    students = standing.read(folder / "undisturbed").students
+    students = class_summary.read(folder / "undisturbed").students
     in_class = {one.student: one.grade and to_document(one.grade) for one in students}
     different_points, different_words = [], []
     for student, what, _ in made:
@@ -202,7 +202,7 @@ def _compared_alone(folder: Path, made: Sequence[Sequence[str]]) -> dict[str, An
         mine = in_class[student]
         if mine is None or _outcomes(mine) != _outcomes(alone):
             different_points.append(f"{student} ({what})")
-        elif standing.comparable(mine) != standing.comparable(alone):
+        elif class_summary.comparable(mine) != class_summary.comparable(alone):
             different_words.append(f"{student} ({what})")
     return {"different_outcomes": different_points, "same_outcomes_in_other_words": different_words}
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import load, save
-from gradebook.run.memory import PeakMemory
+from gradebook.grading.memory import PeakMemory
 from gradebook.store import FILE
 from tests.gradebook.synthetic import Made, make_class
 

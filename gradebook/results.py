@@ -1,4 +1,4 @@
-"""What came out of grading a class, for whoever shows or exports it. Only data; not for grading or for storing it."""
+"""What is known of a class: its students as they were taken in, what is graded, and what came out. Only data."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Literal
 
 from gradebox.course.contact import NOBODY, Contact
@@ -23,6 +24,76 @@ class GradebookError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Student:
+    """One student, and what became of what they handed in."""
+
+    student: str
+    name: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    status: Literal["taken", "partly", "kept", "missing", "refused", "could_not_fetch", "no_repository"]
+    """`partly`: of a team, without what could not be fetched; `kept`: what an earlier run took in, because nothing
+    could be fetched now."""
+    reason: str = ""
+    """Why there is nothing to grade; of what was taken, what the student should know of that."""
+    submitted_at: datetime | None = None
+    commit: str | None = None
+    content: str | None = None
+    """SHA-256 of the submission, by which its copy is found."""
+    taken_at: datetime | None = None
+    """When we took it in."""
+    team: str = ""
+    """The name of the team, where somebody said it."""
+    teammates: tuple[str, ...] = ()
+    """Whose the same submission is as well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One submission to be graded, wholly or by some criteria."""
+
+    content: str
+    """SHA-256 of the submission, which names it."""
+    students: tuple[str, ...]
+    """Who handed it in; for people only."""
+    folder: Path
+    """Where the labs lie."""
+    labs: tuple[int, ...]
+    criteria: tuple[str, ...]
+    """Those to grade."""
+    whole: bool
+    """Whether these are all criteria of the labs."""
+    seed: int
+    course: Path
+    """The course's folder."""
+    device: str
+    """As `--device` takes it."""
+    seconds: float
+    """Wall time it may take."""
+    retry: bool = False
+    """A second look on a quiet machine, because checks needed review on a busy one."""
+
+    @property
+    def label(self) -> str:
+        """For people: who handed it in."""
+        first, *others = self.students
+        return f"{first} (and {len(others)} with the same content)" if others else first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grading:
+    """What became of a task."""
+
+    grade: Grade | None
+    """None where there is none."""
+    problem: str = ""
+    """Why there is none: one line."""
+    started: datetime
+    ended: datetime
+    peak_bytes: int = 0
+    """Largest memory of the grader and its sandbox, sampled; 0 where it cannot be known."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Remark:
     """What a grader said, and what it added to the points; None where it was only said."""
 
@@ -31,7 +102,7 @@ class Remark:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HandCriterion:
+class ManualCriterion:
     """What people gave for one criterion of theirs."""
 
     id: str
@@ -46,11 +117,11 @@ class HandCriterion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HandResult:
+class ManualResult:
     """What people gave one submission, beside the points of the checks."""
 
     title: str
-    criteria: tuple[HandCriterion, ...]
+    criteria: tuple[ManualCriterion, ...]
     released: bool
     """Whether it counts, and students may see it."""
     anew: bool = False
@@ -75,7 +146,7 @@ class ReportResult:
     """What people gave the report of one lab, instead of the points of its check."""
 
     title: str
-    criteria: tuple[HandCriterion, ...]
+    criteria: tuple[ManualCriterion, ...]
     released: bool
     anew: bool
     lab: int
@@ -164,7 +235,7 @@ class StudentResult:
     Missing and refused submissions have 0, open and excused ones None."""
     checks_score: Decimal | None = None
     """The part of it that checks and overrides gave, less the penalty."""
-    hands: HandResult | None = None
+    manual: ManualResult | None = None
     """What people gave; None where they grade nothing of it."""
     reports: tuple[ReportResult, ...] = ()
     """What people gave for reports, whose points are in `grade` if they count."""
@@ -179,9 +250,9 @@ class StudentResult:
     """Whether something that the team handed in could not be fetched, so that the rest counts alone."""
 
     @property
-    def by_hand(self) -> tuple[HandCriterion, ...]:
+    def by_hand(self) -> tuple[ManualCriterion, ...]:
         """All that people grade of it, beside checks and instead of them."""
-        beside = self.hands.criteria if self.hands is not None else ()
+        beside = self.manual.criteria if self.manual is not None else ()
         return (*beside, *(one for report in self.reports for one in report.criteria))
 
     @property
@@ -192,7 +263,7 @@ class StudentResult:
     @property
     def graded_anew(self) -> bool:
         """Whether something was given for other files, and nobody has looked again."""
-        return (self.hands is not None and self.hands.anew) or any(one.anew for one in self.reports)
+        return (self.manual is not None and self.manual.anew) or any(one.anew for one in self.reports)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,11 +280,11 @@ class ClassResult:
     max_score: Decimal
     """With what people give, where that is released."""
     students: tuple[StudentResult, ...]
-    hands_title: str = ""
+    manual_title: str = ""
     """What people grade; empty where they grade nothing."""
-    hands_max: Decimal = Decimal(0)
+    manual_max: Decimal = Decimal(0)
     """What they can give."""
-    hands_released: bool = False
+    manual_released: bool = False
     reports_title: str = ""
     """What people grade instead of checks; empty if they do not."""
     reports_released: bool = False
@@ -223,4 +294,4 @@ class ClassResult:
     @property
     def checks_max(self) -> Decimal:
         """The points of checks alone."""
-        return self.max_score - (self.hands_max if self.hands_released else Decimal(0))
+        return self.max_score - (self.manual_max if self.manual_released else Decimal(0))

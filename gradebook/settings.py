@@ -32,22 +32,97 @@ mebibytes = 64
 reports = true                              # people grade reports instead of a check, see docs/by-hand.md
 report_points = { lab1 = 5 }                # default: those of the lab's automatic check
 
-[exports]                                   # see `gradebook/exports/`
+[exports]                                   # see `gradebook/export/`
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from decimal import Decimal
+from decimal import ROUND_DOWN, Decimal
 from pathlib import Path
 from typing import Any, Literal
 
-from gradebook.late import LateRules
 from gradebox.common import reading
 from gradebox.common.reading import Document
+from gradebox.report.document import points
+from gradebox.run.grade import LatePenalty
 from gradebox.sandbox.copying import MAX_FILES, MAX_TOTAL_BYTES
+
+# --- what lateness costs ----------------------------------------------------------------------------------------------
+
+_CENT = Decimal("0.01")
+_DAY = timedelta(days=1)
+_HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateRules:
+    """Percentages are of the points that can be earned, as in Canvas, and each begun day or hour counts whole.
+
+    At most one of the three rates is set. Without any, lateness is shown and costs nothing.
+    """
+
+    grace: timedelta = timedelta(0)
+    """So late is not late; whoever is later counts from the deadline."""
+    percent_per_day: Decimal = Decimal(0)
+    percent_per_hour: Decimal = Decimal(0)
+    points_per_day: Decimal = Decimal(0)
+    at_most_percent: Decimal = Decimal(100)
+    """No penalty takes more than this."""
+    no_credit_after: timedelta | None = None
+    """From then on everything is lost, whatever `at_most_percent` says."""
+
+    @property
+    def deducts(self) -> bool:
+        """Whether lateness can cost anything."""
+        rates = (self.percent_per_day, self.percent_per_hour, self.points_per_day)
+        return any(rates) or self.no_credit_after is not None
+
+    def penalty(
+        self, submitted_at: datetime, deadline: datetime, score: Decimal, max_score: Decimal
+    ) -> LatePenalty | None:
+        """What a submission with this score loses; None where it is not late."""
+        late = submitted_at - deadline
+        if late <= self.grace or late <= timedelta(0):
+            return None
+        if self.no_credit_after is not None and late > self.no_credit_after:
+            rule = f"no credit after {_duration(self.no_credit_after)}"
+            return LatePenalty(seconds_late=late.total_seconds(), points=score, rule=rule)
+        lost, rule = self._lost(late, max_score)
+        most = max_score * self.at_most_percent / 100
+        if lost > most:
+            lost, rule = most, f"{rule}, at most {points(self.at_most_percent)} %"
+        lost = min(lost.quantize(_CENT, ROUND_DOWN), score)
+        return LatePenalty(seconds_late=late.total_seconds(), points=lost, rule=rule)
+
+    def _lost(self, late: timedelta, max_score: Decimal) -> tuple[Decimal, str]:
+        if self.percent_per_hour:
+            count = math.ceil(late / _HOUR)
+            rate = self.percent_per_hour
+            rule = f"{points(rate)} % of {points(max_score)} points per hour, {_count(count, 'hour')}"
+            return max_score * rate * count / 100, rule
+        count = math.ceil(late / _DAY)
+        if self.points_per_day:
+            return self.points_per_day * count, f"{points(self.points_per_day)} points per day, {_count(count, 'day')}"
+        if rate := self.percent_per_day:
+            rule = f"{points(rate)} % of {points(max_score)} points per day, {_count(count, 'day')}"
+            return max_score * rate * count / 100, rule
+        return Decimal(0), "late work loses nothing"
+
+
+def _count(number: int, unit: str) -> str:
+    return f"{number} {unit}{'' if number == 1 else 's'}"
+
+
+def _duration(value: timedelta) -> str:
+    hours = value / _HOUR
+    return f"{hours / 24:g} days" if hours >= 48 else f"{hours:g} hours"
+
+
+# --- class.toml -------------------------------------------------------------------------------------------------------
 
 _NEVER = 100_000
 """Days, minutes or files: more than any class needs, and not too much to calculate with."""
@@ -113,6 +188,11 @@ class Settings:
         """The student's own deadline, else that of the class."""
         return self.extensions.get(student, self.deadline)
 
+    def in_time_until(self, student: str) -> datetime | None:
+        """Up to when a commit of this student is in time: the deadline with its grace."""
+        deadline = self.deadline_of(student)
+        return None if deadline is None else deadline + self.late.grace
+
 
 def load(path: Path) -> Settings:
     """Read a file of settings.
@@ -175,21 +255,21 @@ def parse(text: str, path: Path) -> Settings:
     """The settings in `text`, which stands in the file `path`. Raises as `load` does."""
     try:
         document = reading.toml(path, text)
-        found = reading.into(_File, document)
-        _check(document, found)
+        content = reading.into(_File, document)
+        _check(document, content)
     except reading.ReadingError as error:
         raise SettingsError(str(error)) from None
-    late, git, limits = found.late, found.git, found.limits
+    late, git, limits = content.late, content.git, content.limits
     days = late.no_credit_after_days
     return Settings(
-        title=found.title,
-        labs=None if found.labs is None else tuple(sorted(set(found.labs))),
-        device=found.device,
-        deadline=found.deadline,
-        times_of_files=found.submitted == "files",
-        roster=None if found.roster is None else path.parent / found.roster,
-        teams=None if found.teams is None else path.parent / found.teams,
-        overrides=None if found.overrides is None else path.parent / found.overrides,
+        title=content.title,
+        labs=None if content.labs is None else tuple(sorted(set(content.labs))),
+        device=content.device,
+        deadline=content.deadline,
+        times_of_files=content.submitted == "files",
+        roster=None if content.roster is None else path.parent / content.roster,
+        teams=None if content.teams is None else path.parent / content.teams,
+        overrides=None if content.overrides is None else path.parent / content.overrides,
         late=LateRules(
             grace=timedelta(minutes=float(late.grace_minutes)),
             percent_per_day=late.percent_per_day,
@@ -198,40 +278,40 @@ def parse(text: str, path: Path) -> Settings:
             at_most_percent=late.at_most_percent,
             no_credit_after=None if days == _NEVER else timedelta(days=float(days)),
         ),
-        extensions=found.extensions,
+        extensions=content.extensions,
         git=GitSettings(branch=git.branch, only_in_time=git.commits == "in_time", protocols=git.protocols),
         limits=IntakeLimits(
             files=limits.files,
             bytes=int(limits.mebibytes * 2**20),
             seconds_per_submission=float(limits.minutes_per_submission) * 60,
         ),
-        by_hand=found.by_hand,
-        exports=dict(found.exports),
+        by_hand=content.by_hand,
+        exports=dict(content.exports),
     )
 
 
-def _check(document: Document, found: _File) -> None:
+def _check(document: Document, content: _File) -> None:
     """Raise ReadingError for what types do not say."""
-    if found.labs is not None and not found.labs:
+    if content.labs is not None and not content.labs:
         raise document.error(("labs",), "labs = [] is not a list of numbers, like [1, 3]")
-    if found.by_hand.report_points and not found.by_hand.reports:
+    if content.by_hand.report_points and not content.by_hand.reports:
         raise document.error(("by_hand",), "report_points is for reports that people grade: set reports = true")
-    moments: dict[tuple[str, ...], datetime] = {("extensions", name): one for name, one in found.extensions.items()}
-    if found.deadline is not None:
-        moments[("deadline",)] = found.deadline
+    moments: dict[tuple[str, ...], datetime] = {("extensions", name): one for name, one in content.extensions.items()}
+    if content.deadline is not None:
+        moments[("deadline",)] = content.deadline
     for place, moment in moments.items():
         if moment.tzinfo is None:
             text = f"{place[-1]} {moment.isoformat()} has no time zone; add it, for example +01:00"
             raise document.error(place, text)
     most = {"at_most_percent": 100, "files": MAX_FILES, "mebibytes": MAX_TOTAL_BYTES // 2**20}
     for table in ("late", "limits"):
-        for name, value in vars(getattr(found, table)).items():
+        for name, value in vars(getattr(content, table)).items():
             if not Decimal(value).is_finite() or not 0 <= value <= most.get(name, _NEVER):
                 limit = most.get(name, _NEVER)
                 raise document.error((table, name), f"{name} = {value} must be at least 0 and at most {limit}")
             if table == "limits" and not value:
                 raise document.error((table, name), f"{name} = 0: a limit of 0 would refuse every submission")
-    if sum(getattr(found.late, rate) > 0 for rate in _RATES) > 1:
+    if sum(getattr(content.late, rate) > 0 for rate in _RATES) > 1:
         raise document.error(("late",), f"set only one of {', '.join(_RATES)}")
 
 

@@ -3,7 +3,7 @@
 One SQLite file (WAL), written by one process at a time, committed after every grading: whoever is killed loses what was
 in the making and nothing else. A grading is never changed or deleted. It counts for a criterion as long as nothing that
 decided the outcome has changed: content of the submission, code of the checks, seed, device. Points are
-counted when the gradebook is read (`standing.py`).
+counted when the gradebook is read (`grading/class_summary.py`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from gradebook.intake.collect import Student
-from gradebook.results import GradebookError
-from gradebook.tasks import Grading, Task
+from gradebook.results import GradebookError, Grading, Student, Task
 from gradebook.versions import grader_digest
 from gradebox.common.texts import printable
 from gradebox.report.document import from_document, to_document
@@ -70,7 +68,7 @@ class Plan:
     digests: Mapping[str, str]
     """By criterion: what its outcomes depend on, see `versions.py`."""
     settings: Mapping[str, Any]
-    """How the class was described, see `run.py`."""
+    """How the class was described, see `grade_class.py`."""
 
 
 @dataclass(frozen=True)
@@ -254,14 +252,14 @@ class Gradebook:
     def discard(self, contents: Collection[str] | None, criteria: Collection[str] | None) -> None:
         """Let no grading count any more for these submissions and criteria (None: all): they are graded again."""
         clauses, values = ["1"], list[str]()
-        for column, wanted in (("content", contents), ("criterion", criteria)):
-            if wanted is not None:
-                clauses.append(f"{column} IN ({', '.join('?' * len(wanted))})")
-                values += wanted
-        asked = json.dumps(sorted(self.asked_for | set(contents or ())))
+        for column, names in (("content", contents), ("criterion", criteria)):
+            if names is not None:
+                clauses.append(f"{column} IN ({', '.join('?' * len(names))})")
+                values += names
+        again = json.dumps(sorted(self.asked_for | set(contents or ())))
         with self._transaction():
             self._database.execute(f"DELETE FROM outcomes WHERE {' AND '.join(clauses)}", values)
-            self._database.execute("INSERT OR REPLACE INTO meta VALUES ('asked for', ?)", (asked,))
+            self._database.execute("INSERT OR REPLACE INTO meta VALUES ('asked for', ?)", (again,))
 
     @property
     def asked_for(self) -> frozenset[str]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal
 
-from gradebook.hands import ready
+from gradebook.grading.manual_grading import ready
 from gradebox.course.course import Course
 from gradebox.course.rubric import Criterion, Hours, Lab
 from grader import course

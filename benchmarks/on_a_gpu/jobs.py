@@ -122,7 +122,12 @@ def _measurements() -> Iterator[Job]:
 
 
 def _class() -> Iterator[Job]:
-    depends = (*_grading("lab1", "lab4"), "gradebook/run", "benchmarks/on_a_gpu/programs.py")
+    depends = (
+        *_grading("lab1", "lab4"),
+        "gradebook/grade_class.py",
+        "gradebook/grading",
+        "benchmarks/on_a_gpu/programs.py",
+    )
     yield Job("class", "A class of five, one of them hostile", "i", 120, depends, programs.small_class)
 
 

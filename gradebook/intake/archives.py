@@ -1,7 +1,8 @@
-"""Read what strangers packed: zip and tar files into an empty folder, or one line that says why not.
+"""Unpack what strangers packed: zip and tar files into an empty folder, or one line that says why not.
 
-For `unpacker.py`, which calls this in a process of its own with limits of time and memory: what is counted here stops
-honest mistakes and most bombs with good words, those limits stop the rest. Imports the standard library only.
+Every archive is unpacked by a process of its own, with limits of time and memory: no archive can stop or slow down a
+class by more than itself. What is counted here stops honest mistakes and most bombs with good words; those limits stop
+the rest. The process is cheap to start, so this module imports the standard library and little else.
 
 Nothing is believed that can be counted: sizes in headers are ignored, and what is written is counted. Links, devices,
 paths that climb out, names that collide or cannot be shown, and encrypted files are refused, never skipped: a student
@@ -15,28 +16,186 @@ import contextlib
 import errno
 import gzip
 import io
+import json
 import lzma
 import os
+import resource
+import signal
 import stat
 import struct
+import subprocess
+import sys
 import tarfile
+import tempfile
+import threading
 import time
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import IO, Any, Self
 
-from gradebook.intake.names import Names, Refused
+from gradebook.intake.accepted_files import Budget, CannotStore, Names, Refused, write
+from gradebox.common.configuration import ROOT
+
+_START = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from gradebook.intake import archives; archives.unpacking_process()"
+)
+_LEAST_SECONDS = 30
+_SLOWEST_BYTES_PER_SECOND = 4 * 2**20
+"""An unpacking this slow is still waited for: bzip2, the slowest, makes 20 MiB/s and more of one core."""
+_WALL_RATIO = 4
+"""Other work may have the machine meanwhile."""
+_MEMORY_BYTES = 512 * 2**20
+"""What xz needs at its highest level, six times over."""
+_MEMORY_BYTES_PER_FILE = 8 * 2**10
+_ANSWER_BYTES = 2**16
+
+
+def unpack(archive: Path, target: Path, *, files: int, limit_bytes: int) -> None:
+    """Unpack a zip or tar file, whatever its name says, into the folder `target`, which is empty.
+
+    Raises:
+        Refused: it is no such file, is damaged, is too large, holds what is never unpacked, or takes more time or
+            memory than any archive of labs does.
+        CannotStore: our own machine fails us.
+        OSError: the archive cannot be opened.
+    """
+    from gradebox.sandbox.copying import LEFT_BEHIND  # imports NumPy, which the process that unpacks does without
+
+    seconds = cpu_seconds(limit_bytes)
+    memory_bytes = _MEMORY_BYTES + files * _MEMORY_BYTES_PER_FILE
+    what = {"named_so": has_suffix(archive.name), "files": files, "limit_bytes": limit_bytes}
+    order = {"extract": {**what, "left_behind": sorted(LEFT_BEHIND)}, "cpu_seconds": seconds}
+    order["memory_bytes"] = memory_bytes
+    with archive.open("rb") as file:
+        code, answer, said = _run(file, target, order, _WALL_RATIO * seconds)
+    match answer:
+        case {"unpacked": ""}:
+            return
+        case {"refused": str(reason)}:
+            raise Refused(reason)
+        case {"cannot_store": str(reason)}:
+            raise CannotStore(reason)
+        case {"needs": "memory"}:
+            raise Refused(
+                f"needs more than {memory_bytes // 2**20} MiB of memory to be unpacked; pack it as an ordinary .zip"
+            )
+    raise _ended(code, said, seconds)
+
+
+def cpu_seconds(limit_bytes: int) -> int:
+    """How long unpacking so much may take, of one core."""
+    return _LEAST_SECONDS + stream_bytes(limit_bytes) // _SLOWEST_BYTES_PER_SECOND
+
+
+def _ended(code: int | None, said: str, seconds: int) -> Exception:
+    """What it means that the process gave no answer: None for a `code` is our own patience."""
+    if code is None or -code in (signal.SIGXCPU, signal.SIGXFSZ):
+        return Refused(f"takes more than {seconds} s to be unpacked; pack the labs only, as an ordinary .zip")
+    if -code in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL):
+        return Refused(f"ends the program that unpacks it ({signal.Signals(-code).name}); pack it as an ordinary .zip")
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return CannotStore(
+        f"what unpacks submissions ended with {how}{f' ({said})' if said else ''}, which is no fault of a submission: "
+        "see that the machine has memory left, and run it again"
+    )
+
+
+def _run(file: IO[bytes], target: Path, order: dict[str, Any], seconds: float) -> tuple[int | None, Any, str]:
+    """Exit code (None: it was ended for taking too long), answer (None: it gave none), and its last words."""
+    with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as words:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-X", "utf8", "-c", _START, str(ROOT)],
+            cwd=target, stdin=subprocess.PIPE, stdout=answer, stderr=words, pass_fds=(file.fileno(),),
+            start_new_session=True,
+        )  # fmt: skip
+        assert process.stdin is not None
+        try:
+            # Left open: it ends when we do.
+            process.stdin.write(json.dumps({**order, "archive": file.fileno()}).encode() + b"\n")
+            process.stdin.flush()
+            code: int | None = process.wait(seconds)
+        except BrokenPipeError:
+            code = process.wait()
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            process.kill()
+            process.wait()
+            with contextlib.suppress(BrokenPipeError):  # what was not read is flushed again
+                process.stdin.close()
+        return code, _read(answer), _last_line(words)
+
+
+def _read(answer: IO[bytes]) -> Any:
+    answer.seek(0)
+    try:
+        return json.loads(answer.read(_ANSWER_BYTES))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _last_line(words: IO[bytes]) -> str:
+    words.seek(-min(_ANSWER_BYTES, words.seek(0, os.SEEK_END)), os.SEEK_END)
+    lines = words.read().decode(errors="replace").strip().splitlines()
+    return lines[-1][:200] if lines else ""
+
+
+# --- the process that unpacks -----------------------------------------------------------------------------------------
+
+_OPEN_FILES = 32
+_GRACE_SECONDS = 5
+"""Of processor time between the signal that ends the process and the one that it could not ignore."""
+
+
+def unpacking_process() -> None:
+    """Carry out the order on the first line of standard input; the answer is one line on standard output."""
+    order = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _limit_process(order)
+    print(json.dumps(_outcome(order)), flush=True)
+
+
+def _outcome(order: dict[str, Any]) -> dict[str, str]:
+    try:
+        with open(order["archive"], "rb") as file:
+            extract(file, Path(), **order["extract"])
+    except Refused as refusal:
+        return {"refused": str(refusal)}
+    except CannotStore as error:
+        return {"cannot_store": str(error)}
+    except MemoryError:
+        return {"needs": "memory"}
+    return {"unpacked": ""}
+
+
+def _limit_process(order: dict[str, Any]) -> None:
+    """What nobody can exceed, whatever an archive makes Python's readers do. A system may refuse a limit: go on."""
+    os.umask(0o022)
+    for kind, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, _OPEN_FILES),
+        (resource.RLIMIT_FSIZE, order["extract"]["limit_bytes"]),
+        (resource.RLIMIT_AS, order["memory_bytes"]),
+    ):
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(kind, (most, most))
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CPU, (order["cpu_seconds"], order["cpu_seconds"] + _GRACE_SECONDS))
+
+
+def _end_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
+
+
+# --- zip and tar files ------------------------------------------------------------------------------------------------
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 
-_CHUNK = 2**16
-_COMPRESSED: dict[bytes, Any] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ": lzma.open,
-}
+_COMPRESSED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _NOT_UNPACKED = {b"Rar!": "RAR", b"7z\xbc\xaf": "7z"}
 """How archives begin that are not read here; students rename them to `.zip`."""
 _DAMAGES = (
@@ -45,8 +204,6 @@ _DAMAGES = (
     *(ValueError, AssertionError),
 )
 """What Python's readers raise on archives that are cut off or made up; a recursion without end is a RuntimeError."""
-_UNFIT_NAMES = frozenset((errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.EEXIST, errno.ENOTDIR, errno.EISDIR))
-"""How a file system says that it cannot have a file of this name, or has another one by it."""
 _OUR_FAULTS = frozenset((errno.EIO, errno.ESTALE, errno.ENOMEM))
 """How our own disk says that the archive cannot be read; readers of damaged archives raise OSError, too."""
 _IS_UTF_8 = 0x800
@@ -58,34 +215,15 @@ _CONTENTS_BYTES_PER_FILE = 1200
 _HEADER_BYTES = 2**14
 """Of one header that says more than tar's own block has room for: long names, times, attributes. That of `git archive`
 has 52 bytes; macOS packs attributes of some hundred. Some versions of Python take a time that grows with its square."""
-_EXTENDED = frozenset(
-    (
-        *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
-        *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
-    )
+_EXTENDED = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
 )
 _END_READS = 64
 """So often a stream may be read on after its end; only whoever skips what a header claims to follow does so."""
-
-
-class CannotStore(Exception):
-    """Our own disk fails us, which is no fault of the submission."""
-
-
-class Budget:
-    """How many bytes may still be written."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._left = limit
-
-    def take(self, count: int) -> None:
-        """Raises `Refused` when there are not so many left."""
-        self._left -= count
-        if self._left < 0:
-            raise Refused(
-                f"is larger than {self._limit / 2**20:g} MiB; hand in the labs only, without data sets and checkpoints"
-            )
 
 
 def has_suffix(name: str) -> bool:
@@ -144,39 +282,6 @@ def extract(
         if isinstance(error, tarfile.ReadError) and not named_so:
             raise Refused("is neither a zip nor a tar file; pack the labs as one of them") from None
         raise Refused(f"is damaged, or no archive at all ({_first_line(error)}); pack it again") from None
-
-
-def write(
-    target: Path, parts: tuple[str, ...], source: IO[bytes], budget: Budget, modified: float | None = None
-) -> None:
-    """Write a new file below `target`, counting; `modified` is when it was changed last, in seconds since the epoch.
-
-    Raises:
-        Refused: the budget is spent, or this machine can have no file of that name.
-        CannotStore: it cannot be written.
-    """
-    path = target.joinpath(*parts)
-    with _storing():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    with os.fdopen(descriptor, "wb", buffering=0) as file:
-        while chunk := source.read(_CHUNK):
-            budget.take(len(chunk))
-            with _storing():
-                file.write(chunk)
-        if modified is not None:
-            with contextlib.suppress(OSError, OverflowError, ValueError):  # a claim that no file system can hold
-                os.utime(file.fileno(), (modified, modified))
-
-
-@contextlib.contextmanager
-def _storing() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _UNFIT_NAMES:
-            raise Refused(f"holds a name that cannot be stored on the grading machine ({error.strerror})") from None
-        raise CannotStore(f"submissions cannot be unpacked here: {error.strerror}") from None
 
 
 def _unpack_zip(file: IO[bytes], target: Path, names: Names, budget: Budget, files: int) -> None:

@@ -8,48 +8,23 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from gradebook.intake import archives, handed_in, pieces, places, unpacking
-from gradebook.intake.handed_in import HandedIn, IntakeError
-from gradebook.intake.lab_names import LabNames
-from gradebook.intake.names import Names, Refused, clause, sentence
-from gradebook.intake.owners import Owners, Theirs
+from gradebook.intake import archives, handed_in, lab_folders, pieces
+from gradebook.intake.accepted_files import Budget, CannotStore, Names, Refused, clause, sentence
+from gradebook.intake.handed_in import HandedIn, IntakeError, Owners, Theirs
+from gradebook.intake.lab_folders import LabNames
 from gradebook.intake.pieces import Piece
 from gradebook.intake.repositories import Commit, CouldNotFetch, Repository
-from gradebook.intake.roster import Roster
+from gradebook.results import Student
+from gradebook.roster import Roster
 from gradebook.settings import IntakeLimits, Settings
 from gradebox.common.texts import printable
 from gradebox.sandbox import SubmissionError, copying
-
-
-@dataclass(frozen=True, kw_only=True)
-class Student:
-    """One student, and what became of what they handed in."""
-
-    student: str
-    name: str = ""
-    columns: Mapping[str, str] = field(default_factory=dict)
-    status: Literal["taken", "partly", "kept", "missing", "refused", "could_not_fetch", "no_repository"]
-    """`partly`: of a team, without what could not be fetched; `kept`: what an earlier run took in, because nothing
-    could be fetched now."""
-    reason: str = ""
-    """Why there is nothing to grade; of what was taken, what the student should know of that."""
-    submitted_at: datetime | None = None
-    commit: str | None = None
-    content: str | None = None
-    """SHA-256 of the submission, by which its copy is found."""
-    taken_at: datetime | None = None
-    """When we took it in."""
-    team: str = ""
-    """The name of the team, where somebody said it."""
-    teammates: tuple[str, ...] = ()
-    """Whose the same submission is as well."""
-
 
 STORE = "submissions"
 """The folder beside a gradebook where the copies lie."""
@@ -73,7 +48,7 @@ class Store:
             Refused: they cannot be graded as they are.
         """
         try:
-            names, budget = Names(limits.files), archives.Budget(limits.bytes)
+            names, budget = Names(limits.files), Budget(limits.bytes)
             for entry in entries:
                 names.file(entry.target)
                 budget.take(entry.size_bytes)
@@ -127,11 +102,11 @@ class Intake:
         """What an instructor should look at."""
         return self._owners.notices
 
-    def take_all(self, source: Path, told: Callable[[str], None]) -> list[Student]:
+    def take_all(self, source: Path, announce: Callable[[str], None]) -> list[Student]:
         """Every student: of the submissions in `source`, and of the roster.
 
         Args:
-            told: is called with each submission's name before it is taken.
+            announce: is called with each submission's name before it is taken.
 
         Raises:
             IntakeError: there is no such folder, archive or list, or nothing in it.
@@ -148,7 +123,7 @@ class Intake:
             self._owners.set_apart_namesakes(found)
             students = []
             for key, ones in found.items():
-                told(key)
+                announce(key)
                 mates = [other for other in found if other != key and _share(found[other], ones)]
                 students.append(replace(self._take(key, ones), teammates=tuple(sorted(mates))))
         for entry in self._roster.entries if self._roster else ():
@@ -168,9 +143,9 @@ class Intake:
         entry = self._roster.find([key]) if self._roster else None
         several: dict[tuple[str, str, str | None], list[HandedIn]] = {}
         for one in theirs:
-            found = one.handed_in
-            kind = (found.platform, found.key if found.platform else found.address or found.label, found.rev)
-            several.setdefault(kind, []).append(found)
+            thing = one.handed_in
+            kind = (thing.platform, thing.key if thing.platform else thing.address or thing.label, thing.rev)
+            several.setdefault(kind, []).append(thing)
         student = Student(
             student=key,
             name=entry.name if entry else "",
@@ -193,7 +168,7 @@ class Intake:
             status: Literal["no_repository", "could_not_fetch"]
             status = "no_repository" if failure.nowhere else "could_not_fetch"
             return replace(student, status=status, reason=printable(str(failure), lines=False))
-        except archives.CannotStore as error:
+        except CannotStore as error:
             raise IntakeError(str(error)) from None
         except OSError as error:
             raise IntakeError(f"{key} cannot be taken in: {error.filename or ''} {error.strerror}") from None
@@ -225,8 +200,8 @@ class Intake:
                 f"the team {student.team!r} handed in more than once, and not the same: {names}; keep one of them"
             )
         remarks += [f"{whose} does not count: {clause(reason)}" for whose, reason in lost]
-        told = filter(None, (taken[0].reason, printable("; ".join(remarks), lines=False)))
-        return replace(taken[0], status="partly" if failures else "taken", reason="; ".join(told))
+        reasons_told = filter(None, (taken[0].reason, printable("; ".join(remarks), lines=False)))
+        return replace(taken[0], status="partly" if failures else "taken", reason="; ".join(reasons_told))
 
     def _whose(self, ones: Sequence[HandedIn]) -> str:
         """How to call what was handed in, and whose it is by the roster's key."""
@@ -241,10 +216,10 @@ class Intake:
         with tempfile.TemporaryDirectory(prefix="taking-", dir=self._room) as temporary:
             work = Path(temporary)
             commit = self._checked_out(student, ones[0], work) if ones[0].kind == "repository" else None
-            found = pieces.assemble([_piece(one, work) for one in ones], work / "unpacked", limits, self._names)
-            content = self._store.keep(found.entries, limits)
+            submission = pieces.assemble([_piece(one, work) for one in ones], work / "unpacked", limits, self._names)
+            content = self._store.keep(submission.entries, limits)
         submitted_at = student.submitted_at or (commit.time if commit else self._time(ones))
-        remarks = [*_later(commit), *found.remarks]
+        remarks = [*_later(commit), *submission.remarks]
         if submitted_at is None and any(one.late for one in ones):
             remarks.append(f"{ones[0].platform} marked it as late")
         return replace(
@@ -261,9 +236,7 @@ class Intake:
         """The commit that counts, with its files in `work`."""
         limits = self._settings.limits
         repository = self._repository(one)
-        deadline = self._settings.deadline_of(student.student)
-        if deadline is not None:
-            deadline += self._settings.late.grace
+        deadline = self._settings.in_time_until(student.student)
         commit = repository.choose(one.rev or self._rev, deadline, self._settings.git)
         (work / _CHECKOUT).mkdir()
         repository.extract(commit, work / _CHECKOUT, files=limits.files, limit_bytes=limits.bytes)
@@ -292,10 +265,10 @@ class Intake:
         self._room.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="class-", dir=self._room) as temporary:
             try:
-                unpacking.unpack(source, Path(temporary), files=100_000, limit_bytes=16 * 2**30)
+                archives.unpack(source, Path(temporary), files=100_000, limit_bytes=16 * 2**30)
             except Refused as refusal:
                 raise IntakeError(f"{source} {refusal}; or unpack it yourself, and name the folder") from None
-            except archives.CannotStore as error:
+            except CannotStore as error:
                 raise IntakeError(str(error)) from None
             items = list(Path(temporary).iterdir())
             # One student's folder is no wrapper: the names in it are the student's to choose.
@@ -303,7 +276,7 @@ class Intake:
                 len(items) == 1
                 and items[0].is_dir()
                 and not handed_in.is_named_by_a_platform(items[0])
-                and not places.holds_labs(items[0])
+                and not lab_folders.holds_labs(items[0])
             )
             yield items[0] if is_wrapped else Path(temporary)
 

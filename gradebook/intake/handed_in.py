@@ -17,14 +17,18 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from gradebook.intake import archives, csv_text, gradescope_export, pieces, platforms, unread
+from gradebook import text_files
+from gradebook.intake import archives, not_counted, pieces, platforms
 from gradebook.intake.repositories import is_repository, shown
+from gradebook.roster import Entry, Outsider, Roster
 from gradebox.common import reading
 from gradebox.common.texts import printable
 from gradebox.sandbox import copying
@@ -81,10 +85,10 @@ def find(source: Path) -> list[HandedIn]:
         if any(copying.is_lab(path.name) for path in source.iterdir()):
             raise IntakeError(f"{source} is one submission; name the folder above it, or use gpulabs grade {source}")
         known = {one.path: one for one in _of_gradescope(source)}
-        found = [one for path in sorted(source.iterdir()) if (one := known.get(path) or _at(path)) is not None]
-        if not found:
+        things = [one for path in sorted(source.iterdir()) if (one := known.get(path) or _at(path)) is not None]
+        if not things:
             raise IntakeError(f"{source} holds no submissions: no folders, zip or tar files, or git repositories")
-        return found
+        return things
     if source.is_file() and source.suffix in (".csv", ".toml"):
         return _listed(source)
     raise IntakeError(f"there are no submissions at {source}; name a folder of them, or a .csv or .toml list")
@@ -95,17 +99,17 @@ def passed_over(source: Path) -> list[str]:
     if not source.is_dir():
         return []
     source = _export(source) or source
-    found = [path for path in sorted(source.iterdir()) if not _is_hidden(path) and _at(path) is None]
+    paths = [path for path in sorted(source.iterdir()) if not _is_hidden(path) and _at(path) is None]
     words = [
         f"{printable(path.name, lines=False)}{' (a link)' if path.is_symlink() else ''}"
-        for path in found
-        if path.name != gradescope_export.FILE
+        for path in paths
+        if path.name != platforms.EXPORT_FILE
     ]
     for one in _exported(source):
         if not (source / one.folder).is_dir():
             names = ", ".join(submitter.key for submitter in one.submitters) or "nobody"
             what = printable(one.folder, lines=False)
-            words.append(f"{what} of {names} (in {gradescope_export.FILE}, but not there)")
+            words.append(f"{what} of {names} (in {platforms.EXPORT_FILE}, but not there)")
     return words
 
 
@@ -146,7 +150,7 @@ def _at(path: Path) -> HandedIn | None:
         kind = pieces.kind_of(path)
     elif archives.has_suffix(path.name):
         kind, name = "archive", stem
-    elif path.suffix.lower() in (*unread.OTHER_ARCHIVES, unread.NOTEBOOK):
+    elif path.suffix.lower() in (*not_counted.OTHER_ARCHIVES, not_counted.NOTEBOOK):
         kind, name = "file", path.stem
     else:
         return None
@@ -167,14 +171,14 @@ def _at(path: Path) -> HandedIn | None:
 def _export(source: Path) -> Path | None:
     """The folder of Gradescope's export, where it is the only thing in `source`."""
     inner = [path for path in source.iterdir() if not _is_hidden(path)]
-    return inner[0] if len(inner) == 1 and (inner[0] / gradescope_export.FILE).is_file() else None
+    return inner[0] if len(inner) == 1 and (inner[0] / platforms.EXPORT_FILE).is_file() else None
 
 
-def _exported(source: Path) -> tuple[gradescope_export.Exported, ...]:
-    file = source / gradescope_export.FILE
+def _exported(source: Path) -> tuple[platforms.Exported, ...]:
+    file = source / platforms.EXPORT_FILE
     try:
-        return gradescope_export.load(file) if file.is_file() else ()
-    except gradescope_export.ExportError as error:
+        return platforms.load_export(file) if file.is_file() else ()
+    except platforms.ExportError as error:
         raise IntakeError(str(error)) from None
 
 
@@ -210,7 +214,7 @@ _FIELDS = tuple(field.name for field in fields(_Row))
 
 def _listed(file: Path) -> list[HandedIn]:
     try:
-        text = csv_text.read(file)
+        text = text_files.read_csv_text(file)
         if file.suffix == ".toml":
             rows = [vars(row) for row in reading.into(_File, reading.toml(file, text)).submission]
         else:
@@ -219,24 +223,147 @@ def _listed(file: Path) -> list[HandedIn]:
         raise IntakeError(str(error)) from None
     except OSError as error:
         raise IntakeError(f"{file} cannot be read: {error.strerror}") from None
-    except csv_text.EncodingError as error:
+    except text_files.EncodingError as error:
         raise IntakeError(str(error)) from None
     except csv.Error as error:
         raise IntakeError(f"{file} cannot be read as {file.suffix[1:]}: {error}") from None
-    found: dict[str, HandedIn] = {}
+    by_student: dict[str, HandedIn] = {}
     for number, row in enumerate(rows, start=1):
         values = {name: row[name].strip() for name in _FIELDS}
         student, address = values["student"], values["repository"]
         if not student or not address:
             raise IntakeError(f"{file}, submission {number}: name its student and its repository")
-        if student in found:
+        if student in by_student:
             raise IntakeError(f"{file}, submission {number}: {student} stands twice; keep one")
         if "://" not in address and (beside := file.parent / address).exists():
             address = str(beside.resolve())
-        found[student] = HandedIn(
+        by_student[student] = HandedIn(
             people=(Person(student, (student,)),), label=shown(address), kind="repository", address=address,
             rev=values["commit"] or None,
         )  # fmt: skip
-    if not found:
+    if not by_student:
         raise IntakeError(f"{file} lists no submissions")
-    return list(found.values())
+    return list(by_student.values())
+
+
+_WORD = re.compile(r"\w+")
+_ACCENT = re.compile("[\u0300-\u036f]")
+_SPELT_OUT = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø": "oe"})
+
+
+def have_a_word_in_common(name: str, other: str) -> bool:
+    """Whether a word of the name `other` stands in `name`, however its accents and umlauts are written."""
+    words = {word for form in _without_accents(other) for word in _WORD.findall(form)}
+    return any(word in form for form in _without_accents(name) for word in words)
+
+
+def _without_accents(name: str) -> tuple[str, str]:
+    """The name without accents, and with ä, ö, ü, å and ø as Germans and Danes write them where these lack."""
+    composed = unicodedata.normalize("NFC", name).casefold()
+    forms = (composed, composed.translate(_SPELT_OUT))
+    first, second = (unicodedata.normalize("NFKD", form) for form in forms)
+    return _ACCENT.sub("", first), _ACCENT.sub("", second)
+
+
+# --- whose they are ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """Something that was handed in, as that of one of those whose it is."""
+
+    person: Person
+    handed_in: HandedIn
+
+
+class Owners:
+    """Those of one class."""
+
+    def __init__(self, roster: Roster | None) -> None:
+        """Without a roster everything belongs to who is named on it."""
+        self._roster = roster
+        self.notices: list[str] = []
+        """What an instructor should look at; of several attachments the same more than once."""
+        if roster is not None and (column := roster.unused_teams):
+            self.notices.append(
+                f"the roster has a column {column!r}, which nothing here reads: if it says who works together, name "
+                "the file with teams in class.toml, too"
+            )
+
+    def of_students(self, things: Sequence[HandedIn]) -> list[HandedIn]:
+        """What is handed in by students; of what staff and test students handed in, a notice each."""
+        if self._roster is None:
+            return list(things)
+        kept: list[HandedIn] = []
+        labels: dict[Outsider, list[str]] = {one: [] for one in self._roster.outsiders if one.announced}
+        for one in things:
+            outside = {person: self._roster.outsider(person.handles) for person in one.people}
+            people = tuple(person for person, outsider in outside.items() if outsider is None)
+            if people:
+                kept.append(replace(one, people=people) if len(people) < len(one.people) else one)
+                continue
+            for outsider in dict.fromkeys(outside.values()):
+                if outsider is not None:
+                    labels.setdefault(outsider, []).append(one.label)
+        for outsider, theirs in labels.items():
+            verb = "are" if len(theirs) > 1 else "is"
+            what = f"{', '.join(theirs) or 'it'} {verb} left out"
+            self.notices.append(printable(f"{outsider.why}: {what}", lines=False))
+        return kept
+
+    def keys(self, person: Person, platform: str) -> list[str]:
+        """The keys of those whose it is; what it calls itself where nobody knows."""
+        if self._roster is None:
+            return [person.key]
+        owners = self._roster.owners(person.handles)
+        entry = None if self._roster.team(person.handles) else self._roster.find(person.handles)
+        if entry is not None and self._is_a_groups(person, entry, platform):
+            owners = []
+        elif not owners and (several := self._roster.several(person.handles)):
+            keys = ", ".join(printable(repr(one.student), lines=False) for one in several)
+            self.notices.append(
+                f"{person.key}: several students have this name ({keys}), so that it is nobody's: rename it to the one "
+                "whose it is"
+            )
+        return [one.student for one in owners] or [person.key]
+
+    def _is_a_groups(self, person: Person, entry: Entry, platform: str) -> bool:
+        """Whether it is that of a group which only has the number of this student."""
+        if not person.name or not entry.name or have_a_word_in_common(person.name, entry.name):
+            return False
+        if platform == "Moodle":
+            # It numbers groups as it numbers students.
+            owner, called = (printable(one, lines=False) for one in (entry.student, entry.name))
+            self.notices.append(
+                f"{person.key}: its number is {owner}'s in the roster, who has another name there ({called}); "
+                f"it is taken for a group's, and is nobody's: rename it to {owner!r} if it is theirs, or say who "
+                "is in the group with teams in class.toml"
+            )
+            return True
+        if platform == "Canvas" and not entry.team:
+            name = printable(person.name, lines=False)
+            self.notices.append(
+                f"{entry.student} handed in as {name!r}; if that is a group, say who is in it: name a list "
+                "with teams in class.toml"
+            )
+        return False
+
+    def set_apart_namesakes(self, by_key: dict[str, list[Theirs]]) -> None:
+        """What only calls itself by a student's name does not stand beside what has that student's identifier.
+
+        It becomes a submission that matches nobody, for a person to look at.
+        """
+        if self._roster is None:
+            return
+        for key, ones in list(by_key.items()):
+            sure = [one for one in ones if self._roster.identifies(one.person.handles)]
+            known = {entry.student for one in sure if (entry := self._roster.find(one.person.handles))}
+            apart = [one for one in ones if one not in sure and self._is_of(one, known)]
+            if apart:
+                by_key[key] = [one for one in ones if one not in apart]
+                for one in apart:
+                    by_key.setdefault(one.person.key, []).append(one)
+
+    def _is_of(self, one: Theirs, students: set[str]) -> bool:
+        entry = self._roster.find(one.person.handles) if self._roster else None
+        return entry is not None and entry.student in students

@@ -2,7 +2,7 @@
 
 Finds the labs, however they are packed and spelt, and says of everything else that it does not count; an archive that
 cannot be unpacked does not stand in the way of what can be read. Not for whose it is (`platforms.py`), nor for which
-paths are accepted (`names.py`).
+paths are accepted (`accepted_files.py`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from gradebook.intake import archives, outside, places, reasons, unpacking, unread
-from gradebook.intake.lab_names import LabNames, looks_like_a_lab
-from gradebook.intake.names import Refused, clause, sentence
-from gradebook.intake.unread import NOTEBOOK, OTHER_ARCHIVES
+from gradebook.intake import archives, lab_folders, not_counted
+from gradebook.intake.accepted_files import Refused, clause, sentence
+from gradebook.intake.lab_folders import LabNames, looks_like_a_lab
+from gradebook.intake.not_counted import NOTEBOOK, OTHER_ARCHIVES
 from gradebook.settings import IntakeLimits
 from gradebox.sandbox import SubmissionError, copying
 from gradebox.sandbox.copying import Entry
@@ -118,8 +118,8 @@ class _Assembly:
             if piece.kind in ("folder", "archive"):
                 self._take(piece)
         self._take_files([*(piece for piece in pieces if piece.kind == "file"), *self._loose])
-        words = [reasons.text(piece.name) for piece in pieces if piece.kind == "text"]
-        words += [reasons.link(piece.path, piece.name) for piece in pieces if piece.kind == "link"]
+        words = [not_counted.typed_text(piece.name) for piece in pieces if piece.kind == "text"]
+        words += [not_counted.link(piece.path, piece.name) for piece in pieces if piece.kind == "link"]
         if not self._entries:
             count = max(len(pieces), len(self._reasons) + len(self._unopened))
             damaged = [sentence(name, reason) for name, reason in self._unopened]
@@ -127,8 +127,8 @@ class _Assembly:
             raise Refused("; ".join([*damaged, *self._why(unnamed), *words]))
         lost = (*self._unopened, *self._reasons)
         self._remarks += [f"{name} does not count: {clause(reason)}" for name, reason in lost]
-        idle = outside.idle([entry for entry, _ in self._entries.values()], self._names)
-        self._remarks += unread.remarks(
+        idle = not_counted.not_imported([entry for entry, _ in self._entries.values()], self._names)
+        self._remarks += not_counted.remarks(
             self._entries.keys(), self._beside, self._names.packages, idle=idle, nowhere=self._nowhere
         )
         self._remarks += words
@@ -159,7 +159,7 @@ class _Assembly:
         target = self._work / str(self._unpacked)
         target.mkdir(parents=True)
         try:
-            unpacking.unpack(archive, target, files=self._limits.files, limit_bytes=self._limits.bytes)
+            archives.unpack(archive, target, files=self._limits.files, limit_bytes=self._limits.bytes)
         except Refused as refusal:
             self._unopened.append((repr(name), str(refusal)))
             raise _Unopened from None
@@ -172,9 +172,9 @@ class _Assembly:
         place = self._place(top)
         if place is not None:
             self._take_labs(place, name)
-            self._beside += outside.of(top, place)
+            self._beside += not_counted.outside_of(top, place)
             return
-        inner, loose = _apart(places.around(top))
+        inner, loose = _apart(lab_folders.around(top))
         too_deep: list[tuple[Path, _TooDeep]] = []
         unopened: list[_Unopened] = []
         for path in inner if depth else ():
@@ -195,16 +195,16 @@ class _Assembly:
             else:
                 self._nowhere += [path.relative_to(top).as_posix() for path in loose]
             named = {path.relative_to(top).as_posix() for path in (*inner, *loose)}
-            self._beside += [path for path in outside.of(top) if path not in named]
+            self._beside += [path for path in not_counted.outside_of(top) if path not in named]
             return
-        code = places.code_of(top) if self._names.single else None
+        code = lab_folders.code_of(top) if self._names.single else None
         if code is not None:
             self._remarks.append(f"the files of {name!r} were taken as {self._names.single}, the lab of this class")
             self._add(code, name, lambda target: f"{self._names.single}/{target}")
-            self._beside += outside.of(top, code)
+            self._beside += not_counted.outside_of(top, code)
             return
         packed = {path.relative_to(top).as_posix() for path in inner}
-        self._nowhere += [path for path in outside.of(top) if inner and path not in packed]
+        self._nowhere += [path for path in not_counted.outside_of(top) if inner and path not in packed]
         if too_deep or unopened:
             raise too_deep[0][1] if too_deep else unopened[0]
         if inner and not depth:
@@ -214,14 +214,14 @@ class _Assembly:
             )
         if inner:
             raise _Told
-        raise _NoLab(reasons.no_lab(top, self._names))
+        raise _NoLab(not_counted.no_lab(top, self._names))
 
     def _place(self, top: Path) -> Path | None:
         """Where labs lie: folders that are spelt right go before others, unless they lie in several of these."""
         try:
-            return places.place_of(top, copying.is_lab) or places.place_of(top, self._looks_like_a_lab)
+            return lab_folders.place_of(top, copying.is_lab) or lab_folders.place_of(top, self._looks_like_a_lab)
         except Refused:
-            return places.place_of(top, self._looks_like_a_lab)
+            return lab_folders.place_of(top, self._looks_like_a_lab)
 
     def _looks_like_a_lab(self, name: str) -> bool:
         return looks_like_a_lab(name, self._names)
@@ -232,17 +232,19 @@ class _Assembly:
         return name in _CODE or meant == (self._names.meant(lab) or lab.replace("-", "_"))
 
     def _take_labs(self, place: Path, name: str) -> None:
-        renamed = self._names.renamed(path.name for path in places.folders(place))
+        renamed = self._names.renamed(path.name for path in lab_folders.folders(place))
         for one, package in renamed.items():
             if one.replace("-", "_") != package:
                 self._remarks.append(f"the folder {one!r} was taken as {package}")
 
-        within = {path.name.replace("-", "_"): inner for path in places.folders(place) if (inner := self._within(path))}
+        within = {
+            path.name.replace("-", "_"): inner for path in lab_folders.folders(place) if (inner := self._within(path))
+        }
 
         def target(path: str) -> str | None:
             first, slash, rest = path.partition("/")
             if inner := within.get(first.replace("-", "_")):
-                if not rest.startswith(inner) and any(map(places.is_hidden, map(PurePosixPath, rest.split("/")))):
+                if not rest.startswith(inner) and any(map(lab_folders.is_hidden, map(PurePosixPath, rest.split("/")))):
                     return None  # of what was around the lab, there may be another one in it
                 rest = rest.removeprefix(inner)
             # What `scan` has renamed already is spelt with underscores.
@@ -255,7 +257,7 @@ class _Assembly:
         """Where in a lab's folder its code lies, with `/` at the end, if it was packed into its own name."""
         if not self._looks_like_a_lab(lab.name):
             return ""
-        here = places.innermost(lab, lambda name: self._is_the_same(name, lab.name))
+        here = lab_folders.innermost(lab, lambda name: self._is_the_same(name, lab.name))
         if here == lab:
             return ""
         where = here.relative_to(lab.parent).as_posix()
@@ -266,9 +268,9 @@ class _Assembly:
         """Take everything in `folder`, each file as `target` says, which is None for what does not matter."""
         self._remarks += _left_out(folder)
         for entry in _scanned(folder):
-            if (wanted := target(entry.target)) is None:
+            if (place := target(entry.target)) is None:
                 continue
-            named = replace(entry, target=wanted)
+            named = replace(entry, target=place)
             known = self._entries.setdefault(named.target, (named, name))
             if known[0] is not named and not _same(known[0], named):
                 if known[1] == name:
@@ -298,16 +300,18 @@ class _Assembly:
                 continue
             known = self._entries.setdefault(entry.target, (entry, piece.name))
             if known[0] is entry or _same(known[0], entry):
-                if unread.is_read(entry.target):
+                if not_counted.is_read(entry.target):
                     taken.append(repr(piece.name))
             else:
                 self._reasons.append((repr(piece.name), f"differs from {entry.target!r} in {known[1]!r}, which counts"))
         if taken:
-            self._remarks.append(f"{reasons.some(taken)} counted as part of {lab}, the lab of this class")
+            self._remarks.append(f"{not_counted.some(taken)} counted as part of {lab}, the lab of this class")
         is_beside = bool(self._entries)
         for piece in pieces:
             if not is_fitting(piece):
-                self._reasons.append((repr(piece.name), reasons.what_of(piece.path, self._names, is_beside=is_beside)))
+                self._reasons.append(
+                    (repr(piece.name), not_counted.what_of(piece.path, self._names, is_beside=is_beside))
+                )
 
 
 def _apart(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -342,9 +346,9 @@ def copy_of(folder: Path, work: Path, names: LabNames) -> tuple[Path, tuple[str,
     Raises:
         Refused, SubmissionError: they cannot be graded as they are.
     """
-    found = assemble([Piece("folder", folder, folder.name)], work / "unpacked", IntakeLimits(), names)
-    copying.write(found.entries, work / "labs")
-    return work / "labs", found.remarks
+    submission = assemble([Piece("folder", folder, folder.name)], work / "unpacked", IntakeLimits(), names)
+    copying.write(submission.entries, work / "labs")
+    return work / "labs", submission.remarks
 
 
 def _scanned(folder: Path) -> tuple[Entry, ...]:
@@ -356,7 +360,7 @@ def _scanned(folder: Path) -> tuple[Entry, ...]:
 
 def _left_out(top: Path) -> list[str]:
     """What `copying.scan` passes over of what somebody may have meant to hand in."""
-    found, compiled = [], []
+    left_out, compiled = [], []
     root = top.resolve()
     for folder, inner, names in os.walk(top):
         here = [name for name in (*inner, *names) if name not in copying.LEFT_BEHIND]
@@ -364,15 +368,15 @@ def _left_out(top: Path) -> list[str]:
         for path in (Path(folder, name) for name in here):
             shown = repr(path.relative_to(top).as_posix())
             if path.is_symlink() and (path.is_dir() or not Path(os.path.realpath(path)).is_relative_to(root)):
-                found.append(f"{shown} is a link, and does not count")
-            elif path.is_file() and unread.is_compiled(path.name):
+                left_out.append(f"{shown} is a link, and does not count")
+            elif path.is_file() and not_counted.is_compiled(path.name):
                 compiled.append(shown)
             elif path.is_file() and path.stat().st_size > copying.MAX_FILE_BYTES:
-                found.append(f"{shown} is larger than {copying.MAX_FILE_BYTES // 2**20} MiB, and does not count")
+                left_out.append(f"{shown} is larger than {copying.MAX_FILE_BYTES // 2**20} MiB, and does not count")
     if compiled:
         verb = "is compiled code, and does" if len(compiled) == 1 else "are compiled code, and do"
-        found.append(f"{reasons.some(sorted(compiled))} {verb} not count")
-    return sorted(found)
+        left_out.append(f"{not_counted.some(sorted(compiled))} {verb} not count")
+    return sorted(left_out)
 
 
 def _same(one: Entry, other: Entry) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradebook.intake.names import Refused
+from gradebook.intake.accepted_files import Refused
 from gradebox.common.texts import printable
 
 MAX_FILES = 200_000
@@ -75,10 +75,10 @@ def copy(folder: Path, target: Path) -> Copied:
         Unreadable: we may not read it, or its disk fails.
     """
     try:
-        found = git_folder(folder)
-        if found is None:
+        git = git_folder(folder)
+        if git is None:
             raise Refused("git cannot read it: .git is no git repository; hand in a clone of yours")
-        with _opened(os.fspath(found), None) as top:
+        with _opened(os.fspath(git), None) as top:
             return _Copier(target).all_of(top)
     except OSError as error:
         if error.errno not in _UNREADABLE:
@@ -151,10 +151,10 @@ class _Copier:
             if not _FAN.fullmatch(name) and name != "pack":
                 continue
             with _opened(name, objects) as here:
-                wanted = _PACK if name == "pack" else _LOOSE
+                pattern = _PACK if name == "pack" else _LOOSE
                 for inner in self._counted(here):
                     is_partial = is_partial or inner.endswith(".promisor")
-                    if wanted.fullmatch(inner):
+                    if pattern.fullmatch(inner):
                         self._file(here, inner, self._target / "objects" / name / inner)
         return is_partial
 

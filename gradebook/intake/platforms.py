@@ -1,6 +1,6 @@
 """Whose a file or folder is by the name that a learning platform gave it, and what kind of thing it is.
 
-Not for what lies in it (`pieces.py`), nor for Gradescope, which tells by a file of its own (`gradescope_export.py`).
+Gradescope's export names them in a file of its own, see `load_export`. Not for what lies in it (`pieces.py`).
 
 | named | from |
 |---|---|
@@ -24,11 +24,16 @@ A student chooses what stands behind these marks, so the first mark in a name co
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 
-from gradebook.intake.roster import CanvasGroup, CanvasId, MoodleId
+from gradebook.roster import CanvasGroup, CanvasId, MoodleId
+from gradebox.common.texts import printable
 
 _MOODLE = re.compile(
     r"(?P<name>[^_]+)(?:_(?P<id>[0-9]+))?_assignsubmission_(?P<type>file|onlinetext)(?:_(?P<rest>.*))?", re.DOTALL
@@ -63,35 +68,132 @@ class Mark:
 
 def mark(name: str) -> Mark | None:
     """What this name says; None where no platform gave it."""
-    if found := _MOODLE.fullmatch(name):
-        number, group = found["id"], found["name"]
+    if match := _MOODLE.fullmatch(name):
+        number, group = match["id"], match["name"]
         return Mark(
             platform="Moodle",
             key=f"{group}_{number}" if number else group,
             handles=(MoodleId(number), group) if number else (group,),
-            kind="text" if found["type"] == "onlinetext" else "file",
+            kind="text" if match["type"] == "onlinetext" else "file",
             whose=group,
-            name=found["rest"] or "",
+            name=match["rest"] or "",
         )
-    found = _CANVAS.fullmatch(name)
+    match = _CANVAS.fullmatch(name)
     handles: tuple[str, ...]
-    if found is not None and not name.startswith("LATE_"):
-        key, handles = f"{found['name']}_{found['id']}", (CanvasId(found["id"]),)
-        if found["late"] is None and _ID_MORE.match(found["rest"] or ""):
-            handles = (*handles, CanvasGroup(f"{found['name']}_{found['id']}"))
-    elif (found := _CANVAS_ANONYMOUS.fullmatch(name)) is not None:
-        key, handles = found["name"], (found["name"],)
+    if match is not None and not name.startswith("LATE_"):
+        key, handles = f"{match['name']}_{match['id']}", (CanvasId(match["id"]),)
+        if match["late"] is None and _ID_MORE.match(match["rest"] or ""):
+            handles = (*handles, CanvasGroup(f"{match['name']}_{match['id']}"))
+    elif (match := _CANVAS_ANONYMOUS.fullmatch(name)) is not None:
+        key, handles = match["name"], (match["name"],)
     else:
         return None
     kind: Literal["file", "text", "link"] = "file"
-    if found["type"]:
-        kind = "text" if found["type"] == "text" else "link"
+    if match["type"]:
+        kind = "text" if match["type"] == "text" else "link"
     return Mark(
         platform="Canvas",
         key=key,
         handles=handles,
         kind=kind,
-        whose=found["name"],
-        late=bool(found["late"]),
-        name=found["rest"] or "",
+        whose=match["name"],
+        late=bool(match["late"]),
+        name=match["rest"] or "",
     )
+
+
+# --- Gradescope's export ----------------------------------------------------------------------------------------------
+
+EXPORT_FILE = "submission_metadata.yml"
+_KEY = re.compile(r"""(?P<quote>['"]?)(?P<name>[^\s'":][^'":]*)(?P=quote):\s*""")
+_SECTION = re.compile(r"  (?P<name>:\w+):\s*(?P<value>.*)")
+_SUBMITTER = re.compile(r"  (?P<first>- |  )(?P<name>:\w+):\s*(?P<value>.*)")
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.\d+)? (Z|[+-]\d\d:\d\d)")
+
+
+class ExportError(ValueError):
+    """The file cannot be read; the message is one line that says what to do."""
+
+
+@dataclass(frozen=True)
+class Submitter:
+    """One of those who handed a submission in."""
+
+    name: str = ""
+    sid: str = ""
+    email: str = ""
+
+    @property
+    def key(self) -> str:
+        """What to call them where no roster knows them."""
+        return printable(self.sid or self.email or self.name, lines=False)
+
+    @property
+    def handles(self) -> tuple[str, ...]:
+        return tuple(one for one in (self.sid, self.email, self.name) if one)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One submission."""
+
+    folder: str
+    submitters: tuple[Submitter, ...]
+    created_at: datetime | None
+
+
+def load_export(file: Path) -> tuple[Exported, ...]:
+    """Read the file.
+
+    Raises:
+        ExportError: it cannot be read, or names no submission.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+    except OSError as error:
+        raise ExportError(f"{file} cannot be read: {error.strerror}") from None
+    submissions = tuple(_submissions(lines))
+    if not submissions:
+        raise ExportError(f"{file} names no submission; export the submissions from Gradescope again")
+    return submissions
+
+
+def _submissions(lines: list[str]) -> Iterator[Exported]:
+    folder, section = "", ""
+    submitters: list[dict[str, str]] = []
+    created_at: datetime | None = None
+    for line in [*lines, "end:"]:
+        if (key := _KEY.fullmatch(line)) is not None:
+            if folder:
+                yield Exported(folder, tuple(Submitter(**one) for one in submitters if any(one.values())), created_at)
+            folder, section, submitters, created_at = key["name"], "", [], None
+        elif (match := _SECTION.fullmatch(line)) is not None:
+            section = match["name"]
+            if section == ":created_at":
+                created_at = _moment(match["value"])
+        elif section == ":submitters" and (match := _SUBMITTER.fullmatch(line)) is not None:
+            if match["first"] == "- ":
+                submitters.append({})
+            name = match["name"].removeprefix(":")
+            if submitters and name in ("name", "sid", "email"):
+                submitters[-1][name] = _text(match["value"])
+
+
+def _text(value: str) -> str:
+    """A scalar as Ruby writes it: plain, in single quotes with '' for one, or in double ones with escapes."""
+    value = value.strip()
+    if value in ("", "~", "null", "!!null"):
+        return ""
+    if len(value) > 1 and value[0] == value[-1] == "'":
+        return value[1:-1].replace("''", "'").strip()
+    if len(value) > 1 and value[0] == value[-1] == '"':
+        try:
+            return str(json.loads(re.sub(r"\\x([0-9A-Fa-f]{2})", r"\\u00\1", value))).strip()
+        except ValueError:
+            return value[1:-1].strip()
+    return value
+
+
+def _moment(value: str) -> datetime | None:
+    match = _MOMENT.fullmatch(_text(value))
+    return None if match is None else datetime.fromisoformat(f"{match[1]}T{match[2]}{match[3]}").astimezone(UTC)

@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gradebook.intake import archives, plain_copy
-from gradebook.intake.names import Names, Refused
+from gradebook.intake import plain_copy
+from gradebook.intake.accepted_files import Budget, Names, Refused, write
 from gradebook.settings import GitSettings
 from gradebox.common.texts import printable
 
@@ -161,15 +161,15 @@ class Repository:
             listed = _git(["ls-remote", "--symref", "--", address, "HEAD"], environment, _FETCH_SECONDS)
         except GitError as error:
             nowhere = _NOWHERE.search(error.said) is not None
-            told = f"no repository at {shown(address)} that we may read" if nowhere else "could not be fetched"
-            raise CouldNotFetch(f"{told}: {error}", nowhere=nowhere) from None
+            problem = f"no repository at {shown(address)} that we may read" if nowhere else "could not be fetched"
+            raise CouldNotFetch(f"{problem}: {error}", nowhere=nowhere) from None
         environment = {**environment, "GIT_DIR": str(store)}
         if not _git(["for-each-ref", "--count=1"], environment):
             # Git takes the page of a network that wants a login for a repository without branches.
             what = "nothing was ever pushed there, or something else answered in its place"
             raise CouldNotFetch(f"no branch at {shown(address)}: {what}", nowhere=True)
-        found = re.match(rb"ref: refs/heads/(\S+)\tHEAD", listed)
-        return cls(store, environment, os.fsdecode(found[1]) if found else None)
+        head = re.match(rb"ref: refs/heads/(\S+)\tHEAD", listed)
+        return cls(store, environment, os.fsdecode(head[1]) if head else None)
 
     @staticmethod
     def _fetch(address: str, store: Path, environment: Mapping[str, str], *more: str) -> None:
@@ -178,18 +178,18 @@ class Repository:
         fetch = ["fetch", *options, "--", address, *everything]
         _git(fetch, {**environment, "GIT_DIR": str(store)}, _FETCH_SECONDS)
 
-    def choose(self, wanted: str | None, deadline: datetime | None, settings: GitSettings) -> Commit:
-        """The commit that is the submission: the `wanted` one, else by `settings`.
+    def choose(self, revision: str | None, deadline: datetime | None, settings: GitSettings) -> Commit:
+        """The commit that is the submission: the `revision` one, else by `settings`.
 
         Args:
-            wanted: a commit, tag or branch.
+            revision: a commit, tag or branch.
             deadline: up to which a commit is in time.
 
         Raises:
             Refused: there is no such commit or branch.
         """
-        if wanted is not None:
-            return self._commit(wanted, f"has no commit, tag or branch {wanted}")
+        if revision is not None:
+            return self._commit(revision, f"has no commit, tag or branch {revision}")
         branch = settings.branch or self._head
         if branch is None:
             raise Refused("has no commits on a branch of its own; commit the labs and push them")
@@ -208,9 +208,9 @@ class Repository:
         Raises:
             Refused: for the same reasons as an archive.
         """
-        names, budget = Names(files), archives.Budget(limit_bytes)
+        names, budget = Names(files), Budget(limit_bytes)
         listing = self._listing(commit)
-        wanted: list[tuple[str, tuple[str, ...]]] = []
+        blobs: list[tuple[str, tuple[str, ...]]] = []
         declared = 0
         for line in filter(None, listing.split(b"\0")):
             head, _, raw = line.partition(b"\t")
@@ -226,10 +226,10 @@ class Repository:
             declared += int(size)
             if declared > limit_bytes:
                 budget.take(declared)
-            wanted.append((object_id, parts))
-        for object_id, parts in wanted:
+            blobs.append((object_id, parts))
+        for object_id, parts in blobs:
             content = self._run("cat-file", "blob", object_id, most=limit_bytes)
-            archives.write(target, parts, io.BytesIO(content), budget)
+            write(target, parts, io.BytesIO(content), budget)
 
     def _listing(self, commit: Commit) -> bytes:
         """`ls-tree` of everything; its output is capped, because few objects can make a tree with billions of files."""
@@ -242,10 +242,10 @@ class Repository:
 
     def _commit(self, name: str, otherwise: str) -> Commit:
         try:
-            wanted = f"{name}^{{commit}}"
-            found = self._run("rev-parse", "--verify", "--quiet", "--end-of-options", wanted).decode().strip()
-            seconds = self._run("log", "-1", "--no-show-signature", "--format=%ct", found).decode().strip()
-            return Commit(found, datetime.fromtimestamp(int(seconds), UTC))
+            revision = f"{name}^{{commit}}"
+            commit_id = self._run("rev-parse", "--verify", "--quiet", "--end-of-options", revision).decode().strip()
+            seconds = self._run("log", "-1", "--no-show-signature", "--format=%ct", commit_id).decode().strip()
+            return Commit(commit_id, datetime.fromtimestamp(int(seconds), UTC))
         except (Refused, ValueError, OverflowError):
             raise Refused(otherwise or f"has a commit {name[:12]} that git cannot read; push it again") from None
 

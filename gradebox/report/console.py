@@ -1,6 +1,6 @@
 """The terminal as every part of the grader draws on it: no text reaches it that is not printable.
 
-Not for deciding what is shown (`terminal.py`, `gradebook/run/progress.py`, `grader/cli/`).
+Not for deciding what is shown (`terminal.py`, `gradebook/grading/progress.py`, `grader/cli/`).
 """
 
 from __future__ import annotations

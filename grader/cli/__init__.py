@@ -20,11 +20,13 @@ _COMMANDS = {
     "review": "exporting:review_class",
     "similarity": "integrity:report_similarity",
     "export": "exporting:export_app",
-    "hands": "hands:hands_app",
+    "manual": "manual:manual_app",
     "notebook": "notebook:notebook_app",
     "data": "datasets:data_app",
 }
 """Module of this package and name in it, of a function or of an app of its own: the order is that of the help."""
+_CLASSES = {"class": "plugins:EngineCommand"}
+"""Of the commands that are more than their function."""
 
 
 class _Commands(TyperGroup):
@@ -40,16 +42,20 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _COMMANDS:
             return None
-        module, _, name = _COMMANDS[cmd_name].partition(":")
-        found = getattr(importlib.import_module(f"grader.cli.{module}"), name)
+        found = _named(_COMMANDS[cmd_name])
         if isinstance(found, typer.Typer):
             command: Any = typer.main.get_group(found)
         else:
             alone = typer.Typer(add_completion=False)
-            alone.command(cmd_name)(found)
+            alone.command(cmd_name, cls=_named(_CLASSES[cmd_name]) if cmd_name in _CLASSES else None)(found)
             command = typer.main.get_command(alone)
         command.name = cmd_name
         return command
+
+
+def _named(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(f"grader.cli.{module}"), name)
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, help="Tools for running the course.")

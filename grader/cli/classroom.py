@@ -11,20 +11,21 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from gradebook.exports import everything, reviews, view
+from gradebook.export import everything, reviews, view
+from gradebook.grade_class import ClassRequest, grade_class
+from gradebook.grading.engine import EngineError, OpenEngine
+from gradebook.grading.judge import SandboxJudge
+from gradebook.grading.processes import local_pool
+from gradebook.plugins import ClassRun
 from gradebook.results import ClassResult
-from gradebook.run.grade_class import OpenEngine, Order, grade_class
-from gradebook.run.judging import SandboxJudge
-from gradebook.run.processes import local_pool
 from gradebook.settings import parse_moment
-from gradebook.tasks import EngineError
 from gradebox.common.exit_codes import ExitCode
 from gradebox.course.rubric import RubricError
 from gradebox.report.console import Console
 from gradebox.sandbox.devices import DeviceError
 from grader import FOLDER, course
 from grader.cli.echo import echo
-from grader.cli.elsewhere import Elsewhere, on_cluster
+from grader.cli.plugins import engine_of
 
 _INTERRUPTED = 130
 _MANY = 10_000
@@ -32,6 +33,7 @@ _MANY = 10_000
 
 
 def grade_submissions(
+    ctx: typer.Context,
     submissions: Annotated[
         Path | None,
         typer.Argument(
@@ -47,7 +49,7 @@ def grade_submissions(
         typer.Option(
             min=1,
             help="Gradings at the same time (default: one more than CPU cores, as far as memory goes; on a real GPU "
-            "half as many as cores, one for 6 GiB of the GPU and eight at most; on slurm and kubernetes all).",
+            "half as many as cores, one for 6 GiB of the GPU and eight at most; all where other machines grade).",
         ),
     ] = None,
     lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
@@ -57,18 +59,8 @@ def grade_submissions(
     deadline: Annotated[str | None, typer.Option(help="For example 2026-03-01T23:59+01:00.")] = None,
     commit: Annotated[str | None, typer.Option(help="Commit, tag or branch to grade in every repository.")] = None,
     engine: Annotated[
-        str, typer.Option("--on", "--engine", help="local, slurm, kubernetes, or ray: where gradings run.")
+        str, typer.Option("--on", "--engine", help="Where gradings run: local, or an engine that is a plug-in.")
     ] = "local",
-    sbatch: Annotated[
-        list[str] | None,
-        typer.Option(metavar="OPTION", help="On slurm: an option for sbatch, as --sbatch=--partition=gpu. Repeatable."),
-    ] = None,
-    image: Annotated[str | None, typer.Option(help="On kubernetes: the image with this project.")] = None,
-    claim: Annotated[
-        str | None,
-        typer.Option(metavar="NAME=FOLDER", help="On kubernetes: the volume claim, and where it is mounted here."),
-    ] = None,
-    namespace: Annotated[str, typer.Option(help="On kubernetes (default: kubectl's own).")] = "",
     regrade: Annotated[
         str | None, typer.Option(help="Criteria or students to grade again, for example lab3.accumulation or ada,bob.")
     ] = None,
@@ -80,9 +72,15 @@ def grade_submissions(
     Exit codes: 0 everything is graded, 2 could not grade, 3 something is left for a person to look at, 130 interrupted.
     """
     console = Console(stderr=True)
+    elsewhere = engine_of(ctx)
+    other_machines = elsewhere is not None and elsewhere.elsewhere
     signal.signal(signal.SIGTERM, _interrupt)
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     try:
-        order = Order(
+        request = ClassRequest(
             course=course(),
             submissions=submissions,
             out=out,
@@ -94,13 +92,12 @@ def grade_submissions(
             seed=seed,
             deadline=parse_moment(deadline, "--deadline") if deadline else None,
             commit=commit,
-            jobs=jobs or (_MANY if engine in ("slurm", "kubernetes") else None),
-            elsewhere=engine in ("slurm", "kubernetes"),
+            jobs=jobs or (_MANY if other_machines else None),
+            elsewhere=other_machines,
             regrade=tuple(name.strip() for name in regrade.split(",")) if regrade else (),
         )
-        elsewhere = Elsewhere(out / "cluster", tuple(sbatch or ()), image, claim, namespace)
-        opened = on_cluster(engine, elsewhere, console.print) or _engines(engine)
-        result = grade_class(order, opened, console)
+        opened = _local_engine() if elsewhere is None else elsewhere.open(ClassRun(course(), out, say))
+        result = grade_class(request, opened, console)
     except (ValueError, RubricError, DeviceError, EngineError) as error:
         echo(f"could not grade: {error}", err=True)
         raise typer.Exit(int(ExitCode.COULD_NOT_GRADE)) from None
@@ -119,22 +116,10 @@ def grade_submissions(
     raise typer.Exit(_show(result, out))
 
 
-def _engines(name: str) -> OpenEngine:
-    """How to open the engine of this name, of those that need nothing said about a cluster.
-
-    Raises:
-        EngineError: there is no such engine, or it is not installed.
-    """
+def _local_engine() -> OpenEngine:
+    """How to open the engine of this machine."""
     judge = functools.partial(SandboxJudge, course=FOLDER)
-    if name == "local":
-        return lambda jobs, room, device: local_pool(jobs, room, functools.partial(judge, side_by_side=jobs))
-    if name != "ray":
-        raise EngineError(f"--engine {name}: expected local, slurm, kubernetes or ray")
-    try:
-        from gradebook.run.ray_engine import ray_pool
-    except ImportError:
-        raise EngineError('--engine ray needs Ray: pip install "gpu-computing-labs[ray]"') from None
-    return lambda jobs, room, device: ray_pool(jobs, device, FOLDER, judge)
+    return lambda jobs, room, device: local_pool(jobs, room, functools.partial(judge, side_by_side=jobs))
 
 
 def _interrupt(*_: object) -> NoReturn:
@@ -181,7 +166,7 @@ def _show(result: ClassResult, out: Path) -> int:
     if not_theirs:
         text = "with older work, a part of it, or no score, perhaps through no fault of theirs, and in no export as 0"
         console.print(f"{len(not_theirs)} {text}: gpulabs review {out}", markup=False)
-    for text in everything.of_hands(seen, result, out):
+    for text in everything.of_manual_grading(seen, result, out):
         console.print(text, markup=False)
     for line in seen.graded:
         if line.result.reason:

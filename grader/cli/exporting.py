@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,47 +12,26 @@ from gradebox.course.rubric import Lab
 from gradebox.run.grade import Grade
 from grader import FOLDER, course
 from grader.cli.echo import echo
-from grader.cli.pushing import export_canvas
+from grader.cli.plugins import commands_of, fail, put
 
 if TYPE_CHECKING:
-    from gradebook.exports.book import Book
+    from gradebook.export.book import Book
 
-export_app = typer.Typer(no_args_is_help=True, help="Write grades for Canvas, Moodle, Gradescope, GitHub and people.")
-export_app.command("canvas")(export_canvas)
+export_app = typer.Typer(
+    cls=commands_of("export"), no_args_is_help=True, help="Write grades for learning platforms, classrooms and people."
+)
 
 _GradeFile = Annotated[Path, typer.Argument(help="The grade.json of one grading.", show_default=False)]
 _Class = Annotated[Path, typer.Argument(help="The folder of the class (--out of gpulabs class).", show_default=False)]
 
 
-def _fail(error: object, code: int = 1) -> typer.Exit:
-    echo(f"error: {error}", err=True)
-    return typer.Exit(code)
-
-
 def _read_grade(path: Path) -> Grade:
-    from gradebox.report.document import from_document
+    from gradebook.export import grade_file
 
     try:
-        grade = from_document(json.loads(path.read_text(encoding="utf-8-sig")))
-    except OSError as error:
-        raise _fail(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, AttributeError) as error:
-        raise _fail(f"{path}: {error}") from None
-    if grade.incomplete:
-        raise _fail(f"{path} is not over ({grade.incomplete}), so its points are no result; grade again")
-    return grade
-
-
-def _put(content: str | bytes, out: Path | None) -> None:
-    from gradebook.exports.cells import write
-
-    if out is None:
-        sys.stdout.write(content if isinstance(content, str) else content.decode())
-        return
-    try:
-        echo(f"wrote {write(out, content)}", err=True)
-    except OSError as error:
-        raise _fail(f"{out} cannot be written: {error.strerror}") from None
+        return grade_file.load(path)
+    except grade_file.GradeFileError as error:
+        raise fail(error) from None
 
 
 @export_app.command("class")
@@ -66,14 +42,14 @@ def export_class(
     ] = None,
 ) -> None:
     """Write all exports of a class anew, from its gradebook and without grading."""
-    from gradebook.exports.book import Book
+    from gradebook.export.book import Book
 
     try:
         book = Book.open(folder)
         written = book.export(canvas_assignment_id)
         notices = book.notices()
     except (ValueError, OSError) as error:
-        raise _fail(error) from None
+        raise fail(error) from None
     echo(f"wrote {len(written)} files; begin with {written[0]}")
     for text in notices:
         echo(f"note: {text}")
@@ -89,13 +65,13 @@ def export_gradescope_autograder(
     ] = None,
 ) -> None:
     """Make the zip to upload as Gradescope's autograder."""
-    from gradebook.exports import gradescope_autograder
+    from gradebook.export import gradescope_autograder
 
     try:
         content = gradescope_autograder.build(course(), lab=lab, device=device, seed=seed)
     except gradescope_autograder.AutograderError as error:
-        raise _fail(error) from None
-    _put(content, out)
+        raise fail(error) from None
+    put(content, out)
 
 
 @export_app.command("gradescope-results")
@@ -105,84 +81,38 @@ def export_gradescope_results(
     out: Annotated[Path | None, typer.Option(help="Where to (default: the terminal).")] = None,
 ) -> None:
     """Turn a grade.json into Gradescope's results.json."""
-    from gradebook.exports import gradescope
+    from gradebook.export import grade_file, gradescope
 
     if (grade is None) == (failed is None):
-        raise _fail("name a grade.json, or the output of a failed grading with --failed", 2)
+        raise fail("name a grade.json, or the output of a failed grading with --failed", 2)
     if grade is not None:
         results = gradescope.results(_read_grade(grade))
     else:
         assert failed is not None
-        results = gradescope.not_graded(_last_line(failed))
-    _put(gradescope.to_json(results), out)
-
-
-_RunsOn = Annotated[
-    str | None, typer.Option(help="Labels of a runner of your own, for example self-hosted,gpu (default: GitHub's).")
-]
+        results = gradescope.not_graded(grade_file.last_line(failed))
+    put(gradescope.to_json(results), out)
 
 
 @export_app.command("github-actions")
 def export_github_actions(
     out: Annotated[Path, typer.Option(help="The workflow file.")] = Path(".github/workflows/grade.yml"),
     lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
-    runs_on: _RunsOn = None,
+    runs_on: Annotated[
+        str | None,
+        typer.Option(help="Labels of a runner of your own, for example self-hosted,gpu (default: GitHub's)."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a workflow that was edited.")] = False,
 ) -> None:
     """Write a workflow with which GitHub Actions grades every push, without any classroom."""
-    from gradebook.exports import github
+    from gradebook.export import github
 
     try:
         text = github.workflow(course(), lab=lab, runs_on=runs_on)
     except github.WorkflowError as error:
-        raise _fail(error) from None
+        raise fail(error) from None
     if not force and out.is_file() and out.read_text("utf-8", "replace") != text:
-        raise _fail(f"{out} is there already and differs; look at it, then replace it with --force")
-    _put(text, out)
-
-
-@export_app.command("classroom50")
-def export_classroom50(
-    out: Annotated[Path, typer.Option(help="The assignment's folder, CLASSROOM/autograders/ASSIGNMENT.")],
-    lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cuda, vgpu or vgpu:MODEL.")] = "auto",
-    seed: Annotated[
-        int | None, typer.Option(help="The same inputs for everybody (default: new ones each time).")
-    ] = None,
-    runs_on: _RunsOn = None,
-) -> None:
-    """Write the autograder of an assignment of Classroom 50, and its runtime.json."""
-    from gradebook.exports import classroom50
-
-    try:
-        files = classroom50.autograder(course(), lab=lab, device=device, seed=seed, runs_on=runs_on)
-    except classroom50.Classroom50Error as error:
-        raise _fail(error) from None
-    for name, content in files.items():
-        _put(content, out / name)
-
-
-@export_app.command("classroom50-result")
-def export_classroom50_result(
-    grade: Annotated[Path | None, typer.Argument(help="The grade.json of one grading.")] = None,
-    failed: Annotated[Path | None, typer.Option(help="Instead: why nothing could be graded.")] = None,
-    lab: Annotated[str | None, typer.Option(help="With --failed: the labs that were to be graded.")] = None,
-    out: Annotated[Path, typer.Option(help="Where result.json and release-body.md go.")] = Path(),
-) -> None:
-    """Turn a grade.json into the result.json that Classroom 50 collects."""
-    from gradebook.exports import classroom50
-
-    if (grade is None) == (failed is None):
-        raise _fail("name a grade.json, or the output of a failed grading with --failed", 2)
-    if grade is not None:
-        found = _read_grade(grade)
-        result, body = classroom50.result(found, os.environ), classroom50.release_body(found)
-    else:
-        assert failed is not None
-        reason = _last_line(failed)
-        result, body = classroom50.not_graded(reason, _labs(lab), os.environ), f"Not graded: {reason}\n"
-    _put(classroom50.to_json(result), out / "result.json")
-    _put(body, out / "release-body.md")
+        raise fail(f"{out} is there already and differs; look at it, then replace it with --force")
+    put(text, out)
 
 
 @export_app.command("labs", hidden=True)
@@ -195,8 +125,8 @@ def export_labs(
 
     Says on standard error what does not count; ends with 1, and why, where there is nothing to grade.
     """
-    from gradebook.intake.lab_names import LabNames
-    from gradebook.intake.names import Refused
+    from gradebook.intake.accepted_files import Refused
+    from gradebook.intake.lab_folders import LabNames
     from gradebook.intake.pieces import copy_of
     from gradebox.sandbox import SubmissionError
 
@@ -216,12 +146,7 @@ def _labs(option: str | None) -> tuple[Lab, ...]:
     try:
         return points.named(option) if option else points.labs
     except ValueError as error:
-        raise _fail(error, 2) from None
-
-
-def _last_line(file: Path) -> str:
-    lines = [line for line in file.read_text("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "the grader ended without a word"
+        raise fail(error, 2) from None
 
 
 @export_app.command("markdown")
@@ -231,10 +156,10 @@ def export_markdown(
     out: Annotated[Path | None, typer.Option(help="Where to (default: the terminal).")] = None,
 ) -> None:
     """Turn a grade.json into Markdown, for a student or a job's summary."""
-    from gradebook.exports.feedback import grade_markdown, help_blocks
+    from gradebook.export.feedback import grade_markdown, help_blocks
 
     text = grade_markdown(_read_grade(grade), title)
-    _put("\n\n".join([text.rstrip("\n"), *help_blocks(course().contact)]) + "\n", out)
+    put("\n\n".join([text.rstrip("\n"), *help_blocks(course().contact)]) + "\n", out)
 
 
 def review_class(
@@ -261,14 +186,14 @@ def review_class(
     Exit codes of the list: 0 nothing is open, 2 it cannot be read, 3 something is open. After a decision the exports
     are written anew.
     """
-    from gradebook.exports import review_list
-    from gradebook.exports.book import Book
-    from gradebook.tasks import EngineError
+    from gradebook.export import review_list
+    from gradebook.export.book import Book
+    from gradebook.grading.engine import EngineError
     from gradebox.course.rubric import RubricError
     from gradebox.sandbox.devices import DeviceError
 
     if sum(choice is not None for choice in (accept, override, excuse, rerun)) > 1:
-        raise _fail("decide one thing at a time: --accept, --override, --excuse or --rerun", 2)
+        raise fail("decide one thing at a time: --accept, --override, --excuse or --rerun", 2)
     try:
         book = Book.open(folder)
         if accept is None and override is None and excuse is None and rerun is None:
@@ -285,22 +210,22 @@ def review_class(
             echo(book.excuse(*excuse))
         Book.open(folder).export()
     except (ValueError, OSError, RubricError, DeviceError, EngineError) as error:
-        raise _fail(error, 2) from None
+        raise fail(error, 2) from None
 
 
 def _rerun(book: Book, student: str) -> str:
     """Grade one student's submission again; says what came out. Raises `ValueError`."""
-    from gradebook.exports import decisions
-    from gradebook.run.grade_class import Order, grade_class
-    from gradebook.run.judging import SandboxJudge
-    from gradebook.run.processes import local_pool
+    from gradebook.export import decisions
+    from gradebook.grade_class import ClassRequest, grade_class
+    from gradebook.grading.judge import SandboxJudge
+    from gradebook.grading.processes import local_pool
     from gradebox.report.console import Console
     from gradebox.report.document import points
 
     decisions.student_of(book.view, student)
-    order = Order(course=course(), submissions=None, out=book.folder, regrade=(student,))
+    request = ClassRequest(course=course(), submissions=None, out=book.folder, regrade=(student,))
     judge = functools.partial(SandboxJudge, course=FOLDER)
-    result = grade_class(order, lambda jobs, room, device: local_pool(jobs, room, judge), Console(stderr=True))
+    result = grade_class(request, lambda jobs, room, device: local_pool(jobs, room, judge), Console(stderr=True))
     found = next(row for row in result.students if row.student == student)
     if found.score is None or found.status != "graded":
         return f"{student}: {found.status.replace('_', ' ')}{f': {found.reason}' if found.reason else ''}"

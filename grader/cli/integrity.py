@@ -7,12 +7,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from gradebook.intake.collect import STORE, Intake, Store, Student
+from gradebook.export.similarity import report, similarity
+from gradebook.intake.collect import STORE, Intake, Store
 from gradebook.intake.handed_in import IntakeError
-from gradebook.intake.lab_names import LabNames
-from gradebook.results import GradebookError
+from gradebook.intake.lab_folders import LabNames
+from gradebook.results import GradebookError, Student
 from gradebook.settings import Settings
-from gradebook.similarity import report, similarity
 from gradebook.store import FILE, Gradebook
 from gradebox.common.configuration import ROOT
 from grader import course

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradebook.exports.markdown import escaped
+from gradebook.export.markdown import escaped
 from gradebox.course.contact import Contact, is_address
 
 HEADING = "## Getting help"

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 import grader
-from gradebook import standing
-from gradebook.run.cluster.engine import JUDGE, ClusterEngine, State
-from gradebook.run.cluster.folder import Batch
-from gradebook.run.cluster.sameness import code_digest
-from gradebook.run.cluster.slurm import Slurm
-from gradebook.tasks import EngineError
+from gradebook.grading import class_summary
+from gradebook.grading.cluster.code_digest import code_digest
+from gradebook.grading.cluster.engine import JUDGE, ClusterEngine, State
+from gradebook.grading.cluster.shared_folder import Batch
+from gradebook.grading.engine import EngineError
+from gradebook.plugins.slurm.scheduler import Slurm
 from tests.deploy import slurm_cluster
 from tests.deploy.conftest import ROOT
 from tests.deploy.slurm_cluster import NODES, Cluster
@@ -88,7 +88,7 @@ def test_an_array_grades_as_this_machine_does_each_on_a_gpu_of_its_own(on_slurm:
     statuses = on_slurm.grade()
     assert set(statuses.values()) == {"graded"}, on_slurm.logs
     on_slurm.small.grade(out=tmp_path / "here")
-    assert standing.dump(on_slurm.small.out) == standing.dump(tmp_path / "here")
+    assert class_summary.dump(on_slurm.small.out) == class_summary.dump(tmp_path / "here")
     assert on_slurm.grade() == statuses
     assert sum("handed in to the cluster" in line for line in on_slurm.said) == 1
 
@@ -216,7 +216,7 @@ def test_a_time_limit_is_slurms_own(on_slurm: OnSlurm) -> None:
     """Slurm knows minutes only, and looks twice a minute."""
     (on_slurm.small.out.parent / "class.toml").write_text("[limits]\nminutes_per_submission = 0.01\n")
     on_slurm.small.hands_in("eve", behaviour="hangs")
-    from gradebook.run.cluster import engine
+    from gradebook.grading.cluster import engine
 
     engine._START_SECONDS, before = 1.0, engine._START_SECONDS
     try:
@@ -242,7 +242,7 @@ def test_the_whole_command_with_the_real_judge(on_slurm: OnSlurm, tmp_path: Path
             [*program, "--out", str(tmp_path / where), *more], cwd=ROOT, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
-    assert standing.dump(tmp_path / "there") == standing.dump(tmp_path / "here")
+    assert class_summary.dump(tmp_path / "there") == class_summary.dump(tmp_path / "here")
     assert JUDGE.endswith("SandboxJudge")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gradebook import settings
-from gradebook.exports import everything
+from gradebook.export import everything
 
 PAGE = Path(__file__).parents[2] / "docs" / "class-grading.md"
 

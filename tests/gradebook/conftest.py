@@ -10,8 +10,8 @@ from rich.console import Console
 
 import grader
 from gradebook import versions
+from gradebook.grade_class import ClassRequest, grade_class
 from gradebook.results import ClassResult
-from gradebook.run.grade_class import Order, grade_class
 from gradebox.course.course import Course
 from tests.gradebook.fakes import LOG, fake_engine
 
@@ -36,7 +36,7 @@ class SmallClass:
 
     def grade(self, open_engine: Callable[..., object] = fake_engine, **asked: object) -> ClassResult:
         console = asked.pop("console", Console(quiet=True))
-        order = {
+        request = {
             "course": grader.course(),
             "submissions": self.submissions,
             "out": self.out,
@@ -45,7 +45,7 @@ class SmallClass:
             "seed": 7,
             **asked,
         }
-        return grade_class(Order(**order), open_engine, console)  # type: ignore[arg-type]
+        return grade_class(ClassRequest(**request), open_engine, console)  # type: ignore[arg-type]
 
     @property
     def graded(self) -> list[str]:

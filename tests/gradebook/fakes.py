@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import grader
-from gradebook.tasks import Grading, Task
+from gradebook.results import Grading, Task
 from gradebox.run.grade import CheckReport, Circumstances, IntegrityNote, Outcome, grade
 from gradebox.run.submission import MACHINE_WAS_BUSY
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from gradebook import settings
-from gradebook.exports import everything
-from gradebook.intake import roster
-from gradebook.late import LateRules
+from gradebook.export import everything
+from gradebook.intake import roster_files
+from gradebook.roster import Roster, RosterError
+from gradebook.settings import LateRules
 
 EVERYTHING = """\
 title = "GPU computing"
@@ -156,9 +157,9 @@ def test_the_documentation_shows_settings_that_are_accepted_and_describes_the_co
     assert "`submitted_at`" in text  # which a notice tells to add
 
 
-def load(tmp_path: Path, text: str) -> roster.Roster:
+def load(tmp_path: Path, text: str) -> Roster:
     (tmp_path / "roster.csv").write_text(text)
-    return roster.load(tmp_path / "roster.csv")
+    return roster_files.load(tmp_path / "roster.csv")
 
 
 def test_canvas_students_are_found_by_each_of_their_numbers(tmp_path: Path) -> None:
@@ -193,5 +194,5 @@ def test_a_name_in_two_columns_is_put_together(tmp_path: Path) -> None:
     ],
 )
 def test_a_roster_that_makes_no_sense_is_one_line(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(roster.RosterError, match=message):
+    with pytest.raises(RosterError, match=message):
         load(tmp_path, text)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradebook.run.judging import SandboxJudge
-from gradebook.tasks import Grading, Task
+from gradebook.grading.judge import SandboxJudge
+from gradebook.results import Grading, Task
 from gradebox.run.grade import CheckResult, Outcome
 from gradebox.run.reference_cache import ReferenceCache
 from gradebox.sandbox import Note, RankReply, Reply, Request, Sandbox

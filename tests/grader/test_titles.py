@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import grader
-from gradebook import standing
-from gradebook.exports import classroom50, feedback, gradescope, page, review_list, statistics, tables, view
+from gradebook.export import feedback, gradescope, page, review_list, statistics, tables, view
+from gradebook.grading import class_summary
+from gradebook.plugins.classroom50 import assignment
 from gradebook.results import ClassResult, StudentResult
 from gradebook.store import Plan, Recorded
 from gradebox.course.criterion import CheckFunction
@@ -102,7 +103,7 @@ def test_a_classs_grade_has_the_titles_that_its_gradings_had() -> None:
         reports = {check: CheckReport(Outcome.PASSED) for check in titles}
         made = grade(COURSE.rubric, COURSE.rubric.select_criteria([criterion.id]), reports, HERE, titles)
         gradings[criterion.id] = Recorded(number, "graded", "", False, 1.0, "namespaces", made)
-    whole = standing.assemble(gradings, plan, COURSE.rubric, (lab,), "ada", "ab" * 32)
+    whole = class_summary.assemble(gradings, plan, COURSE.rubric, (lab,), "ada", "ab" * 32)
     assert {check.id: check.title for check in whole.checks} == {
         check.id: f"{check.id} as grading {number} called it"
         for number, criterion in enumerate(lab.criteria)
@@ -171,5 +172,5 @@ def test_platforms_are_told_titles() -> None:
     assert names[WARMED] == f"Benchmark implementation: {WARMED_TITLE}"
     (by_hand,) = [test for test in tests if test["name"] == "Memory profiling"]
     assert f"needs review: {PEAK_TITLE}. cannot tell" in by_hand["output"]
-    told = classroom50.result(made, {})
+    told = assignment.result(made, {})
     assert told["tests"][0]["output"] == f"{WARMED_TITLE}: saw 60 ms"

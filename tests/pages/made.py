@@ -14,18 +14,18 @@ import numpy as np
 import grader
 from cluster.acceptance import page as acceptance
 from cluster.acceptance.records import Record
-from gradebook.exports import feedback, page, statistics, view
+from gradebook.export import feedback, page, statistics, view
+from gradebook.export.similarity import report as similarity
+from gradebook.export.similarity.similarity import Pair, Passage
 from gradebook.results import (
     ClassResult,
-    HandCriterion,
-    HandResult,
     LatePenalty,
+    ManualCriterion,
+    ManualResult,
     RegradeRequest,
     Remark,
     StudentResult,
 )
-from gradebook.similarity import report as similarity
-from gradebook.similarity.similarity import Pair, Passage
 from gradebox.course import hints
 from gradebox.report import html
 from gradebox.report.progress import Earlier, since
@@ -33,7 +33,7 @@ from gradebox.run.grade import CheckReport, Circumstances, Grade, IntegrityNote,
 from gradebox.run.overrides import Override
 from gradebox.run.pictures import Picture, bars, curve, timeline
 from tests.cluster import sound
-from tests.gradebook.exports import classes
+from tests.gradebook.export import classes
 
 ROWS = [
     ["host", 0.0, 5e-6, "aten::mm"],
@@ -102,15 +102,15 @@ def grade_page() -> str:
     )
 
 
-def by_hand() -> HandResult:
+def by_hand() -> ManualResult:
     remarks = (Remark(text="no unit on the axis", points=Decimal("-1.5")), Remark(text="Say why.\nBriefly."))
     criteria = (
-        HandCriterion(
+        ManualCriterion(
             id="discussion", title="Discussion", points=Decimal("4.5"), max_points=Decimal(6), remarks=remarks
         ),
-        HandCriterion(id="figures", title="Figures", points=None, max_points=Decimal(4)),
+        ManualCriterion(id="figures", title="Figures", points=None, max_points=Decimal(4)),
     )
-    return HandResult(title="Report", criteria=criteria, released=True)
+    return ManualResult(title="Report", criteria=criteria, released=True)
 
 
 def feedback_page(*, graded: bool) -> str:

@@ -1,7 +1,7 @@
 """Every page that the course makes for people: on every screen, in both themes, on paper, by keyboard, and alone.
 
 axe-core finds nothing wrong, nothing is wider than a phone, nothing is loaded from elsewhere, and a page fits in a
-megabyte. The page in which people grade is opened in `tests/gradebook/desk/`.
+megabyte. The page in which people grade is opened in `tests/gradebook/plugins/grading_ui/`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gradebook.exports import gradescope_autograder
+from gradebook.export import gradescope_autograder
 from grader.doctor import software
 from grader.release import contents
 
@@ -92,7 +92,7 @@ def test_students_and_exports_get_them_too() -> None:
     for script in (
         ROOT / "Makefile",
         ROOT / "grader/release/templates/Makefile",
-        ROOT / "gradebook/exports/scripts/setup.sh",
+        ROOT / "gradebook/export/scripts/setup.sh",
     ):
         text = script.read_text()
         assert "install.sh" in text

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import grader
-from gradebook.intake import roster as rosters
-from gradebook.intake.collect import Intake, Store, Student
-from gradebook.intake.lab_names import LabNames
+from gradebook.intake import roster_files
+from gradebook.intake.collect import Intake, Store
+from gradebook.intake.lab_folders import LabNames
+from gradebook.results import Student
 from gradebook.settings import Settings
 from tests.gradebook.intake.test_archives import zipped
 
@@ -42,7 +43,7 @@ class Downloads:
         if roster:
             file = self._room / "roster.csv"
             file.write_text(roster)
-            known = rosters.load(file, file if teams else None)
+            known = roster_files.load(file, file if teams else None)
         names = LabNames.of(grader.course().rubric.labs, labs or (1,))
         self.intake = Intake(Settings(), known, Store(self._room / "store"), self._room / "room", None, names)
         return {one.student: one for one in self.intake.take_all(where or self.folder, lambda name: None)}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gradebook.intake import unpacking
-from gradebook.intake.names import Refused
+from gradebook.intake import archives
+from gradebook.intake.accepted_files import Refused
 from gradebox.common.texts import is_printable
 
 FILES, BYTES = 20, 2**20
@@ -67,7 +67,7 @@ def tarred_with_mode(path: Path, mode: int) -> Path:
 
 def unpack(archive: Path, target: Path) -> Files:
     target.mkdir()
-    unpacking.unpack(archive, target, files=FILES, limit_bytes=BYTES)
+    archives.unpack(archive, target, files=FILES, limit_bytes=BYTES)
     return {path.relative_to(target).as_posix(): path.read_bytes() for path in target.rglob("*") if path.is_file()}
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import grader
-from gradebook.intake import platforms
-from gradebook.intake import roster as rosters
+from gradebook.intake import platforms, roster_files
 from gradebook.intake.collect import Intake, Store
 from gradebook.intake.handed_in import IntakeError, find
-from gradebook.intake.lab_names import LabNames
+from gradebook.intake.lab_folders import LabNames
+from gradebook.roster import RosterError
 from gradebook.settings import Settings
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.intake.downloads import CANVAS, CODE, LAB, MOODLE, Downloads
@@ -247,12 +247,12 @@ ROSTER = "student;name\nmüller;Zoë Müller\n"
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
 def test_rosters_are_read_as_spreadsheets_save_them(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "roster.csv").write_bytes(ROSTER.encode(encoding))
-    (entry,) = rosters.load(tmp_path / "roster.csv").entries
+    (entry,) = roster_files.load(tmp_path / "roster.csv").entries
     assert (entry.student, entry.name) == ("müller", "Zoë Müller")
 
 
 @pytest.mark.parametrize(
-    ("read", "error"), [(rosters.load, rosters.RosterError), (find, IntakeError)], ids=["roster", "list"]
+    ("read", "error"), [(roster_files.load, RosterError), (find, IntakeError)], ids=["roster", "list"]
 )
 def test_an_old_encoding_is_refused_with_the_remedy(
     tmp_path: Path, read: Callable[[Path], object], error: type[Exception]
@@ -264,7 +264,7 @@ def test_an_old_encoding_is_refused_with_the_remedy(
 
 def test_nobody_in_a_roster_is_passed_over_who_lacks_the_key(tmp_path: Path) -> None:
     (tmp_path / "roster.csv").write_text('Student,ID,SIS Login ID\n"    Points Possible",,\nAda,1,ada\nBob,2,\n')
-    assert [entry.student for entry in rosters.load(tmp_path / "roster.csv").entries] == ["ada", "2"]
+    assert [entry.student for entry in roster_files.load(tmp_path / "roster.csv").entries] == ["ada", "2"]
 
 
 def test_a_byte_order_mark_costs_no_settings(tmp_path: Path, small_class: SmallClass) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gradebook.intake import roster as rosters
-from gradebook.intake.collect import Intake, Store, Student
+from gradebook.intake import roster_files
+from gradebook.intake.collect import Intake, Store
 from gradebook.intake.handed_in import IntakeError, find
+from gradebook.results import Student
 from gradebook.settings import IntakeLimits, Settings
 from gradebox.sandbox import Sandbox
 from tests.gradebook.synthetic import make_class
@@ -34,7 +35,7 @@ def take(tmp_path: Path, source: Path) -> Take:
         known = None
         if roster:
             (tmp_path / "roster.csv").write_text(roster)
-            known = rosters.load(tmp_path / "roster.csv")
+            known = roster_files.load(tmp_path / "roster.csv")
         intake = Intake(settings or Settings(), known, Store(tmp_path / "store"), tmp_path / "room", None)
         return {student.student: student for student in intake.take_all(where, lambda name: None)}
 

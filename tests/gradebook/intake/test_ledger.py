@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 import grader
-from gradebook.intake.collect import Intake, Store, Student
-from gradebook.intake.lab_names import LabNames
+from gradebook.intake.collect import Intake, Store
+from gradebook.intake.lab_folders import LabNames
+from gradebook.results import Student
 from gradebook.settings import Settings
 
 SPELT = {

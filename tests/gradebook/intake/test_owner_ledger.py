@@ -18,9 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from gradebook.intake import roster as rosters
-from gradebook.intake.collect import Intake, Store, Student
-from gradebook.intake.lab_names import LabNames
+from gradebook.intake import roster_files
+from gradebook.intake.collect import Intake, Store
+from gradebook.intake.lab_folders import LabNames
+from gradebook.results import Student
+from gradebook.roster import Roster, RosterError
 from gradebook.settings import Settings
 from tests.gradebook.intake.downloads import LAB
 
@@ -130,7 +132,7 @@ class Class:
 
     # --- lists ------------------------------------------------------------------------------------------------------
 
-    def roster(self, folder: Path) -> rosters.Roster:
+    def roster(self, folder: Path) -> Roster:
         rows: list[list[str]]
         groups: list[list[str]] = []
         match self.platform:
@@ -160,8 +162,8 @@ class Class:
         (folder / "roster.csv").write_text(csv_of(rows))
         if groups and self.teams:
             (folder / "groups.csv").write_text(csv_of(groups))
-            return rosters.load(folder / "roster.csv", folder / "groups.csv")
-        return rosters.load(folder / "roster.csv")
+            return roster_files.load(folder / "roster.csv", folder / "groups.csv")
+        return roster_files.load(folder / "roster.csv")
 
 
 def canvas_name(name: str) -> str:
@@ -179,14 +181,14 @@ def of(person: Person, students: Mapping[str, Student]) -> Student:
     return next(one for one in students.values() if {person.email, person.sis} & {*one.columns.values()})
 
 
-def roster_of(one: Class, folder: Path) -> rosters.Roster | None:
+def roster_of(one: Class, folder: Path) -> Roster | None:
     """None where a team is called as somebody is who is not in it."""
     names = {name for person in one.people for name in (person.login, person.number)}
     if not names & {*one.teams.values()}:
         return one.roster(folder)
     try:
         return one.roster(folder)
-    except rosters.RosterError as error:
+    except RosterError as error:
         return None if "is called as the student" in str(error) else pytest.fail(str(error))
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gradebook.intake.collect import Intake, Store, Student
+from gradebook.intake.collect import Intake, Store
 from gradebook.intake.handed_in import find
-from gradebook.intake.roster import load
+from gradebook.intake.roster_files import load
+from gradebook.results import Student
 from gradebook.settings import GitSettings, Settings
 
 DEADLINE = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gradebook.intake.roster import CanvasGroup, CanvasId, MoodleId, Roster, RosterError, load
+from gradebook.intake.roster_files import load
+from gradebook.roster import CanvasGroup, CanvasId, MoodleId, Roster, RosterError
 
 CLASSROOM_50 = """username,first_name,last_name,email,section,github_id,role
 ada-l,Ada,Lovelace,ada@example.edu,A,1,student

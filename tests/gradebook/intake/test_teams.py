@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gradebook.exports.book import Book
-from gradebook.intake import roster as rosters
+from gradebook.export.book import Book
+from gradebook.grading.class_summary import GradebookError
+from gradebook.intake import roster_files
 from gradebook.intake.handed_in import IntakeError
-from gradebook.intake.roster import RosterError
 from gradebook.results import ClassResult
-from gradebook.standing import GradebookError
+from gradebook.roster import RosterError
 from gradebox.report.document import points
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.intake.test_archives import zipped
@@ -201,7 +201,7 @@ def test_a_platforms_list_says_who_works_together(course: Course, groups: str) -
     zipped(course.small.submissions / "ada.zip", LAB)
     result = course.grade("student,ID\nada,17\nbob,18\ncarl,19\n", teams=groups)
     assert statuses(result) == {"ada": "graded", "bob": "graded", "carl": "missing"}
-    assert rosters.load(course.folder / "roster.csv", course.folder / "teams.csv").strangers == ("99",)
+    assert roster_files.load(course.folder / "roster.csv", course.folder / "teams.csv").strangers == ("99",)
 
 
 @pytest.mark.parametrize(

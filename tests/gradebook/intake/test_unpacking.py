@@ -19,10 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from gradebook.intake import unpacking
-from gradebook.intake.archives import CannotStore
+from gradebook.intake import archives
+from gradebook.intake.accepted_files import CannotStore, Refused
 from gradebook.intake.collect import Intake, Store
-from gradebook.intake.names import Refused
 from gradebook.settings import IntakeLimits, Settings
 
 FILES, BYTES = 400, 4 * 2**20
@@ -117,7 +116,7 @@ def unpack(content: bytes, folder: Path) -> None:
     archive, target = folder / "labs.tar.gz", folder / "out"
     archive.write_bytes(content)
     target.mkdir()
-    unpacking.unpack(archive, target, files=FILES, limit_bytes=BYTES)
+    archives.unpack(archive, target, files=FILES, limit_bytes=BYTES)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -149,19 +148,19 @@ def test_a_hostile_archive_costs_the_others_nothing(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_needs_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "cpu_seconds", lambda limit_bytes: 1)
+    monkeypatch.setattr(archives, "cpu_seconds", lambda limit_bytes: 1)
     with pytest.raises(Refused, match="takes more than 1 s to be unpacked"):
         unpack(gzip.compress(b"") * 10**6, tmp_path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="opens a pipe by its descriptor")
 def test_an_archive_that_never_comes_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "cpu_seconds", lambda limit_bytes: 1)
-    monkeypatch.setattr(unpacking, "_WALL_RATIO", 0.5)
+    monkeypatch.setattr(archives, "cpu_seconds", lambda limit_bytes: 1)
+    monkeypatch.setattr(archives, "_WALL_RATIO", 0.5)
     source, end = os.pipe()
     try:
         with pytest.raises(Refused, match="takes more than 1 s to be unpacked"):
-            unpacking.unpack(Path(f"/dev/fd/{source}"), tmp_path, files=FILES, limit_bytes=BYTES)
+            archives.unpack(Path(f"/dev/fd/{source}"), tmp_path, files=FILES, limit_bytes=BYTES)
     finally:
         os.close(source)
         os.close(end)
@@ -183,7 +182,7 @@ def test_a_disk_that_fails_is_our_fault(tmp_path: Path) -> None:
     archive = tmp_path / "labs.tar"
     archive.write_bytes(LAB + END)
     with pytest.raises(CannotStore, match="submissions cannot be unpacked here"):
-        unpacking.unpack(archive, Path("/proc"), files=FILES, limit_bytes=BYTES)
+        archives.unpack(archive, Path("/proc"), files=FILES, limit_bytes=BYTES)
 
 
 @pytest.mark.parametrize(
@@ -199,14 +198,16 @@ def test_a_disk_that_fails_is_our_fault(tmp_path: Path) -> None:
 def test_how_the_process_ended_says_whose_fault_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, error: type[Exception], message: str
 ) -> None:
-    monkeypatch.setattr(unpacking, "_START", f"import os, signal, sys; {does}")
+    monkeypatch.setattr(archives, "_START", f"import os, signal, sys; {does}")
     with pytest.raises(error, match=message):
         unpack(LAB + END, tmp_path)
 
 
 def test_the_process_imports_nothing_that_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heavy = "[name for name in ('numpy', 'torch', 'rich', 'gradebox.sandbox') if name in sys.modules]"
-    monkeypatch.setattr(unpacking, "_START", f"{unpacking._START.replace('main()', f'sys.exit(str({heavy}))')}")
+    monkeypatch.setattr(
+        archives, "_START", f"{archives._START.replace('archives.unpacking_process()', f'sys.exit(str({heavy}))')}"
+    )
     with pytest.raises(CannotStore, match=r"exit code 1 \(\[\]\)"):
         unpack(LAB + END, tmp_path)
 
@@ -215,15 +216,15 @@ def test_the_process_imports_nothing_that_is_slow(tmp_path: Path, monkeypatch: p
 def test_nothing_is_left_behind_by_a_class_that_is_killed(tmp_path: Path) -> None:
     source, end = os.pipe()
     text = (
-        "import sys; from pathlib import Path; from gradebook.intake import unpacking; "
-        f"unpacking.unpack(Path('/dev/fd/{source}'), Path(sys.argv[1]), files=1, limit_bytes=1)"
+        "import sys; from pathlib import Path; from gradebook.intake import archives; "
+        f"archives.unpack(Path('/dev/fd/{source}'), Path(sys.argv[1]), files=1, limit_bytes=1)"
     )
     parent = subprocess.Popen([sys.executable, "-c", text, str(tmp_path)], pass_fds=(source,))
     try:
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
         until(lambda: bool(children.read_text()))
         (child,) = children.read_text().split()
-        until(lambda: b"unpacker" in Path(f"/proc/{child}/cmdline").read_bytes())
+        until(lambda: b"unpacking_process" in Path(f"/proc/{child}/cmdline").read_bytes())
         parent.kill()
         parent.wait()
         until(lambda: not Path(f"/proc/{child}").exists() or "\nState:\tZ" in Path(f"/proc/{child}/status").read_text())

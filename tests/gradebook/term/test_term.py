@@ -19,11 +19,11 @@ import pytest
 from typer.testing import CliRunner
 
 import grader.cli.classroom
-from gradebook import standing
-from gradebook.exports import gradescope
+from gradebook.export import gradescope
+from gradebook.grading import class_summary
 from grader.cli import app
 from tests.gradebook.fakes import LOG, fake_engine
-from tests.gradebook.push.canvas_server import TOKEN, CanvasState, Standing, Student, canvas
+from tests.gradebook.plugins.canvas_push.canvas_server import TOKEN, CanvasState, Standing, Student, canvas
 from tests.gradebook.term.platforms import CanvasGradebook, MoodleAssignment, rows
 from tests.scenarios.build import ROOT
 
@@ -68,7 +68,7 @@ class Office:
         return (self.folder / "spring" / "exports" / name).read_bytes().decode("utf-8")
 
     def scores(self) -> dict[str, float | None]:
-        found = standing.read(self.folder / "spring").students
+        found = class_summary.read(self.folder / "spring").students
         return {one.student: None if one.score is None else float(one.score) for one in found}
 
     @property
@@ -82,7 +82,7 @@ def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Office:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(LOG, str(tmp_path / "log"))
     monkeypatch.setenv("TZ", "UTC")
-    monkeypatch.setattr(grader.cli.classroom, "_engines", lambda *asked: fake_engine)
+    monkeypatch.setattr(grader.cli.classroom, "_local_engine", lambda: fake_engine)
     return Office(tmp_path)
 
 

@@ -1,0 +1,81 @@
+"""A class on disk as the exports use it: its result, its settings, and what an instructor decides about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from gradebook.export import decisions, everything, reviews, view
+from gradebook.grading import class_summary, excused
+from gradebook.results import ClassResult, Excused
+from gradebook.settings import Settings
+from gradebook.store import Gradebook
+from gradebox.course import rubric
+from gradebox.course.rubric import Rubric
+from gradebox.report.document import points
+
+
+@dataclass(frozen=True)
+class Book:
+    """The class of one folder, as it stood when it was opened."""
+
+    folder: Path
+    result: ClassResult
+    settings: Settings
+    rubric: Rubric
+    view: view.View
+    configuration: Path
+    """The file that described the class; its name where there was none."""
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Read a class.
+
+        Raises:
+            ValueError: there is no gradebook, or it, the overrides or the reviews cannot be read; one line.
+        """
+        with Gradebook(folder, locked=False) as gradebook:
+            plan = gradebook.plan()
+            result = class_summary.of(gradebook)
+            points_of = rubric.from_text(gradebook.rubric_text(plan.rubric_digest))
+        settings = class_summary.stored_settings(plan)
+        class_view = view.of(result, reviews.load(folder))
+        return cls(folder, result, settings, points_of, class_view, Path(plan.settings["file"]))
+
+    def export(self, canvas_assignment_id: int | None = None) -> list[Path]:
+        """Write all exports anew. Raises `ValueError` where `[exports]` cannot be used."""
+        chosen = everything.options(self.settings.exports)
+        if canvas_assignment_id is not None:
+            chosen = replace(chosen, canvas_assignment_id=canvas_assignment_id)
+        return everything.write(self.result, self.folder, configuration=chosen)
+
+    def notices(self) -> list[str]:
+        """What an instructor should know before handing the exports over."""
+        return everything.notices(self.result, self.folder)
+
+    def accept(self, student: str, criterion: str) -> str:
+        """Accept what is open; says what was. Raises `ReviewError`."""
+        if student == decisions.ALL and self.view.line(student) is None:
+            entries = decisions.accept_everybody(self.view, self.folder, criterion)
+            return f"accepted {criterion} of {', '.join(entry.student for entry in entries)}"
+        entries = decisions.accept(self.view, self.folder, student, criterion)
+        count = sum(len(entry.items) for entry in entries)
+        return f"accepted {count} things of {student} in {', '.join(entry.criterion for entry in entries)}"
+
+    def excuse(self, student: str, lab: str, reason: str) -> str:
+        """Let a student off a lab, or `all`; says what was done. Raises `ValueError`."""
+        decisions.student_of(self.view, student)
+        labs = {f"lab{number}": number for number in self.result.labs}
+        if lab != decisions.ALL and lab not in labs:
+            raise ValueError(f"there is no lab {lab!r} in this class; there are {', '.join(labs)} and all")
+        excused.add(self.folder, Excused(student=student, reason=reason, lab=labs.get(lab)))
+        return f"{student} is excused from {lab}; written to {self.folder / excused.FILE}"
+
+    def override(self, student: str, criterion: str, given: str, reason: str) -> str:
+        """Give points by hand, to a student or to everybody in a team; says what was done. Raises `ValueError`."""
+        if student not in {line.result.team for line in self.view.lines} - {""}:
+            decisions.student_of(self.view, student)
+        file = class_summary.overrides_file(self.settings, self.folder)
+        written = decisions.override(file, self.rubric, student, criterion, given, reason)
+        return f"{student} gets {points(written.points)} points for {criterion}; written to {file}"

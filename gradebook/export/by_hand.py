@@ -1,0 +1,188 @@
+"""What people gave, and what students asked and were answered, as parts of a student's feedback.
+
+Only what is released is shown. Not for the page in which people grade, which is a plug-in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+from markupsafe import Markup
+
+from gradebook.export.markdown import code_block, escaped
+from gradebook.export.view import Line
+from gradebook.results import ManualResult, RegradeRequest, Remark, ReportResult
+from gradebox.common.texts import printable
+from gradebox.report import html
+from gradebox.report.document import points
+
+
+def shown(line: Line) -> ManualResult | None:
+    """What people gave, if the student may see it and there was something to read."""
+    manual = line.result.manual
+    return manual if manual is not None and manual.released and manual.criteria and line.grade is not None else None
+
+
+def reports(line: Line) -> tuple[ReportResult, ...]:
+    """The reports whose points people gave, and that the student may see."""
+    return tuple(one for one in line.result.reports if one.counts)
+
+
+def remarks(line: Line) -> tuple[str, ...]:
+    """How points of people and what is excused enter what counts, a sentence each."""
+    result, manual = line.result, shown(line)
+    sentences = [
+        f"You are excused from lab {one.lab} ({one.reason}): it does not count, and the rest counts for the whole"
+        for one in result.excused
+        if one.lab is not None and line.grade is not None
+    ]
+    sentences = [f"{text}." for text in sentences]
+    if manual is not None and not manual.complete:
+        sentences.append(
+            f"These are the points of checks alone: {manual.title} is graded by people, and that is not finished, so "
+            "there is no score yet."
+        )
+    elif manual is not None and result.score is not None:
+        sentences.append(
+            f"{manual.title}, graded by people: {points(manual.points)} of {points(manual.max_points)} points. "
+            f"Together {points(result.score)} of {points(line.most)}. Whether you pass, the points of checks decide."
+        )
+    elif sentences and result.score is not None and line.grade is not None and line.checks_score is not None:
+        own = f"{points(line.checks_score)} of {points(line.grade.max_score)} points"
+        sentences.append(f"Your {own} count as {points(result.score)} of {points(line.most)}.")
+    return (*sentences, *_of_reports(line))
+
+
+def _of_reports(line: Line) -> Iterator[str]:
+    """Whose the points of reports are, and which of them are missing."""
+    waiting = [one for one in line.result.reports if not one.counts]
+    if waiting:
+        labs = ", ".join(str(one.lab) for one in waiting)
+        which = f"report of lab {labs} is" if len(waiting) == 1 else f"reports of labs {labs} are"
+        yield f"The {which} graded by people, and that is not finished."
+        worth = points(sum((one.worth for one in waiting), Decimal(0)))
+        verdict = "" if line.passed else ", and whether you pass is open"
+        is_missing = "is" if worth == "1" else "are"
+        yield f"{worth} of the points {is_missing} missing, so there is no score yet{verdict}."
+    for one in reports(line):
+        yield (
+            f"The report of lab {one.lab} was graded by people: {points(one.given)} of {points(one.most)} count as "
+            f"{points(one.points)} of {points(one.worth)} points of the lab, and are in the score."
+        )
+
+
+def section(line: Line) -> Markup:
+    """The part of the student's page."""
+    template = html.environment(Path(__file__).parent).get_template("manual_grading.html.jinja")
+    regrade_requests = line.result.requests
+    names = _names(line, regrade_requests)
+    return Markup(
+        template.render(manual=shown(line), reports=line.result.reports, requests=regrade_requests, names=names)
+    )
+
+
+def markdown(line: Line) -> Iterator[str]:
+    """The same as blocks of Markdown."""
+    if (manual := shown(line)) is not None:
+        total = f"{points(manual.points)} of {points(manual.max_points)}"
+        yield f"## {escaped(manual.title)}, graded by people: {total}"
+        for one in manual.criteria:
+            score = "not graded yet" if one.points is None else f"{points(one.points)} of {points(one.max_points)}"
+            yield f"- {escaped(one.title)}: **{score}**"
+            for remark in one.remarks:
+                yield "\n".join(_quoted(_said(remark)))
+    for report in line.result.reports:
+        yield from _report(report)
+    names = _names(line, line.result.requests)
+    for request in line.result.requests:
+        about = f": {escaped(names[request.about])}" if names[request.about] else ""
+        yield f"## You asked to look again{about}"
+        yield "\n".join(_quoted(request.text))
+        if request.answered_at is None:
+            yield "**Not answered yet.**"
+        else:
+            yield "Answer:"
+            yield "\n".join(_quoted(request.answer))
+
+
+def _report(report: ReportResult) -> Iterator[str]:
+    """A report that people grade, as blocks of Markdown; without points, what they look at."""
+    counts = report.counts
+    total = f"{points(report.given)} of {points(report.most)}" if counts else "not finished"
+    yield f"## {escaped(report.title)}, graded by people: {total}"
+    for one in report.criteria:
+        score = f"{points(one.points)} of" if counts and one.points is not None else "up to"
+        yield f"- {escaped(one.title)}: **{score} {points(one.max_points)}**\n  {escaped(one.about)}".rstrip()
+        for remark in one.remarks if counts else ():
+            yield "\n".join(_quoted(_said(remark)))
+
+
+def summary(line: Line) -> tuple[str, ...]:
+    """A line of plain text for each criterion, and for each answer."""
+    texts = []
+    if (manual := shown(line)) is not None:
+        for one in manual.criteria:
+            score = "not graded yet" if one.points is None else points(one.points)
+            said = " ".join(" ".join(_said(remark).split()) for remark in one.remarks)
+            texts.append(f"{one.title}: {score} / {points(one.max_points)}. {said}".rstrip(" ."))
+    for report in reports(line):
+        for one in report.criteria:
+            said = " ".join(" ".join(_said(remark).split()) for remark in one.remarks)
+            texts.append(
+                f"{one.title}: {points(one.points or Decimal(0))} / {points(one.max_points)}. {said}".rstrip(" .")
+            )
+    texts += [
+        f"You asked: {' '.join(one.text.split())} Answer: {' '.join(one.answer.split())}"
+        for one in line.result.requests
+        if one.answered_at is not None
+    ]
+    return tuple(texts)
+
+
+def tests(line: Line) -> Iterator[dict[str, object]]:
+    """A test of Gradescope's format for each criterion that has points."""
+    manual = shown(line)
+    for number, one in enumerate(manual.criteria if manual else (), start=1):
+        if one.points is not None:
+            yield {
+                "name": f"{manual.title if manual else ''}: {one.title}",
+                "number": f"H.{number}",
+                "score": float(one.points),
+                "max_score": float(one.max_points),
+                "status": "passed" if one.points == one.max_points else "failed",
+                "output": "\n".join(map(_said, one.remarks)),
+                "tags": ["by hand"],
+                "visibility": "visible",
+            }
+
+    for report in reports(line):
+        # Their points are in the test of the check that they replace; a test without points adds none.
+        for number, one in enumerate(report.criteria, start=1):
+            score = f"{points(one.points or Decimal(0))} of {points(one.max_points)} in the rubric of this report"
+            yield {
+                "name": f"{report.title}: {one.title}",
+                "number": f"R.{report.lab}.{number}",
+                "output": "\n".join([score, *map(_said, one.remarks)]),
+                "tags": ["by hand"],
+                "visibility": "visible",
+            }
+
+
+def _said(remark: Remark) -> str:
+    if not remark.points:
+        return remark.text
+    sign = "+" if remark.points > 0 else "-"
+    return f"{sign}{points(abs(remark.points))} {remark.text}".rstrip()
+
+
+def _quoted(text: str) -> list[str]:
+    return code_block(printable(text))
+
+
+def _names(line: Line, requests: tuple[RegradeRequest, ...]) -> dict[str, str]:
+    """Titles of what requests are about, by id."""
+    titles = {one.id: one.title for lab in line.grade.labs for one in lab.criteria} if line.grade else {}
+    titles |= {f"manual.{one.id}": one.title for one in line.result.by_hand}
+    return {one.about: titles.get(one.about, one.about) for one in requests}

@@ -1,0 +1,64 @@
+"""Canvas's gradebook as CSV, to be uploaded under Grades, Import.
+
+What Canvas reads (its own `GradebookImporter` and the guide "How do I import grades in the Gradebook?"): the columns
+`Student`, `ID`, `SIS User ID`, `SIS Login ID` (then perhaps `Integration ID` and `Root Account`) and `Section` in this
+order, then a column for each assignment, `Title (ASSIGNMENT_ID)`; then the row `Points Possible`; then a row for each
+student. Canvas knows a student by ID, else by SIS ID or login, else by name. An empty cell of an assignment would clear
+the score that Canvas has, so who has no score yet gets no row; nor does who is not in the roster. `EX` excuses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+
+from gradebook.export.view import Line, View
+from gradebook.text_files import to_csv
+from gradebox.report.document import points
+
+EXCUSED = "EX"
+_IDS = ("ID", "SIS User ID", "SIS Login ID")
+_MORE_IDS = ("Integration ID", "Root Account")
+_TITLE_AND_ID = re.compile(r"(?P<title>.+) \(\d+\)")
+
+
+def gradebook(view: View, *, assignment_id: int | None = None) -> str:
+    """The class as Canvas imports it.
+
+    Args:
+        view: the class; the roster's columns, best those of Canvas's own export, say who is who.
+        assignment_id: the number in the assignment's address. Without it the column's name is that of the roster's
+            column of the same title, else the title alone, which Canvas takes for the assignment of that name or offers
+            to create.
+    """
+    rows = [line.result.columns for line in view.lines]
+    more = [name for name in _MORE_IDS if any(row.get(name) for row in rows)]
+    who = ["Student", *_IDS, *more, "Section"]
+    possible = ["    Points Possible", *[""] * (len(who) - 1), points(view.result.max_score)]
+    strangers = {line.student for line in view.strangers}
+    rated = [line for line in view.lines if line.decided or line.result.status == "excused"]
+    students = [[*_who(line, who), _cell(line)] for line in rated if line.student not in strangers]
+    return to_csv([*who, column(view, assignment_id)], [possible, *students])
+
+
+def _cell(line: Line) -> str:
+    return EXCUSED if line.result.status == "excused" else points(line.result.score or Decimal(0))
+
+
+def column(view: View, assignment_id: int | None) -> str:
+    """The heading of the assignment's column."""
+    if assignment_id is not None:
+        return f"{view.result.title} ({assignment_id})"
+    for name in view.lines[0].result.columns if view.lines else ():
+        title = _TITLE_AND_ID.fullmatch(name)
+        if title and title["title"] == view.result.title:
+            return name
+    return view.result.title
+
+
+def _who(line: Line, who: list[str]) -> list[str]:
+    cells: Mapping[str, str] = line.result.columns
+    if not any(cells.get(name) for name in _IDS):
+        cells = {**cells, "SIS Login ID": line.student}
+    return [cells.get("Student") or line.label, *(cells.get(name, "") for name in who[1:])]

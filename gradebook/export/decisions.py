@@ -1,0 +1,158 @@
+"""What an instructor decides while reviewing: accept what is open, or give points by hand.
+
+Points given by hand go into the class's file of overrides, which stays the instructor's: comments and everything else
+in it are kept. Not for listing what is open (`reviews.py`) or for grading again (`gradebook/`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from itertools import pairwise
+from pathlib import Path
+
+from gradebook.export import reviews
+from gradebook.export.view import Line, View
+from gradebook.text_files import quoted
+from gradebox.course.rubric import Rubric
+from gradebox.run import overrides
+from gradebox.run.overrides import Override, OverrideError
+
+ALL = "all"
+"""Stands for every criterion of a student, or for every student."""
+
+_HEADER = "[[override]]"
+_NEW_FILE = "# Points that an instructor gave by hand instead of the checks'; see docs/instructor.md.\n"
+
+
+def student_of(view: View, student: str) -> Line:
+    """The line of a student.
+
+    Raises:
+        ReviewError: there is none of that key.
+    """
+    line = view.line(student)
+    if line is None:
+        close = [other.student for other in view.lines if student.casefold() in other.student.casefold()]
+        hint = f"; did you mean {', '.join(close[:3])}?" if close else ""
+        raise reviews.ReviewError(f"there is no student {student!r} in this class{hint}")
+    return line
+
+
+def accept(view: View, folder: Path, student: str, criterion: str) -> Sequence[reviews.Accepted]:
+    """Record that all that is open in a criterion of a student (or in all of them) was looked at.
+
+    Raises:
+        ReviewError: there is no such student, or nothing is open there.
+    """
+    line = student_of(view, student)
+    accepted = [item for item in line.open if criterion in (ALL, item.criterion) and item.can_be_accepted]
+    if not accepted and any(item.kind == "unfetched" for item in line.open):
+        raise reviews.ReviewError(
+            f"{student} could not be fetched, and that is no result to accept: run gpulabs class again, mend the "
+            "address in the list, or take it out of the list"
+        )
+    if not accepted:
+        where = sorted({item.criterion for item in line.open})
+        rest = f"; open is {', '.join(where)}" if where else ""
+        raise reviews.ReviewError(f"nothing is open in {criterion} of {student}{rest}")
+    names = dict.fromkeys(item.criterion for item in accepted)
+    now = datetime.now(UTC)
+    return [reviews.accept(folder, [item for item in accepted if item.criterion == name], now) for name in names]
+
+
+def accept_everybody(view: View, folder: Path, criterion: str) -> Sequence[reviews.Accepted]:
+    """Accept for all students at once how their work came, or did not; only that, because checks want a look each.
+
+    Raises:
+        ReviewError: another criterion is named, or nothing is open there.
+    """
+    if criterion != reviews.HANDING_IN:
+        raise reviews.ReviewError(f"for all students at once only {reviews.HANDING_IN} can be accepted")
+    students = [line.student for line in view.lines if any(_settles(item) for item in line.open)]
+    if not students:
+        raise reviews.ReviewError(f"nothing is open in {reviews.HANDING_IN} that could be accepted")
+    return [entry for student in students for entry in accept(view, folder, student, criterion)]
+
+
+def _settles(item: reviews.Item) -> bool:
+    return item.criterion == reviews.HANDING_IN and item.can_be_accepted
+
+
+def override(file: Path, rubric: Rubric, student: str, criterion: str, points: str, reason: str) -> Override:
+    """Write an override into the class's file, in place of an earlier one for the same criterion.
+
+    Raises:
+        OverrideError: the file cannot be used, or the override makes no sense; nothing is changed then.
+    """
+    try:
+        wanted = Override(student, criterion, Decimal(points), reason.strip())
+    except InvalidOperation:
+        raise OverrideError(f"{points!r} is no number of points") from None
+    if not wanted.points.is_finite():
+        raise OverrideError(f"{points!r} is no number of points")
+    text = file.read_text(encoding="utf-8-sig") if file.is_file() else _NEW_FILE
+    before = overrides.load(file, rubric) if file.is_file() else ()
+    after = {(entry.student, entry.criterion): entry for entry in before} | {(student, criterion): wanted}
+    draft = file.with_name(f".{file.name}.{os.getpid()}.draft")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(_changed(text, wanted), encoding="utf-8")
+        try:
+            written = overrides.load(draft, rubric)
+        except OverrideError as error:
+            # What was there before is known to be right, so it is what is wanted that is not: no line of a file is.
+            raise OverrideError(re.sub(rf"^{re.escape(str(draft))}(:\d+)?: ", "", str(error))) from None
+        if {(entry.student, entry.criterion): entry for entry in written} != after:
+            raise OverrideError(f"{file} is written in a way that cannot be changed here; change it by hand")
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+    return wanted
+
+
+def _changed(text: str, override: Override) -> str:
+    """The file with one override set; every other line stays as it is."""
+    lines = text.splitlines(keepends=True)
+    starts = [number for number, line in enumerate(lines) if line.strip().startswith(_HEADER)]
+    for start, stop in pairwise([*starts, len(lines)]):
+        block = lines[start:stop]
+        if _is_about(block, override):
+            first = next(number for number, line in enumerate(block) if _sets(line, "points", "reason"))
+            above, below = block[:first], [line for line in block[first:] if not _sets(line, "points", "reason")]
+            lines[start:stop] = [*above, *_values(override), *below]
+            return "".join(lines)
+    gap = "\n" if lines and lines[-1].strip() else ""
+    entry = [
+        f"{_HEADER}\n",
+        f"student = {quoted(override.student)}\n",
+        f"criterion = {quoted(override.criterion)}\n",
+        *_values(override),
+    ]
+    return "".join([*_ended(lines), gap, *entry])
+
+
+def _is_about(block: Sequence[str], override: Override) -> bool:
+    try:
+        (entry,) = tomllib.loads("".join(block))["override"]
+    except (tomllib.TOMLDecodeError, KeyError, ValueError):
+        return False
+    return (entry.get("student"), entry.get("criterion")) == (override.student, override.criterion)
+
+
+def _sets(line: str, *keys: str) -> bool:
+    name, equals, _ = line.partition("=")
+    return bool(equals) and name.strip() in keys
+
+
+def _values(override: Override) -> list[str]:
+    return [f"points = {override.points:f}\n", f"reason = {quoted(override.reason)}\n"]
+
+
+def _ended(lines: Sequence[str]) -> list[str]:
+    """With a line end after the last line."""
+    return [*lines[:-1], lines[-1] if lines[-1].endswith("\n") else f"{lines[-1]}\n"] if lines else []

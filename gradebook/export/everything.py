@@ -1,0 +1,210 @@
+"""All exports of a class at once: which files there are, and what the `[exports]` table of `class.toml` may say."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradebook import text_files
+from gradebook.export import FOLDER, canvas, feedback, gradescope, moodle, page, reviews, statistics, tables, view
+from gradebook.grading.manual_grading import comments, marks, reports
+from gradebook.results import ClassResult
+from gradebox.report.document import points
+
+_FEEDBACK, _GRADESCOPE = "feedback", "gradescope"
+_KINDS = {int: "number", str: "text", bool: "boolean"}
+
+
+class ExportError(ValueError):
+    """An export cannot be made; the message is one line that says what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What an instructor may decide about exports."""
+
+    canvas_assignment_id: int | None = None
+    canvas_url: str = ""
+    """Canvas's address."""
+    canvas_course: str = ""
+    """The number in the course's address, or `sis_course_id:...`."""
+    notes_for_students: bool = False
+    """Whether students see what the sandbox noticed."""
+
+
+def options(values: Mapping[str, Any]) -> Options:
+    """The `[exports]` table of `class.toml`.
+
+    Raises:
+        ExportError: it has an unknown key or a value of the wrong kind.
+    """
+    values = dict(values)
+    if type(values.get("canvas_course")) is int:
+        values["canvas_course"] = str(values["canvas_course"])
+    known = {"canvas_assignment_id": int, "canvas_url": str, "canvas_course": str, "notes_for_students": bool}
+    for name, value in values.items():
+        if name not in known:
+            raise ExportError(f"[exports] does not know {name!r}; it has {', '.join(known)}")
+        if type(value) is not known[name]:
+            raise ExportError(f"[exports]: {name} = {value!r} is not a {_KINDS[known[name]]}")
+    return Options(**values)
+
+
+def write(result: ClassResult, folder: Path, *, configuration: Mapping[str, Any] | Options | None = None) -> list[Path]:
+    """Write every export of a class into `folder/exports`, each file whole or not at all, and return their paths.
+
+    Args:
+        result: the class.
+        folder: that of the class: it holds the gradebook, and `reviews.toml` if somebody has reviewed.
+        configuration: the table `[exports]` of `class.toml`; `Options` lists what it may hold.
+
+    Raises:
+        ValueError: the table or `reviews.toml` cannot be used; the message is one line.
+    """
+    chosen = configuration if isinstance(configuration, Options) else options(configuration or {})
+    class_view = view.of(result, reviews.load(folder))
+    target = folder / FOLDER
+    written = [
+        text_files.write_file(target / name, text)
+        for name, text in _files(class_view, chosen, f"gpulabs review {shlex.quote(str(folder))}")
+    ]
+    _remove_old(target, written)
+    return written
+
+
+def _files(class_view: view.View, chosen: Options, command: str) -> Iterator[tuple[str, str]]:
+    rows = statistics.of(class_view)
+    yield "class.html", page.render(class_view, rows, command=command, feedback=_FEEDBACK)
+    yield "grades.csv", tables.grades(class_view)
+    yield "checks.csv", tables.checks(rows)
+    yield "canvas.csv", canvas.gradebook(class_view, assignment_id=chosen.canvas_assignment_id)
+    yield "moodle-grades.csv", moodle.grade_import(class_view)
+    if (sheet := moodle.worksheet(class_view)) is not None:
+        yield "moodle-worksheet.csv", sheet
+    for line in class_view.lines:
+        yield (
+            f"{_FEEDBACK}/{line.file_name}.html",
+            feedback.page(
+                line, class_view.result.title, notes=chosen.notes_for_students, contact=class_view.result.contact
+            ),
+        )
+        yield (
+            f"{_FEEDBACK}/{line.file_name}.md",
+            feedback.markdown(line, class_view.result.title, contact=class_view.result.contact),
+        )
+        if line.decided:  # the format has no way to say that there is no score yet: it would be a 0
+            yield f"{_GRADESCOPE}/{line.file_name}.json", gradescope.to_json(gradescope.student_results(line))
+
+
+def _remove_old(target: Path, written: list[Path]) -> None:
+    """Nobody shall be sent the feedback of an earlier run: files of ours that this run did not write go."""
+    kept = set(written)
+    for folder, suffixes in ((_FEEDBACK, (".html", ".md")), (_GRADESCOPE, (".json",))):
+        for path in (target / folder).glob("*"):
+            if path.suffix in suffixes and path not in kept and path.is_file():
+                path.unlink()
+
+
+def notices(result: ClassResult, folder: Path) -> list[str]:
+    """What an instructor should know before handing the exports over."""
+    class_view = view.of(result, reviews.load(folder))
+    texts = list(moodle.notices(class_view))
+    by_hand = {line.student for line in class_view.by_hand_open}  # they have a note of their own
+    if undecided := [line.student for line in class_view.undecided if line.student not in by_hand]:
+        names = ", ".join(undecided[:5])
+        more = f" and {len(undecided) - 5} more" if len(undecided) > 5 else ""
+        texts.append(f"no score yet, so not in the files for Canvas, Moodle and Gradescope: {names}{more}")
+    if class_view.excused:
+        names = ", ".join(line.student for line in class_view.excused)
+        texts.append(
+            f"excused, so EX in canvas.csv and in no other file for platforms: {names}. In Moodle tick Excluded "
+            "for them (Grades, Single view); in Gradescope take them out of the assignment"
+        )
+    texts += _lowering(class_view)
+    texts += of_manual_grading(class_view, result, folder)
+    if class_view.strangers:
+        names = ", ".join(line.student for line in class_view.strangers)
+        texts.append(f"not in the roster, so not in the files for Canvas and Moodle: {names}")
+    if class_view.open:
+        students, count = len({item.student for item in class_view.open}), len(class_view.open)
+        what = f"{count} thing{'' if count == 1 else 's'} of {students} student{'' if students == 1 else 's'}"
+        verb = "is" if count == 1 else "are"
+        texts.append(f"{what} {verb} still to be reviewed: gpulabs review {shlex.quote(str(folder))}")
+    return texts
+
+
+def _lowering(class_view: view.View) -> list[str]:
+    """Overrides that take points from what was graded: they may be older than what was handed in."""
+    lowered = [
+        f"{line.student} {row.id} ({points(row.points)} instead of {points(row.override.automatic_points)})"
+        for line in class_view.graded
+        for lab in (line.grade.labs if line.grade else ())
+        for row in lab.criteria
+        if row.override is not None and row.points < row.override.automatic_points
+    ]
+    if not lowered:
+        return []
+    more = f" and {len(lowered) - 5} more" if len(lowered) > 5 else ""
+    return [
+        f"overrides give less than the checks do: {', '.join(lowered[:5])}{more}. Take out those that were for "
+        "something that has been handed in anew"
+    ]
+
+
+def of_manual_grading(class_view: view.View, result: ClassResult, folder: Path) -> list[str]:
+    """Whose submissions people have still to grade, what that keeps back, and marks that count for nothing."""
+    if not (result.manual_max or result.reports_title):
+        return []
+    return [*_to_grade(class_view, result), *_of_no_criterion(folder), *_that_do_not_fit(folder)]
+
+
+def _that_do_not_fit(folder: Path) -> list[str]:
+    """Points that were typed for a criterion whose points somebody has changed since."""
+    rubric, known, marks_of = reports.whole_rubric(folder), comments.load(folder), marks.load_all(folder)
+    texts = []
+    for one in rubric.criterion if rubric is not None else ():
+        marked = {unit: of_unit[one.id] for unit, of_unit in marks_of.items() if one.id in of_unit}
+        units = [unit for unit, mark in marked.items() if mark.done and not marks.fits(one, mark, known)]
+        if units:
+            shown = f"{', '.join(units[:5])}{f' and {len(units) - 5} more' if len(units) > 5 else ''}"
+            texts.append(
+                f"points that were typed for {one.title!r} do not fit its {points(one.points)} points any more, and "
+                f"are cut: {shown}. Give it the points back that it had, or grade it again"
+            )
+    return texts
+
+
+def _of_no_criterion(folder: Path) -> list[str]:
+    """Marks for a criterion that somebody has renamed, or taken out of the rubric."""
+    known = reports.criteria_of(folder)
+    counts = Counter(name for one in marks.load_all(folder).values() for name in one if name not in known)
+    return [
+        f"manual_grading/rubric.toml has no criterion {name!r}, for which {count} "
+        f"submission{'s have' if count > 1 else ' has'} marks: they count for nothing. "
+        "Give it that id again, or grade what takes its place"
+        for name, count in sorted(counts.items())
+    ]
+
+
+def _to_grade(class_view: view.View, result: ClassResult) -> list[str]:
+    kept_back = result.manual_released or result.reports_title
+    if class_view.by_hand_open:
+        what = "so no score, and in no file for platforms" if kept_back else "and nothing is released"
+        names = ", ".join(line.student for line in class_view.by_hand_open[:5])
+        more = f" and {len(class_view.by_hand_open) - 5} more" if len(class_view.by_hand_open) > 5 else ""
+        return [f"not graded by hand to the end, {what}: {names}{more}"]
+    texts = []
+    if result.reports_title and not result.reports_released:
+        texts.append(
+            "all reports are graded by hand, and not released, so nobody has a score: released = true in "
+            "manual_grading/reports.toml does it"
+        )
+    if result.manual_max and not result.manual_released:
+        texts.append(
+            "all is graded by hand, and nothing released: released = true in manual_grading/rubric.toml does it"
+        )
+    return texts

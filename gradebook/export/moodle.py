@@ -1,0 +1,84 @@
+"""Moodle: a CSV for the gradebook's import, and the offline grading worksheet of an assignment.
+
+The gradebook's import (Grades, Import, CSV file) asks which column means what: one names the student (`Email address`,
+`ID number` or `Username`), one the grade, one the feedback. Import grade and feedback together: Moodle's documentation
+warns that feedback alone clears the grade.
+
+The worksheet (assignment, Download grading worksheet, then Upload it) must keep the columns `Identifier`, `Grade` and
+`Last modified (grade)` with what Moodle wrote there; `Feedback comments` is taken when that feedback type is on. Moodle
+skips a grade above the assignment's maximum, and a student whose grade changed in Moodle since the download.
+
+Moodle takes comments for HTML, so they are. Who has no score yet keeps what Moodle has: no row in the first file, the
+old cells in the second. Who is not in the roster is in neither. Nor can a file excuse anybody: what Moodle calls
+"Excluded" is ticked in its Single view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from gradebook.export.feedback import summary_html
+from gradebook.export.view import Line, View
+from gradebook.text_files import to_csv
+from gradebox.report.document import points
+
+_NAMES = ("First name", "Last name", "Surname", "Full name")
+_KEYS = ("Username", "ID number", "Email address")
+_IDENTIFIER, _GRADE, _MAXIMUM = "Identifier", "Grade", "Maximum Grade"
+_MODIFIED, _COMMENTS = "Last modified (grade)", "Feedback comments"
+
+
+def grade_import(view: View) -> str:
+    """The class for the gradebook's import."""
+    columns = _columns(view)
+    keys = [name for name in _KEYS if name in columns]
+    who = [*(name for name in _NAMES if name in columns), *(keys or ["ID number"])]
+    title = view.result.title
+    rows = []
+    for line in view.for_platforms:
+        cells = dict(line.result.columns) if keys else {**line.result.columns, "ID number": line.student}
+        named = [cells.get(name, "") for name in who]
+        rows.append([*named, points(line.result.score or Decimal(0)), summary_html(line)])
+    return to_csv([*who, title, f"{title} (feedback)"], rows)
+
+
+def worksheet(view: View) -> str | None:
+    """The roster as a filled-in offline grading worksheet; None where the roster is none."""
+    columns = _columns(view)
+    if _IDENTIFIER not in columns or _GRADE not in columns or _MODIFIED not in columns:
+        return None
+    header = [*columns, *([] if _COMMENTS in columns else [_COMMENTS])]
+    return to_csv(header, [_filled_in(line, header) for line in view.lines if line.result.columns.get(_IDENTIFIER)])
+
+
+def notices(view: View) -> tuple[str, ...]:
+    """What an instructor should know before uploading."""
+    stated = {line.result.columns.get(_MAXIMUM, "") for line in view.lines} - {""}
+    maximum = float(view.result.max_score)
+    different = sorted(value for value in stated if _number(value) != maximum)
+    if not different:
+        return ()
+    return (
+        f"Moodle's worksheet states a maximum of {different[0]}, this class has {points(view.result.max_score)}: set "
+        "the assignment's maximum grade in Moodle before the upload, because Moodle skips grades above it",
+    )
+
+
+def _filled_in(line: Line, header: Sequence[str]) -> list[str]:
+    cells = dict(line.result.columns)
+    if line.result.score is not None:
+        cells |= {_GRADE: points(line.result.score), _COMMENTS: summary_html(line)}
+    return [cells.get(name, "") for name in header]
+
+
+def _columns(view: View) -> list[str]:
+    """The roster's columns in their order."""
+    return list(dict.fromkeys(name for line in view.lines for name in line.result.columns))
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.replace(",", "."))
+    except ValueError:
+        return None

@@ -1,0 +1,144 @@
+"""What stands at the top of the page about a class: who has no grade and why, what lateness cost, and what people did.
+
+Only data for `class.html.jinja`; not for scores.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from gradebook.export.view import Line, View
+
+_WORDS = {
+    "could_not_grade": "could not be graded: run gpulabs class again with --regrade",
+    "could_not_fetch": "could not be fetched: no score until a run can",
+    "no_repository": "no repository: no score until the list is mended, or 0 is accepted",
+    "refused": "refused: 0 points until they hand in anew",
+    "withheld": "handed in nothing under their name: the 0 is withheld",
+    "missing": "handed in nothing: 0 points",
+    "waiting": "not graded yet: the run was stopped",
+    "by_hand": "not graded by hand to the end: no score until they are",
+    "not_released": "reports graded by hand, and not released: no score until they are",
+    "excused": "excused: in no average",
+}
+"""Why there is no grade, most urgent first."""
+_SAY_ALL = ("missing", "by_hand", "not_released")
+"""Words that need no reason beside them."""
+_NUMBERS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Students who have no grade for one reason."""
+
+    words: str
+    reason: str
+    """That of the first of them; empty where the words say all."""
+    lines: tuple[Line, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.lines)
+
+    @property
+    def varies(self) -> bool:
+        """Whether the others' reason differs in names or numbers."""
+        return len({line.result.reason for line in self.lines}) > 1
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """How far people are, and what they gave."""
+
+    title: str
+    released: bool
+    count: int
+    """Submissions that there are to read; one of a team is one."""
+    complete: int
+    anew: int
+    criteria: tuple[tuple[str, Decimal, int, float | None], ...]
+    """Title, points, how many are graded, and the mean share of the points."""
+    graders: tuple[tuple[str, int], ...]
+    beside: bool = True
+    """Whether people give points beside those of checks, and not only for reports."""
+    beside_released: bool = False
+
+
+def without_grade(view: View) -> tuple[Group, ...]:
+    """Everybody without a grade, by reason; reasons that differ in names and numbers only are one."""
+    groups: dict[tuple[str, str], list[Line]] = {}
+    for line in view.lines:
+        if (kind := _kind(line)) is not None:
+            groups.setdefault((kind, _alike(line)), []).append(line)
+    order = list(_WORDS)
+    ranked = sorted(groups.items(), key=lambda item: (order.index(item[0][0]), -len(item[1])))
+    return tuple(
+        Group(_WORDS[kind], "" if kind in _SAY_ALL else lines[0].result.reason, tuple(lines))
+        for (kind, _), lines in ranked
+    )
+
+
+def deducted(lines: Iterable[Line]) -> Decimal:
+    """The points that lateness cost all of them together."""
+    return sum((line.result.late.points for line in lines if line.result.late), Decimal(0))
+
+
+def by_hand(view: View) -> ByHand | None:
+    """The work of people; None where there is none to do."""
+    of = view.result
+    if not (of.manual_max or of.reports_title):
+        return None
+    seen: set[tuple[str, ...]] = set()
+    found = []
+    for line in view.lines:
+        who = tuple(sorted((line.student, *line.result.teammates)))
+        if line.result.by_hand and line.result.status == "graded" and who not in seen:
+            seen.add(who)
+            found.append(line.result)
+    rows: dict[str, tuple[str, Decimal, list[float]]] = {}
+    for result in found:
+        for one in result.by_hand:
+            _, _, shares = rows.setdefault(one.id, (one.title, one.max_points, []))
+            if one.points is not None:
+                shares.append(float(one.points / one.max_points))
+    graders = Counter(one.by for result in found for one in result.by_hand if one.by)
+    titles = [title for title in (of.manual_title, of.reports_title) if title]
+    return ByHand(
+        title=", ".join(dict.fromkeys(titles)),
+        released=(of.manual_released or not of.manual_max) and (of.reports_released or not of.reports_title),
+        count=len(found),
+        complete=sum(result.graded_by_hand for result in found),
+        anew=sum(result.graded_anew for result in found),
+        criteria=tuple(
+            (title, most, len(shares), statistics.fmean(shares) if shares else None)
+            for title, most, shares in rows.values()
+        ),
+        graders=tuple(sorted(graders.items())),
+        beside=bool(of.manual_max),
+        beside_released=of.manual_released,
+    )
+
+
+def _kind(line: Line) -> str | None:
+    result = line.result
+    if line.grade is None:
+        return "withheld" if result.status == "missing" and result.score is None else result.status
+    if any(not one.complete for one in result.reports):
+        return "by_hand"
+    if any(not one.released for one in result.reports):
+        return "not_released"
+    manual = result.manual
+    return "by_hand" if manual is not None and manual.released and not manual.complete else None
+
+
+def _alike(line: Line) -> str:
+    """The reason without what is the student's own: their name and numbers."""
+    reason = line.result.reason
+    for own in sorted({line.student, line.result.name, line.result.team} - {""}, key=len, reverse=True):
+        reason = reason.replace(own, "…")
+    return _NUMBERS.sub("#", reason)

@@ -1,0 +1,71 @@
+"""The list of what is open, for the terminal: by student and criterion, with the commands that settle it."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from gradebook.export.page import ReviewGroup, review_groups
+from gradebook.export.view import View
+from gradebox.common.texts import printable
+
+_WIDTH = 110
+_LONGEST = 600
+
+
+def text(view: View, folder: Path) -> str:
+    """All of it.
+
+    Args:
+        view: the class.
+        folder: where it is.
+    """
+    command = f"gpulabs review {shlex.quote(str(folder))}"
+    groups = list(review_groups(view, command))
+    blocks = ["\n".join(_group(group)) for group in groups]
+    if count := len(view.waiting):
+        blocks.append(
+            f"{count} submission{' is' if count == 1 else 's are'} not graded yet: go on with gpulabs class --out "
+            f"{shlex.quote(str(folder))}"
+        )
+    if not groups:
+        return "\n\n".join(blocks) or "nothing is open"
+    students = len({group.line.student for group in groups})
+    blocks.append(
+        f"{len(view.open)} open things of {students} student{'' if students == 1 else 's'}. Checks that need review "
+        "score 0 for now; notes never cost points by themselves; who was refused has 0 and should hear of it; what is "
+        "withheld or could not be fetched is in no export."
+    )
+    return "\n\n".join(blocks)
+
+
+def _group(group: ReviewGroup) -> Iterator[str]:
+    line = group.line
+    name = f" ({line.label})" if line.label != line.student else ""
+    yield printable(f"{line.student}{name}  {group.criterion}")
+    for item in group.items:
+        where = f" at {item.where}" if item.where else ""
+        about = f"{item.title}: " if item.kind == "check" else ""
+        during = (
+            f" [{'during ' if item.kind == 'note' else ''}{item.check}]" if item.check not in ("", item.title) else ""
+        )
+        detail = " ".join(printable(item.detail).split())
+        detail = detail if len(detail) <= _LONGEST else f"{detail[:_LONGEST]}..."
+        yield textwrap.fill(
+            printable(f"{item.label}: {about}{detail}{where}{during}"),
+            _WIDTH,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    if group.rerun is not None:
+        yield f"  → {printable(group.rerun)}"
+    if group.accept is not None:
+        yield f"  → {printable(group.accept)}"
+    else:
+        yield "  → run gpulabs class again; or mend the address in the list"
+    if group.override is not None:
+        yield f"  → {printable(group.override)}"

@@ -1,0 +1,91 @@
+"""Plain tables: a line for each student, and a line for each check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gradebook.export.statistics import CheckStatistics
+from gradebook.export.view import Line, View
+from gradebook.text_files import to_csv
+from gradebox.report.document import points
+
+_FIRST = ("student", "name", "status", "score", "max_score", "passed", "before_penalty", "late_points", "late_rule")
+_LAST = ("submitted_at", "commit", "open_reviews", "overrides", "submission_sha256", "reason", "team", "teammates")
+_HANDS = ("checks_score", "by_hand", "by_hand_max", "by_hand_open", "by_hand_graders", "excused", "open_requests")
+
+
+def grades(view: View) -> str:
+    """The class as CSV: who, what came out, and the points of every criterion.
+
+    Columns of criteria bear the rubric's names (`lab1.benchmark`). An empty score means that there is none yet.
+    """
+    criteria = [criterion.id for criterion in view.criteria]
+    header = [*_FIRST, *criteria, *_LAST, *_HANDS]
+    rows = [[*_student(line, view, criteria), *_by_hand(line)] for line in view.lines]
+    given = [one.id for line in view.lines for one in line.result.by_hand]
+    if names := [f"manual.{name}" for name in dict.fromkeys(given)]:
+        header += names
+        rows = [[*row, *_criteria_by_hand(line, names)] for row, line in zip(rows, view.lines, strict=True)]
+    return to_csv(header, rows)
+
+
+def _student(line: Line, view: View, criteria: Sequence[str]) -> Iterator[str]:
+    result, grade = line.result, line.grade
+    late = result.late
+    yield from (result.student, result.name, result.status)
+    yield "" if result.score is None else points(result.score)
+    yield points(view.result.max_score)
+    yield "" if result.score is None else ("yes" if line.passed else "no")
+    yield "" if grade is None else points(grade.score)
+    yield from ("0", "") if late is None else (points(late.points), late.rule)
+    rows = {} if grade is None else {row.id: row for lab in grade.labs for row in lab.criteria}
+    yield from (points(rows[name].points) if name in rows else "" for name in criteria)
+    yield "" if result.submitted_at is None else result.submitted_at.isoformat(timespec="seconds")
+    yield result.commit or ""
+    yield str(len(line.open))
+    yield " ".join(row.id for row in rows.values() if row.override is not None)
+    yield "" if grade is None else grade.submission_sha256
+    yield result.reason
+    yield result.team
+    yield " ".join(result.teammates)
+
+
+def _by_hand(line: Line) -> Iterator[str]:
+    manual, score, given = line.result.manual, line.checks_score, line.result.by_hand
+    yield "" if score is None else points(score)
+    yield from ("", "") if manual is None else (points(manual.points), points(manual.max_points))
+    yield str(sum(one.points is None for one in given)) if given or manual is not None else ""
+    yield ", ".join(dict.fromkeys(one.by for one in given if one.by))
+    yield "; ".join(f"{'all' if one.lab is None else f'lab{one.lab}'}: {one.reason}" for one in line.result.excused)
+    yield str(sum(one.answered_at is None for one in line.result.requests))
+
+
+def _criteria_by_hand(line: Line, names: Sequence[str]) -> Iterator[str]:
+    given = {f"manual.{one.id}": one.points for one in line.result.by_hand}
+    for name in names:
+        value = given.get(name)
+        yield "" if value is None else points(value)
+
+
+def checks(statistics: Sequence[CheckStatistics]) -> str:
+    """How every check behaved, as CSV; an empty number means that it is not defined for this class."""
+    header = (
+        *("check", "title", "criterion", "points", "submissions", "passed", "failed", "blocked", "needs_review"),
+        *("share_passed", "item_rest_correlation", "upper_lower_27_percent", "flag", "most_frequent_message"),
+    )
+    return to_csv(header, map(_check, statistics))
+
+
+def _check(row: CheckStatistics) -> list[str]:
+    counts = (row.submissions, row.passed, row.failed, row.blocked, row.needs_review)
+    return [
+        *(row.check, row.title, row.criterion, points(row.points)),
+        *map(str, counts),
+        *(f"{row.share_passed:.3f}", _number(row.item_rest), _number(row.upper_lower)),
+        row.flag,
+        row.examples[0].message if row.examples else "",
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

@@ -1,0 +1,159 @@
+"""A class as the exports show it: each student's line with the grade read once, a file name, and what is still open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from gradebook.export import reviews
+from gradebook.results import ClassResult, StudentResult
+from gradebook.text_files import file_names
+from gradebox.run.grade import CriterionResult, Grade
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One student."""
+
+    result: StudentResult
+    grade: Grade | None
+    file_name: str
+    """For files about this student, without a suffix."""
+    open: tuple[reviews.Item, ...]
+    """What a person still has to look at."""
+    most: Decimal
+    """What the class can earn."""
+    mates: tuple[str, ...] = ()
+    """Whose the same work is as well, as they are called."""
+
+    @property
+    def student(self) -> str:
+        return self.result.student
+
+    @property
+    def label(self) -> str:
+        """The name for people, or the key where nobody said it."""
+        return self.result.name or self.result.student
+
+    @property
+    def checks_score(self) -> Decimal | None:
+        """What checks and overrides gave, less the penalty."""
+        return self.result.score if self.result.checks_score is None else self.result.checks_score
+
+    @property
+    def decided(self) -> bool:
+        """Whether there is a score to hand over. What waits, or was not fetched or graded, has none; nor has who is
+        missing but may have handed in under another name, until somebody says that the 0 stands."""
+        return self.result.score is not None
+
+    @property
+    def given_instead(self) -> bool:
+        """Whether people gave points in the place of a submission, so that nothing ran."""
+        return self.grade is not None and self.result.status != "graded"
+
+    @property
+    def passed(self) -> bool:
+        """By points of checks and reports, less the penalty for lateness; what people give beside does not count."""
+        if self.grade is None:
+            return False
+        lost = self.result.late.points if self.result.late else Decimal(0)
+        return self.grade.score - lost >= self.grade.pass_score
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A class with its lines, sorted by key."""
+
+    result: ClassResult
+    lines: tuple[Line, ...]
+
+    @property
+    def graded(self) -> tuple[Line, ...]:
+        """Those with a submission that was graded; not those who only were given points in the place of one."""
+        return tuple(line for line in self.lines if line.grade is not None and line.result.status == "graded")
+
+    @property
+    def excused(self) -> tuple[Line, ...]:
+        return tuple(line for line in self.lines if line.result.status == "excused")
+
+    @property
+    def by_hand_open(self) -> tuple[Line, ...]:
+        """Those whose submission people have not graded to its end, or for other files than count now."""
+        return tuple(line for line in self.lines if not line.result.graded_by_hand)
+
+    @property
+    def undecided(self) -> tuple[Line, ...]:
+        """Those who have no score yet; who is excused will have none."""
+        return tuple(line for line in self.lines if not line.decided and line.result.status != "excused")
+
+    @property
+    def waiting(self) -> tuple[Line, ...]:
+        """Those whose grading was interrupted before it began or ended."""
+        return tuple(line for line in self.lines if line.result.status == "waiting")
+
+    @property
+    def strangers(self) -> tuple[Line, ...]:
+        """Those who handed in and are not in the roster, where there is one."""
+        if not any(line.result.columns for line in self.lines):
+            return ()
+        return tuple(line for line in self.lines if not line.result.columns)
+
+    @property
+    def for_platforms(self) -> tuple[Line, ...]:
+        """Those whom a learning platform can know and who have a score."""
+        return tuple(line for line in self.lines if line.decided and line not in self.strangers)
+
+    @property
+    def open(self) -> tuple[reviews.Item, ...]:
+        return tuple(item for line in self.lines for item in line.open)
+
+    @property
+    def criteria(self) -> tuple[CriterionResult, ...]:
+        """Those that count, in the rubric's order, as some student's grade has them; empty before the first grade."""
+        grades = [line.grade for line in self.graded if line.grade]
+        found: dict[str, CriterionResult] = {}
+        for grade in grades:
+            for lab in grade.labs:
+                for criterion in lab.criteria:
+                    if criterion.available:
+                        found.setdefault(criterion.id, criterion)
+        return tuple(found.values())
+
+    def line(self, student: str) -> Line | None:
+        return next((line for line in self.lines if line.student == student), None)
+
+
+def of(result: ClassResult, accepted: Sequence[reviews.Accepted] = ()) -> View:
+    """Read every grade of a class.
+
+    Raises:
+        ValueError: a grade in the gradebook is none that this version can read.
+    """
+    names = file_names(student.student for student in result.students)
+    called = {student.student: student.name or student.student for student in result.students}
+    lines = []
+    for student in result.students:
+        grade = student.grade
+        found: Iterable[reviews.Item] = () if grade is None else reviews.items(student.student, grade)
+        if (handing_in := reviews.handing_in(student)) is not None:
+            found = (handing_in, *found)
+        still_open = reviews.still_open(found, accepted)
+        if student.withheld and not still_open:
+            student = replace(student, score=Decimal(0))
+        lines.append(
+            Line(
+                result=student,
+                grade=grade,
+                file_name=names[student.student],
+                open=still_open,
+                most=result.max_score,
+                mates=tuple(called.get(one, one) for one in student.teammates),
+            )
+        )
+    return View(result=result, lines=tuple(lines))
+
+
+def share(points: Decimal, of_points: Decimal) -> float:
+    """Points as a share from 0 to 1; 0 where there are none to earn."""
+    return float(points / of_points) if of_points else 0.0

@@ -1,0 +1,398 @@
+"""The run of `gpulabs class`: take in, plan, grade what is open, record each grading as it comes, write the exports.
+
+Whoever stops it, at any moment, loses only what was being graded; the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import shutil
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from gradebook import settings, versions
+from gradebook.export import FOLDER as EXPORTS
+from gradebook.export import everything
+from gradebook.grading import class_summary, unknown_names
+from gradebook.grading.engine import OpenEngine
+from gradebook.grading.manual_grading import FOLDER as HANDS
+from gradebook.grading.manual_grading import ready, reports
+from gradebook.grading.open_work import OpenWork
+from gradebook.grading.progress import ClassProgress
+from gradebook.intake import archives, roster_files
+from gradebook.intake.collect import STORE, Intake, Store
+from gradebook.intake.handed_in import IntakeError
+from gradebook.intake.lab_folders import LabNames
+from gradebook.results import ClassResult, GradebookError, Student, Task
+from gradebook.roster import RosterError
+from gradebook.settings import Settings
+from gradebook.store import FILE, Gradebook, Plan
+from gradebox.common import resources
+from gradebox.course.course import Course
+from gradebox.run.input_generator import new_seed
+from gradebox.run.overrides import Override
+from gradebox.sandbox import devices
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassRequest:
+    """What `gpulabs class` was asked."""
+
+    course: Course
+    submissions: Path | None
+    """None: those that the last run took in."""
+    out: Path
+    configuration: Path | None = None
+    roster: Path | None = None
+    overrides: Path | None = None
+    labs: tuple[int, ...] | None = None
+    device: str | None = None
+    seed: int | None = None
+    deadline: datetime | None = None
+    commit: str | None = None
+    jobs: int | None = None
+    """Gradings at the same time; None: as many as this machine takes."""
+    elsewhere: bool = False  # other machines grade, which may have GPUs where this one has none
+    regrade: tuple[str, ...] = ()
+    """Criteria and students to be graded again."""
+
+
+def grade_class(request: ClassRequest, open_engine: OpenEngine, console: Console) -> ClassResult:
+    """Carry out a request and return where the class stands then.
+
+    Raises:
+        ValueError: something that was named cannot be used; the message is one line. So is that of `RubricError`,
+            `DeviceError` and `EngineError`.
+    """
+    if request.submissions is None:
+        Gradebook(request.out, locked=False).close()  # there must be one, and it is not made here
+    else:
+        _check_room(request.out, request.submissions)
+    with Gradebook(request.out, locked=True) as gradebook:
+        run = _Run(request, gradebook, console)
+        run.prepare()
+        run.grade(open_engine)
+        result = class_summary.of(gradebook)
+    everything.write(result, request.out, configuration=run.settings.exports)
+    return result
+
+
+def _check_room(out: Path, submissions: Path) -> None:
+    """Nothing that is somebody else's is mixed with what a class leaves in its folder, or written over by it.
+
+    Raises:
+        GradebookError: `out` is no place for a gradebook.
+    """
+    folder, source = out.resolve(), submissions.resolve()
+    if source.is_dir() and (folder == source or source in folder.parents):
+        raise GradebookError(
+            f"--out {out} lies in the folder of submissions, where it would be taken for one; name a folder elsewhere"
+        )
+    for name in (STORE, EXPORTS):
+        if source == folder / name or folder / name in source.parents:
+            raise GradebookError(f"{submissions} lies where --out {out} keeps its own files; name another folder")
+        if (folder / name).exists() and not (folder / FILE).exists():
+            raise GradebookError(
+                f"--out {out} has no gradebook, but holds {name!r}, which would be written over; name another folder"
+            )
+
+
+class _Run:
+    """One run on one gradebook."""
+
+    def __init__(self, request: ClassRequest, gradebook: Gradebook, console: Console) -> None:
+        self._request = request
+        self._gradebook = gradebook
+        self._progress = ClassProgress(console)
+        self._room = request.out.resolve() / ".work"
+        self._store = Store(request.out / STORE)
+        self._course = request.course
+        self._rubric = request.course.rubric
+        self._rubric_text = self._rubric.to_text()
+        self.settings, self._description = self._described()
+
+    def prepare(self) -> None:
+        """Decide what is asked, take the submissions in, and write both down."""
+        shutil.rmtree(self._room, ignore_errors=True)  # of a run that was killed
+        plan = self._plan()
+        students = self._taken_before() if self._request.submissions is None else self._take_in(plan)
+        overrides = self._overrides()
+        unknown_names.check(self.settings, overrides, students)
+        for text in unknown_names.notices(self.settings, overrides, students, self._criteria(plan)):
+            self._progress.say(f"note: {text}")
+        contents, criteria = self._to_discard(students, plan)
+        self._gradebook.begin(plan, self._rubric_text, students)
+        if self._request.regrade:
+            shared = self._gradebook.sharing(contents or ())
+            if others := [one.student for one in students if one.content in shared]:
+                self._progress.say(
+                    f"note: {', '.join(others)} had the same lab graded with what is graded again, and keep that "
+                    "grading; name them too, if they should be graded again"
+                )
+            self._gradebook.discard(contents, criteria)
+        self._plan_now, self._students = plan, students
+
+    def grade(self, open_engine: OpenEngine) -> None:
+        """Grade everything that is open; then once more, alone, what a busy machine left open."""
+        seconds, jobs = self.settings.limits.seconds_per_submission, self._request.jobs or self._usual_jobs()
+        work = OpenWork(self._gradebook, self._plan_now, self._course, self._store, self._students, seconds)
+        try:
+            self._carry_out(work, work.shared_tasks(), open_engine, jobs, always=True)
+            # What was not certain enough for all is graded for each; then once more what a busy machine left open.
+            self._carry_out(work, work.tasks(), open_engine, jobs)
+            self._carry_out(work, work.busy_tasks(), open_engine, 1)
+        finally:
+            self._progress.close()
+            shutil.rmtree(self._room, ignore_errors=True)
+
+    def _usual_jobs(self) -> int:
+        device = devices.parse(self._plan_now.device, self._course.devices)
+        return resources.graders(device.memory_bytes, on_hardware=bool(device.hardware))
+
+    def _carry_out(
+        self, work: OpenWork, tasks: Sequence[Task], open_engine: OpenEngine, jobs: int, *, always: bool = False
+    ) -> None:
+        if tasks or always:
+            self._progress.open(len(tasks), work.done(tasks))
+        if not tasks:
+            return
+        engine = open_engine(min(jobs, len(tasks)), self._room, self._plan_now.device)
+        try:
+            for task, grading in engine.run(tasks, self._progress.started):
+                if grading.grade is not None or not task.retry:  # a second look that fails takes nothing away
+                    number = self._gradebook.record(self._plan_now, task, grading)
+                    work.share(number, task.content, task.criteria, grading.grade)
+                self._progress.finished(task, grading)
+        finally:
+            engine.close()
+
+    def _described(self) -> tuple[Settings, dict[str, Any]]:
+        """The class's settings and how to find them again; what the request says goes before what the file says."""
+        request = self._request
+        if request.submissions is None:
+            return self._described_anew(self._gradebook.plan())
+        file = request.configuration or Path("class.toml")
+        text = _text(file) if request.configuration else ""
+        if not text and self._gradebook.seed is not None and (before := self._gradebook.plan().settings)["text"]:
+            self._progress.say(
+                f"note: the last run was described by {before['file']}, this one by no file: its deadline, late rules "
+                "and roster no longer count. Name it with --config, if they should"
+            )
+        described = settings.parse(text, file.resolve())
+        described = replace(
+            described,
+            deadline=request.deadline or described.deadline,
+            roster=request.roster or described.roster,
+            overrides=request.overrides or described.overrides,
+        )
+        description = {
+            "text": text,
+            "file": str(file.resolve()),
+            "deadline": request.deadline.isoformat() if request.deadline else "",
+            "overrides": str(described.overrides.resolve()) if described.overrides else "",
+            "roster": str(described.roster.resolve()) if described.roster else "",
+            "submissions": str(request.submissions.resolve()),
+            "contact": self._course.contact.stored(),
+        }
+        return described, description
+
+    def _described_anew(self, stored: Plan) -> tuple[Settings, dict[str, Any]]:
+        """The settings of the last run, with what this request changes of them: what does not need the submissions.
+
+        Raises:
+            GradebookError: it asks for what decides how submissions are taken in.
+        """
+        request, before, description = self._request, class_summary.stored_settings(stored), dict(stored.settings)
+        description["contact"] = self._course.contact.stored()
+        again = f"name the submissions too: gpulabs class {shlex.quote(description['submissions'])} --out ..."
+        for option, value in (("--roster", request.roster), ("--commit", request.commit)):
+            if value is not None:
+                raise GradebookError(f"{option} decides how submissions are taken in, and none are: {again}")
+        if (file := request.configuration) is not None:
+            of_file = settings.parse(description["text"], Path(description["file"])).overrides
+            now = settings.parse(_text(file), file.resolve())
+            description |= {"text": _text(file), "file": str(file.resolve())}
+            if now.deadline is not None:
+                description["deadline"] = ""
+            if now.overrides is not None:
+                description["overrides"] = str(now.overrides.resolve())
+            elif of_file is not None and description["overrides"] == str(of_file.resolve()):
+                description["overrides"] = ""
+        if request.deadline is not None:
+            description["deadline"] = request.deadline.isoformat()
+        if request.overrides is not None:
+            description["overrides"] = str(request.overrides.resolve())
+        after = class_summary.stored_settings(replace(stored, settings=description))
+        if why := self._needs_submissions(before, after):
+            raise GradebookError(f"{why} decides how submissions are taken in, and none are: {again}")
+        return after, description
+
+    def _needs_submissions(self, before: Settings, after: Settings) -> str:
+        """Which change makes it necessary to take the submissions in once more; empty where none does."""
+        known = self._gradebook.plan().settings.get("roster") or (before.roster and str(before.roster.resolve()))
+        if after.roster is not None and str(after.roster.resolve()) != known:
+            return f"roster = {str(after.roster)!r}"
+        if after.teams != before.teams:
+            return "teams"
+        if after.times_of_files != before.times_of_files:
+            return "submitted"
+        if after.git != before.git:
+            return "[git]"
+        if (after.limits.files, after.limits.bytes) != (before.limits.files, before.limits.bytes):
+            return "files or mebibytes of [limits]"
+        for one in self._gradebook.students():
+            moved = before.in_time_until(one.student) != after.in_time_until(one.student)
+            if moved and one.commit and after.git.only_in_time:
+                return f"another deadline for the repository of {one.student}"
+        return ""
+
+    def _plan(self) -> Plan:
+        request, points = self._request, self._rubric
+        stored = self._gradebook.plan() if request.submissions is None else None
+        # What the command says goes before what its file says, and that before what the last run was told.
+        said = self.settings if request.configuration or stored is None else None
+        numbers = request.labs or (said and said.labs) or (stored.labs if stored else None)
+        labs = points.select(numbers)
+        if not any(one.available for lab in labs for one in lab.criteria):
+            raise IntakeError(f"lab {', '.join(str(lab.number) for lab in labs)} is not available yet")
+        seed = self._gradebook.seed
+        if None not in (seed, request.seed) and seed != request.seed:
+            raise GradebookError(f"this class is graded with seed {seed}; use another --out for seed {request.seed}")
+        device = request.device or (said and said.device) or (stored.device if stored else None) or "auto"
+        if request.elsewhere and device == "auto":
+            raise GradebookError(
+                "others grade than this machine: say --device cuda, or a virtual GPU, --device vgpu:T4"
+            )
+        self._overrides()  # a mistake in it should not wait until all is graded
+        everything.options(self.settings.exports)  # nor one here
+        self._prepare_reports()
+        return Plan(
+            title=self.settings.title or _title(Path(self._description["submissions"]).name),
+            labs=tuple(lab.number for lab in labs),
+            device=device
+            if request.elsewhere and device == "cuda"
+            else devices.parse(device, self._course.devices).name,
+            seed=next((one for one in (seed, request.seed) if one is not None), new_seed()),
+            rubric_version=points.version,
+            rubric_digest=hashlib.sha256(self._rubric_text.encode()).hexdigest(),
+            grader_version=versions.grader_version(self._course),
+            digests=versions.digests(self._course),
+            settings=self._description,
+        )
+
+    def _prepare_reports(self) -> None:
+        """If people grade reports, put the course's rubrics into the class's folder, once.
+
+        Raises:
+            ManualGradingError: the course or the class cannot grade them so.
+        """
+        by_hand, out = self.settings.by_hand, self._request.out
+        if not by_hand.reports:
+            return
+        if ready.copy_to(out, self._course):
+            self._progress.say(
+                f"note: people grade the reports: {out / HANDS / reports.FILE} says how, and "
+                f"gpulabs manual grade {shlex.quote(str(out))} --as NAME opens the page"
+            )
+        graded_reports = reports.load(out, by_hand)
+        assert graded_reports is not None
+        reports.check_weights(graded_reports, self._rubric, by_hand)
+
+    def _overrides(self) -> tuple[Override, ...]:
+        return class_summary.given_overrides(self.settings, self._request.out, self._rubric)
+
+    def _taken_before(self) -> list[Student]:
+        """The students as they were taken in; a note where the roster says something else by now."""
+        students, file = self._gradebook.students(), self.settings.roster
+        try:
+            entries = roster_files.load(file, self.settings.teams).entries if file else ()
+        except RosterError:
+            return students  # it is not needed here
+        then = {one.student: (dict(one.columns), one.team) for one in students if one.columns}
+        now = {one.student: (dict(one.columns), one.team) for one in entries}
+        changed = sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
+        if entries and changed:
+            more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+            where = f"{file} and {self.settings.teams}" if self.settings.teams else str(file)
+            self._progress.say(
+                f"note: the roster ({where}) has changed for {', '.join(changed[:5])}{more}: give the submissions "
+                "again, so that it counts"
+            )
+        return students
+
+    def _take_in(self, plan: Plan) -> list[Student]:
+        assert self._request.submissions is not None
+        file = self.settings.roster
+        if self.settings.teams and not file:
+            raise IntakeError("teams needs a roster, which says who is in the class: name one with --roster")
+        known_by = roster_files.load(file, self.settings.teams) if file else None
+        if known_by is not None and known_by.strangers:
+            self._progress.say(f"note: in {self.settings.teams}, but not in {file}: {', '.join(known_by.strangers)}")
+        names = LabNames.of(self._rubric.labs, plan.labs)
+        intake = Intake(self.settings, known_by, self._store, self._room, self._request.commit, names)
+        try:
+            students = intake.take_all(self._request.submissions, self._progress.intake)
+        finally:
+            self._progress.close()
+        if unknown := [one.student for one in students if file and not one.columns]:
+            self._progress.say(f"not in {file}: {', '.join(unknown)}")
+        passed_over = [f"no submissions, so not graded: {', '.join(intake.passed_over)}"] if intake.passed_over else []
+        for text in dict.fromkeys([*passed_over, *intake.notices]):
+            self._progress.say(f"note: {text}")
+        if self._request.commit and not any(one.commit for one in students):
+            self._progress.say(f"note: --commit {self._request.commit} has no effect: none of these is a repository")
+        known = {student.student: student for student in self._gradebook.students()}
+        return [self._or_kept(student, known.get(student.student)) for student in students]
+
+    def _or_kept(self, student: Student, earlier: Student | None) -> Student:
+        """The student; where nothing could be fetched, with what an earlier run took in, and word of it."""
+        if student.status not in ("could_not_fetch", "no_repository"):
+            return student
+        self._progress.say(f"{student.student}: {student.reason}")
+        if earlier is None or earlier.content is None or not self._store.path(earlier.content).is_dir():
+            return student
+        when = f" of {earlier.taken_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if earlier.taken_at else ""
+        commit = f" (commit {earlier.commit[:10]})" if earlier.commit else ""
+        return replace(
+            student,
+            status="kept",
+            reason=f"{student.reason}; what was taken in{when or ' before'}{commit} counts",
+            submitted_at=student.submitted_at or earlier.submitted_at,
+            commit=earlier.commit,
+            content=earlier.content,
+            taken_at=earlier.taken_at,
+        )
+
+    def _to_discard(self, students: Sequence[Student], plan: Plan) -> tuple[Collection[str] | None, list[str] | None]:
+        """The submissions and criteria that `--regrade` names.
+
+        Raises:
+            IntakeError: it names neither.
+        """
+        contents = {one.student: one.content for one in students}
+        criteria = [name for name in self._request.regrade if name in plan.digests]
+        named = [name for name in self._request.regrade if name not in plan.digests]
+        if unknown := [name for name in named if name not in contents]:
+            raise IntakeError(f"--regrade {unknown[0]}: there is no such student, and no such criterion")
+        named_contents = [content for name in named if (content := contents[name]) is not None]
+        return named_contents if named else None, criteria or None
+
+    def _criteria(self, plan: Plan) -> list[str]:
+        return [one.id for lab in self._rubric.select(plan.labs) for one in lab.criteria if one.available]
+
+
+def _title(name: str) -> str:
+    """The class's name, where nobody gave it one: that of its folder, its archive or its list without the suffix."""
+    return archives.stem(name).removesuffix(".csv").removesuffix(".toml") or name
+
+
+def _text(file: Path) -> str:
+    """A file of settings as text. Raises `SettingsError`."""
+    settings.load(file)
+    return file.read_text(encoding="utf-8-sig")

@@ -1,0 +1,330 @@
+"""Where a class stands: the grades that follow from a gradebook, by today's points, overrides and late rules.
+
+Reads outcomes and counts; grades nothing and writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from gradebook import settings as class_settings
+from gradebook.grading import excused, unknown_names
+from gradebook.grading.manual_grading import ManualGradingError, merging, reports
+from gradebook.results import ClassResult, Excused, GradebookError, ReportResult, Student, StudentResult
+from gradebook.settings import Settings
+from gradebook.store import Gradebook, Plan, Recorded
+from gradebox.common import reading
+from gradebox.course import rubric
+from gradebox.course.contact import Contact
+from gradebox.course.rubric import Lab, Rubric
+from gradebox.run import overrides
+from gradebox.run.grade import CheckReport, Circumstances, Grade, IntegrityNote, LabResult, grade
+from gradebox.sandbox import DESCENDANTS
+
+_NAMED = 5
+"""So many strangers are named where all of them would be too many."""
+
+
+def read(folder: Path) -> ClassResult:
+    """The class as the gradebook in `folder` has it; overrides are read anew, from the file that the last run named.
+
+    Raises:
+        GradebookError: there is no gradebook, it cannot be read, or the overrides cannot.
+    """
+    with Gradebook(folder, locked=False) as gradebook:
+        return of(gradebook)
+
+
+def of(gradebook: Gradebook) -> ClassResult:
+    """The class as an open gradebook has it. Raises as `read` does."""
+    plan = gradebook.plan()
+    settings = stored_settings(plan)
+    points = rubric.from_text(gradebook.rubric_text(plan.rubric_digest))
+    students = gradebook.students()
+    try:
+        given = given_overrides(settings, gradebook.folder, points)
+        let_off = excused.load(gradebook.folder)
+        unknown_names.check(settings, given, students, let_off)
+    except (overrides.OverrideError, class_settings.SettingsError, excused.ExcusedError) as error:
+        raise GradebookError(str(error)) from None
+    labs = points.select(plan.labs)
+    strangers = _strangers(students)
+    result = ClassResult(
+        title=plan.title,
+        made_at=datetime.now(UTC),
+        rubric_version=plan.rubric_version,
+        grader_version=plan.grader_version,
+        seed=plan.seed,
+        device=plan.device,
+        labs=plan.labs,
+        max_score=sum((one.points for lab in labs for one in lab.criteria if one.available), Decimal(0)),
+        students=(),
+        contact=Contact(**plan.settings.get("contact", {})),
+    )
+    whole = excused.wholly(let_off, plan.labs)
+    reader = _reader(gradebook, settings, plan, points, students, whole)
+    if reader is not None:
+        title, released = reader.about
+        result = replace(result, reports_title=title, reports_released=released)
+    lines = []
+    for student in students:
+        theirs = tuple(one for one in let_off if one.student == student.student)
+        if student.student in whole:
+            lines.append(_excused(student, whole[student.student], theirs))
+            continue
+        counting = [lab for lab in labs if lab.number not in {one.lab for one in theirs}]
+        if student.status == "missing":
+            line = _missing(student, strangers)
+        else:
+            line = _result(student, gradebook, plan, settings, points, counting, given, reader)
+        if line.grade is None and line.status in ("missing", "refused"):
+            line = _given_instead(line, plan, points, counting, given)
+        score = line.score
+        if score is not None and line.grade is not None and theirs:
+            score = merging.in_proportion(score, line.grade.max_score, result.max_score)
+        lines.append(replace(line, checks_score=line.score, score=score, excused=theirs))
+    try:
+        return merging.merged(replace(result, students=tuple(lines)), gradebook.folder, students)
+    except ManualGradingError as error:
+        raise GradebookError(str(error)) from None
+
+
+def stored_settings(plan: Plan) -> Settings:
+    """The settings that the last run had."""
+    stored = plan.settings
+    settings = class_settings.parse(stored["text"], Path(stored["file"]))
+    if stored["deadline"]:
+        settings = replace(settings, deadline=datetime.fromisoformat(stored["deadline"]))
+    file = stored["overrides"]
+    return replace(settings, overrides=Path(file) if file else None)
+
+
+def overrides_file(settings: Settings, folder: Path) -> Path:
+    """Where the points given by hand stand: the file that was named, else `overrides.toml` beside the gradebook."""
+    return settings.overrides or folder / overrides.DEFAULT_FILE
+
+
+def given_overrides(settings: Settings, folder: Path, points: Rubric) -> tuple[overrides.Override, ...]:
+    """The points given by hand in this class; none where no file was named and there is none beside the gradebook.
+
+    Raises:
+        OverrideError: the file cannot be used.
+    """
+    file = overrides_file(settings, folder)
+    return overrides.load(file, points) if file.is_file() or settings.overrides else ()
+
+
+def dump(folder: Path) -> str:
+    """Everything in a gradebook that must not depend on how often the run was interrupted, as text to compare.
+
+    Without times, memory, the order of gradings, notes on processes that happened to be seen, and second looks at what
+    a busy machine had left open: what a grading found stands in the student's grade if it counts.
+    """
+    with Gradebook(folder, locked=False) as gradebook:
+        result, history = of(gradebook), gradebook.history()
+    students = [{**vars(student), "late": student.late and vars(student.late)} for student in result.students]
+    history = sorted((row for row in history if not row["retry"]), key=lambda row: (row["content"], row["criteria"]))
+    for row in history:
+        for name in ("id", "started", "ended", "seconds", "peak_bytes", "result"):
+            del row[name]
+    document = {**vars(result), "made_at": None, "students": students, "gradings": history}
+    return (
+        json.dumps(comparable(reading.plain(document)), indent=1, sort_keys=True, ensure_ascii=False, default=str)
+        + "\n"
+    )
+
+
+def comparable(value: Any) -> Any:
+    """A document without what differs from run to run: times, and notes on processes that happened to be seen."""
+    if isinstance(value, Mapping):
+        return {name: comparable(inner) for name, inner in value.items() if name != "seconds"}
+    if isinstance(value, (list, tuple)):
+        return [comparable(one) for one in value if not (isinstance(one, Mapping) and one.get("kind") == DESCENDANTS)]
+    return value
+
+
+def _strangers(students: Sequence[Student]) -> tuple[str, ...]:
+    """Those who handed in and match nobody in the roster, where there is one."""
+    if not any(student.columns for student in students):
+        return ()
+    return tuple(student.student for student in students if not student.columns)
+
+
+def _excused(student: Student, reason: str, entries: tuple[Excused, ...]) -> StudentResult:
+    """Somebody of whom nothing counts, whatever they handed in."""
+    return StudentResult(
+        student=student.student, name=student.name, columns=student.columns, status="excused", reason=reason,
+        submitted_at=student.submitted_at, commit=student.commit, team=student.team, excused=entries,
+    )  # fmt: skip
+
+
+def _given_instead(
+    line: StudentResult, plan: Plan, points: Rubric, labs: Sequence[Lab], given: Sequence[overrides.Override]
+) -> StudentResult:
+    """Points by override for who handed in nothing that can be graded: the criteria without one have 0."""
+    criteria = {one.id for lab in labs for one in lab.criteria if one.available}
+    mine = {line.student, line.team} - {""}
+    theirs = tuple(one for one in given if one.student in mine and one.criterion in criteria)
+    if not theirs:
+        return line
+    circumstances = Circumstances(
+        submission=line.student, submission_sha256="0" * 64, device=plan.device, simulated=False,
+        isolation="namespaces", seed=plan.seed, seconds=0.0, overrides=theirs,
+    )  # fmt: skip
+    made = grade(points, labs, {}, circumstances)
+    made = replace(made, labs=tuple(_without_checks(lab) for lab in made.labs))
+    return replace(line, grade=made, score=made.score, withheld=False)
+
+
+def _without_checks(lab: LabResult) -> LabResult:
+    """What was given for a lab of which nothing ran: there is no outcome to show."""
+    return replace(lab, criteria=tuple(replace(one, checks=()) for one in lab.criteria))
+
+
+def _missing(student: Student, strangers: Sequence[str]) -> StudentResult:
+    """Somebody of the roster without a submission: a zero, unless somebody else's may be theirs."""
+    result = StudentResult(
+        student=student.student,
+        name=student.name,
+        columns=student.columns,
+        status="missing",
+        team=student.team,
+        score=Decimal(0),
+    )
+    if not strangers:
+        return result
+    names = ", ".join(strangers[:_NAMED]) + (f" and {len(strangers) - _NAMED} more" if len(strangers) > _NAMED else "")
+    what = "matches nobody in the roster: it" if len(strangers) == 1 else "match nobody in the roster: one of them"
+    reason = f"nothing was handed in under this name, but {names} {what} may be theirs"
+    return replace(result, score=None, withheld=True, reason=reason)
+
+
+def _result(
+    student: Student,
+    gradebook: Gradebook,
+    plan: Plan,
+    settings: Settings,
+    points: Rubric,
+    labs: Sequence[Lab],
+    given: Sequence[overrides.Override],
+    reader: reports.Reader | None,
+) -> StudentResult:
+    nothing = StudentResult(
+        student=student.student,
+        name=student.name,
+        columns=student.columns,
+        status="waiting",
+        reason=student.reason,
+        submitted_at=student.submitted_at,
+        commit=student.commit,
+        team=student.team,
+        teammates=student.teammates,
+    )
+    if student.status == "could_not_fetch":
+        return replace(nothing, status="could_not_fetch")
+    if student.status == "no_repository":
+        return replace(nothing, status="no_repository", withheld=True)
+    nothing = replace(nothing, outdated=student.status == "kept", partly=student.status == "partly")
+    if student.status == "refused" or student.content is None:
+        return replace(nothing, status="refused", score=Decimal(0))
+    counting = gradebook.counting(plan, student.content)
+    criteria = [one.id for lab in labs for one in lab.criteria if one.available]
+    if any(name not in counting for name in criteria):
+        return nothing
+    gradings = {name: counting[name] for name in criteria}
+    if problem := next((one.reason for one in gradings.values() if one.grade is None), None):
+        return replace(nothing, status="could_not_grade", reason=problem)
+    mine = {student.student, student.team} - {""}
+    theirs = tuple(override for override in given if override.student in mine)
+    made = assemble(gradings, plan, points, labs, student.student, student.content, theirs)
+    read: tuple[ReportResult, ...] = ()
+    if reader is not None:
+        made, read = reader.apply(student.student, made, labs)
+    late, deadline = None, settings.deadline_of(student.student)
+    if deadline is not None and student.submitted_at is not None:
+        late = settings.late.penalty(student.submitted_at, deadline, made.score, made.max_score)
+    score = made.score - (late.points if late else 0)
+    counts = all(one.counts for one in read)
+    return replace(nothing, status="graded", late=late, grade=made, reports=read, score=score if counts else None)
+
+
+def _reader(
+    gradebook: Gradebook,
+    settings: Settings,
+    plan: Plan,
+    points: Rubric,
+    students: Sequence[Student],
+    whole: Mapping[str, str],
+) -> reports.Reader | None:
+    """What puts points of people for reports into grades; None if checks give them.
+
+    Raises:
+        GradebookError: a file of theirs cannot be used.
+    """
+    try:
+        graded_reports = reports.of_labs(reports.load(gradebook.folder, settings.by_hand), plan.labs)
+        if graded_reports is None:
+            return None
+        reports.check_weights(graded_reports, points, settings.by_hand)
+        manual = merging.ManualGrading.load(gradebook.folder)
+        reports.joined(manual.rubric, graded_reports)
+    except ManualGradingError as error:
+        raise GradebookError(str(error)) from None
+    return reports.Reader(graded_reports, manual, settings.by_hand, students, whole)
+
+
+def assemble(
+    gradings: Mapping[str, Recorded],
+    plan: Plan,
+    points: Rubric,
+    labs: Sequence[Lab],
+    name: str,
+    content: str,
+    given: Sequence[overrides.Override] = (),
+) -> Grade:
+    """One grade from the gradings that count for its criteria, by the arithmetic of every grade."""
+    grades = {grading.id: grading.grade for grading in gradings.values() if grading.grade is not None}
+    reports: dict[str, CheckReport] = {}
+    for criterion, grading in gradings.items():
+        for check in grades[grading.id].checks:
+            if check.id.rpartition(".")[0] == criterion:
+                reports[check.id] = CheckReport(
+                    check.outcome, check.message, check.hint, check.seconds, check.blocked_by, check.cause,
+                    check.belongs_to, built_on=check.built_on, picture=check.picture,
+                )  # fmt: skip
+    titles = {check.id: check.title for number in sorted(grades) for check in grades[number].checks}
+    latest = grades[max(grades)]
+    circumstances = Circumstances(
+        submission=name,
+        submission_sha256=content,
+        device=latest.device,
+        simulated=latest.simulated,
+        isolation="namespaces" if all(one.isolation == "namespaces" for one in grades.values()) else "limits",
+        seed=plan.seed,
+        seconds=round(sum(one.seconds for one in grades.values()), 2),
+        integrity=_notes(gradings, grades, points),
+        overrides=tuple(given),
+    )
+    return grade(points, labs, reports, circumstances, titles)
+
+
+def _notes(gradings: Mapping[str, Recorded], grades: Mapping[int, Grade], points: Rubric) -> tuple[IntegrityNote, ...]:
+    """The notes of the gradings that count, in the order in which one grading of everything finds them."""
+    counts = {(name, grading.id) for name, grading in gradings.items()}
+    labs = {(name.partition(".")[0], grading.id) for name, grading in gradings.items()}
+    by_check: list[IntegrityNote] = []
+    by_lab: dict[tuple[str, str, str], IntegrityNote] = {}
+    for number in sorted(grades):
+        for note in grades[number].integrity:
+            if (note.check, number) in labs:  # about the lab as a whole, so every grading of it says the same
+                by_lab.setdefault((note.kind, note.detail, note.where), note)
+            elif (note.check.rpartition(".")[0], number) in counts:
+                by_check.append(note)
+    order = {check.id: position for position, check in enumerate(points.checks())}
+    return (*sorted(by_check, key=lambda note: order.get(note.check, -1)), *by_lab.values())

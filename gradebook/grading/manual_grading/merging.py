@@ -1,0 +1,131 @@
+"""What people gave, put beside what checks gave: into each student's line, and into the score where it is released."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+
+from gradebook.grading.manual_grading import FOLDER, ManualGradingError, comments, marks, requests, rubric, units
+from gradebook.grading.manual_grading.comments import Comment
+from gradebook.grading.manual_grading.marks import Mark
+from gradebook.grading.manual_grading.rubric import Criterion, Rubric
+from gradebook.results import ClassResult, ManualCriterion, ManualResult, Remark, Student, StudentResult
+
+_CENT = Decimal("0.01")
+
+
+@dataclass(frozen=True)
+class ManualGrading:
+    """All that lies in the folder `manual_grading` of a class."""
+
+    rubric: Rubric | None
+    comments: Mapping[str, Comment]
+    marks: Mapping[str, Mapping[str, Mark]]
+    """By the submission's key, then by criterion."""
+
+    @classmethod
+    def load(cls, folder: Path) -> ManualGrading:
+        """Read it. Raises `ManualGradingError` where a file cannot be used, or names what another one does not have."""
+        loaded = cls(rubric.load(folder), comments.load(folder), marks.load_all(folder))
+        for unit, given in loaded.marks.items():
+            for mark in given.values():
+                for name in mark.comments:
+                    if name not in loaded.comments:
+                        raise ManualGradingError(
+                            f"the mark of {unit!r} for {mark.criterion} has the comment {name!r}, which is not in "
+                            f"{folder / FOLDER / comments.FILE}: put it back there, or take it out of the mark"
+                        )
+        return loaded
+
+
+def merged(result: ClassResult, folder: Path, students: Sequence[Student]) -> ClassResult:
+    """A class with what people gave; as it was, where they grade nothing and nobody asked to look again.
+
+    Raises:
+        ManualGradingError: a file of theirs cannot be used.
+    """
+    manual, regrade_requests = ManualGrading.load(folder), requests.load(folder)
+    lines = result.students
+    if regrade_requests:
+        lines = tuple(
+            replace(line, requests=tuple(one for one in regrade_requests if one.student == line.student))
+            for line in lines
+        )
+    if (points := manual.rubric) is None:
+        return replace(result, students=lines)
+    excused = {line.student for line in lines if line.status == "excused"}
+    of = {one.student: unit for unit in units.of(students, excused) for one in unit.members}
+    lines = tuple(
+        line if line.status == "excused" else _with_manual(line, points, manual, of.get(line.student), result.max_score)
+        for line in lines
+    )
+    return replace(
+        result,
+        students=lines,
+        max_score=result.max_score + (points.points if points.released else Decimal(0)),
+        manual_title=points.title,
+        manual_max=points.points,
+        manual_released=points.released,
+    )
+
+
+def of_unit(
+    points: Rubric, criteria: Sequence[Criterion], manual: ManualGrading, unit: units.Unit | None
+) -> ManualResult:
+    """What one submission was given by now; who handed in nothing has 0."""
+    marks_of_unit = manual.marks.get(unit.key, {}) if unit else {}
+    rows, anew = [], False
+    for one in criteria:
+        mark = marks_of_unit.get(one.id)
+        counts = mark is not None and unit is not None and mark.content == unit.content
+        anew |= mark is not None and not counts and (mark.done or bool(mark.text or mark.comments))
+        worth = marks.points(one, mark, manual.comments) if mark and counts and mark.done else None
+        rows.append(
+            ManualCriterion(
+                id=one.id,
+                title=one.title,
+                points=Decimal(0) if unit is None else worth,
+                max_points=one.points,
+                remarks=_remarks(mark, manual.comments, _level(one, worth)) if mark and worth is not None else (),
+                by=mark.by if mark and worth is not None else "",
+                about=one.about,
+            )
+        )
+    return ManualResult(title=points.title, criteria=tuple(rows), released=points.released, anew=anew)
+
+
+def _with_manual(
+    line: StudentResult, points: Rubric, manual: ManualGrading, unit: units.Unit | None, checks_max: Decimal
+) -> StudentResult:
+    labs = {one.lab: one.reason for one in line.excused if one.lab is not None}
+    result = of_unit(points, points.without(labs), manual, unit)
+    score = line.score
+    if points.released and score is not None:
+        own = result.max_points + (line.grade.max_score if line.grade and labs else checks_max)
+        total = (line.checks_score or Decimal(0)) + result.points
+        score = in_proportion(total, own, checks_max + points.points) if result.complete else None
+    return replace(line, manual=result, score=score)
+
+
+def in_proportion(points: Decimal, of_points: Decimal, most: Decimal) -> Decimal:
+    """Points of those that can be earned, as the same part of `most`, to a hundredth; unchanged where both agree."""
+    if of_points == most:
+        return points
+    return (points * most / of_points).quantize(_CENT) if of_points else Decimal(0)
+
+
+def _level(criterion: Criterion, worth: Decimal) -> str:
+    """What the criterion says of work with these points; empty if it says nothing."""
+    return next((level.text for level in criterion.level if level.points == worth), "")
+
+
+def _remarks(mark: Mark, known: Mapping[str, Comment], level: str = "") -> tuple[Remark, ...]:
+    said = [Remark(text=level)] if level else []
+    said += [Remark(text=known[name].text, points=known[name].points) for name in mark.comments]
+    if mark.text.strip():
+        said.append(Remark(text=mark.text.strip(), points=mark.adjust or None))
+    elif mark.adjust and not level:
+        said.append(Remark(text="", points=mark.adjust))
+    return tuple(said)

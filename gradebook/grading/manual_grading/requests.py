@@ -1,0 +1,178 @@
+"""`manual_grading/requests.toml`: what students ask to be looked at again, and what they were answered."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gradebook import text_files
+from gradebook.grading.manual_grading import FOLDER, ManualGradingError
+from gradebook.grading.manual_grading.marks import LOCK
+from gradebook.results import RegradeRequest
+from gradebook.text_files import lock, paragraphs, quoted, replace_file
+from gradebox.common import reading
+
+FILE = "requests.toml"
+MAX_CHARACTERS = 10_000
+_HEAD = (
+    "# What students ask to be looked at again. An entry with an answer is settled, and is in the student's feedback.\n"
+)
+
+
+@dataclass(frozen=True)
+class NewRequest:
+    """A request as a file brings it."""
+
+    student: str
+    text: str
+    about: str = ""
+    """A criterion, of checks or by hand; empty for the whole."""
+
+
+@dataclass(frozen=True)
+class _File:
+    request: tuple[RegradeRequest, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Brought:
+    request: tuple[NewRequest, ...] = ()
+
+
+def load(folder: Path) -> tuple[RegradeRequest, ...]:
+    """All requests, as they came.
+
+    Raises:
+        ManualGradingError: the file cannot be used.
+    """
+    path = folder / FOLDER / FILE
+    if not path.exists():
+        return ()
+    try:
+        document = reading.toml(path)
+        entries = reading.into(_File, document).request
+        seen: set[str] = set()
+        for number, one in enumerate(entries):
+            if one.id in seen:
+                raise document.error(("request", number, "id"), f"id = {one.id!r} stands twice; keep one")
+            seen.add(one.id)
+    except reading.ReadingError as error:
+        raise ManualGradingError(str(error)) from None
+    return entries
+
+
+def read(path: Path) -> tuple[NewRequest, ...]:
+    """Requests from a file: TOML with `[[request]]`, or a CSV with the columns student, about and text.
+
+    Raises:
+        ManualGradingError: it is neither.
+    """
+    if path.suffix == ".toml":
+        try:
+            return reading.into(_Brought, reading.toml(path)).request
+        except reading.ReadingError as error:
+            raise ManualGradingError(str(error)) from None
+    try:
+        text = text_files.read_csv_text(path)
+    except OSError as error:
+        raise ManualGradingError(f"{path} cannot be read: {error.strerror}") from None
+    except text_files.EncodingError as error:
+        raise ManualGradingError(str(error)) from None
+    first = text.partition("\n")[0]
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count))
+    names = {(name or "").strip().casefold(): name for name in rows.fieldnames or ()}
+    if lacking := [name for name in ("student", "text") if name not in names]:
+        raise ManualGradingError(f"{path} has no column {lacking[0]!r}; it needs student, text and perhaps about")
+    return tuple(
+        NewRequest(
+            (row[names["student"]] or "").strip(),
+            (row[names["text"]] or "").strip(),
+            _about((row.get(names.get("about", "")) or "").strip()),
+        )
+        for row in rows
+        if any(cell for cell in row.values())
+    )
+
+
+def _about(typed: str) -> str:
+    return "" if typed.casefold() == "all" else typed
+
+
+def add(folder: Path, asked: Sequence[NewRequest], students: Collection[str], criteria: Collection[str]) -> list[str]:
+    """Record requests and return the ids of those that are new; the same one twice is one. Nothing is written on error.
+
+    Raises:
+        ManualGradingError: one names no student or no criterion of this class, or says nothing.
+    """
+    for one in asked:
+        about = f"the request of {one.student!r}"
+        if one.student not in students:
+            raise ManualGradingError(
+                f"{about}: there is no such student in this class; students are named as in grades.csv"
+            )
+        if one.about and one.about not in criteria:
+            raise ManualGradingError(f"{about} is about {one.about!r}; there are {', '.join(criteria)}, and all")
+        if not one.text.strip() or len(one.text) > MAX_CHARACTERS:
+            raise ManualGradingError(f"{about} needs a text of at most {MAX_CHARACTERS} characters")
+    with lock(folder / FOLDER / LOCK):
+        known = {one.id: one for one in load(folder)}
+        new = []
+        for one in asked:
+            name = _id(one)
+            if name not in known:
+                known[name] = RegradeRequest(
+                    id=name, student=one.student, about=one.about, text=one.text.strip(), asked_at=_now()
+                )
+                new.append(name)
+        _save(folder, list(known.values()))
+    return new
+
+
+def answer(folder: Path, name: str, text: str, by: str) -> RegradeRequest:
+    """Answer a request; another answer takes the place of the first, an empty one opens it again.
+
+    Raises:
+        ManualGradingError: there is no such request.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise ManualGradingError(f"an answer has at most {MAX_CHARACTERS} characters")
+    with lock(folder / FOLDER / LOCK):
+        known = {one.id: one for one in load(folder)}
+        if name not in known:
+            raise ManualGradingError(f"there is no request {name!r}; gpulabs manual requests lists them")
+        said = text.strip()
+        known[name] = replace(
+            known[name], answer=said, answered_by=by if said else "", answered_at=_now() if said else None
+        )
+        _save(folder, list(known.values()))
+    return known[name]
+
+
+def _save(folder: Path, entries: Sequence[RegradeRequest]) -> None:
+    blocks = []
+    for one in entries:
+        block = (
+            f"\n[[request]]\nid = {quoted(one.id)}\nstudent = {quoted(one.student)}\nabout = {quoted(one.about)}\n"
+            f"text = {paragraphs(one.text)}\nasked_at = {one.asked_at.isoformat()}\n"
+        )
+        if one.answered_at is not None:
+            block += (
+                f"answer = {paragraphs(one.answer)}\nanswered_by = {quoted(one.answered_by)}\n"
+                f"answered_at = {one.answered_at.isoformat()}\n"
+            )
+        blocks.append(block)
+    replace_file(folder / FOLDER / FILE, _HEAD + "".join(blocks))
+
+
+def _id(request: NewRequest) -> str:
+    words = "\n".join((request.student, request.about, " ".join(request.text.split())))
+    return f"r{hashlib.sha256(words.encode('utf-8', 'replace')).hexdigest()[:7]}"
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)

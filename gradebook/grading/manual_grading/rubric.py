@@ -1,0 +1,168 @@
+"""`manual_grading/rubric.toml`: what people grade, and how many points that is worth.
+
+title = "Report"                  # the section's name in every grade
+released = false                  # true: students and platforms are given the points
+blind = false                     # true: the page shows no names
+graders = ["Ana", "Ben"]          # who may grade; left out: anybody
+
+[[criterion]]
+id = "discussion"
+title = "Discussion of the results"
+points = 6
+start = "full"                    # comments deduct from all points; "zero": they add to none
+lab = 1                           # whose report it is about; left out: all of the submission
+about = "Are the numbers explained by what the GPU does?"
+[[criterion.level]]               # optional: what so many points stand for; the page gives them with one click
+points = 6
+text = "Each number is explained."
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Literal
+
+from gradebook.grading.manual_grading import FOLDER, ManualGradingError
+from gradebox.common import reading
+
+FILE = "rubric.toml"
+PREFIX = "manual."
+"""Before a criterion's id, where criteria of checks stand beside it."""
+_ID = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_MOST = 1000
+_TEMPLATE = """# What people grade of this class. `gpulabs manual grade FOLDER --as NAME` opens the page.
+title = "Report"
+released = false                  # true: students' feedback and the exports have these points
+blind = false                     # true: the page shows no names
+# graders = ["Ana", "Ben"]        # who may grade; left out: anybody
+
+[[criterion]]
+id = "discussion"
+title = "Discussion of the results"
+points = 6
+start = "full"                    # comments deduct; "zero": they add
+# lab = 1                         # whose report it is about; left out: all of the submission
+about = "Are the numbers explained by what the GPU does?"
+
+[[criterion]]
+id = "figures"
+title = "Figures"
+points = 4
+about = "Axes, units, and a caption that says what is to be seen."
+"""
+
+
+@dataclass(frozen=True)
+class Level:
+    """What work looks like that gets so many points of a criterion."""
+
+    points: Decimal
+    text: str
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One thing that people judge."""
+
+    id: str
+    title: str
+    points: Decimal
+    start: Literal["full", "zero"] = "full"
+    lab: int | None = None
+    about: str = ""
+    level: tuple[Level, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rubric:
+    """What is graded by hand in one class."""
+
+    criterion: tuple[Criterion, ...]
+    title: str = "By hand"
+    released: bool = False
+    blind: bool = False
+    graders: tuple[str, ...] = ()
+
+    @property
+    def points(self) -> Decimal:
+        return sum((one.points for one in self.criterion), Decimal(0))
+
+    def find(self, name: str) -> Criterion:
+        """The criterion of this id.
+
+        Raises:
+            ManualGradingError: there is none.
+        """
+        criterion = next((one for one in self.criterion if one.id == name.removeprefix(PREFIX)), None)
+        if criterion is None:
+            known = ", ".join(one.id for one in self.criterion)
+            raise ManualGradingError(f"there is no criterion {name!r} that is graded by hand; there are {known}")
+        return criterion
+
+    def without(self, labs: Mapping[int, str]) -> tuple[Criterion, ...]:
+        """The criteria that are not about one of these labs."""
+        return tuple(one for one in self.criterion if one.lab not in labs)
+
+
+def load(folder: Path) -> Rubric | None:
+    """The rubric of the class in `folder`; None where nothing is graded by hand.
+
+    Raises:
+        ManualGradingError: it cannot be used.
+    """
+    path = folder / FOLDER / FILE
+    if not path.exists():
+        return None
+    try:
+        document = reading.toml(path)
+        rubric = reading.into(Rubric, document)
+        check(document, rubric)
+    except reading.ReadingError as error:
+        raise ManualGradingError(str(error)) from None
+    return rubric
+
+
+def write_template(folder: Path) -> Path:
+    """Write a rubric to begin with.
+
+    Raises:
+        ManualGradingError: there is one.
+    """
+    path = folder / FOLDER / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(_TEMPLATE)
+    except FileExistsError:
+        raise ManualGradingError(f"{path} is there already; change it") from None
+    return path
+
+
+def check(document: reading.Document, found: Rubric) -> None:
+    """Raise ReadingError for what types do not say."""
+    if not found.criterion:
+        raise document.error((), "there is no [[criterion]]; a rubric has at least one")
+    seen: set[str] = set()
+    for number, one in enumerate(found.criterion):
+        place = ("criterion", number)
+        if not _ID.fullmatch(one.id):
+            raise document.error((*place, "id"), f"id = {one.id!r}: small letters, digits and _, like 'discussion'")
+        if one.id in seen:
+            raise document.error((*place, "id"), f"{one.id} stands twice; keep one")
+        seen.add(one.id)
+        if not one.title.strip():
+            raise document.error((*place, "title"), "title is empty")
+        if not 0 < one.points <= _MOST:
+            raise document.error((*place, "points"), f"points = {one.points}: more than 0 and at most {_MOST}")
+        for level in one.level:
+            if not 0 <= level.points <= one.points:
+                text = f"{one.id} has a level of {level.points} points: at least 0 and at most {one.points}"
+                raise document.error((*place, "id"), text)
+            if not level.text.strip():
+                raise document.error((*place, "id"), f"{one.id} has a level without a text")
+    if any(not name.strip() for name in found.graders):
+        raise document.error(("graders",), "graders has an empty name")

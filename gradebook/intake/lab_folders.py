@@ -1,0 +1,180 @@
+"""Where labs lie in a folder that somebody handed in, and how students call a lab's folder.
+
+Labs lie in the folder itself, in its `labs`, or in the folders around them. They are called `lab1_gpu_basics`,
+`lab1-gpu-basics-main`, `Lab 1` or `gpu basics`. Not for what is taken from there (`pieces.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from gradebook.intake.accepted_files import Refused
+from gradebox.course.rubric import Lab
+from gradebox.sandbox import copying
+
+# --- where labs lie ---------------------------------------------------------------------------------------------------
+
+_DEPTH = 24
+"""So many folders around everything are looked through; `copying.scan` takes as many."""
+IsLab = Callable[[str], bool]
+"""Whether a folder of this name is a lab."""
+
+
+def holds_labs(folder: Path) -> bool:
+    """Whether lab folders lie in it, or in its folder `labs`."""
+    return _labs_at(folder, copying.is_lab) is not None
+
+
+def place_of(top: Path, is_lab: IsLab) -> Path | None:
+    """The folder in which labs lie: `top`, its `labs`, or one below it; where there is but one, also below that.
+
+    Raises:
+        Refused: there are several.
+    """
+    for folder in (top, *wrappers(top)):
+        if (place := _labs_at(folder, is_lab)) is not None:
+            return place
+        found_below = [(path, labs) for path in inner(folder) if (labs := _labs_at(path, is_lab)) is not None]
+        if len(found_below) > 1:
+            names = ", ".join(repr(path.name) for path, _ in found_below)
+            raise Refused(f"holds labs in several folders, {names}; hand in one of them")
+        if found_below:
+            return found_below[0][1]
+    return None
+
+
+def _labs_at(folder: Path, is_lab: IsLab) -> Path | None:
+    for place in (folder, folder / "labs"):
+        if not place.is_symlink() and any(is_lab(path.name) for path in folders(place)):
+            return place
+    return None
+
+
+def code_of(top: Path) -> Path | None:
+    """Where the code of a lab lies that has no folder of its own; None where there is none."""
+    places = [place for folder in (top, *wrappers(top)) for place in (folder / "labs", folder)]
+    return next((place for place in places if not place.is_symlink() and place.is_dir() and holds_code(place)), None)
+
+
+def holds_code(folder: Path) -> bool:
+    """Whether modules lie in it."""
+    return any(path.suffix == ".py" for path in files(folder))
+
+
+def wrappers(top: Path) -> list[Path]:
+    """The one folder in `top`, where it is the only one, the one folder in that, and so on, a few times."""
+    folders_around: list[Path] = []
+    while len(folders_around) < _DEPTH and len(below := inner(folders_around[-1] if folders_around else top)) == 1:
+        folders_around.append(below[0])
+    return folders_around
+
+
+def around(top: Path) -> list[Path]:
+    """The files in `top` and in the folders that are around everything, without hidden ones."""
+    return [path for folder in (top, *wrappers(top)) for path in files(folder) if not is_hidden(path)]
+
+
+def innermost(lab: Path, stands_for_it: IsLab) -> Path:
+    """`lab`, or the folder in it that stands for it and has its code: as where an archive of it was unpacked into a
+    folder of its own name."""
+    here = lab
+    for _ in range(_DEPTH):
+        below = [path for path in inner(here) if stands_for_it(path.name)]
+        if len(below) != 1 or holds_code(here):
+            break
+        here = below[0]
+    return here if holds_code(here) else lab
+
+
+def inner(folder: Path) -> list[Path]:
+    """The folders in it, without what systems and tools leave there."""
+    return [path for path in folders(folder) if not is_hidden(path) and not (path / "pyvenv.cfg").exists()]
+
+
+def folders(folder: Path) -> list[Path]:
+    """All folders in it; none where it cannot be read."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    except OSError:
+        return []
+
+
+def files(folder: Path) -> list[Path]:
+    """The files in it; without links."""
+    return sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+
+
+def is_hidden(path: PurePath) -> bool:
+    """Whether systems and tools made it, and people do not see it."""
+    return path.name in copying.LEFT_BEHIND or path.name.startswith((".", "__MACOSX"))
+
+
+# --- how labs are called ----------------------------------------------------------------------------------------------
+
+_NUMBERED = re.compile(r"(?P<word>[^\W\d_]+)[\s_.-]*0*(?P<number>[1-9][0-9]*)(?![0-9])", re.IGNORECASE)
+_COPY = re.compile(r"(?:[ _-]*(?:\(\d+\)|copy|main|master|final|submission))+$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class LabNames:
+    """The packages of a course's labs, and the one that a class grades, where it is one."""
+
+    packages: tuple[str, ...] = ()
+    single: str | None = None
+
+    @classmethod
+    def of(cls, labs: Iterable[Lab], graded: Iterable[int] = ()) -> LabNames:
+        """`graded` are the numbers of the labs that the class grades."""
+        packages = {lab.number: lab.package for lab in labs}
+        chosen = [packages[number] for number in graded if number in packages]
+        return cls(tuple(packages.values()), chosen[0] if len(chosen) == 1 else None)
+
+    @property
+    def example(self) -> str:
+        """A folder's name to tell people."""
+        return self.single or next(iter(self.packages), "lab1_gpu_basics")
+
+    def meant(self, name: str) -> str | None:
+        """The package that a folder of this name most likely is; None where it says nothing."""
+        exact = name.replace("-", "_")
+        if exact in self.packages:
+            return exact
+        if (match := _NUMBERED.match(name)) is not None:
+            lab = f"{match['word']}{match['number']}".casefold()
+            for package in self.packages:
+                if package.partition("_")[0].casefold() == lab:
+                    return package
+        plain = _plain(_COPY.sub("", name))
+        return next((one for one in self.packages if plain and plain == _plain(one.partition("_")[2])), None)
+
+    def renamed(self, names: Iterable[str]) -> Mapping[str, str]:
+        """What these folders, which lie side by side, must be called: by the name that they have.
+
+        A folder that is spelt as its lab is that lab, and others that begin alike stay what they are.
+
+        Raises:
+            Refused: two could be the same lab.
+        """
+        names = list(names)
+        exact = {name.replace("-", "_") for name in names} & set(self.packages)
+        lab_of: dict[str, str] = {}
+        for name in sorted(names):
+            package = self.meant(name)
+            if package is None or package in exact:
+                continue
+            if (other := next((one for one, meant in lab_of.items() if meant == package), None)) is not None:
+                raise Refused(f"holds both {other!r} and {name!r} for one lab; keep one of them, called {package}")
+            lab_of[name] = package
+        return lab_of
+
+
+def looks_like_a_lab(name: str, names: LabNames) -> bool:
+    """Whether a folder of this name is a lab, however it is spelt."""
+    return copying.is_lab(name) or names.meant(name) is not None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name).casefold()

@@ -1,0 +1,220 @@
+"""Reading who is in the class and who works together: CSV files of Canvas, Moodle, a classroom on GitHub or one's own.
+
+The first line of a roster names its columns (`gradebook/roster.py` says which identify students).
+
+A file of teams has a column that identifies students (those of a roster, or Canvas's `login_id`, `user_id`,
+`canvas_user_id`) and one that names teams. Canvas's list of a group set has `name,canvas_user_id,user_id,login_id,
+sections,group_name,canvas_group_id,group_id` (its guide "How do I import groups in a group set?"); Moodle's list of
+participants has `Groups`, where a team is the whole cell. Not for whose a submission is (`handed_in.py`).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from gradebook import text_files
+from gradebook.roster import (
+    KEYS,
+    LOGINS,
+    TEAM_COLUMN,
+    Entry,
+    Outsider,
+    Roster,
+    RosterError,
+    cell_of,
+    folded,
+    is_team,
+    team_column,
+)
+from gradebook.settings import SettingsError, parse_moment
+
+_ROLE, _STUDENT = "role", "student"
+"""It says who is staff where there is a column of logins, too: in a list of one's own it may mean roles in a team."""
+_TEST_STUDENTS = ("student, test", "test student")
+_TEST_LOGIN = re.compile(r"([0-9a-f]{32,64})?")
+"""Canvas makes a Test Student for the Student View of each course and exports it with the others: without a SIS ID, and
+with a hash for a login (an HMAC in its `Course#student_view_student`). A student of that name has a login of their own.
+"""
+_NAMES = ("name", "Student", "full name", "display name")
+_PARTS = (("first name", "last name"), ("first name", "surname"), ("first_name", "last_name"))
+_SUBMITTED_AT = "submitted_at"
+_MEMBERS = ("login_id", "user_id", "canvas_user_id")
+
+
+class TeamsError(ValueError):
+    """The file cannot be used; the message is one line that says what to do."""
+
+
+@dataclass(frozen=True)
+class Teams:
+    """The team of each student, by the roster's key."""
+
+    of: Mapping[str, str]
+    strangers: tuple[str, ...] = ()
+    """Who stands in the file and not in the roster: they left, or the file is another course's."""
+
+
+def load(path: Path, teams_file: Path | None = None) -> Roster:
+    """Read a roster, and who works together: by its own column, or by another file.
+
+    Raises:
+        RosterError: one of them cannot be read or has not the columns that it needs, or names a student twice.
+    """
+    roster = _with_teams(path, teams_file)
+    if (clash := roster.clash()) is not None:
+        team, student = clash
+        raise RosterError(
+            f"the team {team!r} is called as the student {student} is, who is not in it: give the team another name, "
+            "or nobody knows whose a submission is"
+        )
+    return roster
+
+
+def _with_teams(path: Path, teams_file: Path | None) -> Roster:
+    roster = _load(path)
+    if teams_file is None:
+        return roster
+    if any(entry.team for entry in roster.entries):
+        raise RosterError(f"both {path} and {teams_file} say who works together; keep one of them")
+
+    def key(handles: Iterable[str]) -> str | None:
+        handles = list(handles)
+        if entry := roster.find(handles):
+            return entry.student
+        if several := roster.several(handles):
+            keys = ", ".join(one.student for one in several)
+            raise RosterError(
+                f"{teams_file}: several students are called {several[0].name!r} ({keys}); name them there as here"
+            )
+        return None
+
+    try:
+        teams = load_teams(teams_file, KEYS, key)
+    except TeamsError as error:
+        raise RosterError(str(error)) from None
+    entries = [replace(entry, team=teams.of.get(entry.student, "")) for entry in roster.entries]
+    strangers = [one for one in teams.strangers if roster.outsider([one]) is None]
+    return Roster(entries, strangers, roster.outsiders)
+
+
+def _load(path: Path) -> Roster:
+    try:
+        text, line = text_files.numbered_csv_text(path)
+    except OSError as error:
+        raise RosterError(f"{path} cannot be read: {error.strerror}") from None
+    except text_files.EncodingError as error:
+        raise RosterError(str(error)) from None
+    first = text.partition("\n")[0]
+    delimiter = max(",;\t", key=first.count)
+    try:
+        table = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        head = [name.strip() for name in next(table, [])]
+        every = [dict(zip(head, cells, strict=False)) for cells in table if any(cells)]
+    except csv.Error as error:
+        raise RosterError(f"{path} is no CSV file: {error}") from None
+    outsiders = {number: one for number, row in enumerate(every) if (one := _outsider(row, path)) is not None}
+    rows = {line + 1 + number: row for number, row in enumerate(every) if number not in outsiders}
+    key = next((name for name in KEYS if any(cell_of(row, name).strip() for row in rows.values())), None)
+    if key is None:
+        raise RosterError(f"{path} has no column that names students; call one of them {', '.join(KEYS[:4])}, ...")
+    entries: dict[str, Entry] = {}
+    for number, row in rows.items():
+        cells = {name: value.strip() for name, value in row.items() if name}
+        student = cell_of(cells, key) or next((cells[name] for name in KEYS if cells.get(name)), "")
+        if not student:
+            continue  # such as Canvas's row "Points Possible"
+        if student in entries:
+            raise RosterError(f"{path}, line {number}: {key} {student!r} stands twice; keep one")
+        entries[student] = Entry(
+            student,
+            _name(cells),
+            cells,
+            _moment(cells, f"{path}, line {number}: {_SUBMITTED_AT}"),
+            cell_of(cells, TEAM_COLUMN),
+        )
+    if not entries:
+        raise RosterError(f"{path} names no student in its column {key}")
+    return Roster(entries.values(), outsiders=outsiders.values())
+
+
+def _outsider(row: Mapping[str, str], path: Path) -> Outsider | None:
+    """Who stands in this row, if it is no student: staff in Classroom 50's file, the Test Student in Canvas's."""
+    cells = {name: value.strip() for name, value in row.items() if name}
+    handles = tuple(cells[name] for name in KEYS if cells.get(name))
+    login, role = cell_of(cells, LOGINS[0]), cell_of(cells, _ROLE)
+    if LOGINS[0] in cells and role not in ("", _STUDENT):  # who has not accepted an invitation has no login yet
+        who = login or next(iter(handles), "") or _name(cells) or "somebody"
+        return Outsider(handles, f"{who} is staff ({role}) in {path.name}", login)
+    is_test = cell_of(cells, "Student").casefold() in _TEST_STUDENTS and not cell_of(cells, "SIS User ID")
+    if is_test and "ID" in cells and _TEST_LOGIN.fullmatch(cell_of(cells, "SIS Login ID")):
+        return Outsider(handles, f"{cells['Student']} is the Test Student of Canvas in {path.name}", announced=True)
+    return None
+
+
+def _moment(cells: Mapping[str, str], where: str) -> datetime | None:
+    text = cell_of(cells, _SUBMITTED_AT)
+    try:
+        return parse_moment(text, where) if text else None
+    except SettingsError as error:
+        raise RosterError(str(error)) from None
+
+
+def _name(cells: Mapping[str, str]) -> str:
+    """The name for people. Columns may be written in upper or lower case, but `student` is the key."""
+    by_name = {**{folded(column): value for column, value in cells.items()}, "Student": cell_of(cells, "Student")}
+    for column in _NAMES:
+        if value := by_name.get(column):
+            return value
+    for parts in _PARTS:
+        values = [by_name.get(part) for part in parts]
+        if all(values):
+            return " ".join(filter(None, values))
+    return ""
+
+
+def load_teams(path: Path, columns: Iterable[str], find: Callable[[Iterable[str]], str | None]) -> Teams:
+    """Read a file.
+
+    Args:
+        path: the file.
+        columns: a roster's columns that identify students.
+        find: the roster's key of whoever has one of these identifiers.
+
+    Raises:
+        TeamsError: it cannot be read, lacks a column, or puts somebody into two teams.
+    """
+    try:
+        text, line = text_files.numbered_csv_text(path)
+        first = text.partition("\n")[0]
+        rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count)))
+    except OSError as error:
+        raise TeamsError(f"{path} cannot be read: {error.strerror}") from None
+    except text_files.EncodingError as error:
+        raise TeamsError(str(error)) from None
+    except csv.Error as error:
+        raise TeamsError(f"{path} is no CSV file: {error}") from None
+    names = {(name or "").strip(): name for name in (rows[0] if rows else {})}
+    column = team_column(names)
+    who = [name for name in (*columns, *_MEMBERS) if name in names]
+    if column is None or not who:
+        lacking = "names teams; call one of them team" if column is None else "identifies students"
+        raise TeamsError(f"{path} has no column that {lacking}")
+    teams: dict[str, str] = {}
+    strangers = []
+    for number, row in enumerate(rows, start=line + 1):
+        handles = [cell for name in who if (cell := (row.get(names[name]) or "").strip())]
+        team = (row.get(names[column]) or "").strip()
+        if not is_team(team) or not handles:
+            continue
+        student = find(handles)
+        if student is None:
+            strangers.append(handles[0])
+        elif teams.setdefault(student, team) != team:
+            raise TeamsError(f"{path}, line {number}: {student} is in {teams[student]!r} and in {team!r}; keep one")
+    return Teams(teams, tuple(strangers))

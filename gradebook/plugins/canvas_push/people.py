@@ -1,0 +1,100 @@
+"""Which student of the class is which one on Canvas, by identifiers only: a name may be two people's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gradebook.export.view import Line
+from gradebook.plugins.canvas_push.client import PushError
+from gradebook.plugins.canvas_push.service import Person
+
+_SIS, _LOGIN, _EMAIL = (
+    ("SIS User ID", "ID number"),
+    ("SIS Login ID", "Username", "username"),
+    ("Email address", "Email"),
+)
+_OF_CANVAS = ("SIS Login ID", "SIS User ID", "Section")
+"""Columns that tell Canvas's own export, whose `ID` is the number that Canvas knows a student by."""
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Who was found, and who was not."""
+
+    users: Mapping[str, int]
+    """The number on Canvas of each student of the class."""
+    unknown: tuple[str, ...]
+
+
+LookUp = Callable[[str, str], int | None]
+"""The number of a student on Canvas, by the kind of an identifier and its value."""
+
+
+def match(lines: Iterable[Line], people: Sequence[Person], look_up: LookUp) -> Matched:
+    """Find everybody.
+
+    Args:
+        lines: students of the class.
+        people: students of the course, as far as the owner of the token sees them.
+        look_up: asks for one whose identifiers the list does not show.
+
+    Raises:
+        PushError: two students of the class are the same one on Canvas.
+    """
+    known = {person.id for person in people}
+    tables = {
+        "id": {str(person.id): person.id for person in people},
+        "sis": _table((person.sis_user_id, person.id) for person in people),
+        "login": _table((person.login_id, person.id) for person in people),
+        "email": _table((person.email, person.id) for person in people),
+    }
+    shown = {"sis": bool(tables["sis"]), "login": bool(tables["login"])}
+    users: dict[str, int] = {}
+    for line in lines:
+        handles = list(_handles(line))
+        user_found = next(
+            (user for kind, value in handles if (user := tables[kind].get(_folded(value))) is not None), None
+        )
+        for kind, value in handles if user_found is None else ():
+            if kind in shown and not shown[kind]:
+                user = look_up({"sis": "sis_user_id", "login": "sis_login_id"}[kind], value)
+                user_found = user if user in known else None
+                if user_found is not None:
+                    break
+        if user_found is not None:
+            other = next((student for student, user in users.items() if user == user_found), None)
+            if other is not None:
+                raise PushError(f"{line.student} and {other} are one student on Canvas ({user_found}); mend the roster")
+            users[line.student] = user_found
+    return Matched(users, tuple(line.student for line in lines if line.student not in users))
+
+
+def _handles(line: Line) -> Iterator[tuple[str, str]]:
+    """What may be an identifier on Canvas, the surest first."""
+    columns = line.result.columns
+    if columns.get("ID") and any(name in columns for name in _OF_CANVAS):
+        yield "id", columns["ID"]
+    for kind, names in (("sis", _SIS), ("login", _LOGIN), ("email", _EMAIL)):
+        for name in names:
+            if columns.get(name):
+                yield kind, columns[name]
+    for kind in ("login", "sis", "email"):
+        yield kind, line.student
+    for name in _EMAIL:  # many a Canvas has people log in with their address
+        if columns.get(name):
+            yield "login", columns[name]
+
+
+def _table(pairs: Iterable[tuple[str | None, int]]) -> dict[str, int]:
+    """By what identifies; whatever two people share identifies nobody."""
+    by_value: dict[str, int] = {}
+    twice = set()
+    for value, user in pairs:
+        if value and by_value.setdefault(_folded(value), user) != user:
+            twice.add(_folded(value))
+    return {value: user for value, user in by_value.items() if value not in twice}
+
+
+def _folded(text: str) -> str:
+    return text.strip().casefold()

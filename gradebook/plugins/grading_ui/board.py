@@ -1,0 +1,307 @@
+"""What the page shows and does, as plain values: the class, one submission, marks, comments and answers.
+
+Reads the class's folder anew for every question, because other graders write into it too. Not for HTTP (`server.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from gradebook.grading import excused
+from gradebook.grading.manual_grading import FOLDER, ManualGradingError, comments, marks, reports, requests, units
+from gradebook.grading.manual_grading.comments import Comment
+from gradebook.grading.manual_grading.marks import LOCK, ChangedMeanwhileError, Mark
+from gradebook.grading.manual_grading.merging import ManualGrading
+from gradebook.grading.manual_grading.rubric import Rubric
+from gradebook.grading.manual_grading.units import Unit
+from gradebook.intake.collect import STORE, Store
+from gradebook.plugins.grading_ui import presence, report
+from gradebook.store import Gradebook
+from gradebook.text_files import lock
+from gradebox.common import reading
+from gradebox.common.texts import printable_document
+
+_CENT = Decimal("0.01")
+
+
+class NotThereError(ManualGradingError):
+    """There is no such submission, picture, comment or request."""
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A mark as the page sends it."""
+
+    revision: int
+    content: str
+    comments: tuple[str, ...]
+    adjust: Decimal
+    text: str
+    done: bool
+
+
+@dataclass(frozen=True)
+class _Said:
+    """A comment as the page sends it."""
+
+    text: str
+    points: Decimal
+    criterion: str = ""
+
+
+class Board:
+    """One grader's view of a class."""
+
+    def __init__(self, folder: Path, grader: str) -> None:
+        """Read the class once, so that what is wrong is said before the page opens.
+
+        Raises:
+            ManualGradingError: there is no rubric, a file cannot be used, or the rubric names other graders.
+            GradebookError: there is no gradebook.
+        """
+        report.check_libraries()
+        self.folder = folder
+        self.grader = grader.strip()
+        if not self.grader:
+            raise ManualGradingError("say who grades: --as NAME")
+        self._store = Store(folder / STORE)
+        self._units()
+        points = self._rubric()
+        if points.graders and self.grader not in points.graders:
+            raise ManualGradingError(f"--as {self.grader}: the rubric names {', '.join(points.graders)} as graders")
+        ManualGrading.load(folder)
+        requests.load(folder)
+
+    def overview(self) -> Any:
+        """The class: its rubric, comments, and how far each submission is."""
+        points, manual, all_units = self._rubric(), ManualGrading.load(self.folder), self._units()
+        open_by = presence.others(self.folder, self.grader)
+        regrade_requests = requests.load(self.folder)
+        used = Counter(name for of_unit in manual.marks.values() for mark in of_unit.values() for name in mark.comments)
+        rows: list[dict[str, Any]] = []
+        graded: Counter[str] = Counter()
+        for unit in all_units.values():
+            of_unit = manual.marks.get(unit.key, {})
+            members = {one.student for one in unit.members}
+            states = {one.id: self._state(unit, of_unit.get(one.id)) for one in points.criterion}
+            graded.update(mark.by for mark in of_unit.values() if mark.done and mark.content == unit.content)
+            rows.append(
+                {
+                    "id": unit.id,
+                    "label": self._label(unit, points),
+                    "states": states,
+                    "revisions": {name: mark.revision for name, mark in of_unit.items()},
+                    "open_by": open_by.get(unit.id, ""),
+                    "requests": sum(one.answered_at is None and one.student in members for one in regrade_requests),
+                }
+            )
+        rows.sort(key=lambda row: str(row["id"] if points.blind else row["label"].casefold()))
+        return _plain(
+            {
+                "title": points.title,
+                "me": self.grader,
+                "room": hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:12],
+                "blind": points.blind,
+                "released": points.released,
+                "criteria": points.criterion,
+                "comments": [{**vars(one), "used": used[one.id]} for one in manual.comments.values()],
+                "units": rows,
+                "graded": dict(sorted(graded.items())),
+                "gone": sorted(manual.marks.keys() - {unit.key for unit in all_units.values()})
+                if not points.blind
+                else [],
+            }
+        )
+
+    def unit(self, name: str) -> Any:
+        """One submission: its reports and pictures, and what it was given."""
+        points, unit = self._rubric(), self._unit(name)
+        labs = self._store.path(unit.content)
+        shown, texts = report.pictures(labs), report.reports(labs)
+        address = f"unit/{unit.id}/picture/"
+        of_unit = marks.load(self.folder, unit.key)
+        old = next((mark for mark in of_unit.values() if mark.content != unit.content), None)
+        members = {one.student for one in unit.members}
+        return _plain(
+            {
+                "id": unit.id,
+                "label": self._label(unit, points),
+                "content": unit.content,
+                "submitted_at": None if points.blind else unit.submitted_at,
+                "reports": [{"name": one.name, "html": report.to_html(one, shown, address)} for one in texts],
+                "pictures": [{"name": one.name, "address": f"{address}{n}"} for n, one in enumerate(shown)],
+                "marks": of_unit,
+                "automatic": self._automatic(unit),
+                "anew": old
+                and {
+                    "by": old.by,
+                    "at": old.at,
+                    "changes": report.difference(report.reports(self._store.path(old.content)), texts),
+                },
+                "requests": [
+                    {**vars(one), "student": "" if points.blind else one.student}
+                    for one in requests.load(self.folder)
+                    if one.student in members
+                ],
+            }
+        )
+
+    def picture(self, name: str, number: int) -> report.Picture:
+        """A picture of a submission. Raises `NotThereError`."""
+        shown = report.pictures(self._store.path(self._unit(name).content))
+        if number >= len(shown):
+            raise NotThereError("there is no such picture")
+        return shown[number]
+
+    def give(self, name: str, criterion: str, body: Mapping[str, Any]) -> Any:
+        """Record a mark. Raises `ChangedMeanwhileError` where another grader was faster."""
+        unit, sent = self._unit(name), _read(_Given, body)
+        rubric_criterion = self._rubric().find(criterion)
+        if sent.content != unit.content:
+            raise ChangedMeanwhileError("another version was handed in meanwhile: look at that one")
+        if len(sent.text) > marks.MAX_CHARACTERS:
+            raise ManualGradingError(f"a text has at most {marks.MAX_CHARACTERS} characters")
+        if not sent.adjust.is_finite() or abs(sent.adjust) > comments.MAX_POINTS:
+            raise ManualGradingError(f"{sent.adjust} is no sensible number of points")
+        known = comments.load(self.folder)
+        if unknown := [one for one in sent.comments if one not in known or known[one].criterion != rubric_criterion.id]:
+            raise ManualGradingError(
+                f"there is no comment {unknown[0]!r} for {rubric_criterion.title}; it may have been removed"
+            )
+        mark = Mark(
+            criterion=rubric_criterion.id, content=sent.content, comments=tuple(dict.fromkeys(sent.comments)),
+            adjust=sent.adjust.quantize(_CENT), text=sent.text, done=sent.done, by=self.grader, at=_now(),
+            revision=sent.revision,
+        )  # fmt: skip
+        return _plain(marks.change(self.folder, unit.key, mark))
+
+    def now(self, name: str, criterion: str) -> Any:
+        """The mark that is there, for who came too late."""
+        return _plain(marks.load(self.folder, self._unit(name).key).get(criterion))
+
+    def undo(self, name: str) -> Any:
+        """Take back this grader's last change to a submission; None where there is none."""
+        return _plain(marks.undo(self.folder, self._unit(name).key, self.grader))
+
+    def keep(self, name: str) -> Any:
+        """Let marks for an earlier version stand for the one that is there now."""
+        unit = self._unit(name)
+        return _plain(marks.keep(self.folder, unit.key, unit.content, self.grader))
+
+    def open(self, name: str) -> None:
+        """Say that this grader has a submission open."""
+        presence.tell(self.folder, self.grader, name)
+
+    def add_comment(self, body: Mapping[str, Any]) -> Any:
+        """A new reusable comment."""
+        sent = _read(_Said, body)
+        criterion = self._rubric().find(sent.criterion).id
+        with lock(self.folder / FOLDER / LOCK):
+            known = comments.load(self.folder)
+            made = comments.added(known, criterion, sent.text, sent.points, self.grader)
+            comments.save(self.folder, [*known.values(), made])
+        return _plain(made)
+
+    def change_comment(self, name: str, body: Mapping[str, Any]) -> Any:
+        """Another text or other points, for everybody who has the comment."""
+        sent = _read(_Said, body)
+        with lock(self.folder / FOLDER / LOCK):
+            known = comments.load(self.folder)
+            made = comments.changed(_comment(known, name), sent.text, sent.points)
+            comments.save(self.folder, list({**known, name: made}.values()))
+        return _plain(made)
+
+    def remove_comment(self, name: str) -> None:
+        """Remove a comment that nobody has. Raises `ManualGradingError` where somebody does."""
+        with lock(self.folder / FOLDER / LOCK):
+            known = comments.load(self.folder)
+            gone = _comment(known, name)
+            users = sum(
+                name in mark.comments for given in marks.load_all(self.folder).values() for mark in given.values()
+            )
+            if users:
+                raise ManualGradingError(
+                    f"{users} submissions have this comment: take it away there first, or change it"
+                )
+            comments.save(self.folder, [one for one in known.values() if one is not gone])
+
+    def answer(self, name: str, body: Mapping[str, Any]) -> Any:
+        """Answer a request."""
+        return _plain(requests.answer(self.folder, name, str(body.get("text", "")), self.grader))
+
+    def _rubric(self) -> Rubric:
+        whole = reports.whole_rubric(self.folder)
+        if whole is None:
+            raise ManualGradingError(
+                f"nothing is graded by hand here: gpulabs manual init {self.folder} writes a rubric"
+            )
+        return whole
+
+    def _units(self) -> dict[str, Unit]:
+        with Gradebook(self.folder, locked=False) as gradebook:
+            students, labs = gradebook.students(), gradebook.plan().labs
+        left_out = excused.wholly(excused.load(self.folder), labs)
+        return {unit.id: unit for unit in units.of(students, left_out)}
+
+    def _unit(self, name: str) -> Unit:
+        unit = self._units().get(name)
+        if unit is None:
+            raise NotThereError("there is no such submission any more")
+        return unit
+
+    def _automatic(self, unit: Unit) -> list[dict[str, Any]]:
+        """What the automatic check of each report found that people grade instead."""
+        with Gradebook(self.folder, locked=False) as gradebook:
+            plan = gradebook.plan()
+            graded_reports = reports.of_labs(reports.load(self.folder, reports.settings_of(plan.settings)), plan.labs)
+            if graded_reports is None:
+                return []
+            counting = gradebook.counting(plan, unit.content)
+        rows = []
+        for one in graded_reports.reports:
+            recorded = counting.get(one.check.rpartition(".")[0])
+            checks = recorded.grade.checks if recorded is not None and recorded.grade is not None else ()
+            check = next((check for check in checks if check.id == one.check), None)
+            if check is not None:
+                rows.append({"lab": one.lab, "outcome": check.outcome, "title": check.name, "message": check.message})
+        return rows
+
+    def _label(self, unit: Unit, points: Rubric) -> str:
+        return f"Submission {unit.id[:4].upper()}" if points.blind else unit.label
+
+    def _state(self, unit: Unit, mark: Mark | None) -> Any:
+        if mark is None:
+            return {"state": "open", "by": ""}
+        if mark.content != unit.content:
+            return {"state": "anew", "by": mark.by}
+        return {"state": "done" if mark.done else "begun", "by": mark.by}
+
+
+def _comment(known: Mapping[str, Comment], name: str) -> Comment:
+    if name not in known:
+        raise NotThereError("somebody removed this comment meanwhile")
+    return known[name]
+
+
+def _read(kind: Any, body: Mapping[str, Any]) -> Any:
+    """What the page sent. Raises `ManualGradingError` where it is something else."""
+    try:
+        return reading.value(kind, body, Path("request.json"))
+    except reading.ReadingError as error:
+        raise ManualGradingError(str(error)) from None
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it, with printable texts."""
+    return printable_document(reading.plain(value))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)

@@ -1,0 +1,285 @@
+"""Who is in the class, and finding a student by any identifier that a platform uses.
+
+The first of `KEYS` that a roster has is the students' key: it names them in the gradebook; who has nothing in it is
+named by the next one. Every column of `KEYS` may match a submission. All columns are kept as they were read, for
+exports. Not for reading a roster (`intake/roster_files.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+KEYS = (
+    *("student", "SIS Login ID", "SIS User ID", "Identifier", "Username", "Email address", "Email", "ID number"),
+    *("ID", "SID", "username", "github_username", "identifier", "email"),
+)
+LOGINS = ("username", "github_username")
+"""Names on GitHub: Classroom 50's `roster.csv`, formerly `students.csv`, has username, first_name, last_name, email,
+section, github_id and perhaps role (its `Web-Teacher-Guide.md`, read in November 2026; who was invited by address has
+no username yet); GitHub Classroom's `classroom_roster.csv` had identifier, github_username, github_id and name.
+Both name repositories CLASSROOM-ASSIGNMENT-LOGIN or ASSIGNMENT-LOGIN."""
+_CANVAS_SIS = ("SIS Login ID", "SIS User ID")
+_PARTICIPANT = "participant "
+TEAM_COLUMN = "team"
+"""Of the roster."""
+_TEAM_COLUMNS = (TEAM_COLUMN, "group_name", "Group name", "Group", "Groups")
+_NO_TEAM = ("no groups", "keine gruppen", "aucun groupe", "sin grupos", "nessun gruppo", "geen groepen", "sem grupos")
+"""What Moodle writes for who is in no group, in some of its languages."""
+_DEFAULT_GROUPS = ("default group", "standardgruppe", "groupe par défaut", "grupo por defecto", "gruppo predefinito")
+"""The group of who is in none, where a Moodle assignment is handed in by groups, in some of its languages."""
+
+
+class PlatformId(str):
+    """What a platform wrote into a name, and nobody else."""
+
+    __slots__ = ()
+
+
+class CanvasId(PlatformId):
+    """One of Canvas: in its own roster it stands in the column ID and in no other, where logins may be numbers."""
+
+    __slots__ = ()
+
+
+class CanvasGroup(PlatformId):
+    """What may be the name of a group as Canvas spells it: small, without what is neither a letter nor a digit."""
+
+    __slots__ = ()
+
+
+class MoodleId(PlatformId):
+    """One of Moodle: in its own worksheet it stands in the column Identifier and in no other."""
+
+    __slots__ = ()
+
+
+class RosterError(ValueError):
+    """The roster cannot be used; the message is one line that says what to do."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One student of the roster."""
+
+    student: str
+    name: str
+    columns: Mapping[str, str]
+    submitted_at: datetime | None
+    team: str = ""
+    """Who works together has the same one; empty where somebody works alone."""
+
+
+@dataclass(frozen=True)
+class Outsider:
+    """Somebody who stands in the roster and is no student of the class."""
+
+    handles: tuple[str, ...]
+    why: str
+    """Who they are, as the beginning of a sentence."""
+    login: str = ""
+    """Their name on GitHub."""
+    announced: bool = False
+    """Whether to say so even where nothing of theirs was handed in."""
+
+
+class Roster:
+    """The students of a class, to be found by any of their identifiers."""
+
+    def __init__(
+        self, entries: Iterable[Entry], strangers: Iterable[str] = (), outsiders: Iterable[Outsider] = ()
+    ) -> None:
+        """`strangers` stand in a list of teams, and not in the roster; `outsiders` in it, and not in the class."""
+        self.entries = tuple(entries)
+        self.strangers = tuple(strangers)
+        self.outsiders = tuple(outsiders)
+        self._teams: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            if entry.team:
+                self._teams.setdefault(_folded_name(entry.team), []).append(entry)
+        self._by_identifier: dict[str, Entry] = {}
+        for column in KEYS:
+            for entry in self.entries:
+                handle = folded(cell_of(entry.columns, column))
+                if handle:
+                    self._by_identifier.setdefault(handle, entry)
+                    # Moodle's worksheet says "Participant 12345" where its archives say 12345.
+                    self._by_identifier.setdefault(handle.removeprefix(_PARTICIPANT), entry)
+        self._by_name: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            if entry.name:
+                self._by_name.setdefault(_folded_name(entry.name), []).append(entry)
+        self._of_platform = {CanvasId: _canvas_ids(self.entries), MoodleId: _moodle_ids(self.entries)}
+        self._by_login = {
+            folded(login): entry for entry in self.entries for name in LOGINS if (login := cell_of(entry.columns, name))
+        }
+        self._outside = {folded(handle): one for one in self.outsiders for handle in one.handles}
+        self._outside_logins = {folded(one.login): one for one in self.outsiders if one.login}
+
+    def find(self, handles: Iterable[str]) -> Entry | None:
+        """The student with one of these identifiers, the first that is known."""
+        handles = list(handles)
+        known = next((entry for one in handles if (entry := self._known(one)) is not None), None)
+        return known or next((entry for one in handles if (entry := self._owner(folded(one))) is not None), None)
+
+    @property
+    def unused_teams(self) -> str | None:
+        """A column of the roster that may say who works together, where nobody is in a team."""
+        cells = (pair for entry in self.entries for pair in entry.columns.items())
+        column = team_column(name for name, cell in cells if is_team(cell))
+        return None if self._teams else column
+
+    def _known(self, handle: str) -> Entry | None:
+        named = self._named(handle)
+        return self._identified(handle) or (named[0] if len(named) == 1 else None)
+
+    def _identified(self, handle: str) -> Entry | None:
+        if isinstance(handle, CanvasGroup):
+            return None
+        of_platform = self._of_platform.get(type(handle), {})
+        if handle in of_platform or (of_platform and self._is_strict(handle)):
+            return of_platform.get(handle)
+        return self._by_identifier.get(folded(handle))
+
+    def _is_strict(self, handle: str) -> bool:
+        """Whether the roster is the platform's own, in which its numbers stand in one column only."""
+        if isinstance(handle, CanvasId):
+            return any(cell_of(one.columns, name) for one in self.entries for name in _CANVAS_SIS)
+        return True
+
+    def _named(self, handle: str) -> list[Entry]:
+        """Who has this name."""
+        if isinstance(handle, PlatformId):
+            return []
+        entries = self._by_name.get(_folded_name(handle), []) or self._named_in_a_group(handle)
+        exactly = [one for one in entries if folded(one.name) == folded(handle)]
+        return exactly or entries
+
+    def _named_in_a_group(self, handle: str) -> list[Entry]:
+        """Who has the name behind that of a group, as Moodle writes `Team 1-Ada Lovelace`."""
+        parts = handle.split("-")
+        for place in range(1, len(parts)):
+            group, name = _folded_name("-".join(parts[:place])), _folded_name("-".join(parts[place:]))
+            if name in self._by_name and (group in self._teams or group in _DEFAULT_GROUPS):
+                return self._by_name[name]
+        return []
+
+    def several(self, handles: Iterable[str]) -> list[Entry]:
+        """Those whose name it is, where it cannot be known which of them is meant; else nobody."""
+        handles = list(handles)
+        if self.owners(handles):
+            return []
+        return next((entries for one in handles if len(entries := self._named(one)) > 1), [])
+
+    def team(self, handles: Iterable[str]) -> list[Entry]:
+        """The team that is called one of these; nobody where there is none."""
+        for one in handles:
+            if isinstance(one, CanvasGroup):
+                members = next((them for them in self._teams.values() if _canvas_spelt(them[0].team) == one), [])
+            else:
+                members = [] if isinstance(one, PlatformId) else self._teams.get(_folded_name(one), [])
+            if members:
+                return members
+        return []
+
+    def owners(self, handles: Iterable[str]) -> list[Entry]:
+        """Whose it is what has these identifiers: a team's by its name, else that of one student and their team.
+
+        The team's name goes first, because platforms number groups as they number students.
+        """
+        handles = list(handles)
+        if team := self.team(handles):
+            return team
+        entry = self.find(handles)
+        if entry is None:
+            namesakes = next((entries for one in handles if (entries := self._named(one))), [])
+            in_one_team = len({_folded_name(one.team) for one in namesakes}) == 1 and bool(namesakes[0].team)
+            return self._teams[_folded_name(namesakes[0].team)] if in_one_team else []
+        return [entry, *(one for one in self._teams.get(_folded_name(entry.team), ()) if one is not entry)]
+
+    def outsider(self, handles: Iterable[str]) -> Outsider | None:
+        """Who has these identifiers and is no student; None where a student has one of them, or nobody."""
+        handles = list(handles)
+        if self.owners(handles):
+            return None
+        handles = [folded(one) for one in handles]
+        known = next((self._outside[one] for one in handles if one in self._outside), None)
+        logins = [self._login(one) for one in handles]
+        return known or next((self._outside_logins[one] for one in logins if one in self._outside_logins), None)
+
+    def called(self, handles: Iterable[str]) -> str | None:
+        """What to call whoever has one of these identifiers: the team by its name, or the student's key."""
+        handles = list(handles)
+        team, entry = self.team(handles), self.find(handles)
+        return team[0].team if team else entry.student if entry else None
+
+    def _owner(self, repository: str) -> Entry | None:
+        """Whose repository this is by the end of its name."""
+        return self._by_login.get(self._login(repository))
+
+    def _login(self, repository: str) -> str:
+        """The login at the end of a repository's name; of two that fit, the longer one; empty where none does."""
+        fitting = [login for login in (*self._by_login, *self._outside_logins) if repository.endswith(f"-{login}")]
+        return max(fitting, key=len, default="")
+
+    def identifies(self, handles: Iterable[str]) -> bool:
+        """Whether one of them is an identifier; a name for people is none, since anybody can give a file any name."""
+        handles = list(handles)
+        return bool(self.team(handles)) or any(self._identified(one) or self._owner(folded(one)) for one in handles)
+
+    def clash(self) -> tuple[str, str] | None:
+        """A team that is called as a student is who is not in it, so that nobody knows whose a submission is."""
+        keys = {folded(one.student): one for one in self.entries}
+        for members in self._teams.values():
+            team = members[0].team
+            called = [*self._named(team), *([keys[folded(team)]] if folded(team) in keys else [])]
+            for entry in called:
+                if entry not in members:
+                    return team, entry.student
+        return None
+
+
+def team_column(columns: Iterable[str]) -> str | None:
+    """The column that names teams in a file of these columns; None if there is none."""
+    known = set(columns)
+    return next((name for name in _TEAM_COLUMNS if name in known), None)
+
+
+def is_team(cell: str) -> bool:
+    """Whether a cell of such a column names a team."""
+    return bool(cell) and cell.casefold() not in _NO_TEAM
+
+
+def _canvas_ids(entries: Iterable[Entry]) -> dict[str, Entry]:
+    """By what stands in Canvas's column of numbers."""
+    return {cell: one for one in entries if (cell := cell_of(one.columns, "ID"))}
+
+
+def _canvas_spelt(name: str) -> str:
+    """As `sanitize_user_name` and `sanitize_file_name` in Canvas's `lib/content_zipper.rb` spell it."""
+    return re.sub(r"\W", "", re.sub(r"_(\d+)_", r"\1", name).lower())
+
+
+def _moodle_ids(entries: Iterable[Entry]) -> dict[str, Entry]:
+    """By Moodle's numbers, in a worksheet of its; empty for another roster."""
+    cells = {folded(cell_of(one.columns, "Identifier")): one for one in entries}
+    return {cell.removeprefix(_PARTICIPANT): one for cell, one in cells.items() if cell.startswith(_PARTICIPANT)}
+
+
+def cell_of(cells: Mapping[str, str], name: str) -> str:
+    """What is in a column; empty if there is no such column."""
+    # Exactly so, in upper and lower case: Canvas calls names `Student`, and `student` is our own key.
+    return cells.get(name) or ""
+
+
+def _folded_name(text: str) -> str:
+    """A name of a person or a team, whose `_` Moodle writes as spaces."""
+    return folded(text.replace("_", " "))
+
+
+def folded(text: str) -> str:
+    """A cell or a name in the form in which they are compared."""
+    return unicodedata.normalize("NFC", text.strip()).casefold()  # macOS takes accents apart in names of files

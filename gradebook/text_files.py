@@ -1,0 +1,163 @@
+"""Text files that people, spreadsheets and git read: TOML, CSV, names of files; written whole, by one at a time.
+
+Everything that a class writes goes through here. Not for which columns or keys a format has.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import csv
+import fcntl
+import hashlib
+import io
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from gradebox.common import files
+from gradebox.common.texts import printable
+
+
+def quoted(text: str) -> str:
+    """A basic string of TOML: JSON's escapes are among TOML's, but for DEL and lone surrogates."""
+    return json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def paragraphs(text: str) -> str:
+    """A string of TOML in which each line of `text` is a line of the file."""
+    if "\n" not in text:
+        return quoted(text)
+    return '"""\n' + "\n".join(quoted(line)[1:-1] for line in text.split("\n")) + '"""'
+
+
+def replace_file(path: Path, text: str) -> Path:
+    """Write a file whole or not at all, and on disk when this returns; folders above it are made.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with files.atomic_write(path) as draft, draft.open("w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    return path
+
+
+@contextlib.contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Hold the file `path`, which is made, until the block ends; whoever else wants it waits."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+# --- CSV files that a spreadsheet saved -------------------------------------------------------------------------------
+
+_BY_MARK = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+
+
+_SEPARATOR = re.compile(r'"?sep=[^\r\n]"?[;,\t]*(\r\n|\r|\n)', re.IGNORECASE)
+"""A first line by which Excel is told how cells are set apart, and which it does not show."""
+
+
+class EncodingError(ValueError):
+    """The text cannot be read for certain; the message is one line that says what to do."""
+
+
+def read_csv_text(path: Path) -> str:
+    """The file's text: UTF-8, or UTF-16 (Excel's "Unicode Text"). Without the line `sep=;` that is for Excel alone.
+
+    Older encodings cannot be told from one another, and a name read in the wrong one is another name.
+
+    Raises:
+        OSError: it cannot be opened.
+        EncodingError: it is neither; the message shows a line as Windows-1252, which is Excel's plain "CSV".
+    """
+    return numbered_csv_text(path)[0]
+
+
+def numbered_csv_text(path: Path) -> tuple[str, int]:
+    """The file's text, and the number of its first line in the file: 2 after a line `sep=;`. Raises as `read` does."""
+    text = _decoded(path)
+    separator = _SEPARATOR.match(text)
+    return (text[separator.end() :], 2) if separator else (text, 1)
+
+
+def _decoded(path: Path) -> str:
+    data = path.read_bytes()
+    encoding = next((name for mark, name in _BY_MARK if data.startswith(mark)), None)
+    if encoding is None and b"\0" in data[:200]:
+        encoding = "utf-16-le" if data[1:2] == b"\0" else "utf-16-be"
+    try:
+        return data.decode(encoding or "utf-8")
+    except UnicodeDecodeError as error:
+        if encoding is not None:
+            raise EncodingError(f"{path} is damaged: it begins as {encoding} and is none; save it again") from None
+        number = data.count(b"\n", 0, error.start) + 1
+        line = data.splitlines()[number - 1].decode("cp1252", "replace")
+        raise EncodingError(
+            f"{path}, line {number}: it is not UTF-8. If {line[:80]!r} reads right, save the file as UTF-8 (in Excel: "
+            f'"CSV UTF-8"), or run: iconv -f WINDOWS-1252 -t UTF-8 {shlex.quote(str(path))} > utf8.csv'
+        ) from None
+
+
+# --- CSV files for a spreadsheet, and names of files ------------------------------------------------------------------
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""A spreadsheet may take a cell that begins so for a formula; the last four are the wide forms of the first.
+https://owasp.org/www-community/attacks/CSV_Injection"""
+
+_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?%?")
+_UNSAFE_IN_NAMES = re.compile(r"[^\w.@+-]", re.ASCII)
+_LONGEST_NAME = 100
+
+
+def neutral(text: str) -> str:
+    """`text` as a cell that no spreadsheet computes: `=1+1` becomes `'=1+1`; numbers and a lone `-` stay."""
+    text = printable(text)
+    start = text.lstrip(" \n")
+    if start.startswith(_FORMULA_STARTS) and text != "-" and not _NUMBER.fullmatch(start):
+        return f"'{text}"
+    return text
+
+
+def to_csv(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """The text of a CSV file as RFC 4180 has it, each cell neutralised."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    for row in (header, *rows):
+        writer.writerow([neutral(cell) for cell in row])
+    return text.getvalue()
+
+
+def write_file(path: Path, content: str | bytes) -> Path:
+    """Write a file whole or not at all, make the folders above it, and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    draft.write_bytes(content.encode("utf-8", "replace") if isinstance(content, str) else content)
+    return draft.replace(path)
+
+
+def file_names(students: Iterable[str]) -> dict[str, str]:
+    """A file name without suffix for every student: safe on every system, and different for each.
+
+    What a name cannot hold becomes `_`; such a name, and one of two that differ in case only, ends in a part of the
+    key's hash.
+    """
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for student in sorted(students):
+        name = _UNSAFE_IN_NAMES.sub("_", student)[:_LONGEST_NAME].strip(".-") or "student"
+        if name != student or name.lower() in taken:
+            name = f"{name}-{hashlib.sha256(student.encode('utf-8', 'replace')).hexdigest()[:8]}"
+        taken.add(name.lower())
+        names[student] = name
+    return names

@@ -1,0 +1,180 @@
+"""`gpulabs manual`: what people grade of a class, and requests to look again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grader.cli.echo import echo
+from grader.cli.plugins import commands_of, fail
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gradebook.export.book import Book
+    from gradebook.grading.manual_grading.requests import NewRequest
+
+manual_app = typer.Typer(
+    cls=commands_of("manual"), no_args_is_help=True, help="Grade reports by hand, and answer requests to look again."
+)
+
+_Class = Annotated[Path, typer.Argument(help="The folder of the class (--out of gpulabs class).", show_default=False)]
+_As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who grades or answers (default: your login).")]
+
+
+@manual_app.command("init")
+def write_rubric(folder: _Class) -> None:
+    """Write a rubric to begin with, FOLDER/manual_grading/rubric.toml."""
+    from gradebook.grading.manual_grading import rubric
+    from gradebook.store import Gradebook
+
+    try:
+        Gradebook(folder, locked=False).close()
+        path = rubric.write_template(folder)
+    except (ValueError, OSError) as error:
+        raise fail(error, 2) from None
+    echo(f"wrote {path}; say in it what is graded, then: gpulabs manual grade {folder} --as NAME")
+
+
+@manual_app.command("list")
+def list_progress(folder: _Class) -> None:
+    """Say how far the grading by hand is, and who graded what; exit code 3 as long as something is left."""
+    from gradebook.export.book import Book
+    from gradebook.grading.manual_grading import FOLDER
+
+    try:
+        book = Book.open(folder)
+    except (ValueError, OSError) as error:
+        raise fail(error, 2) from None
+    if not (book.result.manual_max or book.result.reports_title):
+        raise fail(f"nothing is graded by hand here: gpulabs manual init {folder} writes a rubric", 2)
+    left = _say_progress(book)
+    result = book.result
+    if not left and result.reports_title and not result.reports_released:
+        file = folder / FOLDER / "reports.toml"
+        echo(f"all is graded; released = true in {file} gives students the points of their reports")
+    if not left and result.manual_max and not result.manual_released:
+        file = folder / FOLDER / "rubric.toml"
+        echo(f"all is graded; released = true in {file} gives it to students and exports")
+    raise typer.Exit(3 if left else 0)
+
+
+def _say_progress(book: Book) -> int:
+    """Print it, and return how many submissions are left."""
+    seen: set[tuple[str, ...]] = set()
+    graders: Counter[str] = Counter()
+    left: dict[str, list[str]] = {"handed in anew, look again": [], "not graded to the end": []}
+    count = 0
+    for line in book.view.lines:
+        result = line.result
+        who = tuple(sorted((line.student, *line.result.teammates)))
+        # Points in the place of a submission leave nothing to read.
+        if not result.by_hand or result.status != "graded" or who in seen:
+            continue
+        seen.add(who)
+        count += 1
+        graders.update(one.by for one in result.by_hand if one.by)
+        if not result.graded_by_hand:
+            left["handed in anew, look again" if result.graded_anew else "not graded to the end"].append(line.student)
+    open_count = sum(map(len, left.values()))
+    echo(f"{count - open_count} of {count} submissions are graded by hand")
+    for name, number in sorted(graders.items()):
+        echo(f"  {name}: {number} criteria")
+    for what, names in left.items():
+        if names:
+            echo(f"{what}: {', '.join(names)}")
+    return open_count
+
+
+@manual_app.command("ask")
+def ask_to_look_again(
+    folder: _Class,
+    student: Annotated[str, typer.Argument(help="Who asks, as in grades.csv.")],
+    about: Annotated[str, typer.Argument(help="A criterion, like lab1.memory or manual.discussion; or all.")],
+    text: Annotated[str, typer.Argument(help="What they say.")],
+) -> None:
+    """Record that a student asks to look again."""
+    from gradebook.grading.manual_grading.requests import NewRequest
+
+    _record(folder, [NewRequest(student, text, "" if about == "all" else about)])
+
+
+@manual_app.command("import")
+def import_requests(
+    folder: _Class,
+    file: Annotated[Path, typer.Argument(help="A CSV with student, about, text, as a form gives it; or TOML.")],
+) -> None:
+    """Record the requests of a file; those that are there already are left as they are."""
+    from gradebook.grading.manual_grading import requests
+
+    try:
+        asked = requests.read(file)
+    except ValueError as error:
+        raise fail(error, 2) from None
+    _record(folder, asked)
+
+
+def _record(folder: Path, asked: Sequence[NewRequest]) -> None:
+    from gradebook.export.book import Book
+    from gradebook.grading.manual_grading import requests
+
+    try:
+        book = Book.open(folder)
+        students = [line.student for line in book.view.lines]
+        new = requests.add(folder, asked, students, _criteria(book))
+        Book.open(folder).export()
+    except (ValueError, OSError) as error:
+        raise fail(error, 2) from None
+    known = len(asked) - len(new)
+    echo(f"recorded {', '.join(new) or 'nothing new'}{f'; {known} known already' if known else ''}")
+
+
+def _criteria(book: Book) -> list[str]:
+    """What a request can be about."""
+    by_hand = {f"manual.{one.id}": None for line in book.view.lines for one in line.result.by_hand}
+    return [one.id for lab in book.rubric.select(book.result.labs) for one in lab.criteria] + list(by_hand)
+
+
+@manual_app.command("requests")
+def list_requests(
+    folder: _Class, everything: Annotated[bool, typer.Option("--all", help="Also those that are answered.")] = False
+) -> None:
+    """List the requests to look again; exit code 3 as long as one has no answer."""
+    from gradebook.grading.manual_grading import requests
+
+    try:
+        found = requests.load(folder)
+    except (ValueError, OSError) as error:
+        raise fail(error, 2) from None
+    left = [one for one in found if one.answered_at is None]
+    for one in found if everything else left:
+        echo(f"{one.id}  {one.student}  {one.about or 'all'}  {one.asked_at:%Y-%m-%d}")
+        echo(f"  {' '.join(one.text.split())}")
+        if one.answered_at is not None:
+            echo(f"  answered by {one.answered_by}: {' '.join(one.answer.split())}")
+        else:
+            echo(f"  → gpulabs manual answer {folder} {one.id} 'TEXT'")
+    echo(f"{len(left)} of {len(found)} are open" if found else "nobody has asked")
+    raise typer.Exit(3 if left else 0)
+
+
+@manual_app.command("answer")
+def answer_request(
+    folder: _Class,
+    request: Annotated[str, typer.Argument(help="Its id, as gpulabs manual requests lists it.")],
+    text: Annotated[str, typer.Argument(help="The answer; an empty one opens it again.")],
+    as_: _As = None,
+) -> None:
+    """Answer a request; the answer stands in the student's feedback. Points change by marks or overrides."""
+    from gradebook.export.book import Book
+    from gradebook.grading.manual_grading import grader_name, requests
+
+    try:
+        made = requests.answer(folder, request, text, grader_name(as_))
+        Book.open(folder).export()
+    except (ValueError, OSError) as error:
+        raise fail(error, 2) from None
+    echo(f"{made.id} of {made.student}: {'answered' if made.answer else 'open again'}; the feedback is written anew")

@@ -1,0 +1,50 @@
+"""CSV files start nothing in a spreadsheet, and students' keys become file names."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from gradebook.text_files import file_names, neutral, to_csv, write_file
+
+
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "  =1+1", "\uff1d1+1", "=HYPERLINK(1)"]
+)
+def test_a_cell_that_a_spreadsheet_would_compute_is_neutralised(text: str) -> None:
+    assert neutral(text).startswith("'")
+
+
+@pytest.mark.parametrize(
+    "text", ["17.5", "-5", "+49", "-", "", "ada@example.org", "Lab 1 (123)", "a=b", "    Points Possible"]
+)
+def test_other_cells_stay_as_they_are(text: str) -> None:
+    assert neutral(text) == text
+
+
+def test_control_characters_are_written_out() -> None:
+    assert neutral("a\x00b\x1b[31m") == r"a\x00b\x1b[31m"
+
+
+def test_a_reader_finds_every_cell_again() -> None:
+    row = ['a "quoted" name', "two\nlines", "comma, and ; semicolon", ""]
+    assert list(csv.reader(io.StringIO(to_csv(["1", "2", "3", "4"], [row]), newline=""))) == [["1", "2", "3", "4"], row]
+
+
+def test_file_names_are_safe_and_different() -> None:
+    names = file_names(["ada", "Ada", "../../etc/passwd", "a/b", "a_b", "..", "", "ä" * 300])
+    assert names["Ada"] == "Ada"
+    assert len({name.lower() for name in names.values()}) == len(names)
+    assert all(name and "/" not in name and name[0] not in ".-" and len(name) < 120 for name in names.values())
+
+
+def test_file_names_do_not_depend_on_who_else_is_in_the_class() -> None:
+    assert file_names(["a/b"])["a/b"] == file_names(["a/b", "bob", "a_b"])["a/b"]
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    write_file(tmp_path / "new" / "file.csv", "one")
+    write_file(tmp_path / "new" / "file.csv", "two")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["file.csv"]
+    assert (tmp_path / "new" / "file.csv").read_text() == "two"

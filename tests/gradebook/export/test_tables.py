@@ -1,0 +1,174 @@
+"""Tables for spreadsheets, Canvas and Moodle, as their documentation describes them."""
+
+import csv
+import io
+from decimal import Decimal
+
+from gradebook.export import canvas, moodle, statistics, tables, view
+from gradebook.results import ClassResult, LatePenalty
+from gradebox.run.grade import CheckReport, Outcome
+from gradebox.run.overrides import Override
+from tests.gradebook.export.classes import HOSTILE, a_class, graded, student
+
+FAILED = {"lab1.benchmark.warmed_up": CheckReport(Outcome.FAILED, HOSTILE)}
+LATE = LatePenalty(seconds_late=90_000, points=Decimal(2), rule="10 % per day, 1 day")
+CANVAS = {"Student": "Lovelace, Ada", "ID": "101", "SIS User ID": "S1", "SIS Login ID": "ada", "Section": "A"}
+WORKSHEET = {
+    "Identifier": "Participant 4711",
+    "Full name": "Ada",
+    "Email address": "ada@example.org",
+    "Status": "Submitted for grading",
+    "Grade": "",
+    "Maximum Grade": "100.00",
+    "Grade can be changed": "Yes",
+    "Last modified (submission)": "Sunday, 1 March 2026, 9:15 PM",
+    "Last modified (grade)": "-",
+    "Feedback comments": "",
+}
+
+
+def read(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def some_class(**more: str) -> view.View:
+    rows = [
+        student("ada", graded(FAILED), columns={**CANVAS, **more}, late=LATE),
+        student("bob", None, status="waiting", score=None, columns={**CANVAS, "SIS Login ID": "bob"}),
+        student("eve", None, status="missing", score=Decimal(0), columns={**CANVAS, "SIS Login ID": "eve"}),
+    ]
+    return view.of(a_class(rows))
+
+
+def test_the_plain_table_has_a_line_for_everybody() -> None:
+    rows = {row["student"]: row for row in read(tables.grades(some_class()))}
+    assert (rows["ada"]["score"], rows["ada"]["before_penalty"], rows["ada"]["late_points"]) == ("17", "19", "2")
+    assert (rows["ada"]["passed"], rows["ada"]["lab1.benchmark"], rows["ada"]["lab1.memory"]) == ("yes", "4", "5")
+    assert (rows["bob"]["status"], rows["bob"]["score"]) == ("waiting", "")
+    assert (rows["eve"]["score"], rows["eve"]["passed"]) == ("0", "no")
+
+
+def test_the_plain_table_names_what_an_instructor_changed() -> None:
+    given = Override("ada", "lab1.analysis", Decimal("4.5"), "right")
+    result = a_class([student("ada", graded({}, overrides=[given]))])
+    (row,) = read(tables.grades(view.of(result)))
+    assert (row["overrides"], row["lab1.analysis"], row["score"]) == ("lab1.analysis", "4.5", "19.5")
+
+
+def test_a_penalty_can_cost_the_pass() -> None:
+    late = LatePenalty(seconds_late=1, points=Decimal(6), rule="30 % per day, 1 day")
+    (row,) = read(tables.grades(view.of(a_class([student("ada", graded(FAILED), late=late)]))))
+    assert (row["score"], row["passed"]) == ("13", "no")
+
+
+def test_statistics_are_a_table_too() -> None:
+    seen = some_class()
+    rows = {row["check"]: row for row in read(tables.checks(statistics.of(seen)))}
+    assert rows["lab1.benchmark.warmed_up"]["failed"] == "1"
+    assert rows["lab1.benchmark.warmed_up"]["most_frequent_message"] == HOSTILE
+    assert rows["lab1.benchmark.warmed_up"]["item_rest_correlation"] == ""
+
+
+def test_canvas_gets_its_columns_in_its_order() -> None:
+    header, possible, *students = csv.reader(io.StringIO(canvas.gradebook(some_class(), assignment_id=42), newline=""))
+    assert header == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "GPU labs (42)"]
+    assert possible == ["    Points Possible", "", "", "", "", "20"]
+    assert students[0] == ["Lovelace, Ada", "101", "S1", "ada", "A", "17"]
+
+
+def test_canvas_keeps_scores_of_students_without_one() -> None:
+    # An empty cell would clear what Canvas has.
+    rows = read(canvas.gradebook(some_class(), assignment_id=42))
+    assert [row["SIS Login ID"] for row in rows[1:]] == ["ada", "eve"]
+    assert all(row["GPU labs (42)"] for row in rows)
+
+
+def test_who_is_not_in_the_roster_is_in_no_file_for_a_platform() -> None:
+    # Canvas would offer to create them, and Moodle would find no key in their row.
+    rows = [
+        student("ada", graded({}), columns={**CANVAS, **WORKSHEET}),
+        student("stranger", graded({})),
+    ]
+    seen = view.of(a_class(rows))
+    assert [line.student for line in seen.strangers] == ["stranger"]
+    for text in (canvas.gradebook(seen), moodle.grade_import(seen), moodle.worksheet(seen)):
+        assert text is not None
+        assert "stranger" not in text
+    assert "stranger" in tables.grades(seen)
+
+
+def test_without_a_roster_everybody_is_in_the_files() -> None:
+    seen = view.of(a_class([student("ada", graded({})), student("bob", graded({}))]))
+    assert seen.strangers == ()
+    assert [row["SIS Login ID"] for row in read(canvas.gradebook(seen))[1:]] == ["ada", "bob"]
+
+
+def test_canvas_column_is_that_of_its_own_export() -> None:
+    assert "GPU labs (77)" in canvas.gradebook(some_class(**{"GPU labs (77)": "", "Other (78)": ""}))
+    assert canvas.column(some_class(), None) == "GPU labs"
+
+
+def test_canvas_finds_students_without_a_roster_by_their_login() -> None:
+    rows = read(canvas.gradebook(view.of(a_class([student("ada", graded({}))]))))
+    assert (rows[1]["Student"], rows[1]["SIS Login ID"]) == ("ada", "ada")
+
+
+def test_a_roster_cannot_plant_formulas() -> None:
+    seen = some_class(Student='=HYPERLINK("http://example.org","x")', Section="@SUM(A1)")
+    for text in (canvas.gradebook(seen), tables.grades(seen), moodle.grade_import(seen)):
+        for row in csv.reader(io.StringIO(text, newline="")):
+            assert not any(cell.startswith(("=", "@", "+", "-")) for cell in row)
+
+
+def moodle_class() -> ClassResult:
+    rows = [
+        student("Participant 4711", graded(FAILED), columns=WORKSHEET),
+        student(
+            "Participant 4712",
+            None,
+            status="waiting",
+            score=None,
+            columns={**WORKSHEET, "Identifier": "Participant 4712", "Grade": "7.00", "Feedback comments": "old"},
+        ),
+    ]
+    return a_class(rows)
+
+
+def test_moodles_import_names_students_grades_and_feedback() -> None:
+    (row,) = read(moodle.grade_import(view.of(moodle_class())))
+    assert list(row) == ["Full name", "Email address", "GPU labs", "GPU labs (feedback)"]
+    assert (row["Email address"], row["GPU labs"]) == ("ada@example.org", "19")
+
+
+def test_moodles_import_falls_back_on_the_key() -> None:
+    (row,) = read(moodle.grade_import(view.of(a_class([student("a1", graded({}))]))))
+    assert row["ID number"] == "a1"
+
+
+def test_moodles_worksheet_comes_back_filled_in() -> None:
+    text = moodle.worksheet(view.of(moodle_class()))
+    assert text is not None
+    first, second = read(text)
+    assert list(first) == list(WORKSHEET)
+    changed = {"Grade", "Feedback comments"}
+    assert {name: first[name] for name in WORKSHEET if name not in changed} == {
+        name: value for name, value in WORKSHEET.items() if name not in changed
+    }
+    assert first["Grade"] == "19"
+    assert (second["Grade"], second["Feedback comments"]) == ("7.00", "old")
+
+
+def test_moodles_comments_are_html_and_escaped() -> None:
+    (row,) = read(moodle.grade_import(view.of(moodle_class())))
+    assert "<br>" in row["GPU labs (feedback)"]
+    assert "&lt;script&gt;" in row["GPU labs (feedback)"]
+    assert "<script" not in row["GPU labs (feedback)"]
+
+
+def test_another_maximum_in_moodle_is_pointed_out() -> None:
+    (text,) = moodle.notices(view.of(moodle_class()))
+    assert "a maximum of 100.00, this class has 20" in text
+
+
+def test_there_is_no_worksheet_without_moodles_roster() -> None:
+    assert moodle.worksheet(some_class()) is None

@@ -1,0 +1,138 @@
+"""What an instructor decided about nobody, or without any effect, is told before anything is graded."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import grader
+from gradebook.grade_class import ClassRequest, grade_class
+from gradebook.results import ClassResult, GradebookError
+from gradebook.settings import SettingsError
+from gradebox.run.overrides import OverrideError
+from tests.gradebook.conftest import SmallClass
+from tests.gradebook.fakes import fake_engine
+
+
+def override(student: str, criterion: str = "lab1.analysis") -> str:
+    return f'[[override]]\nstudent = "{student}"\ncriterion = "{criterion}"\npoints = 4\nreason = "oral"\n'
+
+
+def grade(small: SmallClass, configuration: str = "", roster: str = "") -> tuple[ClassResult, str]:
+    """Grade, and return what was said."""
+    folder = small.submissions.parent
+    (folder / "class.toml").write_text(configuration)
+    (folder / "roster.csv").write_text(roster)
+    said = io.StringIO()
+    request = ClassRequest(
+        course=grader.course(),
+        submissions=small.submissions,
+        out=small.out,
+        configuration=folder / "class.toml",
+        roster=folder / "roster.csv" if roster else None,
+        labs=(1,),
+        device="vgpu",
+        seed=7,
+    )
+    result = grade_class(request, fake_engine, Console(file=said, width=400))
+    return result, said.getvalue()
+
+
+def test_an_override_for_nobody_is_refused_and_says_who_was_meant(small_class: SmallClass) -> None:
+    small_class.hands_in("bob")
+    small_class.out.mkdir()
+    (small_class.out / "overrides.toml").write_text(override("bobb"))
+    with pytest.raises(OverrideError, match=r"lab1\.analysis for 'bobb': there is no such student .* mean 'bob'"):
+        grade(small_class)
+    assert small_class.graded == []
+
+
+def test_an_override_written_after_the_grading_is_checked_too(small_class: SmallClass) -> None:
+    from gradebook.grading import class_summary
+
+    small_class.hands_in("bob")
+    grade(small_class)
+    (small_class.out / "overrides.toml").write_text(override("Bob"))
+    with pytest.raises(GradebookError, match="did you mean 'bob'"):
+        class_summary.read(small_class.out)
+
+
+def test_an_extension_for_nobody_is_refused(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    with pytest.raises(SettingsError, match=r"\[extensions\] 'adda': there is no such student .* mean 'ada'"):
+        grade(small_class, "[extensions]\nadda = 2026-11-29T23:59:00+01:00\n")
+
+
+def test_who_is_in_the_roster_only_may_have_both(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    small_class.out.mkdir()
+    (small_class.out / "overrides.toml").write_text(override("eve"))
+    result, said = grade(small_class, "[extensions]\neve = 2026-11-29T23:59:00+01:00\n", "student\nada\neve\n")
+    assert "has no effect" not in said
+    assert [(one.student, one.status, str(one.score)) for one in result.students][1] == ("eve", "missing", "4")
+
+
+def test_an_override_in_another_lab_is_said_to_have_no_effect(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    small_class.out.mkdir()
+    (small_class.out / "overrides.toml").write_text(override("ada", "lab2.amp"))
+    _, said = grade(small_class)
+    assert "the override of lab2.amp for ada has no effect: its lab is not graded in this class" in said
+
+
+LATE = "deadline = 2026-03-01T12:00:00+00:00\n{}[late]\npercent_per_day = 10\n"
+
+
+def test_penalties_that_can_meet_nobody_are_said(small_class: SmallClass) -> None:
+    folder = small_class.hands_in("ada")
+    for path in (folder, *folder.rglob("*")):
+        os.utime(path, (1.8e9, 1.8e9))
+    result, said = grade(small_class, LATE.format(""))
+    assert result.students[0].late is None
+    assert "nothing says when 1 submission was handed in, so no penalty meets them" in said
+    result, said = grade(small_class, LATE.format('submitted = "files"\n'))
+    assert result.students[0].late is not None
+    assert "nothing says when" not in said
+
+
+def test_without_penalties_nobody_need_know_the_time(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    assert "nothing says when" not in grade(small_class, "deadline = 2026-03-01T12:00:00+00:00\n")[1]
+
+
+@pytest.mark.parametrize("out", [".", "gradebook"])
+def test_a_gradebook_among_the_submissions_would_become_a_student(small_class: SmallClass, out: str) -> None:
+    small_class.hands_in("ada")
+    before = sorted(small_class.submissions.rglob("*"))
+    with pytest.raises(GradebookError, match="lies in the folder of submissions"):
+        small_class.grade(out=small_class.submissions / out)
+    assert sorted(small_class.submissions.rglob("*")) == before
+
+
+def test_the_originals_are_never_where_copies_are_kept(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    with pytest.raises(GradebookError, match="keeps its own files"):
+        small_class.grade(out=small_class.submissions.parent)
+    assert [path.name for path in small_class.submissions.iterdir()] == ["ada"]
+
+
+def test_somebody_elses_exports_are_not_written_over(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    mine = small_class.out / "exports" / "feedback" / "ada.html"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with pytest.raises(GradebookError, match="has no gradebook, but holds 'exports', which would be written over"):
+        small_class.grade()
+    assert mine.read_text() == "mine"
+
+
+def test_a_folder_with_other_files_may_be_used(small_class: SmallClass, tmp_path: Path) -> None:
+    small_class.hands_in("ada")
+    small_class.out.mkdir()
+    (small_class.out / "notes.txt").write_text("mine")
+    assert small_class.grade().students[0].status == "graded"
+    assert small_class.grade().students[0].status == "graded"

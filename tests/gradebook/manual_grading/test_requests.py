@@ -1,0 +1,77 @@
+"""Requests to look again: imported, listed, answered, and told to who asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradebook.export.book import Book
+from gradebook.grading.manual_grading import ManualGradingError, requests
+from gradebook.grading.manual_grading.requests import NewRequest
+from tests.gradebook.manual_grading.conftest import ManualClass
+
+STUDENTS, CRITERIA = ["ada", "bob"], ["lab1.memory", "manual.discussion"]
+TEXT = "My peak is right.\nSee line 3 <b>."
+
+
+def test_a_request_and_its_answer_are_read_back(tmp_path: Path) -> None:
+    (name,) = requests.add(tmp_path, [NewRequest("ada", TEXT, "lab1.memory")], STUDENTS, CRITERIA)
+    requests.answer(tmp_path, name, "Yes:\nit is.", "Ana")
+    (found,) = requests.load(tmp_path)
+    assert (found.student, found.text, found.about) == ("ada", TEXT, "lab1.memory")
+    assert (found.answer, found.answered_by) == ("Yes:\nit is.", "Ana")
+    requests.answer(tmp_path, name, "", "Ana")
+    assert requests.load(tmp_path)[0].answered_at is None
+
+
+def test_the_same_form_imported_twice_adds_nothing(tmp_path: Path) -> None:
+    form = tmp_path / "form.csv"
+    form.write_text("Timestamp;Student;About;Text\n1;ada;lab1.memory;please\n2;bob;;look again\n")
+    assert len(requests.add(tmp_path, requests.read(form), STUDENTS, CRITERIA)) == 2
+    form.write_text(form.read_text() + "3;bob;manual.discussion;too few\n")
+    assert len(requests.add(tmp_path, requests.read(form), STUDENTS, CRITERIA)) == 1
+    toml = tmp_path / "more.toml"
+    toml.write_text('[[request]]\nstudent = "ada"\nabout = "lab1.memory"\ntext = "please"\n')
+    assert requests.add(tmp_path, requests.read(toml), STUDENTS, CRITERIA) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (NewRequest("eve", "x"), "no such student"),
+        (NewRequest("ada", "x", "lab1.memry"), "there are lab1.memory"),
+        (NewRequest("ada", " "), "needs a text"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_and_nothing_written(
+    tmp_path: Path, asked: NewRequest, words: str
+) -> None:
+    with pytest.raises(ManualGradingError, match=words):
+        requests.add(tmp_path, [NewRequest("bob", "fine"), asked], STUDENTS, CRITERIA)
+    assert requests.load(tmp_path) == ()
+
+
+def test_all_in_a_form_is_a_request_about_everything(tmp_path: Path) -> None:
+    (tmp_path / "form.csv").write_text("student,about,text\nada,all,please\nbob,All,look again\n")
+    requests.add(tmp_path, requests.read(tmp_path / "form.csv"), STUDENTS, CRITERIA)
+    assert [one.about for one in requests.load(tmp_path)] == ["", ""]
+
+
+def test_a_file_without_the_columns_says_which(tmp_path: Path) -> None:
+    (tmp_path / "form.csv").write_text("who,text\nada,x\n")
+    with pytest.raises(ManualGradingError, match="no column 'student'"):
+        requests.read(tmp_path / "form.csv")
+
+
+def test_the_answer_stands_in_the_feedback_of_who_asked_only(manual: ManualClass) -> None:
+    new = [NewRequest("bob", TEXT, "lab1.memory"), NewRequest("eve", "I was ill")]
+    names = requests.add(manual.folder, new, ["bob", "eve"], ["lab1.memory"])
+    requests.answer(manual.folder, names[0], "No: <i>the first step</i> counts.", "Ana")
+    Book.open(manual.folder).export()
+    pages = {path.name: path.read_text() for path in (manual.folder / "exports" / "feedback").iterdir()}
+    assert "No: &lt;i&gt;the first step&lt;/i&gt; counts." in pages["bob.html"]
+    assert "See line 3 &lt;b&gt;." in pages["bob.html"]
+    assert "No: <i>the first step</i> counts." in pages["bob.md"].partition("Answer:")[2]
+    assert "Not answered yet" in pages["eve.html"]
+    assert "the first step" not in pages["cleo.html"]

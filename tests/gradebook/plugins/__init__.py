@@ -1,0 +1,1 @@
+"""Tests of plug-ins: each can be taken out together with its tests."""
