@@ -8,12 +8,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from labkit import plotting, program
 from labkit.device import open_device
 from labkit.progress import track
 from labkit.ranks import run_ranks
 from labkit.results import ShardedMemory, ShardingResult, save_json
-
-from labkit import plotting, program
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -47,7 +46,8 @@ def memory_per_rank(
     """
     # TODO(task 7.4): the paper's table 1 says that 7.5 billion parameters on 64 ranks take 120, 31.4, 16.6 and 1.9 GB.
     raise NotImplementedError(
-        "Task 7.4 is open: write memory_per_rank in labs/sharding_exercise/analysis.py (about 9 lines)"
+        "Task 7.4 is open: write memory_per_rank "
+        "in labs/sharding_exercise/analysis.py (about 9 lines)"
     )
 
 
@@ -65,7 +65,8 @@ def largest_model(memory_bytes: float, ranks: int, stage: int) -> int:
     """
     # TODO(task 7.4): what does one parameter take on a rank?
     raise NotImplementedError(
-        "Task 7.4 is open: write largest_model in labs/sharding_exercise/analysis.py (about 4 lines)"
+        "Task 7.4 is open: write largest_model "
+        "in labs/sharding_exercise/analysis.py (about 4 lines)"
     )
 
 
@@ -89,7 +90,8 @@ def sent_per_rank(parameters: int, ranks: int, stage: int, *, element_bytes: int
     """
     # TODO(task 7.4): how many times do all parameters, or all gradients, go around the ring?
     raise NotImplementedError(
-        "Task 7.4 is open: write sent_per_rank in labs/sharding_exercise/analysis.py (about 3 lines)"
+        "Task 7.4 is open: write sent_per_rank "
+        "in labs/sharding_exercise/analysis.py (about 3 lines)"
     )
 
 
@@ -114,7 +116,8 @@ def hidden_share(
     # 2. Make of each list intervals that do not overlap.
     # 3. Add up where the two meet.
     raise NotImplementedError(
-        "Task 7.4 is open: write hidden_share in labs/sharding_exercise/analysis.py (about 17 lines)"
+        "Task 7.4 is open: write hidden_share "
+        "in labs/sharding_exercise/analysis.py (about 17 lines)"
     )
 
 

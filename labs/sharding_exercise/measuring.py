@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from labkit.device import Ran, record_of
-from labkit.results import ShardedMemory, ShardingResult
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 
 from labkit import models
+from labkit.device import Ran, record_of
+from labkit.results import ShardedMemory, ShardingResult
 
 from .fsdp import shard
 from .zero import ShardedOptimizer
