@@ -40,9 +40,9 @@ _ENGINE = "gradebox"
 _MODULE = re.compile(r"\w+(?:\.\w+)+")
 _DATA = (".toml", ".json", ".npz", ".gz", ".csv")
 """Files that a module beside them may read."""
-_TOLD = ("course.toml", layout.LAB_FILE, layout.CRITERION_FILE, *layout.OLD_LAB_FILES)
+_TOLD = ("course.toml", layout.LAB_FILE, layout.CRITERION_FILE)
 """Files that the engine reads: points and words. What of a rubric decides is counted by its names."""
-_ASKS = (layout.CHECKS, layout.REFERENCE, layout.CASES, "truth")
+_ASKS = (layout.CHECKS, layout.REFERENCE, layout.CASES)
 """Parts of a criterion, and folders of a lab, in which a text may be the name of a probe."""
 _PROSE = 100
 """Characters from which on a text is no name of a probe."""
@@ -153,8 +153,8 @@ class Tree:
             ):
                 # Cases name probes; elsewhere a text of that form may be the id of a check.
                 is_probe = "." in text and (layout.CASES in parts or text not in self._checks)
-                for module in layout.probe_modules(text) if is_probe else ():
-                    yield from self._module(f"{self._course}.{module}")
+                if is_probe:
+                    yield from self._module(f"{self._course}.{layout.probe_module(text)}")
                 needed = text.rpartition(".")[0]
                 # A check that another one requires. What several criteria use may name the one that is charged.
                 if read.criteria and text in self._checks and needed in self._homes:

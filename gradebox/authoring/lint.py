@@ -39,11 +39,8 @@ def problems(course: Course, solution: Path | None = None) -> Iterator[str]:
     known = hints.load(course)
     for lab in course.all_labs:
         lacking = [check.id for check in _paid(lab) if check.id not in known]
-        if layout.has_folders(course.folder / lab.id):
-            if any(check.id in known for check in _paid(lab)):  # hints are for all checks of a lab, or for none
-                yield from (f"{hints.place_of(course, check)} {check} has no hint" for check in lacking)
-        elif course.file(lab, hints.FILE).is_file():
-            yield from (f"{course.file(lab, hints.FILE)}: {check} has no hint" for check in lacking)
+        if any(check.id in known for check in _paid(lab)):  # hints are for all checks of a lab, or for none
+            yield from (f"{hints.place_of(course, check)} {check} has no hint" for check in lacking)
     if solution is not None:
         for lab in course.all_labs:
             yield from _handed_out(course, lab, solution, known.values())
@@ -65,8 +62,6 @@ def _checks(course: Course, lab: Lab) -> Iterator[str]:
     known = [check.id for check in rubric.checks()]
     for check in course.checks(lab).values():
         yield from out_of_order(check, known)
-        if not layout.has_folders(course.folder / lab.id) and not (check.function.__doc__ or "").strip():
-            yield f"{check.place}: {check.id} has no docstring, whose first line is its title in reports"
         for name in itertools.chain.from_iterable(check.expected_timelines):
             if reason := _no_probe(course, name):
                 yield f"{check.place}: {check.id} has a timeline of {name}, but there is no such probe: {reason}"
@@ -137,8 +132,7 @@ def _defined(file: Path) -> Iterator[str]:
 def _handed_out(course: Course, lab: Lab, solution: Path, known: Iterable[hints.Hint]) -> Iterator[str]:
     folder = solution / lab.package
     if not folder.is_dir():
-        file = layout.LAB_FILE if layout.has_folders(course.folder / lab.id) else "rubric.toml"
-        yield f"{course.file(lab, file)}: package = {lab.package!r}, but {solution} has no such folder"
+        yield f"{course.file(lab, layout.LAB_FILE)}: package = {lab.package!r}, but {solution} has no such folder"
         return
     readme = folder / "README.md"
     numbers, where_from = [task.number for task in tasks(readme)], f"{readme} has no heading `## Task {{}}: ...`"
@@ -151,12 +145,11 @@ def _handed_out(course: Course, lab: Lab, solution: Path, known: Iterable[hints.
         if not hint.check.startswith(f"{lab.id}."):
             continue
         where = hints.place_of(course, hint.check)
-        functions = "functions" if layout.has_folders(course.folder / lab.id) else "write"
         if numbers and hint.task not in numbers:
             yield f"{where} task = {hint.task!r}, but {where_from.format(hint.task)}"
         for place in hint.write:
             name, _, function = place.partition(" ")
             if name not in there:
-                yield f"{where} {functions} names {name}, but {folder} has no such file"
+                yield f"{where} functions names {name}, but {folder} has no such file"
             elif function and line_of(folder / name, function) is None:
-                yield f"{where} {functions} names {function}, which {folder / name} does not define"
+                yield f"{where} functions names {function}, which {folder / name} does not define"

@@ -13,8 +13,6 @@ A criterion is a folder. Each of its four parts is a module, or a package of mod
 
 A probe is called LAB.CRITERION.FUNCTION, or LAB.CRITERION.MODULE.FUNCTION if its part is a package; of those of the
 course, `shared.trial.product` is in `shared/probes/trial.py`. Only names and places: `rubric.py` reads the files.
-
-A lab with `rubric.toml` has the older form: LAB/checks/*.py, LAB/probes/*.py, and probes called LAB.MODULE.FUNCTION.
 """
 
 from __future__ import annotations
@@ -28,12 +26,10 @@ CRITERION_FILE = "criterion.toml"
 SHARED = "shared"
 """The folder for what several labs of a course, or several criteria of a lab, have in common."""
 CHECKS, PROBES, REFERENCE, CASES = PARTS = ("checks", "probes", "reference", "cases")
-OLD_LAB_FILES = ("rubric.toml", "hints.toml")
-"""What says that a lab has the older form."""
 
 
-def probe_modules(place: str) -> tuple[str, ...]:
-    """The modules below the course's package that may hold the probes `lab1.basics`; the first one that exists does.
+def probe_module(place: str) -> str:
+    """The module below the course's package that holds the probes `lab1.basics`.
 
     Raises:
         LookupError: no probe can have this name.
@@ -41,11 +37,10 @@ def probe_modules(place: str) -> tuple[str, ...]:
     lab, dot, rest = place.partition(".")
     if not dot:
         raise LookupError(f"{place} is no place of a probe, whose name is LAB.CRITERION.FUNCTION")
-    older = f"{lab}.{PROBES}.{rest}"
     if lab == SHARED:
-        return (older,)
+        return f"{lab}.{PROBES}.{rest}"
     criterion, dot, module = rest.partition(".")
-    return f"{lab}.{criterion}.{PROBES}{dot}{module}", older
+    return f"{lab}.{criterion}.{PROBES}{dot}{module}"
 
 
 def file_of(course: Path, module: str) -> Path:
@@ -56,23 +51,17 @@ def file_of(course: Path, module: str) -> Path:
 
 
 def probe_file(course: Path, place: str) -> Path:
-    """Where the probes `lab1.basics` are, or would be. Raises as `probe_modules`."""
-    files = [file_of(course, module) for module in probe_modules(place)]
-    likely = files[0] if has_folders(course / place.partition(".")[0]) else files[-1]
-    return next((file for file in files if file.is_file()), likely)
-
-
-def has_folders(lab: Path) -> bool:
-    """Whether the criteria of the lab in this folder are folders."""
-    return (lab / LAB_FILE).is_file()
+    """Where the probes `lab1.basics` are, or would be. Raises as `probe_module`."""
+    return file_of(course, probe_module(place))
 
 
 def homes(lab: Path, part: str) -> Iterator[Path]:
-    """The modules and packages of one part in a lab: `checks.py` of a criterion, or the folder `checks`."""
-    for folder in (lab, *sorted(path for path in lab.iterdir() if path.is_dir() and path.name not in PARTS)):
+    """The modules and packages of one part in a lab: `checks.py` of a criterion, or its folder `checks`."""
+    inner = sorted(path for path in lab.iterdir() if path.is_dir() and path.name not in PARTS)
+    for folder in [lab] if lab.name == SHARED else inner:
         if (folder / part).is_dir():
             yield folder / part
-        elif folder != lab and (folder / f"{part}.py").is_file():
+        elif (folder / f"{part}.py").is_file():
             yield folder / f"{part}.py"
 
 

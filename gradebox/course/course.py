@@ -9,8 +9,7 @@
           checks.py          a class of checks (`gradebox.course.criterion`), run in the judge
           probes.py          functions that drive the submission, run beside it in the sandbox
 
-The folder is an importable package: `my_course.lab1.basics.checks` is a module. `layout.py` says where else things are,
-and what the older form of a lab is, which has a `rubric.toml`.
+The folder is an importable package: `my_course.lab1.basics.checks` is a module. `layout.py` says where else things are.
 """
 
 from __future__ import annotations
@@ -195,25 +194,19 @@ class Course:
     def _line_of(self, check: str) -> str:
         """Where a check gets its points, as a message begins."""
         lab, criterion, name = check.split(".")
-        if layout.has_folders(self.folder / lab):
-            document, place = reading.toml(self.criterion_file(f"{lab}.{criterion}")), ("checks", name)
-            return str(document.error(place, "")).rstrip()
-        document = reading.toml(self.folder / lab / "rubric.toml")
-        return str(document.error((criterion, "checks", name), "")).rstrip()
+        document = reading.toml(self.criterion_file(f"{lab}.{criterion}"))
+        return str(document.error(("checks", name), "")).rstrip()
 
     def _checks_of(self, check: str) -> str:
         """The file or folder in which a check belongs."""
         lab, criterion, _ = check.split(".")
-        if not layout.has_folders(self.folder / lab):
-            return f"{self.package}/{lab}/checks/"
         home = self.folder / lab / criterion / layout.CHECKS
         return f"{self.package}/{lab}/{criterion}/" + (f"{layout.CHECKS}/" if home.is_dir() else f"{layout.CHECKS}.py")
 
     def _rubric_of(self, check: str) -> str:
         """The file that gives a check its points."""
         lab, criterion, _ = check.split(".")
-        inner = f"{criterion}/{layout.CRITERION_FILE}" if layout.has_folders(self.folder / lab) else "rubric.toml"
-        return f"{self.package}/{lab}/{inner}"
+        return f"{self.package}/{lab}/{criterion}/{layout.CRITERION_FILE}"
 
     def titles(self, labs: Iterable[Lab]) -> Mapping[str, str]:
         """What the checks of these labs ask, in words, by id; of those labs that are written. Raises as `checks`."""
@@ -256,9 +249,6 @@ def _whole(course: Course, lab: Lab) -> Lab:
 
 @functools.cache
 def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
-    folders = layout.has_folders(folder / lab)
-    if not folders and not (folder / lab / "checks").is_dir():
-        raise CourseError(f"{folder / lab} has no folder checks")
     found: dict[str, CheckFunction] = {}
     for file in layout.files(folder / lab, layout.CHECKS):
         module = ".".join(file.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__")
@@ -267,8 +257,7 @@ def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
         home = module.removeprefix(f"{folder.name}.").partition(f".{layout.CHECKS}")[0]
         for check in functions(loaded):
             if not check.id.startswith(f"{home}."):
-                kind = "criterion" if folders else "lab"
-                raise CourseError(f"{check.place}: {check.id} belongs to another {kind}'s folder")
+                raise CourseError(f"{check.place}: {check.id} belongs to another criterion's folder")
             if check.id in found:
                 raise CourseError(f"{check.place}: {check.id} is already written at {found[check.id].place}")
             if unknown := [name for name in check.takes if name not in GIVEN]:
@@ -361,11 +350,8 @@ def _load(folder: Path) -> Course:
 
 
 def _lab(document: Document, folder: Path, name: str, number: int) -> Lab:
-    older = folder / name / "rubric.toml"
-    if layout.has_folders(folder / name):
+    if (folder / name / layout.LAB_FILE).is_file():
         return rubric.load_folder(folder / name, name, number)
-    if older.is_file():
-        return rubric.load_lab(older, name, number)
     raise document.error(("labs" if number else "exercises",), f"there is no {folder / name / layout.LAB_FILE}")
 
 

@@ -7,19 +7,16 @@ code. Not for choosing what to do next (`gradebox/report/next_step/`).
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from gradebox.common import layout, reading
+from gradebox.common import reading
 from gradebox.common.configuration import MAX_STEPS
 from gradebox.course.course import Course
 from gradebox.course.rubric import CheckTable, Lab, Rubric
 
-FILE = "hints.toml"
-"""Of a lab in the older form, with `write` for `functions` and `steps` for `hints`."""
 STEP_NAMES = ("the idea", "what to look up and measure", "the shape of the remedy")
 POINTER = "for a hint: "
 """How the hint of a failed check begins that only says how to ask for one; a page that has the steps leaves it out."""
@@ -55,28 +52,11 @@ def load(course: Course) -> Mapping[str, Hint]:
     """
     found: dict[str, Hint] = {}
     for lab in course.all_labs:
-        if layout.has_folders(course.folder / lab.id):
-            found |= _of_folder(course, lab)
-            continue
-        file = course.file(lab, FILE)
-        if not file.is_file():
-            continue
-        paid = [tuple(check.id.split(".")[1:]) for one in lab.criteria for check in one.checks]
-        try:
-            document = reading.toml(file)
-            for criterion, checks in document.data.items():
-                for name in checks:
-                    if (criterion, name) not in paid:
-                        near = difflib.get_close_matches(f"{criterion}.{name}", [".".join(one) for one in paid], n=1)
-                        meant = f"; did you mean [{near[0]}]?" if near else ""
-                        raise document.error((criterion, name), f"the rubric has no check {criterion}.{name}{meant}")
-                    found[f"{lab.id}.{criterion}.{name}"] = _hint(document, lab, criterion, name)
-        except reading.ReadingError as error:
-            raise HintError(str(error)) from None
+        found |= _of_lab(course, lab)
     return found
 
 
-def _of_folder(course: Course, lab: Lab) -> dict[str, Hint]:
+def _of_lab(course: Course, lab: Lab) -> dict[str, Hint]:
     """The hints of the checks that have any."""
     found: dict[str, Hint] = {}
     for criterion in lab.criteria:
@@ -87,7 +67,7 @@ def _of_folder(course: Course, lab: Lab) -> dict[str, Hint]:
                 table = reading.into(CheckTable, document, *place)
                 if table.task or table.functions or table.hints:
                     found[check.id] = Hint(check.id, table.task, table.functions, table.hints)
-                    _require_whole(document, lab, found[check.id], place, ("functions", "hints"))
+                    _require_whole(document, lab, found[check.id], place)
         except reading.ReadingError as error:
             raise HintError(str(error)) from None
     return found
@@ -96,9 +76,7 @@ def _of_folder(course: Course, lab: Lab) -> dict[str, Hint]:
 def place_of(course: Course, check: str) -> str:
     """Where the hints of a check are written, as a message begins."""
     lab, criterion, name = check.split(".")
-    if layout.has_folders(course.folder / lab):
-        return f"{course.criterion_file(f'{lab}.{criterion}')}: [checks.{name}]"
-    return f"{course.folder / lab / FILE}: [{criterion}.{name}]"
+    return f"{course.criterion_file(f'{lab}.{criterion}')}: [checks.{name}]"
 
 
 def known(course: Course) -> Mapping[str, Hint]:
@@ -117,31 +95,14 @@ def problems(rubrics: Iterable[Rubric], hints: Mapping[str, Hint]) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class _Entry:
-    write: tuple[str, ...]
-    steps: tuple[str, ...]
-    task: str = ""
-
-
-def _hint(document: reading.Document, lab: Lab, criterion: str, name: str) -> Hint:
-    entry, place = reading.into(_Entry, document, criterion, name), (criterion, name)
-    hint = Hint(f"{lab.id}.{criterion}.{name}", entry.task, entry.write, entry.steps)
-    _require_whole(document, lab, hint, place, ("write", "steps"))
-    return hint
-
-
-def _require_whole(
-    document: reading.Document, lab: Lab, hint: Hint, place: tuple[str, str], keys: tuple[str, str]
-) -> None:
-    """Raise unless a hint can be shown; `keys` are what the document calls its functions and its steps."""
-    functions, steps = keys
+def _require_whole(document: reading.Document, lab: Lab, hint: Hint, place: tuple[str, str]) -> None:
+    """Raise unless a hint can be shown."""
     if not _is_task(hint.task, lab):
         raise document.error((*place, "task"), f"{hint.task!r} is no task of its lab")
-    if not hint.write or not all(_PLACE.fullmatch(one) for one in hint.write):
-        raise document.error((*place, functions), f"{functions} names files and functions: {list(hint.write)}")
+    if not hint.write or not all(_PLACE.fullmatch(name) for name in hint.write):
+        raise document.error((*place, "functions"), f"functions names files and functions: {list(hint.write)}")
     if not 1 <= len(hint.steps) <= MAX_STEPS or not all(step.strip() for step in hint.steps):
-        raise document.error((*place, steps), f"one to {MAX_STEPS} {steps}, each of them a text")
+        raise document.error((*place, "hints"), f"one to {MAX_STEPS} hints, each of them a text")
 
 
 def _is_task(number: str, lab: Lab) -> bool:

@@ -274,9 +274,6 @@ def _require_folders(document: Document, folder: Path, names: tuple[str, ...]) -
     for file in sorted(folder.glob(f"*/{layout.CRITERION_FILE}")):
         if file.parent.name not in names:
             raise document.error(place, f"criteria lacks {file.parent.name!r}, but there is {file}")
-    for name in layout.OLD_LAB_FILES:
-        if (folder / name).is_file():
-            raise document.error((), f"{folder / name} is not read any more: its content belongs into each criterion")
 
 
 def _of_folder(folder: Path, criterion: str) -> Criterion:
@@ -298,21 +295,6 @@ def _of_folder(folder: Path, criterion: str) -> Criterion:
     return Criterion(criterion, table.title, points, tuple(checks))
 
 
-def load_lab(path: Path, lab_id: str, number: int) -> Lab:
-    """The lab of a `rubric.toml`, the older form.
-
-    Raises:
-        RubricError: for TOML that does not parse, unknown or missing keys, points that do not add up, or names that
-            are not identifiers. The message begins with `FILE:LINE:`.
-    """
-    document = reading.toml(path)
-    if "number" in document.data:
-        raise document.error(("number",), "unknown key 'number': the order of labs in course.toml numbers them")
-    lab = lab_of(document, lab_id, number)
-    _require_package(document, lab)
-    return lab
-
-
 def _require_package(document: Document, lab: Lab) -> None:
     """A folder of a submission belongs to a lab by how its name begins."""
     if not lab.package.startswith(f"{lab.id}_"):
@@ -320,7 +302,7 @@ def _require_package(document: Document, lab: Lab) -> None:
 
 
 def lab_of(document: Document, lab_id: str, number: int, *place: str) -> Lab:
-    """The lab whose table stands at `place` of a document. Raises as `load_lab` does."""
+    """The lab whose table stands at `place` of a document. Raises as `load_folder` does."""
     table = reading.into(_LabTable, document, *place)
     criteria = tuple(
         _criterion(document, (*place, name), f"{lab_id}.{name}", one) for name, one in table.criteria.items()

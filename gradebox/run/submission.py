@@ -181,7 +181,7 @@ class Submission:
         options: Options = {name: given.pop(name) for name in Options.__annotations__ if name in given}  # type: ignore[assignment]
         kind = None if isinstance(probe, str) else probe.reply_type()
         name = probe if isinstance(probe, str) else probe.probe
-        params, tensors = apart(given if isinstance(probe, str) else probe.arguments())
+        params, tensors = apart(given if isinstance(probe, str) else probe.fields_by_name())
         request = Request(
             probe=name,
             params=params,

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gradebox.common.layout import probe_modules
+from gradebox.common.layout import probe_module
 
 
 def find(name: str, folders: Sequence[str], course: str) -> Any:
@@ -41,16 +41,13 @@ def find(name: str, folders: Sequence[str], course: str) -> Any:
             sys.modules[spec.name] = module
             spec.loader.exec_module(module)
             return _function(module, function)
-    places = [f"{course}.{place}" for place in probe_modules(module_name)]
-    # The server has imported what there is; to look for a module that does not exist takes a while.
-    for place in sorted(places, key=lambda place: place not in sys.modules):
-        try:
-            return _function(importlib.import_module(place), function)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{place}.".startswith(f"{error.name}."):
-                raise
-    file = places[0].partition(".")[2].replace(".", "/")
-    raise LookupError(f"there is no file {file}.py")
+    place = f"{course}.{probe_module(module_name)}"
+    try:
+        return _function(importlib.import_module(place), function)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise
+        raise LookupError(f"there is no file {place.partition('.')[2].replace('.', '/')}.py") from None
 
 
 def _function(module: ModuleType, name: str) -> Any:

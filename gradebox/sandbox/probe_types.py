@@ -51,7 +51,7 @@ class ProbeInputs(Generic[Reply]):
                 return typing.cast("type[Reply]", typing.get_args(base)[0])
         raise TypeError(f"{cls.__name__} does not say what its probe returns: class {cls.__name__}(ProbeInputs[...])")
 
-    def arguments(self) -> dict[str, Any]:
+    def fields_by_name(self) -> dict[str, Any]:
         """The fields by name."""
         return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(typing.cast(Any, self))}
 

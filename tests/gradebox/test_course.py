@@ -225,13 +225,6 @@ def test_a_criterion_whose_checks_are_not_written_yet_is_not_available(tmp_path:
     assert list(course.checks(course.labs[0])) == ["basics.numbers.product", "basics.numbers.power"]
 
 
-def test_files_that_are_not_read_any_more_are_refused(tmp_path: Path) -> None:
-    folder = write_course(tmp_path)
-    write(folder, {"basics/hints.toml": "[numbers.product]\n"})
-    with pytest.raises(ReadingError, match=r"lab\.toml:1: .*/basics/hints\.toml is not read any more: "):
-        courses.load(folder)
-
-
 def test_a_package_must_be_found_in_what_students_hand_in(refused: Refused) -> None:
     """A folder belongs to a lab by the beginning of its name, and is imported under it."""
     said = refused("basics/lab.toml", "basics_week1", "week1")

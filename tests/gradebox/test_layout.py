@@ -32,8 +32,8 @@ class Factors:
     right: int
 
 
-def factors(fresh):
-    return Factors(fresh.integer(3, 9), fresh.integer(3, 9))
+def factors(generator):
+    return Factors(generator.integer(3, 9), generator.integer(3, 9))
 """
 POWER = NUMBERS_CHECKS[NUMBERS_CHECKS.index("    @requires") :]
 
@@ -46,7 +46,9 @@ def folder(tmp_path: Path) -> Path:
     for part in ("checks.py", "probes.py"):
         (numbers / part).unlink()
     checks = NUMBERS_CHECKS.replace(POWER, "").replace("    @requires", "")
-    checks = checks.replace("left, right = fresh.integer(3, 9), fresh.integer(3, 9)", "drawn = factors(fresh)")
+    checks = checks.replace(
+        "left, right = generator.integer(3, 9), generator.integer(3, 9)", "drawn = factors(generator)"
+    )
     checks = checks.replace("left=left, right=right", "left=drawn.left, right=drawn.right")
     checks = checks.replace("left * right, what", "drawn.left * drawn.right, what")
     probes = NUMBERS_PROBES.replace('student.module("basics_week1.numbers").product', "student.module(MODULE).product")
@@ -135,9 +137,9 @@ def test_packages_lack_no_init(place: str, folder: Path) -> None:
 
 
 def test_names_of_probes_say_where_they_are() -> None:
-    assert layout.probe_modules("lab1.basics")[0] == "lab1.basics.probes"
-    assert layout.probe_modules("lab1.basics.sums")[0] == "lab1.basics.probes.sums"
-    assert layout.probe_modules("lab1.shared")[0] == "lab1.shared.probes"
-    assert layout.probe_modules("shared.trial") == ("shared.probes.trial",)
+    assert layout.probe_module("lab1.basics") == "lab1.basics.probes"
+    assert layout.probe_module("lab1.basics.sums") == "lab1.basics.probes.sums"
+    assert layout.probe_module("lab1.shared") == "lab1.shared.probes"
+    assert layout.probe_module("shared.trial") == "shared.probes.trial"
     with pytest.raises(LookupError, match=r"whose name is LAB\.CRITERION\.FUNCTION"):
-        layout.probe_modules("lab1")
+        layout.probe_module("lab1")

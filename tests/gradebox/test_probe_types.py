@@ -125,7 +125,7 @@ def power(student, inputs: Power) -> PowerReply:
     doubled = [Item(item.values * inputs.factor, item.name) for item in inputs.items]
     return PowerReply(doubled, inputs.items[0].values, [inputs.items[0].values])
 """
-CHECKS = '''
+CHECKS = """
 from gradebox.run.assertions import require, require_equal
 from gradebox.course.criterion import criterion
 import numpy as np
@@ -134,7 +134,6 @@ from basics_cases import Item, Power
 @criterion("basics.numbers")
 class Numbers:
     def test_product(self, submission):
-        """Multiplies."""
         reply = submission.probe(Power(items=[Item(np.arange(3.0), "a"), Item(np.ones(1), "b")], factor=2.0))
         require_equal([item.name for item in reply.doubled], ["a", "b"], what="names")
         require(reply.doubled[0].values.tolist() == [0, 2, 4], "arrays inside")
@@ -142,15 +141,9 @@ class Numbers:
         require(repr(reply.text[0]) == "an array of float64 with shape (3,)", "an array in the place of a text")
 
     def test_power(self, submission):
-        """Raises."""
         submission.probe(Power(items=[], factor=2.0))
 
-
-@criterion("basics.notes")
-class Notes:
-    def test_noted(self, submission):
-        """Notes."""
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -162,9 +155,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CheckResult]:
     write(
         course.folder,
         {
-            "basics/cases.py": CASES,
-            "basics/probes/numbers.py": PROBES.replace("basics_cases", f"{package}.basics.cases"),
-            "basics/checks/numbers.py": CHECKS.replace("basics_cases", f"{package}.basics.cases"),
+            "basics/numbers/cases.py": CASES,
+            "basics/numbers/probes.py": PROBES.replace("basics_cases", f"{package}.basics.numbers.cases"),
+            "basics/numbers/checks.py": CHECKS.replace("basics_cases", f"{package}.basics.numbers.cases"),
         },
     )
     rubric, labs = course.select("basics")

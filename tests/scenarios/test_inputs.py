@@ -31,9 +31,6 @@ def declared(lab: int) -> tuple[tuple[Space, ...], Mapping[str, str]]:
 
 
 def _modules_with_cases(lab: int) -> Iterator[Any]:
-    old = f"tests.scenarios.inputs.lab{lab}"  # of a lab that has no folders of criteria yet
-    if importlib.util.find_spec(old):
-        yield importlib.import_module(old)
     for criterion in _packages(f"grader.lab{lab}"):
         for part in ("cases", "reference"):  # a dimension that is an answer must not be where probes are
             if importlib.util.find_spec(f"{criterion}.{part}"):
@@ -64,9 +61,8 @@ def probes_of(lab: int) -> set[str]:
     """Every public probe of a lab that is given inputs."""
     names: set[str] = set()
     for package in _packages(f"grader.lab{lab}"):
-        place = package if package.endswith(".probes") else f"{package}.probes"
-        if importlib.util.find_spec(place):
-            for module in _with_inner(place):
+        if importlib.util.find_spec(f"{package}.probes"):
+            for module in _with_inner(f"{package}.probes"):
                 names |= {f"{module.__name__}.{name}" for name in _public_probes(module)}
     return {name.removeprefix("grader.").replace(".probes.", ".", 1) for name in names}
 

@@ -28,7 +28,7 @@ def as_reported(value: object, what: str) -> int | float:
 def require_accurate(submission: Submission, generator: InputGenerator, dtype: str) -> None:
     """Fail unless training digits in `dtype` is as good as in float32, to within 1 %."""
     training = digits(generator)
-    reply = submission.numeric_probe(Digits(**training.arguments(), dtype=dtype))
+    reply = submission.numeric_probe(Digits(**training.fields_by_name(), dtype=dtype))
     expected = submission.probe(training, device="cpu", student=False).accuracy
     require_between(
         reply.accuracy,

@@ -263,7 +263,7 @@ def accuracies(generator: InputGenerator) -> tuple[Accuracies, AccuraciesReferen
         wrong=np.array([int(generator.uniform(0, 1) < share) for _ in range(359)]),
         epochs=3,
     )
-    return Accuracies(**training.arguments(), precisions=precisions), training, share
+    return Accuracies(**training.fields_by_name(), precisions=precisions), training, share
 
 
 # --- the device that is given -----------------------------------------------------------------------------------------
