@@ -204,6 +204,8 @@ class CheckTable:
     task: str = ""
     functions: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    """Beginnings of the sentences that a new check is about, for a course that keeps account of them."""
 
 
 @dataclass(frozen=True)

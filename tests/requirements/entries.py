@@ -6,7 +6,8 @@
     "The step is skipped." = ["lab2.scaling.overflow_skips_the_step"]
     "It was invented in 2018." = "history"
 
-A sentence that has changed is another one: its author looks at its checks again.
+A sentence that has changed is another one: its author looks at its checks again. A new check names the beginning of
+its sentence in `criterion.toml` (`requirements = ["The step is skipped"]`), and `make generated` enters it here.
 """
 
 from __future__ import annotations
@@ -63,10 +64,29 @@ def problems(lab: str) -> Iterator[str]:
         gone = [text for text in table if text not in required.get(where, ())]
         yield from (f"[{where}] nothing says this any more: {text}" for text in gone)
     yield from (f"{name} asks for what no sentence requires" for name in sorted(checks - asking))
+    for name, beginnings in _named_by_checks(lab).items():
+        for beginning in beginnings:
+            found = {text for texts in required.values() for text in texts if text.startswith(beginning)}
+            if len(found) != 1:
+                yield f"{name}: {len(found)} sentences begin with {beginning!r}; requirements names the one it is about"
+
+
+def _named_by_checks(lab: str) -> dict[str, tuple[str, ...]]:
+    """By check, the beginnings of sentences that its table in `criterion.toml` names."""
+    named: dict[str, tuple[str, ...]] = {}
+    for file in sorted((ROOT / "grader" / lab).glob("*/criterion.toml")):
+        for name, table in tomllib.loads(file.read_text(encoding="utf-8")).get("checks", {}).items():
+            if "requirements" in table:
+                named[f"{lab}.{file.parent.name}.{name}"] = tuple(table["requirements"])
+    return named
 
 
 def text_of(lab: str) -> str:
-    """The entries as they should be: in the order of the sentences, new ones with "", those that are gone left out."""
+    """The entries as they should be: in the order of the sentences, new ones with "", those that are gone left out.
+
+    A check that names a sentence is entered with it.
+    """
+    named = _named_by_checks(lab)
     also, entries = load(lab)
     required = sentences.of_lab(grader.course().select(lab, None)[1][0].package, also)
     lines = ["# What is required of a student, and the checks that ask for it. `make generated` adds new sentences."]
@@ -75,6 +95,8 @@ def text_of(lab: str) -> str:
         lines += ["", f"[{_quoted(where)}]"]
         for text in dict.fromkeys(texts):
             value = entries.get(where, {}).get(text, "")
+            new = [name for name, beginnings in named.items() if text.startswith(beginnings) and name not in value]
+            value = [*(value or ()), *new] if new and not (value and isinstance(value, str)) else value
             lines.append(f"{_quoted(text)} = {json.dumps(value, ensure_ascii=False)}")
     return "\n".join(lines) + "\n"
 
