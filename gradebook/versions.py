@@ -94,10 +94,10 @@ class Tree:
         self.shared: frozenset[Path] = frozenset()
         """The files that take part in every outcome."""
         self._folder = root / course.package
-        self._homes: dict[str, list[Path]] = {}
+        self._places: dict[str, list[Path]] = {}
         for path in (file for lab in layout.labs(self._folder) for file in layout.files(lab, layout.CHECKS)):
             for criterion in read_file(path).criteria:
-                self._homes.setdefault(criterion, []).append(path)
+                self._places.setdefault(criterion, []).append(path)
         self._checks = {check.id for lab in course.labs for one in lab.criteria for check in one.checks}
         self.shared = self._all_from(
             path
@@ -108,9 +108,9 @@ class Tree:
 
     def own_files(self, criterion: str) -> frozenset[Path]:
         """Every other file that takes part in a criterion's outcomes."""
-        homes = self._homes.get(criterion) or [path for home in self._homes.values() for path in home]
-        around = {package for one in homes for package in self._module(_module_of(one.relative_to(self._root)))}
-        return self._all_from([*homes, *around])
+        places = self._places.get(criterion) or [path for place in self._places.values() for path in place]
+        around = {package for one in places for package in self._module(_module_of(one.relative_to(self._root)))}
+        return self._all_from([*places, *around])
 
     def _all_from(self, files: Iterable[Path]) -> frozenset[Path]:
         """These files and all that they name, however far away, without the shared ones."""
@@ -157,8 +157,8 @@ class Tree:
                     yield from self._module(f"{self._course}.{layout.probe_module(text)}")
                 needed = text.rpartition(".")[0]
                 # A check that another one requires. What several criteria use may name the one that is charged.
-                if read.criteria and text in self._checks and needed in self._homes:
-                    yield from self._homes[needed]
+                if read.criteria and text in self._checks and needed in self._places:
+                    yield from self._places[needed]
 
     def _module(self, name: str) -> Iterator[Path]:
         """The file of a module of ours, or of the one that holds this name; and the packages around it."""

@@ -114,7 +114,7 @@ def show_next(
 
 
 @app.command("lint")
-def proofread_course(
+def lint_course(
     course: _Course,
     solution: Annotated[Path | None, typer.Argument(help="A folder with the labs, solved or as handed out.")] = None,
 ) -> None:

@@ -22,9 +22,9 @@ def drain(node: str, reason: str) -> str:
     Raises:
         ActionError: Slurm refused, or does not answer.
     """
-    state, standing = _state(node)
-    if any(word in state for word in _OUT) and not standing.startswith(MARK):
-        return f"{node} is {state} already ({standing or 'no reason given'}): left as it is"
+    state, reason = _state(node)
+    if any(word in state for word in _OUT) and not reason.startswith(MARK):
+        return f"{node} is {state} already ({reason or 'no reason given'}): left as it is"
     text = f"{MARK} {reason}"[:MOST_CHARACTERS]
     _scontrol("update", f"nodename={node}", "state=drain", f"reason={text}")
     return f"drained {node}: {text}"
@@ -36,11 +36,11 @@ def resume(node: str) -> str:
     Raises:
         ActionError: as `drain`.
     """
-    state, standing = _state(node)
+    state, reason = _state(node)
     if "DRAIN" not in state:
         return f"{node} is {state}: nothing to put back"
-    if not standing.startswith(MARK):
-        return f"{node} was drained by somebody else ({standing or 'no reason given'}): left as it is"
+    if not reason.startswith(MARK):
+        return f"{node} was drained by somebody else ({reason or 'no reason given'}): left as it is"
     _scontrol("update", f"nodename={node}", "state=resume")
     return f"resumed {node}"
 

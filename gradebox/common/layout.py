@@ -55,7 +55,7 @@ def probe_file(course: Path, place: str) -> Path:
     return file_of(course, probe_module(place))
 
 
-def homes(lab: Path, part: str) -> Iterator[Path]:
+def places(lab: Path, part: str) -> Iterator[Path]:
     """The modules and packages of one part in a lab: `checks.py` of a criterion, or its folder `checks`."""
     inner = sorted(path for path in lab.iterdir() if path.is_dir() and path.name not in PARTS)
     for folder in [lab] if lab.name == SHARED else inner:
@@ -67,8 +67,8 @@ def homes(lab: Path, part: str) -> Iterator[Path]:
 
 def files(lab: Path, part: str) -> Iterator[Path]:
     """The source files of one part of a lab."""
-    for home in homes(lab, part):
-        yield from sorted(home.glob("*.py")) if home.is_dir() else (home,)
+    for place in places(lab, part):
+        yield from sorted(place.glob("*.py")) if place.is_dir() else (place,)
 
 
 def labs(course: Path) -> list[Path]:
@@ -80,6 +80,6 @@ def beside_submissions(course: str) -> tuple[str, ...]:
     """Files and folders of a course that a process with a submission may see: its probes, and the cases of these."""
     found: list[str] = []
     for lab in labs(Path(course)):
-        found += (os.fspath(home) for home in homes(lab, PROBES))
-        found += (os.fspath(home) for home in homes(lab, CASES))
+        found += (os.fspath(place) for place in places(lab, PROBES))
+        found += (os.fspath(place) for place in places(lab, CASES))
     return tuple(found)

@@ -200,8 +200,8 @@ class Course:
     def _checks_of(self, check: str) -> str:
         """The file or folder in which a check belongs."""
         lab, criterion, _ = check.split(".")
-        home = self.folder / lab / criterion / layout.CHECKS
-        return f"{self.package}/{lab}/{criterion}/" + (f"{layout.CHECKS}/" if home.is_dir() else f"{layout.CHECKS}.py")
+        place = self.folder / lab / criterion / layout.CHECKS
+        return f"{self.package}/{lab}/{criterion}/" + (f"{layout.CHECKS}/" if place.is_dir() else f"{layout.CHECKS}.py")
 
     def _rubric_of(self, check: str) -> str:
         """The file that gives a check its points."""
@@ -254,9 +254,9 @@ def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
         module = ".".join(file.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__")
         loaded = _imported(module)
         _require_no_shadow(file)
-        home = module.removeprefix(f"{folder.name}.").partition(f".{layout.CHECKS}")[0]
+        place = module.removeprefix(f"{folder.name}.").partition(f".{layout.CHECKS}")[0]
         for check in functions(loaded):
-            if not check.id.startswith(f"{home}."):
+            if not check.id.startswith(f"{place}."):
                 raise CourseError(f"{check.place}: {check.id} belongs to another criterion's folder")
             if check.id in found:
                 raise CourseError(f"{check.place}: {check.id} is already written at {found[check.id].place}")
@@ -374,7 +374,7 @@ def _require_names(document: Document, table: _CourseTable) -> None:
 def _require_packages(document: Document, folder: Path, labs: list[str]) -> None:
     """Raise unless Python can import the course's folders by their names."""
     inner = [folder / name for name in labs if (folder / name).is_dir()]
-    parts = [home for lab in inner for part in layout.PARTS for home in layout.homes(lab, part) if home.is_dir()]
+    parts = [place for lab in inner for part in layout.PARTS for place in layout.places(lab, part) if place.is_dir()]
     criteria = [place for lab in inner for place in lab.iterdir() if (place / layout.CRITERION_FILE).is_file()]
     shared = [lab / SHARED for lab in inner]
     for place in (folder, *inner, *criteria, *shared, *parts):
@@ -394,10 +394,10 @@ def _holds_something(folder: Path) -> bool:
 def _probes(folder: Path, labs: list[str]) -> Iterator[str]:
     """The packages of probes, all of which the sandbox imports before it forks."""
     for lab in (folder / name for name in (SHARED, *labs) if (folder / name).is_dir()):
-        for home in layout.homes(lab, layout.PROBES):
-            module = ".".join(home.relative_to(folder.parent).with_suffix("").parts)
-            if home.is_file() or (home / "__init__.py").is_file():
-                yield f"{module}.*" if home.is_dir() else module
+        for place in layout.places(lab, layout.PROBES):
+            module = ".".join(place.relative_to(folder.parent).with_suffix("").parts)
+            if place.is_file() or (place / "__init__.py").is_file():
+                yield f"{module}.*" if place.is_dir() else module
 
 
 __all__ = ["CheckFunction", "Course", "CourseError", "ReadingError", "load"]

@@ -29,7 +29,8 @@ _MAX_MESSAGE = 2000
 class Cause(str):
     """A hint that names the mistake it is about: give it where what was seen shows that mistake, and no other.
 
-    Of the checks of a criterion that fail for the same cause, one is charged; the others follow from it: `charging.py`.
+    Of the checks of a criterion that fail for the same cause, one is charged; the others follow from it
+    (`deductions.py`).
     """
 
     name: str

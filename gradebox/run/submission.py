@@ -94,8 +94,8 @@ class Seen:
     """
 
     def __init__(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        aside = {path: ArrayReference(path, array) for path, array in arrays.items()}
-        self._values = {**codec.put_back(values, aside), **arrays}
+        references = {path: ArrayReference(path, array) for path, array in arrays.items()}
+        self._values = {**codec.put_back(values, references), **arrays}
         self._arrays = arrays
 
     def whole(self, name: str) -> Any:

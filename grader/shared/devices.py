@@ -347,7 +347,7 @@ def parts(gpu: VirtualGPU | None) -> dict[str, tuple[object, ...]]:
 
 
 def _answer(ask: Callable[[None], object]) -> object:
-    """What a witness (`vgpu.runtime.audit_events`) says to None: whether all is as it can be."""
+    """What a generator of events (`vgpu.runtime.audit_events`) says to None: whether all is as it can be."""
     try:
         return ask(None)
     except Exception:  # it has been ended

@@ -121,7 +121,7 @@ def _hint(task: str, *functions: str) -> Change:
     )
 
 
-def _proofread(folder: Path, solution: Path | None = None) -> list[str]:
+def _lint(folder: Path, solution: Path | None = None) -> list[str]:
     return [line.replace(f"{folder}/", "") for line in problems(courses.load(folder), solution)]
 
 
@@ -138,7 +138,7 @@ def test_a_course_is_read_for_what_leads_nowhere(tmp_path: Path) -> None:
     solution = write_submission(tmp_path)
     handed_out = {"README.md": "## Task 2.2: Sums (`sums.py`)\n", "REPORT.template.md": "What did you see?\n"}
     write(solution, {f"further_week2/{name}": text for name, text in handed_out.items()})
-    assert _proofread(folder, solution) == [
+    assert _lint(folder, solution) == [
         "course.toml: packages names 'my_helpers', which Python does not find here",
         "basics/numbers/checks.py:10: there is no probe basics.numbers.produkt: basics/numbers/probes.py does not "
         "define produkt; did you mean product?",
@@ -162,7 +162,7 @@ def test_a_timeline_of_a_probe_that_is_not_there_is_named(tmp_path: Path) -> Non
     named = '@criterion("basics.numbers", timeline={"basics.numbers.product": "basics.truth.product"})'
     folder = write_course(tmp_path, (CHECKS, '@criterion("basics.numbers")', named))
     said = "has a timeline of basics.truth.product, but there is no such probe: basics/truth/probes.py does not exist"
-    found = [line for line in _proofread(folder) if "timeline" in line]
+    found = [line for line in _lint(folder) if "timeline" in line]
     assert [line.partition(": ")[2] for line in found] == [
         f"basics.numbers.product {said}",
         f"basics.numbers.power {said}",
@@ -174,7 +174,7 @@ def test_a_hint_names_a_task_that_stubs_name_where_there_is_no_readme(tmp_path: 
     stubs = write_submission(tmp_path)
     open_task = 'raise NotImplementedError("Task 2.1 is open: write total in sums.py")'
     write(stubs, {"further_week2/sums.py": f"def total(x):\n    {open_task}\n"})
-    found = [line for line in _proofread(folder, stubs) if "task =" in line]
+    found = [line for line in _lint(folder, stubs) if "task =" in line]
     assert found == [
         f"{SUMS_TOML}: [checks.total] task = '2.9', but no stub in {stubs}/further_week2 says `Task 2.9 is open`"
     ]
@@ -184,11 +184,11 @@ def test_a_course_is_read_as_a_grading_reads_it(tmp_path: Path) -> None:
     folder = write_course(tmp_path, (CHECKS, '@requires("product")', '@requires("produkt")'))
     assert any(
         line.startswith("basics/numbers/checks.py:13: basics.numbers.power requires basics.numbers.produkt")
-        for line in _proofread(folder)
+        for line in _lint(folder)
     )
     folder = write_course(tmp_path, (PROBES, "def product(", "def product(:"))
     with pytest.raises(CourseError, match=r"basics/numbers/probes\.py:1: SyntaxError: "):
-        _proofread(folder)
+        _lint(folder)
 
 
 def test_a_check_that_another_one_would_replace_unseen_is_refused(graded: Graded) -> None:
@@ -214,7 +214,7 @@ def test_a_file_that_is_missing_or_no_text_is_the_students(graded: Graded) -> No
 def test_our_own_courses_have_nothing_to_mend(solved: str) -> None:
     small = ROOT / "examples" / "courses" / "three_questions"
     for course, folder in ((small, small / solved), (ROOT / "grader", ROOT / solved)):
-        assert _proofread(course, folder) == []
+        assert _lint(course, folder) == []
 
 
 def test_the_command_says_how_much_there_is_to_mend(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class Host(Protocol):
     sync_debug_mode: int
     is_initialized: bool
     keeps_host_values: bool
-    tape: Recorder | None
+    recorder: Recorder | None
     gpus: tuple[VirtualGPU, ...]
     rank: int | None
     ranks: int
@@ -301,12 +301,12 @@ class VirtualGPU:
         self.settle()
         name = "cudaDeviceSynchronize" if stream is None else "cudaStreamSynchronize"
         begin = self.clock.now
-        tape = self.machine.tape
-        if tape is None:
+        recorder = self.machine.recorder
+        if recorder is None:
             self.clock.wait_until(self.queue.ready_at(stream), name)
         else:
-            tape.waited_for_device(self.index, stream)
-            with tape.paused():
+            recorder.waited_for_device(self.index, stream)
+            with recorder.paused():
                 self.clock.wait_until(self.queue.ready_at(stream), name)
         self.clock.spend(self.spec.synchronize_seconds, "wait", name, "synchronize")
         if self.recorder is not None:

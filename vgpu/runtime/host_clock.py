@@ -45,7 +45,7 @@ class HostClock:
     """The clocks of all threads of the program."""
 
     def __init__(self) -> None:
-        self.tape: Recorder | None = None
+        self.recorder: Recorder | None = None
         self._local = threading.local()
         # Plain tuples until somebody looks: this is part of every operation.
         self._spans: list[tuple[str, str, float, float, str]] = []
@@ -73,10 +73,10 @@ class HostClock:
         return self.mine().now
 
     def advance(self, seconds: float, key: str = "") -> float:
-        """The calling thread works for `seconds`, which what a tape calls `key` decides; returns its new time."""
+        """The calling thread works for `seconds`, which what a recorder calls `key` decides; returns its new time."""
         clock = self.mine()
-        if self.tape is not None:
-            self.tape.spent(clock, seconds, key)
+        if self.recorder is not None:
+            self.recorder.spent(clock, seconds, key)
         clock.move(clock.now + seconds)
         if clock.now > clock.limit:
             self.turns.give_way(clock)
@@ -114,9 +114,9 @@ class HostClock:
     def spend(self, seconds: float, kind: str, name: str, key: str = "", *, times: int = 1) -> float:
         """The same, so many times, which its history keeps as one; returns when it began."""
         clock = self.mine()
-        if self.tape is not None:
+        if self.recorder is not None:
             for _ in range(times):
-                self.tape.spent(clock, seconds, key)
+                self.recorder.spent(clock, seconds, key)
         seconds *= times
         begin = clock.now
         end = begin + seconds
@@ -148,8 +148,8 @@ class HostClock:
     def jump(self, moment: float, name: str = "wait", kind: str = "wait") -> ThreadClock:
         """The same for a caller that holds a lock: other threads get their turn at its next step."""
         clock = self.mine()
-        if self.tape is not None:
-            self.tape.waited(clock, moment)
+        if self.recorder is not None:
+            self.recorder.waited(clock, moment)
         self._jump(clock, moment, name, kind)
         return clock
 
@@ -170,8 +170,8 @@ class HostClock:
             self.turns.join_in(clock)
         else:
             self.turns.outsiders += 1
-        if self.tape is not None:
-            self.tape.spawned(self.mine(), clock)
+        if self.recorder is not None:
+            self.recorder.spawned(self.mine(), clock)
         return clock
 
     def adopt(self, clock: ThreadClock) -> None:
@@ -198,8 +198,8 @@ class HostClock:
         begin = clock.now
         if clock.takes_part:
             self.turns.sleep(clock, begin + max(seconds, 0.0))
-            if self.tape is not None:
-                self.tape.slept(clock, clock.now - begin)
+            if self.recorder is not None:
+                self.recorder.slept(clock, clock.now - begin)
             self._spans.append(("sleep", "sleep", begin, clock.now, clock.thread))
             clock.idle += clock.now - begin
         else:
@@ -211,10 +211,10 @@ class HostClock:
         self.turns.come_back(clock)
         begin = clock.now
         called = self.turns.block(clock, seconds)
-        if self.tape is not None and called:
-            self.tape.woken(clock)
-        elif self.tape is not None:
-            self.tape.slept(clock, clock.now - begin)
+        if self.recorder is not None and called:
+            self.recorder.woken(clock)
+        elif self.recorder is not None:
+            self.recorder.slept(clock, clock.now - begin)
         if clock.now > begin:
             self._spans.append(("wait", "wait", begin, clock.now, clock.thread))
             clock.idle += clock.now - begin
@@ -223,8 +223,8 @@ class HostClock:
     def call(self, clock: ThreadClock) -> None:
         """Wake a blocked thread, at the caller's time."""
         mine = self.mine()
-        if self.tape is not None:
-            self.tape.called(mine, clock)
+        if self.recorder is not None:
+            self.recorder.called(mine, clock)
         self.turns.call(clock, mine.now if mine.takes_part else None)
 
     def hold(self) -> contextlib.AbstractContextManager[None]:

@@ -37,7 +37,7 @@ class Machine:
         self.gpus: tuple[VirtualGPU, ...] = ()
         self.values = True
         self.ledger = Ledger(self.registry.block_of, lambda: [gpu.memory for gpu in self.gpus])
-        self.tape: Recorder | None = None
+        self.recorder: Recorder | None = None
         self.views: Views | None = None
         self.host_slowdowns: list[tuple[int, float]] = []
         self.once = Once(self.clock)
@@ -62,13 +62,13 @@ class Machine:
 
     def record(self) -> Recorder:
         """Write down what happens from now on; before the program uses a GPU."""
-        self.tape = Recorder(self.clock, [gpu.queue for gpu in self.gpus])
-        self.tape.start()
-        return self.tape
+        self.recorder = Recorder(self.clock, [gpu.queue for gpu in self.gpus])
+        self.recorder.start()
+        return self.recorder
 
     def recording(self, program: str) -> Recording:
         """What was written down so far. Raises ValueError where `record` was not called."""
-        if self.tape is None:
+        if self.recorder is None:
             raise ValueError("this machine was not recorded")
         samples = [sample for gpu in self.gpus for sample in gpu.memory_timeline]
         return Recording(
@@ -77,7 +77,7 @@ class Machine:
             seconds=max([self.clock.now, *(gpu.queue.ready_at() for gpu in self.gpus)]),
             allocated_bytes=max((sample.allocated_bytes for sample in samples), default=0),
             reserved_bytes=max((sample.reserved_bytes for sample in samples), default=0),
-            works=tuple(self.tape.works), entries=list(self.tape.entries),
+            works=tuple(self.recorder.works), entries=list(self.recorder.entries),
         )  # fmt: skip
 
     def host_operation(self) -> None:

@@ -32,7 +32,7 @@ class Recorder:
 
     def start(self) -> None:
         """Observe from now on; before the program uses a GPU."""
-        self._clock.tape = self
+        self._clock.recorder = self
         for queue in self._queues:
             queue.observer = self
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gradebox.course.hints import Hint
 from gradebox.course.rubric import Check, Lab
-from gradebox.report.next_step.latest_outcomes import Known, Standing
+from gradebox.report.next_step.latest_outcomes import Known, LatestOutcomes
 from gradebox.report.next_step.tasks import BrokenFile, OpenFunction, Task, in_order, survey, tasks
 from gradebox.run.grade import Outcome
 
@@ -91,17 +91,17 @@ def advise(
     submission: Path,
     labs: Sequence[Lab],
     hints: Mapping[str, Hint],
-    standing: Standing,
+    latest: LatestOutcomes,
     begin_broken: Collection[str] = (),
 ) -> Advice:
     """The next step in these labs of `submission`, a folder with lab packages in it.
 
     `begin_broken` are names of files that are handed out as something to mend or to fill in.
     """
-    states = [_state(submission, lab, standing, begin_broken) for lab in labs]
+    states = [_state(submission, lab, latest, begin_broken) for lab in labs]
     for state in states:
         if state.broken:
-            return Advice(Step(Kind.REPAIR_FILE, state.lab, broken=state.broken[0]), remark=standing.remark)
+            return Advice(Step(Kind.REPAIR_FILE, state.lab, broken=state.broken[0]), remark=latest.remark)
     mending = [step for state in states for step in _to_mend(state, hints)]
     writing = [step for state in states for step in _to_write(state, hints)]
     steps = sorted(mending, key=lambda step: -step.points) + writing
@@ -112,25 +112,25 @@ def advise(
         undecided = tuple(
             check for state in states for check in state.checks if _outcome(state, check) is Outcome.NEEDS_REVIEW
         )
-        step = Step(Kind.GRADE if unknown or standing.remark else Kind.DONE)
-        return Advice(step, remark=standing.remark, undecided=undecided)
+        step = Step(Kind.GRADE if unknown or latest.remark else Kind.DONE)
+        return Advice(step, remark=latest.remark, undecided=undecided)
     first = steps[0]
     here = next(state for state in states if state.lab == first.lab)
     quick = _quickest(here, hints)
     others = tuple(steps[1:3])
     if quick is not None and (quick[0] in first.open[:1] or any(step.open == (quick[0],) for step in others)):
         quick = None
-    return Advice(first, others, quick, standing.remark)
+    return Advice(first, others, quick, latest.remark)
 
 
-def _state(submission: Path, lab: Lab, standing: Standing, begin_broken: Collection[str]) -> LabState:
+def _state(submission: Path, lab: Lab, latest: LatestOutcomes, begin_broken: Collection[str]) -> LabState:
     folder = next(
         (path for name in (lab.package, lab.package.replace("_", "-")) if (path := submission / name).is_dir()),
         submission / lab.package,
     )
     found, broken = survey(folder)
     ids = {check.id for check in _checks(lab)}
-    checks = {check: known for check, known in standing.checks.items() if check in ids}
+    checks = {check: known for check, known in latest.checks.items() if check in ids}
     known = tasks(folder / "README.md")
     unnamed = dict.fromkeys(one.task for one in found if all(one.task != task.number for task in known))
     return LabState(

@@ -32,7 +32,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Standing:
+class LatestOutcomes:
     """What a folder of reports says of a submission."""
 
     checks: Mapping[str, Known]
@@ -42,17 +42,17 @@ class Standing:
     """Why a report could not be used, or how it is out of date; empty where all is well."""
 
 
-def read(submission: Path, report: Path) -> Standing:
+def read(submission: Path, report: Path) -> LatestOutcomes:
     """What `report`/grade.json and the gradings before it say of `submission`. Never raises for what it cannot read."""
     file = report / "grade.json"
     try:
         grade = from_document(json.loads(files.read_text(file)))
     except FileNotFoundError:
-        return Standing({}, None)
+        return LatestOutcomes({}, None)
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        return Standing({}, None, f"{file} cannot be read ({error}): grade again to replace it")
+        return LatestOutcomes({}, None, f"{file} cannot be read ({error}): grade again to replace it")
     if Path(grade.submission).resolve() != submission.resolve() and Path(grade.submission).name != submission.name:
-        return Standing({}, None, f"{file} is about {grade.submission}, not {submission}: it is left aside")
+        return LatestOutcomes({}, None, f"{file} is about {grade.submission}, not {submission}: it is left aside")
     earlier = progress.read(report, grade)
     checks = {
         check: Known(outcome, earlier.messages.get(check, ""), blocked_by=earlier.blocked_by.get(check, ""))
@@ -62,7 +62,7 @@ def read(submission: Path, report: Path) -> Standing:
         for criterion in lab.criteria:
             for check in criterion.checks:
                 checks[check.id] = Known(check.outcome, check.message, check.hint, check.blocked_by, check.follows_from)
-    return Standing(checks, grade, _age(submission, file, grade))
+    return LatestOutcomes(checks, grade, _age(submission, file, grade))
 
 
 def _age(submission: Path, file: Path, grade: Grade) -> str:

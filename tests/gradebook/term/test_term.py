@@ -23,7 +23,7 @@ from gradebook.export import gradescope
 from gradebook.grading import class_summary
 from grader.cli import app
 from tests.gradebook.fakes import LOG, fake_engine
-from tests.gradebook.plugins.canvas_push.canvas_server import TOKEN, CanvasState, Standing, Student, canvas
+from tests.gradebook.plugins.canvas_push.canvas_server import TOKEN, CanvasState, Student, StudentRecord, canvas
 from tests.gradebook.term.platforms import CanvasGradebook, MoodleAssignment, rows
 from tests.scenarios.build import ROOT
 
@@ -173,7 +173,7 @@ def test_a_term_with_canvas(office: Office) -> None:
         assignments=[{"id": 4711, "name": "GPU lab 1", "points_possible": 20.0, "published": True}],
         looks=0,
     )  # fmt: skip
-    state.standing = {one.id: Standing() for one in state.students}
+    state.records = {one.id: StudentRecord() for one in state.students}
     with canvas(state) as url:
         where = ("--url", url, "--course", "42")
         assert "--push sends this (4 of 4 students)" in office.gpulabs(

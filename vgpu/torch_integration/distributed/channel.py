@@ -96,9 +96,9 @@ class Channel:
         seconds: float = 0.0,
     ) -> float:
         """When what the ranks begin at `start` is over, `seconds` later; a recording learns how it came about."""
-        if machine.tape is None:
+        if machine.recorder is None:
             return start + seconds
-        return machine.tape.met(
+        return machine.recorder.met(
             f"{self.label}, {self.name}", self.size, lag=start - ready, end=start + seconds, host_seconds=host_seconds,
             place=place, after=after, seconds=seconds,
         )  # fmt: skip

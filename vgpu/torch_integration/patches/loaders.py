@@ -123,8 +123,8 @@ def _workers(iterator: Any, clock: HostClock) -> _Workers:
         known = _Workers(ready)
         setattr(iterator, _STATE, known)
         machine = attached_machine()
-        if machine is not None and machine.tape is not None:
-            machine.tape.workers(id(known), ready)
+        if machine is not None and machine.recorder is not None:
+            machine.recorder.workers(id(known), ready)
     return known
 
 
@@ -147,8 +147,8 @@ def install(patches: PatchSet, machine: Machine) -> None:
         ask(self)
         if self._send_idx > number:
             workers.asked_at[number] = clock.now
-            if machine.tape is not None:
-                machine.tape.asked(id(workers), number)
+            if machine.recorder is not None:
+                machine.recorder.asked(id(workers), number)
 
     def get_data(self: Any) -> Any:
         """The message that the program needs next; what comes before it waits here."""
@@ -156,7 +156,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
         while self._rcvd_idx not in workers.arrived:
             mine = clock.mine()
             before = mine.now
-            with clock.hold(), machine.tape.paused() if machine.tape is not None else contextlib.nullcontext():
+            with clock.hold(), machine.recorder.paused() if machine.recorder is not None else contextlib.nullcontext():
                 index, data = receive(self)
             mine.move(before)  # unpacking is part of `_MESSAGE_SECONDS`, whenever it really happens
             if not isinstance(index, int):
@@ -173,8 +173,8 @@ def install(patches: PatchSet, machine: Machine) -> None:
         if isinstance(data, Loaded):
             workers = _workers(self, clock)
             there = workers.pin(data)
-            if machine.tape is not None:
-                there = machine.tape.batch(id(workers), *data.place, data.seconds, data.pin_seconds, there)
+            if machine.recorder is not None:
+                there = machine.recorder.batch(id(workers), *data.place, data.seconds, data.pin_seconds, there)
             clock.wait_until(there, "DataLoader", "load")
             clock.spend(_MESSAGE_SECONDS, "load", "DataLoader")
             data = data.data

@@ -37,7 +37,7 @@ class Student:
 
 
 @dataclass
-class Standing:
+class StudentRecord:
     """What a student has in the assignment."""
 
     score: float | None = None
@@ -67,7 +67,7 @@ class CanvasState:
     students: list[Student] = field(default_factory=list)
     assignments: list[dict[str, Any]] = field(default_factory=list)
     sections: dict[int, str] = field(default_factory=lambda: {31: "Monday", 32: "Friday"})
-    standing: dict[int, Standing] = field(default_factory=dict)
+    records: dict[int, StudentRecord] = field(default_factory=dict)
     jobs: dict[int, Job] = field(default_factory=dict)
     per_page: int = 2
     """The most it gives on a page, whatever is asked."""
@@ -85,11 +85,11 @@ class CanvasState:
 
     def by_hand(self, student: str, score: float | None, *, excused: bool = False) -> None:
         """A teacher grades somebody on Canvas."""
-        standing = self.of(student)
-        standing.score, standing.excused, standing.grader_id = score, excused, OTHER_TEACHER
+        records = self.of(student)
+        records.score, records.excused, records.grader_id = score, excused, OTHER_TEACHER
 
-    def of(self, student: str) -> Standing:
-        return self.standing[next(one.id for one in self.students if one.login_id == student)]
+    def of(self, student: str) -> StudentRecord:
+        return self.records[next(one.id for one in self.students if one.login_id == student)]
 
     def comments(self, student: str) -> list[str]:
         return [one["comment"] for one in self.of(student).comments]
@@ -108,13 +108,13 @@ class CanvasState:
                 job.state, job.message = "failed", self.breaks
                 return
             student = self.found(key)
-            if student is None or student.id not in self.standing:
+            if student is None or student.id not in self.records:
                 missing.append(key)
                 continue
             if "posted_grade" in data or "excuse" in data:
                 self._grade(student, data)
             if "text_comment" in data:
-                self.standing[student.id].comments.append(
+                self.records[student.id].comments.append(
                     {"id": 1, "author_id": TEACHER, "comment": data["text_comment"].replace("\n", "\r\n")}
                 )
         job.state = "failed" if missing else "completed"
@@ -127,13 +127,13 @@ class CanvasState:
         together = assignment.get("group_category_id") and not assignment.get("grade_group_students_individually")
         for one in self.students:
             if one is student or (together and one.group is not None and one.group == student.group):
-                standing = self.standing[one.id]
-                standing.gradings += 1
-                standing.grader_id = TEACHER
+                records = self.records[one.id]
+                records.gradings += 1
+                records.grader_id = TEACHER
                 if data.get("excuse") == "true":
-                    standing.score, standing.excused = None, True
+                    records.score, records.excused = None, True
                 else:
-                    standing.score, standing.excused = float(data["posted_grade"]), False
+                    records.score, records.excused = float(data["posted_grade"]), False
 
     def found(self, key: str) -> Student | None:
         """A student by number, or by `sis_user_id:...` and the like (Object IDs and SIS IDs)."""
@@ -286,18 +286,18 @@ class _Handler(BaseHTTPRequestHandler):
             return
         rows = []
         for student in sorted(self.state.students, key=lambda one: one.id):
-            standing = self.state.standing.get(student.id)
-            if standing is None:
+            records = self.state.records.get(student.id)
+            if records is None:
                 continue
-            score = None if standing.score is None else standing.score - standing.deducted
+            score = None if records.score is None else records.score - records.deducted
             row = {
-                "user_id": student.id, "assignment_id": int(number), "score": score, "entered_score": standing.score,
-                "grade": None if score is None else str(score), "excused": standing.excused,
-                "grader_id": standing.grader_id, "points_deducted": standing.deducted or None,
+                "user_id": student.id, "assignment_id": int(number), "score": score, "entered_score": records.score,
+                "grade": None if score is None else str(score), "excused": records.excused,
+                "grader_id": records.grader_id, "points_deducted": records.deducted or None,
                 "workflow_state": "unsubmitted" if score is None else "graded", "attempt": None,
             }  # fmt: skip
             if ("include[]", "submission_comments") in query:
-                row["submission_comments"] = standing.comments
+                row["submission_comments"] = records.comments
             if ("include[]", "group") in query:
                 row["group"] = {"id": student.group, "name": student.group and f"Team {student.group}"}
             rows.append(row)

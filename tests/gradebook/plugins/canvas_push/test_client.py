@@ -13,7 +13,7 @@ import pytest
 
 from gradebook.plugins.canvas_push.client import Client, NotThere, PushError
 from tests.gradebook.plugins.canvas_push import canvas_server
-from tests.gradebook.plugins.canvas_push.canvas_server import TOKEN, CanvasState, Standing, Student, canvas
+from tests.gradebook.plugins.canvas_push.canvas_server import TOKEN, CanvasState, Student, StudentRecord, canvas
 
 
 class Way:
@@ -30,7 +30,7 @@ def state() -> CanvasState:
     students = [Student(100 + number, f"Student {number}", f"S{number}", f"login{number}") for number in range(5)]
     assignments = [{"id": 4711, "name": "Lab", "points_possible": 20.0, "published": True}]
     made = CanvasState(students=students, assignments=assignments)
-    made.standing = {one.id: Standing() for one in students}
+    made.records = {one.id: StudentRecord() for one in students}
     return made
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from gradebox.common.texts import is_printable
 from grader.cli import app
 from tests.gradebook.conftest import SmallClass
-from tests.gradebook.plugins.canvas_push.canvas_server import TOKEN, CanvasState, Standing, Student, canvas
+from tests.gradebook.plugins.canvas_push.canvas_server import TOKEN, CanvasState, Student, StudentRecord, canvas
 
 SETTINGS = """title = "GPU lab 1"
 roster = "roster.csv"
@@ -37,7 +37,7 @@ def state() -> CanvasState:
     ]
     assignments = [{"id": 4711, "name": "Another name there", "points_possible": 20.0, "published": True}]
     made = CanvasState(students=students, assignments=assignments, looks=0)
-    made.standing = {one.id: Standing() for one in students}
+    made.records = {one.id: StudentRecord() for one in students}
     return made
 
 

@@ -20,7 +20,7 @@ from gradebook.results import StudentResult
 from gradebox.run.grade import CheckReport, Grade, Outcome
 from tests.gradebook.export.classes import a_class, graded, student
 from tests.gradebook.plugins.canvas_push import canvas_server
-from tests.gradebook.plugins.canvas_push.canvas_server import TOKEN, CanvasState, Standing, Student, canvas
+from tests.gradebook.plugins.canvas_push.canvas_server import TOKEN, CanvasState, Student, StudentRecord, canvas
 
 TITLE = "GPU labs"
 ASSIGNMENT = {
@@ -42,7 +42,7 @@ class Teaching:
             assignments=[{"id": 4710, "name": "Essay", "points_possible": 5.0, "published": True}, dict(ASSIGNMENT)],
         )
         self.state.assignments.reverse()
-        self.state.standing = {one.id: Standing() for one in self.state.students}
+        self.state.records = {one.id: StudentRecord() for one in self.state.students}
         self.folder = folder
         self.scores = dict.fromkeys(NAMES, 20)
         self.columns: Callable[[str], dict[str, str]] = lambda name: {"Student": name.title(), "SIS Login ID": name}
@@ -233,8 +233,8 @@ def test_what_is_changed_there_while_parts_are_sent_stays(teaching: Teaching, mo
 
 
 def test_the_zero_that_canvas_gives_for_missing_work_is_nobodys_decision(teaching: Teaching) -> None:
-    standing = teaching.state.of("ada")
-    standing.score, standing.grader_id = 0.0, None
+    records = teaching.state.of("ada")
+    records.score, records.grader_id = 0.0, None
     assert kinds(teaching.push())["ada"] == "raised"
     assert teaching.on_canvas["ada"] == 20
 
@@ -434,7 +434,7 @@ def test_one_section_only(teaching: Teaching) -> None:
 
 
 def test_a_student_without_a_submission_there_is_named(teaching: Teaching) -> None:
-    del teaching.state.standing[100]  # it is assigned to others only
+    del teaching.state.records[100]  # it is assigned to others only
     report = teaching.push()
     assert kinds(report)["ada"] == "not there"
     assert messages.is_open(report)

@@ -15,10 +15,10 @@ from gradebox.run import workdir
 
 _HOLD = """
 import time
-from gradebox import judges_room
+from gradebox.run import workdir
 
-with judges_room.room() as (room, _):
-    print(room, flush=True)
+with workdir.locked_workdir() as (folder, _):
+    print(folder, flush=True)
     time.sleep(600)
 """
 

@@ -46,7 +46,7 @@ def test_one_is_begun_and_taken() -> None:
 
 
 def test_one_that_nobody_wants_ends_with_its_judge() -> None:
-    begin = "from gradebox import headstart; headstart.begin(); print(headstart._waiting[0].process.pid, flush=True)"
+    begin = "from gradebox.sandbox import prefork; prefork.begin(); print(prefork._waiting[0].process.pid, flush=True)"
     pid = int(subprocess.check_output([sys.executable, "-c", begin], text=True))
     deadline = time.monotonic() + 20
     while _runs(pid):
