@@ -22,12 +22,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gradebox.common import files
+from gradebox.common import files, prefork
 from gradebox.common.configuration import ROOT
 from gradebox.common.exit_codes import ExitCode, refuse
 from gradebox.run import workdir
 from gradebox.run.options import Options
-from gradebox.sandbox import prefork
 
 _KEPT_OF_PYTHON = ("PYTHONHOME", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONHASHSEED")
 """Variables of Python's that say how to run; all others could say what to run, or spoil it."""

@@ -24,6 +24,7 @@ from pathlib import Path
 import grader
 from gradebox.authoring import release
 from gradebox.common.configuration import ROOT
+from gradebox.common.texts import printable
 from gradebox.report import document
 from grader import rubric_table
 
@@ -98,13 +99,13 @@ def main() -> int:
     stale = {part: lines for part in PARTS if (lines := part.stale())}
     for part, lines in stale.items():
         for line in lines:
-            print(f"{part.name}: {line}")
+            print(printable(f"{part.name}: {line}"))
         if not check:
             part.write()
     if check and stale:
-        print(f"{COMMAND} writes them", file=sys.stderr)
+        print(printable(f"{COMMAND} writes them"), file=sys.stderr)
         return 1
-    print("nothing is stale" if not stale else "written")
+    print(printable("nothing is stale" if not stale else "written"))
     return 0
 
 

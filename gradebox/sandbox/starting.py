@@ -19,7 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import IO
 
-from gradebox.sandbox import codec, prefork, wire
+from gradebox.common import prefork
+from gradebox.sandbox import codec, wire
 from gradebox.sandbox.types import Environment
 
 _STOP_SECONDS = 20.0

@@ -226,9 +226,10 @@ def test_no_room_for_the_report_is_said_beside_the_grade_and_exit_code_2(front: 
 HANGING = """\
 import json, sys
 from dataclasses import asdict
-from gradebox import front, launch
+from gradebox import launch
+from gradebox.report import presenter
 from gradebox.run.options import Options
-front._LATE_SHARE, front._LATE_SECONDS = 0.2, 0.0
+presenter._LATE_SHARE, presenter._LATE_SECONDS = 0.2, 0.0
 asked = {"course": sys.argv[1], "submission": sys.argv[2], "report": sys.argv[3], "jobs": int(sys.argv[4])}
 options = Options(**asked, time_limit=30.0)
 sys.exit(launch.judge([json.dumps(asdict(options)), *sys.argv[5:]]))

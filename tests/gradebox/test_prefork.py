@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gradebox.sandbox import Request, Sandbox, prefork, starting
+from gradebox.common import prefork
+from gradebox.sandbox import Request, Sandbox, starting
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +31,7 @@ def _end(begun: prefork.Begun) -> int:
 
 def test_the_module_needs_nothing_but_the_standard_library() -> None:
     program = (
-        "import sys; import gradebox.sandbox.prefork; print(sorted({'numpy', 'gradebox.sandbox'} & set(sys.modules)))"
+        "import sys; import gradebox.common.prefork; print(sorted({'numpy', 'gradebox.sandbox'} & set(sys.modules)))"
     )
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
 
@@ -46,7 +47,7 @@ def test_one_is_begun_and_taken() -> None:
 
 
 def test_one_that_nobody_wants_ends_with_its_judge() -> None:
-    begin = "from gradebox.sandbox import prefork; prefork.begin(); print(prefork._waiting[0].process.pid, flush=True)"
+    begin = "from gradebox.common import prefork; prefork.begin(); print(prefork._waiting[0].process.pid, flush=True)"
     pid = int(subprocess.check_output([sys.executable, "-c", begin], text=True))
     deadline = time.monotonic() + 20
     while _runs(pid):

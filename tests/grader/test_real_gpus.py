@@ -274,7 +274,6 @@ UNDISTURBED = {
     "lab2.comparison.measuring.compare_reference": "on a real GPU judged by its peaks",
     "lab3.setup.joining.join": "measures nothing: the function of the submission has the name of the probe beside it",
     "lab3.setup.joining.setup": "on a GPU no rank waits for another one by the clock",
-    "lab3.setup.evaluation.evaluate": "judged by accuracies",
     "lab3.setup.training.on_cpu": "on the CPU only",
     "lab3.setup.training.train": "a time within another one of the same process",
 }

@@ -119,7 +119,7 @@ def feedback_page(*, graded: bool) -> str:
         RegradeRequest(id="2", student="ada", text="And here?", asked_at=AT, answer="You are right.", answered_at=AT),
     )
     made = (
-        classes.student("ada", a_grade(), name="Ada Lovelace", hands=by_hand(), requests=requests,
+        classes.student("ada", a_grade(), name="Ada Lovelace", manual=by_hand(), requests=requests,
                         late=LatePenalty(seconds_late=9000.0, points=Decimal(2), rule="10 % per day"))
         if graded
         else StudentResult(student="ada", status="refused", score=Decimal(0), reason="the archive holds ../../etc")

@@ -77,7 +77,7 @@ def test_files_that_other_tools_would_run_run_nowhere(
 ) -> None:
     mark = tmp_path / "mark"
     trick = f"from pathlib import Path\nPath({str(mark)!r}).write_text('was here')\n"
-    trick += "import gradebox.run.assertions\ngradebox.assertions.require_arrays_close = lambda *a, **k: None\n"
+    trick += "import gradebox.run.assertions\ngradebox.run.assertions.require_arrays_close = lambda *a, **k: None\n"
     for name in ("conftest.py", "sitecustomize.py", "usercustomize.py", "pytest_plugin.py", "gradebox.py", "numpy.py"):
         (submission / name).write_text(trick)
         (submission / three_questions.PLACE).with_name(name).write_text(trick)

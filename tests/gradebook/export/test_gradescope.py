@@ -86,9 +86,7 @@ def test_the_zip_holds_the_course_and_no_solutions(tmp_path: Path) -> None:
     with zipfile.ZipFile(write_zip(tmp_path)) as archive:
         names = archive.namelist()
         modes = {name: archive.getinfo(name).external_attr >> 16 & 0o777 for name in names}
-    assert {"setup.sh", "run_autograder", "pyproject.toml", "grader/course.toml", "grader/lab1/rubric.toml"} <= set(
-        names
-    )
+    assert {"setup.sh", "run_autograder", "pyproject.toml", "grader/course.toml", "grader/lab1/lab.toml"} <= set(names)
     assert modes["setup.sh"] == modes["run_autograder"] == 0o755
     assert not [
         name for name in names if name.startswith(("solutions", "tests", "labs/", ".")) or "__pycache__" in name

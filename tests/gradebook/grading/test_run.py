@@ -86,16 +86,16 @@ def other_course(tmp_path: Path) -> Course:
     """The course with other points in `lab1.benchmark`: its first check is worth everything but the others' crumbs."""
     folder = tmp_path / "grader"
     shutil.copytree(ROOT / "grader", folder, ignore=shutil.ignore_patterns("__pycache__"))
-    file = folder / "lab1" / "rubric.toml"
+    file = folder / "lab1" / "benchmark" / "criterion.toml"
     text = file.read_text()
-    old = re.search(r"environment_described = (\S+)\nreturns_result = (\S+)\nright_device_and_dtype = (\S+)", text)
-    assert old is not None
-    first, second, third = map(Decimal, old.groups())
     names = ("environment_described", "returns_result", "right_device_and_dtype")
+    heads = [re.search(rf"\[checks\.{name}\]\npoints = (\S+)", text) for name in names]
     crumb = Decimal("0.1")
-    points = (first + second + third - 2 * crumb, crumb, crumb)
-    changed = "\n".join(f"{name} = {value}" for name, value in zip(names, points, strict=True))
-    file.write_text(text.replace(old[0], changed))
+    total = sum(Decimal(head[1]) for head in heads if head is not None)
+    for head, points in zip(heads, (total - 2 * crumb, crumb, crumb), strict=True):
+        assert head is not None
+        text = text.replace(head[0], head[0].replace(f"points = {head[1]}", f"points = {points}"))
+    file.write_text(text)
     return replace(courses.load(folder), folder=ROOT / "grader")  # whose code is the same
 
 

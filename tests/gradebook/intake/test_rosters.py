@@ -114,7 +114,7 @@ def test_canvas_s_test_student_is_no_student(tmp_path: Path, row: str) -> None:
     found = roster(tmp_path, f"{CANVAS}{row}\n")
     assert [one.student for one in found.entries] == ["ada"]
     (outsider,) = found.outsiders
-    assert outsider.told
+    assert outsider.announced
     assert found.outsider(["103"]) is outsider
     assert found.outsider(["lab1-103"]) is None
 

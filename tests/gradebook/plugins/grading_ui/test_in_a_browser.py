@@ -20,7 +20,7 @@ from gradebook.grading.manual_grading.requests import NewRequest  # noqa: E402
 from tests.browser import WIDE, launched, on_screens, overflow, violations  # noqa: E402
 from tests.gradebook.manual_grading.conftest import RUBRIC, ManualClass  # noqa: E402
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
     "1f15c4890000000d49444154789c6360f8cfc0f01f0005000201b5e5d6ba0000000049454e44ae426082"
