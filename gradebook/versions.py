@@ -50,6 +50,10 @@ _READS_SOURCE = frozenset(("__doc__", "getdoc", "getsource", "getsourcelines", "
 """A file that names one of these may depend on comments and docstrings."""
 
 
+def _decides_nothing(module: str) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in _DECIDES_NOTHING)
+
+
 def grader_version(course: Course) -> str:
     """The installed version of the course."""
     try:
@@ -103,7 +107,7 @@ class Tree:
             path
             for name in (*_EVERYWHERE, *course.environment.importable, *_file_of(course.devices))
             for path in _below(root / name)
-            if ".".join(path.relative_to(root).parts[:2]) not in _DECIDES_NOTHING
+            if not _decides_nothing(_module_of(path.relative_to(root)))
         )
 
     def own_files(self, criterion: str) -> frozenset[Path]:
@@ -164,7 +168,7 @@ class Tree:
         """The file of a module of ours, or of the one that holds this name; and the packages around it."""
         if not _MODULE.fullmatch(name) or name.partition(".")[0] not in self._packages:
             return
-        if any(name == one or name.startswith(f"{one}.") for one in _DECIDES_NOTHING):
+        if _decides_nothing(name):
             return
         parts = name.split(".")
         for count in range(1, len(parts) + 1):

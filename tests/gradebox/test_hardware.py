@@ -118,9 +118,9 @@ def test_without_hardware_nothing_is_locked() -> None:
 
 
 def test_a_declaration_is_read_without_importing_the_probe(tmp_path: Path) -> None:
-    probes = tmp_path / "lab1" / "probes"
-    probes.mkdir(parents=True)
-    (probes / "basics.py").write_text(
+    criterion = tmp_path / "lab1" / "basics"
+    criterion.mkdir(parents=True)
+    (criterion / "probes.py").write_text(
         'import nothing_of_this_name\n\n@measures("time", "device memory")\ndef product(student): ...\n\n'
         "def power(student): ...\n"
     )

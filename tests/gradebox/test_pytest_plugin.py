@@ -122,7 +122,7 @@ def test_verbose_and_junitxml_show_every_check_as_an_item_in_the_rubrics_order(s
     assert list(items) == CHECKS
     assert items["basics.numbers.product"].startswith("failure: ")
     assert "your code raised AttributeError" in items["basics.numbers.product"]
-    assert "blocked by 'products are right' (basics.numbers.product): " in items["basics.numbers.power"]
+    assert "blocked by 'Multiply two numbers' (basics.numbers.product): " in items["basics.numbers.power"]
     assert items["further.sums.total"] == ""
 
 

@@ -264,11 +264,11 @@ def test_the_command_shows_what_each_save_brings_and_ends_with_an_interruption(t
     try:
         watching.await_text(r"Grade 6/6[\s\S]*took")
         write_submission(tmp_path, NUMBERS.replace("left * right", "left + right"))
-        watching.await_text(r"✓ → ✗ products are right[\s\S]*product\(\)[\s\S]*Basics [\d.]+/6")
+        watching.await_text(r"✓ → ✗ Multiply two numbers[\s\S]*product\(\)[\s\S]*Basics [\d.]+/6")
         write_submission(tmp_path, NUMBERS.replace("left * right", "left + + (right"))
         watching.await_text(r"✗ basics_week1/numbers.py:2: .*never closed")
         write_submission(tmp_path)
-        watching.await_text(r"✗ → ✓ products are right[\s\S]*Basics 6/6")
+        watching.await_text(r"✗ → ✓ Multiply two numbers[\s\S]*Basics 6/6")
         assert watching.interrupt() == 0
     finally:
         watching.process.kill()

@@ -19,7 +19,6 @@ _FILES = (
 )
 _REPORT = "REPORT.md and results/ are read by the judge, and no seed changes them"
 _OBSERVED = "seen by the probe, not told by the submission: whoever does not do it has nothing to show"
-_OWN_RUNS = "two runs of the submission are compared with each other, and what each did was seen by the probe"
 _FACTS = "facts of the machine or of a format: the same for everybody"
 
 EXCUSED: dict[str, str] = {
@@ -53,7 +52,6 @@ EXCUSED: dict[str, str] = {
     "lab4.oom.results_saved": _FILES,
     "lab4.analysis.nonsense_refused": _OBSERVED,
     "lab4.analysis.report_agrees_with_results": _REPORT,
-    "lab5.pipeline.resumed_on_every_rank": _OWN_RUNS,
     "lab5.pipeline.report_agrees_with_results": _REPORT,
     "lab5.profiling.busy_after_tuning": _OBSERVED,
     "lab5.monitoring.ends_no_training": _OBSERVED,
