@@ -1,1 +1,1 @@
-"""Grading a class: from many submissions to one gradebook. Not for judging one submission (`gradebox/session.py`)."""
+"""Grading a class: from many submissions to one gradebook. Not for judging one submission (`gradebox.run`)."""

@@ -1,1 +1,1 @@
-"""What probes are given, as dimensions with values, and whether gradings ask each pair of values: see `space.py`."""
+"""What probes are given, as dimensions with values, and whether gradings ask each pair of values: see `coverage.py`."""
