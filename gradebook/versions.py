@@ -25,16 +25,9 @@ from gradebox.course.course import Course
 _EVERYWHERE = ("gradebox/run/grading.py", "gradebox/sandbox")
 """What every grading runs; the rest follows from what these import, and from what submissions may import."""
 _DECIDES_NOTHING = (
-    *(
-        "gradebox.report",
-        "gradebox.course.hints",
-        "gradebox.run.overrides",
-        "gradebox.common.reading",
-        "gradebox.course.course",
-        "gradebook",
-    ),
-    *("gradebox.course.titles", "vgpu.tools.calibrate"),
-)
+    "gradebox.report", "gradebox.course.hints", "gradebox.course.course", "gradebox.run.overrides",
+    "gradebox.common.reading", "gradebook", "vgpu.tools.calibrate",
+)  # fmt: skip
 """What is imported although no outcome depends on it: how grades are shown and counted, how files are read, a tool."""
 _ENGINE = "gradebox"
 _MODULE = re.compile(r"\w+(?:\.\w+)+")

@@ -21,7 +21,7 @@ REWRITTEN = (
 _ENGINE = (
     "gradebox/sandbox", "gradebox/run/grading.py", "gradebox/run/submission.py", "gradebox/run/probe_cache.py",
     "gradebox/run/request.py", "gradebox/run/assertions.py", "gradebox/run/input_generator.py",
-    "gradebox/run/probe_inputs.py", "gradebox/run/device_lock.py", "gradebox/run/device_use.py",
+    "gradebox/run/encode_inputs.py", "gradebox/run/device_lock.py", "gradebox/run/device_use.py",
     "gradebox/run/device_steadiness.py", "grader/course.toml", "grader/shared", "labkit",
 )  # fmt: skip
 """What every grading depends on. Not the virtual GPU, although some checks ask it: those have tests of their own, and

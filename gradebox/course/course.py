@@ -189,7 +189,7 @@ class Course:
         if unpaid := [name for name in written if name not in paid]:
             place, where = written[unpaid[0]].place, self._rubric_of(unpaid[0])
             raise CourseError(f"{place}: {where} gives {unpaid[0]} no points{_near(unpaid[0], paid)}")
-        return {name: replace(check, title=paid[name].title or check.title) for name, check in written.items()}
+        return {name: replace(check, title=paid[name].title) for name, check in written.items()}
 
     def _line_of(self, check: str) -> str:
         """Where a check gets its points, as a message begins."""

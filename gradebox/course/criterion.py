@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
-from gradebox.course import titles
-
 _Class = TypeVar("_Class", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _PREFIX = "test_"
@@ -90,8 +88,6 @@ class CheckFunction:
     """A check as it is written."""
 
     id: str
-    title: str
-    """What it asks, in words."""
     requires: tuple[str, ...]
     """Ids of the checks that it builds on."""
     cls: type
@@ -99,6 +95,8 @@ class CheckFunction:
     """Of the method."""
     takes: tuple[str, ...]
     """Which of `GIVEN` it wants."""
+    title: str = ""
+    """What it requires, in words; `criterion.toml` says it."""
     early: bool = False
     """Whether its criterion is begun before others."""
     builds_on: tuple[str, ...] = ()
@@ -137,7 +135,6 @@ def functions(module: ModuleType) -> Iterator[CheckFunction]:
             names: tuple[str, ...] = getattr(function, "__requires__", ())
             yield CheckFunction(
                 id=f"{bound}.{name.removeprefix(_PREFIX)}",
-                title=titles.of(function, name.removeprefix(_PREFIX)),
                 requires=tuple(one if "." in one else f"{bound}.{one}" for one in names),
                 cls=cls,
                 name=name,

@@ -1,8 +1,8 @@
 """Answers that have nothing to do with a submission: runs of the course's own code, kept for the submissions after it.
 
-A truth run (`Request.student` is False) never meets a submission, and a simulated device or the CPU gives it the same
-answer each time; so a judge that grades one submission after the other with one seed asks once. Not for what a real
-device measures, and not for answers that went wrong: those are asked again.
+A reference run (`Request.student` is False) never meets a submission. A simulated device or the CPU gives it the same
+answer each time, so a judge that grades many submissions with one seed runs it once. Not for what a real device
+measures, and not for answers that went wrong: those are run again.
 """
 
 from __future__ import annotations

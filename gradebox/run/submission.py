@@ -20,8 +20,8 @@ from gradebox.common.texts import printable
 from gradebox.run import import_advice
 from gradebox.run.array_reference import ArrayReference
 from gradebox.run.assertions import CheckFailed, NeedsReview, shown
+from gradebox.run.encode_inputs import apart
 from gradebox.run.probe_cache import ProbeCache, ProbeCall
-from gradebox.run.probe_inputs import apart
 from gradebox.sandbox import DEFINED_AS, Limits, RankReply, Reply, Request, Sandbox, SandboxError, codec
 from gradebox.sandbox.devices import Device
 from gradebox.sandbox.probe_types import ProbeInputs, build

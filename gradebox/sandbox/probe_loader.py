@@ -87,7 +87,7 @@ class Student:
     rendezvous: str
     """A `file://` address that all ranks of this request share: for `init_process_group(init_method=...)`."""
     present: bool
-    """False in a truth run: there is no submission."""
+    """False in a reference run: there is no submission."""
     importing: list[str] = field(default_factory=list, repr=False)
     """The module whose import began and has not ended; an exception while one is there is an import error."""
 
@@ -95,11 +95,11 @@ class Student:
         """Import `labs.NAME` (`"lab1_gpu_basics.benchmark"`) from the submission.
 
         Raises:
-            LookupError: in a truth run.
+            LookupError: in a reference run.
             Exception: whatever importing the submission's code raises.
         """
         if not self.present:
-            raise LookupError(f"a truth run has no submission, so no module {name}")
+            raise LookupError(f"a reference run has no submission, so no module {name}")
         self.importing[:] = [name]
         module = importlib.import_module(f"labs.{name}")
         self.importing.clear()

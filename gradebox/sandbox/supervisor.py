@@ -47,7 +47,7 @@ class Run:
     view: root.View
     mount_point: str
     submission: str | None
-    """Folder of the copy outside; None in a truth run."""
+    """Folder of the copy outside; None in a reference run."""
     out: int
     """Where the reply's frame goes."""
     device: Ends

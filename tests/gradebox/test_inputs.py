@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from gradebox.course import course as courses
+from gradebox.run.encode_inputs import apart
 from gradebox.run.grade import CheckResult
 from gradebox.run.grading import run
-from gradebox.run.probe_inputs import apart
 from gradebox.run.request import GradingRequest
 from gradebox.run.submission import Seen
 from gradebox.sandbox.devices import CPU, Device

@@ -369,7 +369,7 @@ def test_only_a_check_without_an_answer_blocks_those_that_build_on_it(answered: 
     grading = object.__new__(Grading)
     grading._reports = {"a.b.base": CheckReport(Outcome.FAILED, "wrong", answered=answered)}
     grading._titles = {"a.b.base": "base"}
-    check = CheckFunction("a.b.other", "other", ("a.b.base",), object, "test_other", ())
+    check = CheckFunction("a.b.other", ("a.b.base",), object, "test_other", ())
     if answered:
         grading._stop_if_blocked(check)
     else:

@@ -79,7 +79,6 @@ def add(file: Path, text: str) -> None:
         ("gradebox/pytest_plugin.py", set()),
         ("gradebox/pytest_judge.py", set()),
         ("gradebox/report/presenter.py", set()),
-        ("gradebox/course/titles.py", set()),
         (
             "grader/lab1/__init__.py",
             LAB1,
@@ -219,7 +218,7 @@ for name in sys.argv[1:]:
     os.wait()
 print(json.dumps(found))
 """
-DECIDES_NOTHING = {"gradebox/report", "gradebox/course/titles.py", "gradebox/course/hints.py",
+DECIDES_NOTHING = {"gradebox/report", "gradebox/course/hints.py",
                    "gradebox/run/overrides.py", "gradebox/common/reading.py",
                    "gradebox/course/course.py", "grader/__init__.py"}  # fmt: skip
 """How grades are shown and counted, and how files are read."""
