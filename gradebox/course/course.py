@@ -322,6 +322,8 @@ def _load(folder: Path) -> Course:
     count = sum(len(lab.criteria) for lab in labs)
     if table.criteria not in (None, count):
         raise document.error(("criteria",), f"criteria = {table.criteria}, but {count} criteria follow")
+    # An exercise may need a package that nobody has to install for the labs: Triton is not on every system.
+    optional = tuple(_probes(folder, table.exercises))
     return Course(
         folder=folder,
         title=table.title,
@@ -337,7 +339,8 @@ def _load(folder: Path) -> Course:
         guide=table.guide,
         environment=Environment(
             labs=tuple(lab.id for lab in (*labs, *exercises)),
-            preload=(*table.submission.preload, *_probes(folder, [lab.id for lab in (*labs, *exercises)])),
+            preload=(*table.submission.preload, *_probes(folder, [SHARED, *table.labs]), *optional),
+            optional=optional,
             found=table.submission.found,
             importable=table.submission.packages,
             course=folder.name,
@@ -392,8 +395,8 @@ def _holds_something(folder: Path) -> bool:
 
 
 def _probes(folder: Path, labs: list[str]) -> Iterator[str]:
-    """The packages of probes, all of which the sandbox imports before it forks."""
-    for lab in (folder / name for name in (SHARED, *labs) if (folder / name).is_dir()):
+    """The packages of probes of these labs, all of which the sandbox imports before it forks."""
+    for lab in (folder / name for name in labs if (folder / name).is_dir()):
         for place in layout.places(lab, layout.PROBES):
             module = ".".join(place.relative_to(folder.parent).with_suffix("").parts)
             if place.is_file() or (place / "__init__.py").is_file():

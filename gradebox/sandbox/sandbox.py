@@ -39,7 +39,7 @@ class Sandbox:
         isolation: `"auto"` takes Linux namespaces where they are allowed; `"namespaces"` insists on them; `"limits"`
             does without.
         preload: modules the server imports before it forks, instead of the environment's.
-        optional: those of `preload` that may be missing.
+        optional: those of `preload` that may be missing, besides the environment's.
         probe_paths: folders with probe modules that come before the course's.
         readable: files and folders that children may read besides what they need (data sets).
 
@@ -64,7 +64,7 @@ class Sandbox:
         self._wanted = isolation
         self._environment = environment or Environment()
         self._preload = tuple(self._environment.preload if preload is None else preload)
-        self._optional = tuple(optional)
+        self._optional = (*self._environment.optional, *optional)
         self._probe_paths = tuple(os.path.realpath(path) for path in probe_paths)
         self._readable = tuple(os.path.realpath(path) for path in readable)
         self._home: str | None = None

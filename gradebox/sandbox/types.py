@@ -92,6 +92,8 @@ class Environment:
     """Names of the labs, `lab1`: a folder `lab1_...` or `lab1-...` of a submission is that lab. Empty: any number."""
     preload: tuple[str, ...] = ("numpy",)
     """Modules that the server imports before it forks; `.*` means all modules of a package."""
+    optional: tuple[str, ...] = ()
+    """Those of `preload` that need not be there: an exercise may need a package that the labs do without."""
     found: tuple[str, ...] = ()
     """Modules that must be there to be found, but are not imported."""
     importable: tuple[str, ...] = ()

@@ -34,6 +34,7 @@ CHECKS, PROBES = "basics/numbers/checks.py", "basics/numbers/probes.py"
 CRITERION = "from gradebox.course.criterion"
 ASSERT = "        assert not seen.result\n        require_equal(seen"
 LABS = 'labs = ["basics", "further"]'
+ALONE = 'points = 6\npass_percent = 50\nlabs = ["basics"]\nexercises = ["further"]'
 
 
 @pytest.fixture
@@ -80,6 +81,14 @@ def test_what_the_sandbox_cannot_import_is_the_courses_and_named(change: Change,
         graded(change)
     assert re.match(said, str(refused.value))
     assert "this machine" not in str(refused.value)
+
+
+def test_labs_are_graded_without_a_package_that_only_an_exercise_needs(graded: Graded) -> None:
+    exercise = ("course.toml", f"points = 10\npass_percent = 50\n{LABS}", ALONE)
+    needs_more = ("further/sums/probes.py", "def ", "import numpi\n\n\ndef ")
+    assert {str(check.outcome) for check in graded(exercise, needs_more).values()} == {"passed"}
+    with pytest.raises(GradingError, match=r"further/sums/probes\.py:\d+: ModuleNotFoundError"):
+        graded(needs_more)  # a lab needs it: nothing can be graded
 
 
 @pytest.mark.parametrize(
