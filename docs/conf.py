@@ -18,7 +18,7 @@ author = "The gpu-computing-labs maintainers"
 html_title = project
 language = "en"
 
-extensions = ["myst_parser", "repository_links", "accessible"]
+extensions = ["myst_parser", "recorded_tables", "repository_links", "accessible"]
 exclude_patterns = ["_static"]
 smartquotes = False
 myst_heading_anchors = 4

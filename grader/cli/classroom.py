@@ -41,7 +41,7 @@ def grade_submissions(
             "of repositories (.csv, .toml). Left out: what the last run took in.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where the gradebook and all exports go.")] = Path("gradebook"),
+    out: Annotated[Path, typer.Option(help="Where the gradebook and all exports go.")] = Path("class-results"),
     roster: Annotated[Path | None, typer.Option(help="Who is in the class: a CSV file.")] = None,
     config: Annotated[Path | None, typer.Option(help="class.toml: deadline, late rules, limits, ...")] = None,
     jobs: Annotated[

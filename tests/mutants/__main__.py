@@ -1,7 +1,8 @@
-"""`python -m tests.mutants [--lab lab2] [--one-in N | --open] [--jobs N]`: grade mutants, and write `docs/mutants.md`.
+"""`python -m tests.mutants [--lab lab2] [--one-in N | --open] [--jobs N]`: grade mutants of the reference.
 
 Verdicts are kept in `build/mutants/`, so that labs can be graded one at a time; replies of the sandbox in
-`build/replies-mutants`. Interrupted, it keeps what it has.
+`build/replies-mutants`. Interrupted, it keeps what it has. When every lab has verdicts, it writes
+`benchmarks/results/mutants.json`, from which the site makes its page.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from rich.console import Console
 from rich.progress import track
 
 import grader
+from benchmarks.measure import save
 from tests.mutants import excuses, report
 from tests.mutants.mutators import Mutant
 from tests.mutants.survey import Verdict, of_lab, survey
 from tests.scenarios.build import ROOT
 
 KEPT = ROOT / "build" / "mutants"
-PAGE = ROOT / "docs" / "mutants.md"
 
 
 def main() -> int:
@@ -59,9 +60,9 @@ def main() -> int:
             if not options.only:
                 report.save(KEPT / f"{lab}.json", sorted(outcomes, key=lambda one: (one.file, one.line, one.change)))
     kept = {lab: report.load(KEPT / f"{lab}.json") for lab in labs if (KEPT / f"{lab}.json").exists()}
-    if not options.only:
-        PAGE.write_text(report.page(kept, {lab: len(of_lab(lab)) for lab in kept}), encoding="utf-8")
-        console.print(f"{PAGE.relative_to(ROOT)} is written")
+    if not options.only and len(kept) == len(labs):
+        path = save("mutants", report.summary(kept, {lab: len(of_lab(lab)) for lab in labs}))
+        console.print(f"{path.relative_to(ROOT)} is written")
     return 0
 
 

@@ -1,9 +1,9 @@
-"""`docs/mutants.md`: what became of all mutants, made from the verdicts that `python -m tests.mutants` keeps."""
+"""What became of all mutants: the verdicts that `python -m tests.mutants` keeps, and their summary for the site."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,46 +53,30 @@ def load(path: Path) -> list[Outcome]:
     return [Outcome(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
 
 
-def page(labs: Mapping[str, Sequence[Outcome]], made: Mapping[str, int]) -> str:
-    """The page, in Markdown.
+def summary(labs: Mapping[str, Sequence[Outcome]], made: Mapping[str, int]) -> dict[str, object]:
+    """What the site shows, for `benchmarks/results/mutants.json`.
 
     Args:
         labs: the outcomes of each lab.
-        made: how many mutants each has; those that were not graded are said to be so.
+        made: how many mutants each lab has, graded or not.
     """
-    together = [one for outcomes in labs.values() for one in outcomes]
-    sample = f"**A sample:** {len(together)} of these {sum(made.values())} were graded, always the same ones. "
-    lines = [
-        "# Mutants: the reference, changed once", "",
-        "Made by `make mutants`. Each line of a solution that students write is changed in every way that "
-        "`tests/mutants/mutators.py` knows, one at a time, and graded. *Noticed*: a check did not pass. *Excused*: "
-        "nothing changes, or nothing was promised; `tests/mutants/excused.toml` says why. *Open*: a question that "
-        "nobody asks yet.",
-        "", (sample if len(together) < sum(made.values()) else "") + "A lab without a row was not graded.",
-        "", "| lab | mutants | graded | noticed | excused | open | noticed of what is not excused |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]  # fmt: skip
-    for lab, outcomes in labs.items():
-        lines.append(f"| {lab} | {made[lab]} | {_row(outcomes)} |")
-    lines += [f"| all | {sum(made.values())} | {_row(together)} |", "", "## By kind", ""]
-    lines += ["| kind | graded | noticed | excused | open | |", "|---|---:|---:|---:|---:|---:|"]
-    kinds = defaultdict(list)
-    for one in together:
-        kinds[one.kind].append(one)
-    lines += [f"| {kind} | {_row(kinds[kind])} |" for kind in sorted(kinds)]
-    lines += ["", "## Excused", "", "| reason | mutants |", "|---|---:|"]
-    reasons = Counter(one.excuse for one in together if one.excuse)
-    lines += [f"| {reason} | {count} |" for reason, count in reasons.most_common()]
-    lines += ["", "## Open", ""]
-    for one in together:
-        if one.is_open:
-            change = one.change.replace("`", "'")
-            lines.append(f"- {one.file}:{one.line}, {one.function}: {one.kind}: `{change}`")
-    return "\n".join(lines) + "\n"
+    outcomes = [outcome for lab in labs.values() for outcome in lab]
+    return {
+        "labs": {lab: {"mutants": made[lab], "kinds": _kinds(graded)} for lab, graded in labs.items()},
+        "excused": dict(Counter(outcome.excuse for outcome in outcomes if outcome.excuse)),
+        "open": [
+            f"{outcome.file}:{outcome.line}, {outcome.function}: {outcome.kind}: {outcome.change}"
+            for outcome in outcomes
+            if outcome.is_open
+        ],
+    }
 
 
-def _row(outcomes: Sequence[Outcome]) -> str:
-    noticed = sum(bool(one.noticed) for one in outcomes)
-    excused = sum(bool(one.excuse) for one in outcomes)
-    share = f"{100 * noticed / (len(outcomes) - excused):.0f} %" if len(outcomes) > excused else "-"
-    return f"{len(outcomes)} | {noticed} | {excused} | {len(outcomes) - noticed - excused} | {share}"
+def _kinds(outcomes: Iterable[Outcome]) -> dict[str, dict[str, int]]:
+    kinds: dict[str, dict[str, int]] = {}
+    for outcome in outcomes:
+        counts = kinds.setdefault(outcome.kind, {"graded": 0, "noticed": 0, "excused": 0})
+        counts["graded"] += 1
+        counts["noticed"] += bool(outcome.noticed)
+        counts["excused"] += bool(outcome.excuse)
+    return kinds

@@ -7,8 +7,9 @@ correct style, whose other labs are the reference's, with its own lab (`--whole`
 lab, the first and the last correct style are graded with `--seeds` different seeds. They and the other correct styles
 are asked everything, whatever was answered before. A bug is asked only what it can have changed, see `asking.py`,
 unless `--whole` treats it like the others: hours.
-Writes `matrix.json` after every grading, so that an interrupted run goes on where it was; `matrix.md` is made at the
-end. Exits with 1 when anything is not as it should be.
+Writes `matrix.json` after every grading, so that an interrupted run goes on where it was. A run of all labs writes
+`benchmarks/results/planted_bugs.json` at the end, from which the site makes its page. Exits with 1 when anything is
+not as it should be.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from benchmarks.measure import save
 from gradebox.run.request import GradingError
 from gradebox.sandbox import SandboxError, linux
 from tests.scenarios.build import ROOT, SCENARIOS, Scenario, load, scenarios
@@ -42,12 +44,6 @@ _ROOM = "/var/tmp" if Path("/var/tmp").is_dir() else None
 KINDS = ("bugs", "variants")
 REFERENCE = "reference"
 STYLES = "styles with seeds"
-_TITLES = {
-    "bugs": "Planted bugs",
-    "variants": "Correct styles",
-    STYLES: "Two correct styles, with as many seeds",
-    REFERENCE: "The reference, with as many seeds",
-}
 
 
 @dataclass(frozen=True)
@@ -186,75 +182,15 @@ def _add_files(digest: hashlib._Hash, folder: Path) -> None:
             digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
 
 
-def table(rows: list[Row]) -> str:
-    """Markdown: a table per lab, points lost by criterion; what must be lost in bold."""
-    parts = [
-        "# What every planted bug costs\n",
-        "Made by `make matrix`. Points lost by criterion: **bold** where the bug must lose some, plain where the "
-        "mistake may show as well. What has no column, in this lab and the others graded, kept every point.\n",
-    ]
-    for kind, lab in dict.fromkeys((row.kind, row.lab) for row in rows):
-        mine = [row for row in rows if (row.kind, row.lab) == (kind, lab)]
-        criteria = sorted({name for row in mine for name in (*row.lost, *row.loses)})
-        right = sum(not row.problem for row in mine)
-        where = "" if lab == "all" else f", Lab {lab.removeprefix('lab')}"
-        parts.append(f"## {_TITLES[kind]}{where}: {right} of {len(mine)} as they should be\n")
-        if kind == "bugs":
-            heads = [name.partition(".")[2] if name.startswith(f"{lab}.") else name for name in criteria]
-            parts.append("| bug | " + " | ".join(heads) + " |\n|---|" + "---:|" * len(criteria))
-            for row in mine:
-                cells = [_cell(row, name) for name in criteria]
-                wrong = f" — **wrong: {row.problem}**" if row.problem else ""
-                parts.append(f"| {_called(row)}{wrong} | " + " | ".join(cells) + " |")
-            parts += _charged_twice(mine)
-        elif kind in (REFERENCE, STYLES):
-            for title in dict.fromkeys(map(_called, mine)):
-                right_ones = [
-                    row.name.rpartition("seed ")[2] for row in mine if not row.problem and _called(row) == title
-                ]
-                what = "of all labs" if kind == REFERENCE else f"of its lab: {title}"
-                parts.append(f"- Every point {what}; seeds {', '.join(right_ones)}.")
-            parts += [f"- {row.name}: {row.problem}" for row in mine if row.problem]
-        else:
-            parts += [f"- {_called(row)}: {row.problem or 'every point'}" for row in mine]
-        parts.append("")
-    return "\n".join(parts)
-
-
-def _charged_twice(rows: list[Row]) -> list[str]:
-    """The bugs for which several checks of one criterion cost points, and those checks."""
-    lines = []
-    for row in rows:
-        found: dict[str, list[str]] = {}
-        for check in row.charged:
-            criterion, _, name = check.rpartition(".")
-            found.setdefault(criterion, []).append(name.replace("_", " "))
-        if several := [names for names in found.values() if len(names) > 1]:
-            lines.append(f"- {_called(row)}: {'; '.join(', '.join(names) for names in several)}.")
-    return ["", "More than one check of a criterion is charged for:\n", *lines] if lines else []
-
-
-def _called(row: Row) -> str:
-    """Its title, or its name without the seed."""
-    return row.title or row.name.partition(", seed")[0].replace("_", " ")
-
-
-def _cell(row: Row, name: str) -> str:
-    lost = row.lost.get(name)
-    if lost is None:
-        return ""
-    return f"**{lost:g}**" if name in row.loses else f"{lost:g}"
-
-
 def main(
     labs: Annotated[str, typer.Option(help="Labs whose scenarios are graded.")] = "",
     own_lab: Annotated[bool, typer.Option("--own-lab", help="Grade only the scenario's own lab.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="Ask every question of every bug: hours.")] = False,
     seeds: Annotated[int, typer.Option(min=0, help="Seeds of the reference and of two styles a lab.")] = 20,
     jobs: Annotated[int, typer.Option(min=1, help="Gradings at the same time.")] = os.cpu_count() or 2,
-    out: Annotated[Path, typer.Option(help="Folder of matrix.json and matrix.md.")] = Path("build/matrix"),
+    out: Annotated[Path, typer.Option(help="Folder of matrix.json.")] = Path("build/matrix"),
 ) -> None:
-    """Grade every scenario and write the table of what each costs."""
+    """Grade every scenario and record what each costs."""
     console = Console()
     known = [folder.name.removeprefix("lab") for folder in sorted(SCENARIOS.glob("lab[0-9]"))]
     chosen = [one.strip() for one in labs.split(",") if one.strip()] or known
@@ -292,11 +228,17 @@ def main(
             console.print(f"Stopped; {len(rows)} of {len(order)} are in {file}, and the next run goes on from there.")
             raise typer.Exit(130) from None
     found = [rows[task.key] for task in order if task.key in rows]
-    (out / "matrix.md").write_text(table(found), encoding="utf-8")
     wrong = [row for row in found if row.problem]
-    console.print(f"{len(found) - len(wrong)} of {len(order)} as they should be; the table is {out / 'matrix.md'}")
+    console.print(f"{len(found) - len(wrong)} of {len(order)} as they should be; the rows are in {file}")
+    if chosen == known and len(found) == len(order):
+        console.print(f"{save('planted_bugs', {'rows': [_recorded(row) for row in found]})} is written")
     if wrong or failures:
         raise typer.Exit(1)
+
+
+def _recorded(row: Row) -> dict[str, object]:
+    """What the page shows of a row."""
+    return {name: value for name, value in asdict(row).items() if name not in ("fingerprint", "may_lose", "seconds")}
 
 
 def _read(file: Path) -> dict[str, Row]:
