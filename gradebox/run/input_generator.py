@@ -63,6 +63,10 @@ class InputGenerator:
         """In an order of this grading: cases in a fixed one can be answered by counting calls."""
         return [items[int(index)] for index in self.rng.permutation(len(items))]
 
+    def in_turn(self, count: int) -> int:
+        """One of `range(count)`: consecutive seeds take one after the other, so that so many gradings have them all."""
+        return self._seed % count
+
     def cases(
         self,
         dimensions: Mapping[str, Sequence[Any]],

@@ -1,0 +1,206 @@
+"""Sphinx extension: writes the pages that are tables of recorded results, so that nobody commits them.
+
+Each page is written before the build, from one file in `benchmarks/results/`:
+
+    planted-bugs.md        planted_bugs.json        made by `make matrix`
+    mutants.md             mutants.json             made by `make mutants`
+    acceptance-faults.md   acceptance_faults.json   made by `python -m tests.cluster.faults.table`
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+_DOCS = Path(__file__).resolve().parent
+_RESULTS = _DOCS.parent / "benchmarks" / "results"
+_MOST_SUBJECTS = 2
+"""More subjects than these are counted, not named."""
+
+_KINDS = {
+    "reference": "The reference, with several seeds",
+    "styles with seeds": "Two correct styles, with several seeds",
+    "bugs": "Planted bugs",
+    "variants": "Correct styles",
+}
+
+
+def planted_bugs(recorded: Mapping[str, Any]) -> str:
+    """A table per lab: the points that each planted bug loses in each criterion."""
+    rows: Sequence[Mapping[str, Any]] = recorded["rows"]
+    lines = [
+        "# What every planted bug costs", "",
+        f"{_made_by('make matrix', recorded)} Each row is a submission with one planted bug. **Bold** points are "
+        "those that the bug must lose; the mistake may also show in the others. The submission kept every point of "
+        "the criteria that have no column.", "",
+    ]  # fmt: skip
+    for kind, lab in dict.fromkeys((row["kind"], row["lab"]) for row in rows):
+        own = [row for row in rows if (row["kind"], row["lab"]) == (kind, lab)]
+        right = sum(not row["problem"] for row in own)
+        of_lab = "" if lab == "all" else f", Lab {lab.removeprefix('lab')}"
+        lines += [f"## {_KINDS[kind]}{of_lab}: {right} of {len(own)} as they should be", ""]
+        if kind == "bugs":
+            lines += [*_bugs(lab, own), *_charged_twice(own)]
+        else:
+            lines += _right_submissions(own)
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _bugs(lab: str, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    criteria = sorted({name for row in rows for name in (*row["lost"], *row["loses"])})
+    yield "| bug | " + " | ".join(name.removeprefix(f"{lab}.") for name in criteria) + " |"
+    yield "|---|" + "---:|" * len(criteria)
+    for row in rows:
+        problem = f" — **wrong: {row['problem']}**" if row["problem"] else ""
+        cells = (_points(row, name) for name in criteria)
+        yield f"| {_title(row)}{problem} | {' | '.join(cells)} |"
+
+
+def _points(row: Mapping[str, Any], criterion: str) -> str:
+    if criterion not in row["lost"]:
+        return ""
+    points = f"{row['lost'][criterion]:g}"
+    return f"**{points}**" if criterion in row["loses"] else points
+
+
+def _charged_twice(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    lines = []
+    for row in rows:
+        checks: dict[str, list[str]] = {}
+        for check in row["charged"]:
+            criterion, _, name = check.rpartition(".")
+            checks.setdefault(criterion, []).append(name.replace("_", " "))
+        if several := [", ".join(names) for names in checks.values() if len(names) > 1]:
+            lines.append(f"- {_title(row)}: {'; '.join(several)}.")
+    return ["", "These bugs lose the points of more than one check of a criterion:", "", *lines] if lines else []
+
+
+def _right_submissions(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """One line per submission; gradings of the same one with different seeds share a line."""
+    seeds: dict[str, list[str]] = {}
+    for row in rows:
+        if not row["problem"]:
+            seeds.setdefault(_title(row), []).append(row["name"].rpartition("seed ")[2])
+    for title, right in seeds.items():
+        counted = f", {len(right)} seeds" if len(right) > 1 else ""
+        yield f"- {title}: every point{counted}."
+    yield from (f"- {_title(row)}: **{row['problem']}**" for row in rows if row["problem"])
+
+
+def _title(row: Mapping[str, Any]) -> str:
+    return str(row["title"]) or str(row["name"]).partition(", seed")[0].replace("_", " ")
+
+
+def mutants(recorded: Mapping[str, Any]) -> str:
+    """How many mutants of each lab and of each kind a check noticed, and which nobody noticed."""
+    labs: Mapping[str, Mapping[str, Any]] = recorded["labs"]
+    columns = "| graded | noticed | excused | open | noticed of those not excused |"
+    total: Counter[str] = Counter()
+    kinds: dict[str, Counter[str]] = {}
+    rows = []
+    for lab, result in labs.items():
+        own: Counter[str] = Counter()
+        for kind, counts in result["kinds"].items():
+            own.update(counts)
+            kinds.setdefault(kind, Counter()).update(counts)
+        total.update(own)
+        rows.append(f"| {lab} | {result['mutants']} | {_counts(own)} |")
+    made = sum(result["mutants"] for result in labs.values())
+    sample = f" This is a sample: {total['graded']} of {made} mutants were graded." if total["graded"] < made else ""
+    excused = Counter[str](recorded["excused"])
+    return "\n".join([
+        "# Mutants: the reference, changed once", "",
+        f"{_made_by('make mutants', recorded)} The command changes each line that students write in every way that "
+        "`tests/mutants/mutators.py` knows, one change at a time, and grades the result.", "",
+        "- *Noticed*: a check did not pass.",
+        "- *Excused*: nothing changes, or no page requires it; `tests/mutants/excused.toml` gives the reason.",
+        f"- *Open*: no check notices it yet.{sample}", "",
+        f"| lab | mutants {columns}", "|---" + "|---:" * 6 + "|",
+        *rows, f"| all | {made} | {_counts(total)} |", "",
+        "## By kind", "", f"| kind {columns}", "|---" + "|---:" * 5 + "|",
+        *(f"| {kind} | {_counts(kinds[kind])} |" for kind in sorted(kinds)), "",
+        "## Excused", "", "| reason | mutants |", "|---|---:|",
+        *(f"| {reason} | {count} |" for reason, count in excused.most_common()), "",
+        "## Open", "", *(f"- {_code(line)}" for line in recorded["open"]), *([] if recorded["open"] else ["None."]), "",
+    ])  # fmt: skip
+
+
+def _code(text: str) -> str:
+    return "`" + text.replace("`", "'") + "`"
+
+
+def _counts(counts: Counter[str]) -> str:
+    counted = counts["graded"] - counts["excused"]
+    share = f"{100 * counts['noticed'] / counted:.0f} %" if counted else "-"
+    left = counted - counts["noticed"]
+    return f"{counts['graded']} | {counts['noticed']} | {counts['excused']} | {left} | {share}"
+
+
+def acceptance_faults(recorded: Mapping[str, Any]) -> str:
+    """Every fault that was planted: the check that finds it, what it names, and how the run ends."""
+    columns = "| fault | the check that finds it | named | verdict | exit code | seconds |"
+    rule = "|---|---|---|---|---:|---:|"
+    verdicts = Counter(fault["verdict"] for fault in (*recorded["records"], *recorded["runs"]))
+    found = verdicts.total() - len(recorded["wrong"])
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+    return "\n".join([
+        "# Faults that the acceptance test finds", "",
+        f"{_made_by('python -m tests.cluster.faults.table', recorded)} It plants {verdicts.total()} faults. The "
+        f"acceptance test found {found} of them and named the right part. Verdicts: {counted}.", "",
+        "## In records", "",
+        "These are the records of a sound machine with one reading changed: eight H100s in a node, or four nodes of "
+        "two with InfiniBand. No real GPU was broken. The seconds are those that the judge takes.", "",
+        columns, rule, *map(_fault, recorded["records"]), "",
+        "## In processes that run", "",
+        "The command plants these faults with `--inject` on two virtual T4s or on the CPU, or it takes away processes, "
+        "nodes (torchruns on one machine) or a disk. The seconds are those of the whole run, on two cores with other "
+        "work. The last column counts processes that were left. A killed torchrun has exit code -9.", "",
+        f"{columns} left running |", f"{rule}---:|",
+        *(f"{_fault(fault)} {fault['left']} |" for fault in recorded["runs"]), "",
+    ])  # fmt: skip
+
+
+def _fault(fault: Mapping[str, Any]) -> str:
+    named = fault["named"]
+    more = f" and {len(named) - _MOST_SUBJECTS} more" if len(named) > _MOST_SUBJECTS else ""
+    subjects = ", ".join(named[:_MOST_SUBJECTS]) + more
+    later = " (thought of afterwards)" if fault.get("later") else ""
+    seconds = f"{fault['seconds']:.{0 if fault['seconds'] >= 10 else 2}f}"
+    check = f"{fault['check'] or 'before or after the judge'}{later}"
+    return f"| {fault['what']} | {check} | {subjects} | {fault['verdict']} | {fault['exit_code']} | {seconds} |"
+
+
+def _made_by(command: str, recorded: Mapping[str, Any]) -> str:
+    machine = recorded["machine"]
+    versions = f"torch {machine['torch']}, Python {machine['python']}, {machine['date']}"
+    return f"Made by `{command}` ({versions})."
+
+
+PAGES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
+    "planted-bugs.md": ("planted_bugs.json", planted_bugs),
+    "mutants.md": ("mutants.json", mutants),
+    "acceptance-faults.md": ("acceptance_faults.json", acceptance_faults),
+}
+"""What each page is made from, and by what."""
+
+
+def write(folder: Path = _DOCS) -> None:
+    """Write the pages into a folder. A page that would not change is not touched."""
+    for name, (results, render) in PAGES.items():
+        text = render(json.loads((_RESULTS / results).read_text(encoding="utf-8")))
+        page = folder / name
+        if not page.exists() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Write the pages before Sphinx looks for sources."""
+    write(Path(app.srcdir))
+    return {"parallel_read_safe": True}
