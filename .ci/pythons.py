@@ -66,17 +66,17 @@ def candidates() -> Iterator[Path]:
             yield from folder.glob(pattern)
 
 
-def told(python: Path, program: str) -> str:
+def output_of(python: Path, program: str) -> str:
     """What an interpreter prints."""
     return subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def found() -> list[Python]:
+def find_pythons() -> list[Python]:
     """One interpreter of each minor version, the newest of them, in their order."""
     by_minor: dict[tuple[int, int], Python] = {}
     for path in candidates():
         try:
-            name, major, minor, micro, level = told(path, ASK).split()
+            name, major, minor, micro, level = output_of(path, ASK).split()
         except (OSError, ValueError, subprocess.SubprocessError):
             continue
         version = (int(major), int(minor), int(micro))
@@ -123,7 +123,7 @@ def graded(own: Path, submission: str) -> tuple[bool, str, float, str]:
 
 def row(python: Python, tested: bool) -> Row:
     own = environment(python, tested)
-    torch = told(own, "import importlib.metadata as m; print(m.version('torch'))").strip()
+    torch = output_of(own, "import importlib.metadata as m; print(m.version('torch'))").strip()
     right, solutions, seconds, isolation = graded(own, "solutions")
     stubs_right, labs, labs_seconds, _ = graded(own, "labs")
     return Row(
@@ -150,7 +150,7 @@ def main() -> int:
     parser.add_argument("--tested", action="store_true", help="what constraints.txt names, instead of the newest")
     parser.add_argument("--out", type=Path, help="also write the table as JSON to this file")
     options = parser.parse_args()
-    pythons = found()
+    pythons = find_pythons()
     if not pythons:
         print("no CPython from 3.11 on, with venv and ensurepip, was found", file=sys.stderr)
         return 1
@@ -159,17 +159,17 @@ def main() -> int:
     print(f"{'Python':9}{'torch':9}{'versions':10}{'user':10}{'isolation':12}{'solutions':>18}{'labs':>14}")
     rows = []
     for python in chosen:
-        one = row(python, options.tested)
-        rows.append(one)
+        result = row(python, options.tested)
+        rows.append(result)
         print(
-            f"{one.python:9}{one.torch:9}{one.versions:10}{one.user:10}{one.isolation:12}"
-            f"{one.solutions:>9}{one.solutions_seconds:7.0f} s{one.labs:>7}{one.labs_seconds:5.0f} s"
-            f"{'' if one.right else '   WRONG'}",
+            f"{result.python:9}{result.torch:9}{result.versions:10}{result.user:10}{result.isolation:12}"
+            f"{result.solutions:>9}{result.solutions_seconds:7.0f} s{result.labs:>7}{result.labs_seconds:5.0f} s"
+            f"{'' if result.right else '   WRONG'}",
             flush=True,
         )
     if options.out:
-        options.out.write_text(json.dumps([asdict(one) for one in rows], indent=1) + "\n")
-    return 0 if all(one.right for one in rows) else 1
+        options.out.write_text(json.dumps([asdict(result) for result in rows], indent=1) + "\n")
+    return 0 if all(result.right for result in rows) else 1
 
 
 if __name__ == "__main__":

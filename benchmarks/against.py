@@ -49,24 +49,24 @@ class Slower(NamedTuple):
 def committed(name: str) -> dict[str, Any] | None:
     """The results of a benchmark as they were committed last; None where there are none, or no git."""
     path = f"benchmarks/results/{name}.json"
-    told = subprocess.run(
+    done = subprocess.run(
         ["git", "show", f"HEAD:{path}"], cwd=RESULTS.parents[1], capture_output=True, text=True, check=False
     )
-    return dict(json.loads(told.stdout)) if told.returncode == 0 else None
+    return dict(json.loads(done.stdout)) if done.returncode == 0 else None
 
 
 def slower(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Slower]:
     """The figures that got worse, the worst first."""
-    old, new = (one.get("machine", {}).get(_YARDSTICK) for one in (before, now))
+    old, new = (result.get("machine", {}).get(_YARDSTICK) for result in (before, now))
     speed = new / old if old and new and not _differ(before, now) else None
     known = dict(_figures(before))
-    found = []
+    slowdowns = []
     for place, value in _figures(now):
         earlier = known.get(place)
         scale = speed if _is_time(place) else 1.0
         if earlier and scale is not None and value / earlier / scale > 1 + LIMIT:
-            found.append(Slower(place, earlier, value, value / earlier / scale))
-    return sorted(found, key=lambda one: -one.ratio)
+            slowdowns.append(Slower(place, earlier, value, value / earlier / scale))
+    return sorted(slowdowns, key=lambda slowdown: -slowdown.ratio)
 
 
 def report(path: Path) -> Iterator[str]:
@@ -84,13 +84,13 @@ def report(path: Path) -> Iterator[str]:
             f"  this machine is {new[_YARDSTICK] / old[_YARDSTICK]:.2f} times as slow as the one of {old['date']}; "
             "times are compared after dividing by that"
         )
-    for one in slower(before, now):
-        yield f"  slower than on {old['date']}: {one}"
+    for slowdown in slower(before, now):
+        yield f"  slower than on {old['date']}: {slowdown}"
 
 
 def _differ(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """In what two machines are not of one kind; empty where they are. What was not noted then may be the same."""
-    old, new = (one.get("machine", {}) for one in (before, now))
+    old, new = (result.get("machine", {}) for result in (before, now))
     return ", ".join(
         f"{name} {old[name]}, now {new[name]}"
         for name in _KIND

@@ -62,7 +62,9 @@ def main(
             folder.chmod(0o755)
         if not (folder / _MADE).is_file():
             made = make_class(folder, count)
-            (folder / _MADE).write_text(json.dumps([[one.student, one.what, str(one.folder)] for one in made]))
+            (folder / _MADE).write_text(
+                json.dumps([[submission.student, submission.what, str(submission.folder)] for submission in made])
+            )
         run = {
             "undisturbed": lambda: _undisturbed(folder, jobs),
             "killed": lambda: _killed(folder, jobs, kills, count),
@@ -79,32 +81,32 @@ def main(
 
 def _compared(folder: Path, jobs: int) -> dict[str, Any]:
     """The figures of all phases, and what differs from the undisturbed run."""
-    found = {phase: json.loads((folder / f"{phase}.json").read_text()) for phase in PHASES}
+    figures = {phase: json.loads((folder / f"{phase}.json").read_text()) for phase in PHASES}
     made, history = _made(folder), _history(folder / "undisturbed")
     first = class_summary.dump(folder / "undisturbed")
     for phase in ("killed", "ray"):
-        if found[phase].get("gradings"):
+        if figures[phase].get("gradings"):
             other = class_summary.dump(folder / phase)
-            found[phase] |= {
+            figures[phase] |= {
                 "gradebook_is_identical": first == other,
                 "grades_are_identical": _grades(first) == _grades(other),
                 "differences": _lines(first, other),
             }
-    found["undisturbed"]["wall_seconds_per_submission"] = round(found["undisturbed"]["wall_seconds"] / len(made), 2)
-    found["undisturbed"]["grading_seconds"] = {
-        "median": round(statistics.median(one["seconds"] for one in history), 1),
-        "max": max(one["seconds"] for one in history),
+    figures["undisturbed"]["wall_seconds_per_submission"] = round(figures["undisturbed"]["wall_seconds"] / len(made), 2)
+    figures["undisturbed"]["grading_seconds"] = {
+        "median": round(statistics.median(grading["seconds"] for grading in history), 1),
+        "max": max(grading["seconds"] for grading in history),
     }
-    peaks = [one["peak_bytes"] for one in history]
-    found["undisturbed"]["peak_bytes_of_one_judge"] = {"median": statistics.median_low(peaks), "largest": max(peaks)}
-    found["alone"] |= _compared_alone(folder, made)
+    peaks = [grading["peak_bytes"] for grading in history]
+    figures["undisturbed"]["peak_bytes_of_one_judge"] = {"median": statistics.median_low(peaks), "largest": max(peaks)}
+    figures["alone"] |= _compared_alone(folder, made)
     return {
         "what": f"gpulabs class, Lab 1, device vgpu:T4, {jobs} jobs",
         "submissions": len(made),
         "gradings": len(history),
         "second_looks": {phase: _second_looks(folder / phase) for phase in PHASES if (folder / phase / FILE).is_file()},
         "kinds": sorted({what.rpartition("/")[0] or what for _, what, _ in made}),
-        **found,
+        **figures,
     }
 
 
@@ -113,8 +115,8 @@ def _started(
     folder: Path, out: str, jobs: int, *more: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A run of `gpulabs class`, which is killed at the end if it still runs."""
-    asked = [f"--jobs={jobs}", f"--seed={SEED}", "--lab=1", "--device=vgpu:T4"]
-    command = [*GPULABS, "class", str(folder / "submissions"), "--out", str(folder / out), *asked, *more]
+    options = [f"--jobs={jobs}", f"--seed={SEED}", "--lab=1", "--device=vgpu:T4"]
+    command = [*GPULABS, "class", str(folder / "submissions"), "--out", str(folder / out), *options, *more]
     around = os.environ | dict(environment or {})
     nowhere = subprocess.DEVNULL
     with subprocess.Popen(command, cwd=ROOT, env=around, stdout=nowhere, stderr=nowhere) as process:
@@ -137,18 +139,18 @@ def _undisturbed(folder: Path, jobs: int) -> dict[str, Any]:
 def _killed(folder: Path, jobs: int, kills: int, count: int) -> dict[str, Any]:
     """Grade into another gradebook, killed after about every n-th grading; what was killed when."""
     chance = random.Random(SEED)
-    found: list[int] = []
+    counts: list[int] = []
     for number in range(1, kills + 1):
         with _started(folder, "killed", jobs) as process:
             goal = number * count // (kills + 1)
             while process.poll() is None and _count(folder / "killed") < goal:
                 time.sleep(_POLL_SECONDS)
             time.sleep(chance.uniform(0, 10))
-        found.append(_count(folder / "killed"))
+        counts.append(_count(folder / "killed"))
     with _started(folder, "killed", jobs) as process:
         exit_code = process.wait()
     gradings = _count(folder / "killed")
-    return {"kills": kills, "gradings_before_each": found, "exit_code": exit_code, "gradings": gradings}
+    return {"kills": kills, "gradings_before_each": counts, "exit_code": exit_code, "gradings": gradings}
 
 
 def _on_ray(folder: Path, count: int) -> dict[str, Any]:
@@ -186,8 +188,8 @@ def _alone(folder: Path) -> dict[str, Any]:
         report = folder / "reports" / student
         if (report / "grade.json").is_file():
             continue  # from a run that was interrupted
-        asked = [f"--seed={SEED}", "--lab=1", "--device=vgpu:T4", "--report", str(report)]
-        command = [*GPULABS, "grade", submission, *asked]
+        options = [f"--seed={SEED}", "--lab=1", "--device=vgpu:T4", "--report", str(report)]
+        command = [*GPULABS, "grade", submission, *options]
         subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     return {"submissions": len(made), "wall_seconds": round(time.perf_counter() - started, 1)}
 
@@ -195,7 +197,7 @@ def _alone(folder: Path) -> dict[str, Any]:
 def _compared_alone(folder: Path, made: Sequence[Sequence[str]]) -> dict[str, Any]:
     """What differs from each submission's grade in the class."""
     students = class_summary.read(folder / "undisturbed").students
-    in_class = {one.student: one.grade and to_document(one.grade) for one in students}
+    in_class = {student.student: student.grade and to_document(student.grade) for student in students}
     different_points, different_words = [], []
     for student, what, _ in made:
         alone = json.loads((folder / "reports" / student / "grade.json").read_text()) | {"submission": student}
@@ -231,7 +233,7 @@ def _history(out: Path) -> list[dict[str, Any]]:
 def _grades(dump: str) -> list[dict[str, Any]]:
     """The students with points, outcomes and messages, without the notes for the instructor's eyes."""
     students: list[dict[str, Any]] = json.loads(dump)["students"]
-    return [{**one, "grade": {**(one["grade"] or {}), "integrity": None}} for one in students]
+    return [{**student, "grade": {**(student["grade"] or {}), "integrity": None}} for student in students]
 
 
 def _second_looks(out: Path) -> int:

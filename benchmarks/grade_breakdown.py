@@ -79,7 +79,7 @@ def measure(only: frozenset[str] | None = None) -> dict[str, Any]:
         },
         "probes": {
             name: {"requests": requests[name], "cpu_seconds": round(value, 2)}
-            for name, value in sorted(seconds.items(), key=lambda one: -one[1])[:SHOWN]
+            for name, value in sorted(seconds.items(), key=lambda pair: -pair[1])[:SHOWN]
         },
     }
 

@@ -172,7 +172,7 @@ def block_seconds(width: int, heads: int, batch: int, tokens: int, gpu: str) -> 
             out.float().sum().backward()
             ends.record()
             torch.cuda.synchronize()
-        parameters = sum(one.numel() for one in block.parameters())
+        parameters = sum(parameter.numel() for parameter in block.parameters())
         return begins.elapsed_time(middle) / 1e3, middle.elapsed_time(ends) / 1e3, parameters
 
 
@@ -195,11 +195,11 @@ def published() -> list[dict[str, Any]]:
     """Throughput per GPU on more ranks over that on fewer: as published, and as the streams have it."""
     rows: list[dict[str, Any]] = []
 
-    def row(what: str, source: str, few: int, many: int, told: float, seconds: Callable[[int], float]) -> None:
+    def row(what: str, source: str, few: int, many: int, reported: float, seconds: Callable[[int], float]) -> None:
         ratio = seconds(few) / seconds(many)
         rows.append(
-            {"what": what, "source": source, "ranks": [few, many], "published": round(told, 3),
-             "modelled": round(ratio, 3), "difference": round(ratio - told, 3)}
+            {"what": what, "source": source, "ranks": [few, many], "published": round(reported, 3),
+             "modelled": round(ratio, 3), "difference": round(ratio - reported, 3)}
         )  # fmt: skip
 
     csc = {
@@ -216,11 +216,11 @@ def published() -> list[dict[str, Any]]:
         ("MPT 13B", "H100", "nvlink4", "infiniband-ndr", (5120, 40, 40, 2), ((16, 4767), (32, 4811), (64, 4800))),
         ("MPT 2.7B", "A100-40GB", "nvlink3", "infiniband-hdr", (2560, 20, 32, 6), ((64, 9736), (128, 9538))),
     ]
-    for what, gpu, within, between, (width, heads, blocks, batch), told in mosaic:
+    for what, gpu, within, between, (width, heads, blocks, batch), rates in mosaic:
         there = cluster(gpu, 8, within, between)
         forward, backward, parameters = block_seconds(width, heads, batch, 2048, gpu)
-        few, base = told[0]
-        for many, rate in told[1:]:
+        few, base = rates[0]
+        for many, rate in rates[1:]:
             row(
                 f"{what}, {gpu}, FSDP", MOSAIC, few, many, rate / base,
                 lambda n, f=forward, b=backward, k=blocks, p=parameters, t=there: fsdp_step(f, b, k, 2.0 * p, t, n),  # type: ignore[misc]

@@ -40,7 +40,7 @@ def main(rounds: int = ROUNDS, submissions: int = SUBMISSIONS) -> Path:
     """Measure in interleaved rounds and save the figures."""
     environments = {name: _environment(name) for name in REQUIREMENTS}
     answers = [three_questions.QUESTIONS if number % 2 == 0 else three_questions.WRONG for number in range(submissions)]
-    expected = [3.0 if given is three_questions.QUESTIONS else 2.0 for given in answers]
+    expected = [3.0 if answer is three_questions.QUESTIONS else 2.0 for answer in answers]
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         together, alone = (_Ours(Path(folder, name), answers) for name in ("together", "alone"))
@@ -87,10 +87,10 @@ class _Ours:
     def __init__(self, folder: Path, answers: list[dict[str, str]]) -> None:
         self._scores: list[float] = []
         self._folders = []
-        for number, given in enumerate(answers):
+        for number, answer in enumerate(answers):
             file = folder / f"student{number}" / three_questions.PLACE
             file.parent.mkdir(parents=True)
-            file.write_text(three_questions.module(given))
+            file.write_text(three_questions.module(answer))
             self._folders.append(folder / f"student{number}")
 
     def all_in_one_sandbox(self) -> None:
@@ -134,9 +134,9 @@ class _Otter:
         _run([_tool(python, "otter"), "assign", "questions.ipynb", "dist", "--no-run-tests"], folder, python)
         self._autograder = next((folder / "dist" / "autograder").glob("*.zip"))
         self._submissions = []
-        for number, given in enumerate(answers):
+        for number, answer in enumerate(answers):
             path = folder / f"student{number}.ipynb"
-            path.write_text(three_questions.otter_submission(given))
+            path.write_text(three_questions.otter_submission(answer))
             self._submissions.append(path)
 
     def grade(self) -> None:
@@ -165,10 +165,10 @@ class _Nbgrader:
             three_questions.nbgrader_notebook(three_questions.QUESTIONS, release=False)
         )
         _run([_tool(python, "nbgrader"), "generate_assignment", "questions"], folder, python)
-        for number, given in enumerate(answers):
+        for number, answer in enumerate(answers):
             submitted = folder / "submitted" / f"student{number}" / "questions"
             submitted.mkdir(parents=True)
-            (submitted / "questions.ipynb").write_text(three_questions.nbgrader_notebook(given, release=True))
+            (submitted / "questions.ipynb").write_text(three_questions.nbgrader_notebook(answer, release=True))
 
     def grade(self) -> None:
         _run([_tool(self._python, "nbgrader"), "autograde", "questions", "--force"], self._folder, self._python)

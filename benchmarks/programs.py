@@ -52,27 +52,27 @@ def run(folder: Path, package: str, program: str) -> dict[str, Any]:
             )
         except subprocess.TimeoutExpired:
             return {"seconds": None, "exit_code": None, "said": f"not within {LIMIT:g} s"}
-    told = {"seconds": round(time.perf_counter() - begun, 1), "exit_code": ended.returncode}
-    return told if ended.returncode == 0 else told | {"said": ended.stderr.strip().splitlines()[-1:]}
+    result = {"seconds": round(time.perf_counter() - begun, 1), "exit_code": ended.returncode}
+    return result if ended.returncode == 0 else result | {"said": ended.stderr.strip().splitlines()[-1:]}
 
 
 def measure(lab: str) -> dict[str, Any]:
     """Seconds by style and program; a style whose lab is the reference's is left out."""
-    seen: set[str] = set()
-    found: dict[str, Any] = {}
+    digests: set[str] = set()
+    results: dict[str, Any] = {}
     for scenario in (None, *scenarios(f"{lab}/variants")):
         with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
             folder = Path(name) / "solutions"
             _build(scenario, folder)
-            package = next(one for one in folder.iterdir() if one.name.startswith(f"{lab}_"))
+            package = next(path for path in folder.iterdir() if path.name.startswith(f"{lab}_"))
             digest = _digest(package)
-            if digest in seen:
+            if digest in digests:
                 continue
-            seen.add(digest)
+            digests.add(digest)
             style = "reference" if scenario is None else scenario.name
-            found[style] = {program: run(folder, package.name, program) for program in programs(package)}
-            print(lab, style, {key: value["seconds"] for key, value in found[style].items()}, flush=True)
-    return found
+            results[style] = {program: run(folder, package.name, program) for program in programs(package)}
+            print(lab, style, {key: value["seconds"] for key, value in results[style].items()}, flush=True)
+    return results
 
 
 def _build(scenario: Scenario | None, folder: Path) -> None:

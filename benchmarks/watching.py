@@ -46,12 +46,12 @@ class _Clock(Watcher):
 
 def tasks(package: str) -> list[tuple[str, str]]:
     """File and name of each function or method that is a stub in what students get."""
-    found = []
+    stubs = []
     for file in sorted((ROOT / "labs" / package).glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef) and _is_stub(node):
-                found.append((f"{package}/{file.name}", node.name))
-    return found
+                stubs.append((f"{package}/{file.name}", node.name))
+    return stubs
 
 
 def _is_stub(node: ast.FunctionDef) -> bool:
@@ -63,7 +63,9 @@ def _edit(file: Path, name: str) -> None:
     """Put a statement without effect at the beginning of a function's body, under its docstring."""
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     node = next(
-        one for one in ast.walk(ast.parse("".join(lines))) if isinstance(one, ast.FunctionDef) and one.name == name
+        definition
+        for definition in ast.walk(ast.parse("".join(lines)))
+        if isinstance(definition, ast.FunctionDef) and definition.name == name
     )
     first = node.body[1] if ast.get_docstring(node) is not None else node.body[0]
     lines.insert(first.lineno - 1, f"{' ' * first.col_offset}_ = {time.monotonic_ns()}\n")
@@ -75,8 +77,8 @@ def measure(lab: str, folder: Path) -> dict[str, Any]:
     course = str(Path(grader.__file__).parent)
     order = build_request(Options(course=course, submission=str(folder), lab=lab, device="vgpu:T4", seed=1))
     package = order.labs[0].package
-    found = tasks(package)
-    chosen = [found[index * len(found) // EDITS] for index in range(min(EDITS, len(found)))]
+    stubs = tasks(package)
+    chosen = [stubs[index * len(stubs) // EDITS] for index in range(min(EDITS, len(stubs)))]
     rows = []
     with Session(dataclasses.replace(order, jobs=1)) as session:
         session.again(Watcher())
@@ -93,9 +95,9 @@ def _described(rows: Sequence[tuple[str, list[float], int]], checks: int) -> dic
     lasts = sorted(seconds[-1] for _, seconds, _ in rows if seconds)
     return {
         "checks": checks,
-        "edits": {name: {"asked": asked, "first": _rounded(seconds[:1]), "last": _rounded(seconds[-1:])}
-                  for name, seconds, asked in rows},
-        "checks_asked": {"mean": round(statistics.mean(asked for _, _, asked in rows), 1)},
+        "edits": {name: {"asked": count, "first": _rounded(seconds[:1]), "last": _rounded(seconds[-1:])}
+                  for name, seconds, count in rows},
+        "checks_asked": {"mean": round(statistics.mean(count for _, _, count in rows), 1)},
         "seconds_to_the_first_answer": _spread(firsts),
         "seconds_to_the_last_answer": _spread(lasts),
     }  # fmt: skip
@@ -119,8 +121,8 @@ def main(labs: Sequence[str] = LABS) -> Path:
         shutil.copytree(ROOT / "solutions", folder, ignore=shutil.ignore_patterns("__pycache__"))
         results: dict[str, Any] = {}
         for lab in labs:
-            results[f"lab{lab}"] = found = measure(lab, folder)
-            print(lab, found["seconds_to_the_first_answer"], found["seconds_to_the_last_answer"], flush=True)
+            results[f"lab{lab}"] = result = measure(lab, folder)
+            print(lab, result["seconds_to_the_first_answer"], result["seconds_to_the_last_answer"], flush=True)
             # After each lab: who has no more time keeps what there is.
             file = save(
                 "watching",

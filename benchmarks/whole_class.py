@@ -35,9 +35,9 @@ _WAYS = ("alike", "distinct")
 def main(count: int = 20, jobs: int = 3, only: str = "", save_as: str = "whole_class") -> Path:
     """Grade `count` submissions with `jobs` judges, twice or only in one way, and save the figures."""
     before = load()
-    found = {name: _measured(count, jobs, distinct=name == "distinct") for name in ([only] if only else _WAYS)}
+    figures = {name: _measured(count, jobs, distinct=name == "distinct") for name in ([only] if only else _WAYS)}
     what = f"gpulabs class, all labs, device vgpu:T4, {jobs} jobs"
-    return save(save_as, {"what": what, "load_before": before, **found})
+    return save(save_as, {"what": what, "load_before": before, **figures})
 
 
 def _measured(count: int, jobs: int, *, distinct: bool) -> dict[str, Any]:
@@ -47,8 +47,8 @@ def _measured(count: int, jobs: int, *, distinct: bool) -> dict[str, Any]:
         folder.chmod(0o755)
         made = make_class(folder, count, LABS, distinct=distinct)
         started = time.perf_counter()
-        asked = [f"--jobs={jobs}", f"--seed={SEED}", "--device=vgpu:T4", "--out", str(folder / "out")]
-        command = [*GPULABS, "class", str(folder / "submissions"), *asked]
+        options = [f"--jobs={jobs}", f"--seed={SEED}", "--device=vgpu:T4", "--out", str(folder / "out")]
+        command = [*GPULABS, "class", str(folder / "submissions"), *options]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process, PeakMemory(process.pid) as peak:
             process.wait()
         if process.returncode not in (0, 3):
@@ -69,7 +69,7 @@ def _figures(out: Path, made: list[Made], jobs: int, wall: float, peak: int) -> 
     return {
         "submissions": len(made),
         "gradings": len(rows),
-        "kinds": sorted({one.what.rpartition("/")[0] or one.what for one in made}),
+        "kinds": sorted({submission.what.rpartition("/")[0] or submission.what for submission in made}),
         "wall_seconds": round(wall, 1),
         "grading_seconds": {
             "first_of_each_judge": seconds[:jobs],

@@ -31,8 +31,8 @@ def _mend(app: Sphinx, error: Exception | None) -> None:
         if "_static" in page.parts or page.parent.name == "notebooks":
             continue
         text = page.read_text(encoding="utf-8")
-        for found, mended in _MENDED:
-            text = found.sub(mended, text)
+        for pattern, mended in _MENDED:
+            text = pattern.sub(mended, text)
         if page.name == "search.html":
             text = _SEARCH.sub(r"\1<h1>Search</h1>", text)
         page.write_text(text, encoding="utf-8")

@@ -130,7 +130,7 @@ class _Run:
         self._gradebook.begin(plan, self._rubric_text, students)
         if self._request.regrade:
             shared = self._gradebook.sharing(contents or ())
-            if others := [one.student for one in students if one.content in shared]:
+            if others := [student.student for student in students if student.content in shared]:
                 self._progress.say(
                     f"note: {', '.join(others)} had the same lab graded with what is graded again, and keep that "
                     "grading; name them too, if they should be graded again"
@@ -246,10 +246,10 @@ class _Run:
             return "[git]"
         if (after.limits.files, after.limits.bytes) != (before.limits.files, before.limits.bytes):
             return "files or mebibytes of [limits]"
-        for one in self._gradebook.students():
-            moved = before.in_time_until(one.student) != after.in_time_until(one.student)
-            if moved and one.commit and after.git.only_in_time:
-                return f"another deadline for the repository of {one.student}"
+        for student in self._gradebook.students():
+            moved = before.in_time_until(student.student) != after.in_time_until(student.student)
+            if moved and student.commit and after.git.only_in_time:
+                return f"another deadline for the repository of {student.student}"
         return ""
 
     def _plan(self) -> Plan:
@@ -259,7 +259,7 @@ class _Run:
         said = self.settings if request.configuration or stored is None else None
         numbers = request.labs or (said and said.labs) or (stored.labs if stored else None)
         labs = points.select(numbers)
-        if not any(one.available for lab in labs for one in lab.criteria):
+        if not any(criterion.available for lab in labs for criterion in lab.criteria):
             raise IntakeError(f"lab {', '.join(str(lab.number) for lab in labs)} is not available yet")
         seed = self._gradebook.seed
         if None not in (seed, request.seed) and seed != request.seed:
@@ -278,7 +278,7 @@ class _Run:
             device=device
             if request.elsewhere and device == "cuda"
             else devices.parse(device, self._course.devices).name,
-            seed=next((one for one in (seed, request.seed) if one is not None), new_seed()),
+            seed=next((value for value in (seed, request.seed) if value is not None), new_seed()),
             rubric_version=points.version,
             rubric_digest=hashlib.sha256(self._rubric_text.encode()).hexdigest(),
             grader_version=versions.grader_version(self._course),
@@ -314,8 +314,8 @@ class _Run:
             entries = roster_files.load(file, self.settings.teams).entries if file else ()
         except RosterError:
             return students  # it is not needed here
-        then = {one.student: (dict(one.columns), one.team) for one in students if one.columns}
-        now = {one.student: (dict(one.columns), one.team) for one in entries}
+        then = {student.student: (dict(student.columns), student.team) for student in students if student.columns}
+        now = {entry.student: (dict(entry.columns), entry.team) for entry in entries}
         changed = sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
         if entries and changed:
             more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
@@ -340,12 +340,12 @@ class _Run:
             students = intake.take_all(self._request.submissions, self._progress.intake)
         finally:
             self._progress.close()
-        if unknown := [one.student for one in students if file and not one.columns]:
+        if unknown := [student.student for student in students if file and not student.columns]:
             self._progress.say(f"not in {file}: {', '.join(unknown)}")
         passed_over = [f"no submissions, so not graded: {', '.join(intake.passed_over)}"] if intake.passed_over else []
         for text in dict.fromkeys([*passed_over, *intake.notices]):
             self._progress.say(f"note: {text}")
-        if self._request.commit and not any(one.commit for one in students):
+        if self._request.commit and not any(student.commit for student in students):
             self._progress.say(f"note: --commit {self._request.commit} has no effect: none of these is a repository")
         known = {student.student: student for student in self._gradebook.students()}
         return [self._or_kept(student, known.get(student.student)) for student in students]
@@ -375,7 +375,7 @@ class _Run:
         Raises:
             IntakeError: it names neither.
         """
-        contents = {one.student: one.content for one in students}
+        contents = {student.student: student.content for student in students}
         criteria = [name for name in self._request.regrade if name in plan.digests]
         named = [name for name in self._request.regrade if name not in plan.digests]
         if unknown := [name for name in named if name not in contents]:
@@ -384,7 +384,9 @@ class _Run:
         return named_contents if named else None, criteria or None
 
     def _criteria(self, plan: Plan) -> list[str]:
-        return [one.id for lab in self._rubric.select(plan.labs) for one in lab.criteria if one.available]
+        return [
+            criterion.id for lab in self._rubric.select(plan.labs) for criterion in lab.criteria if criterion.available
+        ]
 
 
 def _title(name: str) -> str:

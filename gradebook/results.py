@@ -129,16 +129,16 @@ class ManualResult:
 
     @property
     def complete(self) -> bool:
-        return all(one.points is not None for one in self.criteria)
+        return all(criterion.points is not None for criterion in self.criteria)
 
     @property
     def points(self) -> Decimal:
         """Those that were given so far."""
-        return sum((one.points for one in self.criteria if one.points is not None), Decimal(0))
+        return sum((criterion.points for criterion in self.criteria if criterion.points is not None), Decimal(0))
 
     @property
     def max_points(self) -> Decimal:
-        return sum((one.max_points for one in self.criteria), Decimal(0))
+        return sum((criterion.max_points for criterion in self.criteria), Decimal(0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +159,7 @@ class ReportResult:
 
     @property
     def complete(self) -> bool:
-        return all(one.points is not None for one in self.criteria)
+        return all(criterion.points is not None for criterion in self.criteria)
 
     @property
     def counts(self) -> bool:
@@ -169,12 +169,12 @@ class ReportResult:
     @property
     def given(self) -> Decimal:
         """What people gave so far, in the points of their rubric."""
-        return sum((one.points for one in self.criteria if one.points is not None), Decimal(0))
+        return sum((criterion.points for criterion in self.criteria if criterion.points is not None), Decimal(0))
 
     @property
     def most(self) -> Decimal:
         """What they can give."""
-        return sum((one.max_points for one in self.criteria), Decimal(0))
+        return sum((criterion.max_points for criterion in self.criteria), Decimal(0))
 
     @property
     def points(self) -> Decimal:
@@ -253,17 +253,17 @@ class StudentResult:
     def by_hand(self) -> tuple[ManualCriterion, ...]:
         """All that people grade of it, beside checks and instead of them."""
         beside = self.manual.criteria if self.manual is not None else ()
-        return (*beside, *(one for report in self.reports for one in report.criteria))
+        return (*beside, *(criterion for report in self.reports for criterion in report.criteria))
 
     @property
     def graded_by_hand(self) -> bool:
         """Whether people are finished with it."""
-        return all(one.points is not None for one in self.by_hand)
+        return all(criterion.points is not None for criterion in self.by_hand)
 
     @property
     def graded_anew(self) -> bool:
         """Whether something was given for other files, and nobody has looked again."""
-        return (self.manual is not None and self.manual.anew) or any(one.anew for one in self.reports)
+        return (self.manual is not None and self.manual.anew) or any(report.anew for report in self.reports)
 
 
 @dataclass(frozen=True, kw_only=True)

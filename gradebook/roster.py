@@ -116,14 +116,14 @@ class Roster:
         self._by_login = {
             folded(login): entry for entry in self.entries for name in LOGINS if (login := cell_of(entry.columns, name))
         }
-        self._outside = {folded(handle): one for one in self.outsiders for handle in one.handles}
-        self._outside_logins = {folded(one.login): one for one in self.outsiders if one.login}
+        self._outside = {folded(handle): outsider for outsider in self.outsiders for handle in outsider.handles}
+        self._outside_logins = {folded(outsider.login): outsider for outsider in self.outsiders if outsider.login}
 
     def find(self, handles: Iterable[str]) -> Entry | None:
         """The student with one of these identifiers, the first that is known."""
         handles = list(handles)
-        known = next((entry for one in handles if (entry := self._known(one)) is not None), None)
-        return known or next((entry for one in handles if (entry := self._owner(folded(one))) is not None), None)
+        known = next((entry for handle in handles if (entry := self._known(handle)) is not None), None)
+        return known or next((entry for handle in handles if (entry := self._owner(folded(handle))) is not None), None)
 
     @property
     def unused_teams(self) -> str | None:
@@ -147,7 +147,7 @@ class Roster:
     def _is_strict(self, handle: str) -> bool:
         """Whether the roster is the platform's own, in which its numbers stand in one column only."""
         if isinstance(handle, CanvasId):
-            return any(cell_of(one.columns, name) for one in self.entries for name in _CANVAS_SIS)
+            return any(cell_of(entry.columns, name) for entry in self.entries for name in _CANVAS_SIS)
         return True
 
     def _named(self, handle: str) -> list[Entry]:
@@ -155,7 +155,7 @@ class Roster:
         if isinstance(handle, PlatformId):
             return []
         entries = self._by_name.get(_folded_name(handle), []) or self._named_in_a_group(handle)
-        exactly = [one for one in entries if folded(one.name) == folded(handle)]
+        exactly = [entry for entry in entries if folded(entry.name) == folded(handle)]
         return exactly or entries
 
     def _named_in_a_group(self, handle: str) -> list[Entry]:
@@ -172,15 +172,15 @@ class Roster:
         handles = list(handles)
         if self.owners(handles):
             return []
-        return next((entries for one in handles if len(entries := self._named(one)) > 1), [])
+        return next((entries for handle in handles if len(entries := self._named(handle)) > 1), [])
 
     def team(self, handles: Iterable[str]) -> list[Entry]:
         """The team that is called one of these; nobody where there is none."""
-        for one in handles:
-            if isinstance(one, CanvasGroup):
-                members = next((them for them in self._teams.values() if _canvas_spelt(them[0].team) == one), [])
+        for handle in handles:
+            if isinstance(handle, CanvasGroup):
+                members = next((them for them in self._teams.values() if _canvas_spelt(them[0].team) == handle), [])
             else:
-                members = [] if isinstance(one, PlatformId) else self._teams.get(_folded_name(one), [])
+                members = [] if isinstance(handle, PlatformId) else self._teams.get(_folded_name(handle), [])
             if members:
                 return members
         return []
@@ -195,20 +195,20 @@ class Roster:
             return team
         entry = self.find(handles)
         if entry is None:
-            namesakes = next((entries for one in handles if (entries := self._named(one))), [])
-            in_one_team = len({_folded_name(one.team) for one in namesakes}) == 1 and bool(namesakes[0].team)
+            namesakes = next((entries for handle in handles if (entries := self._named(handle))), [])
+            in_one_team = len({_folded_name(namesake.team) for namesake in namesakes}) == 1 and bool(namesakes[0].team)
             return self._teams[_folded_name(namesakes[0].team)] if in_one_team else []
-        return [entry, *(one for one in self._teams.get(_folded_name(entry.team), ()) if one is not entry)]
+        return [entry, *(member for member in self._teams.get(_folded_name(entry.team), ()) if member is not entry)]
 
     def outsider(self, handles: Iterable[str]) -> Outsider | None:
         """Who has these identifiers and is no student; None where a student has one of them, or nobody."""
         handles = list(handles)
         if self.owners(handles):
             return None
-        handles = [folded(one) for one in handles]
-        known = next((self._outside[one] for one in handles if one in self._outside), None)
-        logins = [self._login(one) for one in handles]
-        return known or next((self._outside_logins[one] for one in logins if one in self._outside_logins), None)
+        handles = [folded(handle) for handle in handles]
+        known = next((self._outside[handle] for handle in handles if handle in self._outside), None)
+        logins = [self._login(handle) for handle in handles]
+        return known or next((self._outside_logins[login] for login in logins if login in self._outside_logins), None)
 
     def called(self, handles: Iterable[str]) -> str | None:
         """What to call whoever has one of these identifiers: the team by its name, or the student's key."""
@@ -228,11 +228,13 @@ class Roster:
     def identifies(self, handles: Iterable[str]) -> bool:
         """Whether one of them is an identifier; a name for people is none, since anybody can give a file any name."""
         handles = list(handles)
-        return bool(self.team(handles)) or any(self._identified(one) or self._owner(folded(one)) for one in handles)
+        return bool(self.team(handles)) or any(
+            self._identified(handle) or self._owner(folded(handle)) for handle in handles
+        )
 
     def clash(self) -> tuple[str, str] | None:
         """A team that is called as a student is who is not in it, so that nobody knows whose a submission is."""
-        keys = {folded(one.student): one for one in self.entries}
+        keys = {folded(entry.student): entry for entry in self.entries}
         for members in self._teams.values():
             team = members[0].team
             called = [*self._named(team), *([keys[folded(team)]] if folded(team) in keys else [])]
@@ -255,7 +257,7 @@ def is_team(cell: str) -> bool:
 
 def _canvas_ids(entries: Iterable[Entry]) -> dict[str, Entry]:
     """By what stands in Canvas's column of numbers."""
-    return {cell: one for one in entries if (cell := cell_of(one.columns, "ID"))}
+    return {cell: entry for entry in entries if (cell := cell_of(entry.columns, "ID"))}
 
 
 def _canvas_spelt(name: str) -> str:
@@ -265,8 +267,8 @@ def _canvas_spelt(name: str) -> str:
 
 def _moodle_ids(entries: Iterable[Entry]) -> dict[str, Entry]:
     """By Moodle's numbers, in a worksheet of its; empty for another roster."""
-    cells = {folded(cell_of(one.columns, "Identifier")): one for one in entries}
-    return {cell.removeprefix(_PARTICIPANT): one for cell, one in cells.items() if cell.startswith(_PARTICIPANT)}
+    cells = {folded(cell_of(entry.columns, "Identifier")): entry for entry in entries}
+    return {cell.removeprefix(_PARTICIPANT): entry for cell, entry in cells.items() if cell.startswith(_PARTICIPANT)}
 
 
 def cell_of(cells: Mapping[str, str], name: str) -> str:

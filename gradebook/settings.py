@@ -296,7 +296,9 @@ def _check(document: Document, content: _File) -> None:
         raise document.error(("labs",), "labs = [] is not a list of numbers, like [1, 3]")
     if content.by_hand.report_points and not content.by_hand.reports:
         raise document.error(("by_hand",), "report_points is for reports that people grade: set reports = true")
-    moments: dict[tuple[str, ...], datetime] = {("extensions", name): one for name, one in content.extensions.items()}
+    moments: dict[tuple[str, ...], datetime] = {
+        ("extensions", name): moment for name, moment in content.extensions.items()
+    }
     if content.deadline is not None:
         moments[("deadline",)] = content.deadline
     for place, moment in moments.items():

@@ -62,13 +62,13 @@ def digests(course: Course, root: Path | None = None) -> dict[str, str]:
     """
     tree = Tree(course, root or course.folder.parent)
     shared = tree.digest(tree.shared)
-    found: dict[str, str] = {}
+    by_criterion: dict[str, str] = {}
     for lab in course.labs:
         for criterion in lab.criteria:
             if criterion.available:
                 names = sorted(check.id for check in criterion.checks)
-                found[criterion.id] = _digest([shared, *names, tree.digest(tree.own_files(criterion.id))])
-    return found
+                by_criterion[criterion.id] = _digest([shared, *names, tree.digest(tree.own_files(criterion.id))])
+    return by_criterion
 
 
 def grader_digest(digests: Mapping[str, str]) -> str:
@@ -86,7 +86,9 @@ class Tree:
         self._named: dict[Path, frozenset[Path]] = {}
         self._digests: dict[Path, str] = {}
         self._modules = {
-            _module_of(path.relative_to(root)): path for one in self._packages for path in (root / one).rglob("*.py")
+            _module_of(path.relative_to(root)): path
+            for package in self._packages
+            for path in (root / package).rglob("*.py")
         }
         self.shared: frozenset[Path] = frozenset()
         """The files that take part in every outcome."""
@@ -95,7 +97,7 @@ class Tree:
         for path in (file for lab in layout.labs(self._folder) for file in layout.files(lab, layout.CHECKS)):
             for criterion in read_file(path).criteria:
                 self._places.setdefault(criterion, []).append(path)
-        self._checks = {check.id for lab in course.labs for one in lab.criteria for check in one.checks}
+        self._checks = {check.id for lab in course.labs for criterion in lab.criteria for check in criterion.checks}
         self.shared = self._all_from(
             path
             for name in (*_EVERYWHERE, *course.environment.importable, *_file_of(course.devices))
@@ -106,21 +108,21 @@ class Tree:
     def own_files(self, criterion: str) -> frozenset[Path]:
         """Every other file that takes part in a criterion's outcomes."""
         places = self._places.get(criterion) or [path for place in self._places.values() for path in place]
-        around = {package for one in places for package in self._module(_module_of(one.relative_to(self._root)))}
+        around = {package for path in places for package in self._module(_module_of(path.relative_to(self._root)))}
         return self._all_from([*places, *around])
 
     def _all_from(self, files: Iterable[Path]) -> frozenset[Path]:
         """These files and all that they name, however far away, without the shared ones."""
-        seen: set[Path] = set()
+        visited: set[Path] = set()
         open_ = list(files)
         while open_:
             path = open_.pop()
-            if path not in seen and path not in self.shared:
-                seen.add(path)
+            if path not in visited and path not in self.shared:
+                visited.add(path)
                 if path not in self._named:
                     self._named[path] = frozenset(self._names(path))
                 open_ += self._named[path]
-        return frozenset(seen)
+        return frozenset(visited)
 
     def digest(self, files: Iterable[Path]) -> str:
         """Changes when the files do."""
@@ -136,7 +138,9 @@ class Tree:
         """The files that this one imports or names, and the data beside it."""
         read = read_file(path)
         if path.suffix == ".py" and path.parent.parent != self._root:
-            yield from (one for one in path.parent.iterdir() if one.suffix in _DATA and one.name not in _TOLD)
+            yield from (
+                sibling for sibling in path.parent.iterdir() if sibling.suffix in _DATA and sibling.name not in _TOLD
+            )
         package = path.relative_to(self._root).parts
         for level, name in read.imports:
             above = ".".join(package[: len(package) - level]) if level else ""
@@ -243,9 +247,11 @@ def _dump(node: object, into: list[str]) -> None:
         into.append(")")
     elif isinstance(node, list):
         into.append("[")
-        for one in node:
-            if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) and type(one.value.value) is str):
-                _dump(one, into)
+        for child in node:
+            if not (
+                isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) and type(child.value.value) is str
+            ):
+                _dump(child, into)
                 into.append(",")
         into.append("]")
     else:

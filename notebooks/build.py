@@ -54,11 +54,11 @@ def from_source(name: str) -> Any:
     notebook = jupytext.reads((SOURCES / f"{name}.py").read_text(encoding="utf-8"), fmt="py:percent")
     notebook.metadata = nbformat.from_dict(_METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for cell in notebook.cells:
         digest = hashlib.sha256(cell.source.encode()).hexdigest()[:8]
-        seen[digest] = seen.get(digest, 0) + 1
-        cell.id = digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
+        counts[digest] = counts.get(digest, 0) + 1
+        cell.id = digest if counts[digest] == 1 else f"{digest}-{counts[digest]}"
         cell.metadata = nbformat.from_dict({})
     nbformat.validate(notebook)
     return notebook
@@ -97,12 +97,12 @@ def execute(notebook: Any, environment: Mapping[str, str], *, to_the_end: bool =
 
 def errors(notebook: Any) -> list[str]:
     """The error outputs of a notebook that was run, with the cells that they belong to."""
-    found = []
+    messages = []
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if output.output_type == "error":
-                found.append(f"{output.ename}: {output.evalue}\nin the cell\n{cell.source}")
-    return found
+                messages.append(f"{output.ename}: {output.evalue}\nin the cell\n{cell.source}")
+    return messages
 
 
 def notes(notebook: Any) -> list[str]:

@@ -45,9 +45,9 @@ def host_seconds(step: Step) -> float:
     rounds, calls = (1, _HOST_CALLS // 10) if simulated() else (_ROUNDS, _HOST_CALLS)
     for _ in range(10):
         step()
-    found = [issue_seconds(step, calls) for _ in range(rounds)]
+    seconds = [issue_seconds(step, calls) for _ in range(rounds)]
     torch.cuda.synchronize()
-    return statistics.median(found)
+    return statistics.median(seconds)
 
 
 def issue_seconds(step: Step, calls: int) -> float:

@@ -24,12 +24,12 @@ _LONG_SECONDS = 0.5
 
 def programs() -> Iterator[tuple[str, str, Figure]]:
     """Of every published figure that one card can run, once each: group and name here, and the figure."""
-    seen = set()
+    visited = set()
     for figure in figures.load():
         key = (figure.workload, json.dumps(dict(figure.sizes), sort_keys=True), figure.precision)
-        if figure.workload in _NOT_ONE_CARD or figure.gpus != 1 or key in seen:
+        if figure.workload in _NOT_ONE_CARD or figure.gpus != 1 or key in visited:
             continue
-        seen.add(key)
+        visited.add(key)
         yield f"program: {figure.group.removesuffix(', other cards').removesuffix(', T4')}", _title(figure), figure
 
 

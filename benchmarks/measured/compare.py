@@ -43,10 +43,10 @@ def simulate(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     spec = match_spec(record["machine"]["gpu"], record["machine"]["memory_bytes"])
     if spec is None:
         raise SystemExit(f"no built-in GPU is a {record['machine']['gpu']}")
-    wanted = {(entry["group"], entry["name"]) for entry in record["entries"] if "error" not in entry}
+    keys = {(entry["group"], entry["name"]) for entry in record["entries"] if "error" not in entry}
     for section in cases.SECTIONS.values():
         for case in section():
-            if (case.group, case.name) in wanted:
+            if (case.group, case.name) in keys:
                 with vgpu.attach(spec.name, values=False):
                     yield cases.run(case)
 
@@ -54,7 +54,7 @@ def simulate(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def rows_of(record: Mapping[str, Any], simulated: Iterable[Mapping[str, Any]]) -> list[Row]:
     """Value by value; what a case tells of several, each as a group of its own."""
     known = {(entry["group"], entry["name"]): entry for entry in simulated}
-    found = []
+    rows = []
     for real in record["entries"]:
         virtual = known.get((real["group"], real["name"]))
         if "error" in real or virtual is None:
@@ -62,21 +62,21 @@ def rows_of(record: Mapping[str, Any], simulated: Iterable[Mapping[str, Any]]) -
         if "error" in virtual:
             raise SystemExit(f"{real['group']}: {real['name']}: {virtual['error']}")
         if "value" in real:
-            found.append(Row(real["group"], real["name"], real["unit"], real["value"], virtual["value"]))
+            rows.append(Row(real["group"], real["name"], real["unit"], real["value"], virtual["value"]))
             continue
         for name, value in real["values"].items():
             unit = "seconds" if name.endswith("seconds") else "bytes"
             group = f"{real['group']}, {name.replace('_', ' ')}"
-            found.append(Row(group, real["name"], unit, value, virtual["values"][name]))
-    return found
+            rows.append(Row(group, real["name"], unit, value, virtual["values"][name]))
+    return rows
 
 
 def groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """By group, in the order of the record."""
-    found: dict[str, list[Row]] = {}
+    grouped: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row.group, []).append(row)
-    return found
+        grouped.setdefault(row.group, []).append(row)
+    return grouped
 
 
 def error(rows: Iterable[Row]) -> float:
@@ -98,7 +98,7 @@ def drawn(record: Mapping[str, Any]) -> dict[str, str]:
     spec = match_spec(record["machine"]["gpu"], record["machine"]["memory_bytes"])
     assert spec is not None
     with vgpu.attach(spec.name):
-        mine = {one["name"]: one for one in draws.draw()}
+        mine = {draw["name"]: draw for draw in draws.draw()}
     return {real["name"]: _alike(real, mine.get(real["name"], {})) for real in record["draws"]}
 
 
@@ -121,7 +121,7 @@ def write(name: str, record: Mapping[str, Any], rows: Sequence[Row], numbers: Ma
         {
             "recorded_on": dict(record["machine"]),
             "groups": {
-                one: {"values": len(of), "median_error": round(error(of), 4)} for one, of in groups(rows).items()
+                group: {"values": len(of), "median_error": round(error(of), 4)} for group, of in groups(rows).items()
             },
             "rows": [
                 {

@@ -22,73 +22,75 @@ def _cuda(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def draws() -> dict[str, Callable[[], Tensor | tuple[Tensor, ...]]]:
     """What is drawn, by name."""
-    found: dict[str, Callable[[], Any]] = {}
+    functions: dict[str, Callable[[], Any]] = {}
     for size in (1, 5, 257, 1 << 12, 1_000_003, (1 << 24) + 3):
-        found[f"rand {size}"] = lambda n=size: torch.rand(n, device="cuda")
-        found[f"randn {size}"] = lambda n=size: torch.randn(n, device="cuda")
-        found[f"randint 10 {size}"] = lambda n=size: torch.randint(10, (n,), device="cuda")
-        found[f"randperm {size}"] = lambda n=size: torch.randperm(n, device="cuda")
-        found[f"dropout 0.3 {size}"] = lambda n=size: F.dropout(torch.ones(n, device="cuda"), 0.3)
-        found[f"bernoulli_ 0.3 {size}"] = lambda n=size: _cuda(n).bernoulli_(0.3)
+        functions[f"rand {size}"] = lambda n=size: torch.rand(n, device="cuda")
+        functions[f"randn {size}"] = lambda n=size: torch.randn(n, device="cuda")
+        functions[f"randint 10 {size}"] = lambda n=size: torch.randint(10, (n,), device="cuda")
+        functions[f"randperm {size}"] = lambda n=size: torch.randperm(n, device="cuda")
+        functions[f"dropout 0.3 {size}"] = lambda n=size: F.dropout(torch.ones(n, device="cuda"), 0.3)
+        functions[f"bernoulli_ 0.3 {size}"] = lambda n=size: _cuda(n).bernoulli_(0.3)
     size = 4099
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         name = str(dtype).removeprefix("torch.")
-        found[f"rand {size} {name}"] = lambda d=dtype: torch.rand(size, device="cuda", dtype=d)
-        found[f"randn {size} {name}"] = lambda d=dtype: torch.randn(size, device="cuda", dtype=d)
-        found[f"dropout 0.1 {size} {name}"] = lambda d=dtype: F.dropout(torch.ones(size, device="cuda", dtype=d), 0.1)
-        found[f"bernoulli of shares {size} {name}"] = lambda d=dtype: torch.bernoulli(
+        functions[f"rand {size} {name}"] = lambda d=dtype: torch.rand(size, device="cuda", dtype=d)
+        functions[f"randn {size} {name}"] = lambda d=dtype: torch.randn(size, device="cuda", dtype=d)
+        functions[f"dropout 0.1 {size} {name}"] = lambda d=dtype: F.dropout(
+            torch.ones(size, device="cuda", dtype=d), 0.1
+        )
+        functions[f"bernoulli of shares {size} {name}"] = lambda d=dtype: torch.bernoulli(
             torch.full((size,), 0.3, device="cuda", dtype=d)
         )
     for low, high in ((0, 2), (-7, 1 << 31), (0, 1 << 40), (-(1 << 62), 1 << 62)):
-        found[f"randint {low} {high}"] = lambda a=low, b=high: torch.randint(a, b, (size,), device="cuda")
-    found["randint int32"] = lambda: torch.randint(100, (size,), device="cuda", dtype=torch.int32)
-    found["random_ int64"] = lambda: _cuda(size, dtype=torch.int64).random_()
-    found["random_ float32"] = lambda: _cuda(size).random_()
-    found["random_ uint8"] = lambda: _cuda(size, dtype=torch.uint8).random_()
-    found["uniform_ -1 3"] = lambda: _cuda(size).uniform_(-1, 3)
-    found["normal_ 2 0.5"] = lambda: _cuda(size).normal_(2, 0.5)
-    found["normal tensor means"] = lambda: torch.normal(torch.arange(size, device="cuda").float(), 0.5)
-    found["exponential_ 2"] = lambda: _cuda(size).exponential_(2.0)
-    found["cauchy_"] = lambda: _cuda(size).cauchy_()
-    found["log_normal_"] = lambda: _cuda(size).log_normal_()
-    found["geometric_ 0.3"] = lambda: _cuda(size).geometric_(0.3)
-    found["rand strided"] = lambda: _cuda(64, 65).t().uniform_()
-    found["rand channels_last"] = lambda: torch.empty(
+        functions[f"randint {low} {high}"] = lambda a=low, b=high: torch.randint(a, b, (size,), device="cuda")
+    functions["randint int32"] = lambda: torch.randint(100, (size,), device="cuda", dtype=torch.int32)
+    functions["random_ int64"] = lambda: _cuda(size, dtype=torch.int64).random_()
+    functions["random_ float32"] = lambda: _cuda(size).random_()
+    functions["random_ uint8"] = lambda: _cuda(size, dtype=torch.uint8).random_()
+    functions["uniform_ -1 3"] = lambda: _cuda(size).uniform_(-1, 3)
+    functions["normal_ 2 0.5"] = lambda: _cuda(size).normal_(2, 0.5)
+    functions["normal tensor means"] = lambda: torch.normal(torch.arange(size, device="cuda").float(), 0.5)
+    functions["exponential_ 2"] = lambda: _cuda(size).exponential_(2.0)
+    functions["cauchy_"] = lambda: _cuda(size).cauchy_()
+    functions["log_normal_"] = lambda: _cuda(size).log_normal_()
+    functions["geometric_ 0.3"] = lambda: _cuda(size).geometric_(0.3)
+    functions["rand strided"] = lambda: _cuda(64, 65).t().uniform_()
+    functions["rand channels_last"] = lambda: torch.empty(
         2, 3, 8, 8, device="cuda", memory_format=torch.channels_last
     ).uniform_()
-    found["rand a slice"] = lambda: _cuda(64, 65)[:, ::2].uniform_()
-    found["dropout strided"] = lambda: F.dropout(torch.ones(64, 65, device="cuda").t(), 0.5)
-    found["dropout2d"] = lambda: F.dropout2d(torch.ones(8, 16, 4, 4, device="cuda"), 0.5)
-    found["alpha_dropout"] = lambda: F.alpha_dropout(torch.ones(size, device="cuda"), 0.5, training=True)
-    found["native_dropout in training"] = lambda: nn.Dropout(0.25)(
+    functions["rand a slice"] = lambda: _cuda(64, 65)[:, ::2].uniform_()
+    functions["dropout strided"] = lambda: F.dropout(torch.ones(64, 65, device="cuda").t(), 0.5)
+    functions["dropout2d"] = lambda: F.dropout2d(torch.ones(8, 16, 4, 4, device="cuda"), 0.5)
+    functions["alpha_dropout"] = lambda: F.alpha_dropout(torch.ones(size, device="cuda"), 0.5, training=True)
+    functions["native_dropout in training"] = lambda: nn.Dropout(0.25)(
         torch.ones(size, device="cuda", requires_grad=True)
     ).detach()
-    found["rrelu"] = lambda: F.rrelu(-torch.ones(size, device="cuda"), training=True)
-    found["gumbel_softmax"] = lambda: F.gumbel_softmax(torch.zeros(64, 10, device="cuda"), dim=-1)
-    found["multinomial 1"] = lambda: torch.multinomial(torch.ones(64, 1000, device="cuda"), 1)
-    found["multinomial 5 without replacement"] = lambda: torch.multinomial(torch.ones(64, 1000, device="cuda"), 5)
-    found["multinomial 5 with replacement"] = lambda: torch.multinomial(
+    functions["rrelu"] = lambda: F.rrelu(-torch.ones(size, device="cuda"), training=True)
+    functions["gumbel_softmax"] = lambda: F.gumbel_softmax(torch.zeros(64, 10, device="cuda"), dim=-1)
+    functions["multinomial 1"] = lambda: torch.multinomial(torch.ones(64, 1000, device="cuda"), 1)
+    functions["multinomial 5 without replacement"] = lambda: torch.multinomial(torch.ones(64, 1000, device="cuda"), 5)
+    functions["multinomial 5 with replacement"] = lambda: torch.multinomial(
         torch.ones(64, 1000, device="cuda"), 5, replacement=True
     )
-    found["poisson"] = lambda: torch.poisson(torch.full((size,), 3.0, device="cuda"))
-    found["binomial"] = lambda: torch.binomial(
+    functions["poisson"] = lambda: torch.poisson(torch.full((size,), 3.0, device="cuda"))
+    functions["binomial"] = lambda: torch.binomial(
         torch.full((size,), 9.0, device="cuda"), torch.full((size,), 0.4, device="cuda")
     )
-    found["gamma"] = lambda: torch._standard_gamma(torch.full((size,), 2.0, device="cuda"))
-    found["randn complex64"] = lambda: torch.randn(size, device="cuda", dtype=torch.complex64)
-    found["randperm 100000 int32"] = lambda: torch.randperm(100000, device="cuda", dtype=torch.int32)
-    found["sdpa dropout, flash"] = _attention
-    found["a second draw"] = lambda: (torch.rand(3, device="cuda"), torch.randn(3, device="cuda"))[1]
-    found["weights of a layer"] = _layer
-    found["weights of a transformer layer"] = _encoder
-    found["lstm dropout"] = _lstm
-    return found
+    functions["gamma"] = lambda: torch._standard_gamma(torch.full((size,), 2.0, device="cuda"))
+    functions["randn complex64"] = lambda: torch.randn(size, device="cuda", dtype=torch.complex64)
+    functions["randperm 100000 int32"] = lambda: torch.randperm(100000, device="cuda", dtype=torch.int32)
+    functions["sdpa dropout, flash"] = _attention
+    functions["a second draw"] = lambda: (torch.rand(3, device="cuda"), torch.randn(3, device="cuda"))[1]
+    functions["weights of a layer"] = _layer
+    functions["weights of a transformer layer"] = _encoder
+    functions["lstm dropout"] = _lstm
+    return functions
 
 
 def _attention() -> Tensor:
-    one = torch.ones(1, 2, 64, 32, device="cuda", dtype=torch.float16)
+    ones = torch.ones(1, 2, 64, 32, device="cuda", dtype=torch.float16)
     with nn.attention.sdpa_kernel([nn.attention.SDPBackend.FLASH_ATTENTION]):
-        return F.scaled_dot_product_attention(one, one, one, dropout_p=0.5)
+        return F.scaled_dot_product_attention(ones, ones, ones, dropout_p=0.5)
 
 
 def _layer() -> Tensor:

@@ -101,8 +101,8 @@ def _of_a_transformer() -> Iterator[Entry]:
         return lambda: table(tokens)
 
     def entropy() -> Step:
-        logits, wanted = torch.randn(8192, 50304, device="cuda"), torch.randint(50304, (8192,), device="cuda")
-        return lambda: F.cross_entropy(logits, wanted)
+        logits, targets = torch.randn(8192, 50304, device="cuda"), torch.randint(50304, (8192,), device="cuda")
+        return lambda: F.cross_entropy(logits, targets)
 
     yield group, "embedding, 8 x 1024 of 50304 x 768", "", embedding
     yield group, "cross entropy, 8192 x 50304 float32", "", entropy

@@ -21,7 +21,7 @@ SECTIONS = ("draws", *cases.SECTIONS)
 def about() -> dict[str, Any]:
     """The machine that a record is of."""
     properties = torch.cuda.get_device_properties(0)
-    found = machine() | {
+    details = machine() | {
         "gpu": properties.name,
         "memory_bytes": properties.total_memory,
         "multiprocessors": properties.multi_processor_count,
@@ -31,19 +31,19 @@ def about() -> dict[str, Any]:
     }
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    asked = {
+    queries = {
         "driver": pynvml.nvmlSystemGetDriverVersion,
         "power_limit_milliwatts": lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle),
         "sm_megahertz": lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
         "largest_sm_megahertz": lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM),
         "celsius": lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
     }
-    for name, ask in asked.items():
+    for name, ask in queries.items():
         try:
-            found[name] = ask()
+            details[name] = ask()
         except pynvml.NVMLError as error:  # not every machine lets a guest ask
-            found[name] = str(error)
-    return found
+            details[name] = str(error)
+    return details
 
 
 def measure(path: Path, sections: Sequence[str], seconds: float, known: Path | None = None) -> dict[str, Any]:

@@ -96,13 +96,13 @@ def _parts(make: Callable[[], tuple[nn.Module, Any, torch.Tensor]]) -> dict[str,
     model.cuda()
     inputs, targets = inputs.cuda(), targets.cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    found: dict[str, list[float]] = {}
+    seconds: dict[str, list[float]] = {}
 
     def timed(name: str, call: Step) -> Any:
         torch.cuda.synchronize()
         start = time.perf_counter()
         result = call()
-        found.setdefault(f"{name}_seconds", []).append(time.perf_counter() - start)
+        seconds.setdefault(f"{name}_seconds", []).append(time.perf_counter() - start)
         return result
 
     for _ in range(12):
@@ -111,7 +111,7 @@ def _parts(make: Callable[[], tuple[nn.Module, Any, torch.Tensor]]) -> dict[str,
         timed("backward", lambda loss=loss: loss.backward())
         timed("optimizer", optimizer.step)
         timed("clearing", optimizer.zero_grad)
-    return {name: statistics.median(values[2:]) for name, values in found.items()}
+    return {name: statistics.median(values[2:]) for name, values in seconds.items()}
 
 
 def hosts() -> Iterator[Case]:

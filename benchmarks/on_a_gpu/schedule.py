@@ -96,7 +96,7 @@ class Visit:
         limit = self.slowness * max(_LEAST_PATIENCE_SECONDS, _PATIENCE * usual)
         seconds = self.seconds_left
         if job.is_elastic:
-            if any(one is not job and one.name not in self.done for one in self._fitting()):
+            if any(other is not job and other.name not in self.done for other in self._fitting()):
                 seconds = min(seconds, job.share)
             limit = seconds + self.slowness * _LEAST_PATIENCE_SECONDS
         about = f"{seconds:.0f} s" if job.is_elastic else f"usually {usual:.0f} s"

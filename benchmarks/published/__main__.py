@@ -12,8 +12,8 @@ def main() -> None:
     parser.add_argument("--group", default="", help="only groups whose name contains this")
     parser.add_argument("--id", default="", help="only figures whose id contains this")
     chosen = parser.parse_args()
-    found = run.run_all(f for f in figures.load() if chosen.group in f.group and chosen.id in f.id)
-    print("\n".join(report.group_table(found)))
+    comparisons = run.run_all(f for f in figures.load() if chosen.group in f.group and chosen.id in f.id)
+    print("\n".join(report.group_table(comparisons)))
 
 
 if __name__ == "__main__":

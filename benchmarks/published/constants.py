@@ -73,7 +73,7 @@ def _entry(table: MutableMapping[Any, Any], key: Any, place: int | None = None) 
         if place is None:
             table[key] = value * factor
         else:
-            table[key] = tuple(one * factor if index == place else one for index, one in enumerate(before))
+            table[key] = tuple(number * factor if index == place else number for index, number in enumerate(before))
         spec._built_in.cache_clear()
         try:
             yield
@@ -92,9 +92,9 @@ def _of_gpu(name: str, *path: str) -> tuple[float, Scaled]:
 
 
 def _constant(
-    name: str, prior: float, found: tuple[float, Scaled], gpu: str = "", workloads: tuple[str, ...] = ()
+    name: str, prior: float, entry: tuple[float, Scaled], gpu: str = "", workloads: tuple[str, ...] = ()
 ) -> Constant:
-    value, scaled = found
+    value, scaled = entry
     return Constant(name, prior / value, scaled, gpu, workloads)
 
 
@@ -122,7 +122,7 @@ def fitted() -> list[Constant]:
     tables: Mapping[str, Any] = spec._own_tables()
     calls, links = tables["host"]["call_seconds"], tables["interconnect"]
     launch = 5e-6
-    found = [
+    constants = [
         _constant("share of softmax", 1.0, _entry(traffic.SHARES, "softmax")),
         _constant("share of norms", 1.0, _entry(traffic.SHARES, "norm")),
         _constant("share of dropout", 1.0, _entry(traffic.SHARES, "dropout")),
@@ -139,25 +139,25 @@ def fitted() -> list[Constant]:
         _constant("exponentials overlapped", 1.0, _attribute(cost, "_OVERLAPPED_EXPONENTIALS"), workloads=_FUSED),
     ]
     for gpu in ("T4", "A100-40GB", "H100"):
-        found.append(_constant(f"{gpu}: memory", 0.85, _of_gpu(gpu, "bandwidth_efficiency_ratio"), gpu[:4]))
-        found.append(_constant(f"{gpu}: products", 0.85, _of_gpu(gpu, "product_efficiency_ratio"), gpu[:4]))
+        constants.append(_constant(f"{gpu}: memory", 0.85, _of_gpu(gpu, "bandwidth_efficiency_ratio"), gpu[:4]))
+        constants.append(_constant(f"{gpu}: products", 0.85, _of_gpu(gpu, "product_efficiency_ratio"), gpu[:4]))
         if gpu == "H100":  # what the same chip does in an H200 is published
             cached = tables["gpu"]["H200"]["l2_bytes_per_second"]
-            found.append(_constant(f"{gpu}: L2 cache", cached, _of_gpu(gpu, "l2_bytes_per_second"), gpu))
+            constants.append(_constant(f"{gpu}: L2 cache", cached, _of_gpu(gpu, "l2_bytes_per_second"), gpu))
         for precision in tables["gpu"][gpu]["sustained_clock_ratio"]:
             entry = _of_gpu(gpu, "sustained_clock_ratio", precision)
-            found.append(_constant(f"{gpu}: clock in {precision}", 1.0, entry, gpu[:4]))
-    found += [_constant(f"call of {kind}", launch, _entry(calls, kind), workloads=_LAUNCHED) for kind in _CALLED]
+            constants.append(_constant(f"{gpu}: clock in {precision}", 1.0, entry, gpu[:4]))
+    constants += [_constant(f"call of {kind}", launch, _entry(calls, kind), workloads=_LAUNCHED) for kind in _CALLED]
     module = _entry(tables["host"], "module_seconds")
-    found.append(_constant("call of a module", launch, module, workloads=_LAUNCHED))
+    constants.append(_constant("call of a module", launch, module, workloads=_LAUNCHED))
     for gpu in ("T4", "V100", "A100-40GB"):
         slow = _of_gpu(gpu, "launch_seconds")
-        found.append(_constant(f"{gpu}: host", tables["host"]["launch_seconds"], slow, gpu[:4], _LAUNCHED))
-    found += [
+        constants.append(_constant(f"{gpu}: host", tables["host"]["launch_seconds"], slow, gpu[:4], _LAUNCHED))
+    constants += [
         _constant(
             "NVLink 3: bandwidth", 2.4e11, _entry(links["nvlink3"], "bandwidth_bytes_per_second"), workloads=_RING
         ),
         _constant("NVLink 3: latency", 2e-6, _entry(links["nvlink3"], "latency_seconds"), workloads=_RING),
         _constant("NVLink 3: start", 2e-6, _entry(links["nvlink3"], "start_seconds"), workloads=_RING),
     ]
-    return found
+    return constants

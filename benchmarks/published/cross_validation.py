@@ -46,40 +46,45 @@ def main() -> Path:
     """Fit, leave out, print, write."""
     every = [*figures.load(), *as_figures.load()]
     chosen = [figure for figure in every if figure.group not in _LEFT_OUT]
-    found = run.run_all(chosen, say=lambda line: None)
-    light = _lighter(found)
+    comparisons = run.run_all(chosen, say=lambda line: None)
+    light = _lighter(comparisons)
     known = [*constants.fitted(), constants.pace_of_host(as_figures.SOURCE)]
     slopes = numpy.stack([_slopes(light, constant) for constant in known], axis=1)
-    errors = numpy.array([math.log(one.ratio) for one in found])
+    errors = numpy.array([math.log(comparison.ratio) for comparison in comparisons])
     priors = numpy.array([math.log(constant.prior) for constant in known])
-    unseen = _predictions(found, slopes, errors, priors)
-    rows = _rows(found, errors, unseen)
-    for group, count, seen, left_out in rows:
-        print(f"{group:28} {count:3} figures, fitted {seen:6.1%}, source left out {left_out:6.1%}")
-    groups = {name: {"figures": count, "fitted": seen, "left_out": out} for name, count, seen, out in rows}
+    unseen = _predictions(comparisons, slopes, errors, priors)
+    rows = _rows(comparisons, errors, unseen)
+    for group, count, fitted, left_out in rows:
+        print(f"{group:28} {count:3} figures, fitted {fitted:6.1%}, source left out {left_out:6.1%}")
+    groups = {name: {"figures": count, "fitted": fitted, "left_out": out} for name, count, fitted, out in rows}
     return save("published_cross_validation", {"constants": [constant.name for constant in known], "groups": groups})
 
 
-def _lighter(found: Sequence[Comparison]) -> list[Comparison]:
+def _lighter(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """The same, with large models replaced by ones that are quick to run."""
-    large = [one.figure for one in found if one.figure.workload == "gpt_tokens"]
+    large = [comparison.figure for comparison in comparisons if comparison.figure.workload == "gpt_tokens"]
     smaller = [replace(figure, sizes={**figure.sizes, **_FEW_LAYERS}) for figure in large]
-    again = {one.figure.id: one for one in run.run_all(smaller, say=lambda line: None)}
-    return [again.get(one.figure.id, one) for one in found]
+    again = {comparison.figure.id: comparison for comparison in run.run_all(smaller, say=lambda line: None)}
+    return [again.get(comparison.figure.id, comparison) for comparison in comparisons]
 
 
-def _slopes(found: Sequence[Comparison], constant: constants.Constant) -> Array:
-    touched = [one.figure for one in found if constant.touches(one.figure)]
+def _slopes(comparisons: Sequence[Comparison], constant: constants.Constant) -> Array:
+    touched = [comparison.figure for comparison in comparisons if constant.touches(comparison.figure)]
     with constant.scaled(_STEP):
-        again = {one.figure.id: one.ratio for one in run.run_all(touched, say=lambda line: None)}
-    return numpy.array([math.log(again.get(one.figure.id, one.ratio) / one.ratio) / math.log(_STEP) for one in found])
+        again = {comparison.figure.id: comparison.ratio for comparison in run.run_all(touched, say=lambda line: None)}
+    return numpy.array(
+        [
+            math.log(again.get(comparison.figure.id, comparison.ratio) / comparison.ratio) / math.log(_STEP)
+            for comparison in comparisons
+        ]
+    )
 
 
-def _predictions(found: Sequence[Comparison], slopes: Array, errors: Array, priors: Array) -> Array:
+def _predictions(comparisons: Sequence[Comparison], slopes: Array, errors: Array, priors: Array) -> Array:
     """Errors (log ratio) of each figure with the constants fitted to all sources but its own."""
     unseen = numpy.empty_like(errors)
-    for publisher in {one.figure.publisher for one in found}:
-        own = numpy.array([one.figure.publisher == publisher for one in found])
+    for publisher in {comparison.figure.publisher for comparison in comparisons}:
+        own = numpy.array([comparison.figure.publisher == publisher for comparison in comparisons])
         unseen[own] = errors[own] + slopes[own] @ _fit(slopes[~own], errors[~own], priors)
     return unseen
 
@@ -96,21 +101,21 @@ def _fit(slopes: Array, errors: Array, priors: Array) -> Array:
     return change
 
 
-def _rows(found: Sequence[Comparison], errors: Array, unseen: Array) -> list[tuple[str, int, float, float]]:
+def _rows(comparisons: Sequence[Comparison], errors: Array, unseen: Array) -> list[tuple[str, int, float, float]]:
     groups: dict[str, list[int]] = {}
-    for index, one in enumerate(found):
-        groups.setdefault(one.figure.group, []).append(index)
-    own = [index for index, one in enumerate(found) if one.figure.source == as_figures.SOURCE]
-    knowing, paced = _with_their_host(found, unseen)
-    groups["all published"] = [index for index in range(len(found)) if index not in own]
+    for index, comparison in enumerate(comparisons):
+        groups.setdefault(comparison.figure.group, []).append(index)
+    own = [index for index, comparison in enumerate(comparisons) if comparison.figure.source == as_figures.SOURCE]
+    knowing, paced = _with_their_host(comparisons, unseen)
+    groups["all published"] = [index for index in range(len(comparisons)) if index not in own]
     groups["all programs on a card of ours"] = own
-    groups["all"] = list(range(len(found)))
+    groups["all"] = list(range(len(comparisons)))
 
     def median(values: Array, places: list[int]) -> float:
         return statistics.median(abs(math.expm1(values[place])) for place in places)
 
     rows = [(name, len(places), median(errors, places), median(unseen, places)) for name, places in groups.items()]
-    others = [index for index, one in enumerate(found) if one.figure.group != _OF_THE_HOST]
+    others = [index for index, comparison in enumerate(comparisons) if comparison.figure.group != _OF_THE_HOST]
     known = {f"{_OF_THE_HOST}, its host known": paced, "all, hosts known": [*others, *paced]}
     return [
         *rows,
@@ -118,14 +123,14 @@ def _rows(found: Sequence[Comparison], errors: Array, unseen: Array) -> list[tup
     ]
 
 
-def _with_their_host(found: Sequence[Comparison], unseen: Array) -> tuple[Array, list[int]]:
+def _with_their_host(comparisons: Sequence[Comparison], unseen: Array) -> tuple[Array, list[int]]:
     """Errors of what the host bounds once its pace is that of its source's first figure of that card; of all others."""
     knowing, first = unseen.copy(), dict[tuple[str, str], int]()
     paced = []
-    for index, one in enumerate(found):
-        if one.figure.group != _OF_THE_HOST:
+    for index, comparison in enumerate(comparisons):
+        if comparison.figure.group != _OF_THE_HOST:
             continue
-        known = first.setdefault((one.figure.publisher, one.figure.gpu), index)
+        known = first.setdefault((comparison.figure.publisher, comparison.figure.gpu), index)
         if known != index:
             knowing[index] -= unseen[known]
             paced.append(index)

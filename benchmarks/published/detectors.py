@@ -127,8 +127,8 @@ class YoloV5(nn.Module):
         out_8 = self.up_8(torch.cat((_twice(narrow_16), at_8), 1))
         out_16 = self.again_16(torch.cat((self.down_16(out_8), narrow_16), 1))
         out_32 = self.again_32(torch.cat((self.down_32(out_16), narrow_32), 1))
-        found = [boxes(x) for boxes, x in zip(self.boxes, (out_8, out_16, out_32), strict=True)]
-        return torch.cat(found, 1)
+        detections = [boxes(x) for boxes, x in zip(self.boxes, (out_8, out_16, out_32), strict=True)]
+        return torch.cat(detections, 1)
 
 
 def _twice(x: Tensor) -> Tensor:

@@ -16,65 +16,72 @@ _PICTURE = _ROOT / "docs" / "images" / "published.svg"
 _BEGIN, _END = "<!-- published: {} -->", "<!-- end of published -->"
 
 
-def error(found: Iterable[Comparison]) -> float:
+def error(comparisons: Iterable[Comparison]) -> float:
     """Median of |ratio - 1|."""
-    return statistics.median(abs(one.ratio - 1) for one in found)
+    return statistics.median(abs(comparison.ratio - 1) for comparison in comparisons)
 
 
-def by_group(found: Sequence[Comparison]) -> dict[str, list[Comparison]]:
+def by_group(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
     """The comparisons of each group, in the order of the file."""
     groups: dict[str, list[Comparison]] = {}
-    for one in found:
-        groups.setdefault(one.figure.group, []).append(one)
+    for comparison in comparisons:
+        groups.setdefault(comparison.figure.group, []).append(comparison)
     return groups
 
 
-def group_table(found: Sequence[Comparison]) -> list[str]:
+def group_table(comparisons: Sequence[Comparison]) -> list[str]:
     """Lines of Markdown: a row for each group, and one for all times."""
     lines = ["| what | figures | median error | largest | ratios |", "|---|---:|---:|---:|---|"]
-    rows = {**by_group(found), "all but memory": [one for one in found if "memory" not in one.figure.group]}
+    rows = {
+        **by_group(comparisons),
+        "all but memory": [comparison for comparison in comparisons if "memory" not in comparison.figure.group],
+    }
     for name, members in rows.items():
         if not members:
             continue
-        ratios = sorted(one.ratio for one in members)
+        ratios = sorted(comparison.ratio for comparison in members)
         worst = max(abs(ratio - 1) for ratio in ratios)
         span = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
         lines.append(f"| {name} | {len(members)} | {error(members):.1%} | {worst:.0%} | {span} |")
     return lines
 
 
-def figure_table(found: Sequence[Comparison]) -> list[str]:
+def figure_table(comparisons: Sequence[Comparison]) -> list[str]:
     """Lines of Markdown: a row for each figure."""
     lines = ["| figure | card | published | simulated | ratio | source |", "|---|---|---:|---:|---:|---|"]
-    for one in found:
-        figure = one.figure
+    for comparison in comparisons:
+        figure = comparison.figure
         card = figure.gpu if figure.gpus == 1 else f"{figure.gpus} x {figure.gpu}"
         lines.append(
-            f"| {figure.id} | {card} | {figure.value:.4g} {figure.unit} | {one.simulated:.4g} | {one.ratio:.2f} "
-            f"| {figure.source} |"
+            f"| {figure.id} | {card} | {figure.value:.4g} {figure.unit} | {comparison.simulated:.4g} "
+            f"| {comparison.ratio:.2f} | {figure.source} |"
         )
     return lines
 
 
-def write(found: Sequence[Comparison]) -> Path:
+def write(comparisons: Sequence[Comparison]) -> Path:
     """Write the results' file, the two tables between their marks in `docs/how-we-know.md`, and the picture."""
     text = _PAGE.read_text(encoding="utf-8")
-    for name, lines in (("groups", group_table(found)), ("figures", figure_table(found))):
+    for name, lines in (("groups", group_table(comparisons)), ("figures", figure_table(comparisons))):
         begin = _BEGIN.format(name)
         head, _, rest = text.partition(begin)
         _, _, tail = rest.partition(_END)
         text = "\n".join((head + begin, "", *lines, "", _END + tail))
     _PAGE.write_text(text, encoding="utf-8")
-    draw(found, _PICTURE)
-    groups = {name: {"figures": len(rows), "median_error": error(rows)} for name, rows in by_group(found).items()}
+    draw(comparisons, _PICTURE)
+    groups = {name: {"figures": len(rows), "median_error": error(rows)} for name, rows in by_group(comparisons).items()}
     figures = {
-        one.figure.id: {"published": one.figure.value, "simulated": one.simulated, "ratio": round(one.ratio, 4)}
-        for one in found
+        comparison.figure.id: {
+            "published": comparison.figure.value,
+            "simulated": comparison.simulated,
+            "ratio": round(comparison.ratio, 4),
+        }
+        for comparison in comparisons
     }
     return save("published", {"groups": groups, "figures": figures})
 
 
-def draw(found: Sequence[Comparison], path: Path) -> None:
+def draw(comparisons: Sequence[Comparison], path: Path) -> None:
     """Simulated over published of each figure, group by group."""
     import matplotlib
 
@@ -83,14 +90,18 @@ def draw(found: Sequence[Comparison], path: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "published"
     from matplotlib import pyplot
 
-    groups = by_group(found)
+    groups = by_group(comparisons)
     figure, axes = pyplot.subplots(figsize=(8, 0.36 * len(groups) + 1.2), layout="constrained")
     axes.axvspan(math.log2(0.9), math.log2(1 / 0.9), color="#cfe3d4", label="within 10 %")
     for row, members in enumerate(groups.values()):
-        places = [math.log2(one.ratio) for one in members]
+        places = [math.log2(comparison.ratio) for comparison in members]
         axes.scatter(places, [row] * len(places), s=22, color="#2a5d84", alpha=0.6)
         axes.scatter(
-            [math.log2(statistics.median(one.ratio for one in members))], [row], marker="|", s=160, color="#b3432b"
+            [math.log2(statistics.median(comparison.ratio for comparison in members))],
+            [row],
+            marker="|",
+            s=160,
+            color="#b3432b",
         )
     axes.axvline(0, color="#555555", linewidth=0.8)
     marks = (0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)

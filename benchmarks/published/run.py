@@ -42,20 +42,20 @@ _CACHED_WORKSPACES = "TORCH_CUBLAS_WORKSPACE_CACHE"
 
 def run_all(chosen: Iterable[Figure], say: Callable[[str], None] = print) -> list[Comparison]:
     """Every figure of which this process can run the workload; a quotient after the two that it is of."""
-    found: dict[str, Comparison] = {}
+    comparisons: dict[str, Comparison] = {}
     for figure in chosen:
         start = time.perf_counter()
-        simulated = _simulated(figure, found)
+        simulated = _simulated(figure, comparisons)
         if simulated is None:
             continue
-        done = found[figure.id] = Comparison(figure, simulated, time.perf_counter() - start)
+        done = comparisons[figure.id] = Comparison(figure, simulated, time.perf_counter() - start)
         say(f"{figure.id:28} {figure.value:10.4g} {simulated:10.4g} {figure.unit:8} {done.ratio:6.3f}")
-    return list(found.values())
+    return list(comparisons.values())
 
 
-def _simulated(figure: Figure, found: Mapping[str, Comparison]) -> float | None:
+def _simulated(figure: Figure, comparisons: Mapping[str, Comparison]) -> float | None:
     if figure.workload == "ratio":
-        parts = [found.get(figure.sizes[name]) for name in ("of", "to")]
+        parts = [comparisons.get(figure.sizes[name]) for name in ("of", "to")]
         return None if None in parts else parts[0].simulated / parts[1].simulated  # type: ignore[union-attr]
     if figure.workload == "ddp":
         return scaling.speedup(figure)

@@ -36,16 +36,16 @@ def speedup(figure: Figure) -> float:
 def _step_seconds(figure: Figure, ranks: int) -> float:
     order = [sys.executable, "-m", "vgpu", "--gpu", figure.gpu, "--gpus", str(ranks), "--shapes-only"]
     launch = ["torchrun", "--standalone", "--nproc-per-node", str(ranks), "-m", "benchmarks.published.scaling"]
-    told = subprocess.run(
+    done = subprocess.run(
         [*order, *launch, json.dumps(dataclasses.asdict(figure))],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    lines = [line for line in told.stdout.splitlines() if _MARK in line]
-    if told.returncode or not lines:
-        raise RuntimeError(f"{figure.id} on {ranks} GPUs: {told.stderr[-2000:]}")
+    lines = [line for line in done.stdout.splitlines() if _MARK in line]
+    if done.returncode or not lines:
+        raise RuntimeError(f"{figure.id} on {ranks} GPUs: {done.stderr[-2000:]}")
     return float(lines[0].partition(_MARK)[2])
 
 

@@ -57,7 +57,7 @@ def _incomplete(document: Mapping[str, Any], *, training: bool) -> str:
     if document["injected_faults"]:
         return f"faults were injected: {', '.join(document['injected_faults'])}"
     performance, ranks = document["performance"], document["world_size"]
-    if len({one["rank"] for one in performance["products"]}) < ranks or not ranks:
+    if len({product["rank"] for product in performance["products"]}) < ranks or not ranks:
         return "it has no products of some ranks"
     if ranks > 1 and not performance["collectives"]:
         return "it has no collectives"
@@ -121,14 +121,16 @@ def _check(name: str, part: Part, evidence: str) -> Check:
 
 def _figures(document: Mapping[str, Any]) -> dict[tuple[Part, str, str, int | None], float]:
     """Figures that are better when larger, by part, name, subject and rank."""
-    found: dict[tuple[Part, str, str, int | None], float] = {}
+    figures: dict[tuple[Part, str, str, int | None], float] = {}
     performance = document["performance"]
-    for one in performance["products"]:
-        found["gpu", f"TFLOPS of product {one['dtype']}", f"rank {one['rank']}", one["rank"]] = one["tflops"]
-    largest = {one["operation"]: one for one in performance["collectives"]}  # sizes rise: the last one stays
-    for operation, one in largest.items():
-        name = f"bus bandwidth of {operation}, {one['bytes']} bytes (bytes/s)"
-        found["communication", name, "all ranks", None] = one["bus_bytes_per_second"]
+    for product in performance["products"]:
+        name = f"TFLOPS of product {product['dtype']}"
+        figures["gpu", name, f"rank {product['rank']}", product["rank"]] = product["tflops"]
+    # Sizes rise: the last one stays.
+    largest = {collective["operation"]: collective for collective in performance["collectives"]}
+    for operation, collective in largest.items():
+        name = f"bus bandwidth of {operation}, {collective['bytes']} bytes (bytes/s)"
+        figures["communication", name, "all ranks", None] = collective["bus_bytes_per_second"]
     for rank, rate in ((performance["training"] or {}).get("images_per_second") or {}).items():
-        found["training", "images per second", f"rank {rank}", int(rank)] = rate
-    return found
+        figures["training", "images per second", f"rank {rank}", int(rank)] = rate
+    return figures

@@ -58,10 +58,10 @@ def _value_of(option: str, argv: Sequence[str], default: Path | None) -> Path | 
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     parser.add_argument(option, type=Path, default=default, dest="value")
     try:
-        found: Path | None = parser.parse_known_args(list(argv))[0].value
+        value: Path | None = parser.parse_known_args(list(argv))[0].value
     except argparse.ArgumentError:  # the option without a value; the real parser says so
         return default
-    return found
+    return value
 
 
 def remove_reports(folder: Path) -> None:

@@ -185,23 +185,23 @@ LATENCY_TIMES = 5.0
 def from_report(document: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
     """What a report's cluster is, as tables of this file; of figures that differ between GPUs the lowest."""
     ranks = document["ranks"]
-    readings = [one["before"] for one in document["gpu_health"] if one["before"].get("up")]
-    after = [one["after"] for one in document["gpu_health"] if (one["after"] or {}).get("up")]
-    nodes = {one["node"] for one in ranks}
+    readings = [health["before"] for health in document["gpu_health"] if health["before"].get("up")]
+    after = [health["after"] for health in document["gpu_health"] if (health["after"] or {}).get("up")]
+    nodes = {rank["node"] for rank in ranks}
     products = document["performance"]["products"]
-    largest = {one["operation"]: one for one in document["performance"]["collectives"]}
-    smallest = {one["operation"]: one for one in reversed(document["performance"]["collectives"])}
+    largest = {collective["operation"]: collective for collective in document["performance"]["collectives"]}
+    smallest = {collective["operation"]: collective for collective in reversed(document["performance"]["collectives"])}
     software = document["software"]
-    memory = [one["memory_total_bytes"] for one in readings if one.get("memory_total_bytes")]
+    memory = [reading["memory_total_bytes"] for reading in readings if reading.get("memory_total_bytes")]
     tables: dict[str, dict[str, Value | None]] = {
         "cluster": {
             "nodes": len(nodes),
-            "gpus_per_node": min(sum(one["node"] == node for one in ranks) for node in nodes),
+            "gpus_per_node": min(sum(rank["node"] == node for rank in ranks) for node in nodes),
         },
         "gpu": {
-            "model": _same([one["device_name"] for one in ranks]),
+            "model": _same([rank["device_name"] for rank in ranks]),
             "memory_gib": round(min(memory) / 2**30, 2) if memory else None,
-            "vbios": _same([one.get("vbios") for one in readings]),
+            "vbios": _same([reading.get("vbios") for reading in readings]),
             "power_limit_watts": _lowest(readings, "power_limit_watts"),
             "pcie_generation": _lowest(after, "pcie_generation"),
             "pcie_width": _lowest(readings, "pcie_width"),
@@ -214,14 +214,15 @@ def from_report(document: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
             "nccl": ".".join(map(str, software["nccl"])) if software["nccl"] else None,
         },
         "compute_tflops": {
-            name: _figures(RATE_SHARE * min(one["tflops"] for one in products if one["dtype"] == name))
-            for name in dict.fromkeys(one["dtype"] for one in products)
+            name: _figures(RATE_SHARE * min(product["tflops"] for product in products if product["dtype"] == name))
+            for name in dict.fromkeys(product["dtype"] for product in products)
         },
         "bus_gigabytes_per_second": {
-            name: _figures(RATE_SHARE * one["bus_bytes_per_second"] / 1e9) for name, one in largest.items()
+            name: _figures(RATE_SHARE * collective["bus_bytes_per_second"] / 1e9)
+            for name, collective in largest.items()
         },
         "latency_milliseconds": {
-            name: _figures(LATENCY_TIMES * one["p95_seconds"] * 1e3) for name, one in smallest.items()
+            name: _figures(LATENCY_TIMES * collective["p95_seconds"] * 1e3) for name, collective in smallest.items()
         },
         "network": _network(document),
     }
@@ -263,15 +264,15 @@ def _same(values: list[Any]) -> Any:
 
 
 def _lowest(readings: list[dict[str, Any]], name: str) -> Any:
-    values = [one[name] for one in readings if one.get(name) is not None]
+    values = [reading[name] for reading in readings if reading.get(name) is not None]
     return min(values) if values and len(values) == len(readings) else None
 
 
 def _network(document: Mapping[str, Any]) -> dict[str, Value | None]:
     """Ports of the node with the fewest, and the lowest rate."""
     per_node = [
-        [port["rate_gigabits"] for port in one["ports"] if port["rdma"] and port["up"] and port["rate_gigabits"]]
-        for one in document["performance"].get("network") or []
+        [port["rate_gigabits"] for port in node["ports"] if port["rdma"] and port["up"] and port["rate_gigabits"]]
+        for node in document["performance"].get("network") or []
     ]
     if not per_node or not all(per_node):
         return {}

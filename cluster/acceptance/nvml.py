@@ -44,32 +44,32 @@ def read(handle: Any, xids: XidCounter) -> dict[str, Any]:
         "ecc_corrected": lambda: pynvml.nvmlDeviceGetTotalEccErrors(handle, 0, 0),
         "nvlinks_up": lambda: _nvlinks(handle)[0],
         "nvlinks": lambda: _nvlinks(handle)[1],
-        "remapped_rows": lambda: [int(one) for one in pynvml.nvmlDeviceGetRemappedRows(handle)],
+        "remapped_rows": lambda: [int(count) for count in pynvml.nvmlDeviceGetRemappedRows(handle)],
         "nvlink_errors": lambda: _nvlink_errors(handle),
-        "ecc_mode": lambda: [int(one) for one in pynvml.nvmlDeviceGetEccMode(handle)],
+        "ecc_mode": lambda: [int(mode) for mode in pynvml.nvmlDeviceGetEccMode(handle)],
         "ecc_mode_default": lambda: _only(pynvml.nvmlDeviceGetDefaultEccMode(handle)),
-        "mig_mode": lambda: [int(one) for one in pynvml.nvmlDeviceGetMigMode(handle)],
+        "mig_mode": lambda: [int(mode) for mode in pynvml.nvmlDeviceGetMigMode(handle)],
         "retired_pages_pending": lambda: int(pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle)),
         "inforom_valid": lambda: _inforom_valid(handle),
         "vbios": lambda: str(pynvml.nvmlDeviceGetVbiosVersion(handle)),
         "power_limit_default_watts": lambda: pynvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1e3,
         "driver": lambda: str(pynvml.nvmlSystemGetDriverVersion()),
     }
-    found: dict[str, Any] = {"up": True, "xid_errors": xids.count(), "untold": {}}
+    reading: dict[str, Any] = {"up": True, "xid_errors": xids.count(), "untold": {}}
     for name, ask in asks.items():
         try:
-            found[name] = ask()
+            reading[name] = ask()
         except pynvml.NVMLError_GpuIsLost:
             raise
         except pynvml.NVMLError as error:
-            found[name] = None
+            reading[name] = None
             # What a card does not have is nothing to worry about; what it may not or will not say is.
             if not isinstance(error, pynvml.NVMLError_NotSupported | pynvml.NVMLError_InvalidArgument):
-                found["untold"][name] = str(error)
+                reading["untold"][name] = str(error)
         except (TypeError, ValueError, AttributeError) as error:  # pynvml answers otherwise here, or lacks it
-            found[name], found["untold"][name] = None, f"{type(error).__name__}: {error}"
-    found["uuid"], found["name"] = found.pop("identity") or (None, None)
-    return found
+            reading[name], reading["untold"][name] = None, f"{type(error).__name__}: {error}"
+    reading["uuid"], reading["name"] = reading.pop("identity") or (None, None)
+    return reading
 
 
 def _in_base_unit(query: Query, handle: Any) -> Callable[[], float]:

@@ -188,8 +188,8 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         metavar="FAULT[:RANK]",
         help=f"for tests, repeatable: {', '.join(FAULTS)}",
     )
-    found = parser.parse_args(argv)
-    options = Options(**{**vars(found), "inject": tuple(found.inject)})
+    arguments = parser.parse_args(argv)
+    options = Options(**{**vars(arguments), "inject": tuple(arguments.inject)})
     if options.kind not in ("auto", "cpu", "cuda", "vgpu") or (":" in options.device and options.kind != "vgpu"):
         parser.error(f"there is no device {options.device!r}: choose auto, cpu, cuda, vgpu or vgpu:MODEL")
     if options.load_seconds is not None and not (options.thorough and options.load_seconds > 0):

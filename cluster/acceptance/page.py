@@ -43,9 +43,9 @@ def matrix(pairs: Sequence[Mapping[str, Any]]) -> list[list[Cell | None]]:
     rows: list[list[Cell | None]] = [[None] * size for _ in range(size)]
     fastest = max(pair["bytes_per_second"] for pair in pairs)
     for pair in pairs:
-        one, other = pair["ranks"]
+        first, second = pair["ranks"]
         rate = pair["bytes_per_second"]
-        rows[one][other] = rows[other][one] = Cell(f"{rate / 1e9:.1f}", rate / fastest)
+        rows[first][second] = rows[second][first] = Cell(f"{rate / 1e9:.1f}", rate / fastest)
     return rows
 
 

@@ -20,13 +20,13 @@ def performance(records: Sequence[Record]) -> dict[str, Any]:
             {
                 "rank": record.rank,
                 "dtype": dtype,
-                "median_seconds": median(found["seconds"]),
-                "tflops": found["tflops"],
+                "median_seconds": median(product["seconds"]),
+                "tflops": product["tflops"],
                 "peak_tflops": (record.result("presence").get("peak_tflops") or {}).get(dtype),
             }
             for record in records
             if record.measured("compute")
-            for dtype, found in record.result("compute")["products"].items()
+            for dtype, product in record.result("compute")["products"].items()
         ],
         "collectives": table(records),
         "pairs": [

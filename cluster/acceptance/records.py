@@ -57,13 +57,13 @@ class Record:
 
     def result(self, stage: str) -> dict[str, Any]:
         """What a stage measured; empty where it was never reached."""
-        found: dict[str, Any] = self.results.get(stage, {})
-        return found
+        result: dict[str, Any] = self.results.get(stage, {})
+        return result
 
     def measured(self, stage: str) -> bool:
         """Whether a stage came to its end."""
-        found = self.result(stage)
-        return bool(found) and "error" not in found and "skipped" not in found
+        result = self.result(stage)
+        return bool(result) and "error" not in result and "skipped" not in result
 
     @property
     def gpu(self) -> int | None:

@@ -121,15 +121,15 @@ def build(
 ) -> dict[str, Any]:
     """The report as `report.schema.json` describes it."""
     standards = standards or Standards()
-    found = next((record.result("presence") for record in records if record.measured("presence")), {})
+    result = next((record.result("presence") for record in records if record.measured("presence")), {})
     device = "cuda" if any(record.gpu is not None for record in records) else "cpu"
     document = _head(options, device=device, simulated=simulated)
     document |= {
         "world_size": len(records),
-        "device_name": found.get("device_name"),
+        "device_name": result.get("device_name"),
         "software": {
             "python": platform.python_version(),
-            **{name: found.get(name) for name in ("torch", "cuda", "nccl")},
+            **{name: result.get(name) for name in ("torch", "cuda", "nccl")},
             "driver": next((record.result("before").get("reading", {}).get("driver") for record in records), None),
         },
         "performance": performance(records),
@@ -144,7 +144,7 @@ def build(
         document["baseline"] = {"file": str(earlier.path), "test_timestamp": earlier.document["test_timestamp"]}
     checks = as_simulated(checks) if simulated else checks
     faults = [str(fault) for fault in options.inject]
-    if not found and not any(record.result("presence").get("index") for record in records):
+    if not result and not any(record.result("presence").get("index") for record in records):
         # No rank got as far as a device. The ranks' own words say why.
         reasons = [record.result("presence").get("error") or record.log[-300:] or record.detail for record in records]
         verdict = could_not_run(f"no rank could open its device: {reasons[0] if reasons else 'there are none'}")
@@ -203,13 +203,13 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def _rank(record: Record) -> dict[str, Any]:
-    found = record.result("presence")
+    result = record.result("presence")
     return {
         "rank": record.rank,
         "node": record.node,
         "gpu": record.gpu,
-        "device_name": found.get("device_name"),
-        "uuid": found.get("uuid"),
+        "device_name": result.get("device_name"),
+        "uuid": result.get("uuid"),
         "ending": record.ending,
         "detail": record.detail,
         "at": record.at,

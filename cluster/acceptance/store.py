@@ -186,10 +186,10 @@ def _in_time(act: Callable[[Store], Answer], store: Store, seconds: float) -> An
 
     threading.Thread(target=run, daemon=True).start()
     try:
-        found, error = answers.get(timeout=seconds)
+        value, error = answers.get(timeout=seconds)
     except queue.Empty:
         raise TimeoutError from None
     if error is not None:
         raise error
-    answer: Answer = found
+    answer: Answer = value
     return answer

@@ -21,13 +21,17 @@ HARDWARE_COUNTERS = (
 def ports(root: Path) -> list[dict[str, Any]]:
     """All physical ports: those that carry RDMA, then the others. Virtual interfaces (bridges, veth) are left out."""
     interfaces = _interfaces(root)
-    found = []
+    entries = []
     for device in sorted((root / "class" / "infiniband").glob("*")):
         for port in sorted((device / "ports").glob("*")):
             name, number = f"{device.name}/{port.name}", port.name
-            joined = [one for one in interfaces if (one / "device" / "infiniband" / device.name).exists()]
-            joined = [one for one in joined if _count(one / "dev_port") in (None, int(number) - 1)] or joined
-            found.append(
+            joined = [
+                interface for interface in interfaces if (interface / "device" / "infiniband" / device.name).exists()
+            ]
+            joined = [
+                interface for interface in joined if _count(interface / "dev_port") in (None, int(number) - 1)
+            ] or joined
+            entries.append(
                 {
                     "name": name,
                     "kind": _text(port / "link_layer") or "InfiniBand",
@@ -41,7 +45,7 @@ def ports(root: Path) -> list[dict[str, Any]]:
         if (interface / "device" / "infiniband").exists():
             continue  # the same port as above
         speed = _count(interface / "speed")
-        found.append(
+        entries.append(
             {
                 "name": interface.name,
                 "kind": "Ethernet",
@@ -51,7 +55,7 @@ def ports(root: Path) -> list[dict[str, Any]]:
                 "counters": _flaps(interface),
             }
         )
-    return found
+    return entries
 
 
 def peer_memory(root: Path) -> bool:
@@ -60,7 +64,7 @@ def peer_memory(root: Path) -> bool:
 
 
 def _interfaces(root: Path) -> list[Path]:
-    return [one for one in sorted((root / "class" / "net").glob("*")) if (one / "device").exists()]
+    return [path for path in sorted((root / "class" / "net").glob("*")) if (path / "device").exists()]
 
 
 def _counters(port: Path) -> dict[str, int]:

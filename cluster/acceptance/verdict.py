@@ -103,9 +103,9 @@ def as_simulated(checks: Iterable[Check]) -> list[Check]:
 
 def part_status(checks: Sequence[Check], part: Part) -> Status:
     """The worst outcome of a part; skipped where nothing was asked."""
-    found = {check.status for check in checks if check.part == part}
+    statuses = {check.status for check in checks if check.part == part}
     order: tuple[Status, ...] = ("fail", "unverified", "pass")
-    return next((status for status in order if status in found), "skipped")
+    return next((status for status in order if status in statuses), "skipped")
 
 
 def decide(checks: Sequence[Check], *, device: str, simulated: bool, faults: Sequence[str] = ()) -> Verdict:
@@ -162,8 +162,8 @@ def _without_gpu(checks: Sequence[Check], part: Part, how: str) -> str:
     status = part_status(checks, part)
     if status == "skipped":
         return "SKIPPED"
-    seen = part_status([check for check in checks if check.status != "unverified"], part)
-    return f"FAIL ({how})" if status == "fail" else f"UNVERIFIED ({how}: {seen.upper()})"
+    outcome = part_status([check for check in checks if check.status != "unverified"], part)
+    return f"FAIL ({how})" if status == "fail" else f"UNVERIFIED ({how}: {outcome.upper()})"
 
 
 def banner(verdict: Verdict) -> str:

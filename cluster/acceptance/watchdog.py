@@ -91,105 +91,105 @@ class Watchdog:
 
     def run(self) -> list[Record]:
         """Watch until every worker is over, and give each one's record to the store."""
-        while not all(one.over for one in self.watched):
+        while not all(worker.over for worker in self.watched):
             time.sleep(POLL_SECONDS)
-            for one in self.watched:
-                if not one.over:
-                    self._look(one)
+            for worker in self.watched:
+                if not worker.over:
+                    self._look(worker)
             if self._stop_at is None and (self.signalled or self._called_off()):
                 self._note_positions()
-        for one in self.watched:
-            self.store.set(f"record/{one.record.rank}", one.record.dumps())
-        return [one.record for one in self.watched]
+        for worker in self.watched:
+            self.store.set(f"record/{worker.record.rank}", worker.record.dumps())
+        return [worker.record for worker in self.watched]
 
     @property
     def simulated(self) -> bool:
         """Whether any worker said that its GPU is virtual."""
-        return any(one.simulated for one in self.watched)
+        return any(worker.simulated for worker in self.watched)
 
     def _called_off(self) -> bool:
         """Whether some rank is at its end, or the store's node is gone and with it some ranks."""
         return self.store.check(["stop"]) or self.store.moved
 
-    def _look(self, one: Watched) -> None:
-        self._read(one)
-        code = one.process.poll()
+    def _look(self, worker: Watched) -> None:
+        self._read(worker)
+        code = worker.process.poll()
         if code is not None:
-            self._read(one)
-            if one.done and code == 0:
-                self._end(one, "finished", "")
+            self._read(worker)
+            if worker.done and code == 0:
+                self._end(worker, "finished", "")
             elif -code in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # torchrun and Ctrl-C reach the worker, too
-                self._end(one, "stopped", TOLD)
+                self._end(worker, "stopped", TOLD)
             else:
                 how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
                 # NCCL and Gloo end a process whose store is gone: not this rank's doing.
                 orphaned = self._called_off() and self.store.moved
-                self._end(one, "stopped" if orphaned else "died", f"{ORPHANED}: {how}" if orphaned else how)
-        elif one.hung_since is not None:
-            if time.monotonic() - one.hung_since > SETTLE_SECONDS:
-                self._end(one, "hung", f"no end of {one.stage!r} within {self._limit_seconds(one):g} s")
-        elif self._stop_at is None and time.monotonic() - one.since > self._limit_seconds(one):
-            one.hung_since = time.monotonic()
-            self._call_off(f"rank {one.record.rank} hangs")
+                self._end(worker, "stopped" if orphaned else "died", f"{ORPHANED}: {how}" if orphaned else how)
+        elif worker.hung_since is not None:
+            if time.monotonic() - worker.hung_since > SETTLE_SECONDS:
+                self._end(worker, "hung", f"no end of {worker.stage!r} within {self._limit_seconds(worker):g} s")
+        elif self._stop_at is None and time.monotonic() - worker.since > self._limit_seconds(worker):
+            worker.hung_since = time.monotonic()
+            self._call_off(f"rank {worker.record.rank} hangs")
         elif self._stop_at is not None and time.monotonic() > self._stop_at:
             why = ORPHANED if self.store.moved else "because another rank had ended"
-            self._end(one, "stopped", TOLD if self.signalled else why)
+            self._end(worker, "stopped", TOLD if self.signalled else why)
 
     def _note_positions(self) -> None:
         """The run is called off: who is behind whom is known only now, before anybody is ended."""
         self._stop_at = time.monotonic() + (GRACE_AFTER_SIGNAL_SECONDS if self.signalled else GRACE_SECONDS)
-        for one in self.watched:
-            if not one.over:
-                self._read(one)
-                one.record.progress_at_stop, one.record.at_stop = one.record.progress, one.record.at
+        for worker in self.watched:
+            if not worker.over:
+                self._read(worker)
+                worker.record.progress_at_stop, worker.record.at_stop = worker.record.progress, worker.record.at
 
-    def _limit_seconds(self, one: Watched) -> float:
-        if one.stage == "start":
+    def _limit_seconds(self, worker: Watched) -> float:
+        if worker.stage == "start":
             return max(self.stage_seconds, START_SECONDS)
-        return self.stage_seconds + (self.load_seconds if one.stage == "load" else 0.0)
+        return self.stage_seconds + (self.load_seconds if worker.stage == "load" else 0.0)
 
-    def _read(self, one: Watched) -> None:
+    def _read(self, worker: Watched) -> None:
         try:
-            while chunk := os.read(one.pipe, 1 << 16):
-                one.unread += chunk
+            while chunk := os.read(worker.pipe, 1 << 16):
+                worker.unread += chunk
         except BlockingIOError:
             pass
-        *lines, one.unread = one.unread.split(b"\n")
+        *lines, worker.unread = worker.unread.split(b"\n")
         for line in lines:
-            self._hear(one, json.loads(line))
+            self._hear(worker, json.loads(line))
 
-    def _hear(self, one: Watched, message: dict[str, Any]) -> None:
+    def _hear(self, worker: Watched, message: dict[str, Any]) -> None:
         if "at" in message:
-            one.record.at, one.record.progress = message["at"], one.record.progress + 1
-            one.record.skipped_collectives = message.get("skipped_collectives", 0)
+            worker.record.at, worker.record.progress = message["at"], worker.record.progress + 1
+            worker.record.skipped_collectives = message.get("skipped_collectives", 0)
             if message["at"] in STAGES:
-                one.stage, one.since = message["at"], time.monotonic()
-                if self.show and one.record.rank == 0:
-                    print(f"... {one.stage}", file=sys.stderr, flush=True)
+                worker.stage, worker.since = message["at"], time.monotonic()
+                if self.show and worker.record.rank == 0:
+                    print(f"... {worker.stage}", file=sys.stderr, flush=True)
         elif "stage" in message:
-            one.record.results[message["stage"]] = message["result"]
+            worker.record.results[message["stage"]] = message["result"]
             if "error" in message["result"] and message["stage"] in TOGETHER:
                 # The others wait for this rank in a collective, and would for ever.
-                self._call_off(f"rank {one.record.rank} left the {message['stage']}")
-        one.simulated = one.simulated or bool(message.get("simulated"))
-        one.done = one.done or "done" in message
+                self._call_off(f"rank {worker.record.rank} left the {message['stage']}")
+        worker.simulated = worker.simulated or bool(message.get("simulated"))
+        worker.done = worker.done or "done" in message
 
-    def _end(self, one: Watched, ending: str, detail: str) -> None:
+    def _end(self, worker: Watched, ending: str, detail: str) -> None:
         if ending != "finished":
-            self._call_off(f"rank {one.record.rank} {ending}")
-        if one.process.poll() is None:
-            one.process.send_signal(signal.SIGUSR1)
+            self._call_off(f"rank {worker.record.rank} {ending}")
+        if worker.process.poll() is None:
+            worker.process.send_signal(signal.SIGUSR1)
             time.sleep(STACK_SECONDS)
-            one.process.kill()
+            worker.process.kill()
             try:
-                one.process.wait(KILL_SECONDS)
+                worker.process.wait(KILL_SECONDS)
             except subprocess.TimeoutExpired:  # it waits in the kernel, for a driver or a file server that is stuck
-                detail = f"{detail}; {UNKILLABLE} (process {one.process.pid})"
-        self._read(one)
-        one.record.ending, one.record.detail, one.over = ending, detail, True
-        one.record.log = _end_of(one.log)
-        one.log.close()
-        os.close(one.pipe)
+                detail = f"{detail}; {UNKILLABLE} (process {worker.process.pid})"
+        self._read(worker)
+        worker.record.ending, worker.record.detail, worker.over = ending, detail, True
+        worker.record.log = _end_of(worker.log)
+        worker.log.close()
+        os.close(worker.pipe)
 
     def _call_off(self, reason: str) -> None:
         self.store.set("stop", reason)

@@ -178,9 +178,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     inner = argparse.ArgumentParser(add_help=False)
     inner.add_argument("--pipe", type=int, required=True)
-    given, rest = inner.parse_known_args(words)
+    arguments, rest = inner.parse_known_args(words)
     faulthandler.register(signal.SIGUSR1, all_threads=False)
-    pipe = os.fdopen(given.pipe, "w", buffering=1, encoding="utf-8")
+    pipe = os.fdopen(arguments.pipe, "w", buffering=1, encoding="utf-8")
     try:
         Rank(parse(rest), lambda message: print(json.dumps(message), file=pipe, flush=True)).run()
     except dist.DistNetworkError as error:

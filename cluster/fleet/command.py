@@ -103,49 +103,49 @@ def _look(options: argparse.Namespace) -> int:
     started = time.time()
     file = expectations.read(options.expect) if options.expect is not None else None
     earlier = state.read(options.state)
-    seen, unread, xids = quick_check.look(options.sysfs, options.kernel_log, options.name)
-    found = quick_check.judge(
-        seen, unread, xids, state=earlier, expectations=file, gpus=options.expect_gpus, node=options.name
+    current, unread, xids = quick_check.look(options.sysfs, options.kernel_log, options.name)
+    report = quick_check.judge(
+        current, unread, xids, state=earlier, expectations=file, gpus=options.expect_gpus, node=options.name
     )
-    print(f"{found.node}: {found.outcome}", flush=True)
-    for line in found.reasons if found.outcome != "INCOMPLETE" else found.doubts:
+    print(f"{report.node}: {report.outcome}", flush=True)
+    for line in report.reasons if report.outcome != "INCOMPLETE" else report.doubts:
         print(f"  {line}", flush=True)
     # A node that was found broken the first time has not been accepted by anybody.
-    good = earlier is not None or found.outcome != "FAIL"
+    good = earlier is not None or report.outcome != "FAIL"
     if good:
-        accepted = earlier.accepted if earlier is not None else seen
-        state.write(options.state, state.State(accepted=_of_boot(accepted, seen), last=seen))
+        accepted = earlier.accepted if earlier is not None else current
+        state.write(options.state, state.State(accepted=_of_boot(accepted, current), last=current))
     metrics = Metrics()
-    metrics.verdict(found.node, "light", found.outcome, started)
-    metrics.counts(found.node, "light", Counter(one.status for one in found.checks))
-    failed = [(one.name, one.subject) for one in found.checks if one.status == "fail"]
-    metrics.failures(found.node, "light", failed)
-    metrics.set("duration_seconds", time.time() - started, node=found.node, kind="light")
+    metrics.verdict(report.node, "light", report.outcome, started)
+    metrics.counts(report.node, "light", Counter(check.status for check in report.checks))
+    failed = [(check.name, check.subject) for check in report.checks if check.status == "fail"]
+    metrics.failures(report.node, "light", failed)
+    metrics.set("duration_seconds", time.time() - started, node=report.node, kind="light")
     if options.textfile is not None:
         metrics.write(options.textfile)
     try:
-        _act(options, found)
+        _act(options, report)
     except ActionError as error:
         print(f"could not act: {error}", file=sys.stderr, flush=True)
         # A node that failed has failed, whoever does not hear of it.
-        return EXIT_CODES["FAIL"] if found.outcome == "FAIL" else COULD_NOT_RUN
-    return EXIT_CODES[found.outcome]
+        return EXIT_CODES["FAIL"] if report.outcome == "FAIL" else COULD_NOT_RUN
+    return EXIT_CODES[report.outcome]
 
 
-def _act(options: argparse.Namespace, found: quick_check.Found) -> None:
-    if options.slurm and found.outcome == "FAIL":
-        print(slurm.drain(found.node, found.reason), flush=True)
+def _act(options: argparse.Namespace, report: quick_check.Found) -> None:
+    if options.slurm and report.outcome == "FAIL":
+        print(slurm.drain(report.node, report.reason), flush=True)
     if options.kubernetes:
         api = kubernetes.Api.of_pod()
-        print(kubernetes.mark(api, found.node, found.outcome, found.reason, taint=options.taint), flush=True)
+        print(kubernetes.mark(api, report.node, report.outcome, report.reason, taint=options.taint), flush=True)
 
 
-def _of_boot(accepted: state.Seen, seen: state.Seen) -> state.Seen:
+def _of_boot(accepted: state.Seen, current: state.Seen) -> state.Seen:
     """After another boot the counters begin anew, and which GPUs and ports there should be stays."""
-    if accepted.boot == seen.boot:
+    if accepted.boot == current.boot:
         return accepted
     gpus = {uuid: quick_check.at_boot(reading) for uuid, reading in accepted.gpus.items()}
-    return state.Seen(boot=seen.boot, gpus=gpus, ports=accepted.ports, last_record=-1)
+    return state.Seen(boot=current.boot, gpus=gpus, ports=accepted.ports, last_record=-1)
 
 
 def run_accept(options: argparse.Namespace) -> int:
@@ -158,12 +158,12 @@ def run_accept(options: argparse.Namespace) -> int:
     if verdict != "PASS":
         print(f"{node} stays as it is: the verdict of {options.report} is {verdict}", file=sys.stderr)
         return EXIT_CODES[verdict]
-    seen, unread, xids = quick_check.look(options.sysfs, options.kernel_log, node)
-    found = quick_check.judge(seen, unread, xids, state=None, node=node)
-    if found.outcome == "FAIL":
-        print(f"{node} stays as it is, it is broken now: {found.reason}", file=sys.stderr)
+    current, unread, xids = quick_check.look(options.sysfs, options.kernel_log, node)
+    report = quick_check.judge(current, unread, xids, state=None, node=node)
+    if report.outcome == "FAIL":
+        print(f"{node} stays as it is, it is broken now: {report.reason}", file=sys.stderr)
         return EXIT_CODES["FAIL"]
-    state.write(options.state, state.State(accepted=seen, last=seen))
+    state.write(options.state, state.State(accepted=current, last=current))
     print(f"{node}: accepted")
     if options.slurm:
         print(slurm.resume(node))
@@ -190,54 +190,62 @@ def run_merge(options: argparse.Namespace) -> int:
     if not entries:
         raise ActionError("no report could be used")
     latest = history.latest(entries)
-    found = history.outliers(entries)
-    _print_fleet(latest, found, runs=len(entries))
+    outliers = history.outliers(entries)
+    _print_fleet(latest, outliers, runs=len(entries))
     if options.textfile is not None:
-        _metrics(latest, entries, found).write(options.textfile)
+        _metrics(latest, entries, outliers).write(options.textfile)
     if options.json is not None:
-        _write_json(options.json, latest, found)
+        _write_json(options.json, latest, outliers)
     outcomes = {entry.verdicts[node] for node, entry in latest.items()}
-    outcomes |= {"FAIL"} if found else set()
+    outcomes |= {"FAIL"} if outliers else set()
     outcomes |= {"COULD NOT RUN"} if refused else set()
-    return EXIT_CODES[next(one for one in ORDER if one in outcomes)]
+    return EXIT_CODES[next(outcome for outcome in ORDER if outcome in outcomes)]
 
 
-def _print_fleet(latest: dict[str, reports.Entry], found: list[history.Outlier], *, runs: int) -> None:
+def _print_fleet(latest: dict[str, reports.Entry], outliers: list[history.Outlier], *, runs: int) -> None:
     counts = Counter(entry.verdicts[node] for node, entry in latest.items())
-    told = ", ".join(f"{counts[one]} {one}" for one in ORDER if counts[one])
-    print(f"{len(latest)} nodes, {runs} runs: {told}")
+    summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in ORDER if counts[outcome])
+    print(f"{len(latest)} nodes, {runs} runs: {summary}")
     for node, entry in sorted(latest.items()):
         if entry.verdicts[node] != "PASS":
             print(f"{entry.verdicts[node]:<13} {node} ({entry.time})")
             for name, subject in entry.failures[node][:4]:
                 print(f"{'':<13} {name}, {subject}")
-    for one in found:
-        print(f"{'OUTLIER' if one.against == 'fleet' else 'SLOWER':<13} {one}")
+    for outlier in outliers:
+        print(f"{'OUTLIER' if outlier.against == 'fleet' else 'SLOWER':<13} {outlier}")
 
 
-def _metrics(latest: dict[str, reports.Entry], entries: list[reports.Entry], found: list[history.Outlier]) -> Metrics:
+def _metrics(
+    latest: dict[str, reports.Entry], entries: list[reports.Entry], outliers: list[history.Outlier]
+) -> Metrics:
     metrics = Metrics()
     for node, entry in latest.items():
         metrics.verdict(node, "acceptance", entry.verdicts[node], entry.time_seconds)
         metrics.failures(node, "acceptance", entry.failures[node])
-        metrics.set("outliers", sum(node in one.node.split(",") for one in found), node=node)
+        metrics.set("outliers", sum(node in outlier.node.split(",") for outlier in outliers), node=node)
     units = {"(TFLOP/s)": ("product_flops_per_second", 1e12), "(images/s)": ("images_per_second", 1.0)}
     for (_, name, node, gpu), values in history.series(entries).items():
         what, _, unit = name.rpartition(" ")
         kind = "copy" if what.startswith("copy") else "bus"
         metric, scale = units.get(unit, (f"{kind}_bytes_per_second", 1e9))
         metrics.set(metric, values[-1] * scale, node=node, gpu=gpu, what=what)
-    for one in history.ratios(entries):
-        metrics.set(f"{one.against}_ratio", one.ratio, node=one.node, gpu=one.gpu, what=one.name.rpartition(" ")[0])
+    for comparison in history.ratios(entries):
+        metrics.set(
+            f"{comparison.against}_ratio",
+            comparison.ratio,
+            node=comparison.node,
+            gpu=comparison.gpu,
+            what=comparison.name.rpartition(" ")[0],
+        )
     return metrics
 
 
-def _write_json(path: Path, latest: dict[str, reports.Entry], found: list[history.Outlier]) -> None:
+def _write_json(path: Path, latest: dict[str, reports.Entry], outliers: list[history.Outlier]) -> None:
     document = {
         "nodes": {
             node: {"verdict": entry.verdicts[node], "time": entry.time, "failures": entry.failures[node]}
             for node, entry in sorted(latest.items())
         },
-        "outliers": [vars(one) for one in found],
+        "outliers": [vars(outlier) for outlier in outliers],
     }
     path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

@@ -97,11 +97,11 @@ def latest(entries: Sequence[Entry]) -> dict[str, Entry]:
 
 def series(entries: Sequence[Entry]) -> dict[tuple[str, str, str, str], list[float]]:
     """Values over time, by model, name, node and GPU."""
-    found: dict[tuple[str, str, str, str], list[float]] = {}
+    by_gpu: dict[tuple[str, str, str, str], list[float]] = {}
     for entry in entries:
-        for one in entry.figures:
-            found.setdefault((one.model, one.name, one.node, one.gpu), []).append(one.value)
-    return found
+        for figure in entry.figures:
+            by_gpu.setdefault((figure.model, figure.name, figure.node, figure.gpu), []).append(figure.value)
+    return by_gpu
 
 
 def _groups(entries: Sequence[Entry]) -> dict[tuple[str, str], list[float]]:
@@ -114,12 +114,12 @@ def _groups(entries: Sequence[Entry]) -> dict[tuple[str, str], list[float]]:
 
 def ratios(entries: Sequence[Entry]) -> list[Outlier]:
     """Every GPU's last figure against the fleet, and against its own earlier runs where there are enough."""
-    found = []
+    comparisons = []
     groups = _groups(entries)
     for (model, name, node, gpu), values in series(entries).items():
         others = {"fleet": groups[model, name] if len(groups[model, name]) >= LEAST_GPUS else [],
                   "history": values[:-1] if len(values) > LEAST_RUNS else []}  # fmt: skip
-        found += [
+        comparisons += [
             Outlier(
                 node=node,
                 gpu=gpu,
@@ -132,18 +132,21 @@ def ratios(entries: Sequence[Entry]) -> list[Outlier]:
             for against, those in others.items()
             if those
         ]
-    return found
+    return comparisons
 
 
 def outliers(entries: Sequence[Entry]) -> list[Outlier]:
     """Those that are too low: against the fleet by the score and by a share, against their own past by a share."""
     groups = _groups(entries)
-    found = []
-    for one in ratios(entries):
-        far = one.ratio < 1 - LEAST_SHARE and _score(one.value, groups[one.model, one.name]) > SCORE
-        if far if one.against == "fleet" else one.ratio < SLOWER:
-            found.append(one)
-    return found
+    low = []
+    for comparison in ratios(entries):
+        far = (
+            comparison.ratio < 1 - LEAST_SHARE
+            and _score(comparison.value, groups[comparison.model, comparison.name]) > SCORE
+        )
+        if far if comparison.against == "fleet" else comparison.ratio < SLOWER:
+            low.append(comparison)
+    return low
 
 
 def _score(value: float, group: Sequence[float]) -> float:

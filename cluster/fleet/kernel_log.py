@@ -35,24 +35,24 @@ def read(path: Path) -> list[Xid]:
         OSError: it cannot be read, which takes root (CAP_SYSLOG) or a mount in a container.
     """
     return [
-        Xid(int(found["sequence"]), found["bus"].lower(), int(found["number"]))
+        Xid(int(match["sequence"]), match["bus"].lower(), int(match["number"]))
         for record in _records(path)
-        if (found := _RECORD.match(record))
+        if (match := _RECORD.match(record))
     ]
 
 
 def _records(path: Path) -> list[str]:
     if path.is_file():
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    found = []
+    records = []
     device = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         while True:
             try:
-                found.append(os.read(device, _MOST_BYTES).decode("utf-8", "replace").partition("\n")[0])
+                records.append(os.read(device, _MOST_BYTES).decode("utf-8", "replace").partition("\n")[0])
             except BrokenPipeError:  # the record was overwritten before it was read; the next one is there
                 continue
             except BlockingIOError:
-                return found
+                return records
     finally:
         os.close(device)

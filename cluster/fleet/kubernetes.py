@@ -97,13 +97,13 @@ def mark(api: Api, node: str, outcome: Outcome, reason: str, *, taint: bool) -> 
     """
     tainted = taint and outcome == "FAIL"
     for _ in range(_TRIES):
-        found = api.call("GET", f"/api/v1/nodes/{node}")
-        taints = found.get("spec", {}).get("taints") or []
-        mine = [one for one in taints if one["key"] == KEY]
+        answer = api.call("GET", f"/api/v1/nodes/{node}")
+        taints = answer.get("spec", {}).get("taints") or []
+        mine = [entry for entry in taints if entry["key"] == KEY]
         change: dict[str, Any] = {
             "metadata": {
                 # The version makes the server refuse where somebody else changed the node after it was read.
-                "resourceVersion": found["metadata"]["resourceVersion"],
+                "resourceVersion": answer["metadata"]["resourceVersion"],
                 "labels": {KEY: "fail" if mine else _WORDS[outcome]},
                 "annotations": {
                     f"{KEY}-checked": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -128,11 +128,11 @@ def clear(api: Api, node: str) -> str:
         ActionError: as `mark`.
     """
     for _ in range(_TRIES):
-        found = api.call("GET", f"/api/v1/nodes/{node}")
-        taints = [one for one in found.get("spec", {}).get("taints") or [] if one["key"] != KEY]
+        answer = api.call("GET", f"/api/v1/nodes/{node}")
+        taints = [entry for entry in answer.get("spec", {}).get("taints") or [] if entry["key"] != KEY]
         change = {
             "metadata": {
-                "resourceVersion": found["metadata"]["resourceVersion"],
+                "resourceVersion": answer["metadata"]["resourceVersion"],
                 "labels": {KEY: "pass"},
                 "annotations": {f"{KEY}-reason": None},
             },

@@ -44,8 +44,8 @@ class Metrics:
 
     def verdict(self, node: str, kind: str, outcome: Outcome, time_seconds: float) -> None:
         """Verdict and time of a look; `kind`: "light" or "acceptance"."""
-        for one in EXIT_CODES:
-            self.set("verdict", one == outcome, node=node, kind=kind, verdict=one.lower().replace(" ", "_"))
+        for name in EXIT_CODES:
+            self.set("verdict", name == outcome, node=node, kind=kind, verdict=name.lower().replace(" ", "_"))
         self.set("time_seconds", time_seconds, node=node, kind=kind)
 
     def failures(self, node: str, kind: str, failed: Iterable[tuple[str, str]]) -> None:
@@ -62,10 +62,10 @@ class Metrics:
         """In Prometheus' text format."""
         lines = []
         for name, explained in HELP.items():
-            if found := self.samples.get(name):
+            if samples := self.samples.get(name):
                 full = f"{PREFIX}_{name}"
                 lines += [f"# HELP {full} {explained}", f"# TYPE {full} gauge"]
-                lines += [f"{full}{{{_labels(labels)}}} {value!r}" for labels, value in found.items()]
+                lines += [f"{full}{{{_labels(labels)}}} {value!r}" for labels, value in samples.items()]
         return "\n".join(lines) + "\n"
 
     def write(self, path: Path) -> None:

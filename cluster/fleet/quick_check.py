@@ -37,22 +37,26 @@ class Found:
     node: str
     outcome: Outcome
     checks: tuple[Check, ...]
-    seen: Seen
+    current: Seen
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """The failures, in a line each."""
-        return tuple(f"{one.name}, {one.subject}: {one.evidence}" for one in self.checks if one.status == "fail")
+        return tuple(
+            f"{check.name}, {check.subject}: {check.evidence}" for check in self.checks if check.status == "fail"
+        )
 
     @property
     def doubts(self) -> tuple[str, ...]:
         """What could not be told, in a line each."""
-        return tuple(f"{one.name}, {one.subject}: {one.evidence}" for one in self.checks if one.status == "unverified")
+        return tuple(
+            f"{check.name}, {check.subject}: {check.evidence}" for check in self.checks if check.status == "unverified"
+        )
 
     @property
     def reason(self) -> str:
         """In one line, as Slurm and Kubernetes want it."""
-        failed = [one for one in self.checks if one.status == "fail"]
+        failed = [check for check in self.checks if check.status == "fail"]
         if not failed:
             return ""
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
@@ -84,7 +88,7 @@ def _gpus(node: str) -> tuple[dict[str, dict[str, Any]], list[Check]]:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         return {}, [_check(node, "NVML", "unverified", f"NVML says {str(error)!r}", "is the driver loaded?")]
-    found: dict[str, dict[str, Any]] = {}
+    readings: dict[str, dict[str, Any]] = {}
     checks = []
     try:
         for index in range(pynvml.nvmlDeviceGetCount()):
@@ -94,7 +98,7 @@ def _gpus(node: str) -> tuple[dict[str, dict[str, Any]], list[Check]]:
                 reading = nvml.read(handle, counter)
                 counter.close()
                 reading["bus"] = _bus(handle)
-                found[reading["uuid"] or f"index {index}"] = {"index": index, **reading}
+                readings[reading["uuid"] or f"index {index}"] = {"index": index, **reading}
             except pynvml.NVMLError_GpuIsLost:
                 checks.append(_check(f"GPU {index}, {node}", "GPU is still there", "fail",
                                      "the driver has lost it: it fell off the bus", REMEDY_COUNT))  # fmt: skip
@@ -103,7 +107,7 @@ def _gpus(node: str) -> tuple[dict[str, dict[str, Any]], list[Check]]:
                                      REMEDY_COUNT))  # fmt: skip
     finally:
         pynvml.nvmlShutdown()
-    return found, checks
+    return readings, checks
 
 
 def _bus(handle: Any) -> str | None:
@@ -117,7 +121,7 @@ def _bus(handle: Any) -> str | None:
 
 
 def judge(
-    seen: Seen,
+    current: Seen,
     unread: list[Check],
     xids: list[Xid],
     *,
@@ -128,27 +132,29 @@ def judge(
 ) -> Found:
     """What a look at the node says, against the state that was accepted and the file of what it should be."""
     node = node or node_name()
-    before = state or State(accepted=seen, last=seen)
+    before = state or State(accepted=current, last=current)
     file = _of_a_node(expectations)
-    wanted = gpus if gpus is not None else expectations.count("cluster", "gpus_per_node") if expectations else None
-    checks = [*unread, *_count(seen, wanted, before.accepted, node)]
-    records = [_record(number, node, reading, seen, before) for number, reading in enumerate(seen.gpus.values())]
-    now = [replace(one, results={**one.results, "before": one.results["now"]}) for one in records]
+    required = gpus if gpus is not None else expectations.count("cluster", "gpus_per_node") if expectations else None
+    checks = [*unread, *_count(current, required, before.accepted, node)]
+    records = [_record(number, node, reading, current, before) for number, reading in enumerate(current.gpus.values())]
+    now = [replace(record, results={**record.results, "before": record.results["now"]}) for record in records]
     checks += hardware_state.judge(now, file)
     checks += board.judge(records_with(records, "last"))
-    checks += [one for one in health_diff.judge(records_with(records, "accepted")) if one.name in SINCE_ACCEPTED]
-    checks += [one for one in health_diff.judge(records_with(records, "last")) if one.name in NOW]
+    checks += [check for check in health_diff.judge(records_with(records, "accepted")) if check.name in SINCE_ACCEPTED]
+    checks += [check for check in health_diff.judge(records_with(records, "last")) if check.name in NOW]
     checks += [
-        one for one in expected.judge(now, file, nodes=None) if one.name != _LOADED_ONLY or one.status != "unverified"
+        check
+        for check in expected.judge(now, file, nodes=None)
+        if check.name != _LOADED_ONLY or check.status != "unverified"
     ]
-    checks += _ports(seen, before, node, file)
-    checks += _xids(new_xids(xids, before.accepted, seen.boot) if state else [], seen, node)
-    if not seen.gpus and not any(one.status == "fail" for one in checks):
+    checks += _ports(current, before, node, file)
+    checks += _xids(new_xids(xids, before.accepted, current.boot) if state else [], current, node)
+    if not current.gpus and not any(check.status == "fail" for check in checks):
         outcome: Outcome = "INCOMPLETE"
     else:
-        statuses = {one.status for one in checks}
+        statuses = {check.status for check in checks}
         outcome = "FAIL" if "fail" in statuses else "INCOMPLETE" if "unverified" in statuses else "PASS"
-    return Found(node=node, outcome=outcome, checks=tuple(checks), seen=seen)
+    return Found(node=node, outcome=outcome, checks=tuple(checks), current=current)
 
 
 def _of_a_node(file: Expectations | None) -> Expectations | None:
@@ -163,23 +169,23 @@ def _of_a_node(file: Expectations | None) -> Expectations | None:
 
 def records_with(records: list[Record], which: str) -> list[Record]:
     """The records with the readings of then in the place of those before a run."""
-    found = []
-    for one in records:
-        reading = one.results[which]["reading"]
+    changed = []
+    for record in records:
+        reading = record.results[which]["reading"]
         # Settings are judged as they are now; what is counted, by how much it grew.
-        mixed = {**one.results["now"]["reading"], **{name: reading.get(name) for name in board.MENDED}}
+        mixed = {**record.results["now"]["reading"], **{name: reading.get(name) for name in board.MENDED}}
         before = {"reading": mixed if which == "last" else reading}
         if which == "last":
             before["reading"] |= {key: reading.get(key) for key in ("temperature_celsius", "throttle_reasons")}
-        found.append(replace(one, results={**one.results, "before": before}))
-    return found
+        changed.append(replace(record, results={**record.results, "before": before}))
+    return changed
 
 
-def _record(number: int, node: str, reading: dict[str, Any], seen: Seen, before: State) -> Record:
+def _record(number: int, node: str, reading: dict[str, Any], current: Seen, before: State) -> Record:
     uuid = str(reading["uuid"])
     of = {
-        which: one.gpus.get(uuid, reading) if one.boot == seen.boot else at_boot(reading)
-        for which, one in (("accepted", before.accepted), ("last", before.last))
+        which: earlier.gpus.get(uuid, reading) if earlier.boot == current.boot else at_boot(reading)
+        for which, earlier in (("accepted", before.accepted), ("last", before.last))
     }
     presence = {"index": reading["index"], "device_name": reading["name"], "uuid": reading["uuid"]}
     return Record(
@@ -190,7 +196,7 @@ def _record(number: int, node: str, reading: dict[str, Any], seen: Seen, before:
             "presence": presence,
             "now": {"reading": reading},
             "after": {"reading": reading},
-            **{which: {"reading": one} for which, one in of.items()},
+            **{which: {"reading": values} for which, values in of.items()},
         },
     )
 
@@ -200,19 +206,19 @@ def at_boot(reading: dict[str, Any]) -> dict[str, Any]:
     return {**reading, **{name: 0 for name in ("ecc_errors", *board.MENDED) if reading.get(name) is not None}}
 
 
-def _count(seen: Seen, wanted: int | None, accepted: Seen, node: str) -> list[Check]:
-    source = "--expect" if wanted is not None else "when the node was accepted"
-    wanted = len(accepted.gpus) if wanted is None else wanted
-    gone = [uuid for uuid in accepted.gpus if uuid not in seen.gpus]
-    status = "fail" if len(seen.gpus) < wanted or (gone and len(seen.gpus) != wanted) else "pass"
-    evidence = f"{len(seen.gpus)} of {wanted} answer" + (f"; gone: {', '.join(gone)}" if gone else "")
-    limit = Threshold(value=float(wanted), unit="GPUs", relation="at least", source=source)
-    return [_check(f"node {node}", "number of GPUs", status, evidence, REMEDY_COUNT, measured=float(len(seen.gpus)),
+def _count(current: Seen, required: int | None, accepted: Seen, node: str) -> list[Check]:
+    source = "--expect" if required is not None else "when the node was accepted"
+    required = len(accepted.gpus) if required is None else required
+    gone = [uuid for uuid in accepted.gpus if uuid not in current.gpus]
+    status = "fail" if len(current.gpus) < required or (gone and len(current.gpus) != required) else "pass"
+    evidence = f"{len(current.gpus)} of {required} answer" + (f"; gone: {', '.join(gone)}" if gone else "")
+    limit = Threshold(value=float(required), unit="GPUs", relation="at least", source=source)
+    return [_check(f"node {node}", "number of GPUs", status, evidence, REMEDY_COUNT, measured=float(len(current.gpus)),
                    threshold=limit)]  # fmt: skip
 
 
-def _ports(seen: Seen, before: State, node: str, file: Expectations | None) -> list[Check]:
-    there = {port["name"]: port for port in seen.ports}
+def _ports(current: Seen, before: State, node: str, file: Expectations | None) -> list[Check]:
+    there = {port["name"]: port for port in current.ports}
     checks = []
     for port in before.accepted.ports:
         now = there.get(port["name"])
@@ -223,16 +229,16 @@ def _ports(seen: Seen, before: State, node: str, file: Expectations | None) -> l
         evidence = "it is down" if not up else f"{(now or port)['rate_gigabits']:g} of {port['rate_gigabits']:g} Gbit/s"
         checks.append(_check(f"node {node}", f"port {port['name']}", "fail" if not up or slower else "pass", evidence,
                              network.REMEDY_PORT, part="network"))  # fmt: skip
-    earlier = before.last.ports if before.last.boot == seen.boot else seen.ports
+    earlier = before.last.ports if before.last.boot == current.boot else current.ports
     record = Record(rank=0, node=node, results={"network": {"ports": earlier, "peer_memory": False},
-                                                "network_after": {"ports": seen.ports}})  # fmt: skip
-    errors = [one for one in network.judge([record], None) if "errors" in one.name]
-    here = replace(record, results={"network": {"ports": seen.ports, "peer_memory": False}})
-    return checks + errors + [one for one in network.judge([here], file) if "expected" in one.name]
+                                                "network_after": {"ports": current.ports}})  # fmt: skip
+    errors = [check for check in network.judge([record], None) if "errors" in check.name]
+    here = replace(record, results={"network": {"ports": current.ports, "peer_memory": False}})
+    return checks + errors + [check for check in network.judge([here], file) if "expected" in check.name]
 
 
-def _xids(xids: list[Xid], seen: Seen, node: str) -> list[Check]:
-    names = {reading.get("bus"): f"GPU {reading['index']}" for reading in seen.gpus.values()}
+def _xids(xids: list[Xid], current: Seen, node: str) -> list[Check]:
+    names = {reading.get("bus"): f"GPU {reading['index']}" for reading in current.gpus.values()}
     checks = []
     for bus in dict.fromkeys(xid.bus for xid in xids):
         numbers = [xid.number for xid in xids if xid.bus == bus]

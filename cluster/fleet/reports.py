@@ -65,12 +65,12 @@ class Entry:
         Raises:
             ValueError, KeyError, TypeError: it is none.
         """
-        found = json.loads(line)
-        failures = {node: tuple((name, about) for name, about in all_) for node, all_ in found["failures"].items()}
-        figures = tuple(Figure(**one) for one in found["figures"])
-        if not set(found["verdicts"].values()) <= set(EXIT_CODES):
-            raise ValueError(f"there is no verdict {found['verdicts']}")
-        entry = cls(time=found["time"], verdicts=found["verdicts"], failures=failures, figures=figures)
+        fields = json.loads(line)
+        failures = {node: tuple((name, about) for name, about in all_) for node, all_ in fields["failures"].items()}
+        figures = tuple(Figure(**figure) for figure in fields["figures"])
+        if not set(fields["verdicts"].values()) <= set(EXIT_CODES):
+            raise ValueError(f"there is no verdict {fields['verdicts']}")
+        entry = cls(time=fields["time"], verdicts=fields["verdicts"], failures=failures, figures=figures)
         _ = entry.time_seconds
         return entry
 
@@ -95,7 +95,7 @@ def read(path: Path) -> Entry:
 
 def _entry(document: Mapping[str, Any]) -> Entry:
     outcome: Outcome = document["acceptance"]["status"]
-    nodes = sorted({one["node"] for one in document["ranks"]})
+    nodes = sorted({rank["node"] for rank in document["ranks"]})
     failures: dict[str, list[Failure]] = {node: [] for node in nodes}
     for check in document["validation"]["checks"]:
         if check["status"] == "fail":
@@ -108,7 +108,7 @@ def _entry(document: Mapping[str, Any]) -> Entry:
     entry = Entry(
         time=document["test_timestamp"],
         verdicts=verdicts,
-        failures={node: tuple(found) for node, found in failures.items()},
+        failures={node: tuple(of_node) for node, of_node in failures.items()},
         figures=tuple(_figures(document, nodes)),
     )
     _ = entry.time_seconds
@@ -120,40 +120,43 @@ def _about(check: Mapping[str, Any], ranks: list[dict[str, Any]], nodes: list[st
     words = set(re.findall(r"[\w.-]+", check["subject"]))
     named = [node for node in nodes if node in words]
     if not named and check.get("rank") is not None:
-        named = [one["node"] for one in ranks if one["rank"] == check["rank"]]
+        named = [rank["node"] for rank in ranks if rank["rank"] == check["rank"]]
     return named or nodes
 
 
 def _figures(document: Mapping[str, Any], nodes: list[str]) -> list[Figure]:
-    ranks = {one["rank"]: one for one in document["ranks"]}
+    ranks = {rank["rank"]: rank for rank in document["ranks"]}
     performance = document["performance"]
 
     def of(rank: int, name: str, value: float) -> Figure:
-        one = ranks[rank]
-        gpu = one.get("uuid") or str(one["gpu"])
-        return Figure(node=one["node"], gpu=gpu, model=one["device_name"] or "?", name=name, value=float(value))
+        entry = ranks[rank]
+        gpu = entry.get("uuid") or str(entry["gpu"])
+        return Figure(node=entry["node"], gpu=gpu, model=entry["device_name"] or "?", name=name, value=float(value))
 
-    found = [of(one["rank"], f"product {one['dtype']} (TFLOP/s)", one["tflops"]) for one in performance["products"]]
-    for one in performance.get("copies", []):
+    figures = [
+        of(product["rank"], f"product {product['dtype']} (TFLOP/s)", product["tflops"])
+        for product in performance["products"]
+    ]
+    for copy in performance.get("copies", []):
         for way in ("to_device", "to_host"):
-            found.append(of(one["rank"], f"copy {way} (GB/s)", one[f"{way}_bytes_per_second"] / 1e9))
+            figures.append(of(copy["rank"], f"copy {way} (GB/s)", copy[f"{way}_bytes_per_second"] / 1e9))
     met: dict[tuple[int, str], list[float]] = {}
-    for one in performance.get("pairs", []):
-        for rank in one["ranks"]:
-            met.setdefault((rank, one["kind"]), []).append(one["bytes_per_second"] / 1e9)
-    found += [of(rank, f"pairs over {kind} (GB/s)", median(rates)) for (rank, kind), rates in met.items()]
+    for pair in performance.get("pairs", []):
+        for rank in pair["ranks"]:
+            met.setdefault((rank, pair["kind"]), []).append(pair["bytes_per_second"] / 1e9)
+    figures += [of(rank, f"pairs over {kind} (GB/s)", median(rates)) for (rank, kind), rates in met.items()]
     trained = (performance["training"] or {}).get("images_per_second") or {}
-    found += [of(int(rank), "training (images/s)", rate) for rank, rate in trained.items()]
-    largest = {one["operation"]: one for one in performance["collectives"]}
-    for operation, one in largest.items():
+    figures += [of(int(rank), "training (images/s)", rate) for rank, rate in trained.items()]
+    largest = {collective["operation"]: collective for collective in performance["collectives"]}
+    for operation, collective in largest.items():
         model = f"{len(ranks)} x {document['device_name']} on {len(nodes)}"
-        found.append(
+        figures.append(
             Figure(
                 node=",".join(nodes),
                 gpu="",
                 model=model,
                 name=f"{operation} (GB/s)",
-                value=one["bus_bytes_per_second"] / 1e9,
+                value=collective["bus_bytes_per_second"] / 1e9,
             )
         )
-    return [one for one in found if one.value > 0]
+    return [figure for figure in figures if figure.value > 0]

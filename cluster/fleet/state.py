@@ -49,8 +49,8 @@ def read(path: Path) -> State | None:
         OSError: it cannot be read.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return State(accepted=Seen(**found["accepted"]), last=Seen(**found["last"]))
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return State(accepted=Seen(**document["accepted"]), last=Seen(**document["last"]))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:

@@ -23,30 +23,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0; 143 when it was told to stop before it was done (its checkpoint is complete).
     """
-    told = settings.read(argv)
+    options = settings.read(argv)
     signal.signal(signal.SIGTERM, _stop_before_training)  # until the trainer puts its own in this place
     signal.signal(signal.SIGUSR1, _as_told_to_stop)
-    told.output_dir.mkdir(parents=True, exist_ok=True)
-    name = told.device
+    options.output_dir.mkdir(parents=True, exist_ok=True)
+    name = options.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    with open_device(name, gpus=ranks_here) as device, training.package(told, "launch").job(device.torch_device) as own:
+    with (
+        open_device(name, gpus=ranks_here) as device,
+        training.package(options, "launch").job(device.torch_device) as own,
+    ):
         rank = int(os.environ.get("RANK", 0))
-        with tracking.tracked(told, rank=rank) as sink:
-            plan = make_plan(told, training.ranks())
-            trainer = training.make_trainer(told, plan, own, monitor=sink)
-            begins = training.begin(told, plan, trainer)
+        with tracking.tracked(options, rank=rank) as sink:
+            plan = make_plan(options, training.ranks())
+            trainer = training.make_trainer(options, plan, own, monitor=sink)
+            begins = training.begin(options, plan, trainer)
             if rank == 0:
                 print(f"{trainer.world_size} ranks, {begins}", flush=True)
                 print(f"  {plan}", flush=True)
-                for setting, value in asdict(told).items():
+                for setting, value in asdict(options).items():
                     print(f"  {setting}: {value}", flush=True)
             run = trainer.fit()
         if rank == 0 and run.ended != "signal":
             last = run.validations[-1]
             print(f"{run.ended} after {len(run.epochs)} epochs: loss {last.loss:.4f}, accuracy {last.accuracy:.2%}")
-            program.print_written(*output.write(told, plan, trainer, run, device))
+            program.print_written(*output.write(options, plan, trainer, run, device))
         del trainer  # while its process group is still there
     if run.ended == "signal":
         print(f"told to stop after {run.optimizer_steps} steps: start it again to go on", file=sys.stderr)

@@ -31,11 +31,11 @@ def write(settings: Settings, plan: Plan, trainer: Any, run: TrainerRun, device:
     best = package(settings, "checkpoints").read_checkpoint(folder / "best.pt")
     with atomic_write(folder / MODEL_NAME) as temporary:
         save_file({name: tensor.contiguous() for name, tensor in best["model"].items()}, temporary)
-    found = metadata(settings, plan, trainer, run, device, best["model"])
+    document = metadata(settings, plan, trainer, run, device, best["model"])
     with atomic_write(folder / METADATA_NAME) as temporary:
-        temporary.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     with atomic_write(folder / TEXT_NAME) as temporary:
-        temporary.write_text("".join(f"{name}: {value}\n" for name, value in found.items()), encoding="utf-8")
+        temporary.write_text("".join(f"{name}: {value}\n" for name, value in document.items()), encoding="utf-8")
     return [folder / name for name in (MODEL_NAME, METADATA_NAME, TEXT_NAME)]
 
 
@@ -82,8 +82,13 @@ def metadata(
                 "torch": torch.__version__,
                 "settings": {name: str(value) for name, value in asdict(settings).items() if value is not None},
                 "history": [
-                    {"epoch": epoch.epoch, "loss": epoch.loss, "validation_loss": seen.loss, "accuracy": seen.accuracy}
-                    for epoch, seen in zip(run.epochs, run.validations, strict=True)
+                    {
+                        "epoch": epoch.epoch,
+                        "loss": epoch.loss,
+                        "validation_loss": validation.loss,
+                        "accuracy": validation.accuracy,
+                    }
+                    for epoch, validation in zip(run.epochs, run.validations, strict=True)
                 ],
             }
         )

@@ -59,10 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(results) == results.num_errors:
         raise SettingError(f"every trial failed; their messages are in {out / 'ray'}")
     best = results.get_best_result()
-    found = {**best.config, "loss": best.metrics["loss"], "accuracy": best.metrics["accuracy"]}
+    result = {**best.config, "loss": best.metrics["loss"], "accuracy": best.metrics["accuracy"]}
     with atomic_write(out / RESULT_NAME) as temporary:
-        temporary.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    print(", ".join(f"{name} {value:.4g}" for name, value in found.items()))
+        temporary.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    print(", ".join(f"{name} {value:.4g}" for name, value in result.items()))
     program.print_written(out / RESULT_NAME)
     return 0
 

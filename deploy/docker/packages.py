@@ -52,15 +52,15 @@ class Plan:
 
 def installed_packages() -> dict[NormalizedName, Version]:
     """The packages that this Python sees, by their canonical names; one with an odd version is left out."""
-    found: dict[NormalizedName, Version] = {}
+    versions: dict[NormalizedName, Version] = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]
         try:
             # Of two with one name the first is imported.
-            found.setdefault(canonicalize_name(name), Version(distribution.version))
+            versions.setdefault(canonicalize_name(name), Version(distribution.version))
         except (InvalidVersion, TypeError):
             continue
-    return found
+    return versions
 
 
 def plan(
@@ -81,7 +81,7 @@ def plan(
         PackagesError: the base image's PyTorch does not fit the course.
     """
     ranges = [requirement for requirement in _parsed(requirements) if _applies(requirement)]
-    fitting = {canonicalize_name(one.name) for one in ranges if _fits(one, installed)}
+    fitting = {canonicalize_name(requirement.name) for requirement in ranges if _fits(requirement, installed)}
     for requirement in ranges:
         name = canonicalize_name(requirement.name)
         if name in PYTORCH and name not in fitting:
@@ -90,16 +90,24 @@ def plan(
                 f"the course needs {requirement}, the base image has {name} {version or 'not at all'}: "
                 "take a newer base image, or python:X.Y-slim"
             )
-    wanted = {canonicalize_name(one.name): one for one in ranges if canonicalize_name(one.name) not in fitting}
-    kept = {name: version for name, version in installed.items() if name not in wanted}
-    of_image = [one for one in _parsed(image) if canonicalize_name(one.name) not in installed and _agrees(one, wanted)]
-    held = {*kept, *(canonicalize_name(one.name) for one in of_image)}
-    of_course = [one for one in _parsed(constraints) if canonicalize_name(one.name) not in held]
+    required = {
+        canonicalize_name(requirement.name): requirement
+        for requirement in ranges
+        if canonicalize_name(requirement.name) not in fitting
+    }
+    kept = {name: version for name, version in installed.items() if name not in required}
+    of_image = [
+        constraint
+        for constraint in _parsed(image)
+        if canonicalize_name(constraint.name) not in installed and _agrees(constraint, required)
+    ]
+    held = {*kept, *(canonicalize_name(constraint.name) for constraint in of_image)}
+    of_course = [constraint for constraint in _parsed(constraints) if canonicalize_name(constraint.name) not in held]
     return Plan(
-        tuple(str(one) for one in wanted.values()),
+        tuple(str(requirement) for requirement in required.values()),
         (
             *(f"{name}=={version}" for name, version in sorted(kept.items())),
-            *(str(one) for one in (*of_image, *of_course)),
+            *(str(constraint) for constraint in (*of_image, *of_course)),
         ),
     )
 
@@ -110,10 +118,10 @@ def _fits(requirement: Requirement, installed: Mapping[NormalizedName, Version])
     return version is not None and requirement.specifier.contains(version.base_version)
 
 
-def _agrees(constraint: Requirement, wanted: Mapping[NormalizedName, Requirement]) -> bool:
+def _agrees(constraint: Requirement, required: Mapping[NormalizedName, Requirement]) -> bool:
     """Whether the course can have the version that the image's constraint names, if it names one."""
-    requirement = wanted.get(canonicalize_name(constraint.name))
-    pins = [one.version for one in constraint.specifier if one.operator == "=="]
+    requirement = required.get(canonicalize_name(constraint.name))
+    pins = [clause.version for clause in constraint.specifier if clause.operator == "=="]
     return requirement is None or all(requirement.specifier.contains(pin) for pin in pins)
 
 

@@ -54,8 +54,8 @@ def _rooms(imports: grimp.ImportGraph, room_of: Callable[[str], str]) -> Rooms:
     rooms: Rooms = {}
     for module in sorted(imports.modules):
         if room := room_of(module):
-            found = {room_of(other) for other in imports.find_modules_directly_imported_by(module)}
-            rooms.setdefault(room, set()).update(found - {room, ""})
+            imported = {room_of(other) for other in imports.find_modules_directly_imported_by(module)}
+            rooms.setdefault(room, set()).update(imported - {room, ""})
     return rooms
 
 
@@ -91,19 +91,19 @@ def _levels(rooms: Rooms) -> dict[str, int]:
         ready = [name for name in rooms if name not in level and rooms[name] <= level.keys()]
         if not ready:
             raise ValueError(f"a circle among {sorted(rooms.keys() - level.keys())}")
-        level |= {name: 1 + max((level[one] for one in rooms[name]), default=-1) for name in ready}
+        level |= {name: 1 + max((level[lower] for lower in rooms[name]), default=-1) for name in ready}
     return level
 
 
 def _is_implied(rooms: Rooms, upper: str, lower: str) -> bool:
     """Whether another room that `upper` imports leads to `lower`."""
-    waiting, seen = [name for name in rooms[upper] if name != lower], set[str]()
+    waiting, visited = [name for name in rooms[upper] if name != lower], set[str]()
     while waiting:
         name = waiting.pop()
         if lower in rooms[name]:
             return True
-        waiting += rooms[name] - seen
-        seen |= rooms[name]
+        waiting += rooms[name] - visited
+        visited |= rooms[name]
     return False
 
 
@@ -134,7 +134,7 @@ def _sort(rows: list[list[str]], paths: list[list[str]]) -> None:
     for sweep in range(_SWEEPS):
         for row in rows if sweep % 2 else reversed(rows):
             x = {name: index / len(other) for other in rows for index, name in enumerate(other, start=1)}
-            row.sort(key=lambda name: sum(x[one] for one in joined.get(name, [name])) / len(joined.get(name, [name])))
+            row.sort(key=lambda name: sum(x[near] for near in joined.get(name, [name])) / len(joined.get(name, [name])))
 
 
 def _places(rows: list[list[str]]) -> dict[str, tuple[float, float]]:

@@ -72,10 +72,10 @@ class Book:
         excused.add(self.folder, Excused(student=student, reason=reason, lab=labs.get(lab)))
         return f"{student} is excused from {lab}; written to {self.folder / excused.FILE}"
 
-    def override(self, student: str, criterion: str, given: str, reason: str) -> str:
+    def override(self, student: str, criterion: str, amount: str, reason: str) -> str:
         """Give points by hand, to a student or to everybody in a team; says what was done. Raises `ValueError`."""
         if student not in {line.result.team for line in self.view.lines} - {""}:
             decisions.student_of(self.view, student)
         file = class_summary.overrides_file(self.settings, self.folder)
-        written = decisions.override(file, self.rubric, student, criterion, given, reason)
+        written = decisions.override(file, self.rubric, student, criterion, amount, reason)
         return f"{student} gets {points(written.points)} points for {criterion}; written to {file}"

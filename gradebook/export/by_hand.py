@@ -27,16 +27,16 @@ def shown(line: Line) -> ManualResult | None:
 
 def reports(line: Line) -> tuple[ReportResult, ...]:
     """The reports whose points people gave, and that the student may see."""
-    return tuple(one for one in line.result.reports if one.counts)
+    return tuple(report for report in line.result.reports if report.counts)
 
 
 def remarks(line: Line) -> tuple[str, ...]:
     """How points of people and what is excused enter what counts, a sentence each."""
     result, manual = line.result, shown(line)
     sentences = [
-        f"You are excused from lab {one.lab} ({one.reason}): it does not count, and the rest counts for the whole"
-        for one in result.excused
-        if one.lab is not None and line.grade is not None
+        f"You are excused from lab {excuse.lab} ({excuse.reason}): it does not count, and the rest counts for the whole"
+        for excuse in result.excused
+        if excuse.lab is not None and line.grade is not None
     ]
     sentences = [f"{text}." for text in sentences]
     if manual is not None and not manual.complete:
@@ -57,19 +57,19 @@ def remarks(line: Line) -> tuple[str, ...]:
 
 def _of_reports(line: Line) -> Iterator[str]:
     """Whose the points of reports are, and which of them are missing."""
-    waiting = [one for one in line.result.reports if not one.counts]
+    waiting = [report for report in line.result.reports if not report.counts]
     if waiting:
-        labs = ", ".join(str(one.lab) for one in waiting)
+        labs = ", ".join(str(report.lab) for report in waiting)
         which = f"report of lab {labs} is" if len(waiting) == 1 else f"reports of labs {labs} are"
         yield f"The {which} graded by people, and that is not finished."
-        worth = points(sum((one.worth for one in waiting), Decimal(0)))
+        worth = points(sum((report.worth for report in waiting), Decimal(0)))
         verdict = "" if line.passed else ", and whether you pass is open"
         is_missing = "is" if worth == "1" else "are"
         yield f"{worth} of the points {is_missing} missing, so there is no score yet{verdict}."
-    for one in reports(line):
+    for report in reports(line):
         yield (
-            f"The report of lab {one.lab} was graded by people: {points(one.given)} of {points(one.most)} count as "
-            f"{points(one.points)} of {points(one.worth)} points of the lab, and are in the score."
+            f"The report of lab {report.lab} was graded by people: {points(report.given)} of {points(report.most)} "
+            f"count as {points(report.points)} of {points(report.worth)} points of the lab, and are in the score."
         )
 
 
@@ -88,10 +88,14 @@ def markdown(line: Line) -> Iterator[str]:
     if (manual := shown(line)) is not None:
         total = f"{points(manual.points)} of {points(manual.max_points)}"
         yield f"## {escaped(manual.title)}, graded by people: {total}"
-        for one in manual.criteria:
-            score = "not graded yet" if one.points is None else f"{points(one.points)} of {points(one.max_points)}"
-            yield f"- {escaped(one.title)}: **{score}**"
-            for remark in one.remarks:
+        for criterion in manual.criteria:
+            score = (
+                "not graded yet"
+                if criterion.points is None
+                else f"{points(criterion.points)} of {points(criterion.max_points)}"
+            )
+            yield f"- {escaped(criterion.title)}: **{score}**"
+            for remark in criterion.remarks:
                 yield "\n".join(_quoted(_said(remark)))
     for report in line.result.reports:
         yield from _report(report)
@@ -112,10 +116,11 @@ def _report(report: ReportResult) -> Iterator[str]:
     counts = report.counts
     total = f"{points(report.given)} of {points(report.most)}" if counts else "not finished"
     yield f"## {escaped(report.title)}, graded by people: {total}"
-    for one in report.criteria:
-        score = f"{points(one.points)} of" if counts and one.points is not None else "up to"
-        yield f"- {escaped(one.title)}: **{score} {points(one.max_points)}**\n  {escaped(one.about)}".rstrip()
-        for remark in one.remarks if counts else ():
+    for criterion in report.criteria:
+        score = f"{points(criterion.points)} of" if counts and criterion.points is not None else "up to"
+        text = f"- {escaped(criterion.title)}: **{score} {points(criterion.max_points)}**\n  {escaped(criterion.about)}"
+        yield text.rstrip()
+        for remark in criterion.remarks if counts else ():
             yield "\n".join(_quoted(_said(remark)))
 
 
@@ -123,20 +128,19 @@ def summary(line: Line) -> tuple[str, ...]:
     """A line of plain text for each criterion, and for each answer."""
     texts = []
     if (manual := shown(line)) is not None:
-        for one in manual.criteria:
-            score = "not graded yet" if one.points is None else points(one.points)
-            said = " ".join(" ".join(_said(remark).split()) for remark in one.remarks)
-            texts.append(f"{one.title}: {score} / {points(one.max_points)}. {said}".rstrip(" ."))
+        for criterion in manual.criteria:
+            score = "not graded yet" if criterion.points is None else points(criterion.points)
+            said = " ".join(" ".join(_said(remark).split()) for remark in criterion.remarks)
+            texts.append(f"{criterion.title}: {score} / {points(criterion.max_points)}. {said}".rstrip(" ."))
     for report in reports(line):
-        for one in report.criteria:
-            said = " ".join(" ".join(_said(remark).split()) for remark in one.remarks)
-            texts.append(
-                f"{one.title}: {points(one.points or Decimal(0))} / {points(one.max_points)}. {said}".rstrip(" .")
-            )
+        for criterion in report.criteria:
+            said = " ".join(" ".join(_said(remark).split()) for remark in criterion.remarks)
+            score = points(criterion.points or Decimal(0))
+            texts.append(f"{criterion.title}: {score} / {points(criterion.max_points)}. {said}".rstrip(" ."))
     texts += [
-        f"You asked: {' '.join(one.text.split())} Answer: {' '.join(one.answer.split())}"
-        for one in line.result.requests
-        if one.answered_at is not None
+        f"You asked: {' '.join(request.text.split())} Answer: {' '.join(request.answer.split())}"
+        for request in line.result.requests
+        if request.answered_at is not None
     ]
     return tuple(texts)
 
@@ -144,27 +148,27 @@ def summary(line: Line) -> tuple[str, ...]:
 def tests(line: Line) -> Iterator[dict[str, object]]:
     """A test of Gradescope's format for each criterion that has points."""
     manual = shown(line)
-    for number, one in enumerate(manual.criteria if manual else (), start=1):
-        if one.points is not None:
+    for number, criterion in enumerate(manual.criteria if manual else (), start=1):
+        if criterion.points is not None:
             yield {
-                "name": f"{manual.title if manual else ''}: {one.title}",
+                "name": f"{manual.title if manual else ''}: {criterion.title}",
                 "number": f"H.{number}",
-                "score": float(one.points),
-                "max_score": float(one.max_points),
-                "status": "passed" if one.points == one.max_points else "failed",
-                "output": "\n".join(map(_said, one.remarks)),
+                "score": float(criterion.points),
+                "max_score": float(criterion.max_points),
+                "status": "passed" if criterion.points == criterion.max_points else "failed",
+                "output": "\n".join(map(_said, criterion.remarks)),
                 "tags": ["by hand"],
                 "visibility": "visible",
             }
 
     for report in reports(line):
         # Their points are in the test of the check that they replace; a test without points adds none.
-        for number, one in enumerate(report.criteria, start=1):
-            score = f"{points(one.points or Decimal(0))} of {points(one.max_points)} in the rubric of this report"
+        for number, criterion in enumerate(report.criteria, start=1):
+            score = f"{points(criterion.points or Decimal(0))} of {points(criterion.max_points)}"
             yield {
-                "name": f"{report.title}: {one.title}",
+                "name": f"{report.title}: {criterion.title}",
                 "number": f"R.{report.lab}.{number}",
-                "output": "\n".join([score, *map(_said, one.remarks)]),
+                "output": "\n".join([f"{score} in the rubric of this report", *map(_said, criterion.remarks)]),
                 "tags": ["by hand"],
                 "visibility": "visible",
             }
@@ -183,6 +187,8 @@ def _quoted(text: str) -> list[str]:
 
 def _names(line: Line, requests: tuple[RegradeRequest, ...]) -> dict[str, str]:
     """Titles of what requests are about, by id."""
-    titles = {one.id: one.title for lab in line.grade.labs for one in lab.criteria} if line.grade else {}
-    titles |= {f"manual.{one.id}": one.title for one in line.result.by_hand}
-    return {one.about: titles.get(one.about, one.about) for one in requests}
+    titles = (
+        {criterion.id: criterion.title for lab in line.grade.labs for criterion in lab.criteria} if line.grade else {}
+    )
+    titles |= {f"manual.{criterion.id}": criterion.title for criterion in line.result.by_hand}
+    return {request.about: titles.get(request.about, request.about) for request in requests}

@@ -90,18 +90,18 @@ def override(file: Path, rubric: Rubric, student: str, criterion: str, points: s
         OverrideError: the file cannot be used, or the override makes no sense; nothing is changed then.
     """
     try:
-        wanted = Override(student, criterion, Decimal(points), reason.strip())
+        new = Override(student, criterion, Decimal(points), reason.strip())
     except InvalidOperation:
         raise OverrideError(f"{points!r} is no number of points") from None
-    if not wanted.points.is_finite():
+    if not new.points.is_finite():
         raise OverrideError(f"{points!r} is no number of points")
     text = file.read_text(encoding="utf-8-sig") if file.is_file() else _NEW_FILE
     before = overrides.load(file, rubric) if file.is_file() else ()
-    after = {(entry.student, entry.criterion): entry for entry in before} | {(student, criterion): wanted}
+    after = {(entry.student, entry.criterion): entry for entry in before} | {(student, criterion): new}
     draft = file.with_name(f".{file.name}.{os.getpid()}.draft")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(_changed(text, wanted), encoding="utf-8")
+        draft.write_text(_changed(text, new), encoding="utf-8")
         try:
             written = overrides.load(draft, rubric)
         except OverrideError as error:
@@ -112,7 +112,7 @@ def override(file: Path, rubric: Rubric, student: str, criterion: str, points: s
         draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)
-    return wanted
+    return new
 
 
 def _changed(text: str, override: Override) -> str:

@@ -166,14 +166,14 @@ def _that_do_not_fit(folder: Path) -> list[str]:
     """Points that were typed for a criterion whose points somebody has changed since."""
     rubric, known, marks_of = reports.whole_rubric(folder), comments.load(folder), marks.load_all(folder)
     texts = []
-    for one in rubric.criterion if rubric is not None else ():
-        marked = {unit: of_unit[one.id] for unit, of_unit in marks_of.items() if one.id in of_unit}
-        units = [unit for unit, mark in marked.items() if mark.done and not marks.fits(one, mark, known)]
+    for criterion in rubric.criterion if rubric is not None else ():
+        marked = {unit: of_unit[criterion.id] for unit, of_unit in marks_of.items() if criterion.id in of_unit}
+        units = [unit for unit, mark in marked.items() if mark.done and not marks.fits(criterion, mark, known)]
         if units:
             shown = f"{', '.join(units[:5])}{f' and {len(units) - 5} more' if len(units) > 5 else ''}"
             texts.append(
-                f"points that were typed for {one.title!r} do not fit its {points(one.points)} points any more, and "
-                f"are cut: {shown}. Give it the points back that it had, or grade it again"
+                f"points that were typed for {criterion.title!r} do not fit its {points(criterion.points)} points any "
+                f"more, and are cut: {shown}. Give it the points back that it had, or grade it again"
             )
     return texts
 
@@ -181,7 +181,7 @@ def _that_do_not_fit(folder: Path) -> list[str]:
 def _of_no_criterion(folder: Path) -> list[str]:
     """Marks for a criterion that somebody has renamed, or taken out of the rubric."""
     known = reports.criteria_of(folder)
-    counts = Counter(name for one in marks.load_all(folder).values() for name in one if name not in known)
+    counts = Counter(name for of_unit in marks.load_all(folder).values() for name in of_unit if name not in known)
     return [
         f"manual_grading/rubric.toml has no criterion {name!r}, for which {count} "
         f"submission{'s have' if count > 1 else ' has'} marks: they count for nothing. "

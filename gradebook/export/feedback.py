@@ -237,8 +237,8 @@ def _table(grade: Grade) -> Iterator[str]:
             if criterion.available:
                 passed = sum(check.outcome is Outcome.PASSED for check in criterion.checks)
                 name = f"Lab {lab.id.removeprefix('lab')}: {escaped(criterion.title)}"
-                given = f"{points(criterion.points)} / {points(criterion.max_points)}"
-                yield f"| {name} | {given} | {passed} / {len(criterion.checks)} |"
+                score = f"{points(criterion.points)} / {points(criterion.max_points)}"
+                yield f"| {name} | {score} | {passed} / {len(criterion.checks)} |"
 
 
 def _problems(criterion: CriterionResult, reviewed: Collection[str]) -> Iterator[str]:

@@ -39,7 +39,7 @@ def workflow(course: Course, *, lab: str | None = None, runs_on: str | None = No
             labs = course.rubric.named(lab)
         except ValueError as error:
             raise WorkflowError(str(error)) from None
-        lab = ",".join(str(one.number) for one in labs)
+        lab = ",".join(str(entry.number) for entry in labs)
     text = _TEMPLATE.read_text(encoding="utf-8")
     if own := labels(runs_on):
         text = text.replace("runs-on: ubuntu-latest", f"runs-on: {json.dumps(own)}")

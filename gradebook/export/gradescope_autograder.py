@@ -54,7 +54,7 @@ def build(
             devices.parse(device, course.devices)
     except (ValueError, devices.DeviceError) as error:
         raise AutograderError(str(error)) from None
-    numbers = ",".join(str(one.number) for one in labs)
+    numbers = ",".join(str(entry.number) for entry in labs)
     settings = {"LAB": numbers, "DEVICE": device, "SEED": "" if seed is None else str(seed)}
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -54,5 +54,5 @@ def undrawn(rows: Sequence[CheckStatistics]) -> int:
 
 def weakest(rows: Sequence[CheckStatistics]) -> tuple[CheckStatistics, ...]:
     """The checks that tell strong from weak least, those below `TELLS`, the lowest first."""
-    found = [row for row in rows if row.item_rest is not None and row.item_rest < TELLS]
-    return tuple(sorted(found, key=lambda row: row.item_rest or 0.0))
+    weak = [row for row in rows if row.item_rest is not None and row.item_rest < TELLS]
+    return tuple(sorted(weak, key=lambda row: row.item_rest or 0.0))

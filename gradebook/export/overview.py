@@ -93,27 +93,27 @@ def by_hand(view: View) -> ByHand | None:
     of = view.result
     if not (of.manual_max or of.reports_title):
         return None
-    seen: set[tuple[str, ...]] = set()
-    found = []
+    visited: set[tuple[str, ...]] = set()
+    results = []
     for line in view.lines:
         who = tuple(sorted((line.student, *line.result.teammates)))
-        if line.result.by_hand and line.result.status == "graded" and who not in seen:
-            seen.add(who)
-            found.append(line.result)
+        if line.result.by_hand and line.result.status == "graded" and who not in visited:
+            visited.add(who)
+            results.append(line.result)
     rows: dict[str, tuple[str, Decimal, list[float]]] = {}
-    for result in found:
-        for one in result.by_hand:
-            _, _, shares = rows.setdefault(one.id, (one.title, one.max_points, []))
-            if one.points is not None:
-                shares.append(float(one.points / one.max_points))
-    graders = Counter(one.by for result in found for one in result.by_hand if one.by)
+    for result in results:
+        for criterion in result.by_hand:
+            _, _, shares = rows.setdefault(criterion.id, (criterion.title, criterion.max_points, []))
+            if criterion.points is not None:
+                shares.append(float(criterion.points / criterion.max_points))
+    graders = Counter(criterion.by for result in results for criterion in result.by_hand if criterion.by)
     titles = [title for title in (of.manual_title, of.reports_title) if title]
     return ByHand(
         title=", ".join(dict.fromkeys(titles)),
         released=(of.manual_released or not of.manual_max) and (of.reports_released or not of.reports_title),
-        count=len(found),
-        complete=sum(result.graded_by_hand for result in found),
-        anew=sum(result.graded_anew for result in found),
+        count=len(results),
+        complete=sum(result.graded_by_hand for result in results),
+        anew=sum(result.graded_anew for result in results),
         criteria=tuple(
             (title, most, len(shares), statistics.fmean(shares) if shares else None)
             for title, most, shares in rows.values()
@@ -128,9 +128,9 @@ def _kind(line: Line) -> str | None:
     result = line.result
     if line.grade is None:
         return "withheld" if result.status == "missing" and result.score is None else result.status
-    if any(not one.complete for one in result.reports):
+    if any(not report.complete for report in result.reports):
         return "by_hand"
-    if any(not one.released for one in result.reports):
+    if any(not report.released for report in result.reports):
         return "not_released"
     manual = result.manual
     return "by_hand" if manual is not None and manual.released and not manual.complete else None

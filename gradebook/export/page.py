@@ -124,7 +124,9 @@ def render(view: View, statistics: Sequence[CheckStatistics], *, command: str, f
         late=late,
         deducted=overview.deducted(late),
         by_hand=overview.by_hand(view),
-        asked=[(line, one) for line in view.lines for one in line.result.requests if one.answered_at is None],
+        asked=[
+            (line, request) for line in view.lines for request in line.result.requests if request.answered_at is None
+        ],
         dots=item_chart.dots(statistics),
         undrawn=item_chart.undrawn(statistics),
         weakest=item_chart.weakest(statistics),
@@ -264,13 +266,13 @@ def review_groups(view: View, command: str) -> Iterator[ReviewGroup]:
         by_criterion: dict[str, list[Item]] = {}
         for item in line.open:
             by_criterion.setdefault(item.criterion, []).append(item)
-        for criterion, found in by_criterion.items():
+        for criterion, items in by_criterion.items():
             yield ReviewGroup(
                 line=line,
                 criterion=criterion,
-                items=tuple(found),
+                items=tuple(items),
                 accept=f"{command} --accept {student} {criterion}"
-                if any(item.can_be_accepted for item in found)
+                if any(item.can_be_accepted for item in items)
                 else None,
                 override=None
                 if criterion in (ELSEWHERE, HANDING_IN)

@@ -139,13 +139,13 @@ def handing_in(result: StudentResult) -> Item | None:
     )
 
 
-def still_open(found: Iterable[Item], accepted: Sequence[Accepted]) -> tuple[Item, ...]:
+def still_open(candidates: Iterable[Item], accepted: Sequence[Accepted]) -> tuple[Item, ...]:
     """Those that nobody has accepted."""
     known = {
         (entry.student, entry.submission_sha256, entry.criterion, key) for entry in accepted for key in entry.items
     }
     return tuple(
-        item for item in found if (item.student, item.submission_sha256, item.criterion, item.key) not in known
+        item for item in candidates if (item.student, item.submission_sha256, item.criterion, item.key) not in known
     )
 
 
@@ -169,19 +169,19 @@ class _File:
     accepted: tuple[Accepted, ...] = ()
 
 
-def accept(folder: Path, seen: Sequence[Item], at: datetime) -> Accepted:
+def accept(folder: Path, reviewed: Sequence[Item], at: datetime) -> Accepted:
     """Record that these things of one student and criterion were looked at; earlier ones of the same content stay.
 
     Raises:
         ReviewError: there is nothing to accept, or the file cannot be read.
     """
-    if not seen:
+    if not reviewed:
         raise ReviewError("there is nothing to accept")
-    first = seen[0]
+    first = reviewed[0]
     key = (first.student, first.submission_sha256, first.criterion)
     before = load(folder)
     earlier = [entry for entry in before if (entry.student, entry.submission_sha256, entry.criterion) == key]
-    keys = dict.fromkeys([key for entry in earlier for key in entry.items] + [item.key for item in seen])
+    keys = dict.fromkeys([key for entry in earlier for key in entry.items] + [item.key for item in reviewed])
     entry = Accepted(
         student=first.student,
         submission_sha256=first.submission_sha256,

@@ -184,9 +184,9 @@ def _judged(outcomes: Counter[Outcome], undecided: int, correlation: float | Non
 
 def _examples(results: dict[str, CheckResult]) -> tuple[Example, ...]:
     """Messages that differ in numbers only are one; the first in the class's order stands for them."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    groups: dict[str, list[tuple[str, str]]] = {}
     for student, check in results.items():
         if check.outcome in (Outcome.FAILED, Outcome.NEEDS_REVIEW) and check.message:
-            found.setdefault(_CHANGING.sub("#", check.message), []).append((check.message, student))
-    ranked = sorted(found.values(), key=len, reverse=True)[:_EXAMPLES]
+            groups.setdefault(_CHANGING.sub("#", check.message), []).append((check.message, student))
+    ranked = sorted(groups.values(), key=len, reverse=True)[:_EXAMPLES]
     return tuple(Example(message=group[0][0], count=len(group), student=group[0][1]) for group in ranked)

@@ -22,8 +22,8 @@ def grades(view: View) -> str:
     criteria = [criterion.id for criterion in view.criteria]
     header = [*_FIRST, *criteria, *_LAST, *_HANDS]
     rows = [[*_student(line, view, criteria), *_by_hand(line)] for line in view.lines]
-    given = [one.id for line in view.lines for one in line.result.by_hand]
-    if names := [f"manual.{name}" for name in dict.fromkeys(given)]:
+    ids = [criterion.id for line in view.lines for criterion in line.result.by_hand]
+    if names := [f"manual.{name}" for name in dict.fromkeys(ids)]:
         header += names
         rows = [[*row, *_criteria_by_hand(line, names)] for row, line in zip(rows, view.lines, strict=True)]
     return to_csv(header, rows)
@@ -51,19 +51,21 @@ def _student(line: Line, view: View, criteria: Sequence[str]) -> Iterator[str]:
 
 
 def _by_hand(line: Line) -> Iterator[str]:
-    manual, score, given = line.result.manual, line.checks_score, line.result.by_hand
+    manual, score, criteria = line.result.manual, line.checks_score, line.result.by_hand
     yield "" if score is None else points(score)
     yield from ("", "") if manual is None else (points(manual.points), points(manual.max_points))
-    yield str(sum(one.points is None for one in given)) if given or manual is not None else ""
-    yield ", ".join(dict.fromkeys(one.by for one in given if one.by))
-    yield "; ".join(f"{'all' if one.lab is None else f'lab{one.lab}'}: {one.reason}" for one in line.result.excused)
-    yield str(sum(one.answered_at is None for one in line.result.requests))
+    yield str(sum(criterion.points is None for criterion in criteria)) if criteria or manual is not None else ""
+    yield ", ".join(dict.fromkeys(criterion.by for criterion in criteria if criterion.by))
+    yield "; ".join(
+        f"{'all' if excuse.lab is None else f'lab{excuse.lab}'}: {excuse.reason}" for excuse in line.result.excused
+    )
+    yield str(sum(request.answered_at is None for request in line.result.requests))
 
 
 def _criteria_by_hand(line: Line, names: Sequence[str]) -> Iterator[str]:
-    given = {f"manual.{one.id}": one.points for one in line.result.by_hand}
+    scores = {f"manual.{criterion.id}": criterion.points for criterion in line.result.by_hand}
     for name in names:
-        value = given.get(name)
+        value = scores.get(name)
         yield "" if value is None else points(value)
 
 

@@ -112,13 +112,13 @@ class View:
     def criteria(self) -> tuple[CriterionResult, ...]:
         """Those that count, in the rubric's order, as some student's grade has them; empty before the first grade."""
         grades = [line.grade for line in self.graded if line.grade]
-        found: dict[str, CriterionResult] = {}
+        criteria: dict[str, CriterionResult] = {}
         for grade in grades:
             for lab in grade.labs:
                 for criterion in lab.criteria:
                     if criterion.available:
-                        found.setdefault(criterion.id, criterion)
-        return tuple(found.values())
+                        criteria.setdefault(criterion.id, criterion)
+        return tuple(criteria.values())
 
     def line(self, student: str) -> Line | None:
         return next((line for line in self.lines if line.student == student), None)
@@ -135,10 +135,10 @@ def of(result: ClassResult, accepted: Sequence[reviews.Accepted] = ()) -> View:
     lines = []
     for student in result.students:
         grade = student.grade
-        found: Iterable[reviews.Item] = () if grade is None else reviews.items(student.student, grade)
+        items: Iterable[reviews.Item] = () if grade is None else reviews.items(student.student, grade)
         if (handing_in := reviews.handing_in(student)) is not None:
-            found = (handing_in, *found)
-        still_open = reviews.still_open(found, accepted)
+            items = (handing_in, *items)
+        still_open = reviews.still_open(items, accepted)
         if student.withheld and not still_open:
             student = replace(student, score=Decimal(0))
         lines.append(
@@ -148,7 +148,7 @@ def of(result: ClassResult, accepted: Sequence[reviews.Accepted] = ()) -> View:
                 file_name=names[student.student],
                 open=still_open,
                 most=result.max_score,
-                mates=tuple(called.get(one, one) for one in student.teammates),
+                mates=tuple(called.get(teammate, teammate) for teammate in student.teammates),
             )
         )
     return View(result=result, lines=tuple(lines))

@@ -48,9 +48,9 @@ def of(gradebook: Gradebook) -> ClassResult:
     points = rubric.from_text(gradebook.rubric_text(plan.rubric_digest))
     students = gradebook.students()
     try:
-        given = given_overrides(settings, gradebook.folder, points)
+        all_overrides = given_overrides(settings, gradebook.folder, points)
         let_off = excused.load(gradebook.folder)
-        unknown_names.check(settings, given, students, let_off)
+        unknown_names.check(settings, all_overrides, students, let_off)
     except (overrides.OverrideError, class_settings.SettingsError, excused.ExcusedError) as error:
         raise GradebookError(str(error)) from None
     labs = points.select(plan.labs)
@@ -63,7 +63,9 @@ def of(gradebook: Gradebook) -> ClassResult:
         seed=plan.seed,
         device=plan.device,
         labs=plan.labs,
-        max_score=sum((one.points for lab in labs for one in lab.criteria if one.available), Decimal(0)),
+        max_score=sum(
+            (criterion.points for lab in labs for criterion in lab.criteria if criterion.available), Decimal(0)
+        ),
         students=(),
         contact=Contact(**plan.settings.get("contact", {})),
     )
@@ -74,17 +76,17 @@ def of(gradebook: Gradebook) -> ClassResult:
         result = replace(result, reports_title=title, reports_released=released)
     lines = []
     for student in students:
-        theirs = tuple(one for one in let_off if one.student == student.student)
+        theirs = tuple(excuse for excuse in let_off if excuse.student == student.student)
         if student.student in whole:
             lines.append(_excused(student, whole[student.student], theirs))
             continue
-        counting = [lab for lab in labs if lab.number not in {one.lab for one in theirs}]
+        counting = [lab for lab in labs if lab.number not in {excuse.lab for excuse in theirs}]
         if student.status == "missing":
             line = _missing(student, strangers)
         else:
-            line = _result(student, gradebook, plan, settings, points, counting, given, reader)
+            line = _result(student, gradebook, plan, settings, points, counting, all_overrides, reader)
         if line.grade is None and line.status in ("missing", "refused"):
-            line = _given_instead(line, plan, points, counting, given)
+            line = _given_instead(line, plan, points, counting, all_overrides)
         score = line.score
         if score is not None and line.grade is not None and theirs:
             score = merging.in_proportion(score, line.grade.max_score, result.max_score)
@@ -145,7 +147,11 @@ def comparable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: comparable(inner) for name, inner in value.items() if name != "seconds"}
     if isinstance(value, (list, tuple)):
-        return [comparable(one) for one in value if not (isinstance(one, Mapping) and one.get("kind") == DESCENDANTS)]
+        return [
+            comparable(element)
+            for element in value
+            if not (isinstance(element, Mapping) and element.get("kind") == DESCENDANTS)
+        ]
     return value
 
 
@@ -165,12 +171,14 @@ def _excused(student: Student, reason: str, entries: tuple[Excused, ...]) -> Stu
 
 
 def _given_instead(
-    line: StudentResult, plan: Plan, points: Rubric, labs: Sequence[Lab], given: Sequence[overrides.Override]
+    line: StudentResult, plan: Plan, points: Rubric, labs: Sequence[Lab], all_overrides: Sequence[overrides.Override]
 ) -> StudentResult:
     """Points by override for who handed in nothing that can be graded: the criteria without one have 0."""
-    criteria = {one.id for lab in labs for one in lab.criteria if one.available}
+    criteria = {criterion.id for lab in labs for criterion in lab.criteria if criterion.available}
     mine = {line.student, line.team} - {""}
-    theirs = tuple(one for one in given if one.student in mine and one.criterion in criteria)
+    theirs = tuple(
+        override for override in all_overrides if override.student in mine and override.criterion in criteria
+    )
     if not theirs:
         return line
     circumstances = Circumstances(
@@ -184,7 +192,7 @@ def _given_instead(
 
 def _without_checks(lab: LabResult) -> LabResult:
     """What was given for a lab of which nothing ran: there is no outcome to show."""
-    return replace(lab, criteria=tuple(replace(one, checks=()) for one in lab.criteria))
+    return replace(lab, criteria=tuple(replace(criterion, checks=()) for criterion in lab.criteria))
 
 
 def _missing(student: Student, strangers: Sequence[str]) -> StudentResult:
@@ -212,7 +220,7 @@ def _result(
     settings: Settings,
     points: Rubric,
     labs: Sequence[Lab],
-    given: Sequence[overrides.Override],
+    all_overrides: Sequence[overrides.Override],
     reader: reports.Reader | None,
 ) -> StudentResult:
     nothing = StudentResult(
@@ -234,14 +242,14 @@ def _result(
     if student.status == "refused" or student.content is None:
         return replace(nothing, status="refused", score=Decimal(0))
     counting = gradebook.counting(plan, student.content)
-    criteria = [one.id for lab in labs for one in lab.criteria if one.available]
+    criteria = [criterion.id for lab in labs for criterion in lab.criteria if criterion.available]
     if any(name not in counting for name in criteria):
         return nothing
     gradings = {name: counting[name] for name in criteria}
-    if problem := next((one.reason for one in gradings.values() if one.grade is None), None):
+    if problem := next((grading.reason for grading in gradings.values() if grading.grade is None), None):
         return replace(nothing, status="could_not_grade", reason=problem)
     mine = {student.student, student.team} - {""}
-    theirs = tuple(override for override in given if override.student in mine)
+    theirs = tuple(override for override in all_overrides if override.student in mine)
     made = assemble(gradings, plan, points, labs, student.student, student.content, theirs)
     read: tuple[ReportResult, ...] = ()
     if reader is not None:
@@ -250,7 +258,7 @@ def _result(
     if deadline is not None and student.submitted_at is not None:
         late = settings.late.penalty(student.submitted_at, deadline, made.score, made.max_score)
     score = made.score - (late.points if late else 0)
-    counts = all(one.counts for one in read)
+    counts = all(report.counts for report in read)
     return replace(nothing, status="graded", late=late, grade=made, reports=read, score=score if counts else None)
 
 
@@ -286,7 +294,7 @@ def assemble(
     labs: Sequence[Lab],
     name: str,
     content: str,
-    given: Sequence[overrides.Override] = (),
+    applied: Sequence[overrides.Override] = (),
 ) -> Grade:
     """One grade from the gradings that count for its criteria, by the arithmetic of every grade."""
     grades = {grading.id: grading.grade for grading in gradings.values() if grading.grade is not None}
@@ -305,11 +313,11 @@ def assemble(
         submission_sha256=content,
         device=latest.device,
         simulated=latest.simulated,
-        isolation="namespaces" if all(one.isolation == "namespaces" for one in grades.values()) else "limits",
+        isolation="namespaces" if all(result.isolation == "namespaces" for result in grades.values()) else "limits",
         seed=plan.seed,
-        seconds=round(sum(one.seconds for one in grades.values()), 2),
+        seconds=round(sum(result.seconds for result in grades.values()), 2),
         integrity=_notes(gradings, grades, points),
-        overrides=tuple(given),
+        overrides=tuple(applied),
     )
     return grade(points, labs, reports, circumstances, titles)
 

@@ -55,7 +55,7 @@ def parts(folder: Path, packages: Collection[str]) -> dict[str, Part]:
     for package in sorted(set(homes.values()) & set(packages)):
         reached = _reached(package, mentioned)
         theirs = {name: content for name, content in files.items() if homes[name] in reached and name not in texts}
-        finds_more = import_analysis.find_more(one for name, one in known.items() if homes[name] in reached)
+        finds_more = import_analysis.find_more(abilities for name, abilities in known.items() if homes[name] in reached)
         outside = {_last(name) for name in files.keys() - theirs.keys()} - {_last(name) for name in theirs}
         lab_parts[package] = Part(whole if finds_more else _digest(theirs), frozenset(outside))
     return lab_parts
@@ -80,10 +80,10 @@ def _reached(package: str, mentioned: Mapping[str, set[str]]) -> set[str]:
     reached: set[str] = set()
     open_ = [package, ""]
     while open_:
-        one = open_.pop()
-        if one not in reached:
-            reached.add(one)
-            open_ += mentioned.get(one, ())
+        name = open_.pop()
+        if name not in reached:
+            reached.add(name)
+            open_ += mentioned.get(name, ())
     return reached
 
 
@@ -104,14 +104,14 @@ class Shared:
             criteria: those that are graded.
             folders: by content, where the submissions that may share lie.
         """
-        self._packages = {one.id: lab.package for lab in course.rubric.labs for one in lab.criteria}
+        self._packages = {criterion.id: lab.package for lab in course.rubric.labs for criterion in lab.criteria}
         packages = {lab.package for lab in course.all_labs}
         self._parts = {content: parts(folder, packages) for content, folder in folders.items()}
         self._alike: dict[str, dict[str, list[str]]] = {}
         for criterion in criteria:
             groups: dict[str, list[str]] = {}
-            for content, found in self._parts.items():
-                if (part := found.get(self._packages[criterion])) is not None:
+            for content, lab_parts in self._parts.items():
+                if (part := lab_parts.get(self._packages[criterion])) is not None:
                     groups.setdefault(part.digest, []).append(content)
             self._alike[criterion] = {content: group for group in groups.values() for content in group}
         self._taken: dict[str, set[str]] = {criterion: set() for criterion in self._alike}
@@ -125,7 +125,7 @@ class Shared:
 
     def others(self, content: str, criterion: str) -> list[str]:
         """The other submissions that have this criterion's lab in common with `content`."""
-        return [one for one in self._alike.get(criterion, {}).get(content, ()) if one != content]
+        return [other for other in self._alike.get(criterion, {}).get(content, ()) if other != content]
 
     def is_certain(self, content: str, grade: Grade | None, criterion: str) -> bool:
         """Whether what the grading of `content` found of a criterion holds for whoever has the same lab."""

@@ -47,13 +47,13 @@ def load(folder: Path) -> tuple[Excused, ...]:
     try:
         document = reading.toml(path)
         entries = reading.into(_File, document).excused
-        seen = set()
-        for number, one in enumerate(entries):
-            if not one.reason.strip():
+        visited = set()
+        for number, entry in enumerate(entries):
+            if not entry.reason.strip():
                 raise document.error(("excused", number, "reason"), "reason is empty")
-            if (one.student, one.lab) in seen:
-                raise document.error(("excused", number), f"{one.student} stands twice; keep one")
-            seen.add((one.student, one.lab))
+            if (entry.student, entry.lab) in visited:
+                raise document.error(("excused", number), f"{entry.student} stands twice; keep one")
+            visited.add((entry.student, entry.lab))
     except reading.ReadingError as error:
         raise ExcusedError(str(error)) from None
     return entries
@@ -67,23 +67,23 @@ def add(folder: Path, entry: Excused) -> None:
     """
     if not entry.reason.strip():
         raise ExcusedError("say why: the reason stands in the student's feedback")
-    kept = [one for one in load(folder) if (one.student, one.lab) != (entry.student, entry.lab)]
+    kept = [other for other in load(folder) if (other.student, other.lab) != (entry.student, entry.lab)]
     replace_file(folder / FILE, _HEAD + "".join(map(_text, [*kept, entry])))
 
 
 def wholly(entries: Sequence[Excused], labs: Collection[int]) -> dict[str, str]:
     """Students of whom nothing counts, because no lab does, and why."""
     reasons: dict[str, str] = {}
-    for student in dict.fromkeys(one.student for one in entries):
-        mine = [one for one in entries if one.student == student]
-        everything = next((one for one in mine if one.lab is None), None)
+    for student in dict.fromkeys(entry.student for entry in entries):
+        mine = [entry for entry in entries if entry.student == student]
+        everything = next((entry for entry in mine if entry.lab is None), None)
         if everything is not None:
             reasons[student] = everything.reason
-        elif set(labs) <= {one.lab for one in mine}:
-            reasons[student] = "; ".join(dict.fromkeys(one.reason for one in mine))
+        elif set(labs) <= {entry.lab for entry in mine}:
+            reasons[student] = "; ".join(dict.fromkeys(entry.reason for entry in mine))
     return reasons
 
 
-def _text(one: Excused) -> str:
-    lab = "" if one.lab is None else f"lab = {one.lab}\n"
-    return f"\n[[excused]]\nstudent = {quoted(one.student)}\n{lab}reason = {quoted(one.reason)}\n"
+def _text(entry: Excused) -> str:
+    lab = "" if entry.lab is None else f"lab = {entry.lab}\n"
+    return f"\n[[excused]]\nstudent = {quoted(entry.student)}\n{lab}reason = {quoted(entry.reason)}\n"

@@ -86,10 +86,10 @@ def _of(node: ast.AST) -> Iterator[Ability]:
         case ast.Constant(value=str(text)) if _UPWARDS.search(text) or "PYTHONPATH" in text:
             yield Ability.FINDS
         case ast.Import(names=aliases):
-            if any(one.name.partition(".")[0] in _MODULES or one.name == "labs" for one in aliases):
+            if any(alias.name.partition(".")[0] in _MODULES or alias.name == "labs" for alias in aliases):
                 yield Ability.FINDS
         case ast.ImportFrom(module=module, names=aliases):
-            of_sys = module == "sys" and any(one.name in _OF_SYS for one in aliases)
+            of_sys = module == "sys" and any(alias.name in _OF_SYS for alias in aliases)
             if (module or "").partition(".")[0] in _MODULES or of_sys:
                 yield Ability.FINDS
     match node:

@@ -48,9 +48,9 @@ class SandboxJudge:
         """Grade one submission; whatever goes wrong is in the result."""
         started = datetime.now(UTC)
         with PeakMemory(least=self._at_rest) as peak:
-            found, problem = self._graded(task)
+            graded, problem = self._graded(task)
         self._at_rest = self._at_rest or used_bytes(os.getpid(), closely=True)
-        return Grading(grade=found, problem=problem, started=started, ended=datetime.now(UTC), peak_bytes=peak.bytes)
+        return Grading(grade=graded, problem=problem, started=started, ended=datetime.now(UTC), peak_bytes=peak.bytes)
 
     def close(self) -> None:
         self._sandbox.close()

@@ -33,7 +33,7 @@ class OpenWork:
         self._store = store
         self._seconds = seconds
         labs = course.rubric.select(plan.labs)
-        self._wanted = tuple(one.id for lab in labs for one in lab.criteria if one.available)
+        self._wanted = tuple(criterion.id for lab in labs for criterion in lab.criteria if criterion.available)
         self._students: dict[str, list[str]] = {}
         for student in students:
             if student.content is not None:
@@ -47,21 +47,22 @@ class OpenWork:
         asked to have graded again: these are graded, and nobody else's grading counts for them.
         """
         known = dict.fromkeys([*self._students, *self._gradebook.graded(self._plan)])
-        folders = {one: self._store.path(one) for one in known if one not in self._gradebook.asked_for}
-        present = {one: folder for one, folder in folders.items() if folder.is_dir()}
+        folders = {content: self._store.path(content) for content in known if content not in self._gradebook.asked_for}
+        present = {content: folder for content, folder in folders.items() if folder.is_dir()}
         self._shared = Shared(self._course, self._wanted, present)
         self._share_known(self._shared)
         # Whose turn it is does not depend on what is done already: a run that goes on asks for the same tasks.
-        claimed = {one: self._shared.claim(one, self._wanted) for one in self._students}
+        claimed = {content: self._shared.claim(content, self._wanted) for content in self._students}
         open_ = {
-            one: tuple(name for name in claimed[one] if name in criteria) for one, criteria in self._open().items()
+            content: tuple(name for name in claimed[content] if name in criteria)
+            for content, criteria in self._open().items()
         }
-        return [self._task(one, criteria) for one, criteria in open_.items() if criteria]
+        return [self._task(content, criteria) for content, criteria in open_.items() if criteria]
 
     def tasks(self) -> list[Task]:
         """One for each submission with something open; what they find is not shared."""
         self._shared = None
-        return [self._task(one, criteria) for one, criteria in self._open().items()]
+        return [self._task(content, criteria) for content, criteria in self._open().items()]
 
     def busy_tasks(self) -> list[Task]:
         """Those that a busy machine left open, and that have not had their second look yet."""
@@ -99,12 +100,12 @@ class OpenWork:
 
     def _open(self) -> dict[str, tuple[str, ...]]:
         """By submission the criteria of which no grading counts; those with nothing open are not there."""
-        found = {}
+        open_ = {}
         for content in self._students:
             counting = self._gradebook.numbers(self._plan, content)
             if criteria := tuple(name for name in self._wanted if name not in counting):
-                found[content] = criteria
-        return found
+                open_[content] = criteria
+        return open_
 
     def _task(self, content: str, criteria: tuple[str, ...]) -> Task:
         plan = self._plan

@@ -88,13 +88,13 @@ class Pool:
                     started(task)
             for worker in self._crew.events(self._workers):
                 answer = worker.answer()
-                found = self._tasks.pop(id(worker), None)
+                assignment = self._tasks.pop(id(worker), None)
                 if isinstance(answer, Failed):
                     worker.end()
                     self._workers.remove(worker)
-                if found is None:
+                if assignment is None:
                     continue  # it was lost before it had begun
-                task, attempt, begun = found
+                task, attempt, begun = assignment
                 if isinstance(answer, Grading):
                     yield task, answer
                 elif attempt < ATTEMPTS or not answer.counts:

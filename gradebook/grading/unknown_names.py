@@ -15,7 +15,7 @@ from gradebox.run.overrides import Override, OverrideError
 
 
 def check(
-    settings: Settings, given: Sequence[Override], students: Sequence[Student], let_off: Sequence[Excused] = ()
+    settings: Settings, overrides: Sequence[Override], students: Sequence[Student], let_off: Sequence[Excused] = ()
 ) -> None:
     """Who has an override or an extension, or is excused, is in the class.
 
@@ -24,7 +24,7 @@ def check(
     """
     known = [student.student for student in students]
     teams = sorted({student.team for student in students} - {""})
-    for override in given:
+    for override in overrides:
         if override.student not in (*known, *teams):
             nobody = _nobody(override.student, [*known, *teams])
             raise OverrideError(f"the override of {override.criterion} for {override.student!r}: {nobody}")
@@ -37,28 +37,28 @@ def check(
 
 
 def notices(
-    settings: Settings, given: Sequence[Override], students: Sequence[Student], criteria: Collection[str]
+    settings: Settings, overrides: Sequence[Override], students: Sequence[Student], criteria: Collection[str]
 ) -> list[str]:
     """What an instructor should know: what they decided without any effect.
 
     Args:
         settings: of the class.
-        given: all overrides.
+        overrides: all of them.
         students: everybody.
         criteria: the identifiers of those that are graded here.
     """
     times = _unknown_times(settings, students)
-    return [*_without_effect(given, students, criteria), *([times] if times else [])]
+    return [*_without_effect(overrides, students, criteria), *([times] if times else [])]
 
 
-def _without_effect(given: Sequence[Override], students: Sequence[Student], criteria: Collection[str]) -> list[str]:
+def _without_effect(overrides: Sequence[Override], students: Sequence[Student], criteria: Collection[str]) -> list[str]:
     status = {student.student: student.status for student in students}
     said = {
         "could_not_fetch": "could not be fetched",
         "no_repository": "has no repository that can be fetched",
     }
     texts = []
-    for override in given:
+    for override in overrides:
         about = f"the override of {override.criterion} for {override.student} has no effect"
         if override.criterion not in criteria:
             texts.append(f"{about}: its lab is not graded in this class")
@@ -85,7 +85,7 @@ def _unknown_times(settings: Settings, students: Sequence[Student]) -> str | Non
 
 
 def _nobody(name: str, known: Sequence[str]) -> str:
-    folded = {one.casefold(): one for one in known}
+    folded = {key.casefold(): key for key in known}
     near = difflib.get_close_matches(name.casefold(), folded, n=1)
     hint = f"did you mean {folded[near[0]]!r}?" if near else "students are named as in grades.csv"
     return f"there is no such student in this class; {hint}"

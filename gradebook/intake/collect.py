@@ -112,22 +112,22 @@ class Intake:
             IntakeError: there is no such folder, archive or list, or nothing in it.
         """
         with self._unpacked(source) as folder:
-            found: dict[str, list[Theirs]] = {}
-            for one in self._owners.of_students(handed_in.find(folder)):
-                for person in one.people:
-                    for key in self._owners.keys(person, one.platform):
-                        theirs = found.setdefault(key, [])
-                        if all(other.handed_in is not one for other in theirs):
-                            theirs.append(Theirs(person, one))
+            by_key: dict[str, list[Theirs]] = {}
+            for submission in self._owners.of_students(handed_in.find(folder)):
+                for person in submission.people:
+                    for key in self._owners.keys(person, submission.platform):
+                        theirs = by_key.setdefault(key, [])
+                        if all(other.handed_in is not submission for other in theirs):
+                            theirs.append(Theirs(person, submission))
             self.passed_over = handed_in.passed_over(folder)
-            self._owners.set_apart_namesakes(found)
+            self._owners.set_apart_namesakes(by_key)
             students = []
-            for key, ones in found.items():
+            for key, ones in by_key.items():
                 announce(key)
-                mates = [other for other in found if other != key and _share(found[other], ones)]
+                mates = [other for other in by_key if other != key and _share(by_key[other], ones)]
                 students.append(replace(self._take(key, ones), teammates=tuple(sorted(mates))))
         for entry in self._roster.entries if self._roster else ():
-            if entry.student not in found:
+            if entry.student not in by_key:
                 students.append(
                     Student(
                         student=entry.student,
@@ -142,8 +142,8 @@ class Intake:
     def _take(self, key: str, theirs: list[Theirs]) -> Student:
         entry = self._roster.find([key]) if self._roster else None
         several: dict[tuple[str, str, str | None], list[HandedIn]] = {}
-        for one in theirs:
-            thing = one.handed_in
+        for owned in theirs:
+            thing = owned.handed_in
             kind = (thing.platform, thing.key if thing.platform else thing.address or thing.label, thing.rev)
             several.setdefault(kind, []).append(thing)
         student = Student(
@@ -154,7 +154,7 @@ class Intake:
             submitted_at=entry.submitted_at if entry else None,
             team=entry.team if entry else "",
         )
-        names = ", ".join(sorted(one.handed_in.label for one in theirs))
+        names = ", ".join(sorted(owned.handed_in.label for owned in theirs))
         try:
             if len(several) > 1 and not student.team:
                 raise Refused(f"handed in more than once: {names}; keep one of them")
@@ -181,10 +181,10 @@ class Intake:
         failures: list[CouldNotFetch] = []
         for ones in several:
             try:
-                one = self._taken(student, ones)
-                if taken and one.reason and one.reason != taken[0].reason:
-                    remarks.append(f"of {self._whose(ones)}: {one.reason}")
-                taken.append(one)
+                result = self._taken(student, ones)
+                if taken and result.reason and result.reason != taken[0].reason:
+                    remarks.append(f"of {self._whose(ones)}: {result.reason}")
+                taken.append(result)
             except Refused as refusal:
                 lost.append((self._whose(ones), str(refusal).removeprefix(f"{ones[0].label!r} ")))
             except CouldNotFetch as failure:
@@ -195,7 +195,7 @@ class Intake:
             if failures:  # what could not be fetched may be what counts, whatever the others handed in
                 raise CouldNotFetch(reasons, nowhere=all(failure.nowhere for failure in failures))
             raise Refused(reasons)
-        if len({one.content for one in taken}) > 1:
+        if len({result.content for result in taken}) > 1:
             raise Refused(
                 f"the team {student.team!r} handed in more than once, and not the same: {names}; keep one of them"
             )
@@ -205,9 +205,9 @@ class Intake:
 
     def _whose(self, ones: Sequence[HandedIn]) -> str:
         """How to call what was handed in, and whose it is by the roster's key."""
-        labels = ", ".join(one.label for one in ones)
-        people = [person for one in ones for person in one.people]
-        keys = [self._roster.called(one.handles) or one.key if self._roster else one.key for one in people]
+        labels = ", ".join(part.label for part in ones)
+        people = [person for part in ones for person in part.people]
+        keys = [self._roster.called(person.handles) or person.key if self._roster else person.key for person in people]
         return f"{labels!r} of {', '.join(dict.fromkeys(keys))}"
 
     def _taken(self, student: Student, ones: list[HandedIn]) -> Student:
@@ -216,11 +216,11 @@ class Intake:
         with tempfile.TemporaryDirectory(prefix="taking-", dir=self._room) as temporary:
             work = Path(temporary)
             commit = self._checked_out(student, ones[0], work) if ones[0].kind == "repository" else None
-            submission = pieces.assemble([_piece(one, work) for one in ones], work / "unpacked", limits, self._names)
+            submission = pieces.assemble([_piece(part, work) for part in ones], work / "unpacked", limits, self._names)
             content = self._store.keep(submission.entries, limits)
         submitted_at = student.submitted_at or (commit.time if commit else self._time(ones))
         remarks = [*_later(commit), *submission.remarks]
-        if submitted_at is None and any(one.late for one in ones):
+        if submitted_at is None and any(part.late for part in ones):
             remarks.append(f"{ones[0].platform} marked it as late")
         return replace(
             student,
@@ -232,28 +232,28 @@ class Intake:
             taken_at=datetime.now(UTC).replace(microsecond=0),
         )
 
-    def _checked_out(self, student: Student, one: HandedIn, work: Path) -> Commit:
+    def _checked_out(self, student: Student, submission: HandedIn, work: Path) -> Commit:
         """The commit that counts, with its files in `work`."""
         limits = self._settings.limits
-        repository = self._repository(one)
+        repository = self._repository(submission)
         deadline = self._settings.in_time_until(student.student)
-        commit = repository.choose(one.rev or self._rev, deadline, self._settings.git)
+        commit = repository.choose(submission.rev or self._rev, deadline, self._settings.git)
         (work / _CHECKOUT).mkdir()
         repository.extract(commit, work / _CHECKOUT, files=limits.files, limit_bytes=limits.bytes)
         return commit
 
-    def _repository(self, one: HandedIn) -> Repository:
+    def _repository(self, submission: HandedIn) -> Repository:
         room = self._room / "repositories"
-        if one.path is not None:
-            return Repository.of_folder(one.path, room)
-        assert one.address is not None
-        return Repository.of_address(one.address, room, self._settings.git.protocols)
+        if submission.path is not None:
+            return Repository.of_folder(submission.path, room)
+        assert submission.address is not None
+        return Repository.of_address(submission.address, room, self._settings.git.protocols)
 
     def _time(self, ones: Sequence[HandedIn]) -> datetime | None:
         """When it was handed in: the platform's word, else files' times where the settings say that these mean it."""
-        times = [one.submitted_at for one in ones]
+        times = [part.submitted_at for part in ones]
         if not any(times) and self._settings.times_of_files:
-            times = [handed_in.newest(one.path) for one in ones if one.path is not None]
+            times = [handed_in.newest(part.path) for part in ones if part.path is not None]
         return max((time for time in times if time is not None), default=None)
 
     @contextlib.contextmanager
@@ -282,15 +282,15 @@ class Intake:
 
 
 def _share(ones: Sequence[Theirs], others: Sequence[Theirs]) -> bool:
-    return any(one.handed_in is other.handed_in for one in ones for other in others)
+    return any(owned.handed_in is other.handed_in for owned in ones for other in others)
 
 
-def _piece(one: HandedIn, work: Path) -> Piece:
-    name = one.name or one.label
-    if one.kind == "repository":
+def _piece(submission: HandedIn, work: Path) -> Piece:
+    name = submission.name or submission.label
+    if submission.kind == "repository":
         return Piece("folder", work / _CHECKOUT, name)
-    assert one.path is not None
-    return Piece(one.kind, one.path, name, of_canvas=one.platform == "Canvas")
+    assert submission.path is not None
+    return Piece(submission.kind, submission.path, name, of_canvas=submission.platform == "Canvas")
 
 
 def _later(commit: Commit | None) -> list[str]:

@@ -84,8 +84,10 @@ def find(source: Path) -> list[HandedIn]:
         source = _export(source) or source
         if any(copying.is_lab(path.name) for path in source.iterdir()):
             raise IntakeError(f"{source} is one submission; name the folder above it, or use gpulabs grade {source}")
-        known = {one.path: one for one in _of_gradescope(source)}
-        things = [one for path in sorted(source.iterdir()) if (one := known.get(path) or _at(path)) is not None]
+        known = {submission.path: submission for submission in _of_gradescope(source)}
+        things = [
+            submission for path in sorted(source.iterdir()) if (submission := known.get(path) or _at(path)) is not None
+        ]
         if not things:
             raise IntakeError(f"{source} holds no submissions: no folders, zip or tar files, or git repositories")
         return things
@@ -105,10 +107,10 @@ def passed_over(source: Path) -> list[str]:
         for path in paths
         if path.name != platforms.EXPORT_FILE
     ]
-    for one in _exported(source):
-        if not (source / one.folder).is_dir():
-            names = ", ".join(submitter.key for submitter in one.submitters) or "nobody"
-            what = printable(one.folder, lines=False)
+    for exported in _exported(source):
+        if not (source / exported.folder).is_dir():
+            names = ", ".join(submitter.key for submitter in exported.submitters) or "nobody"
+            what = printable(exported.folder, lines=False)
             words.append(f"{what} of {names} (in {platforms.EXPORT_FILE}, but not there)")
     return words
 
@@ -183,17 +185,17 @@ def _exported(source: Path) -> tuple[platforms.Exported, ...]:
 
 
 def _of_gradescope(source: Path) -> Iterator[HandedIn]:
-    for one in _exported(source):
-        path = source / one.folder
+    for exported in _exported(source):
+        path = source / exported.folder
         if path.parent == source and path.is_dir() and not path.is_symlink():
-            people = tuple(Person(submitter.key, submitter.handles) for submitter in one.submitters)
+            people = tuple(Person(submitter.key, submitter.handles) for submitter in exported.submitters)
             yield HandedIn(
-                people=people or (Person(printable(one.folder, lines=False), ()),),
-                label=printable(one.folder, lines=False),
+                people=people or (Person(printable(exported.folder, lines=False), ()),),
+                label=printable(exported.folder, lines=False),
                 kind="folder",
                 path=path,
                 platform="Gradescope",
-                submitted_at=one.created_at,
+                submitted_at=exported.created_at,
             )
 
 
@@ -295,16 +297,16 @@ class Owners:
         if self._roster is None:
             return list(things)
         kept: list[HandedIn] = []
-        labels: dict[Outsider, list[str]] = {one: [] for one in self._roster.outsiders if one.announced}
-        for one in things:
-            outside = {person: self._roster.outsider(person.handles) for person in one.people}
+        labels: dict[Outsider, list[str]] = {outsider: [] for outsider in self._roster.outsiders if outsider.announced}
+        for submission in things:
+            outside = {person: self._roster.outsider(person.handles) for person in submission.people}
             people = tuple(person for person, outsider in outside.items() if outsider is None)
             if people:
-                kept.append(replace(one, people=people) if len(people) < len(one.people) else one)
+                kept.append(replace(submission, people=people) if len(people) < len(submission.people) else submission)
                 continue
             for outsider in dict.fromkeys(outside.values()):
                 if outsider is not None:
-                    labels.setdefault(outsider, []).append(one.label)
+                    labels.setdefault(outsider, []).append(submission.label)
         for outsider, theirs in labels.items():
             verb = "are" if len(theirs) > 1 else "is"
             what = f"{', '.join(theirs) or 'it'} {verb} left out"
@@ -320,12 +322,12 @@ class Owners:
         if entry is not None and self._is_a_groups(person, entry, platform):
             owners = []
         elif not owners and (several := self._roster.several(person.handles)):
-            keys = ", ".join(printable(repr(one.student), lines=False) for one in several)
+            keys = ", ".join(printable(repr(namesake.student), lines=False) for namesake in several)
             self.notices.append(
                 f"{person.key}: several students have this name ({keys}), so that it is nobody's: rename it to the one "
                 "whose it is"
             )
-        return [one.student for one in owners] or [person.key]
+        return [owner.student for owner in owners] or [person.key]
 
     def _is_a_groups(self, person: Person, entry: Entry, platform: str) -> bool:
         """Whether it is that of a group which only has the number of this student."""
@@ -333,7 +335,7 @@ class Owners:
             return False
         if platform == "Moodle":
             # It numbers groups as it numbers students.
-            owner, called = (printable(one, lines=False) for one in (entry.student, entry.name))
+            owner, called = (printable(text, lines=False) for text in (entry.student, entry.name))
             self.notices.append(
                 f"{person.key}: its number is {owner}'s in the roster, who has another name there ({called}); "
                 f"it is taken for a group's, and is nobody's: rename it to {owner!r} if it is theirs, or say who "
@@ -356,14 +358,14 @@ class Owners:
         if self._roster is None:
             return
         for key, ones in list(by_key.items()):
-            sure = [one for one in ones if self._roster.identifies(one.person.handles)]
-            known = {entry.student for one in sure if (entry := self._roster.find(one.person.handles))}
-            apart = [one for one in ones if one not in sure and self._is_of(one, known)]
+            sure = [owned for owned in ones if self._roster.identifies(owned.person.handles)]
+            known = {entry.student for owned in sure if (entry := self._roster.find(owned.person.handles))}
+            apart = [owned for owned in ones if owned not in sure and self._is_of(owned, known)]
             if apart:
-                by_key[key] = [one for one in ones if one not in apart]
-                for one in apart:
-                    by_key.setdefault(one.person.key, []).append(one)
+                by_key[key] = [owned for owned in ones if owned not in apart]
+                for owned in apart:
+                    by_key.setdefault(owned.person.key, []).append(owned)
 
-    def _is_of(self, one: Theirs, students: set[str]) -> bool:
-        entry = self._roster.find(one.person.handles) if self._roster else None
+    def _is_of(self, owned: Theirs, students: set[str]) -> bool:
+        entry = self._roster.find(owned.person.handles) if self._roster else None
         return entry is not None and entry.student in students

@@ -148,7 +148,9 @@ class LabNames:
                 if package.partition("_")[0].casefold() == lab:
                     return package
         plain = _plain(_COPY.sub("", name))
-        return next((one for one in self.packages if plain and plain == _plain(one.partition("_")[2])), None)
+        return next(
+            (package for package in self.packages if plain and plain == _plain(package.partition("_")[2])), None
+        )
 
     def renamed(self, names: Iterable[str]) -> Mapping[str, str]:
         """What these folders, which lie side by side, must be called: by the name that they have.
@@ -165,7 +167,7 @@ class LabNames:
             package = self.meant(name)
             if package is None or package in exact:
                 continue
-            if (other := next((one for one, meant in lab_of.items() if meant == package), None)) is not None:
+            if (other := next((folder for folder, meant in lab_of.items() if meant == package), None)) is not None:
                 raise Refused(f"holds both {other!r} and {name!r} for one lab; keep one of them, called {package}")
             lab_of[name] = package
         return lab_of

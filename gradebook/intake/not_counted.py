@@ -213,9 +213,9 @@ def outside_of(top: Path, place: Path | None = None) -> list[str]:
         outside += [path.relative_to(top) for path in paths if not path.is_symlink()]
     # Who hands in the course's whole tree need not hear of each of its notebooks.
     tree = place.parent if place is not None and place.name == "labs" else top
-    folders = [one for one in tree.iterdir() if one.is_dir() and not one.is_symlink()]
+    folders = [path for path in tree.iterdir() if path.is_dir() and not path.is_symlink()]
     is_course = (tree / _COURSES[0]).is_dir()
-    courses = [one.relative_to(top) for one in folders if is_course and _is_the_courses(one)]
+    courses = [path.relative_to(top) for path in folders if is_course and _is_the_courses(path)]
     return [path.as_posix() for path in outside if not any(path.is_relative_to(folder) for folder in courses)]
 
 
@@ -224,17 +224,19 @@ def not_imported(entries: Sequence[Entry], names: LabNames) -> dict[str, str]:
     lab, as they are called, with `/` at the end, whose names no other code has."""
     code = {entry.target: entry.source for entry in entries if entry.target.endswith(".py")}
     modules = {target[:-3]: target for target in code if "/" not in target and not target.startswith("__")}
-    folders = {one.target.partition("/")[0]: one for one in entries if "/" in one.target}
-    second = {name: one for name, one in folders.items() if name not in names.packages and names.meant(name) in folders}
+    folders = {entry.target.partition("/")[0]: entry for entry in entries if "/" in entry.target}
+    second = {
+        name: entry for name, entry in folders.items() if name not in names.packages and names.meant(name) in folders
+    }
     candidates = modules.keys() | second.keys()
     used: set[str] = set()
     for target, source in code.items() if candidates else ():
         used |= (_words(source) & candidates) - {target.partition("/")[0].removesuffix(".py")}
     not_used = {target: IDLE for name, target in modules.items() if name not in used}
-    for name, one in second.items():
+    for name, entry in second.items():
         holds_code = any(target.startswith(f"{name}/") for target in code)
         if name not in used:
-            not_used[f"{one.source.relative_to(one.top).parts[0]}/"] = IDLE if holds_code else NOWHERE
+            not_used[f"{entry.source.relative_to(entry.top).parts[0]}/"] = IDLE if holds_code else NOWHERE
     return not_used
 
 

@@ -233,9 +233,9 @@ class _Assembly:
 
     def _take_labs(self, place: Path, name: str) -> None:
         renamed = self._names.renamed(path.name for path in lab_folders.folders(place))
-        for one, package in renamed.items():
-            if one.replace("-", "_") != package:
-                self._remarks.append(f"the folder {one!r} was taken as {package}")
+        for folder, package in renamed.items():
+            if folder.replace("-", "_") != package:
+                self._remarks.append(f"the folder {folder!r} was taken as {package}")
 
         within = {
             path.name.replace("-", "_"): inner for path in lab_folders.folders(place) if (inner := self._within(path))
@@ -379,5 +379,5 @@ def _left_out(top: Path) -> list[str]:
     return sorted(left_out)
 
 
-def _same(one: Entry, other: Entry) -> bool:
-    return one.size_bytes == other.size_bytes and one.source.read_bytes() == other.source.read_bytes()
+def _same(entry: Entry, other: Entry) -> bool:
+    return entry.size_bytes == other.size_bytes and entry.source.read_bytes() == other.source.read_bytes()

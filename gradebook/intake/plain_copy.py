@@ -60,7 +60,7 @@ def git_folder(folder: Path) -> Path | None:
     inner = folder / ".git"
     if inner.is_symlink() or (inner.exists() and not inner.is_dir()):
         raise Refused(".git leads to another folder; hand in a clone that stands by itself")
-    return next((one for one in (inner, folder) if _is_git_folder(one)), None)
+    return next((candidate for candidate in (inner, folder) if _is_git_folder(candidate)), None)
 
 
 def _is_git_folder(folder: Path) -> bool:

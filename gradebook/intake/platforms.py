@@ -130,7 +130,7 @@ class Submitter:
 
     @property
     def handles(self) -> tuple[str, ...]:
-        return tuple(one for one in (self.sid, self.email, self.name) if one)
+        return tuple(handle for handle in (self.sid, self.email, self.name) if handle)
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,11 @@ def _submissions(lines: list[str]) -> Iterator[Exported]:
     for line in [*lines, "end:"]:
         if (key := _KEY.fullmatch(line)) is not None:
             if folder:
-                yield Exported(folder, tuple(Submitter(**one) for one in submitters if any(one.values())), created_at)
+                yield Exported(
+                    folder,
+                    tuple(Submitter(**submitter) for submitter in submitters if any(submitter.values())),
+                    created_at,
+                )
             folder, section, submitters, created_at = key["name"], "", [], None
         elif (match := _SECTION.fullmatch(line)) is not None:
             section = match["name"]

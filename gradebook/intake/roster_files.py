@@ -88,7 +88,7 @@ def _with_teams(path: Path, teams_file: Path | None) -> Roster:
         if entry := roster.find(handles):
             return entry.student
         if several := roster.several(handles):
-            keys = ", ".join(one.student for one in several)
+            keys = ", ".join(namesake.student for namesake in several)
             raise RosterError(
                 f"{teams_file}: several students are called {several[0].name!r} ({keys}); name them there as here"
             )
@@ -99,7 +99,7 @@ def _with_teams(path: Path, teams_file: Path | None) -> Roster:
     except TeamsError as error:
         raise RosterError(str(error)) from None
     entries = [replace(entry, team=teams.of.get(entry.student, "")) for entry in roster.entries]
-    strangers = [one for one in teams.strangers if roster.outsider([one]) is None]
+    strangers = [stranger for stranger in teams.strangers if roster.outsider([stranger]) is None]
     return Roster(entries, strangers, roster.outsiders)
 
 
@@ -118,7 +118,7 @@ def _load(path: Path) -> Roster:
         every = [dict(zip(head, cells, strict=False)) for cells in table if any(cells)]
     except csv.Error as error:
         raise RosterError(f"{path} is no CSV file: {error}") from None
-    outsiders = {number: one for number, row in enumerate(every) if (one := _outsider(row, path)) is not None}
+    outsiders = {number: outsider for number, row in enumerate(every) if (outsider := _outsider(row, path)) is not None}
     rows = {line + 1 + number: row for number, row in enumerate(every) if number not in outsiders}
     key = next((name for name in KEYS if any(cell_of(row, name).strip() for row in rows.values())), None)
     if key is None:

@@ -306,12 +306,12 @@ def step_seconds(gpus):
         return (time.perf_counter() - start) / 3
 
 
-one, two = step_seconds(1), step_seconds(2)
+one_gpu, two_gpus = step_seconds(1), step_seconds(2)
 notebook.table(
     ("DataParallel, simulated", "ms per step", "speedup"),
     [
-        ("one T4", round(one * 1e3, 2), 1.0),
-        ("two T4", round(two * 1e3, 2), round(one / two, 2)),
+        ("one T4", round(one_gpu * 1e3, 2), 1.0),
+        ("two T4", round(two_gpus * 1e3, 2), round(one_gpu / two_gpus, 2)),
     ],
 )
 
@@ -414,10 +414,10 @@ with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
             optimizer.step()
             optimizer.zero_grad()
     torch.cuda.synchronize()
-found = sorted(
+entries = sorted(
     prof.key_averages(), key=lambda entry: entry.self_device_time_total, reverse=True
 )
-operations = [entry for entry in found if entry.key.startswith("aten::")][:6]
+operations = [entry for entry in entries if entry.key.startswith("aten::")][:6]
 notebook.table(
     ("operation", "calls", "host, µs", "device, µs"),
     [

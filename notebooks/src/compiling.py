@@ -57,7 +57,7 @@ with vgpu.attach("T4", values=False, force=True) as gpu:
             for kernel in gpu.timeline[first:]
         ]
     shown = {
-        name: [(one if len(moved) > 1 else "fused", size) for one, size in moved]
+        name: [(kernel if len(moved) > 1 else "fused", size) for kernel, size in moved]
         for name, moved in programs.items()
     }
 notebook.show(

@@ -189,13 +189,13 @@ if peaks is not None:
         for side in sides
     ]
     axes.loglog(
-        [one.intensity for one in places],
-        [one.attainable_flops / 1e12 for one in places],
+        [place.intensity for place in places],
+        [place.attainable_flops / 1e12 for place in places],
         "o-",
         color=notebook.COLORS[0],
     )
-    for one in places:
-        axes.annotate(one.kernel, (one.intensity, one.attainable_flops / 1e12))
+    for place in places:
+        axes.annotate(place.kernel, (place.intensity, place.attainable_flops / 1e12))
     notebook.show(
         figure,
         "Points, marked with the side of the product, that rise with it and then stay at the peak.",

@@ -60,14 +60,14 @@ torch.cuda.synchronize()
 
 start = time.perf_counter()
 c = a @ a
-asked = time.perf_counter() - start
+launch = time.perf_counter() - start
 torch.cuda.synchronize()
 done = time.perf_counter() - start
 flops = 2 * 1024**3
 notebook.table(
     ("clock read", "microseconds", "TFLOPS that it seems to reach"),
     [
-        ("right after the call", round(asked * 1e6, 1), round(flops / asked / 1e12, 1)),
+        ("right after the call", round(launch * 1e6, 1), round(flops / launch / 1e12, 1)),
         ("when the queue is empty", round(done * 1e6, 1), round(flops / done / 1e12, 1)),
     ],
 )

@@ -216,12 +216,12 @@ for power in (-14, 0, 14):
     torch.manual_seed(2)
     unstable = lab.workloads.UnstableModel(2.0**power).to(device)
     exact = flat(gradients_of(unstable, images, torch.float32, 1.0))
-    found = [
+    scaled_gradients = [
         flat(gradients_of(unstable, images, torch.float16, scale)) / scale
         for scale in scales
     ]
     errors[pictures.power_of_two(power)] = [
-        float((each - exact).norm() / exact.norm()) for each in found
+        float((each - exact).norm() / exact.norm()) for each in scaled_gradients
     ]
 notebook.show(
     pictures.draw_scale_errors(scales, errors),
@@ -252,9 +252,9 @@ scaler = torch.amp.GradScaler(device.type, init_scale=2.0**16, growth_interval=1
 sizes = [
     2.0 ** (6 - 8 * abs(1 - step / 90)) for step in range(180)
 ]  # the gradient grows, then shrinks again
-seen, skipped = [], []
+loss_scales, skipped = [], []
 for size in sizes:
-    seen.append(scaler.get_scale() if seen else 2.0**16)
+    loss_scales.append(scaler.get_scale() if loss_scales else 2.0**16)
     scaled = scaler.scale(torch.tensor(size, device=device))
     weight.grad = scaled.half().float().reshape(1)  # through float16, as in a backward pass
     scaler.step(optimizer)
@@ -262,7 +262,7 @@ for size in sizes:
     skipped.append(bool(weight.grad.isinf()))
 notebook.show(
     pictures.draw_scale(
-        {"GradScaler": (seen, skipped)}, limit=[65504 / size for size in sizes]
+        {"GradScaler": (loss_scales, skipped)}, limit=[65504 / size for size in sizes]
     ),
     "Loss scale over 180 steps. It comes down in halves while a dashed limit falls, "
     "each time at a cross that marks a skipped step, and climbs again in doublings "
@@ -372,13 +372,16 @@ for name, dtype in lab.readings.PRECISIONS.items():
         model, train_batches, 6, device=device, dtype=dtype
     )
     accuracy = lab.amp_training.evaluate(model, test_batches, device=device, dtype=dtype)
-    one = trainings[name]
-    scale = "-" if one.final_scale is None else f"{one.final_scale:g}"
-    rows.append((name, f"{accuracy:.1%}", one.optimizer_steps, one.skipped_steps, scale))
+    training = trainings[name]
+    scale = "-" if training.final_scale is None else f"{training.final_scale:g}"
+    rows.append(
+        (name, f"{accuracy:.1%}", training.optimizer_steps, training.skipped_steps, scale)
+    )
 notebook.table(("precision", "accuracy", "steps", "skipped", "last scale"), rows)
 notebook.show(
     pictures.draw_losses(
-        {name: one.losses for name, one in trainings.items()}, "Digits in three precisions"
+        {name: training.losses for name, training in trainings.items()},
+        "Digits in three precisions",
     ),
     "Training loss over six epochs in float32, float16 and bfloat16: the three curves "
     "lie on each other.",
@@ -407,7 +410,7 @@ for name in ("float32", "float16"):
     )
 notebook.show(
     pictures.draw_losses(
-        {name: one.losses for name, one in clipped.items()},
+        {name: training.losses for name, training in clipped.items()},
         "Clipped to a norm of 0.5, with SGD",
     ),
     "Loss over two epochs with clipping in float32 and in float16: the two lines fall "
@@ -435,10 +438,12 @@ with course.times_only():
             torch.autocast(device.type, dtype=dtype, enabled=name != "float32"),
         ):
             model(tokens)  # warm-up
-            with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+            with profile(
+                activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]
+            ) as profiler:
                 model(tokens)
         times[name] = {"products": 0.0, "everything else": 0.0}
-        for event in seen.key_averages():
+        for event in profiler.key_averages():
             if event.key.startswith("aten::"):
                 kind = (
                     "products"
@@ -485,13 +490,13 @@ for name, machine in machines.items():
             steps=2,
             warmup=1,
         )
-    told = lab.precision_comparison.conclude(compared[name])
+    conclusion = lab.precision_comparison.conclude(compared[name])
     rows.append(
         (
             name,
-            *(f"{told.speedups[each]:.2f}" for each in ("float16", "bfloat16")),
-            told.fastest,
-            told.recommended,
+            *(f"{conclusion.speedups[each]:.2f}" for each in ("float16", "bfloat16")),
+            conclusion.fastest,
+            conclusion.recommended,
         )
     )
 notebook.show(

@@ -160,22 +160,22 @@ for world_size in (1, 2, 4):
         batch_size=-(-1438 // world_size),
         learning_rate=0.3,
     )[0]
-    one = trainings[world_size]
+    training = trainings[world_size]
     rows.append(
         (
             world_size,
-            one.backend,
-            one.effective_batch_size,
-            one.optimizer_steps,
-            f"{one.losses[-1]:.4f}",
-            f"{one.accuracy:.1%}",
+            training.backend,
+            training.effective_batch_size,
+            training.optimizer_steps,
+            f"{training.losses[-1]:.4f}",
+            f"{training.accuracy:.1%}",
         )
     )
 notebook.show(
     pictures.draw_runs(
         {
-            f"{size} ranks" if size > 1 else "1 rank": (1, one.losses)
-            for size, one in trainings.items()
+            f"{size} ranks" if size > 1 else "1 rank": (1, training.losses)
+            for size, training in trainings.items()
         },
         "Nobody can tell how many there were",
     ),
@@ -323,7 +323,7 @@ notebook.show(
 # the share of communication high where efficiency is low.
 
 # %%
-points = [point for found in measured.values() for point in found]
+points = [point for of_kind in measured.values() for point in of_kind]
 ratios = {
     kind: dict(sorted(lab.scaling_analysis.efficiency(points, kind).items()))
     for kind in measured
@@ -331,9 +331,9 @@ ratios = {
 shares = {
     kind: {
         point.world_size: lab.scaling_analysis.communication_share(point.profile)
-        for point in found
+        for point in of_kind
     }
-    for kind, found in measured.items()
+    for kind, of_kind in measured.items()
 }
 notebook.show(
     pictures.draw_efficiency(ratios, shares),

@@ -74,12 +74,12 @@ notebook.show(
 # Which of the four can you do something about? Change the batch and see which one follows.
 
 # %%
-found = {8: moments}
+recordings = {8: moments}
 with course.times_only():
-    found[16] = two_steps(batch=16)
+    recordings[16] = two_steps(batch=16)
 rows = []
-for batch, seen in found.items():
-    peak = max(seen, key=lambda moment: sum(moment.bytes))
+for batch, recording in recordings.items():
+    peak = max(recording, key=lambda moment: sum(moment.bytes))
     rows.append((batch, *(round(part / 2**20) for part in peak.bytes)))
 notebook.table(
     ("sequences", *(f"{name}, MiB" for name in pictures_memory.PARTS)),
@@ -343,9 +343,9 @@ for name in ("flash_attention", "tiled_attention"):
             for n in (queries, keys, keys)
         )
         options = {"block_size": 8} if name == "tiled_attention" else {}
-        found = getattr(attention, name)(q, k, v, causal=True, **options)
+        actual = getattr(attention, name)(q, k, v, causal=True, **options)
         rows.append(
-            (name, queries, keys, f"{(found - standard(q, k, v)).abs().max().item():.0e}")
+            (name, queries, keys, f"{(actual - standard(q, k, v)).abs().max().item():.0e}")
         )
 notebook.table(("function", "queries", "keys", "largest difference"), rows)
 
@@ -501,13 +501,13 @@ names = ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes", "activati
 rows = []
 with course.times_only():
     for setup in analysis.SETUPS:
-        told, real = (
+        predicted, real = (
             analysis.predict_memory(setup),
             analysis.measure_memory(setup, device=str(course.device)),
         )
         cells = []
         for name in names:
-            mine, truth = getattr(told, name), getattr(real, name)
+            mine, truth = getattr(predicted, name), getattr(real, name)
             mark = "✓" if abs(mine - truth) <= 0.05 * truth + 4096 else "✗"
             cells.append(f"{mark} {mine / 2**20:.0f} / {truth / 2**20:.0f}")
         rows.append((analysis.describe(setup), *cells))

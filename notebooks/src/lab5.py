@@ -346,11 +346,11 @@ print(
 # %%
 from dataclasses import replace
 
-found = lab.slow_pipeline.AS_FOUND
+original = lab.slow_pipeline.AS_FOUND
 stages = {
-    "as found": found,
-    "metrics read every 50 steps": replace(found, log_every=50),
-    "batches of 1024 as well": replace(found, log_every=50, batch_size=1024),
+    "as found": original,
+    "metrics read every 50 steps": replace(original, log_every=50),
+    "batches of 1024 as well": replace(original, log_every=50, batch_size=1024),
 }
 with course.times_only():
     recorded = {
@@ -392,7 +392,7 @@ notebook.table(
 with course.times_only():
     points = lab.tuning.tune(
         lambda settings: lab.slow_pipeline.make_job(settings, str(course.device)),
-        [replace(found, log_every=50, batch_size=size) for size in (16, 128, 1024)],
+        [replace(original, log_every=50, batch_size=size) for size in (16, 128, 1024)],
         steps=2,
     )
 chosen = lab.tuning.choose(points)
@@ -521,9 +521,9 @@ with lab.monitor.GPUMonitor(interval=0.01, on_alert=tell) as monitor:
         )
     monitor.sample()
     monitor.log_metrics(60, {"loss": float("nan")})
-    told = generate_latest(monitor.registry).decode()
+    exposition = generate_latest(monitor.registry).decode()
     history, now = list(monitor.history), monitor.snapshot()
-for line in told.splitlines():
+for line in exposition.splitlines():
     if line.startswith(
         (
             "gpu_utilization",

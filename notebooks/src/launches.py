@@ -51,10 +51,10 @@ def stack(blocks=24, width=512):
 
 
 def kernel_seconds(work):
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         work()
         torch.cuda.synchronize()
-    events = [event for event in seen.key_averages() if event.key.startswith("aten::")]
+    events = [event for event in profiler.key_averages() if event.key.startswith("aten::")]
     return sum(event.self_device_time_total for event in events) / 1e6
 
 
@@ -125,15 +125,15 @@ my_launches = {
 
 # %%
 def measure_launches():
-    found = {}
+    times = {}
     for card in ("T4", "V100"):
         with vgpu.attach(card, values=False, force=True):
-            found[card] = [notebook.seconds_of(at_batch(batch)) for batch in (16, 65536)]
+            times[card] = [notebook.seconds_of(at_batch(batch)) for batch in (16, 65536)]
     with vgpu.attach("T4", values=False, force=True):
         deep, x = stack(48), torch.randn(16, 512, device="cuda", dtype=torch.half)
         with torch.no_grad():
-            longer = notebook.seconds_of(lambda: deep(x)) / found["T4"][0]
-    ratios = [slow / fast for slow, fast in zip(found["T4"], found["V100"], strict=True)]
+            longer = notebook.seconds_of(lambda: deep(x)) / times["T4"][0]
+    ratios = [slow / fast for slow, fast in zip(times["T4"], times["V100"], strict=True)]
     return dict(zip(my_launches, (*ratios, longer), strict=True))
 
 
@@ -262,23 +262,23 @@ my_graph = {
 def measure_graph():
     inputs, factor = torch.ones(4, device=device), 2
     graph, output = captured(lambda x: x * factor, inputs)
-    seen = []
+    values = []
     inputs.fill_(3)
     graph.replay()
-    seen.append(output[0].item())
+    values.append(output[0].item())
     kept = inputs  # whoever lets go of the old tensor lets go of the graph's memory
     inputs = torch.full_like(inputs, 5)
     graph.replay()
-    seen.append(output[0].item())
+    values.append(output[0].item())
     factor = 10
     graph.replay()
-    seen.append(output[0].item())
+    values.append(output[0].item())
     del kept
     with vgpu.attach("T4", values=False, force=True), torch.no_grad():
         model, x = stack(), torch.randn(16384, 512, device="cuda", dtype=torch.half)
         eager = notebook.seconds_of(lambda: model(x))
-        seen.append(eager / notebook.seconds_of(captured(model, x)[0].replay))
-    return dict(zip(my_graph, seen, strict=True))
+        values.append(eager / notebook.seconds_of(captured(model, x)[0].replay))
+    return dict(zip(my_graph, values, strict=True))
 
 
 notebook.check_prediction(

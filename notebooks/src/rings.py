@@ -82,7 +82,7 @@ for n in (2, 4, 8, 16):
     buffers = [torch.randn(2**18) for _ in range(n)]
     sums, steps, sent = ring_all_reduce(buffers)
     truth = torch.stack(buffers).double().sum(0)
-    worst = max((one.double() - truth).abs().max().item() for one in sums)
+    worst = max((result.double() - truth).abs().max().item() for result in sums)
     rows.append(
         (n, steps, round(sent / 2**20, 3), f"{2 * (n - 1) / n:.3f}", f"{worst:.0e}")
     )
@@ -240,13 +240,13 @@ def measure():
     two = measured("vgpu:H100", 2, False)
     four = [measured("vgpu:H100", 4, each)[0] for each in (False, True)]
     without = measured("vgpu:A100-80GB", 8, False)
-    found = (
+    ratios = (
         ring[0] / two[0],
         four[0] / four[1],
         without[-1] / a100[-1],
         switch[-1] / switch[-2],
     )
-    return dict(zip(my_prediction, found, strict=True))
+    return dict(zip(my_prediction, ratios, strict=True))
 
 
 notebook.check_prediction(

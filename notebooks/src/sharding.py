@@ -70,7 +70,7 @@ figure, (axes,) = notebook.new_figure(
     y_label="MB of optimizer states",
 )
 for number, size in enumerate((1, 2, 3)):
-    found = ranks.run(
+    state_bytes = ranks.run(
         sharding_demos.state_bytes,
         size,
         machine="vgpu:T4",
@@ -80,7 +80,7 @@ for number, size in enumerate((1, 2, 3)):
     )
     axes.bar(
         [rank + 0.27 * (number - 1) for rank in range(size)],
-        [held / 1e6 for held in found],
+        [held / 1e6 for held in state_bytes],
         width=0.25,
         color=notebook.COLORS[number],
         label=f"{size} rank{'s' * (size > 1)}",
@@ -105,14 +105,14 @@ notebook.show(
 
 # %%
 def draw_step(axes, record, title):
-    begin = min(one.start for one in record)
-    for one in record:
-        message = sharding_demos.is_message(one)
-        row = 0 if not message else 1 if "AllGather" in one.name else 2
+    begin = min(event.start for event in record)
+    for event in record:
+        message = sharding_demos.is_message(event)
+        row = 0 if not message else 1 if "AllGather" in event.name else 2
         axes.barh(
             row,
-            (one.end - one.start) * 1e3,
-            left=(one.start - begin) * 1e3,
+            (event.end - event.start) * 1e3,
+            left=(event.start - begin) * 1e3,
             color=notebook.COLORS[row],
         )
     axes.set_yticks(range(3), ["computes", "gathers", "reduces"])
@@ -154,13 +154,17 @@ for title, record in steps.items():
 # %%
 rows = []
 for title, record in steps.items():
-    messages = [(one.start, one.end) for one in record if sharding_demos.is_message(one)]
-    work = [(one.start, one.end) for one in record if not sharding_demos.is_message(one)]
-    told = sum(one.bytes for one in record if sharding_demos.is_message(one))
+    messages = [
+        (event.start, event.end) for event in record if sharding_demos.is_message(event)
+    ]
+    work = [
+        (event.start, event.end) for event in record if not sharding_demos.is_message(event)
+    ]
+    message_bytes = sum(event.bytes for event in record if sharding_demos.is_message(event))
     rows.append(
         (
             title,
-            f"{told / 1e6:.0f}",
+            f"{message_bytes / 1e6:.0f}",
             f"{lab.analysis.hidden_share(messages, work):.0%}",
         )
     )

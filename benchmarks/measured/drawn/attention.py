@@ -79,8 +79,8 @@ def _measure(p: Parameters, precision: str) -> Measured:
         with sdpa_kernel([_BACKENDS[p["backend"]]]):
             return F.scaled_dot_product_attention(query, key, value, is_causal=p["causal"])
 
-    for one in inputs:
-        one.requires_grad_(backward)
+    for operand in inputs:
+        operand.requires_grad_(backward)
     step = backward_of(forward(), inputs) if backward else forward
     return Measured(timing.device(step), step)
 

@@ -119,16 +119,16 @@ CONVOLUTIONS = Family("conv2d", _draw, _measure, _bytes)
 def _layer_shape(rng: random.Random, layer: str) -> dict[str, Any]:
     def draw() -> dict[str, Any]:
         height = size(rng, 7, 224)
-        found: dict[str, Any] = {
+        parameters: dict[str, Any] = {
             "layer": layer, "batch": size(rng, 1, 256), "channels": size(rng, 3, 2048), "height": height,
             "width": height if rng.random() < 0.7 else size(rng, 7, 224),
         }  # fmt: skip
         if layer in ("max pool", "average pool"):
             kernel = rng.choice((2, 3))
-            found |= {"kernel": kernel, "stride": rng.choice((1, 2)), "padding": rng.choice((0, kernel // 2))}
+            parameters |= {"kernel": kernel, "stride": rng.choice((1, 2)), "padding": rng.choice((0, kernel // 2))}
         elif layer == "adaptive average pool":
-            found["output"] = rng.choice((1, 1, 3, 7))
-        return found
+            parameters["output"] = rng.choice((1, 1, 3, 7))
+        return parameters
 
     return until(draw, lambda p: bool(2**10 <= _layer_elements(p) <= _MOST_ELEMENTS))
 

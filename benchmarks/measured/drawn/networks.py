@@ -28,17 +28,17 @@ _CLASSES = 10
 
 def draw_network(rng: random.Random, network: str) -> dict[str, Any]:
     """Sizes of a network of this kind, and of a batch."""
-    found: dict[str, Any] = {"network": network, "batch": log_uniform(rng, 1, 64)}
+    sizes: dict[str, Any] = {"network": network, "batch": log_uniform(rng, 1, 64)}
     if network == "mlp":
-        return found | {"width": size(rng, 16, 2048), "depth": rng.randint(1, 12)}
+        return sizes | {"width": size(rng, 16, 2048), "depth": rng.randint(1, 12)}
     if network in ("cnn", "residual cnn"):
         sides = {"channels": size(rng, 8, 96), "depth": rng.randint(1, 6), "side": rng.choice((28, 32, 33, 64))}
-        return found | sides | {"channels_last": rng.random() < 0.5}
+        return sizes | sides | {"channels_last": rng.random() < 0.5}
     if network == "lstm":
-        return found | {"width": size(rng, 16, 512), "depth": rng.randint(1, 3), "length": size(rng, 4, 128)}
+        return sizes | {"width": size(rng, 16, 512), "depth": rng.randint(1, 3), "length": size(rng, 4, 128)}
     heads = rng.choice((1, 2, 4, 8))
     sides = {"heads": heads, "width": heads * rng.choice((16, 32, 64)), "depth": rng.randint(1, 6)}
-    return found | sides | {"length": size(rng, 8, 256)}
+    return sizes | sides | {"length": size(rng, 8, 256)}
 
 
 class _Residual(nn.Module):

@@ -42,8 +42,8 @@ def remaining(known: Collection[str], families: Sequence[str] = ()) -> list[Case
     unknown = sorted(set(families) - set(FAMILIES))
     if unknown:
         raise ValueError(f"no family is called {', '.join(unknown)}; there are {', '.join(FAMILIES)}")
-    wanted = [family for family in families or FAMILIES if not FAMILIES[family].missing()]
-    return [case for case in cases.load() if case.family in wanted and case.id not in known]
+    available = [family for family in families or FAMILIES if not FAMILIES[family].missing()]
+    return [case for case in cases.load() if case.family in available and case.id not in known]
 
 
 def in_order(chosen: Sequence[Case], seed: int) -> list[Case]:
@@ -56,7 +56,7 @@ def in_order(chosen: Sequence[Case], seed: int) -> list[Case]:
     for members in families.values():
         rng.shuffle(members)
         placed += [(number / len(members), rng.random(), case) for number, case in enumerate(members)]
-    return [case for _, _, case in sorted(placed, key=lambda one: one[:2])]
+    return [case for _, _, case in sorted(placed, key=lambda place: place[:2])]
 
 
 def measure(
@@ -131,10 +131,10 @@ def _measured(case: Case, kernel_names: bool) -> Entry:
     after_profiler = _profiled
     measured = FAMILIES[case.family].measure(case.parameters, case.precision)
     torch.cuda.synchronize()
-    found = measured.values | {"peak_bytes": torch.cuda.max_memory_allocated() - before}
+    values = measured.values | {"peak_bytes": torch.cuda.max_memory_allocated() - before}
     if kernel_names and measured.step is not None:
-        found |= _kernels(measured.step)
-    return found | {"after_profiler": after_profiler, "case_seconds": round(real_seconds() - start, 4)}
+        values |= _kernels(measured.step)
+    return values | {"after_profiler": after_profiler, "case_seconds": round(real_seconds() - start, 4)}
 
 
 def _require_memory(case: Case) -> None:

@@ -29,10 +29,10 @@ def real_seconds() -> float:
 def rounds(sample: Callable[[], float]) -> list[float]:
     """Samples: five, or as many as begin within a quarter of a second; one on a virtual GPU, which has no noise."""
     most = 1 if simulated() else _ROUNDS
-    start, found = real_seconds(), [sample()]
-    while len(found) < most and real_seconds() - start < _SECONDS:
-        found.append(sample())
-    return found
+    start, samples = real_seconds(), [sample()]
+    while len(samples) < most and real_seconds() - start < _SECONDS:
+        samples.append(sample())
+    return samples
 
 
 def summary(name: str, samples: list[float]) -> dict[str, float]:

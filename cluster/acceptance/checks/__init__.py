@@ -16,13 +16,15 @@ def broken(records: Sequence[Record], stage: str, part: Part) -> list[Check]:
     """
     checks = []
     gone = [record.rank for record in records if record.ending in ("died", "hung", "lost")]
-    gave_up = [record.rank for record in records if (told := record.result(stage).get("error")) and not _of_peer(told)]
+    gave_up = [
+        record.rank for record in records if (failure := record.result(stage).get("error")) and not _of_peer(failure)
+    ]
     ended = [record.rank for record in records if record.ending in ("hung", "stopped")]
     skipping = skippers(records)
     culprits = (skipping or gone or gave_up or ended) if stage in TOGETHER else []
     for record in records:
-        found = record.result(stage)
-        if error := found.get("error"):
+        result = record.result(stage)
+        if error := result.get("error"):
             others = [rank for rank in culprits if rank != record.rank]
             excused = bool(others) and (bool(skipping or gone) or _of_peer(error)) and record.rank not in skipping
             how = "had skipped a collective" if skipping else "was gone"
@@ -38,22 +40,22 @@ def broken(records: Sequence[Record], stage: str, part: Part) -> list[Check]:
                     remedy="mend what ended the other rank, then run it again" if cause else remedy_of(str(error)),
                 )
             )
-        elif reason := found.get("skipped"):
-            asked = bool(found.get("asked"))
+        elif reason := result.get("skipped"):
+            requested = bool(result.get("asked"))
             checks.append(
                 Check(
                     name=f"{stage}: runs",
                     part=part,
                     subject=record.subject,
                     rank=record.rank,
-                    status="skipped" if asked else "unverified",
+                    status="skipped" if requested else "unverified",
                     evidence=str(reason),
                     remedy="nothing, or run it without the option"
-                    if asked
+                    if requested
                     else "mend what failed before, run it again",
                 )
             )
-        elif not found:
+        elif not result:
             checks.append(
                 Check(
                     name=f"{stage}: runs",

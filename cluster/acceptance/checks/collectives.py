@@ -37,14 +37,14 @@ def measure(context: Context) -> dict[str, Any]:
     """
     if context.world_size < 2:
         return {"skipped": "one rank has nobody to talk to", "asked": True}
-    found = []
+    measurements = []
     for position, operation in enumerate(BUS_FACTORS):
         for bytes_ in context.sizes.message_bytes:
             if position == 1 and bytes_ == context.sizes.message_bytes[-1]:
                 _break(context)
             context.at(f"{operation} of {readable(bytes_)}")
-            found.append(_one(context, operation, bytes_, skip=position == 1 and context.has_fault("skips")))
-    return {"backend": str(dist.get_backend()), "ranks": context.world_size, "measurements": found}
+            measurements.append(_one(context, operation, bytes_, skip=position == 1 and context.has_fault("skips")))
+    return {"backend": str(dist.get_backend()), "ranks": context.world_size, "measurements": measurements}
 
 
 def _break(context: Context) -> None:
@@ -86,10 +86,10 @@ def _wrong(
 ) -> int:
     """Wrong elements of one fresh run."""
     run()
-    found = result().cpu()
+    actual = result().cpu()
     if context.has_fault("wrong-collective") and operation == "all_reduce":
-        found[len(found) // 2] += 1
-    return int((~(found == expected)).sum())
+        actual[len(actual) // 2] += 1
+    return int((~(actual == expected)).sum())
 
 
 def numbers(rank: int, count: int) -> Tensor:
@@ -111,12 +111,12 @@ def _prepare(context: Context, operation: str, part: int) -> tuple[Callable[[], 
     mine = numbers(rank, whole).to(device)
     if operation == "all_gather":
         source, target = mine[:part].clone(), torch.zeros(whole, device=device)
-        wanted = torch.cat([numbers(one, part) for one in range(ranks)])
-        return lambda: dist.all_gather_into_tensor(target, source), lambda: target, wanted
+        expected = torch.cat([numbers(sender, part) for sender in range(ranks)])
+        return lambda: dist.all_gather_into_tensor(target, source), lambda: target, expected
     if operation == "reduce_scatter":
         target = torch.zeros(part, device=device)
-        wanted = _sum(ranks, whole)[rank * part : (rank + 1) * part]
-        return lambda: dist.reduce_scatter_tensor(target, mine), lambda: target, wanted
+        expected = _sum(ranks, whole)[rank * part : (rank + 1) * part]
+        return lambda: dist.reduce_scatter_tensor(target, mine), lambda: target, expected
     target = mine.clone()
     if operation == "all_reduce":
 
@@ -140,7 +140,7 @@ def _prepare(context: Context, operation: str, part: int) -> tuple[Callable[[], 
 
 def together(measurements: Sequence[dict[str, Any]]) -> list[float]:
     """Seconds of each iteration, until the last rank was through."""
-    return [max(times) for times in zip(*(one["seconds"] for one in measurements), strict=True)]
+    return [max(times) for times in zip(*(measurement["seconds"] for measurement in measurements), strict=True)]
 
 
 def bus_bandwidth(operation: str, bytes_: int, seconds: Sequence[float], ranks: int) -> float:

@@ -29,7 +29,7 @@ def table(records: Sequence[Record]) -> list[dict[str, Any]]:
         return []
     rows = []
     for position, first in enumerate(there[0]["measurements"]):
-        same = [found["measurements"][position] for found in there]
+        same = [result["measurements"][position] for result in there]
         seconds = together(same)
         rows.append(
             {
@@ -37,7 +37,7 @@ def table(records: Sequence[Record]) -> list[dict[str, Any]]:
                 "bytes": first["bytes"],
                 **{f"p{percent}_seconds": percentile(seconds, percent) for percent in (50, 95, 99)},
                 "bus_bytes_per_second": bus_bandwidth(first["operation"], first["bytes"], seconds, there[0]["ranks"]),
-                "wrong_elements": sum(one["wrong"] for one in same),
+                "wrong_elements": sum(measurement["wrong"] for measurement in same),
             }
         )
     return rows
@@ -69,9 +69,13 @@ def judge(
 
 
 def _result(record: Record, operation: str, skipping: Sequence[int]) -> Check:
-    same = [one for one in record.result("collectives")["measurements"] if one["operation"] == operation]
-    wrong = sum(one["wrong"] for one in same)
-    sizes = ", ".join(readable(one["bytes"]) for one in same)
+    same = [
+        measurement
+        for measurement in record.result("collectives")["measurements"]
+        if measurement["operation"] == operation
+    ]
+    wrong = sum(measurement["wrong"] for measurement in same)
+    sizes = ", ".join(readable(measurement["bytes"]) for measurement in same)
     return Check(
         name=f"{operation}: result",
         part="communication",
@@ -154,6 +158,10 @@ def _links(records: Sequence[Record], on_gpu: bool) -> list[Check]:
 
 def _point_to_point(record: Record) -> list[float]:
     """Seconds of the largest message."""
-    same = [one for one in record.result("collectives")["measurements"] if one["operation"] == "point_to_point"]
+    same = [
+        measurement
+        for measurement in record.result("collectives")["measurements"]
+        if measurement["operation"] == "point_to_point"
+    ]
     seconds: list[float] = same[-1]["seconds"]
     return seconds

@@ -94,11 +94,11 @@ def _product(context: Context, left: Tensor, right: Tensor) -> dict[str, Any]:
 def _wrong_rows(product: Tensor, left: Tensor, right: Tensor) -> list[int]:
     """Rows of the product that are wrong, at most ten of them."""
     vector = torch.randint(1, 8, (right.shape[1],), generator=torch.Generator().manual_seed(7)).double()
-    seen = torch.cat([rows.double() @ vector for rows in product.split(1024)])
+    actual = torch.cat([rows.double() @ vector for rows in product.split(1024)])
     through = torch.cat([rows.double() @ vector for rows in right.split(1024)])
     expected = torch.cat([rows.double() @ through for rows in left.split(1024)])
     # `~(a == b)` also holds for what is not a number.
-    return [int(row) for row in (~(seen == expected)).nonzero().flatten()[:10]]
+    return [int(row) for row in (~(actual == expected)).nonzero().flatten()[:10]]
 
 
 def judge(
@@ -118,18 +118,18 @@ def judge(
 
 
 def _found(record: Record, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = record.result("compute")["products"][name]
-    return found
+    product: dict[str, Any] = record.result("compute")["products"][name]
+    return product
 
 
 def _result(record: Record, name: str) -> Check:
-    found, size = _found(record, name), record.result("compute")
-    rows, differing = found["wrong_rows"], found["differing_repeats"]
+    product, size = _found(record, name), record.result("compute")
+    rows, differing = product["wrong_rows"], product["differing_repeats"]
     evidence = (
         f"[{size['rows']}, {size['depth']}] x [{size['depth']}, {size['rows']}]: every element exact, all repeats equal"
     )
     if rows or differing:
-        evidence = f"wrong rows {rows} of {size['rows']}; {differing} of {len(found['seconds'])} repeats differ"
+        evidence = f"wrong rows {rows} of {size['rows']}; {differing} of {len(product['seconds'])} repeats differ"
     return Check(
         name=f"product {name}: result",
         part="run" if record.gpu is None else "gpu",
@@ -191,13 +191,13 @@ def _peers(records: Sequence[Record], name: str) -> list[Check]:
 
 
 def _sheet(record: Record, name: str, expected: Expectations | None, has_baseline: bool) -> Check:
-    tflops, size, found = _found(record, name)["tflops"], record.result("compute"), record.result("presence")
-    peak, held = ((found.get(key) or {}).get(name) for key in ("peak_tflops", "held_ratio"))
-    told = None if expected is None else expected.threshold("compute_tflops", name, "TFLOPS", "at least")
+    tflops, size, presence = _found(record, name)["tflops"], record.result("compute"), record.result("presence")
+    peak, held = ((presence.get(key) or {}).get(name) for key in ("peak_tflops", "held_ratio"))
+    threshold = None if expected is None else expected.threshold("compute_tflops", name, "TFLOPS", "at least")
     status: Status
-    if told is not None:
-        limit, measured, evidence = told, tflops, f"{tflops:.1f} TFLOPS"
-        status = compared(tflops, told)
+    if threshold is not None:
+        limit, measured, evidence = threshold, tflops, f"{tflops:.1f} TFLOPS"
+        status = compared(tflops, threshold)
     elif peak is None:
         status, limit, measured = "skipped" if has_baseline else "unverified", None, None
         evidence = f"{tflops:.1f} TFLOPS; this model's data sheet is not known here, so only --expect and --baseline "

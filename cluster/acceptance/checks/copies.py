@@ -70,15 +70,15 @@ def _one(record: Record, title: str, rate: float, ratio: float | None) -> Check:
             source=f"{PCIE_SHARE:.0%} (ours) of what slot and board allow, by NVML",
         )  # fmt: skip
         measured, status = rate / 1e9, compared(rate / 1e9, limit)
-    found: Status = "fail" if status == "fail" else "pass" if status == "pass" else "unverified"
+    outcome: Status = "fail" if status == "fail" else "pass" if status == "pass" else "unverified"
     shown = "" if ratio is None else f", {ratio:.2f} times the time of its peers"
     return Check(
         name=f"copy: {title}",
         part="gpu",
         subject=record.subject,
         rank=record.rank,
-        status=found,
-        evidence=f"{rate / 1e9:.2f} GB/s{shown}" + ("" if found != "unverified" else "; NVML does not tell the link"),
+        status=outcome,
+        evidence=f"{rate / 1e9:.2f} GB/s{shown}" + ("" if outcome != "unverified" else "; NVML does not tell the link"),
         remedy="reseat the board; is the process on the GPU's NUMA node, and is the IOMMU off (nvidia-smi topo -m)?",
         measured=measured,
         threshold=limit,

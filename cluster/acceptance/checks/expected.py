@@ -102,8 +102,8 @@ _NUMBERS: tuple[tuple[str, str, str, Read], ...] = (
 
 
 def _nodes(records: Sequence[Record], expected: Expectations | None, option: int | None) -> list[Check]:
-    wanted = option if option is not None else expected.count("cluster", "nodes") if expected else None
-    if wanted is None:
+    required = option if option is not None else expected.count("cluster", "nodes") if expected else None
+    if required is None:
         return []
     names = sorted({record.node for record in records if record.measured("presence")})
     silent = sorted({record.node for record in records} - set(names) - {"?"})
@@ -114,35 +114,35 @@ def _nodes(records: Sequence[Record], expected: Expectations | None, option: int
             name="expected: nodes",
             part="run",
             subject="all nodes",
-            status="pass" if len(names) == wanted else "fail",
-            evidence=f"{len(names)} of {wanted} took part: {shown or 'none'}"
+            status="pass" if len(names) == required else "fail",
+            evidence=f"{len(names)} of {required} took part: {shown or 'none'}"
             + (f"; no answer from {', '.join(silent)}" if silent else ""),
             remedy=REMEDY_NODES,
             measured=float(len(names)),
-            threshold=Threshold(value=float(wanted), unit="nodes", relation="at least", source=source),
+            threshold=Threshold(value=float(required), unit="nodes", relation="at least", source=source),
         )
     ]
 
 
-def _word(record: Record, table: str, key: str, wanted: str, found: Any, expected: Expectations) -> Check:
-    status: Status = "unverified" if found is None else "pass" if str(found) == wanted else "fail"
-    evidence = f"{'not known of this rank' if found is None else found}; {wanted} by {expected.path}"
+def _word(record: Record, table: str, key: str, required: str, actual: Any, expected: Expectations) -> Check:
+    status: Status = "unverified" if actual is None else "pass" if str(actual) == required else "fail"
+    evidence = f"{'not known of this rank' if actual is None else actual}; {required} by {expected.path}"
     return _check(record, table, key, status, evidence)
 
 
 def _number(
-    record: Record, table: str, key: str, wanted: float, relation: str, found: Any, expected: Expectations
+    record: Record, table: str, key: str, required: float, relation: str, actual: Any, expected: Expectations
 ) -> Check:
-    limit = Threshold(value=wanted, unit=key, relation="at least", source=f"[{table}] {key} of {expected.path}")
-    if found is None:
-        evidence = f"not known of this rank; {wanted:g} by {expected.path}"
+    limit = Threshold(value=required, unit=key, relation="at least", source=f"[{table}] {key} of {expected.path}")
+    if actual is None:
+        evidence = f"not known of this rank; {required:g} by {expected.path}"
         return _check(record, table, key, "unverified", evidence, threshold=limit)
     if relation == "about":
-        status: Status = "pass" if abs(found - wanted) <= ALIKE_SHARE * wanted else "fail"
+        status: Status = "pass" if abs(actual - required) <= ALIKE_SHARE * required else "fail"
     else:
-        status = compared(found, limit)
-    evidence = f"{found:.6g}; {relation} {wanted:g} by {expected.path}"
-    return _check(record, table, key, status, evidence, measured=float(found), threshold=limit)
+        status = compared(actual, limit)
+    evidence = f"{actual:.6g}; {relation} {required:g} by {expected.path}"
+    return _check(record, table, key, status, evidence, measured=float(actual), threshold=limit)
 
 
 def _check(record: Record, table: str, key: str, status: Status, evidence: str, **more: Any) -> Check:

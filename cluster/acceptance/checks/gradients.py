@@ -40,12 +40,12 @@ def measure(context: Context) -> dict[str, Any]:
     torch.backends.cudnn.allow_tf32 = False  # this is about wrong numbers, not about rounded ones
     try:
         device = context.torch_device
-        found = _gradients(net.float().to(device), images.to(device), labels.to(device))
+        gradients = _gradients(net.float().to(device), images.to(device), labels.to(device))
     finally:
         torch.backends.cudnn.allow_tf32 = tf32
     if context.has_fault("wrong-gradient"):
-        found["layer1.0.conv1.weight"][0, 0, 0, 0] += reference["layer1.0.conv1.weight"].abs().max()
-    deviations = {name: _deviation(found[name], reference[name]) for name in reference}
+        gradients["layer1.0.conv1.weight"][0, 0, 0, 0] += reference["layer1.0.conv1.weight"].abs().max()
+    deviations = {name: _deviation(gradients[name], reference[name]) for name in reference}
     # What is not a number is the largest of all.
     worst = max(deviations, key=lambda name: (deviations[name] != deviations[name], deviations[name]))
     return {"deviation": deviations[worst], "parameter": worst, "parameters": len(deviations)}
@@ -71,8 +71,8 @@ def _gradients(net: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Tens
     }
 
 
-def _deviation(found: Tensor, reference: Tensor) -> float:
-    return float((found - reference).abs().max() / reference.abs().max())
+def _deviation(actual: Tensor, reference: Tensor) -> float:
+    return float((actual - reference).abs().max() / reference.abs().max())
 
 
 def judge(records: Sequence[Record]) -> list[Check]:
@@ -80,18 +80,18 @@ def judge(records: Sequence[Record]) -> list[Check]:
     checks = broken(records, "gradients", "gpu")
     for record in records:
         if record.measured("gradients"):
-            found = record.result("gradients")
+            result = record.result("gradients")
             checks.append(
                 Check(
                     name="gradient: before the all-reduce",
                     part="run" if record.gpu is None else "gpu",
                     subject=record.subject,
                     rank=record.rank,
-                    status=compared(found["deviation"], NEAR),
-                    evidence=f"one step of ResNet-18, {found['parameters']} parameters: at most "
-                    f"{found['deviation']:.2g} from the host's float64, in {found['parameter']}",
+                    status=compared(result["deviation"], NEAR),
+                    evidence=f"one step of ResNet-18, {result['parameters']} parameters: at most "
+                    f"{result['deviation']:.2g} from the host's float64, in {result['parameter']}",
                     remedy="this GPU computes wrong gradients: take it out of service; dcgmi diag -r 3",
-                    measured=found["deviation"],
+                    measured=result["deviation"],
                     threshold=NEAR,
                 )
             )

@@ -177,15 +177,15 @@ def _alike(records: Sequence[Record]) -> list[Check]:
 def _differing(key: str, records: Sequence[Record]) -> list[Check]:
     title, read, remedy = ALIKE[key]
     values = {record.rank: _comparable(read(record)) for record in records}
-    told = Counter(value for value in values.values() if value is not None)
-    if len(told) < 2:
+    counts = Counter(value for value in values.values() if value is not None)
+    if len(counts) < 2:
         return []
-    (usual, most), (_, second) = told.most_common(2)
+    (usual, most), (_, second) = counts.most_common(2)
     most_have = f"{most} of {len(records)} ranks have {usual}"
     if most == second:
         usual, most_have = (
             "",
-            f"no value has a majority: {', '.join(f'{count} x {one}' for one, count in told.items())}",
+            f"no value has a majority: {', '.join(f'{count} x {value}' for value, count in counts.items())}",
         )
     return [
         _check(record, f"same {title}", "fail", f"{value}; {most_have}", remedy)

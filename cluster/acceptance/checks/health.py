@@ -25,13 +25,13 @@ def measure_before(context: Context) -> dict[str, Any]:
 
 def measure_after(context: Context) -> dict[str, Any]:
     """The state right after the work, while clocks and temperature still show it."""
-    found = _measure(context, after=True)
-    reading = found.get("reading")
+    result = _measure(context, after=True)
+    reading = result.get("reading")
     if reading and context.has_fault("hot"):
         reading["temperature_celsius"] = (reading.get("maximum_celsius") or 90) + 12
     if reading and context.has_fault("lost"):
-        found["reading"] = {"up": False}
-    return found
+        result["reading"] = {"up": False}
+    return result
 
 
 def _measure(context: Context, *, after: bool) -> dict[str, Any]:
@@ -77,12 +77,12 @@ def _handle(context: Context) -> Any:
 
 def _topology(context: Context) -> dict[str, str]:
     """How this GPU reaches each other one of its node, by index."""
-    found = {}
+    topology = {}
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             other = pynvml.nvmlDeviceGetHandleByIndex(index)
             level = pynvml.nvmlDeviceGetTopologyCommonAncestor(context.kept["handle"], other)
         except pynvml.NVMLError:
             continue
-        found[str(index)] = ANCESTORS.get(int(level), f"level {level}")
-    return found
+        topology[str(index)] = ANCESTORS.get(int(level), f"level {level}")
+    return topology

@@ -124,7 +124,7 @@ def _throttling(record: Record, before: dict[str, Any], after: dict[str, Any]) -
         return _check(record, "throttling", *_untold(after, "throttle_reasons"), remedy)
     new = [reason for reason in now if reason in HARMFUL and reason not in was]
     old = [reason for reason in was if reason in HARMFUL]
-    clocks = [one.get("sm_clock_hertz") for one in (before, after)]
+    clocks = [reading.get("sm_clock_hertz") for reading in (before, after)]
     shown = " to ".join("?" if clock is None else f"{clock / 1e6:.0f}" for clock in clocks)
     evidence = f"reasons {', '.join(was) or 'none'} before, {', '.join(now) or 'none'} after; SM clock {shown} MHz"
     limit = Threshold(value=0, unit="new harmful reasons", relation="at most", source="NVML's clock event reasons")
@@ -154,7 +154,9 @@ def _memory(record: Record, before: dict[str, Any], after: dict[str, Any]) -> Ch
 
 def _link(record: Record, before: dict[str, Any], after: dict[str, Any]) -> Check:
     remedy = "reseat the board or its riser; look for replays and AER messages in dmesg"
-    width, generation = ([one.get(name) or 0 for one in (before, after)] for name in ("pcie_width", "pcie_generation"))
+    width, generation = (
+        [reading.get(name) or 0 for reading in (before, after)] for name in ("pcie_width", "pcie_generation")
+    )
     if not all(width + generation):
         return _check(record, "PCIe link", *_untold(after, "pcie_width"), remedy)
     evidence = f"x{width[0]} generation {generation[0]} before, x{width[1]} generation {generation[1]} after"
@@ -187,8 +189,8 @@ def _work(record: Record, before: dict[str, Any], after: dict[str, Any]) -> Chec
     remedy = "is it the same GPU (UUID)? Under MIG and in some containers NVML does not see the work"
     if busy is None:
         return _check(record, "utilisation and power", *_untold(after, "utilization_ratio"), remedy)
-    watts = [one.get("power_watts") for one in (before, after)]
-    shown = " to ".join("?" if one is None else f"{one:.0f}" for one in watts)
+    watts = [reading.get("power_watts") for reading in (before, after)]
+    shown = " to ".join("?" if power is None else f"{power:.0f}" for power in watts)
     limit = Threshold(
         value=0.01, unit="busy share after the work", relation="at least", source="ours: it had just worked"
     )

@@ -42,12 +42,12 @@ def measure(context: Context) -> dict[str, Any]:
     right = torch.randint(-1, 2, shape[::-1], generator=generator).to(context.torch_device, dtype)
     first = left @ right
     context.synchronize()
-    wanted = context.options.load_seconds or context.sizes.load_seconds
-    every = wanted / SAMPLES
+    seconds = context.options.load_seconds or context.sizes.load_seconds
+    every = seconds / SAMPLES
     series: list[dict[str, Any]] = []
     differing = products = 0
     began = time.perf_counter()
-    while (elapsed := time.perf_counter() - began) < wanted:
+    while (elapsed := time.perf_counter() - began) < seconds:
         context.at(f"load, {len(series)} of about {SAMPLES} samples")
         done, since = 0, time.perf_counter()
         while time.perf_counter() - since < every:
@@ -60,8 +60,8 @@ def measure(context: Context) -> dict[str, Any]:
         products += done
         series.append({"seconds": elapsed, "products_per_second": pace, **_sample(context)})
     if context.has_fault("throttles"):
-        for one in series[len(series) // 2 :]:
-            one["throttle_reasons"] = ["hardware_thermal_slowdown"]
+        for sample in series[len(series) // 2 :]:
+            sample["throttle_reasons"] = ["hardware_thermal_slowdown"]
     return {"series": series, "products": products, "differing": differing}
 
 
@@ -75,13 +75,13 @@ def _sample(context: Context) -> dict[str, Any]:
         "sm_clock_hertz": lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM) * 1e6,
         "throttle_reasons": lambda: [name for bit, name in THROTTLE_REASONS.items() if throttle_mask(handle) & bit],
     }
-    found: dict[str, Any] = {}
+    sample: dict[str, Any] = {}
     for name, ask in asks.items():
         try:
-            found[name] = ask()
+            sample[name] = ask()
         except pynvml.NVMLError:
-            found[name] = None
-    return found
+            sample[name] = None
+    return sample
 
 
 def judge(records: Sequence[Record]) -> list[Check]:
@@ -109,7 +109,7 @@ def judge(records: Sequence[Record]) -> list[Check]:
 
 
 def _values(record: Record, name: str) -> list[float]:
-    return [one[name] for one in record.result("load")["series"] if one.get(name) is not None]
+    return [sample[name] for sample in record.result("load")["series"] if sample.get(name) is not None]
 
 
 def _check(record: Record, name: str, status: Status, evidence: str, remedy: str, **more: Any) -> Check:
@@ -118,26 +118,28 @@ def _check(record: Record, name: str, status: Status, evidence: str, remedy: str
 
 
 def _results(record: Record) -> Check:
-    found = record.result("load")
+    result = record.result("load")
     limit = Threshold(value=0, unit="wrong products", relation="at most", source="sums of small integers are exact")
-    evidence = f"{found['differing']} of {len(found['series'])} samples of {found['products']} products differ"
-    status: Status = "fail" if found["differing"] else "pass" if found["series"] else "unverified"
+    evidence = f"{result['differing']} of {len(result['series'])} samples of {result['products']} products differ"
+    status: Status = "fail" if result["differing"] else "pass" if result["series"] else "unverified"
     remedy = "a GPU that computes wrong under load goes out of service: dcgmi diag -r 3"
-    return _check(record, "results", status, evidence, remedy, measured=float(found["differing"]), threshold=limit)
+    return _check(record, "results", status, evidence, remedy, measured=float(result["differing"]), threshold=limit)
 
 
 def _throttling(record: Record) -> Check:
-    told = [
-        one["throttle_reasons"] for one in record.result("load")["series"] if one.get("throttle_reasons") is not None
+    samples = [
+        sample["throttle_reasons"]
+        for sample in record.result("load")["series"]
+        if sample.get("throttle_reasons") is not None
     ]
-    harmful = [set(reasons) & set(HARMFUL) for reasons in told]
-    seen = sorted({reason for reasons in harmful for reason in reasons})
+    harmful = [set(reasons) & set(HARMFUL) for reasons in samples]
+    names = sorted({reason for reasons in harmful for reason in reasons})
     remedy = "thermal: cooling; power brake, hardware slowdown: power supply and its cables"
-    if not told:
+    if not samples:
         return _check(record, "throttling", "unverified", "NVML does not tell", remedy)
-    evidence = f"{sum(map(bool, harmful))} of {len(told)} samples with harmful reasons: {', '.join(seen) or 'none'}"
+    evidence = f"{sum(map(bool, harmful))} of {len(samples)} samples with harmful reasons: {', '.join(names) or 'none'}"
     limit = Threshold(value=0, unit="samples", relation="at most", source="NVML's clock event reasons")
-    return _check(record, "throttling", "fail" if seen else "pass", evidence, remedy,
+    return _check(record, "throttling", "fail" if names else "pass", evidence, remedy,
                   measured=float(sum(map(bool, harmful))), threshold=limit)  # fmt: skip
 
 

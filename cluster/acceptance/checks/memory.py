@@ -36,8 +36,8 @@ def measure(context: Context) -> dict[str, Any]:
         return {"skipped": "there is no GPU whose memory could be tested"}
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(context.torch_device)
-    wanted = min(int(SHARE * free), context.sizes.memory_bytes or total)
-    blocks = _take(context, wanted)
+    size = min(int(SHARE * free), context.sizes.memory_bytes or total)
+    blocks = _take(context, size)
     rounds = context.sizes.memory_rounds * (THOROUGH_ROUNDS if context.options.thorough else 1)
     wrong: dict[str, int] = {}
     first: dict[str, int] = {}
@@ -60,10 +60,10 @@ def measure(context: Context) -> dict[str, Any]:
             "rounds": rounds}  # fmt: skip
 
 
-def _take(context: Context, wanted: int) -> list[Tensor]:
+def _take(context: Context, byte_count: int) -> list[Tensor]:
     """Blocks of that many bytes, or of as many as there are."""
     blocks: list[Tensor] = []
-    left = wanted
+    left = byte_count
     while left >= WORD_BYTES:
         size = min(left, RUN_BYTES)
         try:
@@ -98,15 +98,15 @@ def judge(records: Sequence[Record]) -> list[Check]:
 
 
 def _one(record: Record) -> Check:
-    found = record.result("memory")
-    share = found["tested_bytes"] / found["total_bytes"]
-    status: Status = "fail" if found["wrong"] else "pass" if TESTED.holds(share) else "unverified"
-    evidence = f"{readable(found['tested_bytes'])}, {share:.0%} of the memory, {len(PATTERNS) + 1} patterns, "
-    evidence += f"{found['rounds']} x: "
+    result = record.result("memory")
+    share = result["tested_bytes"] / result["total_bytes"]
+    status: Status = "fail" if result["wrong"] else "pass" if TESTED.holds(share) else "unverified"
+    evidence = f"{readable(result['tested_bytes'])}, {share:.0%} of the memory, {len(PATTERNS) + 1} patterns, "
+    evidence += f"{result['rounds']} x: "
     evidence += (
         ", ".join(
-            f"{count} wrong words with {name}, the first at byte {found['first_byte'][name]}"
-            for name, count in found["wrong"].items()
+            f"{count} wrong words with {name}, the first at byte {result['first_byte'][name]}"
+            for name, count in result["wrong"].items()
         )
         or "every word right"
     )

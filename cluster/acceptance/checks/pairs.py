@@ -120,9 +120,9 @@ def met(records: Sequence[Record]) -> list[Pair]:
     seconds: dict[tuple[int, int], float] = {}
     by_rank = {record.rank: record for record in records if record.measured("pairs")}
     for record in by_rank.values():
-        for one in record.result("pairs")["met"]:
-            pair = (min(record.rank, one["partner"]), max(record.rank, one["partner"]))
-            seconds[pair] = max(seconds.get(pair, 0.0), one["seconds"])
+        for meeting in record.result("pairs")["met"]:
+            pair = (min(record.rank, meeting["partner"]), max(record.rank, meeting["partner"]))
+            seconds[pair] = max(seconds.get(pair, 0.0), meeting["seconds"])
     return [
         Pair((by_rank[a], by_rank[b]), time_, _kind(by_rank[a], by_rank[b]))
         for (a, b), time_ in sorted(seconds.items())
@@ -130,13 +130,13 @@ def met(records: Sequence[Record]) -> list[Pair]:
     ]
 
 
-def _kind(one: Record, other: Record) -> str:
+def _kind(record: Record, other: Record) -> str:
     """Only pairs of one kind are compared."""
-    if one.node != other.node:
+    if record.node != other.node:
         return "between nodes"
-    if min(wired_nvlinks(one), wired_nvlinks(other)) >= SWITCHED_NVLINKS:
+    if min(wired_nvlinks(record), wired_nvlinks(other)) >= SWITCHED_NVLINKS:
         return "NVLink"
-    topology = (one.result("before").get("reading") or {}).get("topology") or {}
+    topology = (record.result("before").get("reading") or {}).get("topology") or {}
     return str(topology.get(str(other.gpu), "inside a node"))
 
 
@@ -144,10 +144,10 @@ def judge(records: Sequence[Record]) -> list[Check]:
     """Wrong data by pair; of slow pairs the node, the rank or the link that explains them."""
     checks = broken(records, "pairs", "communication")
     for record in records:
-        for one in record.result("pairs")["met"] if record.measured("pairs") else ():
-            if one["wrong"]:
-                subject = f"rank {one['partner']} to {record.subject}"
-                evidence = f"{one['wrong']} wrong elements"
+        for meeting in record.result("pairs")["met"] if record.measured("pairs") else ():
+            if meeting["wrong"]:
+                subject = f"rank {meeting['partner']} to {record.subject}"
+                evidence = f"{meeting['wrong']} wrong elements"
                 checks.append(_check("data", subject, "fail", evidence, rank=record.rank))
     pairs = met(records)
     on_gpu = all(record.gpu is not None for record in records)
@@ -199,14 +199,14 @@ def _ranks_of(pair: Pair) -> tuple[str, ...]:
 
 def _guilty(pairs: Sequence[Pair], slow: Sequence[Pair], names: Any) -> Mapping[str, list[Pair]]:
     """Ends that were slow with everybody, at least two, of whom somebody was fast with somebody else."""
-    found: dict[str, list[Pair]] = {}
+    slow_ends: dict[str, list[Pair]] = {}
     fast_ends = {name for pair in pairs if pair not in slow for name in names(pair)}
     for name in dict.fromkeys(name for pair in slow for name in names(pair)):
         own = [pair for pair in pairs if name in names(pair)]
         others = {end for pair in own for end in names(pair)} - {name}
         if all(pair in slow for pair in own) and len(others) > 1 and others & fast_ends:
-            found[name] = own
-    return found
+            slow_ends[name] = own
+    return slow_ends
 
 
 def _check(

@@ -26,9 +26,9 @@ def measure(context: Context) -> dict[str, Any]:
     software = {"torch": torch.__version__, "cuda": torch.version.cuda, "kind": context.device.torch_device}
     if not context.on_gpu:
         return {**software, "device_name": context.device.name}
-    seen = torch.cuda.device_count()
-    if context.index >= seen:
-        raise RuntimeError(f"no GPU is left for local rank {context.local_rank}: CUDA sees {seen} on this node")
+    count = torch.cuda.device_count()
+    if context.index >= count:
+        raise RuntimeError(f"no GPU is left for local rank {context.local_rank}: CUDA sees {count} on this node")
     torch.cuda.set_device(context.index)
     sent = torch.arange(PATTERN, dtype=torch.int32)
     if not torch.equal(sent.to(context.torch_device).cpu(), sent):
@@ -45,7 +45,7 @@ def measure(context: Context) -> dict[str, Any]:
         "nccl": None if context.device.simulated else list(torch.cuda.nccl.version()),
         "peak_tflops": context.device.peaks.tflops if context.device.peaks else None,
         "held_ratio": context.device.peaks.held_ratio if context.device.peaks else None,
-        "seen_by_cuda": seen,
+        "seen_by_cuda": count,
         "seen_by_nvml": _count_of_nvml(),
         "restricted": "CUDA_VISIBLE_DEVICES" in os.environ,
         "given_by_slurm": int(os.environ["SLURM_GPUS_ON_NODE"]) if "SLURM_GPUS_ON_NODE" in os.environ else None,
@@ -82,14 +82,14 @@ def judge(records: Sequence[Record], *, expected: int | None, source: str = "--e
         )
         return checks
     for record in there:
-        found = record.result("presence")
+        result = record.result("presence")
         if record.gpu is None:
             evidence = "this rank sees no GPU, others do"
         else:
-            major, minor = found["compute_capability"]
+            major, minor = result["compute_capability"]
             evidence = (
-                f"{found['device_name']}, {found['memory_bytes'] / 2**30:.1f} GiB, compute capability {major}.{minor}, "
-                f"{found['multiprocessors']} multiprocessors, CUDA {found['cuda']}, PyTorch {found['torch']}; "
+                f"{result['device_name']}, {result['memory_bytes'] / 2**30:.1f} GiB, compute capability {major}.{minor}"
+                f", {result['multiprocessors']} multiprocessors, CUDA {result['cuda']}, PyTorch {result['torch']}; "
                 f"{PATTERN * 4 >> 20} MiB copied there and back"
             )
         checks.append(
@@ -120,10 +120,10 @@ def judge(records: Sequence[Record], *, expected: int | None, source: str = "--e
 
 
 def _by_node(records: Sequence[Record]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    nodes: dict[str, list[dict[str, Any]]] = {}
     for record in records:
-        found.setdefault(record.node, []).append(record.result("presence"))
-    return found
+        nodes.setdefault(record.node, []).append(record.result("presence"))
+    return nodes
 
 
 def _seen(of_node: Sequence[dict[str, Any]]) -> int:
@@ -133,7 +133,7 @@ def _seen(of_node: Sequence[dict[str, Any]]) -> int:
 
 def _used(of_node: Sequence[dict[str, Any]]) -> int:
     """Different GPUs that the ranks of a node work on."""
-    return len({one.get("uuid") or one["index"] for one in of_node})
+    return len({result.get("uuid") or result["index"] for result in of_node})
 
 
 def _all_used(records: Sequence[Record]) -> list[Check]:
@@ -158,25 +158,25 @@ def _all_used(records: Sequence[Record]) -> list[Check]:
 def _counts(records: Sequence[Record], expected: int | None, expected_by: str) -> list[Check]:
     checks = []
     for node, of_node in _by_node(records).items():
-        found = of_node[0]
-        cuda, nvml, given = _seen(of_node), found["seen_by_nvml"], found.get("given_by_slurm")
+        result = of_node[0]
+        cuda, nvml, allocated = _seen(of_node), result["seen_by_nvml"], result.get("given_by_slurm")
         # Where somebody chose among the GPUs, NVML may see more than this job was given: Slurm says how many.
-        wanted = expected if expected is not None else given if found["restricted"] else nvml
-        if wanted is None:
+        required = expected if expected is not None else allocated if result["restricted"] else nvml
+        if required is None:
             continue
         source = expected_by if expected is not None else "NVML's count on the same node"
-        if expected is None and found["restricted"]:
+        if expected is None and result["restricted"]:
             source = "SLURM_GPUS_ON_NODE"
         checks.append(
             Check(
                 name="presence: number of GPUs",
                 part="gpu",
                 subject=f"node {node}",
-                status="pass" if cuda == wanted else "fail",
-                evidence=f"CUDA sees {cuda}, NVML {'nothing' if nvml is None else nvml}, expected {wanted}",
+                status="pass" if cuda == required else "fail",
+                evidence=f"CUDA sees {cuda}, NVML {'nothing' if nvml is None else nvml}, expected {required}",
                 remedy="dmesg | grep -i -e xid -e 'fallen off'; reseat or drain the node; is MIG on?",
                 measured=float(cuda),
-                threshold=Threshold(value=float(wanted), unit="GPUs", relation="at least", source=source),
+                threshold=Threshold(value=float(required), unit="GPUs", relation="at least", source=source),
             )
         )
     return checks

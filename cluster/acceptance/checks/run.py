@@ -58,7 +58,7 @@ def _nodes(records: Sequence[Record]) -> list[Check]:
     by_node: dict[str, list[Record]] = {}
     for record in records:
         by_node.setdefault(record.node, []).append(record)
-    gone = {node: there for node, there in by_node.items() if all(one.ending == "lost" for one in there)}
+    gone = {node: there for node, there in by_node.items() if all(record.ending == "lost" for record in there)}
     if len(by_node) < 2:
         return []
     return [
@@ -67,7 +67,7 @@ def _nodes(records: Sequence[Record]) -> list[Check]:
             part="run",
             subject=f"node {node}",
             status="fail",
-            evidence=f"no word from any of its ranks ({', '.join(str(one.rank) for one in there)})",
+            evidence=f"no word from any of its ranks ({', '.join(str(record.rank) for record in there)})",
             remedy=REMEDIES["lost"],
         )
         for node, there in gone.items()

@@ -47,8 +47,8 @@ def fabric(records: Sequence[Record]) -> str:
     """How the ranks reach each other: one of FABRICS."""
     if len(nodes(records)) < 2:
         return "node"
-    found = ports(records)
-    with_rdma = [node for node, there in found.items() if any(port["rdma"] and port["up"] for port in there)]
+    by_node = ports(records)
+    with_rdma = [node for node, there in by_node.items() if any(port["rdma"] and port["up"] for port in there)]
     return "rdma" if len(with_rdma) == len(nodes(records)) else "ethernet"
 
 
@@ -60,9 +60,9 @@ def latency(
     if option_ms is not None:
         return Threshold(value=option_ms, unit=unit, relation="at most", source="--max-latency-ms")
     if expected is not None:
-        told = expected.threshold("latency_milliseconds", operation, unit, "at most")
-        if told is not None:
-            return told
+        threshold = expected.threshold("latency_milliseconds", operation, unit, "at most")
+        if threshold is not None:
+            return threshold
     kind = fabric(records)
     hops = LATENCY_MS_PER_RANK * len(records)
     return Threshold(
@@ -77,9 +77,9 @@ def latency(
 def bandwidth(records: Sequence[Record], operation: str, *, expected: Expectations | None) -> Threshold | None:
     """The bar of large messages; None where neither file, NVML nor the network's ports tell."""
     if expected is not None:
-        told = expected.threshold("bus_gigabytes_per_second", operation, "GB/s", "at least")
-        if told is not None:
-            return told
+        threshold = expected.threshold("bus_gigabytes_per_second", operation, "GB/s", "at least")
+        if threshold is not None:
+            return threshold
     inside = _inside(records, operation)
     if len(nodes(records)) < 2:
         return inside
@@ -122,12 +122,12 @@ def _inside(records: Sequence[Record], operation: str) -> Threshold | None:
 
 
 def _between(records: Sequence[Record], operation: str) -> Threshold | None:
-    found = ports(records)
-    if len(found) < len(nodes(records)):
+    by_node = ports(records)
+    if len(by_node) < len(nodes(records)):
         return None
     rdma = fabric(records) == "rdma"
     best: dict[str, float] = {}
-    for there in found.values():
+    for there in by_node.values():
         for port in there:
             # A port that is up on some node should be on every one.
             if port["up"] and port["rdma"] is rdma and port["rate_gigabits"]:

@@ -245,7 +245,7 @@ def _pace(records: Sequence[Record], name: str, own: Sequence[float]) -> list[Ch
 
 
 def _own_seconds(record: Record) -> list[float]:
-    seconds = [one for epoch in record.result("training")["epochs"] for one in epoch["own_seconds"]]
+    seconds = [step for epoch in record.result("training")["epochs"] for step in epoch["own_seconds"]]
     return seconds[WARM_UP:] or seconds
 
 
@@ -264,11 +264,11 @@ def _numbers(record: Record) -> Check:
 
 
 def _loss(records: Sequence[Record]) -> Check:
-    losses, found = mean_losses(records), records[0].result("training")
+    losses, result = mean_losses(records), records[0].result("training")
     quarter = max(1, len(losses) // 4)
     first, last = mean(losses[:quarter]), mean(losses[-quarter:])
-    by_epoch = [mean(loss for one in records for loss in one.result("training")["epochs"][epoch]["losses"])
-                for epoch in range(len(found["epochs"]))]  # fmt: skip
+    by_epoch = [mean(loss for record in records for loss in record.result("training")["epochs"][epoch]["losses"])
+                for epoch in range(len(result["epochs"]))]  # fmt: skip
     finite = all(record.result("training")["finite"] for record in records)
     ratio = last / first
     return Check(
@@ -276,7 +276,7 @@ def _loss(records: Sequence[Record]) -> Check:
         part="training",
         subject="all ranks",
         status="fail" if not finite else "unverified" if len(losses) < JUDGED_STEPS else compared(ratio, FALLS),
-        evidence=f"{found['model']} on {found['data']}, {len(losses)} steps of {found['batch_size']} images a rank: "
+        evidence=f"{result['model']} on {result['data']}, {len(losses)} steps of {result['batch_size']} images a rank: "
         f"{first:.3f} to {last:.3f}; by epoch {', '.join(f'{loss:.3f}' for loss in by_epoch)}"
         + ("" if finite else "; parameters are no longer finite"),
         remedy="if products and collectives are right: more --epochs or another --batch-size; else mend those first",

@@ -46,7 +46,7 @@ def stands_out(pair: Pair) -> bool:
 def of(pairs: Sequence[Pair]) -> tuple[Cluster, ...]:
     """The groups of all modules, the largest first; the same students in several modules are one group."""
     old = {pair.students[1] for pair in pairs if pair.archive}
-    found: dict[tuple[str, ...], list[Shared]] = {}
+    by_students: dict[tuple[str, ...], list[Shared]] = {}
     numbered = [(number, pair) for number, pair in enumerate(pairs) if stands_out(pair)]
     for module, group in itertools.groupby(sorted(numbered, key=_by_module), key=_by_module):
         those = list(group)
@@ -60,13 +60,16 @@ def of(pairs: Sequence[Pair]) -> tuple[Cluster, ...]:
                 identical=all(pair.identical for _, pair in mine),
                 first=min(number for number, _ in mine),
             )
-            found.setdefault(tuple(sorted(students, key=lambda one: (one in old, one))), []).append(shared)
-    clusters = [Cluster(students, tuple(shared), _possible(students, old)) for students, shared in found.items()]
-    return tuple(sorted(clusters, key=lambda one: (-len(one.students), -len(one.modules), one.students)))
+            ordered = sorted(students, key=lambda student: (student in old, student))
+            by_students.setdefault(tuple(ordered), []).append(shared)
+    clusters = [Cluster(students, tuple(shared), _possible(students, old)) for students, shared in by_students.items()]
+    return tuple(
+        sorted(clusters, key=lambda cluster: (-len(cluster.students), -len(cluster.modules), cluster.students))
+    )
 
 
 def _possible(students: Sequence[str], old: Set[str]) -> int:
-    return sum(not {one, other} <= old for one, other in itertools.combinations(students, 2))
+    return sum(not {student, other} <= old for student, other in itertools.combinations(students, 2))
 
 
 def _by_module(numbered: tuple[int, Pair]) -> str:
@@ -76,8 +79,8 @@ def _by_module(numbered: tuple[int, Pair]) -> str:
 def _joined(edges: Sequence[tuple[str, str]]) -> list[set[str]]:
     """The connected components of a graph."""
     groups: list[set[str]] = []
-    for one, other in edges:
-        touched = [group for group in groups if one in group or other in group]
+    for student, other in edges:
+        touched = [group for group in groups if student in group or other in group]
         groups = [group for group in groups if group not in touched]
-        groups.append(set().union({one, other}, *touched))
+        groups.append(set().union({student, other}, *touched))
     return groups

@@ -103,17 +103,17 @@ def compare(
         student: _modules(folder, labs, functools.partial(left_out, student)) for student, folder in everybody.items()
     }
     years = {name: year for name, (year, _) in archive.items()}
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     prints: dict[tuple[str, str], Any] = {}
     for module in sorted({module for modules in texts.values() for module in modules}):
-        given = stubs / module
-        known = _fingerprint(detector, given.read_text(encoding="utf-8")).hashes if given.is_file() else frozenset()
+        stub = stubs / module
+        known = _fingerprint(detector, stub.read_text(encoding="utf-8")).hashes if stub.is_file() else frozenset()
         those = {student: modules[module] for student, modules in texts.items() if module in modules}
         prints = {(student, module): _fingerprint(detector, text, known) for student, text in those.items()}
-        found += _pairs(detector, module, those, prints, threshold, years)
-    found.sort(key=lambda pair: (pair.median - pair.share, -sum(pair.shares), pair.module, pair.students))
-    shown = [_with_passages(detector, pair, texts, stubs) for pair in found[:excerpts]]
-    return shown + found[excerpts:]
+        pairs += _pairs(detector, module, those, prints, threshold, years)
+    pairs.sort(key=lambda pair: (pair.median - pair.share, -sum(pair.shares), pair.module, pair.students))
+    shown = [_with_passages(detector, pair, texts, stubs) for pair in pairs[:excerpts]]
+    return shown + pairs[excerpts:]
 
 
 def _library() -> Any:
@@ -176,20 +176,20 @@ def _pairs(
     own = [student for student in written if student not in years]
     old = [student for student in written if student in years]
     rough = {
-        (one, other): len(sets[one] & sets[other]) / min(len(sets[one]), len(sets[other]))
-        for one, other in (*itertools.combinations(own, 2), *itertools.product(own, old))
+        (first, other): len(sets[first] & sets[other]) / min(len(sets[first]), len(sets[other]))
+        for first, other in (*itertools.combinations(own, 2), *itertools.product(own, old))
     }
     median = statistics.median([value for (_, other), value in rough.items() if other not in years] or [0.0])
-    for (one, other), share in rough.items():
+    for (first, other), share in rough.items():
         if share < 0.5 * threshold:
             continue
-        _, shares, _ = library.compare_files(prints[one, module], prints[other, module])
+        _, shares, _ = library.compare_files(prints[first, module], prints[other, module])
         pair = Pair(
             module=module,
-            students=(one, other),
+            students=(first, other),
             shares=(min(1.0, float(shares[0])), min(1.0, float(shares[1]))),
             median=median,
-            identical=texts[one] == texts[other],
+            identical=texts[first] == texts[other],
             archive=years.get(other, ""),
         )
         if pair.share >= threshold:
@@ -197,8 +197,8 @@ def _pairs(
 
 
 def _with_passages(library: Any, pair: Pair, texts: Mapping[str, Mapping[str, str]], stubs: Path) -> Pair:
-    given = stubs / pair.module
-    known = _fingerprint(library, given.read_text(encoding="utf-8")).hashes if given.is_file() else frozenset()
+    stub = stubs / pair.module
+    known = _fingerprint(library, stub.read_text(encoding="utf-8")).hashes if stub.is_file() else frozenset()
     both = [texts[student][pair.module] for student in pair.students]
     _, _, slices = library.compare_files(*(_fingerprint(library, text, known) for text in both))
     passages = tuple(

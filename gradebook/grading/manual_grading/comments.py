@@ -51,25 +51,27 @@ def load(folder: Path) -> dict[str, Comment]:
     try:
         document = reading.toml(path)
         entries = reading.into(_File, document).comment
-        found: dict[str, Comment] = {}
-        for number, one in enumerate(entries):
+        comments: dict[str, Comment] = {}
+        for number, comment in enumerate(entries):
             place = ("comment", number)
-            if not _ID.fullmatch(one.id) or one.id in found:
-                raise document.error((*place, "id"), f"id = {one.id!r}: each has one of its own, of letters and digits")
-            if problem := _problem(one):
+            if not _ID.fullmatch(comment.id) or comment.id in comments:
+                raise document.error(
+                    (*place, "id"), f"id = {comment.id!r}: each has one of its own, of letters and digits"
+                )
+            if problem := _problem(comment):
                 raise document.error(place, problem)
-            found[one.id] = one
+            comments[comment.id] = comment
     except reading.ReadingError as error:
         raise ManualGradingError(str(error)) from None
-    return found
+    return comments
 
 
 def save(folder: Path, comments: Sequence[Comment]) -> None:
     """Write the file anew."""
     blocks = [
-        f"\n[[comment]]\nid = {quoted(one.id)}\ncriterion = {quoted(one.criterion)}\n"
-        f"text = {paragraphs(one.text)}\npoints = {one.points:f}\nby = {quoted(one.by)}\n"
-        for one in comments
+        f"\n[[comment]]\nid = {quoted(comment.id)}\ncriterion = {quoted(comment.criterion)}\n"
+        f"text = {paragraphs(comment.text)}\npoints = {comment.points:f}\nby = {quoted(comment.by)}\n"
+        for comment in comments
     ]
     replace_file(folder / FOLDER / FILE, _HEAD + "".join(blocks))
 

@@ -172,11 +172,11 @@ def _changed(
     return made
 
 
-def _never_came(event: Mapping[str, object], given: Mapping[str, tuple[object, ...]]) -> bool:
+def _never_came(event: Mapping[str, object], current: Mapping[str, tuple[object, ...]]) -> bool:
     """Whether the machine went down between the line of the history and the change itself."""
     name = str(event["criterion"])
     before, after = _from_event(event["before"], name), _from_event(event["after"], name)
-    now = given.get(name)
+    now = current.get(name)
     return now != (after.given if after else None) and now == (before.given if before else None)
 
 

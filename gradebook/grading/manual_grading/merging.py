@@ -29,8 +29,8 @@ class ManualGrading:
     def load(cls, folder: Path) -> ManualGrading:
         """Read it. Raises `ManualGradingError` where a file cannot be used, or names what another one does not have."""
         loaded = cls(rubric.load(folder), comments.load(folder), marks.load_all(folder))
-        for unit, given in loaded.marks.items():
-            for mark in given.values():
+        for unit, marks_of_unit in loaded.marks.items():
+            for mark in marks_of_unit.values():
                 for name in mark.comments:
                     if name not in loaded.comments:
                         raise ManualGradingError(
@@ -50,13 +50,13 @@ def merged(result: ClassResult, folder: Path, students: Sequence[Student]) -> Cl
     lines = result.students
     if regrade_requests:
         lines = tuple(
-            replace(line, requests=tuple(one for one in regrade_requests if one.student == line.student))
+            replace(line, requests=tuple(request for request in regrade_requests if request.student == line.student))
             for line in lines
         )
     if (points := manual.rubric) is None:
         return replace(result, students=lines)
     excused = {line.student for line in lines if line.status == "excused"}
-    of = {one.student: unit for unit in units.of(students, excused) for one in unit.members}
+    of = {member.student: unit for unit in units.of(students, excused) for member in unit.members}
     lines = tuple(
         line if line.status == "excused" else _with_manual(line, points, manual, of.get(line.student), result.max_score)
         for line in lines
@@ -77,20 +77,20 @@ def of_unit(
     """What one submission was given by now; who handed in nothing has 0."""
     marks_of_unit = manual.marks.get(unit.key, {}) if unit else {}
     rows, anew = [], False
-    for one in criteria:
-        mark = marks_of_unit.get(one.id)
+    for criterion in criteria:
+        mark = marks_of_unit.get(criterion.id)
         counts = mark is not None and unit is not None and mark.content == unit.content
         anew |= mark is not None and not counts and (mark.done or bool(mark.text or mark.comments))
-        worth = marks.points(one, mark, manual.comments) if mark and counts and mark.done else None
+        worth = marks.points(criterion, mark, manual.comments) if mark and counts and mark.done else None
         rows.append(
             ManualCriterion(
-                id=one.id,
-                title=one.title,
+                id=criterion.id,
+                title=criterion.title,
                 points=Decimal(0) if unit is None else worth,
-                max_points=one.points,
-                remarks=_remarks(mark, manual.comments, _level(one, worth)) if mark and worth is not None else (),
+                max_points=criterion.points,
+                remarks=_remarks(mark, manual.comments, _level(criterion, worth)) if mark and worth is not None else (),
                 by=mark.by if mark and worth is not None else "",
-                about=one.about,
+                about=criterion.about,
             )
         )
     return ManualResult(title=points.title, criteria=tuple(rows), released=points.released, anew=anew)
@@ -99,7 +99,7 @@ def of_unit(
 def _with_manual(
     line: StudentResult, points: Rubric, manual: ManualGrading, unit: units.Unit | None, checks_max: Decimal
 ) -> StudentResult:
-    labs = {one.lab: one.reason for one in line.excused if one.lab is not None}
+    labs = {excuse.lab: excuse.reason for excuse in line.excused if excuse.lab is not None}
     result = of_unit(points, points.without(labs), manual, unit)
     score = line.score
     if points.released and score is not None:

@@ -90,7 +90,7 @@ def load(course: Course, lab: Lab) -> LabReport:
     try:
         document = reading.toml(path)
         report = reading.into(LabReport, document)
-        if sum((one.points for one in report.part), Decimal(0)) != POINTS:
+        if sum((part.points for part in report.part), Decimal(0)) != POINTS:
             raise document.error((), f"the points of its parts do not add up to {POINTS}")
         if f"{lab.id}.{report.check}" not in {check.id for row in lab.criteria for check in row.checks}:
             raise document.error(("check",), f"{lab.id} has no check {report.check!r}")
@@ -117,7 +117,7 @@ def copy_to(folder: Path, course: Course) -> bool:
             return False
         ready = [(lab, load(course, lab)) for lab in course.labs]
         known = comments.load(folder)
-        new = [one for lab, report in ready for one in _comments(lab, report) if one.id not in known]
+        new = [comment for lab, report in ready for comment in _comments(lab, report) if comment.id not in known]
         comments.save(folder, [*known.values(), *new])
         # Last: if it is there, all is there.
         replace_file(path, _HEAD + "".join(text for lab, report in ready for text in _text(lab, report)))

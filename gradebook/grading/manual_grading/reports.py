@@ -56,7 +56,7 @@ class Reports:
     reports: tuple[Report, ...]
 
     def criteria(self, lab: int) -> tuple[Criterion, ...]:
-        return tuple(one for one in self.rubric.criterion if one.lab == lab)
+        return tuple(criterion for criterion in self.rubric.criterion if criterion.lab == lab)
 
 
 def load(folder: Path, by_hand: ByHand) -> Reports | None:
@@ -81,16 +81,16 @@ def load(folder: Path, by_hand: ByHand) -> Reports | None:
 
 def _check(document: reading.Document, content: _File) -> None:
     """Raise ReadingError for what neither types nor a rubric's own rules say."""
-    labs = [one.lab for one in content.report]
+    labs = [report.lab for report in content.report]
     for number, lab in enumerate(labs):
         if lab in labs[:number]:
             raise document.error(("report", number, "lab"), f"lab {lab} has two reports; keep one")
-        if not any(one.lab == lab for one in content.criterion):
+        if not any(criterion.lab == lab for criterion in content.criterion):
             raise document.error(("report", number, "lab"), f"lab {lab} has no [[criterion]]; add one")
-    for number, one in enumerate(content.criterion):
-        if one.lab not in labs:
-            what = "names no lab" if one.lab is None else f"is of lab {one.lab}, which has no [[report]]"
-            raise document.error(("criterion", number), f"{one.id} {what}")
+    for number, criterion in enumerate(content.criterion):
+        if criterion.lab not in labs:
+            what = "names no lab" if criterion.lab is None else f"is of lab {criterion.lab}, which has no [[report]]"
+            raise document.error(("criterion", number), f"{criterion.id} {what}")
 
 
 def whole_rubric(folder: Path) -> ManualRubric | None:
@@ -111,9 +111,9 @@ def criteria_of(folder: Path) -> frozenset[str]:
     Raises as `whole_rubric` does.
     """
     rubric_of_class = whole_rubric(folder)
-    ids = {one.id for one in rubric_of_class.criterion} if rubric_of_class is not None else set()
+    ids = {criterion.id for criterion in rubric_of_class.criterion} if rubric_of_class is not None else set()
     if (folder / FOLDER / FILE).exists() and (kept := load(folder, ByHand(reports=True))) is not None:
-        ids |= {one.id for one in kept.rubric.criterion}
+        ids |= {criterion.id for criterion in kept.rubric.criterion}
     return frozenset(ids)
 
 
@@ -122,21 +122,21 @@ def settings_of(stored: Mapping[str, object]) -> ByHand:
     return class_settings.parse(str(stored["text"]), Path(str(stored["file"]))).by_hand
 
 
-def of_labs(found: Reports | None, labs: Collection[int]) -> Reports | None:
+def of_labs(reports: Reports | None, labs: Collection[int]) -> Reports | None:
     """The reports of these labs; None if there are none."""
-    if found is None:
+    if reports is None:
         return None
-    kept = tuple(one for one in found.reports if one.lab in labs)
-    parts = tuple(one for one in found.rubric.criterion if one.lab in labs)
-    return Reports(replace(found.rubric, criterion=parts), kept) if kept else None
+    kept = tuple(report for report in reports.reports if report.lab in labs)
+    parts = tuple(criterion for criterion in reports.rubric.criterion if criterion.lab in labs)
+    return Reports(replace(reports.rubric, criterion=parts), kept) if kept else None
 
 
-def joined(own: ManualRubric | None, found: Reports | None) -> ManualRubric | None:
+def joined(own: ManualRubric | None, reports: Reports | None) -> ManualRubric | None:
     """One rubric for the page in which people grade. Raises `ManualGradingError` if both name one criterion."""
-    if own is None or found is None:
-        return own or (found.rubric if found else None)
-    theirs = found.rubric
-    if both := {one.id for one in own.criterion} & {one.id for one in theirs.criterion}:
+    if own is None or reports is None:
+        return own or (reports.rubric if reports else None)
+    theirs = reports.rubric
+    if both := {criterion.id for criterion in own.criterion} & {criterion.id for criterion in theirs.criterion}:
         name = sorted(both)[0]
         raise ManualGradingError(f"{rubric.FILE} and {FILE} both have a criterion {name!r}: rename it in {rubric.FILE}")
     return ManualRubric(
@@ -154,8 +154,8 @@ def weight(report: Report, lab: Lab, by_hand: ByHand) -> Decimal:
     Raises:
         ManualGradingError: the lab has no such check, or the class gives the report other points.
     """
-    criterion = next((one for one in lab.criteria if report.check.startswith(f"{one.id}.")), None)
-    check = next((one for one in criterion.checks if one.id == report.check), None) if criterion else None
+    criterion = next((criterion for criterion in lab.criteria if report.check.startswith(f"{criterion.id}.")), None)
+    check = next((check for check in criterion.checks if check.id == report.check), None) if criterion else None
     if criterion is None or check is None:
         raise ManualGradingError(f"{FOLDER}/{FILE}: {lab.id} has no check {report.check!r}; name the one of its report")
     weight_given = by_hand.report_points.get(lab.id)
@@ -170,13 +170,13 @@ def weight(report: Report, lab: Lab, by_hand: ByHand) -> Decimal:
     raise ManualGradingError(text)
 
 
-def check_weights(found: Reports, rubric_: Rubric, by_hand: ByHand) -> None:
+def check_weights(reports: Reports, rubric_: Rubric, by_hand: ByHand) -> None:
     """Raise `ManualGradingError` unless every report can be given the points that the class says."""
     labs = {lab.number: lab for lab in rubric_.labs}
-    for one in found.reports:
-        if one.lab in labs:
-            weight(one, labs[one.lab], by_hand)
-    known = {labs[one.lab].id for one in found.reports if one.lab in labs}
+    for report in reports.reports:
+        if report.lab in labs:
+            weight(report, labs[report.lab], by_hand)
+    known = {labs[report.lab].id for report in reports.reports if report.lab in labs}
     if unknown := [name for name in by_hand.report_points if name not in known]:
         names = ", ".join(sorted(known))
         raise ManualGradingError(
@@ -189,15 +189,15 @@ class Reader:
 
     def __init__(
         self,
-        found: Reports,
+        reports: Reports,
         manual: merging.ManualGrading,
         by_hand: ByHand,
         students: Sequence[Student],
         excused: Collection[str],
     ) -> None:
         """`students` are everybody in the class, `excused` those whose work does not count at all."""
-        self._found, self._manual, self._by_hand = found, manual, by_hand
-        self._units = {one.student: unit for unit in units.of(students, excused) for one in unit.members}
+        self._found, self._manual, self._by_hand = reports, manual, by_hand
+        self._units = {member.student: unit for unit in units.of(students, excused) for member in unit.members}
 
     @property
     def about(self) -> tuple[str, bool]:
@@ -212,7 +212,7 @@ class Reader:
         results: list[ReportResult] = []
         made = []
         by_number = {lab.number: lab for lab in labs}
-        reports = {by_number[one.lab].id: one for one in self._found.reports if one.lab in by_number}
+        reports = {by_number[report.lab].id: report for report in self._found.reports if report.lab in by_number}
         for lab in grade.labs:
             report = reports.get(lab.id)
             if report is not None and _is_open(lab, report):
@@ -228,7 +228,7 @@ class Reader:
         of = merging.of_unit(
             self._found.rubric, self._found.criteria(report.lab), self._manual, self._units.get(student)
         )
-        check = next(one for row in graded.criteria for one in row.checks if one.id == report.check)
+        check = next(check for row in graded.criteria for check in row.checks if check.id == report.check)
         return ReportResult(
             title=f"{of.title}: lab {report.lab}",
             criteria=of.criteria,

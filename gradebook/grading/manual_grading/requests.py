@@ -56,11 +56,11 @@ def load(folder: Path) -> tuple[RegradeRequest, ...]:
     try:
         document = reading.toml(path)
         entries = reading.into(_File, document).request
-        seen: set[str] = set()
-        for number, one in enumerate(entries):
-            if one.id in seen:
-                raise document.error(("request", number, "id"), f"id = {one.id!r} stands twice; keep one")
-            seen.add(one.id)
+        visited: set[str] = set()
+        for number, entry in enumerate(entries):
+            if entry.id in visited:
+                raise document.error(("request", number, "id"), f"id = {entry.id!r} stands twice; keep one")
+            visited.add(entry.id)
     except reading.ReadingError as error:
         raise ManualGradingError(str(error)) from None
     return entries
@@ -103,30 +103,32 @@ def _about(typed: str) -> str:
     return "" if typed.casefold() == "all" else typed
 
 
-def add(folder: Path, asked: Sequence[NewRequest], students: Collection[str], criteria: Collection[str]) -> list[str]:
+def add(
+    folder: Path, new_requests: Sequence[NewRequest], students: Collection[str], criteria: Collection[str]
+) -> list[str]:
     """Record requests and return the ids of those that are new; the same one twice is one. Nothing is written on error.
 
     Raises:
         ManualGradingError: one names no student or no criterion of this class, or says nothing.
     """
-    for one in asked:
-        about = f"the request of {one.student!r}"
-        if one.student not in students:
+    for request in new_requests:
+        about = f"the request of {request.student!r}"
+        if request.student not in students:
             raise ManualGradingError(
                 f"{about}: there is no such student in this class; students are named as in grades.csv"
             )
-        if one.about and one.about not in criteria:
-            raise ManualGradingError(f"{about} is about {one.about!r}; there are {', '.join(criteria)}, and all")
-        if not one.text.strip() or len(one.text) > MAX_CHARACTERS:
+        if request.about and request.about not in criteria:
+            raise ManualGradingError(f"{about} is about {request.about!r}; there are {', '.join(criteria)}, and all")
+        if not request.text.strip() or len(request.text) > MAX_CHARACTERS:
             raise ManualGradingError(f"{about} needs a text of at most {MAX_CHARACTERS} characters")
     with lock(folder / FOLDER / LOCK):
-        known = {one.id: one for one in load(folder)}
+        known = {request.id: request for request in load(folder)}
         new = []
-        for one in asked:
-            name = _id(one)
+        for request in new_requests:
+            name = _id(request)
             if name not in known:
                 known[name] = RegradeRequest(
-                    id=name, student=one.student, about=one.about, text=one.text.strip(), asked_at=_now()
+                    id=name, student=request.student, about=request.about, text=request.text.strip(), asked_at=_now()
                 )
                 new.append(name)
         _save(folder, list(known.values()))
@@ -142,7 +144,7 @@ def answer(folder: Path, name: str, text: str, by: str) -> RegradeRequest:
     if len(text) > MAX_CHARACTERS:
         raise ManualGradingError(f"an answer has at most {MAX_CHARACTERS} characters")
     with lock(folder / FOLDER / LOCK):
-        known = {one.id: one for one in load(folder)}
+        known = {request.id: request for request in load(folder)}
         if name not in known:
             raise ManualGradingError(f"there is no request {name!r}; gpulabs manual requests lists them")
         said = text.strip()
@@ -155,15 +157,15 @@ def answer(folder: Path, name: str, text: str, by: str) -> RegradeRequest:
 
 def _save(folder: Path, entries: Sequence[RegradeRequest]) -> None:
     blocks = []
-    for one in entries:
+    for entry in entries:
         block = (
-            f"\n[[request]]\nid = {quoted(one.id)}\nstudent = {quoted(one.student)}\nabout = {quoted(one.about)}\n"
-            f"text = {paragraphs(one.text)}\nasked_at = {one.asked_at.isoformat()}\n"
+            f"\n[[request]]\nid = {quoted(entry.id)}\nstudent = {quoted(entry.student)}\n"
+            f"about = {quoted(entry.about)}\ntext = {paragraphs(entry.text)}\nasked_at = {entry.asked_at.isoformat()}\n"
         )
-        if one.answered_at is not None:
+        if entry.answered_at is not None:
             block += (
-                f"answer = {paragraphs(one.answer)}\nanswered_by = {quoted(one.answered_by)}\n"
-                f"answered_at = {one.answered_at.isoformat()}\n"
+                f"answer = {paragraphs(entry.answer)}\nanswered_by = {quoted(entry.answered_by)}\n"
+                f"answered_at = {entry.answered_at.isoformat()}\n"
             )
         blocks.append(block)
     replace_file(folder / FOLDER / FILE, _HEAD + "".join(blocks))

@@ -89,7 +89,7 @@ class Rubric:
 
     @property
     def points(self) -> Decimal:
-        return sum((one.points for one in self.criterion), Decimal(0))
+        return sum((criterion.points for criterion in self.criterion), Decimal(0))
 
     def find(self, name: str) -> Criterion:
         """The criterion of this id.
@@ -97,15 +97,15 @@ class Rubric:
         Raises:
             ManualGradingError: there is none.
         """
-        criterion = next((one for one in self.criterion if one.id == name.removeprefix(PREFIX)), None)
+        criterion = next((criterion for criterion in self.criterion if criterion.id == name.removeprefix(PREFIX)), None)
         if criterion is None:
-            known = ", ".join(one.id for one in self.criterion)
+            known = ", ".join(criterion.id for criterion in self.criterion)
             raise ManualGradingError(f"there is no criterion {name!r} that is graded by hand; there are {known}")
         return criterion
 
     def without(self, labs: Mapping[int, str]) -> tuple[Criterion, ...]:
         """The criteria that are not about one of these labs."""
-        return tuple(one for one in self.criterion if one.lab not in labs)
+        return tuple(criterion for criterion in self.criterion if criterion.lab not in labs)
 
 
 def load(folder: Path) -> Rubric | None:
@@ -142,27 +142,29 @@ def write_template(folder: Path) -> Path:
     return path
 
 
-def check(document: reading.Document, found: Rubric) -> None:
+def check(document: reading.Document, rubric: Rubric) -> None:
     """Raise ReadingError for what types do not say."""
-    if not found.criterion:
+    if not rubric.criterion:
         raise document.error((), "there is no [[criterion]]; a rubric has at least one")
-    seen: set[str] = set()
-    for number, one in enumerate(found.criterion):
+    visited: set[str] = set()
+    for number, criterion in enumerate(rubric.criterion):
         place = ("criterion", number)
-        if not _ID.fullmatch(one.id):
-            raise document.error((*place, "id"), f"id = {one.id!r}: small letters, digits and _, like 'discussion'")
-        if one.id in seen:
-            raise document.error((*place, "id"), f"{one.id} stands twice; keep one")
-        seen.add(one.id)
-        if not one.title.strip():
+        if not _ID.fullmatch(criterion.id):
+            raise document.error(
+                (*place, "id"), f"id = {criterion.id!r}: small letters, digits and _, like 'discussion'"
+            )
+        if criterion.id in visited:
+            raise document.error((*place, "id"), f"{criterion.id} stands twice; keep one")
+        visited.add(criterion.id)
+        if not criterion.title.strip():
             raise document.error((*place, "title"), "title is empty")
-        if not 0 < one.points <= _MOST:
-            raise document.error((*place, "points"), f"points = {one.points}: more than 0 and at most {_MOST}")
-        for level in one.level:
-            if not 0 <= level.points <= one.points:
-                text = f"{one.id} has a level of {level.points} points: at least 0 and at most {one.points}"
+        if not 0 < criterion.points <= _MOST:
+            raise document.error((*place, "points"), f"points = {criterion.points}: more than 0 and at most {_MOST}")
+        for level in criterion.level:
+            if not 0 <= level.points <= criterion.points:
+                text = f"{criterion.id} has a level of {level.points} points: at least 0 and at most {criterion.points}"
                 raise document.error((*place, "id"), text)
             if not level.text.strip():
-                raise document.error((*place, "id"), f"{one.id} has a level without a text")
-    if any(not name.strip() for name in found.graders):
+                raise document.error((*place, "id"), f"{criterion.id} has a level without a text")
+    if any(not name.strip() for name in rubric.graders):
         raise document.error(("graders",), "graders has an empty name")

@@ -36,14 +36,14 @@ class Unit:
     @property
     def label(self) -> str:
         """For people."""
-        names = ", ".join(one.name or one.student for one in self.members)
+        names = ", ".join(member.name or member.student for member in self.members)
         if self.team:
             return f"{self.team}: {names}"
         return f"{names} ({self.student})" if self.has_namesakes else names
 
     @property
     def submitted_at(self) -> datetime | None:
-        return max((one.submitted_at for one in self.members if one.submitted_at), default=None)
+        return max((member.submitted_at for member in self.members if member.submitted_at), default=None)
 
 
 def key_of(student: str, team: str) -> str:
@@ -59,23 +59,23 @@ def of(students: Sequence[Student], excused: Collection[str] = ()) -> tuple[Unit
         excused: those whose work does not count.
     """
     contents: dict[str, set[str | None]] = {}
-    for one in students:
-        contents.setdefault(one.team, set()).add(one.content)
+    for student in students:
+        contents.setdefault(student.team, set()).add(student.content)
     groups: dict[tuple[str, str, str], list[Student]] = {}
-    for one in students:
-        if one.content is not None and one.student not in excused:
-            team = one.team if len(contents[one.team]) == 1 else ""  # of one member older work may count
+    for student in students:
+        if student.content is not None and student.student not in excused:
+            team = student.team if len(contents[student.team]) == 1 else ""  # of one member older work may count
             # Of teammates without a name of the team, the first stands for all.
-            first = "" if team else min(one.student, *one.teammates) if one.teammates else one.student
-            groups.setdefault((first, team, one.content), []).append(one)
-    called = Counter(one.name for one in students if one.name)
+            first = "" if team else min(student.student, *student.teammates) if student.teammates else student.student
+            groups.setdefault((first, team, student.content), []).append(student)
+    called = Counter(student.name for student in students if student.name)
     return tuple(
         Unit(
             student=first,
             team=team,
             members=tuple(members),
             content=content,
-            has_namesakes=any(called[one.name] > 1 for one in members),
+            has_namesakes=any(called[member.name] > 1 for member in members),
         )
         for (first, team, content), members in groups.items()
     )

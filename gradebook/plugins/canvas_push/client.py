@@ -247,5 +247,7 @@ def _words(answer: requests.Response) -> str:
         return ""
     errors = reply.get("errors") or reply.get("error") or reply.get("message") or ""
     if isinstance(errors, list):
-        errors = "; ".join(str(one.get("message", one)) if isinstance(one, dict) else str(one) for one in errors)
+        errors = "; ".join(
+            str(error.get("message", error)) if isinstance(error, dict) else str(error) for error in errors
+        )
     return f": {' '.join(str(errors).split())[:200]}" if errors else ""

@@ -65,11 +65,11 @@ def command(host: Host) -> Callable[..., None]:
 
         try:
             book = Book.open(folder)
-            address, given, request = _request(book, url, course, assignment)
+            address, source, request = _request(book, url, course, assignment)
             request = dataclasses.replace(
                 request, section=section, comments=comments, replace=tuple(replace or ()), send=push
             )
-            report = _carried_out(book, address, given, request, _token(token_file), host.echo)
+            report = _carried_out(book, address, source, request, _token(token_file), host.echo)
         except (ValueError, OSError) as error:
             raise host.fail(error, _COULD_NOT) from None
         except KeyboardInterrupt:
@@ -100,18 +100,18 @@ def _request(book: Book, url: str | None, course: str | None, assignment: str | 
             raise PushError(f"where to? Say it with {option}, or with {key} under [exports] in class.toml")
     of_roster = re.fullmatch(r".+ \((\d+)\)", canvas.column(book.view, known.canvas_assignment_id))
     named = assignment or (of_roster[1] if of_roster else book.result.title)
-    given = "--url" if url else f"canvas_url in {book.configuration}"
-    return address, given, PushRequest(folder=book.folder, course=number, assignment=named)
+    source = "--url" if url else f"canvas_url in {book.configuration}"
+    return address, source, PushRequest(folder=book.folder, course=number, assignment=named)
 
 
-def _carried_out(book: Book, address: str, given: str, request: PushRequest, token: str, echo: Echo) -> Report:
+def _carried_out(book: Book, address: str, source: str, request: PushRequest, token: str, echo: Echo) -> Report:
     from gradebook.plugins.canvas_push.client import Client
     from gradebook.plugins.canvas_push.push import push
 
     def say(text: str) -> None:
         echo(text, err=True)
 
-    return push(book.view, request, Client(address, token, say, given=given), say)
+    return push(book.view, request, Client(address, token, say, given=source), say)
 
 
 def _token(file: Path | None) -> str:

@@ -65,8 +65,14 @@ def changes(
         replace: students whose grade may be replaced although it was given by hand, or `all`.
     """
     return [
-        _change(one, on_canvas.get(one.user), sent.get(str(one.user)), me, one.student in replace or ALL in replace)
-        for one in targets
+        _change(
+            target,
+            on_canvas.get(target.user),
+            sent.get(str(target.user)),
+            me,
+            target.student in replace or ALL in replace,
+        )
+        for target in targets
     ]
 
 
@@ -81,7 +87,9 @@ def mark_of(submission: Submission) -> Mark:
 def comments_of(submission: Submission, me: int) -> list[str]:
     """Digests of the comments that I wrote, in order."""
     return [
-        digest(one.comment) for one in submission.submission_comments if one.author_id == me and one.comment is not None
+        digest(comment.comment)
+        for comment in submission.submission_comments
+        if comment.author_id == me and comment.comment is not None
     ]
 
 
@@ -127,6 +135,6 @@ def _is_new(comment: str, now: Submission, sent: Sent | None, me: int) -> bool:
         return False
     mine = digest(comment)
     known = {mine, *(sent.comments if sent else ())}
-    there = [one for one in comments_of(now, me) if one in known]
+    there = [entry for entry in comments_of(now, me) if entry in known]
     remembered = sent.comments[-1:] if sent else ()
     return not (mine in remembered or there[-1:] == [mine])

@@ -70,7 +70,7 @@ class Sent:
         return replace(self, score=mark.score, excused=mark.excused, marked=True)
 
     def with_comment(self, digest: str) -> Sent:
-        return replace(self, comments=(*(one for one in self.comments if one != digest), digest))
+        return replace(self, comments=(*(other for other in self.comments if other != digest), digest))
 
 
 @dataclass(frozen=True)

@@ -21,21 +21,21 @@ def text(report: Report) -> str:
 
 def is_open(report: Report) -> bool:
     """Whether something is left for a person to look at."""
-    kept = any(one.kind in ("by hand", "not there") for one in report.left)
+    kept = any(change.kind in ("by hand", "not there") for change in report.left)
     return bool(kept or report.unknown or report.trouble or (report.sent and report.left))
 
 
 def _lines(report: Report) -> Iterator[str]:
     assignment = report.assignment
     yield f"{assignment.name} ({assignment.id}) of {report.course.name} ({report.course.id})"
-    for one in report.planned:
-        if one.kind != "same":
-            yield f"  {_line(one)}"
-    counts = Counter(one.kind for one in report.planned)
+    for change in report.planned:
+        if change.kind != "same":
+            yield f"  {_line(change)}"
+    counts = Counter(change.kind for change in report.planned)
     if counts["same"]:
         yield f"  {counts['same']} have their grade there already"
     yield from _notes(report)
-    changed = sum(one.sends for one in report.planned)
+    changed = sum(change.sends for change in report.planned)
     if not report.sent:
         yield (
             f"nothing was sent; --push sends this ({changed} of {len(report.planned)} students)"
@@ -43,12 +43,13 @@ def _lines(report: Report) -> Iterator[str]:
             else ("there is nothing to send")
         )
         return
-    missed = [one for one in report.left if one.sends]
+    missed = [change for change in report.left if change.sends]
     yield f"sent: {changed - len(missed)} of {len(report.planned)} students" if changed else "there was nothing to send"
     if report.trouble:
         yield f"Canvas says: {report.trouble}"
     if missed:
-        yield f"not there after all: {_names([one.target.student for one in missed])}; give the same command again"
+        names = _names([change.target.student for change in missed])
+        yield f"not there after all: {names}; give the same command again"
 
 
 def _line(change: Change) -> str:

@@ -108,7 +108,7 @@ def push(
     section = canvas.section(request.section) if request.section else None
     run = _Run(canvas, assignment, canvas.me(), request, say, sleep, clock)
     targets, unknown, others = _wanted(view, canvas, request, section)
-    if strange := [name for name in request.replace if name not in ("all", *(one.student for one in targets))]:
+    if strange := [name for name in request.replace if name not in ("all", *(target.student for target in targets))]:
         raise PushError(
             f"--replace {strange[0]}: no such student is to be sent; write the name as this command shows it"
         )
@@ -150,11 +150,13 @@ class _Run:
             course=self._canvas.course,
             assignment=self._assignment,
             planned=tuple(planned),
-            left=tuple(one for one in after if one.sends or one.kind in ("by hand", "not there")),
+            left=tuple(change for change in after if change.sends or change.kind in ("by hand", "not there")),
             unknown=tuple(unknown),
             others=tuple(others),
             late_policy=tuple(
-                one.student for one in targets if one.user in on_canvas and on_canvas[one.user].points_deducted
+                target.student
+                for target in targets
+                if target.user in on_canvas and on_canvas[target.user].points_deducted
             ),
             trouble=trouble,
             sent=self._request.send,
@@ -165,10 +167,12 @@ class _Run:
     ) -> tuple[Memory, dict[int, Submission], str]:
         """Send part after part until nothing is left that was not tried."""
         tried: set[int] = set()
-        count = sum(one.sends for one in self._changes(targets, on_canvas, memory))
+        count = sum(change.sends for change in self._changes(targets, on_canvas, memory))
         while True:
             open_ones = [
-                one for one in self._changes(targets, on_canvas, memory) if one.sends and one.target.user not in tried
+                change
+                for change in self._changes(targets, on_canvas, memory)
+                if change.sends and change.target.user not in tried
             ]
             if not open_ones:
                 return memory, on_canvas, ""
@@ -176,10 +180,10 @@ class _Run:
             self._say(
                 f"sending {len(tried) + 1} to {len(tried) + len(part)} of {max(count, len(tried) + len(part))} ..."
             )
-            users = {str(one.target.user): _after(one, memory) for one in part}
+            users = {str(change.target.user): _after(change, memory) for change in part}
             memory = replace(memory, pending=Pending(self._clock(), users))
             keeper.store(memory)
-            started = self._canvas.update(self._assignment, {one.target.user: _grading(one) for one in part})
+            started = self._canvas.update(self._assignment, {change.target.user: _grading(change) for change in part})
             assert memory.pending is not None
             memory = replace(memory, pending=replace(memory.pending, progress=started.id))
             keeper.store(memory)
@@ -187,7 +191,7 @@ class _Run:
             on_canvas = self._canvas.submissions(self._assignment)
             memory = self._arrived(memory, on_canvas, progress)
             keeper.store(memory)
-            tried |= {one.target.user for one in part}
+            tried |= {change.target.user for change in part}
             if progress.workflow_state == "failed":
                 return (
                     memory,
@@ -235,9 +239,9 @@ class _Run:
             before = students.get(user, Sent(sent.student))
             if sent.mark is not None and mark_of(now).same_as(sent.mark):
                 before = before.with_mark(sent.mark)
-            for one in sent.comments[-1:]:
-                if done or one in comments_of(now, self._me):
-                    before = before.with_comment(one)
+            for latest in sent.comments[-1:]:
+                if done or latest in comments_of(now, self._me):
+                    before = before.with_comment(latest)
             students[user] = before
         return Memory(students)
 
@@ -288,7 +292,7 @@ def _wanted(
             )
             targets.append(Target(student=line.student, user=user, mark=mark, comment=text))
     ours = set(matched.users.values())
-    return targets, matched.unknown, tuple(_named(one) for one in here.values() if one.id not in ours)
+    return targets, matched.unknown, tuple(_named(person) for person in here.values() if person.id not in ours)
 
 
 def _named(person: Person) -> str:
@@ -320,26 +324,27 @@ def _check(assignment: Assignment, max_score: Decimal) -> None:
 def _check_groups(planned: Sequence[Change], on_canvas: Mapping[int, Submission]) -> None:
     """Raise `PushError` where Canvas would give one member's grade to another one."""
     groups: dict[int, Change] = {}
-    for one in planned:
-        group = on_canvas[one.target.user].group if one.target.user in on_canvas else None
+    for change in planned:
+        group = on_canvas[change.target.user].group if change.target.user in on_canvas else None
         if group is None or group.id is None:
             continue
-        other = groups.setdefault(group.id, one)
-        if not other.target.mark.same_as(one.target.mark):
+        other = groups.setdefault(group.id, change)
+        if not other.target.mark.same_as(change.target.mark):
             raise PushError(
-                f"Canvas grades the group {group.name or group.id} as one, but {other.target.student} and "
-                f"{one.target.student} have different grades: tick 'Assign Grades to Each Student Individually' there"
+                f"Canvas grades the group {group.name or group.id} as one, but {other.target.student} "
+                f"and {change.target.student} have different grades: tick 'Assign Grades to Each Student Individually' "
+                "there"
             )
 
 
 def _known_there(planned: Sequence[Change], memory: Memory) -> dict[str, Sent]:
     """A grade that is there as it should be counts as ours, whoever put it there: a file, or an earlier version."""
     return {
-        str(one.target.user): memory.students.get(str(one.target.user), Sent(one.target.student)).with_mark(
-            one.target.mark
+        str(change.target.user): memory.students.get(str(change.target.user), Sent(change.target.student)).with_mark(
+            change.target.mark
         )
-        for one in planned
-        if one.kind in ("same", "comment")
+        for change in planned
+        if change.kind in ("same", "comment")
     }
 
 

@@ -76,7 +76,9 @@ class Person:
     @property
     def sections(self) -> frozenset[int]:
         """Numbers of the sections that they are in."""
-        return frozenset(one.course_section_id for one in self.enrollments if one.course_section_id is not None)
+        return frozenset(
+            enrollment.course_section_id for enrollment in self.enrollments if enrollment.course_section_id is not None
+        )
 
 
 @dataclass(frozen=True)
@@ -169,14 +171,14 @@ class Canvas:
             except NotThere:
                 raise NotThere(f"the course {self.course.name!r} has no assignment {named}") from None
         every = _every(Assignment, self._client.pages(f"{self._path}/assignments"))
-        found = [one for one in every if one.name == named]
-        if len(found) > 1:
-            numbers = ", ".join(str(one.id) for one in found)
-            raise PushError(f"{len(found)} assignments are called {named!r}: name one by its number, of {numbers}")
-        if not found:
-            names = ", ".join(repr(one.name) for one in every[:10]) or "none at all"
+        matches = [assignment for assignment in every if assignment.name == named]
+        if len(matches) > 1:
+            numbers = ", ".join(str(assignment.id) for assignment in matches)
+            raise PushError(f"{len(matches)} assignments are called {named!r}: name one by its number, of {numbers}")
+        if not matches:
+            names = ", ".join(repr(assignment.name) for assignment in every[:10]) or "none at all"
             raise NotThere(f"no assignment is called {named!r}; there are {names}. Name one with --assignment")
-        return found[0]
+        return matches[0]
 
     def me(self) -> int:
         """The number of whoever owns the token."""
@@ -205,17 +207,17 @@ class Canvas:
     def section(self, named: str) -> Section:
         """The section with this number or of exactly this name. Raises `PushError`."""
         every = _every(Section, self._client.pages(f"{self._path}/sections"))
-        found = [one for one in every if named in (str(one.id), one.name)]
-        if len(found) != 1:
-            names = ", ".join(f"{one.name!r} ({one.id})" for one in every) or "none"
-            raise PushError(f"--section {named}: {len(found)} sections are called so; there are {names}")
-        return found[0]
+        matches = [section for section in every if named in (str(section.id), section.name)]
+        if len(matches) != 1:
+            names = ", ".join(f"{section.name!r} ({section.id})" for section in every) or "none"
+            raise PushError(f"--section {named}: {len(matches)} sections are called so; there are {names}")
+        return matches[0]
 
     def submissions(self, assignment: Assignment) -> dict[int, Submission]:
         """What every student has, by their number."""
         fields = [("include[]", "submission_comments"), ("include[]", "group")]
         path = f"{self._path}/assignments/{assignment.id}/submissions"
-        return {one.user_id: one for one in _every(Submission, self._client.pages(path, fields))}
+        return {submission.user_id: submission for submission in _every(Submission, self._client.pages(path, fields))}
 
     def update(self, assignment: Assignment, gradings: Mapping[int, Grading]) -> Progress:
         """Have Canvas change many submissions; it does so after it has answered."""
@@ -229,14 +231,14 @@ class Canvas:
 
 
 def _fields(user: int, grading: Grading) -> Sequence[tuple[str, str]]:
-    found = []
+    fields = []
     if grading.excuse:
-        found.append((f"grade_data[{user}][excuse]", "true"))
+        fields.append((f"grade_data[{user}][excuse]", "true"))
     elif grading.posted_grade is not None:
-        found.append((f"grade_data[{user}][posted_grade]", grading.posted_grade))
+        fields.append((f"grade_data[{user}][posted_grade]", grading.posted_grade))
     if grading.text_comment is not None:
-        found.append((f"grade_data[{user}][text_comment]", grading.text_comment))
-    return found
+        fields.append((f"grade_data[{user}][text_comment]", grading.text_comment))
+    return fields
 
 
 def _read(kind: type[T], data: Any) -> T:
@@ -247,4 +249,4 @@ def _read(kind: type[T], data: Any) -> T:
 
 
 def _every(kind: type[T], data: Iterable[Any]) -> list[T]:
-    return [_read(kind, one) for one in data]
+    return [_read(kind, entry) for entry in data]

@@ -70,7 +70,7 @@ def autograder(
     try:
         packed = gradescope_autograder.build(course, lab=lab, device=device, seed=seed, root=root)
         labels = github.labels(runs_on)
-        numbers = [str(one.number) for one in course.rubric.named(lab)] if lab else []
+        numbers = [str(entry.number) for entry in course.rubric.named(lab)] if lab else []
     except (AutograderError, github.WorkflowError) as error:
         raise Classroom50Error(str(error)) from None
     if len(packed) > _MOST_BYTES:
@@ -91,9 +91,12 @@ def autograder(
 
 def parts(grade: Grade) -> int:
     """Of how many parts of a point a score is counted in, so that all points of checks are whole numbers."""
-    criteria = [one for lab in grade.labs for one in lab.criteria if one.available]
+    criteria = [criterion for lab in grade.labs for criterion in lab.criteria if criterion.available]
     return _parts(
-        [*(one.max_points for one in criteria), *(check.max_points for one in criteria for check in one.checks)]
+        [
+            *(criterion.max_points for criterion in criteria),
+            *(check.max_points for criterion in criteria for check in criterion.checks),
+        ]
     )
 
 
@@ -121,9 +124,14 @@ def not_graded(
     reason: str, labs: Iterable[Lab], variables: Mapping[str, str], now: datetime | None = None
 ) -> dict[str, Any]:
     """The result of a submission that holds nothing to grade: no points of those of these labs, and why."""
-    criteria = [one for lab in labs for one in lab.criteria if one.available]
-    many = _parts([*(one.points for one in criteria), *(check.points for one in criteria for check in one.checks)])
-    most = sum(_whole(one.points, many) for one in criteria)
+    criteria = [criterion for lab in labs for criterion in lab.criteria if criterion.available]
+    many = _parts(
+        [
+            *(criterion.points for criterion in criteria),
+            *(check.points for criterion in criteria for check in criterion.checks),
+        ]
+    )
+    most = sum(_whole(criterion.points, many) for criterion in criteria)
     test = {"test-name": "handing in", "passed": False, "score": 0, "max-score": most, "output": reason}
     return _document([test], variables, now)
 

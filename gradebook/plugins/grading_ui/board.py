@@ -89,8 +89,8 @@ class Board:
         graded: Counter[str] = Counter()
         for unit in all_units.values():
             of_unit = manual.marks.get(unit.key, {})
-            members = {one.student for one in unit.members}
-            states = {one.id: self._state(unit, of_unit.get(one.id)) for one in points.criterion}
+            members = {member.student for member in unit.members}
+            states = {criterion.id: self._state(unit, of_unit.get(criterion.id)) for criterion in points.criterion}
             graded.update(mark.by for mark in of_unit.values() if mark.done and mark.content == unit.content)
             rows.append(
                 {
@@ -99,7 +99,9 @@ class Board:
                     "states": states,
                     "revisions": {name: mark.revision for name, mark in of_unit.items()},
                     "open_by": open_by.get(unit.id, ""),
-                    "requests": sum(one.answered_at is None and one.student in members for one in regrade_requests),
+                    "requests": sum(
+                        request.answered_at is None and request.student in members for request in regrade_requests
+                    ),
                 }
             )
         rows.sort(key=lambda row: str(row["id"] if points.blind else row["label"].casefold()))
@@ -111,7 +113,7 @@ class Board:
                 "blind": points.blind,
                 "released": points.released,
                 "criteria": points.criterion,
-                "comments": [{**vars(one), "used": used[one.id]} for one in manual.comments.values()],
+                "comments": [{**vars(comment), "used": used[comment.id]} for comment in manual.comments.values()],
                 "units": rows,
                 "graded": dict(sorted(graded.items())),
                 "gone": sorted(manual.marks.keys() - {unit.key for unit in all_units.values()})
@@ -128,15 +130,15 @@ class Board:
         address = f"unit/{unit.id}/picture/"
         of_unit = marks.load(self.folder, unit.key)
         old = next((mark for mark in of_unit.values() if mark.content != unit.content), None)
-        members = {one.student for one in unit.members}
+        members = {member.student for member in unit.members}
         return _plain(
             {
                 "id": unit.id,
                 "label": self._label(unit, points),
                 "content": unit.content,
                 "submitted_at": None if points.blind else unit.submitted_at,
-                "reports": [{"name": one.name, "html": report.to_html(one, shown, address)} for one in texts],
-                "pictures": [{"name": one.name, "address": f"{address}{n}"} for n, one in enumerate(shown)],
+                "reports": [{"name": text.name, "html": report.to_html(text, shown, address)} for text in texts],
+                "pictures": [{"name": picture.name, "address": f"{address}{n}"} for n, picture in enumerate(shown)],
                 "marks": of_unit,
                 "automatic": self._automatic(unit),
                 "anew": old
@@ -146,9 +148,9 @@ class Board:
                     "changes": report.difference(report.reports(self._store.path(old.content)), texts),
                 },
                 "requests": [
-                    {**vars(one), "student": "" if points.blind else one.student}
-                    for one in requests.load(self.folder)
-                    if one.student in members
+                    {**vars(request), "student": "" if points.blind else request.student}
+                    for request in requests.load(self.folder)
+                    if request.student in members
                 ],
             }
         )
@@ -171,7 +173,11 @@ class Board:
         if not sent.adjust.is_finite() or abs(sent.adjust) > comments.MAX_POINTS:
             raise ManualGradingError(f"{sent.adjust} is no sensible number of points")
         known = comments.load(self.folder)
-        if unknown := [one for one in sent.comments if one not in known or known[one].criterion != rubric_criterion.id]:
+        if unknown := [
+            comment
+            for comment in sent.comments
+            if comment not in known or known[comment].criterion != rubric_criterion.id
+        ]:
             raise ManualGradingError(
                 f"there is no comment {unknown[0]!r} for {rubric_criterion.title}; it may have been removed"
             )
@@ -224,13 +230,13 @@ class Board:
             known = comments.load(self.folder)
             gone = _comment(known, name)
             users = sum(
-                name in mark.comments for given in marks.load_all(self.folder).values() for mark in given.values()
+                name in mark.comments for of_unit in marks.load_all(self.folder).values() for mark in of_unit.values()
             )
             if users:
                 raise ManualGradingError(
                     f"{users} submissions have this comment: take it away there first, or change it"
                 )
-            comments.save(self.folder, [one for one in known.values() if one is not gone])
+            comments.save(self.folder, [comment for comment in known.values() if comment is not gone])
 
     def answer(self, name: str, body: Mapping[str, Any]) -> Any:
         """Answer a request."""
@@ -265,12 +271,14 @@ class Board:
                 return []
             counting = gradebook.counting(plan, unit.content)
         rows = []
-        for one in graded_reports.reports:
-            recorded = counting.get(one.check.rpartition(".")[0])
+        for graded in graded_reports.reports:
+            recorded = counting.get(graded.check.rpartition(".")[0])
             checks = recorded.grade.checks if recorded is not None and recorded.grade is not None else ()
-            check = next((check for check in checks if check.id == one.check), None)
+            check = next((check for check in checks if check.id == graded.check), None)
             if check is not None:
-                rows.append({"lab": one.lab, "outcome": check.outcome, "title": check.name, "message": check.message})
+                rows.append(
+                    {"lab": graded.lab, "outcome": check.outcome, "title": check.name, "message": check.message}
+                )
         return rows
 
     def _label(self, unit: Unit, points: Rubric) -> str:

@@ -145,16 +145,16 @@ def to_html(report: Report, shown: tuple[Picture, ...], address: str) -> str:
 
 def difference(before: Sequence[Report], after: Sequence[Report]) -> list[str]:
     """What changed between the reports of two versions, as lines of a unified diff; empty where nothing did."""
-    old, new = ({one.name: one.text.splitlines() for one in those} for those in (before, after))
+    old, new = ({report.name: report.text.splitlines() for report in those} for those in (before, after))
     lines: list[str] = []
     for name in sorted(old.keys() | new.keys()):
-        one, other = old.get(name, []), new.get(name, [])
-        if one == other:
+        earlier, other = old.get(name, []), new.get(name, [])
+        if earlier == other:
             continue
-        if len(one) + len(other) > _MAX_DIFF_LINES:
+        if len(earlier) + len(other) > _MAX_DIFF_LINES:
             lines.append(f"{name}: changed, and too long to be compared here")
             continue
-        lines += difflib.unified_diff(one, other, f"before/{name}", f"now/{name}", n=1, lineterm="")
+        lines += difflib.unified_diff(earlier, other, f"before/{name}", f"now/{name}", n=1, lineterm="")
     return [printable(line, lines=False) for line in lines]
 
 

@@ -195,12 +195,12 @@ def listen(board: Board, port: int | None) -> tuple[BaseWSGIServer, str]:
 
 def _bound(port: int) -> socket.socket:
     """A socket that listens there: werkzeug would end the program where a port is taken. Raises `OSError`."""
-    one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind((HOST, port))
-        one.listen(64)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, port))
+        listener.listen(64)
     except BaseException:
-        one.close()
+        listener.close()
         raise
-    return one
+    return listener

@@ -116,7 +116,7 @@ class Kubernetes(Scheduler):
         }
 
     def submit(self, batch: Batch, at_once: int, seconds: float) -> str:
-        self._run("create", "-f", "-", "-o", "name", given=json.dumps(self.manifest(batch, at_once, seconds)))
+        self._run("create", "-f", "-", "-o", "name", stdin=json.dumps(self.manifest(batch, at_once, seconds)))
         return _name(batch)
 
     def find(self, batch: Batch) -> str:
@@ -163,12 +163,12 @@ class Kubernetes(Scheduler):
         except ValueError:
             raise Unreachable("kubectl answered something that is no JSON") from None
 
-    def _run(self, *arguments: str, given: str = "") -> str:
+    def _run(self, *arguments: str, stdin: str = "") -> str:
         where = ("--namespace", self._site.namespace) if self._site.namespace else ()
         try:
             done = subprocess.run(
                 ["kubectl", *where, *arguments],
-                input=given,
+                input=stdin,
                 capture_output=True,
                 text=True,
                 timeout=_SECONDS,
@@ -206,7 +206,7 @@ def _user() -> dict[str, Any]:
 def _by_index(pods: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
     """The latest pod of each index."""
     latest: dict[int, Mapping[str, Any]] = {}
-    for pod in sorted(pods, key=lambda one: one.get("metadata", {}).get("creationTimestamp", "")):
+    for pod in sorted(pods, key=lambda pod: pod.get("metadata", {}).get("creationTimestamp", "")):
         metadata = pod.get("metadata", {})
         index = {**metadata.get("labels", {}), **metadata.get("annotations", {})}.get(_INDEX)
         if index is not None:

@@ -91,9 +91,9 @@ class RayCrew:
 
     def events(self, workers: Sequence[Worker]) -> Sequence[Worker]:
         actors = [worker for worker in workers if isinstance(worker, _Actor) and worker.pending is not None]
-        ready, _ = ray.wait([one.pending for one in actors], timeout=_LOOK_SECONDS)
+        ready, _ = ray.wait([actor.pending for actor in actors], timeout=_LOOK_SECONDS)
         now = time.monotonic()
-        return [one for one in actors if (one.pending in ready and not one.arrives()) or now >= one.deadline]
+        return [actor for actor in actors if (actor.pending in ready and not actor.arrives()) or now >= actor.deadline]
 
     def close(self) -> None:
         if self._started_ray:
@@ -170,4 +170,4 @@ class _Actor:
 
 
 def _is_alive(node: str) -> bool:
-    return any(one["NodeID"] == node and one["Alive"] for one in ray.nodes())
+    return any(entry["NodeID"] == node and entry["Alive"] for entry in ray.nodes())

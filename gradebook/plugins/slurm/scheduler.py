@@ -82,7 +82,7 @@ class Slurm(Scheduler):
             f"--output={self._folder}/logs/{batch.name}-%a.txt", f"--chdir={self._folder}",
             *(("--gres=gpu:1",) if self._device == "cuda" else ()), *self._options, f"--wrap={script}",
         ]  # fmt: skip
-        if not any(one.startswith(("--cpus-per-task", "-c")) for one in self._options):
+        if not any(option.startswith(("--cpus-per-task", "-c")) for option in self._options):
             arguments.insert(0, "--cpus-per-task=2")
         said = self._run("sbatch", *arguments)
         return said.strip().splitlines()[-1].split(";")[0]  # with the cluster's name behind it, where there are several
@@ -140,13 +140,13 @@ class Slurm(Scheduler):
             said = self._run("sacct", "-X", "-n", "-P", "-j", batch.job, "-o", "JobID,State")
         except (Unreachable, EngineError):
             return {}
-        found = {}
+        statuses = {}
         for line in said.splitlines():
             job, _, state = line.partition("|")
             index = job.rpartition("_")[2]
             if index.isdecimal() and int(index) in indices:
-                found[batch.name, int(index)] = TaskStatus(_state(state.split()[0] if state else ""), state)
-        return found
+                statuses[batch.name, int(index)] = TaskStatus(_state(state.split()[0] if state else ""), state)
+        return statuses
 
     def _run(self, *command: str) -> str:
         """What a command prints. Raises Unreachable, Full, EngineError by what it says."""

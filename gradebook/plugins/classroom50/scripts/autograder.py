@@ -44,16 +44,16 @@ def grade(checkout: Path, root: Path, python: str) -> int:
             command, cwd=root / "source", env=environment, check=False, text=True, capture_output=captured
         )
 
-    found = gpulabs("export", "labs", checkout, "--out", root / "work", *lab, captured=True)
-    print(found.stderr, end="", flush=True)  # what does not count, or why nothing does
-    if found.returncode == 1:
-        (root / "log").write_text(found.stderr, encoding="utf-8")
+    exported = gpulabs("export", "labs", checkout, "--out", root / "work", *lab, captured=True)
+    print(exported.stderr, end="", flush=True)  # what does not count, or why nothing does
+    if exported.returncode == 1:
+        (root / "log").write_text(exported.stderr, encoding="utf-8")
         return gpulabs("export", "classroom50-result", "--failed", root / "log", *lab, "--out", checkout).returncode
-    if found.returncode:
-        return found.returncode
+    if exported.returncode:
+        return exported.returncode
     report = root / "report"
     options = ["--device", settings["device"], "--report", report, "--time-limit", settings["seconds"]]
-    if gpulabs("grade", found.stdout.strip(), *options, *lab, *seed).returncode not in (0, 1, 3):
+    if gpulabs("grade", exported.stdout.strip(), *options, *lab, *seed).returncode not in (0, 1, 3):
         print("no result is written: the grader could not grade this submission (its reason stands above)")
         return 1
     return gpulabs("export", "classroom50-result", report / "grade.json", "--out", checkout).returncode
