@@ -69,7 +69,7 @@ def watch_submission(
     criterion: arguments.Criterion = None,
     device: _Device = "auto",
     seed: arguments.Seed = None,
-    asked: arguments.Asked = False,
+    answering: arguments.Asked = False,
 ) -> None:
     """Grade again whenever a file is saved: only what that can have changed, and in a second; Ctrl-C ends it.
 
@@ -83,7 +83,7 @@ def watch_submission(
         device=device,
         seed=seed,
     )
-    raise typer.Exit(launch.run(options, rounds="answer" if asked else "watch"))
+    raise typer.Exit(launch.run(options, rounds="answer" if answering else "watch"))
 
 
 @app.command("next")
@@ -127,12 +127,12 @@ def lint_course(
     from gradebox.course.hints import HintError
 
     try:
-        found = list(lint.problems(courses.load(course.resolve()), solution))
+        problems = list(lint.problems(courses.load(course.resolve()), solution))
     except (ValueError, HintError) as error:
         raise typer.Exit(refuse(str(error), "could not read")) from None
-    for line in [*found, f"{len(found)} to mend" if found else "nothing to mend"]:
+    for line in [*problems, f"{len(problems)} to mend" if problems else "nothing to mend"]:
         print(printable(line))
-    raise typer.Exit(1 if found else 0)
+    raise typer.Exit(1 if problems else 0)
 
 
 def _own(course: Path, submission: Path) -> Path:

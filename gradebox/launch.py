@@ -87,10 +87,10 @@ def from_pytest(config: Any) -> int:
     """Grade with the options of a pytest that somebody started; refuses where it has run what it should not."""
     option, origin = config.known_args_namespace, Path(config.invocation_params.dir)
     submission = origin / option.submission
-    found = config.inipath
-    if found is not None and found.resolve().is_relative_to(submission.resolve()):
+    path = config.inipath
+    if path is not None and path.resolve().is_relative_to(submission.resolve()):
         return refuse(
-            f"pytest has read {found}, which belongs to the submission; write --submission={option.submission}, "
+            f"pytest has read {path}, which belongs to the submission; write --submission={option.submission}, "
             "with an equals sign, or grade with gpulabs"
         )
     if (file := loaded_from(origin, submission)) is not None:

@@ -51,7 +51,7 @@ def show_next(options: Options, *, hints: int, check: str | None, first_grade: b
         _print("")
     words = f" --report {report}" if options.report != _DEFAULTS.report else ""
     words = f" {submission}{words}" if options.submission != _DEFAULTS.submission else words
-    folder = submission if any((submission / one.package).is_dir() for one in course.all_labs) else submission / "labs"
+    folder = submission if any((submission / lab.package).is_dir() for lab in course.all_labs) else submission / "labs"
     if not folder.is_dir():
         folder = submission
     advice = advise(folder, labs, known, read(submission, report), course.begin_broken)

@@ -100,12 +100,14 @@ class _Judging:
         """The checks of the plan, instead of files."""
         config = session.config
         config.stash[_FRONT] = self.front
-        session.items = [_Item.from_parent(session, name=one.id, nodeid=one.id) for one in self.front.grading.plan]
+        session.items = [
+            _Item.from_parent(session, name=check.id, nodeid=check.id) for check in self.front.grading.plan
+        ]
         config.hook.pytest_collection_modifyitems(session=session, config=config, items=session.items)
         self.front.grading.keep({item.name for item in session.items})
         session.testscollected = len(session.items)
-        found = pytest.CollectReport(session.nodeid, "passed", None, [*session.items])
-        config.hook.pytest_collectreport(report=found)  # for who counts them
+        report = pytest.CollectReport(session.nodeid, "passed", None, [*session.items])
+        config.hook.pytest_collectreport(report=report)  # for who counts them
         config.hook.pytest_collection_finish(session=session)
         return True
 

@@ -30,9 +30,9 @@ def with_points(page: str) -> str:
     Raises:
         KeyError: for a mark that names neither a lab, nor an exercise, nor `all`.
     """
-    page = _MARKED.sub(lambda found: f"{found[1]}\n{_table(found[2])}\n\n{found[3]}", page)
-    page = _REPORTS.sub(lambda found: f"{found[1]}\n{_reports(course())}\n\n{found[2]}", page)
-    return _HOURS.sub(lambda found: f"{found[1]}\n{hours_table(course())}\n\n{found[2]}", page)
+    page = _MARKED.sub(lambda match: f"{match[1]}\n{_table(match[2])}\n\n{match[3]}", page)
+    page = _REPORTS.sub(lambda match: f"{match[1]}\n{_reports(course())}\n\n{match[2]}", page)
+    return _HOURS.sub(lambda match: f"{match[1]}\n{hours_table(course())}\n\n{match[2]}", page)
 
 
 def hours_table(of: Course) -> str:
@@ -42,7 +42,9 @@ def hours_table(of: Course) -> str:
         return ""
     rows = ["| lab | hours | points |", "|---|---:|---:|"]
     rows += [f"| {lab.number} {lab.title} | {hours.in_words} | {_number(lab.points)} |" for lab, hours in known]
-    total = Hours(sum((one.least for _, one in known), Decimal(0)), sum((one.most for _, one in known), Decimal(0)))
+    total = Hours(
+        sum((hours.least for _, hours in known), Decimal(0)), sum((hours.most for _, hours in known), Decimal(0))
+    )
     rows.append(f"| all {len(known)} | {total.in_words} | {_number(of.rubric.points)} |")
     return "\n".join([*rows, "", _in_all(total, of.hours)]).rstrip()
 

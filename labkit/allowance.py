@@ -64,7 +64,7 @@ class Allowance:
 
     def _foreseen(self, kind: str, size: int) -> float | None:
         """Seconds for a size, from the two largest below it: they tell how steeply the work grows."""
-        known = sorted((one, spent) for one, spent in self._spent.get(kind, {}).items() if one <= size)
+        known = sorted((smaller, spent) for smaller, spent in self._spent.get(kind, {}).items() if smaller <= size)
         if not known:
             return None
         largest, seconds = known[-1]

@@ -163,8 +163,8 @@ def _digits(split: Split) -> TensorDataset:
 
 def _digits_table() -> Any:
     """[1797, 65]: what `sklearn.datasets.load_digits` reads, without the second that importing scikit-learn costs."""
-    found = importlib.util.find_spec("sklearn")
-    file = Path(str(found and found.origin)).parent / "datasets" / "data" / "digits.csv.gz"
+    spec = importlib.util.find_spec("sklearn")
+    file = Path(str(spec and spec.origin)).parent / "datasets" / "data" / "digits.csv.gz"
     if file.is_file():
         return np.loadtxt(file, delimiter=",")
     from sklearn.datasets import load_digits

@@ -71,5 +71,5 @@ def _tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...
 
 def _expect(holds: bool, expected: str, value: object, where: str) -> None:
     if not holds:
-        found = repr(value)
-        raise DecodeError(f"{where} should be {expected}, found {found if len(found) <= 40 else found[:37] + '...'}")
+        text = repr(value)
+        raise DecodeError(f"{where} should be {expected}, found {text if len(text) <= 40 else text[:37] + '...'}")

@@ -97,16 +97,16 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 def intersect(left: Iterable[Interval], right: Iterable[Interval]) -> list[Interval]:
     """The moments that lie in both."""
-    ones, others, common = union(left), union(right), []
-    one = other = 0
-    while one < len(ones) and other < len(others):
-        start, stop = max(ones[one][0], others[other][0]), min(ones[one][1], others[other][1])
+    firsts, seconds, common = union(left), union(right), []
+    i = j = 0
+    while i < len(firsts) and j < len(seconds):
+        start, stop = max(firsts[i][0], seconds[j][0]), min(firsts[i][1], seconds[j][1])
         if start < stop:
             common.append((start, stop))
-        if ones[one][1] < others[other][1]:
-            one += 1
+        if firsts[i][1] < seconds[j][1]:
+            i += 1
         else:
-            other += 1
+            j += 1
     return common
 
 

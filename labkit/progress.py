@@ -39,12 +39,12 @@ def track(items: Sequence[T], description: str, called: Callable[[T], str] | Non
     watched = console.is_terminal or console.is_jupyter
     with Progress(*columns, console=console, auto_refresh=False, transient=True, disable=not watched) as progress:
         task = progress.add_task(description, total=len(items), item="")
-        told = _elapsed_seconds()
+        printed_at = _elapsed_seconds()
         for done, item in enumerate(items):
             progress.update(task, item=words(item), refresh=True)
-            if not watched and _elapsed_seconds() - told >= _LINE_SECONDS:
+            if not watched and _elapsed_seconds() - printed_at >= _LINE_SECONDS:
                 print(f"{description}: {done} of {len(items)} done, now {words(item)}", file=sys.stderr, flush=True)
-                told = _elapsed_seconds()
+                printed_at = _elapsed_seconds()
             yield item
             progress.advance(task)
         progress.refresh()

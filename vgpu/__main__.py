@@ -167,7 +167,11 @@ def _spec(name: str) -> Spec:
         if name.endswith(".toml"):
             raise
         known = list_specs()
-        close = [one for one in known if one.lower().startswith(name.lower()) or name.lower().startswith(one.lower())]
+        close = [
+            candidate
+            for candidate in known
+            if candidate.lower().startswith(name.lower()) or name.lower().startswith(candidate.lower())
+        ]
         close = close or difflib.get_close_matches(name.upper(), known, n=2, cutoff=0.5)
         meant = f"; did you mean {' or '.join(close)}?" if close else ""
         raise SpecError(f"{error}{meant}") from None
@@ -179,7 +183,7 @@ def _hint(program: str) -> str:
     if program.startswith("-"):
         return " (options of vgpu stand before the program; `--help` lists them)"
     if path.parent.is_dir():
-        close = difflib.get_close_matches(path.name, [one.name for one in path.parent.glob("*.py")], n=1)
+        close = difflib.get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], n=1)
         if close:
             return f"; did you mean {path.with_name(close[0])}?"
     return ""

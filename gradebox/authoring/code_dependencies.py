@@ -120,10 +120,10 @@ class DependencyGraph:
                 modules[module] = self._parse(content, module)
             except (SyntaxError, ValueError, RecursionError):
                 return Code(self, {}, doubtful=True)
-            found = () if same else self._doubts(modules[module], module)
+            new_doubts = () if same else self._doubts(modules[module], module)
             # Who wrote it without wanting to deceive is in doubt only where that code takes part.
-            doubtful = doubtful or (self._reference is not None and bool(found))
-            doubts.update((module, name) for name in found)
+            doubtful = doubtful or (self._reference is not None and bool(new_doubts))
+            doubts.update((module, name) for name in new_doubts)
         missing = any(name not in files and not _WRITTEN.fullmatch(name) for name in self._reference or ())
         return Code(self, modules, doubtful or missing, frozenset(doubts), others.hexdigest())
 
@@ -132,14 +132,14 @@ class DependencyGraph:
         probe, _, function = request.probe.rpartition(".")
         words = self._mentioned(probe, function) | set(_strings(request.params))
         known = self._known or code.modules
-        modules = {found for word in words for found in self._module.findall(word) if found in known}
+        modules = {module for word in words for module in self._module.findall(word) if module in known}
         if "module" in request.params or "program" in request.params:
             # A program runs from its top to its bottom.
-            found = {(module, name) for module in modules for name in code.offered(module)}
+            symbols = {(module, name) for module in modules for name in code.offered(module)}
         else:
             plain = {part for word in words for part in _WORD.findall(word)}
-            found = {(module, name) for module in modules for name in code.offered(module) & plain}
-        return found | {(module, _IMPORT) for module in modules}
+            symbols = {(module, name) for module in modules for name in code.offered(module) & plain}
+        return symbols | {(module, _IMPORT) for module in modules}
 
     def probe_file(self, module: str) -> Path:
         """Where the functions of `lab1.basics` are."""
@@ -151,8 +151,9 @@ class DependencyGraph:
         doubtful = _DOUBTFUL if self._reference is not None else _DOUBTFUL - _MEANT_WELL
         return [
             name
-            for name, found in source.definitions.items()
-            if found.names & doubtful and (known is None or known.definitions.get(name, _NOTHING).dump != found.dump)
+            for name, definition in source.definitions.items()
+            if definition.names & doubtful
+            and (known is None or known.definitions.get(name, _NOTHING).dump != definition.dump)
         ]
 
     def _as_module(self, name: str) -> str:
@@ -167,23 +168,23 @@ class DependencyGraph:
 
     def _all_mentioned(self, probe: str, function: str) -> frozenset[str]:
         """Every name and text that a probe function, or anything it uses among probes and cases, mentions."""
-        seen: set[Symbol] = set()
+        visited: set[Symbol] = set()
         words: set[str] = set()
         file = self.probe_file(probe)
         module = ".".join(file.relative_to(self._folder).with_suffix("").parts).removesuffix(".__init__")
         open_ = [(module, function), (module, _IMPORT)]
         while open_:
-            one = open_.pop()
-            if one in seen or not layout.file_of(self._folder, one[0]).is_file():
+            symbol = open_.pop()
+            if symbol in visited or not layout.file_of(self._folder, symbol[0]).is_file():
                 continue
-            seen.add(one)
-            source = self._probe_source(one[0])
-            if one[1] in source.imported:
-                open_.append(source.imported[one[1]])
-            if one[1] in source.definitions:
-                found = source.definitions[one[1]]
-                words |= found.texts | found.names
-                open_ += [(one[0], name) for name in found.names]
+            visited.add(symbol)
+            source = self._probe_source(symbol[0])
+            if symbol[1] in source.imported:
+                open_.append(source.imported[symbol[1]])
+            if symbol[1] in source.definitions:
+                definition = source.definitions[symbol[1]]
+                words |= definition.texts | definition.names
+                open_ += [(symbol[0], name) for name in definition.names]
         return frozenset(words)
 
     def _source_of_probe(self, module: str) -> _Source:
@@ -228,10 +229,10 @@ class Code:
         digest = hashlib.sha256(self.others.encode())
         for module, name in sorted(symbols):
             source = self.modules.get(module)
-            found = source.definitions.get(name) if source else None
+            definition = source.definitions.get(name) if source else None
             at = source.imported.get(name) if source else None
-            places = found.places if found and lines else []
-            digest.update(repr((module, name, found.dump if found else None, at, places)).encode())
+            places = definition.places if definition and lines else []
+            digest.update(repr((module, name, definition.dump if definition else None, at, places)).encode())
         return digest.hexdigest()
 
     def symbols(self, request: Request) -> set[Symbol]:
@@ -244,13 +245,13 @@ class Code:
 
     def _closure(self, entries: Iterable[Symbol]) -> set[Symbol]:
         """What code uses, through any number of steps."""
-        seen: set[Symbol] = set()
+        visited: set[Symbol] = set()
         open_ = list(entries)
         while open_:
-            module, name = one = open_.pop()
-            if one in seen:
+            module, name = symbol = open_.pop()
+            if symbol in visited:
                 continue
-            seen.add(one)
+            visited.add(symbol)
             source = self.modules.get(module)
             if source is None:
                 continue
@@ -259,17 +260,17 @@ class Code:
                 open_ += [(where, _IMPORT) for where, _ in source.imported.values()]
             if name in source.imported:
                 open_.append(source.imported[name])
-            found = source.definitions.get(name, _Definition())
-            open_ += [(module, word) for word in found.names & source.offered]
-            for word in found.names & set(source.imported):
+            definition = source.definitions.get(name, _Definition())
+            open_ += [(module, word) for word in definition.names & source.offered]
+            for word in definition.names & set(source.imported):
                 where, what = source.imported[word]
                 if not what:  # the module itself: whatever of it is mentioned
-                    open_ += [(where, inner) for inner in found.names & self.offered(where)]
-            for text in found.texts:
+                    open_ += [(where, inner) for inner in definition.names & self.offered(where)]
+            for text in definition.texts:
                 if text.removeprefix("labs.") in self.modules:  # for import_module, or another interpreter's -m
                     inner = text.removeprefix("labs.")
                     open_ += [(inner, other) for other in self.offered(inner)]
-        return seen
+        return visited
 
 
 @functools.lru_cache(maxsize=500)
@@ -327,7 +328,11 @@ def _runs_at_import(node: ast.stmt) -> list[ast.AST]:
     if _is_program(node):
         return []
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        defaults = [one for one in (*node.args.defaults, *node.args.kw_defaults) if one is not None and _calls(one)]
+        defaults = [
+            default
+            for default in (*node.args.defaults, *node.args.kw_defaults)
+            if default is not None and _calls(default)
+        ]
         return [*node.decorator_list, *defaults, *([] if _is_harmless(node.decorator_list) else [node])]
     if isinstance(node, ast.ClassDef):
         inner = [part for statement in node.body for part in _runs_at_import(statement)]
@@ -351,8 +356,8 @@ _PLAIN = (
 
 
 def _is_harmless(decorators: Iterable[ast.expr]) -> bool:
-    plain = (one.func if isinstance(one, ast.Call) else one for one in decorators)
-    names = (one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "") for one in plain)
+    plain = (decorator.func if isinstance(decorator, ast.Call) else decorator for decorator in decorators)
+    names = (target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "") for target in plain)
     return all(name in _HARMLESS for name in names)
 
 

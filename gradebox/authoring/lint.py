@@ -58,7 +58,7 @@ def _packages(course: Course) -> Iterator[str]:
 
 
 def _checks(course: Course, lab: Lab) -> Iterator[str]:
-    rubric = next(one for one in (course.rubric, *course.exercises) if lab in one.labs)
+    rubric = next(candidate for candidate in (course.rubric, *course.exercises) if lab in candidate.labs)
     known = [check.id for check in rubric.checks()]
     for check in course.checks(lab).values():
         yield from out_of_order(check, known)
@@ -106,15 +106,15 @@ def _no_probe(course: Course, name: str) -> str:
     """Why a probe cannot be had; empty where it can."""
     place, _, function = name.rpartition(".")
     lab, _, module = place.partition(".")
-    if not module or lab not in (SHARED, *(one.id for one in course.all_labs)):
+    if not module or lab not in (SHARED, *(known.id for known in course.all_labs)):
         return "its name is LAB.CRITERION.FUNCTION"
     file = layout.probe_file(course.folder, place)
     if not file.is_file():
         return f"{file} does not exist"
-    found = list(_defined(file))
-    if function in found:
+    defined = list(_defined(file))
+    if function in defined:
         return ""
-    near = difflib.get_close_matches(function, found, n=1)
+    near = difflib.get_close_matches(function, defined, n=1)
     return f"{file} does not define {function}" + (f"; did you mean {near[0]}?" if near else "")
 
 
@@ -138,7 +138,7 @@ def _handed_out(course: Course, lab: Lab, solution: Path, known: Iterable[hints.
     numbers, where_from = [task.number for task in tasks(readme)], f"{readme} has no heading `## Task {{}}: ...`"
     if not readme.is_file():
         open_functions, _ = survey(folder)
-        numbers, where_from = [one.task for one in open_functions], f"no stub in {folder} says `Task {{}} is open`"
+        numbers, where_from = [stub.task for stub in open_functions], f"no stub in {folder} says `Task {{}} is open`"
     # A report may be there as a template only: whoever solved the lab here need not have measured.
     there = {handed_out_as(PurePosixPath(path.name)).name for path in folder.iterdir()}
     for hint in known:

@@ -31,7 +31,7 @@ def _schema_of(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
             defs[kind.__name__] = _schema_of_fields(kind, defs)
         return {"$ref": f"#/$defs/{kind.__name__}"}
     if origin in (Union, types.UnionType):
-        return {"anyOf": [_schema_of(one, defs) if one is not type(None) else {"type": "null"} for one in inner]}
+        return {"anyOf": [_schema_of(part, defs) if part is not type(None) else {"type": "null"} for part in inner]}
     if origin is tuple:
         return {"type": "array", "items": _schema_of(inner[0], defs)}
     if origin in (dict, collections.abc.Mapping):
@@ -39,31 +39,31 @@ def _schema_of(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
     if origin is Literal:
         return {"enum": list(inner)}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return {"enum": [one.value for one in kind]}
+        return {"enum": [member.value for member in kind]}
     return {"type": {str: "string", int: "integer", float: "number", Decimal: "number", bool: "boolean"}[kind]}
 
 
 def _schema_of_fields(kind: type, defs: dict[str, Any]) -> dict[str, Any]:
     texts, hints, properties, required = _descriptions(kind), typing.get_type_hints(kind), {}, []
     for field in dataclasses.fields(kind):
-        one = _schema_of(hints[field.name], defs) | field.metadata.get("schema", {})
-        properties[field.name] = one | ({"description": texts[field.name]} if field.name in texts else {})
+        field_schema = _schema_of(hints[field.name], defs) | field.metadata.get("schema", {})
+        properties[field.name] = field_schema | ({"description": texts[field.name]} if field.name in texts else {})
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             required.append(field.name)
-    found = {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
+    schema = {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
     written = (
         "" if (kind.__doc__ or "").startswith(f"{kind.__name__}(") else kind.__doc__ or ""
     )  # else made by dataclass
-    return found | ({"description": " ".join(written.split())} if written else {})
+    return schema | ({"description": " ".join(written.split())} if written else {})
 
 
 def _descriptions(kind: type) -> dict[str, str]:
     """The texts below the fields of a class, by field."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)
-    found = {}
+    texts = {}
     for before, after in itertools.pairwise(tree.body):
         match before, after:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = " ".join(text.split())
-    return found
+                texts[name] = " ".join(text.split())
+    return texts

@@ -78,8 +78,8 @@ def labs(course: Path) -> list[Path]:
 
 def beside_submissions(course: str) -> tuple[str, ...]:
     """Files and folders of a course that a process with a submission may see: its probes, and the cases of these."""
-    found: list[str] = []
+    paths: list[str] = []
     for lab in labs(Path(course)):
-        found += (os.fspath(place) for place in places(lab, PROBES))
-        found += (os.fspath(place) for place in places(lab, CASES))
-    return tuple(found)
+        paths += (os.fspath(place) for place in places(lab, PROBES))
+        paths += (os.fspath(place) for place in places(lab, CASES))
+    return tuple(paths)

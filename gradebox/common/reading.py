@@ -59,18 +59,18 @@ class Document:
             place = place[:-1]  # one of a list stands where the list does
         names = [part for part in place if isinstance(part, str)]
         count = next((part for part in place if isinstance(part, int)), 0)
-        best, inside, current, seen = 1, 0, [""], 0
+        best, inside, current, entry = 1, 0, [""], 0
         for number, line in enumerate(self._lines, start=1):
             stripped = line.strip()
             if header := re.match(r"\[\[?\s*([^\]]+?)\s*\]", stripped):
                 table = [part.strip("\"' ") for part in header[1].split(".")]
-                seen = seen + 1 if table == current and stripped.startswith("[[") else 0
+                entry = entry + 1 if table == current and stripped.startswith("[[") else 0
                 current = table
-                if names[: len(table)] == table and seen <= count:
+                if names[: len(table)] == table and entry <= count:
                     best, inside = number, len(table)
                 elif names and names == table[: len(names)] and not inside:  # it has no header of its own
                     best, inside = number, len(names)
-            elif names and (current == (names[:-1] or [""]) and seen == count) and _states(stripped, names[-1]):
+            elif names and (current == (names[:-1] or [""]) and entry == count) and _states(stripped, names[-1]):
                 return number
         return best
 
@@ -101,8 +101,8 @@ def toml(path: Path, text: str | None = None) -> Document:
     except OSError as error:
         raise ReadingError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        found = re.search(r"line (\d+)", str(error))
-        raise ReadingError(f"{path}:{found[1] if found else 1}: not valid TOML: {error}") from None
+        match = re.search(r"line (\d+)", str(error))
+        raise ReadingError(f"{path}:{match[1] if match else 1}: not valid TOML: {error}") from None
 
 
 def into(kind: type[T], document: Document, *place: str | int) -> T:
@@ -130,7 +130,7 @@ def _read(kind: Any, data: Any, place: tuple[str | int, ...], document: Document
     if dataclasses.is_dataclass(kind):
         return _table(kind, data, place, document)
     if origin in (Union, types.UnionType):
-        inner = [one for one in typing.get_args(kind) if one is not type(None)]
+        inner = [part for part in typing.get_args(kind) if part is not type(None)]
         if data is None and len(inner) < len(typing.get_args(kind)):
             return None
         return _read(inner[0], data, place, document)
@@ -144,12 +144,12 @@ def _read(kind: Any, data: Any, place: tuple[str | int, ...], document: Document
             if dataclasses.is_dataclass(each):
                 raise document.error(place, f"write each {place[-1]} as [[{_name(place)}]], with two brackets")
             raise document.error(place, f"{_name(place)} must be a list, not {data!r}")
-        return tuple(_read(each, one, (*place, index), document) for index, one in enumerate(data))
+        return tuple(_read(each, element, (*place, index), document) for index, element in enumerate(data))
     if origin in (dict, collections.abc.Mapping):
         if not isinstance(data, Mapping):
             raise document.error(place, f"{_name(place)} must be a table, not {data!r}")
         each = typing.get_args(kind)[1]
-        return {name: _read(each, one, (*place, name), document) for name, one in data.items()}
+        return {name: _read(each, entry, (*place, name), document) for name, entry in data.items()}
     return _plain(kind, data, place, document)
 
 
@@ -166,10 +166,10 @@ def _plain(kind: Any, data: Any, place: tuple[str | int, ...], document: Documen
     if kind is Path and isinstance(data, str):
         return Path(data)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        if data in [one.value for one in kind]:
+        if data in [member.value for member in kind]:
             return kind(data)
         raise document.error(
-            place, f"{_name(place)} = {data!r}: expected one of {', '.join(one.value for one in kind)}"
+            place, f"{_name(place)} = {data!r}: expected one of {', '.join(member.value for member in kind)}"
         )
     if isinstance(data, kind) and kind not in (Decimal, float) and (kind is bool or not isinstance(data, bool)):
         return data
@@ -189,25 +189,25 @@ def _table(kind: Any, data: Any, place: tuple[str | int, ...], document: Documen
     hints = _hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     rest = next((name for name, field in fields.items() if field.metadata.get("rest")), None)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     others: dict[str, Any] = {}
-    for key, one in data.items():
+    for key, entry in data.items():
         if key in fields and key != rest:
-            found[key] = _read(hints[key], one, (*place, key), document)
-        elif rest is not None and isinstance(one, Mapping):
-            others[key] = one
+            values[key] = _read(hints[key], entry, (*place, key), document)
+        elif rest is not None and isinstance(entry, Mapping):
+            others[key] = entry
         elif not document.lenient:
             known = [name for name in fields if name != rest]
             near = difflib.get_close_matches(key, known, n=1)
             meant = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
             raise document.error((*place, key), f"unknown key {key!r}; {meant}")
     if rest is not None:
-        found[rest] = _read(hints[rest], others, place, document)
+        values[rest] = _read(hints[rest], others, place, document)
     for name, field in fields.items():
         optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-        if name not in found and not optional:
+        if name not in values and not optional:
             raise document.error(place, f"{_header(place)} lacks the key {name!r}")
-    return kind(**found)
+    return kind(**values)
 
 
 @functools.cache
@@ -232,9 +232,9 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
+        return {str(name): plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
+        return [plain(element) for element in value]
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, enum.Enum):

@@ -140,11 +140,11 @@ class Course:
     @property
     def all_labs(self) -> tuple[Lab, ...]:
         """All of them, and the exercises that are graded alone."""
-        return (*self.labs, *(lab for one in self.exercises for lab in one.labs))
+        return (*self.labs, *(lab for exercise in self.exercises for lab in exercise.labs))
 
     def rubric_of(self, option: str | None) -> Rubric:
         """The rubric that `--lab` asks for: that of an exercise by its name, else the course's."""
-        return next((one for one in self.exercises if one.labs[0].id == option), self.rubric)
+        return next((exercise for exercise in self.exercises if exercise.labs[0].id == option), self.rubric)
 
     def select(self, labs: str | None = None, criteria: str | None = None) -> tuple[Rubric, tuple[Lab, ...]]:
         """What `--lab` and `--criterion` name, and the rubric that it belongs to; all labs of the course without both.
@@ -160,17 +160,17 @@ class Course:
             if labs is not None:
                 raise ValueError("--lab and --criterion exclude each other: a criterion's name begins with its lab's")
             names = [name.strip() for name in criteria.split(",")]
-            found = self.rubric_of(names[0].partition(".")[0])
-            return found, found.select_criteria(names)
-        found = self.rubric_of(labs)
-        if found is not self.rubric or labs is None:
-            return found, found.labs
+            chosen = self.rubric_of(names[0].partition(".")[0])
+            return chosen, chosen.select_criteria(names)
+        chosen = self.rubric_of(labs)
+        if chosen is not self.rubric or labs is None:
+            return chosen, chosen.labs
         try:
-            return found, found.named(labs)
+            return chosen, chosen.named(labs)
         except ValueError as error:
             if not self.exercises:
                 raise
-            names = [one.labs[0].id for one in self.exercises]
+            names = [exercise.labs[0].id for exercise in self.exercises]
             raise ValueError(f"{error}; or {' or '.join(names)}") from None
 
     def checks(self, lab: Lab) -> Mapping[str, CheckFunction]:
@@ -244,12 +244,12 @@ class Course:
 
 def _whole(course: Course, lab: Lab) -> Lab:
     """The lab with all its criteria: a selection may have been cut down."""
-    return next(one for one in course.all_labs if one.id == lab.id)
+    return next(candidate for candidate in course.all_labs if candidate.id == lab.id)
 
 
 @functools.cache
 def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
-    found: dict[str, CheckFunction] = {}
+    by_id: dict[str, CheckFunction] = {}
     for file in layout.files(folder / lab, layout.CHECKS):
         module = ".".join(file.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__")
         loaded = _imported(module)
@@ -258,12 +258,12 @@ def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
         for check in functions(loaded):
             if not check.id.startswith(f"{place}."):
                 raise CourseError(f"{check.place}: {check.id} belongs to another criterion's folder")
-            if check.id in found:
-                raise CourseError(f"{check.place}: {check.id} is already written at {found[check.id].place}")
+            if check.id in by_id:
+                raise CourseError(f"{check.place}: {check.id} is already written at {by_id[check.id].place}")
             if unknown := [name for name in check.takes if name not in GIVEN]:
                 raise CourseError(f"{check.place}: a check may take {' and '.join(GIVEN)}, not {unknown[0]}")
-            found[check.id] = check
-    return found
+            by_id[check.id] = check
+    return by_id
 
 
 def _require_no_shadow(file: Path) -> None:
@@ -362,16 +362,16 @@ def _require_names(document: Document, table: _CourseTable) -> None:
     """Raise unless the labs have names that folders and checks can have, each its own."""
     if not table.labs:
         raise document.error(("labs",), "there are no labs")
-    seen: set[str] = set()
+    taken: set[str] = set()
     for key, names in (("labs", table.labs), ("exercises", table.exercises)):
         for name in names:
             if not rubric.NAME.fullmatch(name):
                 raise document.error((key,), f"a lab's name is lower_case_with_underscores, not {name!r}")
             if name == SHARED:
                 raise document.error((key,), f"{SHARED}/ is for what several labs have in common")
-            if name in seen:
+            if name in taken:
                 raise document.error((key,), f"{name} is named twice")
-            seen.add(name)
+            taken.add(name)
 
 
 def _require_packages(document: Document, folder: Path, labs: list[str]) -> None:
@@ -391,7 +391,7 @@ def _require_packages(document: Document, folder: Path, labs: list[str]) -> None
 
 
 def _holds_something(folder: Path) -> bool:
-    return any(one.name != "__pycache__" for one in folder.iterdir())
+    return any(path.name != "__pycache__" for path in folder.iterdir())
 
 
 def _probes(folder: Path, labs: list[str]) -> Iterator[str]:

@@ -109,8 +109,8 @@ class CheckFunction:
     @property
     def function(self) -> FunctionType:
         """What is called, as it is written."""
-        found: FunctionType = inspect.unwrap(vars(self.cls)[self.name])
-        return found
+        function: FunctionType = inspect.unwrap(vars(self.cls)[self.name])
+        return function
 
     @property
     def place(self) -> str:
@@ -118,9 +118,9 @@ class CheckFunction:
         code = self.function.__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
-    def run(self, **given: Any) -> None:
+    def run(self, **arguments: Any) -> None:
         """Ask it. Raises what `gradebox.run.assertions` has for what is not as it should be."""
-        getattr(self.cls(), self.name)(**{name: given[name] for name in self.takes})
+        getattr(self.cls(), self.name)(**{name: arguments[name] for name in self.takes})
 
 
 def functions(module: ModuleType) -> Iterator[CheckFunction]:
@@ -135,12 +135,12 @@ def functions(module: ModuleType) -> Iterator[CheckFunction]:
             names: tuple[str, ...] = getattr(function, "__requires__", ())
             yield CheckFunction(
                 id=f"{bound}.{name.removeprefix(_PREFIX)}",
-                requires=tuple(one if "." in one else f"{bound}.{one}" for one in names),
+                requires=tuple(required if "." in required else f"{bound}.{required}" for required in names),
                 cls=cls,
                 name=name,
                 takes=tuple(inspect.signature(function).parameters)[1:],
                 early=getattr(cls, "__early__", False),
                 timeline=getattr(cls, "__timeline__", False),
                 expected_timelines=getattr(cls, "__expected__", ()),
-                builds_on=tuple(f"{bound}.{one}" for one in getattr(function, "__builds_on__", ())),
+                builds_on=tuple(f"{bound}.{base}" for base in getattr(function, "__builds_on__", ())),
             )

@@ -50,15 +50,15 @@ def load(course: Course) -> Mapping[str, Hint]:
     Raises:
         HintError: a file does not parse, or an entry lacks something.
     """
-    found: dict[str, Hint] = {}
+    hints: dict[str, Hint] = {}
     for lab in course.all_labs:
-        found |= _of_lab(course, lab)
-    return found
+        hints |= _of_lab(course, lab)
+    return hints
 
 
 def _of_lab(course: Course, lab: Lab) -> dict[str, Hint]:
     """The hints of the checks that have any."""
-    found: dict[str, Hint] = {}
+    hints: dict[str, Hint] = {}
     for criterion in lab.criteria:
         try:
             document = reading.toml(course.criterion_file(criterion.id))
@@ -66,11 +66,11 @@ def _of_lab(course: Course, lab: Lab) -> dict[str, Hint]:
                 place = ("checks", check.id.rpartition(".")[2])
                 table = reading.into(CheckTable, document, *place)
                 if table.task or table.functions or table.hints:
-                    found[check.id] = Hint(check.id, table.task, table.functions, table.hints)
-                    _require_whole(document, lab, found[check.id], place)
+                    hints[check.id] = Hint(check.id, table.task, table.functions, table.hints)
+                    _require_whole(document, lab, hints[check.id], place)
         except reading.ReadingError as error:
             raise HintError(str(error)) from None
-    return found
+    return hints
 
 
 def place_of(course: Course, check: str) -> str:

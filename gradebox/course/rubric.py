@@ -307,13 +307,13 @@ def lab_of(document: Document, lab_id: str, number: int, *place: str) -> Lab:
     """The lab whose table stands at `place` of a document. Raises as `load_folder` does."""
     table = reading.into(_LabTable, document, *place)
     criteria = tuple(
-        _criterion(document, (*place, name), f"{lab_id}.{name}", one) for name, one in table.criteria.items()
+        _criterion(document, (*place, name), f"{lab_id}.{name}", entry) for name, entry in table.criteria.items()
     )
     lab = Lab(
         lab_id, number, table.title, table.package, _positive(document, (*place, "points"), table.points), criteria,
         hours_of(document, (*place, "hours"), table.hours),
     )  # fmt: skip
-    require_sum(document, place, "the criteria", lab.points, [one.points for one in criteria])
+    require_sum(document, place, "the criteria", lab.points, [criterion.points for criterion in criteria])
     return lab
 
 

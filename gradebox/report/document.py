@@ -25,12 +25,12 @@ def to_document(grade: Grade) -> dict[str, Any]:
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of what `to_document` gives; `grade.schema.json` is it, as a file."""
-    found = json_schema.of(Grade, "Grade")
+    definition = json_schema.of(Grade, "Grade")
     codes = {"enum": [int(code) for code in ExitCode],
              "description": "0 passed, 1 not passed, 2 could not grade, 3 needs review."}  # fmt: skip
-    found["properties"]["exit_code"] = codes
-    found["required"].append("exit_code")
-    return found
+    definition["properties"]["exit_code"] = codes
+    definition["required"].append("exit_code")
+    return definition
 
 
 def to_json(grade: Grade) -> str:

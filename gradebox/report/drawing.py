@@ -24,7 +24,7 @@ _KINDS = ("seen", "wanted")
 
 def draw(picture: Picture) -> Markup:
     """A `figure` with one drawing and a caption."""
-    drawing, height, told = {"timeline": _timeline, "bars": _bars, "curve": _curve}[picture.kind](picture)
+    drawing, height, text = {"timeline": _timeline, "bars": _bars, "curve": _curve}[picture.kind](picture)
     about = printable(picture.about)
     return Markup(
         '<figure class="picture"><svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{drawing}</svg>'
@@ -32,10 +32,10 @@ def draw(picture: Picture) -> Markup:
     ).format(
         width=f"{_WIDTH:g}",
         height=f"{height:g}",
-        label=f"{about}. {told}",
+        label=f"{about}. {text}",
         drawing=drawing,
         # Bars say their numbers themselves.
-        caption=f"{about}." if picture.kind == "bars" else f"{about}. {told}",
+        caption=f"{about}." if picture.kind == "bars" else f"{about}. {text}",
     )
 
 
@@ -43,7 +43,7 @@ def _timeline(picture: Picture) -> tuple[Markup, float, str]:
     spans = [max((mark.at + mark.size for mark in panel.marks), default=0.0) or 1.0 for panel in picture.panels]
     if max(spans) < _SAME_SCALE * min(spans):
         spans = [max(spans)] * len(spans)
-    parts, told, top = [], [], 0.0
+    parts, texts, top = [], [], 0.0
     for panel, span, kind in zip(picture.panels, spans, _KINDS, strict=False):
         parts.append(_text(0, top + 13, panel.title, "head"))
         lanes = sorted({mark.lane for mark in panel.marks}, key=lambda lane: (lane != "host", lane))
@@ -57,8 +57,8 @@ def _timeline(picture: Picture) -> tuple[Markup, float, str]:
         parts.append(_line(_LEFT, top + 1, _WIDTH - _RIGHT, top + 1))
         parts += [_text(_LEFT, top + 13, "0"), _text(_WIDTH - _RIGHT, top + 13, seconds(span), "end")]
         top += _FOOT
-        told.append(f"{panel.title}: {_work(panel)}")
-    return Markup("").join(parts), top, "; ".join(told) + "."
+        texts.append(f"{panel.title}: {_work(panel)}")
+    return Markup("").join(parts), top, "; ".join(texts) + "."
 
 
 def _work(panel: Panel) -> str:
@@ -81,34 +81,34 @@ def _bars(picture: Picture) -> tuple[Markup, float, str]:
     names = list(dict.fromkeys(mark.lane for panel in picture.panels for mark in panel.marks))
     largest = max((abs(mark.size) for panel in picture.panels for mark in panel.marks), default=0.0) or 1.0
     room = _WIDTH - _LEFT - 150
-    parts, told, top = [], [], 2.0
+    parts, texts, top = [], [], 2.0
     for name in names:
         parts.append(_text(0, top + 16, name))
         for panel, kind in zip(picture.panels, _KINDS, strict=False):
-            for mark in [one for one in panel.marks if one.lane == name][:1]:
+            for mark in [bar for bar in panel.marks if bar.lane == name][:1]:
                 width = room * abs(mark.size) / largest
                 parts.append(_bar(_LEFT, top + 1, width, kind, mark))
                 shown = f"{mark.size:,.4g} {picture.unit}".strip()
                 parts.append(_text(_LEFT + max(width, 1.0) + 6, top + 11, f"{shown} {panel.title}"))
-                told.append(f"{name} {panel.title} {shown}")
+                texts.append(f"{name} {panel.title} {shown}")
                 top += _ROW - 1
         top += 6
-    return Markup("").join(parts), top, "; ".join(told) + "."
+    return Markup("").join(parts), top, "; ".join(texts) + "."
 
 
 def _curve(picture: Picture) -> tuple[Markup, float, str]:
-    seen, wanted = (panel.marks for panel in picture.panels)
-    values = [mark.size for mark in (*seen, *wanted)]
+    actual, expected = (panel.marks for panel in picture.panels)
+    values = [mark.size for mark in (*actual, *expected)]
     low, high = min(values), max(values)
-    last = max(mark.at for mark in seen) or 1.0
-    apart = [Mark("", one.at, one.size - other.size) for one, other in zip(seen, wanted, strict=True)]
+    last = max(mark.at for mark in actual) or 1.0
+    apart = [Mark("", point.at, point.size - other.size) for point, other in zip(actual, expected, strict=True)]
     most = max(abs(mark.size) for mark in apart) or 1.0
     below = 18 + _PLOT + 24
     parts = [
         _text(0, 13, "values", "head"),
         *_frame(18, low, high, last),
-        _polyline(wanted, 18, low, high, last, "wanted"),
-        _polyline(seen, 18, low, high, last, "seen"),
+        _polyline(expected, 18, low, high, last, "wanted"),
+        _polyline(actual, 18, low, high, last, "seen"),
         _text(0, below + 11, "difference", "head"),
         *_frame(below + 16, -most, most, last),
     ]
@@ -116,11 +116,11 @@ def _curve(picture: Picture) -> tuple[Markup, float, str]:
         x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * mark.at / last
         y = _y(mark.size, below + 16, -most, most)
         parts.append(_line(x, _y(0.0, below + 16, -most, most), x, y, "seen"))
-    told = (
+    text = (
         f"yours is the full line, expected the dashed one; they differ by up to {most:.4g}, "
         f"at index {max(apart, key=lambda mark: abs(mark.size)).at:g}."
     )
-    return Markup("").join(parts), below + 16 + _PLOT + 20, told
+    return Markup("").join(parts), below + 16 + _PLOT + 20, text
 
 
 def _frame(top: float, low: float, high: float, last: float) -> Iterator[Markup]:

@@ -123,7 +123,7 @@ def _hints(grade: Grade, known: Mapping[str, Hint]) -> dict[str, Hint]:
 
 def _follows(criterion: CriterionResult, check: CheckResult) -> Markup:
     """What `CriterionResult.follows` says, with a link to the check that it names."""
-    cause = next(one for one in criterion.checks if one.id == check.follows_from)
+    cause = next(other for other in criterion.checks if other.id == check.follows_from)
     link = Markup('<a href="#{}">{}</a>').format(cause.id, printable(cause.name))
     before, _, after = criterion.follows(check).partition(cause.name)
     return Markup("{}{}{}").format(before, link, after)

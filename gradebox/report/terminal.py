@@ -155,8 +155,8 @@ def _show_criterion(console: Console, criterion: CriterionResult, paged: bool, t
         return
     mark, style = MARK[problem.outcome]
     review = "  needs review" if problem.outcome is Outcome.NEEDS_REVIEW else ""
-    told = (f"  {problem.id}", "dim") if problem.title else ""
-    console.print(Text.assemble((f"{' ' * 10}{mark} {problem.name}{review}", style), told), soft_wrap=True)
+    suffix = (f"  {problem.id}", "dim") if problem.title else ""
+    console.print(Text.assemble((f"{' ' * 10}{mark} {problem.name}{review}", style), suffix), soft_wrap=True)
     console.print(indented(problem.message, console.width, 12), soft_wrap=True)
     if problem.hint:
         console.print(indented(f"→ {_typed(problem.hint, then)}", console.width, 12), style="cyan", soft_wrap=True)
@@ -176,16 +176,16 @@ def _show_criterion(console: Console, criterion: CriterionResult, paged: bool, t
 
 def _typed(hint: str, then: str) -> str:
     """A hint that says how to ask for one, as it can be typed here: by the command that `then` begins with."""
-    command, found, _ = then.partition(" next")
-    asked = hint.removeprefix(POINTER)
-    if not found or asked == hint:
+    command, separator, _ = then.partition(" next")
+    rest = hint.removeprefix(POINTER)
+    if not separator or rest == hint:
         return hint
-    return f"{POINTER}{command} next{asked.partition(' next')[2]}"
+    return f"{POINTER}{command} next{rest.partition(' next')[2]}"
 
 
-def _show_following(console: Console, check: CheckResult, told: str) -> None:
+def _show_following(console: Console, check: CheckResult, cause: str) -> None:
     mark, style = _FOLLOWS
-    console.print(Text.assemble((f"{' ' * 10}{mark} {check.name}", style), (f": {told}", "dim")), soft_wrap=True)
+    console.print(Text.assemble((f"{' ' * 10}{mark} {check.name}", style), (f": {cause}", "dim")), soft_wrap=True)
 
 
 def _show_in_a_line(console: Console, check: CheckResult, first: CheckResult) -> None:

@@ -52,8 +52,8 @@ def recognising(cause: Callable[[], Cause | None]) -> Iterator[None]:
     try:
         yield
     except CheckFailed as error:
-        if error.cause is None and (found := cause()) is not None:
-            raise CheckFailed(error.message, found, picture=error.picture) from None
+        if error.cause is None and (mistake := cause()) is not None:
+            raise CheckFailed(error.message, mistake, picture=error.picture) from None
         raise
 
 
@@ -196,8 +196,8 @@ def require_between(
         return
     if show is str:
         show = _as_short_as(observed, low if observed < low else high)
-    wanted = expected or f"between {show(low)} and {show(high)}"
-    raise CheckFailed(f"{what}: saw {show(observed)}, expected {wanted}{_factor(observed, low, high)}", hint)
+    bounds = expected or f"between {show(low)} and {show(high)}"
+    raise CheckFailed(f"{what}: saw {show(observed)}, expected {bounds}{_factor(observed, low, high)}", hint)
 
 
 def _factor(observed: float, low: float, high: float) -> str:
@@ -226,43 +226,43 @@ def require_arrays_close(
     truth = truth.astype(np.complex128 if truth.dtype.kind == "c" else np.float64)
     if np.isnan(truth).any():
         raise ValueError(f"{what}: NaN is expected, with which nothing agrees")
-    seen = _numeric(observed, truth, what, hint)
-    require(seen.shape == truth.shape, f"{what}: shape {seen.shape}, expected {truth.shape}", hint)
-    wrong = ~(np.abs(seen - truth) <= atol + rtol * np.abs(truth))
+    actual = _numeric(observed, truth, what, hint)
+    require(actual.shape == truth.shape, f"{what}: shape {actual.shape}, expected {truth.shape}", hint)
+    wrong = ~(np.abs(actual - truth) <= atol + rtol * np.abs(truth))
     if wrong.any():
         first = tuple(int(index) for index in np.argwhere(wrong)[0])
         raise CheckFailed(
             f"{what}: {int(wrong.sum())} of {wrong.size} values differ; the first is at {list(first)}: "
-            f"{_apart(seen[first].item(), truth[first].item())}",
+            f"{_apart(actual[first].item(), truth[first].item())}",
             hint,
-            picture=curve(what, seen, truth),
+            picture=curve(what, actual, truth),
         )
 
 
 def _numeric(observed: Any, truth: NDArray[Any], what: str, hint: str) -> NDArray[Any]:
     """What was seen as numbers of the expected kind; fails the check for anything else."""
     try:
-        seen = np.asarray(in_place(observed))
+        actual = np.asarray(in_place(observed))
     except ValueError as error:  # rows of different lengths
-        seen, reason = np.asarray(None), str(error)
+        actual, reason = np.asarray(None), str(error)
     else:
-        reason = {"U": "texts", "S": "texts", "b": "truth values"}.get(seen.dtype.kind, "")
-        if seen.dtype.kind == "O" and not all(type(item) in (int, float) for item in seen.flat):
+        reason = {"U": "texts", "S": "texts", "b": "truth values"}.get(actual.dtype.kind, "")
+        if actual.dtype.kind == "O" and not all(type(item) in (int, float) for item in actual.flat):
             reason = "not all of them"
-    if seen.dtype.kind == "c" and truth.dtype.kind != "c":
+    if actual.dtype.kind == "c" and truth.dtype.kind != "c":
         reason = "complex numbers, and real ones are expected"
     try:
         if not reason:
-            return seen.astype(truth.dtype)
+            return actual.astype(truth.dtype)
     except (OverflowError, TypeError, ValueError) as error:
         reason = str(error)
     raise CheckFailed(f"{what}: these are not {truth.shape} numbers ({_cut(reason, _MAX_SHOWN)})", hint)
 
 
-def _apart(seen: complex, truth: complex) -> str:
+def _apart(actual: complex, truth: complex) -> str:
     """Two numbers in as few digits as tell them apart, six at least."""
-    digits = next((n for n in (6, 9, 12, 17) if f"{seen:.{n}g}" != f"{truth:.{n}g}"), 6)
-    return f"saw {seen:.{digits}g}, expected {truth:.{digits}g}"
+    digits = next((n for n in (6, 9, 12, 17) if f"{actual:.{n}g}" != f"{truth:.{n}g}"), 6)
+    return f"saw {actual:.{digits}g}, expected {truth:.{digits}g}"
 
 
 def require_equal(observed: Any, expected: Any, *, what: str, hint: str = "") -> None:

@@ -54,7 +54,9 @@ def of_disturbance(failed: CheckReport, disturbances: Iterable[str]) -> CheckRep
 
 def _of_check(error: Exception, course: Path) -> str:
     """What a check says that has failed itself, and the line of the course where it did."""
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if Path(one.filename).is_relative_to(course)]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(course)
+    ]
     if not frames:
         return f"the check itself failed: {type(error).__name__}: {error}"
     at = f"{Path(frames[-1].filename).relative_to(course)}:{frames[-1].lineno}"

@@ -37,7 +37,7 @@ def deduplicate(
     # A cause is charged at the check that it belongs to, if that one failed: its title names the mistake. Else at the
     # one worth most, so that nobody gains by which of several checks happens to recognise it.
     charged: dict[str, str] = {}
-    for check in sorted(causes, key=lambda one: (causes[one][1] != one, -points[one], list(points).index(one))):
+    for check in sorted(causes, key=lambda name: (causes[name][1] != name, -points[name], list(points).index(name))):
         charged.setdefault(causes[check][0], check)
     follows = {
         check: charged[causes[check][0]] for check in points if check in causes and charged[causes[check][0]] != check

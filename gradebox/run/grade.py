@@ -134,7 +134,7 @@ class CriterionResult:
 
     def follows(self, check: CheckResult) -> str:
         """For people: which check a failed one follows from, and whether it is charged; empty where it does not."""
-        cause = next((one.name for one in self.checks if one.id == check.follows_from), "")
+        cause = next((other.name for other in self.checks if other.id == check.follows_from), "")
         if not cause:
             return ""
         if check.is_charged:
@@ -342,11 +342,11 @@ def _criterion(
             )
         )
     earned = sum((check.points for check in checks), Decimal(0))
-    given = earned if override is None else override.points
+    points = earned if override is None else override.points
     return CriterionResult(
         criterion.id,
         criterion.title,
-        given,
+        points,
         criterion.points,
         criterion.available,
         tuple(checks),

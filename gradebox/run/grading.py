@@ -138,7 +138,7 @@ class Grading:
     def _isolation(self) -> Isolation:
         """Of all sandboxes, which are alike; asked of one that has answered, since a thread may be using the first."""
         known = (box.known_isolation for box in self._boxes)
-        return next((one for one in known if one is not None), None) or self._boxes[0].isolation
+        return next((isolation for isolation in known if isolation is not None), None) or self._boxes[0].isolation
 
     def grounds(self, check: str) -> CheckInputs:
         """What the report of a check follows from."""

@@ -16,16 +16,16 @@ _ALIKE = 0.75
 
 def hint(message: str, files: Sequence[str]) -> str:
     """Where to look, from what the import said and which files were handed in; empty where they tell nothing."""
-    if found := _ABSENT.match(message):
-        return _of_absent(found[1], files)
-    if found := _UNKNOWN.search(message):
-        return _of_unknown(found[1], files)
+    if match := _ABSENT.match(message):
+        return _of_absent(match[1], files)
+    if match := _UNKNOWN.search(message):
+        return _of_unknown(match[1], files)
     return ""
 
 
-def _of_absent(wanted: str, files: Sequence[str]) -> str:
-    """What is true of these files, and what to do so that `wanted` is among them."""
-    folder, _, name = wanted.rpartition("/")
+def _of_absent(path: str, files: Sequence[str]) -> str:
+    """What is true of these files, and what to do so that `path` is among them."""
+    folder, _, name = path.rpartition("/")
     # What the grader adds is nobody's file.
     files = [file for file in files if file.rpartition("/")[2] != "__init__.py"]
     if not files:
@@ -42,7 +42,7 @@ def _of_absent(wanted: str, files: Sequence[str]) -> str:
     if name in files:
         return f"{name} must be in a folder {folder}: make that folder, and hand in, or name, the folder that holds it"
     if same := [file for file in files if file.endswith(f"/{name}")]:
-        return f"the submission has {same[0]}; move it to {wanted}"
+        return f"the submission has {same[0]}; move it to {path}"
     tops = sorted({file.partition("/")[0] for file in files})
     return f"there is no folder {folder}: add it beside what is there ({_listed(tops)})"
 

@@ -88,10 +88,10 @@ class InputGenerator:
         generator = InputGenerator(block, f"cases of {self._name}")
         values = _Values(dimensions, allowed)
         rows: list[dict[str, Any]] = []
-        seen = 0
+        covered = 0
         for _ in range((place + 1) * count):
-            row, pairs = max(values.draw(generator), key=lambda drawn: (drawn[1] & ~seen).bit_count())
-            seen |= pairs
+            row, pairs = max(values.draw(generator), key=lambda drawn: (drawn[1] & ~covered).bit_count())
+            covered |= pairs
             rows.append(row)
         return rows[place * count :]
 
@@ -107,9 +107,9 @@ class _Values:
         places = [[list(values).index(value) for value in values] for values in self._values]
         count = itertools.count()
         self._bits = [
-            (one, other, [[1 << bit[left, right] for right in places[other]] for left in places[one]])
-            for one, other in itertools.combinations(range(len(places)), 2)
-            for bit in [{pair: next(count) for pair in itertools.product(set(places[one]), set(places[other]))}]
+            (first, other, [[1 << bit[left, right] for right in places[other]] for left in places[first]])
+            for first, other in itertools.combinations(range(len(places)), 2)
+            for bit in [{pair: next(count) for pair in itertools.product(set(places[first]), set(places[other]))}]
         ]
 
     def draw(self, generator: InputGenerator) -> list[tuple[dict[str, Any], int]]:
@@ -122,7 +122,7 @@ class _Values:
                 row = dict(zip(self._names, values, strict=True))
                 if self._allowed(row):
                     pairs = 0
-                    for one, other, bits in self._bits:
-                        pairs |= bits[chosen[one]][chosen[other]]
+                    for first, other, bits in self._bits:
+                        pairs |= bits[chosen[first]][chosen[other]]
                     drawn.append((row, pairs))
         return drawn

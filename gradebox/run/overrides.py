@@ -53,7 +53,7 @@ def load(path: Path, rubric: Rubric) -> tuple[Override, ...]:
     try:
         document = reading.toml(path)
         entries = reading.into(_File, document).override
-        _check(document, entries, {one.id: one.points for lab in rubric.labs for one in lab.criteria})
+        _check(document, entries, {criterion.id: criterion.points for lab in rubric.labs for criterion in lab.criteria})
     except reading.ReadingError as error:
         raise OverrideError(str(error)) from None
     return tuple(replace(entry, reason=entry.reason.strip()) for entry in entries)
@@ -61,7 +61,7 @@ def load(path: Path, rubric: Rubric) -> tuple[Override, ...]:
 
 def _check(document: reading.Document, entries: Sequence[Override], most: Mapping[str, Decimal]) -> None:
     """Raise ReadingError for what a type does not say."""
-    seen: set[tuple[str, str]] = set()
+    pairs: set[tuple[str, str]] = set()
     for number, entry in enumerate(entries):
         place = ("override", number)
         for name in ("student", "criterion", "reason"):
@@ -73,9 +73,9 @@ def _check(document: reading.Document, entries: Sequence[Override], most: Mappin
         if not 0 <= entry.points <= most[entry.criterion]:
             text = f"points = {entry.points}, but {entry.criterion} gives 0 to {most[entry.criterion]}"
             raise document.error((*place, "points"), text)
-        if (entry.student, entry.criterion) in seen:
+        if (entry.student, entry.criterion) in pairs:
             raise document.error(place, f"{entry.criterion} of {entry.student} stands twice; keep one")
-        seen.add((entry.student, entry.criterion))
+        pairs.add((entry.student, entry.criterion))
 
 
 def _meant(name: str, known: Collection[str]) -> str:

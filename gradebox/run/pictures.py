@@ -51,26 +51,26 @@ class Picture:
     panels: tuple[Panel, ...]
 
 
-def curve(what: str, seen: NDArray[Any], expected: NDArray[Any]) -> Picture | None:
+def curve(what: str, actual: NDArray[Any], expected: NDArray[Any]) -> Picture | None:
     """Two arrays of real numbers of one shape, element by element; of large ones some, the first that differs among
     them. None where a picture would say no more than the words."""
-    seen, expected = seen.ravel(), expected.ravel()
-    if seen.size < 3 or seen.dtype.kind == "c" or not (np.isfinite(seen).all() and np.isfinite(expected).all()):
+    actual, expected = actual.ravel(), expected.ravel()
+    if actual.size < 3 or actual.dtype.kind == "c" or not (np.isfinite(actual).all() and np.isfinite(expected).all()):
         return None
-    places = np.unique(np.linspace(0, seen.size - 1, MOST_MARKS - 1).astype(int))
-    places = np.union1d(places, [int(np.argmax(np.abs(seen - expected)))])
+    places = np.unique(np.linspace(0, actual.size - 1, MOST_MARKS - 1).astype(int))
+    places = np.union1d(places, [int(np.argmax(np.abs(actual - expected)))])
     return Picture(
         "curve",
         f"{what}: the values by index, yours and those expected",
         "",
         tuple(
             Panel(title, tuple(Mark("", float(place), float(values[place])) for place in places))
-            for title, values in (("yours", seen), ("expected", expected))
+            for title, values in (("yours", actual), ("expected", expected))
         ),
     )
 
 
-def bars(what: str, unit: str, seen: Sequence[tuple[str, float]], expected: Sequence[tuple[str, float]]) -> Picture:
+def bars(what: str, unit: str, actual: Sequence[tuple[str, float]], expected: Sequence[tuple[str, float]]) -> Picture:
     """Values by name, side by side."""
     return Picture(
         "bars",
@@ -78,7 +78,7 @@ def bars(what: str, unit: str, seen: Sequence[tuple[str, float]], expected: Sequ
         unit,
         tuple(
             Panel(title, tuple(Mark(name, 0.0, float(value)) for name, value in rows[:MOST_MARKS]))
-            for title, rows in (("yours", seen), ("expected", expected))
+            for title, rows in (("yours", actual), ("expected", expected))
         ),
     )
 

@@ -79,22 +79,22 @@ class ProbeCache:
         """What was noticed, each note under the first of the checks that asked for it."""
         with self.lock:
             return tuple(
-                IntegrityNote(kind, detail, where, min(one.checks, key=lambda check: self._places.get(check, -1)))
-                for one in self._asked.values()
-                for kind, detail, where in one.notes
+                IntegrityNote(kind, detail, where, min(call.checks, key=lambda check: self._places.get(check, -1)))
+                for call in self._asked.values()
+                for kind, detail, where in call.notes
             )
 
     def question(self, request: Request, check: str) -> ProbeCall:
         """The question that `check` asks."""
         with self.lock:
-            one = self._asked.setdefault(key_of(request), ProbeCall(request))
-            one.checks.append(check)
-            return one
+            call = self._asked.setdefault(key_of(request), ProbeCall(request))
+            call.checks.append(check)
+            return call
 
     def measured(self, check: str) -> Sequence[ProbeCall]:
         """Those of the questions of `check` that were measured on a real device."""
         with self.lock:
-            return [one for one in self._asked.values() if one.measured and check in one.checks]
+            return [call for call in self._asked.values() if call.measured and check in call.checks]
 
     def note_reading(self, check: str, path: str, text: str | None) -> None:
         """`check` has read a file of the submission by itself."""
@@ -121,24 +121,24 @@ class ProbeCache:
     def _shown(self, check: str) -> dict[bool, ProbeCall]:
         """The last question of a check of which something can be drawn: of the submission's code, and of ours alone."""
         with self.lock:
-            asked = [
-                one
-                for one in self._asked.values()
-                if check in one.checks
-                and one.reply is not None
-                and any(one.reply.shown)
-                and (one.request.student or all(rank.kind == "ok" for rank in one.reply.ranks))
+            calls = [
+                call
+                for call in self._asked.values()
+                if check in call.checks
+                and call.reply is not None
+                and any(call.reply.shown)
+                and (call.request.student or all(rank.kind == "ok" for rank in call.reply.ranks))
             ]
-        return {one.request.student: one for one in asked}
+        return {call.request.student: call for call in calls}
 
     def grounds(self, check: str) -> CheckInputs:
         """All that a check which has reported was told."""
         with self.lock:
-            asked = [one for one in self._asked.values() if check in one.checks]
+            calls = [call for call in self._asked.values() if check in call.checks]
             return CheckInputs(
-                tuple(one.request for one in asked),
+                tuple(call.request for call in calls),
                 dict(self._read.get(check, {})),
-                remarkable=any(one.notes for one in asked),
+                remarkable=any(call.notes for call in calls),
             )
 
 
@@ -148,7 +148,7 @@ def key_of(request: Request) -> str:
     return json.dumps(
         [
             *(request.probe, dict(request.params), arrays, request.ranks, request.device, request.values),
-            *(request.student, [dict(one) for one in request.conditions]),
+            *(request.student, [dict(condition) for condition in request.conditions]),
         ],
         sort_keys=True,
     )

@@ -62,30 +62,30 @@ def plan_of(order: GradingRequest) -> tuple[CheckFunction, ...]:
     """
     order.course.prepare()
     known = [check.id for check in order.rubric.checks()]
-    chosen = {check.id for lab in order.labs for one in lab.criteria for check in one.checks}
-    wanted = chosen if order.only is None else chosen & order.only
+    chosen = {check.id for lab in order.labs for criterion in lab.criteria for check in criterion.checks}
+    planned = chosen if order.only is None else chosen & order.only
     labs = {lab.id: lab for lab in order.rubric.labs}
-    found: dict[str, CheckFunction] = {}
+    checks: dict[str, CheckFunction] = {}
     for name in reversed(known):
-        if name not in wanted:
+        if name not in planned:
             continue
-        if name not in found:
+        if name not in checks:
             try:
-                found |= order.course.checks(labs[name.partition(".")[0]])
+                checks |= order.course.checks(labs[name.partition(".")[0]])
             except CourseError as error:
                 raise GradingError(str(error)) from None
-        for trouble in out_of_order(found[name], known):
+        for trouble in out_of_order(checks[name], known):
             raise GradingError(trouble)
-        wanted = wanted | set(found[name].requires)
-    return tuple(found[name] for name in known if name in wanted)
+        planned = planned | set(checks[name].requires)
+    return tuple(checks[name] for name in known if name in planned)
 
 
 def out_of_order(check: CheckFunction, known: Sequence[str]) -> Iterator[str]:
     """Why a check cannot build on what it requires; `known` are the ids of all checks, in the rubric's order."""
     before = known[: known.index(check.id)]
     for verb, needed in (
-        *(("requires", one) for one in check.requires),
-        *(("builds on", one) for one in check.builds_on),
+        *(("requires", name) for name in check.requires),
+        *(("builds on", name) for name in check.builds_on),
     ):
         if needed not in known:
             near = difflib.get_close_matches(needed, known, n=1)
@@ -112,9 +112,11 @@ def check_groups(plan: Sequence[CheckFunction]) -> list[CheckGroup]:
     lane_of: dict[str, CheckGroup] = {}
     lanes: list[CheckGroup] = []
     for check in plan:
-        names = dict.fromkeys([check.id.rpartition(".")[0], *(one.rpartition(".")[0] for one in check.requires)])
-        found = list(dict.fromkeys(id(lane_of[name]) for name in names if name in lane_of))
-        joined = [lane for lane in lanes if id(lane) in found]
+        names = dict.fromkeys(
+            [check.id.rpartition(".")[0], *(required.rpartition(".")[0] for required in check.requires)]
+        )
+        identities = list(dict.fromkeys(id(lane_of[name]) for name in names if name in lane_of))
+        joined = [lane for lane in lanes if id(lane) in identities]
         lane = joined[0] if joined else CheckGroup()
         if not joined:
             lanes.append(lane)

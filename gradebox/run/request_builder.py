@@ -8,7 +8,7 @@ from gradebox.common import resources
 from gradebox.course import course as courses
 from gradebox.course.course import Course
 from gradebox.course.rubric import Rubric
-from gradebox.run import overrides as given
+from gradebox.run import overrides
 from gradebox.run.input_generator import new_seed
 from gradebox.run.options import TIME_LIMIT_SECONDS, Options
 from gradebox.run.request import GradingError, GradingRequest
@@ -69,18 +69,18 @@ def build_request(options: Options) -> GradingRequest:
     )
 
 
-def _given(options: Options, course: Course, rubric: Rubric) -> tuple[given.Override, ...]:
+def _given(options: Options, course: Course, rubric: Rubric) -> tuple[overrides.Override, ...]:
     """The points given by hand to this student."""
     student = options.student or options.folder.resolve().name
     if options.overrides is not None:
         path = Path(options.origin) / options.overrides
         if path.resolve().is_relative_to(options.folder.resolve()):
-            raise given.OverrideError(
+            raise overrides.OverrideError(
                 f"{path} lies in the submission: overrides are the instructor's, keep them outside"
             )
     else:
         # Not the one of the folder somebody happens to be in: that may be the submission's, or beside it.
-        path = course.folder.parent / given.DEFAULT_FILE
+        path = course.folder.parent / overrides.DEFAULT_FILE
         if not path.is_file() or path.resolve().is_relative_to(options.folder.resolve()):
             return ()
-    return tuple(override for override in given.load(path, rubric) if override.student == student)
+    return tuple(override for override in overrides.load(path, rubric) if override.student == student)

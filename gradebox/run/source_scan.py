@@ -43,7 +43,7 @@ def notes(files: Mapping[str, bytes], labs: tuple[Lab, ...], course: Course) -> 
     ours = _PACKAGES | {course.package} | ({simulator.package} if simulator is not None else set())
     packages = {lab.package: lab.id for lab in labs}
     others = frozenset(lab.package for lab in course.labs) - frozenset(packages)
-    found: dict[tuple[str, str], IntegrityNote] = {}
+    by_place: dict[tuple[str, str], IntegrityNote] = {}
     left = _MAX_ALL_BYTES
     for path, content in sorted(files.items(), key=lambda file: (len(file[1]), file[0])):
         folder = path.partition("/")[0]
@@ -53,12 +53,12 @@ def notes(files: Mapping[str, bytes], labs: tuple[Lab, ...], course: Course) -> 
         left -= len(content)
         if left < 0 or len(content) > _MAX_BYTES:
             detail = f"{path} was not looked at: it has {len(content)} bytes"
-            found[path, ""] = IntegrityNote("source", detail, path, check)
+            by_place[path, ""] = IntegrityNote("source", detail, path, check)
             continue
         for line, what in _unusual(content, ours):
             note = IntegrityNote("source", f"{path} names {what}", f"{path}:{line}", check)
-            found.setdefault((path, what), note)
-    return tuple(found.values())[:MAX_NOTES]
+            by_place.setdefault((path, what), note)
+    return tuple(by_place.values())[:MAX_NOTES]
 
 
 def _unusual(content: bytes, packages: frozenset[str]) -> Iterator[tuple[int, str]]:

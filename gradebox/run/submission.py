@@ -177,11 +177,13 @@ class Submission:
         """
         return self._replies(probe, ranks, options_and_inputs)
 
-    def _replies(self, probe: ProbeInputs[Any] | str, ranks: int, given: dict[str, Any]) -> list[Any]:
-        options: Options = {name: given.pop(name) for name in Options.__annotations__ if name in given}  # type: ignore[assignment]
+    def _replies(self, probe: ProbeInputs[Any] | str, ranks: int, options_and_inputs: dict[str, Any]) -> list[Any]:
+        options: Options = {
+            name: options_and_inputs.pop(name) for name in Options.__annotations__ if name in options_and_inputs
+        }  # type: ignore[assignment]
         kind = None if isinstance(probe, str) else probe.reply_type()
         name = probe if isinstance(probe, str) else probe.probe
-        params, tensors = apart(given if isinstance(probe, str) else probe.fields_by_name())
+        params, tensors = apart(options_and_inputs if isinstance(probe, str) else probe.fields_by_name())
         request = Request(
             probe=name,
             params=params,
@@ -223,10 +225,10 @@ class Submission:
         `probes` names it (`criterion.criterion`). One more run, for a check that failed; without a picture of the
         submission's, or where the run comes to nothing, there is none.
         """
-        asked = self._inquiry.alone(self._check)
-        if asked is not None and asked.probe in probes:
+        request = self._inquiry.alone(self._check)
+        if request is not None and request.probe in probes:
             with contextlib.suppress(CheckFailed, NeedsReview, SandboxError):
-                self._run(replace(asked, probe=probes[asked.probe], student=False))
+                self._run(replace(request, probe=probes[request.probe], student=False))
 
     def read_text(self, path: str) -> str | None:
         """A text file of the submission, by its path in our layout; None where there is none that can be read."""
@@ -235,19 +237,19 @@ class Submission:
         return text
 
     def _run(self, request: Request) -> Reply:
-        asked = self._inquiry.question(request, self._check)
-        with asked.lock:
-            if asked.reply is None:
+        call = self._inquiry.question(request, self._check)
+        with call.lock:
+            if call.reply is None:
                 truths = self._inquiry.truths
 
                 def ask(request: Request) -> Reply:
-                    return self._ask(request, asked)
+                    return self._ask(request, call)
 
-                asked.reply = ask(request) if truths is None else truths.answer(request, ask)
-                self._note(asked, request, asked.reply)
-            return asked.reply
+                call.reply = ask(request) if truths is None else truths.answer(request, ask)
+                self._note(call, request, call.reply)
+            return call.reply
 
-    def _ask(self, request: Request, asked: ProbeCall) -> Reply:
+    def _ask(self, request: Request, call: ProbeCall) -> Reply:
         self._stop_if_endless()
         limits = request.limits or self._sandbox.limits
         left = self._inquiry.deadline - time.monotonic()
@@ -255,19 +257,19 @@ class Submission:
             raise self._left_out()
         cut = left < limits.wall_seconds
         timed = replace(request, limits=replace(limits, wall_seconds=left)) if cut else request
-        reply = self._run_in_turn(timed, asked)
+        reply = self._run_in_turn(timed, call)
         if any(map(timed_out, reply.ranks)):
             if cut:
                 raise self._left_out()
             if _machine_is_busy():
-                reply = self._run_in_turn(timed, asked)
+                reply = self._run_in_turn(timed, call)
         return reply
 
-    def _run_in_turn(self, request: Request, asked: ProbeCall) -> Reply:
+    def _run_in_turn(self, request: Request, call: ProbeCall) -> Reply:
         answer = self._inquiry.device_use.run(request, self._sandbox)
-        asked.measured = answer.measured
+        call.measured = answer.measured
         if answer.disturbance:
-            asked.disturbances.append(answer.disturbance)
+            call.disturbances.append(answer.disturbance)
         return answer.reply
 
     def _stop_if_endless(self) -> None:
@@ -290,7 +292,7 @@ class Submission:
     def _lab(self) -> str:
         return self._check.partition(".")[0]
 
-    def _note(self, asked: ProbeCall, request: Request, reply: Reply) -> None:
+    def _note(self, call: ProbeCall, request: Request, reply: Reply) -> None:
         """File what the sandbox noticed, and ends that a trick would have."""
         notes = [(note.kind, note.detail, note.where) for note in reply.notes]
         if endless := next((answer for answer in reply.ranks if answer.kind == "timeout" and answer.importing), None):
@@ -300,7 +302,7 @@ class Submission:
         for answer in reply.ranks:
             if answer.kind in _SUSPICIOUS_ENDINGS or answer.error in _SUSPICIOUS_ERRORS:
                 notes.append(("ending", f"{request.probe} ended as {answer.kind}: {answer.message}", answer.where))
-        asked.notes = [(kind, printable(detail), printable(where or "")) for kind, detail, where in notes]
+        call.notes = [(kind, printable(detail), printable(where or "")) for kind, detail, where in notes]
 
     def _problem(self, request: Request, answer: RankReply) -> Exception:
         """The outcome that fits how the child ended."""

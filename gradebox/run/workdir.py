@@ -42,10 +42,10 @@ def locked_workdir() -> Iterator[tuple[str, int]]:
 def _remove_left_behind(folder: Path) -> None:
     """Remove the folders of this user's that nobody holds any more."""
     try:
-        found = [entry.path for entry in os.scandir(folder) if entry.name.startswith(PREFIX)]
+        paths = [entry.path for entry in os.scandir(folder) if entry.name.startswith(PREFIX)]
     except OSError:
         return
-    for path in found:
+    for path in paths:
         with contextlib.suppress(OSError):
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

@@ -93,7 +93,7 @@ def install(
     # Threads that are inside of the hook. What the hook itself does raises events as well (it may look at a frame), and
     # they must not be noted, nor call the hook for ever.
     busy: set[int] = set()
-    seen: set[tuple[str, str, str]] = set()
+    noted: set[tuple[str, str, str]] = set()
     counts: dict[str, int] = {}
 
     def write(kind: str, detail: str, where: str) -> None:
@@ -102,8 +102,8 @@ def install(
 
     def make_void(what: str, frame: FrameType | None) -> None:
         where = culprit(frame, ours, None) or ""
-        if (VOID, what, where) not in seen:
-            seen.add((VOID, what, where))
+        if (VOID, what, where) not in noted:
+            noted.add((VOID, what, where))
             void(what)
             write(VOID, what, where)
 
@@ -128,7 +128,7 @@ def install(
                 # By identity of the code objects on the stack, never by names: a submission can give its code any name
                 # of a file or function, but it cannot have a code object that existed before it.
                 frame = frame_above(1)
-                if by_hand(frame, ours, asked=bool(arguments)):
+                if by_hand(frame, ours, is_query=bool(arguments)):
                     what = f"{title}, asked by hand" if arguments else "kernels that never ran, launched by hand"
                     make_void(what, frame)
             finally:
@@ -172,13 +172,13 @@ def install(
             where = culprit(frame, ours, _function_of(event, arguments) if kind in _HANDED_IN else None)
             if where is None:
                 return
-            if (kind, detail, where) in seen:
+            if (kind, detail, where) in noted:
                 return
             if event == "sys.monitoring.register_callback" and not _is_profilers(arguments):
                 make_void("the probe's steps, by sys.monitoring", frame)
             counts[kind] = counts.get(kind, 0) + 1
             if counts[kind] <= MAX_NOTES_OF_A_KIND:
-                seen.add((kind, detail, where))
+                noted.add((kind, detail, where))
                 write(kind, detail, where)
         except Exception:
             # An exception here would surface inside the submission's call; a lost note is the smaller harm.
@@ -224,10 +224,11 @@ def _innocent(frame: FrameType | None, ours: TrustedCode) -> bool:
     return frame is not None
 
 
-def _is_by_hand(frame: FrameType | None, ours: TrustedCode, *, asked: bool) -> bool:
+def _is_by_hand(frame: FrameType | None, ours: TrustedCode, *, is_query: bool) -> bool:
     """Whether work was given to the device by somebody who is not the library, nor a part of the simulator's that may.
 
-    Or whether it was `asked`, which probes may do as well. Runs at every launch, of which there are many.
+    Or, with `is_query`, whether the device was asked, which probes may do as well. Runs at every launch, of which there
+    are many.
     """
     last = 0
     while frame is not None:
@@ -236,7 +237,7 @@ def _is_by_hand(frame: FrameType | None, ours: TrustedCode, *, asked: bool) -> b
         if number in ours.entries:
             return False
         if number not in ours.simulator:
-            if asked and number in ours.probes:
+            if is_query and number in ours.probes:
                 return False
             # A function of ours that nobody has listed is not the submission's.
             return last in ours.engine and not _safe(code.co_filename, "?").startswith(ours.folder)
@@ -301,7 +302,9 @@ def _reaches_hidden(event: str, arguments: tuple[Any, ...], ours: TrustedCode) -
             return id(value.tb_frame.f_code) in ours.hidden_code
         return any(value is generator for generator in ours.hidden)
     objects = arguments[0] if arguments and type(arguments[0]) is tuple else ()
-    return event == "gc.get_referents" and any(one is generator for one in objects for generator in ours.hidden)
+    return event == "gc.get_referents" and any(
+        referent is generator for referent in objects for generator in ours.hidden
+    )
 
 
 def _is_traced(
@@ -333,7 +336,7 @@ def _safe(value: object, otherwise: str) -> str:
     if issubclass(kind, bytes):
         return b"".join([value]).decode("utf-8", "backslashreplace")  # type: ignore[list-item]
     if kind in (tuple, list):
-        return "(" + ", ".join([_safe(one, "an object") for one in value[:4]]) + ")"  # type: ignore[index]
+        return "(" + ", ".join([_safe(element, "an object") for element in value[:4]]) + ")"  # type: ignore[index]
     return repr(value) if kind in _SHOWN_TYPES else otherwise
 
 

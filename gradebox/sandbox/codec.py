@@ -172,13 +172,13 @@ def as_they_were(tensors: Mapping[str, NDArray[Any]], dtypes: Mapping[str, str])
     Raises:
         CodecError: some are no pairs.
     """
-    found = dict(tensors)
+    arrays = dict(tensors)
     for name, array in tensors.items():
         if dtypes.get(name, "").startswith("complex") and array.dtype.kind != "c":
             if array.dtype != np.float64 or array.shape[-1:] != (2,):
                 raise CodecError("complex numbers are not pairs")
-            found[name] = np.ndarray(shape=array.shape[:-1], dtype=np.complex128, buffer=array.tobytes())
-    return found
+            arrays[name] = np.ndarray(shape=array.shape[:-1], dtype=np.complex128, buffer=array.tobytes())
+    return arrays
 
 
 def dump_tensors(tensors: Mapping[str, NDArray[Any]]) -> bytes:

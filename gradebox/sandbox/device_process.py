@@ -138,17 +138,17 @@ def _live(channel: socket.socket, module: str, prepared: Any) -> NoReturn:
             linux.set_dumpable(False)
         # A forgotten end of a worker's pipe would keep that pipe open, and somebody would wait for its end for ever.
         linux.close_all_but({0, 1, 2, channel.fileno()})
-        found = devices.load(module)
+        device_module = devices.load(module)
         while True:
             word, descriptors, _, _ = socket.recv_fds(channel, 1, 66)
             if word != _NEW:
                 os._exit(0)
             order, conditions = codec.split(wire.receive(channel.fileno(), max_bytes=MAX_ORDER_BYTES))
-            about, told = codec.load_json(order), codec.load_json(conditions) if conditions else []
+            about, parsed = codec.load_json(order), codec.load_json(conditions) if conditions else []
             *lines, control = [Connection(descriptor) for descriptor in descriptors]
             try:
-                said = found.serve(
-                    about["device"], lines, control, present=about["present"], conditions=told, prepared=prepared
+                said = device_module.serve(
+                    about["device"], lines, control, present=about["present"], conditions=parsed, prepared=prepared
                 )
             except Exception:  # there is no such device, which the workers find out, too
                 traceback.print_exc()

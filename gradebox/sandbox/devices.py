@@ -183,8 +183,8 @@ class DeviceModule(Protocol):
 
 def load(module: str) -> DeviceModule:
     """The module of this name; without one, what is here: the CPU."""
-    found: Any = importlib.import_module(module) if module else sys.modules[__name__]
-    return found  # type: ignore[no-any-return]
+    device_module: Any = importlib.import_module(module) if module else sys.modules[__name__]
+    return device_module  # type: ignore[no-any-return]
 
 
 def parse(option: str, module: str = "") -> Device:

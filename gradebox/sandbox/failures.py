@@ -183,18 +183,18 @@ def _by_name(module: ModuleType, name: str) -> Any:
     A class is asked for what it defines itself: what it inherits is somebody else's.
     """
     parts = name.split(".")
-    found = vars(module).get(parts[0])
+    member = vars(module).get(parts[0])
     for part in parts[1:]:
-        if not isinstance(found, type):
+        if not isinstance(member, type):
             return None
-        defined = found.__dict__.get(part)
-        if defined is None and part == "__init__" and _root(found) == "labs":
-            return found  # it has none of its own
-        found = _bare(defined)
-    if isinstance(found, type):
-        return found if _root(found) == "labs" else None
-    code = getattr(found, "__code__", None)
-    return found if isinstance(code, CodeType) and os.sep + "labs" + os.sep in code.co_filename else None
+        defined = member.__dict__.get(part)
+        if defined is None and part == "__init__" and _root(member) == "labs":
+            return member  # it has none of its own
+        member = _bare(defined)
+    if isinstance(member, type):
+        return member if _root(member) == "labs" else None
+    code = getattr(member, "__code__", None)
+    return member if isinstance(code, CodeType) and os.sep + "labs" + os.sep in code.co_filename else None
 
 
 def _bare(defined: Any) -> Any:
@@ -210,7 +210,7 @@ def _parameters(function: Any) -> str:
     """The parameters of a function as they are written, without types."""
     try:
         signature = inspect.signature(function)
-        bare = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
+        bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
         if "." in function.__qualname__ and bare and bare[0].name in ("self", "cls"):
             bare = bare[1:]
         text = str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
@@ -227,7 +227,7 @@ def _uncalled(kind: str, frames: Sequence[FrameType]) -> tuple[str, str | None] 
         for name, value in list(vars(module).items()) if owner.startswith("labs.") else ():
             if type(value).__name__ != kind or name.startswith("__"):
                 continue
-            if name in names or name in values or any(value is one for one in values):
+            if name in names or name in values or any(value is other for other in values):
                 path = owner.replace(".", "/") + ".py"
                 return f"{path}: {name} must be a function, but it is of type {kind}", os.path.basename(path)
     return None
@@ -248,11 +248,11 @@ def _lacking(error: BaseException) -> str | None:
 
 
 def _frames(step: TracebackType | None) -> list[tuple[FrameType, int]]:
-    found = []
+    frames = []
     while step is not None:
-        found.append((step.tb_frame, step.tb_lineno))
+        frames.append((step.tb_frame, step.tb_lineno))
         step = step.tb_next
-    return found
+    return frames
 
 
 def _place(error: BaseException, ours: list[tuple[FrameType, int]], prefix: str) -> tuple[str | None, str | None]:
@@ -290,13 +290,13 @@ def _call(frame: FrameType) -> str:
         return ""
     count = code.co_argcount + code.co_kwonlyargcount
     names = [name for name in code.co_varnames[:count] if name not in ("self", "cls")]
-    given = [f"{name}={_shown(frame.f_locals[name])}" for name in names if name in frame.f_locals]
-    if not given:
+    arguments = [f"{name}={_shown(frame.f_locals[name])}" for name in names if name in frame.f_locals]
+    if not arguments:
         return ""
     name = code.co_name
     if name == "__init__":  # called by the name of its class
         name = code.co_qualname.removesuffix(".__init__").rpartition(".")[2]
-    text = f"{name}({', '.join(given)})"
+    text = f"{name}({', '.join(arguments)})"
     return text if len(text) <= _MAX_CALL else f"{text[: _MAX_CALL - 4]}...)"
 
 

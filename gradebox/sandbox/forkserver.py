@@ -121,7 +121,7 @@ def failed(error: Exception, name: str, environment: Environment) -> Failure:
         place, text = (error.filename or "", error.lineno), f"SyntaxError: {error.msg}"
     else:
         frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-        place = next((one for one in reversed(frames) if folder and one[0].startswith(f"{folder}/")), ("", None))
+        place = next((frame for frame in reversed(frames) if folder and frame[0].startswith(f"{folder}/")), ("", None))
     if folder and place[0].startswith(f"{folder}/"):
         return Failure(f"{place[0]}:{place[1]}: {text}", of_course=True)
     package = name.removesuffix(".*").partition(".")[0]

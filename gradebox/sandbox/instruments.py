@@ -123,14 +123,16 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
     held = {id(value): (label, value) for label, *_, value in [*looked_up, *entries]}
     others = [(label, value, _inner(value)) for label, value in held.values() if isinstance(value, _METHODS[1:])]
     inner = {id(part): (label, part) for label, _, parts in others for part in parts}
-    functions = [(label, one) for label, one in (inner | held).values() if isinstance(one, FunctionType)]
+    functions = [(label, function) for label, function in (inner | held).values() if isinstance(function, FunctionType)]
     labels, spaces, keys, values = zip(*entries, strict=True)
     return Fingerprint(
         tuple(looked_up),
         *(labels, spaces, keys, values),
-        MappingProxyType({id(one): label for label, one in functions}),
+        MappingProxyType({id(function): label for label, function in functions}),
         tuple(
-            (label, one.__kwdefaults__, _values(one.__kwdefaults__)) for label, one in functions if one.__kwdefaults__
+            (label, function.__kwdefaults__, _values(function.__kwdefaults__))
+            for label, function in functions
+            if function.__kwdefaults__
         ),
         tuple(others),
         tuple((label, vars(cls), tuple(vars(cls)), _count(vars(cls))) for label, cls in classes),
@@ -141,11 +143,11 @@ def parts(
     gpu: object, packages: tuple[ModuleType, ...], of_gpu: Callable[[Any], Mapping[str, tuple[Any, ...]]]
 ) -> Parts:
     """What else must stay: the names of `packages` in `sys.modules`, and what an attached `gpu` measures with."""
-    found: Parts = {f"sys.modules[{one.__name__}]": (sys.modules.get(one.__name__),) for one in packages}
+    entries: Parts = {f"sys.modules[{package.__name__}]": (sys.modules.get(package.__name__),) for package in packages}
     if gpu is not None:
-        found[f"{type(gpu).__name__} object"] = tuple(_shadowed(gpu))
-        found.update(of_gpu(gpu))
-    return found
+        entries[f"{type(gpu).__name__} object"] = tuple(_shadowed(gpu))
+        entries.update(of_gpu(gpu))
+    return entries
 
 
 def changed(
@@ -158,22 +160,22 @@ def changed(
     """Labels of the instruments that are not what they were, sorted; empty when all is well."""
     looked_up, labels, spaces, keys, values, _, keywords, others, classes = fingerprints
     now = parts(gpu, packages, of_gpu)
-    found = [
+    differences = [
         *(label for label, module, name, value in looked_up if _get(module, name) is not value),
         *(label for label, space, saved in keywords if not _same(saved, _values(space))),
-        *(label for label, one, inner in others if not _same(inner, _inner(one))),
+        *(label for label, method, inner in others if not _same(inner, _inner(method))),
         # With all entries as before, another number means that methods were added: a __getattribute__ of another class.
         *(
             f"{label} (methods)"
             for label, space, names, count in classes
             if tuple(space) != names and _count(space) != count
         ),
-        *(label for label, one in before.items() if not _same(one, now.get(label))),
+        *(label for label, part in before.items() if not _same(part, now.get(label))),
     ]
     if not _all_there(spaces, keys, values):
         columns = zip(labels, spaces, keys, values, strict=True)
-        found += [label for label, space, key, value in columns if space.get(key, _MISSING) is not value]
-    return sorted(set(found))
+        differences += [label for label, space, key, value in columns if space.get(key, _MISSING) is not value]
+    return sorted(set(differences))
 
 
 def _all_there(spaces: tuple[Mapping[str, Any], ...], keys: tuple[str, ...], values: tuple[Any, ...]) -> bool:

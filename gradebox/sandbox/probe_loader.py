@@ -51,11 +51,11 @@ def find(name: str, folders: Sequence[str], course: str) -> Any:
 
 
 def _function(module: ModuleType, name: str) -> Any:
-    found = getattr(module, name, None)
-    if not callable(found):
+    function = getattr(module, name, None)
+    if not callable(function):
         here = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
         raise LookupError(f"{module.__name__} has no function {name}; it has {', '.join(here) or 'none'}")
-    return found
+    return function
 
 
 class WrongReturn(Exception):
@@ -114,7 +114,7 @@ class Student:
         try:
             return Path(path).read_text(encoding="utf-8")
         except FileNotFoundError:
-            there = sorted(one.name for one in Path(path).parent.iterdir()) if Path(path).parent.is_dir() else []
+            there = sorted(entry.name for entry in Path(path).parent.iterdir()) if Path(path).parent.is_dir() else []
             raise WrongReturn(f"there is no file {path}" + (f", but {', '.join(there[:8])}" if there else "")) from None
         except (OSError, UnicodeDecodeError) as error:
             raise WrongReturn(f"{path} cannot be read as a text in UTF-8: {error}") from None

@@ -57,13 +57,13 @@ def descendants(ancestor: int) -> list[int]:
         fields = _stat(pid)
         if fields is not None:
             children.setdefault(int(fields[1]), []).append(pid)
-    found: list[int] = []
+    pids: list[int] = []
     queue = [ancestor]
     while queue:
         below = children.pop(queue.pop(), [])
-        found += below
+        pids += below
         queue += below
-    return found
+    return pids
 
 
 def inherited() -> Inherited:
@@ -89,10 +89,10 @@ def usage(pids: Iterable[int], held: Inherited) -> Usage:
 
 def _resident(pid: int) -> tuple[int, int]:
     """Anonymous and shared memory in bytes, and threads."""
-    found = dict.fromkeys(("RssAnon", "RssShmem", "Threads"), 0)
+    figures = dict.fromkeys(("RssAnon", "RssShmem", "Threads"), 0)
     for name, value in _FIGURES.findall(_read(f"/proc/{pid}/status")):
-        found[name] = int(value)
-    return (found["RssAnon"] + found["RssShmem"]) * 1024, found["Threads"]
+        figures[name] = int(value)
+    return (figures["RssAnon"] + figures["RssShmem"]) * 1024, figures["Threads"]
 
 
 def added_bytes_shared_out(pids: Collection[int]) -> int:

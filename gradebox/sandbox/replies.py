@@ -38,11 +38,11 @@ def read(parts: list[bytes], probe: str, *, seconds: float, notes: Sequence[Note
     if "failed" in report:
         raise SandboxError(f"the sandbox could not run {probe}: {report['failed']}")
     ranks = []
-    found = list(notes)
+    all_notes = list(notes)
     none: list[list[Any]] = [[] for _ in report["ranks"]]
     device = codec.load_json(parts[1]) if parts[1] else {"readings": none, "faults": none}
-    told = zip(device["readings"], device["faults"], strict=True)
-    for side, (readings, fault), payload in zip(report["ranks"], told, parts[2:], strict=True):
+    outcomes = zip(device["readings"], device["faults"], strict=True)
+    for side, (readings, fault), payload in zip(report["ranks"], outcomes, parts[2:], strict=True):
         rank = _rank(side, payload, submissions, readings)
         noted = list(_notes(side["notes"]))
         void = [note.detail for note in noted if note.kind == VOID]
@@ -57,15 +57,15 @@ def read(parts: list[bytes], probe: str, *, seconds: float, notes: Sequence[Note
         if void and rank.kind != "tampered":
             rank = RankReply("tampered", message=", ".join(void[:8]), stdout=rank.stdout, stderr=rank.stderr)
         ranks.append(rank)
-        found += [replace(note, kind=TAMPERING) if note.kind == VOID else note for note in noted]
+        all_notes += [replace(note, kind=TAMPERING) if note.kind == VOID else note for note in noted]
         if rank.kind == "tampered":
-            found.append(Note(TAMPERING, rank.message, rank.where))
+            all_notes.append(Note(TAMPERING, rank.message, rank.where))
     if report["strays"]:
         left = "1 process was" if report["strays"] == 1 else f"{report['strays']} processes were"
-        found.append(Note(DESCENDANTS, f"{left} still there at the end"))
+        all_notes.append(Note(DESCENDANTS, f"{left} still there at the end"))
     failed = [rank.kind for rank in ranks if rank.kind != "ok"]
     kind = "tampered" if "tampered" in failed else failed[0] if failed else "ok"
-    return Reply(kind, tuple(ranks), seconds, tuple(dict.fromkeys(found)), shown=tuple(device.get("shown", ())))
+    return Reply(kind, tuple(ranks), seconds, tuple(dict.fromkeys(all_notes)), shown=tuple(device.get("shown", ())))
 
 
 def _rank(side: dict[str, Any], payload: bytes, submissions: Sequence[str], readings: Sequence[Any]) -> RankReply:

@@ -135,9 +135,9 @@ def _inside(path: str, tree: str) -> bool:
 
 def _outermost(paths: Iterable[str]) -> list[str]:
     """Existing paths without those that lie inside another one; links stay, they are made again."""
-    found = sorted({os.path.abspath(path) for path in paths if os.path.lexists(path)}, key=len)
+    candidates = sorted({os.path.abspath(path) for path in paths if os.path.lexists(path)}, key=len)
     kept: list[str] = []
-    for path in found:
+    for path in candidates:
         if not any(path.startswith(tree.rstrip("/") + "/") for tree in kept):
             kept.append(path)
     return kept

@@ -235,14 +235,14 @@ class Refusals:
             self.close()
 
     def _refuse(self) -> None:
-        asked = bytearray(_NOTIFICATION.size)
+        notification = bytearray(_NOTIFICATION.size)
         try:
-            fcntl.ioctl(self._listener, _RECEIVE, asked)
-            identity, _, _, number, architecture, _, *arguments = _NOTIFICATION.unpack(asked)
+            fcntl.ioctl(self._listener, _RECEIVE, notification)
+            identity, _, _, number, architecture, _, *arguments = _NOTIFICATION.unpack(notification)
             name = _name(number, architecture)
             if name.startswith("socket") and len(self._counts) < _MOST_NAMED:
                 # Which one says whether somebody meant harm.
-                name += f"({', '.join(str(one & 0xFFFFFFFF) for one in arguments[:3])})"
+                name += f"({', '.join(str(argument & 0xFFFFFFFF) for argument in arguments[:3])})"
             self._counts[name] = self._counts.get(name, 0) + 1
             fcntl.ioctl(self._listener, _SEND, bytearray(_RESPONSE.pack(identity, 0, -errno.EPERM, 0)))
         except OSError:  # ENOENT: whoever called is gone

@@ -72,7 +72,9 @@ class _Rank:
         if self.pid == 0:
             writers = {name: writer for name, (_, writer) in ends.items()}
             pipes = worker.Pipes(**writers, control=far_control.detach(), device=device)
-            linux.close_all_but({0, 1, 2, *(one for one in vars(pipes).values() if one is not None)})
+            linux.close_all_but(
+                {0, 1, 2, *(descriptor for descriptor in vars(pipes).values() if descriptor is not None)}
+            )
             worker.main(task, run.ready, pipes, self.token, self.closing, self.page)
         for _, writer in ends.values():
             os.close(writer)

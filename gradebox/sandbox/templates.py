@@ -106,7 +106,7 @@ class Templates:
 
     def _make(self, kind: str) -> Template:
         if len(self._living) >= KEPT:
-            least = min(self._living, key=lambda one: self._living[one].uses)
+            least = min(self._living, key=lambda key: self._living[key].uses)
             self._living.pop(least).kill()
             processes.reap()  # what the ones before have left: their devices' processes end after them
         here, there = socket.socketpair()

@@ -65,16 +65,16 @@ def remember(course: str, about: Simulator | None) -> None:
         if name.partition(".")[0] in ("gradebox", course, "probes", about and about.package) or module is contextlib:
             _known.setdefault(name, tuple(_codes(module)))
     stdlib = [sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib")]
-    found = TrustedCode(
+    base = TrustedCode(
         libraries=tuple(stdlib),
         course=course,
         probes=_ids(code for name, codes in _known.items() if _is_probe(name, course) for code in codes),
         between=_ids(_known["contextlib"]),
     )
-    _remembered[:] = [found if about is None else _with_simulator(found, about)]
+    _remembered[:] = [base if about is None else _with_simulator(base, about)]
 
 
-def _with_simulator(found: TrustedCode, about: Simulator) -> TrustedCode:
+def _with_simulator(base: TrustedCode, about: Simulator) -> TrustedCode:
     recorder = _known.get(about.recorder, ())
     entries = _ids(
         code for name, entry in about.entries.items() for code in _known.get(name, ()) if code.co_qualname == entry
@@ -83,7 +83,7 @@ def _with_simulator(found: TrustedCode, about: Simulator) -> TrustedCode:
         code for name, codes in _known.items() if any(_in(name, part) for part in about.engine) for code in codes
     )
     return replace(
-        found,
+        base,
         about=about,
         entries=entries,
         engine=engine - entries,
@@ -126,10 +126,10 @@ def trusted(
     """
     if probe not in _known or (hidden is not None and about is not None and about.recorder not in _known):
         remember(course, about)  # something was not imported in the server
-    (found,) = _remembered
+    (base,) = _remembered
     return replace(
-        found,
-        libraries=(*found.libraries, *(folder.rstrip("/") + "/" for folder in folders), "<frozen "),
+        base,
+        libraries=(*base.libraries, *(folder.rstrip("/") + "/" for folder in folders), "<frozen "),
         top=id(top),
         hidden=tuple(hidden or ()),
     )
@@ -178,12 +178,12 @@ def _codes(module: ModuleType) -> Iterator[CodeType]:
 
 def _functions(module: ModuleType) -> Iterator[FunctionType]:
     waiting: list[Any] = list(vars(module).values())
-    seen: set[int] = set()
+    visited: set[int] = set()
     while waiting:
         value = waiting.pop()
-        if id(value) in seen:
+        if id(value) in visited:
             continue
-        seen.add(id(value))
+        visited.add(id(value))
         if isinstance(value, FunctionType):
             if value.__module__ == module.__name__:
                 yield value
@@ -198,7 +198,7 @@ def _functions(module: ModuleType) -> Iterator[FunctionType]:
         elif isinstance(value, functools.cached_property):
             waiting.append(value.func)
         elif type(value) is dict:
-            waiting += [one for one in value.values() if isinstance(one, FunctionType)]
+            waiting += [member for member in value.values() if isinstance(member, FunctionType)]
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:

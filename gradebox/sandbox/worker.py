@@ -172,14 +172,14 @@ def _enter(task: Task, pipes: Pipes) -> None:
 
 def _set_limits(task: Task) -> None:
     limits = task.limits
-    wanted = {
+    by_resource = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_CPU: max(1, int(limits.cpu_seconds) + 1),
         resource.RLIMIT_FSIZE: limits.file_bytes,
         resource.RLIMIT_AS: task.address_bytes,
         resource.RLIMIT_NPROC: task.process_limit,
     }
-    for which, value in wanted.items():
+    for which, value in by_resource.items():
         if value is not None:
             hard = resource.getrlimit(which)[1]
             # A student's handler may catch SIGXCPU; the hard limit a second later cannot be caught.

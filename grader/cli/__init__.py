@@ -42,12 +42,12 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _COMMANDS:
             return None
-        found = _named(_COMMANDS[cmd_name])
-        if isinstance(found, typer.Typer):
-            command: Any = typer.main.get_group(found)
+        target = _named(_COMMANDS[cmd_name])
+        if isinstance(target, typer.Typer):
+            command: Any = typer.main.get_group(target)
         else:
             alone = typer.Typer(add_completion=False)
-            alone.command(cmd_name, cls=_named(_CLASSES[cmd_name]) if cmd_name in _CLASSES else None)(found)
+            alone.command(cmd_name, cls=_named(_CLASSES[cmd_name]) if cmd_name in _CLASSES else None)(target)
             command = typer.main.get_command(alone)
         command.name = cmd_name
         return command

@@ -87,7 +87,7 @@ def grade_submissions(
             configuration=config,
             roster=roster,
             overrides=overrides,
-            labs=None if lab is None else tuple(one.number for one in course().rubric.named(lab)),
+            labs=None if lab is None else tuple(chosen.number for chosen in course().rubric.named(lab)),
             device=device,
             seed=seed,
             deadline=parse_moment(deadline, "--deadline") if deadline else None,
@@ -139,9 +139,9 @@ def _show(result: ClassResult, out: Path) -> int:
     """Say in a few lines what came out, and return the exit code."""
     by_status = Counter(student.status for student in result.students)
     graded = [student for student in result.students if student.grade is not None]
-    seen = view.of(result, reviews.load(out))
+    overview = view.of(result, reviews.load(out))
     review, refused, not_theirs = (
-        {item.student for item in seen.open if item.kind in kinds}
+        {item.student for item in overview.open if item.kind in kinds}
         for kinds in (("check",), ("refused",), ("withheld", "outdated", "partly", "unfetched"))
     )
     console = Console(highlight=False, soft_wrap=True)
@@ -166,9 +166,9 @@ def _show(result: ClassResult, out: Path) -> int:
     if not_theirs:
         text = "with older work, a part of it, or no score, perhaps through no fault of theirs, and in no export as 0"
         console.print(f"{len(not_theirs)} {text}: gpulabs review {out}", markup=False)
-    for text in everything.of_manual_grading(seen, result, out):
+    for text in everything.of_manual_grading(overview, result, out):
         console.print(text, markup=False)
-    for line in seen.graded:
+    for line in overview.graded:
         if line.result.reason:
             console.print(f"  {line.student}: {line.result.reason}", markup=False)
     console.print(f"gradebook and exports: {out}", markup=False)

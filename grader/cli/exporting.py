@@ -130,7 +130,7 @@ def export_labs(
     from gradebook.intake.pieces import copy_of
     from gradebox.sandbox import SubmissionError
 
-    names = LabNames.of(course().rubric.labs, [one.number for one in _labs(lab)])
+    names = LabNames.of(course().rubric.labs, [chosen.number for chosen in _labs(lab)])
     try:
         labs, remarks = copy_of(submission, out, names)
     except (Refused, SubmissionError) as reason:
@@ -226,7 +226,7 @@ def _rerun(book: Book, student: str) -> str:
     request = ClassRequest(course=course(), submissions=None, out=book.folder, regrade=(student,))
     judge = functools.partial(SandboxJudge, course=FOLDER)
     result = grade_class(request, lambda jobs, room, device: local_pool(jobs, room, judge), Console(stderr=True))
-    found = next(row for row in result.students if row.student == student)
-    if found.score is None or found.status != "graded":
-        return f"{student}: {found.status.replace('_', ' ')}{f': {found.reason}' if found.reason else ''}"
-    return f"{student} has {points(found.score)} of {points(result.max_score)} points"
+    entry = next(row for row in result.students if row.student == student)
+    if entry.score is None or entry.status != "graded":
+        return f"{student}: {entry.status.replace('_', ' ')}{f': {entry.reason}' if entry.reason else ''}"
+    return f"{student} has {points(entry.score)} of {points(result.max_score)} points"

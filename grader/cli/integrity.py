@@ -45,7 +45,7 @@ def report_similarity(
     try:
         with tempfile.TemporaryDirectory() as room:
             folders, refused, names = _submissions(submissions, Path(room) / "class")
-            packages = None if labs is None else [one.package for one in labs]
+            packages = None if labs is None else [chosen.package for chosen in labs]
             large: list[tuple[str, str]] = []
             earlier, notes = _earlier(archive or [], submissions, Path(room))
             pairs = similarity.compare(
@@ -80,18 +80,18 @@ def report_similarity(
 
 def _earlier(archives: list[Path], submissions: Path, room: Path) -> tuple[dict[str, dict[str, Path]], list[str]]:
     """The submissions of earlier years by the name of their folder, and what of them could not be taken in."""
-    found: dict[str, dict[str, Path]] = {}
+    by_year: dict[str, dict[str, Path]] = {}
     notes: list[str] = []
     for number, source in enumerate(archives):
         if source.resolve() == submissions.resolve():
             _fail(f"--archive {source} is the class itself; name the folder of an earlier year")
         year = source.resolve().name
-        if year in found:
+        if year in by_year:
             year = f"{source.resolve().parent.name}/{year}"
         folders, refused, _ = _submissions(source, room / f"earlier-{number}")
-        found[year] = folders
-        notes += [f"{year}: {one.student}: {one.reason}" for one in refused]
-    return found, notes
+        by_year[year] = folders
+        notes += [f"{year}: {refusal.student}: {refusal.reason}" for refusal in refused]
+    return by_year, notes
 
 
 def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Student], dict[str, str]]:
@@ -109,7 +109,9 @@ def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Studen
     content = {student.student: student.content for student in students}
     for student in students:
         # What a team handed in together is one submission, not several that are alike.
-        if student.content and not any(one in taken and content[one] == student.content for one in student.teammates):
+        if student.content and not any(
+            teammate in taken and content[teammate] == student.content for teammate in student.teammates
+        ):
             taken[student.student] = store.path(student.content)
     refused = [student for student in students if not student.content and student.status != "missing"]
     return taken, refused, {student.student: student.name for student in students if student.name}

@@ -64,7 +64,7 @@ def list_progress(folder: _Class) -> None:
 
 def _say_progress(book: Book) -> int:
     """Print it, and return how many submissions are left."""
-    seen: set[tuple[str, ...]] = set()
+    teams: set[tuple[str, ...]] = set()
     graders: Counter[str] = Counter()
     left: dict[str, list[str]] = {"handed in anew, look again": [], "not graded to the end": []}
     count = 0
@@ -72,11 +72,11 @@ def _say_progress(book: Book) -> int:
         result = line.result
         who = tuple(sorted((line.student, *line.result.teammates)))
         # Points in the place of a submission leave nothing to read.
-        if not result.by_hand or result.status != "graded" or who in seen:
+        if not result.by_hand or result.status != "graded" or who in teams:
             continue
-        seen.add(who)
+        teams.add(who)
         count += 1
-        graders.update(one.by for one in result.by_hand if one.by)
+        graders.update(criterion.by for criterion in result.by_hand if criterion.by)
         if not result.graded_by_hand:
             left["handed in anew, look again" if result.graded_anew else "not graded to the end"].append(line.student)
     open_count = sum(map(len, left.values()))
@@ -111,31 +111,31 @@ def import_requests(
     from gradebook.grading.manual_grading import requests
 
     try:
-        asked = requests.read(file)
+        incoming = requests.read(file)
     except ValueError as error:
         raise fail(error, 2) from None
-    _record(folder, asked)
+    _record(folder, incoming)
 
 
-def _record(folder: Path, asked: Sequence[NewRequest]) -> None:
+def _record(folder: Path, incoming: Sequence[NewRequest]) -> None:
     from gradebook.export.book import Book
     from gradebook.grading.manual_grading import requests
 
     try:
         book = Book.open(folder)
         students = [line.student for line in book.view.lines]
-        new = requests.add(folder, asked, students, _criteria(book))
+        new = requests.add(folder, incoming, students, _criteria(book))
         Book.open(folder).export()
     except (ValueError, OSError) as error:
         raise fail(error, 2) from None
-    known = len(asked) - len(new)
+    known = len(incoming) - len(new)
     echo(f"recorded {', '.join(new) or 'nothing new'}{f'; {known} known already' if known else ''}")
 
 
 def _criteria(book: Book) -> list[str]:
     """What a request can be about."""
-    by_hand = {f"manual.{one.id}": None for line in book.view.lines for one in line.result.by_hand}
-    return [one.id for lab in book.rubric.select(book.result.labs) for one in lab.criteria] + list(by_hand)
+    by_hand = {f"manual.{criterion.id}": None for line in book.view.lines for criterion in line.result.by_hand}
+    return [criterion.id for lab in book.rubric.select(book.result.labs) for criterion in lab.criteria] + list(by_hand)
 
 
 @manual_app.command("requests")
@@ -146,18 +146,18 @@ def list_requests(
     from gradebook.grading.manual_grading import requests
 
     try:
-        found = requests.load(folder)
+        recorded = requests.load(folder)
     except (ValueError, OSError) as error:
         raise fail(error, 2) from None
-    left = [one for one in found if one.answered_at is None]
-    for one in found if everything else left:
-        echo(f"{one.id}  {one.student}  {one.about or 'all'}  {one.asked_at:%Y-%m-%d}")
-        echo(f"  {' '.join(one.text.split())}")
-        if one.answered_at is not None:
-            echo(f"  answered by {one.answered_by}: {' '.join(one.answer.split())}")
+    left = [request for request in recorded if request.answered_at is None]
+    for request in recorded if everything else left:
+        echo(f"{request.id}  {request.student}  {request.about or 'all'}  {request.asked_at:%Y-%m-%d}")
+        echo(f"  {' '.join(request.text.split())}")
+        if request.answered_at is not None:
+            echo(f"  answered by {request.answered_by}: {' '.join(request.answer.split())}")
         else:
-            echo(f"  → gpulabs manual answer {folder} {one.id} 'TEXT'")
-    echo(f"{len(left)} of {len(found)} are open" if found else "nobody has asked")
+            echo(f"  → gpulabs manual answer {folder} {request.id} 'TEXT'")
+    echo(f"{len(left)} of {len(recorded)} are open" if recorded else "nobody has asked")
     raise typer.Exit(3 if left else 0)
 
 

@@ -77,7 +77,9 @@ class EngineCommand(TyperCommand):
         self.params = [*self.params, *added]
         _check_options(self, args)
         rest: list[str] = super().parse_args(ctx, args)
-        ctx.meta[_ENGINE] = engine(**{one.name: ctx.params.pop(one.name) for one in added if one.name not in own})
+        ctx.meta[_ENGINE] = engine(
+            **{param.name: ctx.params.pop(param.name) for param in added if param.name not in own}
+        )
         return rest
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

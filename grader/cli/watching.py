@@ -16,7 +16,7 @@ def watch_submission(
     criterion: arguments.Criterion = None,
     device: Annotated[str, typer.Option(help="auto, cuda, vgpu or vgpu:MODEL.")] = "auto",
     seed: arguments.Seed = None,
-    asked: arguments.Asked = False,
+    answering: arguments.Asked = False,
 ) -> None:
     """Grade again whenever a file is saved: only what that can have changed, and in a second; Ctrl-C ends it.
 
@@ -30,4 +30,4 @@ def watch_submission(
         device=device,
         seed=seed,
     )
-    raise typer.Exit(launch.run(options, rounds="answer" if asked else "watch"))
+    raise typer.Exit(launch.run(options, rounds="answer" if answering else "watch"))

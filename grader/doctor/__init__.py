@@ -21,9 +21,9 @@ def examine() -> Iterator[Fact]:
     yield from software.examine()
     driver = gpus.examine()
     yield driver.fact
-    found = pytorch.examine(driver)
-    yield from found
-    there = not any(fact.name == "PyTorch" and fact.state in (TO_DO, WRONG) for fact in found)
+    facts = pytorch.examine(driver)
+    yield from facts
+    there = not any(fact.name == "PyTorch" and fact.state in (TO_DO, WRONG) for fact in facts)
     yield from machine.examine(torch_is_there=there)
 
 

@@ -10,8 +10,8 @@ import sys
 import warnings
 
 
-def tell(what: str, **found: object) -> None:
-    print(json.dumps({"what": what, **found}), flush=True)
+def tell(what: str, **details: object) -> None:
+    print(json.dumps({"what": what, **details}), flush=True)
 
 
 def said(error: BaseException) -> str:

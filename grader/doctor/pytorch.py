@@ -18,18 +18,25 @@ _UNTIL_THEN = "or grade on the virtual GPU until then: make grade DEVICE=vgpu"
 
 
 def examine(driver: Driver) -> list[Fact]:
-    found = _look()
-    torch = found.get("torch", {})
+    answers = _look()
+    torch = answers.get("torch", {})
     if "version" not in torch:
-        return [_absent(torch, found["end"]["text"]), note("virtual GPU", "needs PyTorch: look again when it is there")]
-    facts = [_version(torch), _torchvision(found.get("torchvision", {})), _cuda(torch, found.get("cuda", {}), driver)]
-    return [*facts, _virtual(found.get("vgpu"), found["end"]["text"])]
+        return [
+            _absent(torch, answers["end"]["text"]),
+            note("virtual GPU", "needs PyTorch: look again when it is there"),
+        ]
+    facts = [
+        _version(torch),
+        _torchvision(answers.get("torchvision", {})),
+        _cuda(torch, answers.get("cuda", {}), driver),
+    ]
+    return [*facts, _virtual(answers.get("vgpu"), answers["end"]["text"])]
 
 
 def _look() -> dict[str, dict[str, Any]]:
     """What each line said, and under "end" why there are no more."""
     command = [sys.executable, "-m", "grader.doctor.look"]
-    found: dict[str, dict[str, Any]] = {}
+    answers: dict[str, dict[str, Any]] = {}
     try:
         done = subprocess.run(command, cwd=str(ROOT), capture_output=True, timeout=_SECONDS, check=False)
         output, errors = done.stdout, done.stderr.decode("utf-8", "replace").strip().splitlines()
@@ -38,12 +45,12 @@ def _look() -> dict[str, dict[str, Any]]:
         output, text = error.stdout or b"", f"no answer for {_SECONDS:.0f} seconds"
     for line in output.decode("utf-8", "replace").splitlines():
         try:
-            told = json.loads(line)
-            found[told["what"]] = told
+            answer = json.loads(line)
+            answers[answer["what"]] = answer
         except (ValueError, KeyError, TypeError):
             continue
-    found["end"] = {"text": text}
-    return found
+    answers["end"] = {"text": text}
+    return answers
 
 
 def _absent(torch: dict[str, Any], end: str) -> Fact:
@@ -62,16 +69,16 @@ def _version(torch: dict[str, Any]) -> Fact:
     return ok("PyTorch", f"{version}, {built}")
 
 
-def _torchvision(found: dict[str, Any]) -> Fact:
-    if "version" in found:
-        return ok("torchvision", found["version"])
-    if found.get("missing"):
+def _torchvision(answer: dict[str, Any]) -> Fact:
+    if "version" in answer:
+        return ok("torchvision", answer["version"])
+    if answer.get("missing"):
         return wrong("torchvision", "is not installed", install("torchvision"))
-    text = f"does not fit this PyTorch: {found.get('error', 'its import ended the process')}"
+    text = f"does not fit this PyTorch: {answer.get('error', 'its import ended the process')}"
     return wrong("torchvision", text, install_torch())
 
 
-def _cuda(torch: dict[str, Any], found: dict[str, Any], driver: Driver) -> Fact:
+def _cuda(torch: dict[str, Any], answer: dict[str, Any], driver: Driver) -> Fact:
     if not driver.gpus:
         return ok("CUDA", "not needed without an NVIDIA GPU")
     if not torch["cuda"]:
@@ -83,24 +90,24 @@ def _cuda(torch: dict[str, Any], found: dict[str, Any], driver: Driver) -> Fact:
             f"{driver.cuda[0]}.{driver.cuda[1]} at most: take a PyTorch for the driver, or a newer driver"
         )
         return wrong("CUDA", text, install_torch(), _UNTIL_THEN)
-    if not found.get("available"):
-        why = found.get("why") or "torch.cuda.is_available() is False"
+    if not answer.get("available"):
+        why = answer.get("why") or "torch.cuda.is_available() is False"
         return wrong("CUDA", f"PyTorch cannot use the GPU: {why}", "nvidia-smi", install_torch(), _UNTIL_THEN)
-    if not found.get("right"):
+    if not answer.get("right"):
         return wrong("CUDA", "a product on the GPU came out wrong", "nvidia-smi -q -d ECC", _UNTIL_THEN)
     return ok("CUDA", f"{torch['cuda']} works: a product on the GPU came out right")
 
 
-def _virtual(found: Any, end: str) -> Fact:
-    if found is None:
+def _virtual(answer: Any, end: str) -> Fact:
+    if answer is None:
         return wrong("virtual GPU", f"could not be tried: {end}", install_torch())
-    if "error" in found:
-        return wrong("virtual GPU", f"does not work: {found['error']}", "git checkout -- vgpu", install_torch())
-    if not found["right"]:
+    if "error" in answer:
+        return wrong("virtual GPU", f"does not work: {answer['error']}", "git checkout -- vgpu", install_torch())
+    if not answer["right"]:
         return wrong("virtual GPU", "a product came out wrong", "git checkout -- vgpu", install_torch())
-    return ok("virtual GPU", f"works: a simulated {found['name']}, numbers are computed for real")
+    return ok("virtual GPU", f"works: a simulated {answer['name']}, numbers are computed for real")
 
 
 def _numbers(version: str) -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else (0, 0)

@@ -44,12 +44,12 @@ def examine() -> list[Fact]:
 
 def system() -> Fact:
     """Whether anything can be graded on a system like this."""
-    name, told = "system", platform.platform(terse=True)
+    name, description = "system", platform.platform(terse=True)
     if reason := platforms.problem():
         return wrong(name, reason, *(platforms.WINDOWS_COMMANDS if sys.platform == "win32" else ()))
     if platform.system() == "Linux":
-        return ok(name, told + (" in WSL2" if "microsoft" in platform.release().lower() else ""))
-    text = f"{told}: grading keeps submissions apart by process limits; it is tested on Linux only, so tell us"
+        return ok(name, description + (" in WSL2" if "microsoft" in platform.release().lower() else ""))
+    text = f"{description}: grading keeps submissions apart by process limits; it is tested on Linux only, so tell us"
     return note(name, text)
 
 
@@ -111,15 +111,15 @@ def _not_as_tested() -> list[str]:
     for line in file.read_text().splitlines():
         name, _, version = line.partition(";")[0].strip().partition("==")
         tested.setdefault(name, set()).add(version)
-    found = []
+    untested = []
     for name in ("torch", "torchvision", *NEEDED.values()):
         try:
             here = metadata.version(name).partition("+")[0]
         except metadata.PackageNotFoundError:
             continue
         if here not in tested.get(name, {here}):
-            found.append(f"{name} {here} ({', '.join(sorted(tested[name]))})")
-    return found
+            untested.append(f"{name} {here} ({', '.join(sorted(tested[name]))})")
+    return untested
 
 
 def _as_tested() -> tuple[str, ...]:
@@ -149,9 +149,9 @@ def _folder() -> list[Fact]:
         return [wrong("labs", "there is no folder labs/ here", "git checkout -- labs")]
     if not os.access(str(labs), os.W_OK):
         return [wrong("labs", "the folder labs/ cannot be written to", "sudo chown -R $USER labs")]
-    found = len([folder for folder in labs.iterdir() if folder.name.startswith("lab") and folder.is_dir()])
-    if found < 5:
-        return [wrong("labs", f"labs/ has {found} of the five labs", "git checkout -- labs")]
+    count = len([folder for folder in labs.iterdir() if folder.name.startswith("lab") and folder.is_dir()])
+    if count < 5:
+        return [wrong("labs", f"labs/ has {count} of the five labs", "git checkout -- labs")]
     if shutil.which("git") is None:
         return [note("labs", "five labs; git is not here, which would keep your work", "sudo apt install git")]
     command = ["git", "rev-parse", "--is-inside-work-tree"]
@@ -165,8 +165,8 @@ def _solutions_branch() -> list[Fact]:
     if not (ROOT / "solutions").is_dir():
         return []  # the students' repository
     command = ["git", "-C", str(ROOT), "for-each-ref", "--count=1", "refs/heads/solutions", "refs/remotes/*/solutions"]
-    found = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-    if found.returncode or found.stdout:
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    if result.returncode or result.stdout:
         return []
     text = "there is no branch of this name, so `git checkout solutions` discards what you edited in the folder"
     return [note("solutions", text, "gpulabs release --branch solutions")]

@@ -167,14 +167,14 @@ def _remember_stubs(memory: dict[str, dict[str, str]], labs: Path, path: str, mo
 
 def _generated(labs: Path, path: str) -> set[str]:
     """The hashes that the release has noted for a file."""
-    found = set()
+    hashes = set()
     for name in _GENERATED:
         try:
             files = json.loads((labs / name).read_text(encoding="utf-8"))["files"]
-            found |= {str(files.get(path)), str(files.get(f"{labs.name}/{path}"))}
+            hashes |= {str(files.get(path)), str(files.get(f"{labs.name}/{path}"))}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
-    return found
+    return hashes
 
 
 def _read_memory(labs: Path) -> dict[str, dict[str, str]]:

@@ -71,9 +71,9 @@ def main(
         grading.carry_out()
         grade = grading.result()
     console = Console(markup=False, highlight=False)
-    for one in (check for found in grade.labs for part in found.criteria for check in part.checks):
-        if one.outcome != "passed":
-            console.print(printable(f"{one.id}: {one.outcome}: {one.message}"), soft_wrap=True)
+    for result in (check for lab_result in grade.labs for part in lab_result.criteria for check in part.checks):
+        if result.outcome != "passed":
+            console.print(printable(f"{result.id}: {result.outcome}: {result.message}"), soft_wrap=True)
     console.print(f"rehearsal of --device cuda: {grade.score} of {grade.max_score}, {grade.seconds:.0f} s")
     raise typer.Exit(0 if grade.score == grade.max_score else 1)
 

@@ -106,14 +106,14 @@ def lab_folders(files: Iterable[str]) -> list[str]:
 
 
 def _below(course: Path, folder: str, known: frozenset[str] | None) -> list[str]:
-    found = []
+    names = []
     for path in sorted((course / folder).rglob("*")):
         name = path.relative_to(course).as_posix()
-        if any(path.is_relative_to(course / one) for one in _LEFT_OUT):
+        if any(path.is_relative_to(course / left_out) for left_out in _LEFT_OUT):
             continue
         if path.is_file() and not _BY_PRODUCTS.intersection(path.parts) and (known is None or name in known):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _tracked(course: Path) -> frozenset[str] | None:

@@ -107,8 +107,8 @@ def release(
         tree = _tree(plan, number, now)
         tip = repository.commit(STUDENTS, tree, [tip] if tip else [], f"Release {number}\n\nSee {changes.FILE}.\n")
     assert tip is not None
-    told = _release_solutions(course, repository, tip, number, held if held is not None and now < held else None)
-    return Outcome(number, tip, is_new, told, address)
+    solutions = _release_solutions(course, repository, tip, number, held if held is not None and now < held else None)
+    return Outcome(number, tip, is_new, solutions, address)
 
 
 def drift(course: Path, folder: Path) -> list[str]:
@@ -117,9 +117,9 @@ def drift(course: Path, folder: Path) -> list[str]:
     plan = _plan(course, repository, repository.setting(_ADDRESS), force=True)
     if plan.tip is None:
         return [f"{folder} has no branch {STUDENTS}: release first"]
-    wanted = {**repository.files(plan.tip), **plan.files}
+    files = {**repository.files(plan.tip), **plan.files}
     gone = plan.previous.keys() - plan.files.keys()
-    expected = {name: content for name, content in wanted.items() if name not in gone}
+    expected = {name: content for name, content in files.items() if name not in gone}
     messages = [f"{STUDENTS}: {name} differs" for name in repository.tree_equals(plan.tip, expected)]
     if solutions := repository.tip(SOLUTIONS):
         filled = {**expected, **contents.filled_in(course)}
@@ -173,9 +173,9 @@ def _release_solutions(course: Path, repository: Repository, tip: str, number: i
     return "committed; push it only when students may see it"
 
 
-def _held_until(repository: Repository, wanted: datetime | None) -> datetime | None:
-    if wanted is not None:
-        return wanted
+def _held_until(repository: Repository, hold_until: datetime | None) -> datetime | None:
+    if hold_until is not None:
+        return hold_until
     remembered = repository.setting(_HOLD)
     return datetime.fromisoformat(remembered) if remembered else None
 
@@ -191,12 +191,12 @@ def _manifest(content: bytes | None) -> dict[str, Any]:
 
 
 def _refuse(leaks: Iterable[Leak], where: str) -> None:
-    found = list(leaks)
-    if found:
-        lines = "\n".join(f"  {leak}" for leak in found[:_MAX_NAMED])
-        more = f"\n  and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+    all_leaks = list(leaks)
+    if all_leaks:
+        lines = "\n".join(f"  {leak}" for leak in all_leaks[:_MAX_NAMED])
+        more = f"\n  and {len(all_leaks) - _MAX_NAMED} more" if len(all_leaks) > _MAX_NAMED else ""
         raise ReleaseError(
-            f"{len(found)} lines of solutions would be in {where}:\n{lines}{more}\n"
+            f"{len(all_leaks)} lines of solutions would be in {where}:\n{lines}{more}\n"
             "Take them out; a line that everybody would write so belongs in grader/release/allowed_lines.txt."
         )
 

@@ -61,15 +61,15 @@ class Space:
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         """Every pair of values that must occur."""
-        for one, other in itertools.combinations(self.dimensions, 2):
-            for left, right in itertools.product(one.values, other.values):
-                pair = f"{one.name}={left}", f"{other.name}={right}"
-                if not self._is_apart(pair, one.name, other.name):
+        for first, other in itertools.combinations(self.dimensions, 2):
+            for left, right in itertools.product(first.values, other.values):
+                pair = f"{first.name}={left}", f"{other.name}={right}"
+                if not self._is_apart(pair, first.name, other.name):
                     yield pair
 
-    def _is_apart(self, pair: tuple[str, str], one: str, other: str) -> bool:
+    def _is_apart(self, pair: tuple[str, str], first: str, other: str) -> bool:
         left, right = pair
-        named = {(left, right), (left, f"{other}=*"), (f"{one}=*", right), (f"{one}=*", f"{other}=*")}
+        named = {(left, right), (left, f"{other}=*"), (f"{first}=*", right), (f"{first}=*", f"{other}=*")}
         return any(both in self.apart or both[::-1] in self.apart for both in named)
 
     def seen(self, request: Request) -> Iterator[frozenset[str]]:
@@ -79,12 +79,12 @@ class Space:
             ValueError: a case has a value that its dimension does not know.
         """
         for case in self.cases(request):
-            found = {dimension.name: dimension.of(case) for dimension in self.dimensions}
+            values = {dimension.name: dimension.of(case) for dimension in self.dimensions}
             for dimension in self.dimensions:
-                value = found[dimension.name]
+                value = values[dimension.name]
                 if value is not None and value not in dimension.values:
                     raise ValueError(f"{request.probe}: {dimension.name} has no value {value!r}")
-            yield frozenset(f"{name}={value}" for name, value in found.items() if value is not None)
+            yield frozenset(f"{name}={value}" for name, value in values.items() if value is not None)
 
 
 def drawable(dimensions: Mapping[str, Mapping[str, Sequence[object]]]) -> dict[str, list[object]]:

@@ -21,12 +21,12 @@ Json: TypeAlias = Any
 """What a program wrote as JSON: each lab knows what it must be."""
 
 
-def picture_and_json(seen: ProgramSeen, what: str) -> list[Json]:
+def picture_and_json(actual: ProgramSeen, what: str) -> list[Json]:
     """The rows of the one results file a program wrote; fails unless a picture that shows something lies beside it."""
-    require(seen.exit_code in (0, None), f"{what} ended with exit code {seen.exit_code!r}, expected 0")
-    require(bool(seen.json), f"{what} wrote no .json file into the folder given by --out")
-    require(bool(seen.pictures), f"{what} wrote no .png file into the folder given by --out")
-    for name, picture in seen.pictures.items():
+    require(actual.exit_code in (0, None), f"{what} ended with exit code {actual.exit_code!r}, expected 0")
+    require(bool(actual.json), f"{what} wrote no .json file into the folder given by --out")
+    require(bool(actual.pictures), f"{what} wrote no .png file into the folder given by --out")
+    for name, picture in actual.pictures.items():
         require(
             picture["width"] >= 200 and picture["height"] >= 150 and picture["colours"] >= 4,
             f"{name} shows nothing: {picture['width']} x {picture['height']} pixels, colours: {picture['colours']}",
@@ -37,13 +37,13 @@ def picture_and_json(seen: ProgramSeen, what: str) -> list[Json]:
             f"{name} is no plot: its commonest colour covers {picture['ground']:.2%} of it",
             "draw results on axes; what is between lines and bars stays empty",
         )
-    drawn = getattr(seen, "drawn", [])
+    drawn = getattr(actual, "drawn", [])
     require(
         not drawn or max(drawn) >= _LEAST_POINTS,
         f"{what} saved figures with {', '.join(map(str, drawn))} points of data: axes without results",
         "draw before you save, and save the figure you drew on",
     )
-    for text in seen.json.values():
+    for text in actual.json.values():
         try:
             rows = json.loads(text)["results"]
         except (ValueError, KeyError, TypeError):
@@ -54,9 +54,9 @@ def picture_and_json(seen: ProgramSeen, what: str) -> list[Json]:
     return []
 
 
-def require_provenance(seen: ProgramSeen, what: str, *, simulated: bool) -> None:
+def require_provenance(actual: ProgramSeen, what: str, *, simulated: bool) -> None:
     """Fail unless the results files that a program wrote say whether its GPUs were virtual."""
-    provenances = {name: is_simulated(text) for name, text in seen.json.items()}
+    provenances = {name: is_simulated(text) for name, text in actual.json.items()}
     require(
         simulated in provenances.values() and (not simulated) not in provenances.values(),
         f"{what}: provenance.simulated is {provenances}, expected {simulated}",
@@ -64,14 +64,15 @@ def require_provenance(seen: ProgramSeen, what: str, *, simulated: bool) -> None
     )
 
 
-def require_simulated_pictures(seen: ProgramSeen, what: str) -> None:
+def require_simulated_pictures(actual: ProgramSeen, what: str) -> None:
     """Fail unless a picture of a program on virtual GPUs says that it is simulated.
 
     GPUs that the program opens itself are gone when its block ends, and with them the word in the picture.
     """
     require(
-        any("simulated" in text.casefold() for texts in seen.words for text in texts),
-        f"{what}: {', '.join(sorted(seen.pictures))} shows work of virtual GPUs, and does not say that it is simulated",
+        any("simulated" in text.casefold() for texts in actual.words for text in texts),
+        f"{what}: {', '.join(sorted(actual.pictures))} shows work of virtual GPUs, and does not say "
+        "that it is simulated",
         "labkit.plotting.save_png writes it, as long as the device is open: inside `with open_device(...)`",
     )
 

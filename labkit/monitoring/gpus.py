@@ -50,17 +50,17 @@ def read_gpu(handle: Any, index: int, xids: XidCounter | None = None) -> GpuRead
 
     Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (nvmlReturn_t)
     """
-    found: dict[str, Any] = {"xid_errors": None if xids is None else xids.count()}
+    values: dict[str, Any] = {"xid_errors": None if xids is None else xids.count()}
     asks = [*((query.field, _in_base_unit(query)) for query in QUERIES), ("identity", identity), ("reasons", _reasons)]
     for name, ask in asks:
         try:
-            found[name] = ask(handle)
+            values[name] = ask(handle)
         except pynvml.NVMLError_GpuIsLost:
             return GpuReading(index=index, up=False)
         except pynvml.NVMLError:
             continue
-    uuid, name = found.pop("identity", (None, None))
-    return GpuReading(index=index, uuid=uuid, name=name, throttle_reasons=found.pop("reasons", None), **found)
+    uuid, name = values.pop("identity", (None, None))
+    return GpuReading(index=index, uuid=uuid, name=name, throttle_reasons=values.pop("reasons", None), **values)
 
 
 def _in_base_unit(query: Query) -> Callable[[Any], Any]:

@@ -86,8 +86,8 @@ def plain(value: Any) -> Any:
     of protocol buffers (https://protobuf.dev/programming-guides/json/).
     """
     if is_dataclass(value) and not isinstance(value, type):
-        found = {entry.name: getattr(value, entry.name) for entry in fields(value)}
-        return {name: plain(item) for name, item in found.items() if item is not None}
+        values = {entry.name: getattr(value, entry.name) for entry in fields(value)}
+        return {name: plain(item) for name, item in values.items() if item is not None}
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

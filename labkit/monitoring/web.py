@@ -85,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
             after = float(parse_qs(query).get("after", ["0"])[0])
         except ValueError:
             after = 0.0
-        later = [seen for seen in list(self.monitor.history) if seen.time > after]
+        later = [snapshot for snapshot in list(self.monitor.history) if snapshot.time > after]
         kept: Sequence[Snapshot] = later[:: -(-len(later) // _POINTS) or 1]
         return json.dumps(plain({"history": kept, "now": self.monitor.snapshot()}), allow_nan=False)
 

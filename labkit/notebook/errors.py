@@ -65,12 +65,12 @@ class _Handler:
     def _show(self, error: Exception) -> bool:
         """Show a note where there is one to show."""
         for link in _chain(error):
-            found = _OPEN.search(str(link)) if isinstance(link, NotImplementedError) else None
-            if found:
-                task = found["task"]
+            match = _OPEN.search(str(link)) if isinstance(link, NotImplementedError) else None
+            if match:
+                task = match["task"]
                 self._missing.update(dict.fromkeys(_assigned(self._source), task))
                 notes.card(
-                    f"Task {task} is open: {found['file']}, function `{found['name']}`. "
+                    f"Task {task} is open: {match['file']}, function `{match['name']}`. "
                     "`make next` says how to begin. The notebook goes on.",
                     kind="open",
                 )
@@ -106,13 +106,13 @@ class _Handler:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """The error, what caused it, and what was handled when it came up."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
         link = waiting.pop()
-        if link is None or id(link) in seen:
+        if link is None or id(link) in visited:
             continue
-        seen.add(id(link))
+        visited.add(id(link))
         yield link
         waiting += [link.__cause__, link.__context__]
 

@@ -44,8 +44,8 @@ def grade_and_show(lab: int | str | None, labs: Path, *, root: Path, folder: Pat
     try:
         grade = json.loads((report / "grade.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        told = (answer.stdout + answer.stderr).strip().splitlines()[-12:]
-        notes.wrong("Nothing could be graded.", "\n".join(told))
+        lines = (answer.stdout + answer.stderr).strip().splitlines()[-12:]
+        notes.wrong("Nothing could be graded.", "\n".join(lines))
         return
     _show(lab, grade)
 
@@ -67,8 +67,8 @@ class Asking:
         try:
             answer = self._ask(str(lab), criteria.replace(" ", ""))
         except (OSError, ValueError):  # it has ended, or said something else
-            told = self._end()
-            notes.wrong("Nothing could be graded.", told)
+            text = self._end()
+            notes.wrong("Nothing could be graded.", text)
             return
         except KeyboardInterrupt:  # its answer would be taken for the next one's
             self._kill()

@@ -33,8 +33,8 @@ class Modules:
         return importlib.import_module(full)
 
     def __dir__(self) -> list[str]:
-        found = (self._folder / self._package).glob("*.py")
-        return sorted(path.stem for path in found if not path.stem.startswith("_") and "." not in path.stem)
+        paths = (self._folder / self._package).glob("*.py")
+        return sorted(path.stem for path in paths if not path.stem.startswith("_") and "." not in path.stem)
 
     def _forget_if_changed(self) -> None:
         """All of the package at once: modules that import from each other must not see two versions of a class."""

@@ -24,10 +24,10 @@ def weights_of(attention: Callable[[Tensor, Tensor, Tensor], Tensor], queries: i
     return attention(query, key, value)[0, 0].detach().float().cpu()
 
 
-def draw_weights(found: Mapping[str, Tensor]) -> Figure:
+def draw_weights(maps: Mapping[str, Tensor]) -> Figure:
     """Weights [queries, keys] side by side: blue where a query looks, the stronger the more; empty where not."""
-    figure, axes = new_figure("Who looks at whom", columns=len(found), height=3.0)
-    for axis, (title, weights) in zip(axes, found.items(), strict=True):
+    figure, axes = new_figure("Who looks at whom", columns=len(maps), height=3.0)
+    for axis, (title, weights) in zip(axes, maps.items(), strict=True):
         queries, keys = weights.shape
         for row in range(queries):
             for column in range(keys):

@@ -48,12 +48,14 @@ def record_timeline(make: Callable[[], Callable[[], object]], *, model: str = "T
         begin, kernels, spans = gpu.now(), len(gpu.timeline), len(gpu.clock.spans)
         work()
         torch.cuda.synchronize()
-        found = [Span("host", "launch", k.launched_at - k.host_seconds, k.launched_at) for k in gpu.timeline[kernels:]]
+        timeline = [
+            Span("host", "launch", k.launched_at - k.host_seconds, k.launched_at) for k in gpu.timeline[kernels:]
+        ]
         kinds = {True: "copy", False: "kernel"}
-        found += [Span("device", kinds["Memcpy" in k.name], k.start, k.end) for k in gpu.timeline[kernels:]]
+        timeline += [Span("device", kinds["Memcpy" in k.name], k.start, k.end) for k in gpu.timeline[kernels:]]
         waits = [span for span in gpu.clock.spans[spans:] if span.kind == "wait"]
-        found += [Span("host", "wait", span.start, span.end) for span in waits]
-    return [Span(span.lane, span.kind, span.start - begin, span.end - begin) for span in found]
+        timeline += [Span("host", "wait", span.start, span.end) for span in waits]
+    return [Span(span.lane, span.kind, span.start - begin, span.end - begin) for span in timeline]
 
 
 def draw_timelines(

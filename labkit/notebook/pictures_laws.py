@@ -58,8 +58,8 @@ def draw_kernels(programs: Mapping[str, Sequence[tuple[str, float]]], title: str
             axis.barh(row, width, left=left, height=0.6, color=(BLUE, VIOLET)[index % 2])
             axis.text(left + width / 2, row, name, ha="center", va="center", fontsize=8, color="white")
             left += width
-        told = axis.annotate(f"{len(kernels)} launched", (left, row), (5, 0), textcoords="offset points", va="center")
-        told.set(fontsize=8.5, color=INK)
+        label = axis.annotate(f"{len(kernels)} launched", (left, row), (5, 0), textcoords="offset points", va="center")
+        label.set(fontsize=8.5, color=INK)
     axis.set_yticks(range(len(programs)), list(programs))
     axis.invert_yaxis()
     axis.grid(visible=False, axis="y")

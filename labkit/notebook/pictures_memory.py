@@ -205,11 +205,11 @@ def kept_for_backward(operation: Callable[..., Tensor], *inputs: Tensor) -> list
     names = {_storage(each): "its input" for each in inputs} | {_storage(output): "its output"}
     parameters = operation.parameters() if isinstance(operation, nn.Module) else ()
     names |= {_storage(each): "a parameter" for each in parameters}
-    found: dict[int, tuple[str, str, int]] = {}
+    entries: dict[int, tuple[str, str, int]] = {}
     for tensor in kept:
         what = f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
-        found.setdefault(_storage(tensor), (names.get(_storage(tensor), "something new"), what, tensor.nbytes))
-    return list(found.values())
+        entries.setdefault(_storage(tensor), (names.get(_storage(tensor), "something new"), what, tensor.nbytes))
+    return list(entries.values())
 
 
 def _storage(tensor: Tensor) -> int:

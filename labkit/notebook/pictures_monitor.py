@@ -86,8 +86,8 @@ def plot_alerts(
         "When your engine raises GpuHot", height=3.2, x_label="seconds", y_label="degrees Celsius"
     )
     start = snapshots[0].time
-    times = [seen.time - start for seen in snapshots]
-    heat = [seen.gpus[0].temperature_celsius or 0.0 for seen in snapshots]
+    times = [snapshot.time - start for snapshot in snapshots]
+    heat = [snapshot.gpus[0].temperature_celsius or 0.0 for snapshot in snapshots]
     axis.plot(times, heat, ".-", color=BLUE)
     axis.axhline(threshold, color=ORANGE, linestyle="--")
     axis.text(times[-1], threshold, "threshold", color=ORANGE, ha="right", va="bottom", fontsize=9)

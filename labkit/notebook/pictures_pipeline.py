@@ -66,19 +66,19 @@ def draw_faults() -> Figure:
     return figure
 
 
-def plot_timelines(found: Mapping[str, Timeline], *, seconds: float | None = None) -> Figure:
+def plot_timelines(timelines: Mapping[str, Timeline], *, seconds: float | None = None) -> Figure:
     """Recorded loops one below the other, on the same scale: host regions, waits, copies and kernels.
 
     Args:
-        found: timelines by what they are of.
+        timelines: by what they are of.
         seconds: how much of each to show, from its start; None: as much as the longest step takes on average.
     """
-    shown = seconds or max((each.stop - each.start) / each.steps for each in found.values())
-    figure, (axis,) = new_figure("What the profiler recorded", height=0.9 + 1.75 * len(found),
+    shown = seconds or max((each.stop - each.start) / each.steps for each in timelines.values())
+    figure, (axis,) = new_figure("What the profiler recorded", height=0.9 + 1.75 * len(timelines),
                                   x_label="milliseconds since the first recorded step began")  # fmt: skip
     ticks: list[tuple[float, str]] = []
-    for row, (name, timeline) in enumerate(found.items()):
-        base = 5.6 * (len(found) - 1 - row)
+    for row, (name, timeline) in enumerate(timelines.items()):
+        base = 5.6 * (len(timelines) - 1 - row)
         start, stop = timeline.start, min(timeline.start + shown, timeline.stop)
         lanes = (
             ("kernels", timeline.kernels, GREEN), ("copies", (*timeline.copies_in, *timeline.copies_out), BLUE),
@@ -94,7 +94,7 @@ def plot_timelines(found: Mapping[str, Timeline], *, seconds: float | None = Non
     axis.set_yticks([y for y, _ in ticks], [label for _, label in ticks], fontsize=8)
     axis.tick_params(axis="y", length=0)
     axis.set_xlim(0, shown * 1e3)
-    axis.set_ylim(-0.3, 5.6 * len(found))
+    axis.set_ylim(-0.3, 5.6 * len(timelines))
     legend = [Patch(facecolor=color, label=name) for name, color in _REGION_COLORS.items()]
     axis.legend(
         handles=legend, title="host is in", loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8
@@ -181,11 +181,13 @@ _SAVING = (
 def draw_saving() -> Figure:
     """The steps of a save from left to right, and below each what is found after a power failure in it."""
     figure, (axis,) = new_figure("Whenever the power fails, a whole checkpoint is there", height=2.7)
-    for index, (text, found, left) in enumerate(_SAVING):
+    for index, (text, checkpoint, left) in enumerate(_SAVING):
         axis.broken_barh([(2 * index, 1.9)], (1.5, 0.9), facecolor=BLUE)
         axis.text(2 * index + 0.95, 1.95, text, ha="center", va="center", fontsize=8.5, color="white")
-        color = GREEN if found == "new" else ORANGE
-        axis.text(2 * index + 0.95, 1.05, found, ha="center", va="center", fontsize=11, color=color, fontweight="bold")
+        color = GREEN if checkpoint == "new" else ORANGE
+        axis.text(
+            2 * index + 0.95, 1.05, checkpoint, ha="center", va="center", fontsize=11, color=color, fontweight="bold"
+        )
         axis.text(2 * index + 0.95, 0.45, left, ha="center", va="center", fontsize=8, color=INK)
     for y, text in ((1.95, "doing"), (1.05, "found"), (0.45, "left over")):
         axis.text(-0.15, y, text, ha="right", va="center", fontsize=9, color=INK)

@@ -73,15 +73,17 @@ def draw_number_line(formats: Sequence[Any], marks: Mapping[str, float]) -> Figu
     figure, (axis,) = new_figure(
         "What each format can hold", x_label="size of the number (a power of two)", height=0.5 * len(formats) + 1.7
     )
-    for row, one in enumerate(formats):
-        low, normal, high = (math.log2(value) for value in (one.smallest, one.smallest_normal, one.largest))
-        color = FORMATS.get(one.dtype, GREY)
+    for row, number_format in enumerate(formats):
+        low, normal, high = (
+            math.log2(value) for value in (number_format.smallest, number_format.smallest_normal, number_format.largest)
+        )
+        color = FORMATS.get(number_format.dtype, GREY)
         axis.barh(row, high - normal, left=normal, height=0.5, color=color)
         axis.barh(row, normal - low, left=low, height=0.5, color=color, alpha=0.35)
     for name, value in marks.items():
         axis.vlines(math.log2(value), -0.5, len(formats) - 0.5, color=INK, linewidth=0.8, linestyle=":")
         axis.text(math.log2(value), -0.55, name, fontsize=8, ha="center", va="bottom", color=INK)
-    axis.set_yticks(range(len(formats)), [one.dtype for one in formats])
+    axis.set_yticks(range(len(formats)), [number_format.dtype for number_format in formats])
     axis.set_ylim(len(formats) - 0.5, -0.95)
     handles = [Patch(color=GREY, label="full precision"), Patch(color=GREY, alpha=0.35, label="fewer and fewer bits")]
     axis.legend(handles=handles, fontsize=8, loc="lower right", ncols=2, bbox_to_anchor=(1.0, 1.0))
@@ -141,9 +143,9 @@ def draw_scale_errors(scales: Sequence[float], errors: Mapping[str, Sequence[flo
     )
     logs = [math.log2(scale) for scale in scales]
     looks = zip((BLUE, ORANGE, GREEN), (3.0, 2.0, 1.2), strict=True)
-    for row, ((name, found), (color, width)) in enumerate(zip(errors.items(), looks, strict=False)):
-        axis.plot(logs, found, "o-", color=color, markersize=1.5 * width + 1, linewidth=width, label=name)
-        bad = [x for x, error in zip(logs, found, strict=True) if not math.isfinite(error)]
+    for row, ((name, series), (color, width)) in enumerate(zip(errors.items(), looks, strict=False)):
+        axis.plot(logs, series, "o-", color=color, markersize=1.5 * width + 1, linewidth=width, label=name)
+        bad = [x for x, error in zip(logs, series, strict=True) if not math.isfinite(error)]
         axis.plot(bad, [2.5 * 2.2**row] * len(bad), "x", color=color, markersize=5)
     axis.text(logs[0], 5.5, "x: overflow, infinite or NaN", fontsize=8.5, color=INK, va="center")
     axis.set_yscale("log")
@@ -193,11 +195,11 @@ def draw_losses(losses: Mapping[str, Sequence[float | None]], title: str) -> Fig
     """Loss over the epochs, lines told apart by more than colour; an epoch without a step leaves a gap."""
     figure, (axis,) = new_figure(title, x_label="epoch", y_label="mean loss", height=3.1)
     looks = zip(COLORS, ("-", "--", ":", "-."), (5.0, 3.0, 2.0, 1.5), strict=False)
-    for (name, found), (color, style, width) in zip(losses.items(), looks, strict=False):
-        values = [math.nan if value is None else value for value in found]
+    for (name, series), (color, style, width) in zip(losses.items(), looks, strict=False):
+        values = [math.nan if value is None else value for value in series]
         axis.plot(range(1, len(values) + 1), values, style, color=color, linewidth=width, label=name)
     axis.set_ylim(bottom=0)
-    axis.set_xticks(range(1, 1 + max(len(found) for found in losses.values())))
+    axis.set_xticks(range(1, 1 + max(len(series) for series in losses.values())))
     axis.legend(fontsize=8.5)
     return figure
 

@@ -61,8 +61,8 @@ def draw_drift(losses: Mapping[str, Sequence[float]], distances: Mapping[str, Se
         (axes[0], "loss of rank 0", losses),
         (axes[1], "distance between the replicas", distances),
     ):
-        for (name, found), color, style in zip(values.items(), (ORANGE, BLUE), ("-", "--"), strict=False):
-            axis.plot(range(len(found)), found, style, color=color, linewidth=2, label=name)
+        for (name, series), color, style in zip(values.items(), (ORANGE, BLUE), ("-", "--"), strict=False):
+            axis.plot(range(len(series)), series, style, color=color, linewidth=2, label=name)
         axis.set_ylabel(label, fontsize=9, color=INK)
         axis.set_ylim(bottom=-0.02 * axis.get_ylim()[1])
     axes[0].legend(fontsize=8.5)
@@ -133,9 +133,9 @@ def draw_efficiency(ratios: Mapping[str, Mapping[int, float]], shares: Mapping[s
     )
     for axis, label, values in ((axes[0], "efficiency", ratios), (axes[1], "share of communication", shares)):
         axis.set_title(label, fontsize=9.5, color=INK)
-        for (kind, found), color, style in zip(values.items(), (ORANGE, BLUE), ("o-", "s--"), strict=False):
-            axis.plot(list(found), [100 * ratio for ratio in found.values()], style, color=color, label=kind)
-            axis.set_xticks(list(found))
+        for (kind, points), color, style in zip(values.items(), (ORANGE, BLUE), ("o-", "s--"), strict=False):
+            axis.plot(list(points), [100 * ratio for ratio in points.values()], style, color=color, label=kind)
+            axis.set_xticks(list(points))
         axis.set_xlabel("GPUs", fontsize=9, color=INK)
     axes[0].set_ylabel("percent", fontsize=9, color=INK)
     axes[0].set_ylim(0, 108)
@@ -151,8 +151,8 @@ def draw_links(sizes: Sequence[float], seconds: Mapping[str, Sequence[float]]) -
         y_label="all-reduce of 4 GPUs, s",
         height=3.1,
     )
-    for (name, found), color in zip(seconds.items(), COLORS, strict=False):
-        axis.loglog(sizes, found, color=color, linewidth=2, label=name)
+    for (name, series), color in zip(seconds.items(), COLORS, strict=False):
+        axis.loglog(sizes, series, color=color, linewidth=2, label=name)
     axis.legend(fontsize=8.5)
     return figure
 
@@ -187,11 +187,11 @@ def draw_runs(losses: Mapping[str, tuple[int, Sequence[float]]], title: str) -> 
     """
     figure, (axis,) = new_figure(title, x_label="epoch", y_label="mean loss", height=3.1)
     looks = zip(COLORS, ("o-", "s--", "^:", "-."), (6.0, 3.0, 1.5, 1.5), strict=False)
-    for (name, (first, found)), (color, style, width) in zip(losses.items(), looks, strict=False):
+    for (name, (first, series)), (color, style, width) in zip(losses.items(), looks, strict=False):
         axis.plot(
-            range(first, first + len(found)), found, style, color=color, linewidth=width, label=name, markersize=6
+            range(first, first + len(series)), series, style, color=color, linewidth=width, label=name, markersize=6
         )
-    last = max(first + len(found) for first, found in losses.values())
+    last = max(first + len(series) for first, series in losses.values())
     axis.set_xticks(range(1, last))
     axis.legend(fontsize=8.5)
     _from_zero(axis)

@@ -35,28 +35,28 @@ def check_prediction(
         open_ones = ", ".join(f"`{question}`" for question in missing)
         notes.card(f"Your prediction first: {open_ones}. Write it in the cell above, run that, then this one.")
         return
-    found = measure()
-    if found.keys() != predicted.keys():
-        raise ValueError(f"predicted are {list(predicted)}, found are {list(found)}")
-    verdicts = {question: _verdict(predicted[question], answer, within) for question, answer in found.items()}
+    answers = measure()
+    if answers.keys() != predicted.keys():
+        raise ValueError(f"predicted are {list(predicted)}, found are {list(answers)}")
+    verdicts = {question: _verdict(predicted[question], answer, within) for question, answer in answers.items()}
     notes.table(
         ("question", "your prediction", "found", "so it is"),
-        [(name, str(predicted[name]), _shown(answer), verdicts[name]) for name, answer in found.items()],
+        [(name, str(predicted[name]), _shown(answer), verdicts[name]) for name, answer in answers.items()],
     )
     right = sum(verdict == "as found" for verdict in verdicts.values())
     notes.card(f"{right} of {len(verdicts)} as found. {because}")
 
 
-def _verdict(predicted: object, found: Answer, within: float) -> str:
-    if isinstance(found, str):
-        return "as found" if str(predicted).strip().casefold() == found.casefold() else "something else"
+def _verdict(predicted: object, answer: Answer, within: float) -> str:
+    if isinstance(answer, str):
+        return "as found" if str(predicted).strip().casefold() == answer.casefold() else "something else"
     try:
         number = float(predicted)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return "not a number"
-    if math.isclose(number, found, rel_tol=1e-9) or (found > 0 and found / within <= number <= found * within):
+    if math.isclose(number, answer, rel_tol=1e-9) or (answer > 0 and answer / within <= number <= answer * within):
         return "as found"
-    return "too high" if number > found else "too low" if number < found else "not a number"
+    return "too high" if number > answer else "too low" if number < answer else "not a number"
 
 
 def _shown(answer: Answer) -> str:

@@ -139,23 +139,23 @@ def _rank(rank: int, job: Job, folder: str) -> None:
 
 
 def _function(job: Job) -> Any:
-    found: Any = importlib.import_module(job.module)
+    target: Any = importlib.import_module(job.module)
     for name in job.function.split("."):
-        found = getattr(found, name)
-    return found
+        target = getattr(target, name)
+    return target
 
 
 def _failure(error: BaseException, folder: Path) -> Failure:
     """What to tell: a task that is open before all else, then a failure that is no consequence of another."""
-    told: list[Failure] = [pickle.loads(path.read_bytes()) for path in sorted(folder.glob("*.failed"))]
-    told.sort(key=_is_consequence)
+    failures: list[Failure] = [pickle.loads(path.read_bytes()) for path in sorted(folder.glob("*.failed"))]
+    failures.sort(key=_is_consequence)
     own = _told(error)
-    for failure in (*told, own):
+    for failure in (*failures, own):
         if failure.kind == "NotImplementedError":
             return failure
-        if found := _OPEN_TASK.search(failure.message):
-            return Failure(kind="NotImplementedError", message=found[1], frames=failure.frames)
-    return told[0] if told else own
+        if match := _OPEN_TASK.search(failure.message):
+            return Failure(kind="NotImplementedError", message=match[1], frames=failure.frames)
+    return failures[0] if failures else own
 
 
 def _is_consequence(failure: Failure) -> bool:

@@ -88,9 +88,9 @@ def parallel_layer(rank: int, world_size: int, init_method: str, *, module: str,
     with torch.no_grad():
         expected = down(nn.functional.gelu(up(x)))
     mlp = kind(up, down)
-    given = x.cuda().requires_grad_()
+    inputs = x.cuda().requires_grad_()
     marks = [len(record_of(rank) or ())]
-    output: Tensor = mlp(given)
+    output: Tensor = mlp(inputs)
     marks.append(len(record_of(rank) or ()))
     output.sum().backward()
     torch.cuda.synchronize()
@@ -101,12 +101,12 @@ def parallel_layer(rank: int, world_size: int, init_method: str, *, module: str,
 
 
 def _message_bytes(record: list[Ran]) -> int:
-    return sum(one.bytes for one in record if is_message(one))
+    return sum(kernel.bytes for kernel in record if is_message(kernel))
 
 
-def is_message(one: Ran) -> bool:
+def is_message(kernel: Ran) -> bool:
     """Whether it is a collective."""
-    return one.name.startswith("ncclDevKernel")
+    return kernel.name.startswith("ncclDevKernel")
 
 
 def _join(rank: int, world_size: int, init_method: str) -> None:

@@ -78,15 +78,15 @@ def _sha256(path: Path) -> str | None:
 
 def read_image(engine: str, image: str) -> dict[str, Any]:
     """What the engine says of the image, and how large it is: unpacked, and compressed as a registry keeps it."""
-    found = _inspect(engine, image)
-    config = found.get("Config") or {}
+    details = _inspect(engine, image)
+    config = details.get("Config") or {}
     return {
         "name": image,
-        "id": found["Id"],
+        "id": details["Id"],
         "user": config.get("User") or "",
         "command": [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())],
         "stand_in": (config.get("Labels") or {}).get(STAND_IN_LABEL),
-        "unpacked_bytes": found["Size"],
+        "unpacked_bytes": details["Size"],
         "compressed_bytes": compressed_bytes(engine, image),
     }
 
@@ -98,8 +98,8 @@ def _inspect(engine: str, image: str) -> dict[str, Any]:
         raise ChecklistError(f"{engine} cannot be started ({error}): name yours with --engine") from None
     if done.returncode != 0:
         raise ChecklistError(f"{engine} has no image {image}: {done.stderr.strip()}")
-    found: dict[str, Any] = json.loads(done.stdout)[0]
-    return found
+    details: dict[str, Any] = json.loads(done.stdout)[0]
+    return details
 
 
 def compressed_bytes(engine: str, image: str) -> int:

@@ -153,7 +153,9 @@ def plot_formats(formats: Sequence[NumberFormat], path: Path | str) -> Path:
     """
     figure, (axis,) = plotting.new_figure("Range of each format", x_label="decimal exponent of the absolute value")
     names = [number_format.dtype for number_format in formats]
-    bounds = [(one.smallest, one.smallest_normal, one.largest) for one in formats]
+    bounds = [
+        (number_format.smallest, number_format.smallest_normal, number_format.largest) for number_format in formats
+    ]
     bottom, normal, top = ([math.log10(value) for value in values] for values in zip(*bounds, strict=True))
     for label, left, right, color in (
         ("full precision", normal, top, plotting.COLORS[0]),
@@ -178,9 +180,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with open_device(options.device) as device:
         formats = describe_formats()
         rows = [
-            (one.dtype, one.bits, f"{one.largest:.5g}", f"{one.smallest_normal:.3g}", f"{one.smallest:.3g}",
-             f"{one.epsilon:.3g}")
-            for one in formats
+            (number_format.dtype, number_format.bits, f"{number_format.largest:.5g}",
+             f"{number_format.smallest_normal:.3g}", f"{number_format.smallest:.3g}", f"{number_format.epsilon:.3g}")
+            for number_format in formats
         ]  # fmt: skip
         columns = ("format", "bits", "largest", "smallest normal", "smallest", "epsilon")
         program.print_table("Floating-point formats", columns, rows)

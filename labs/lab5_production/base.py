@@ -103,11 +103,11 @@ class TrainerBase:
 
     def gather_from_ranks(self, own: Any) -> list[Any]:
         """What every rank has of its own, by rank. A collective: every rank must call it."""
-        found: list[Any] = [own]
+        values: list[Any] = [own]
         if self.world_size > 1:
-            found = [None] * self.world_size
-            dist.all_gather_object(found, own)
-        return found
+            values = [None] * self.world_size
+            dist.all_gather_object(values, own)
+        return values
 
     def wait_for_ranks(self) -> None:
         """Wait until every rank has come here."""

@@ -128,19 +128,19 @@ def plot_sharding(results: Sequence[ShardingResult], path: Path) -> Path:
         The path written.
     """
     figure, axes = plotting.new_figure("Sharding", x_label="ranks", y_label="MB per rank", columns=2)
-    methods = list(dict.fromkeys(one.method for one in results))
-    sizes = sorted({one.ranks for one in results})
+    methods = list(dict.fromkeys(result.method for result in results))
+    sizes = sorted({result.ranks for result in results})
     for axis, title, measured, predicted in (
         (axes[0], "held", "held_bytes", "predicted_held_bytes"),
         (axes[1], "sent in a step", "sent_bytes", "predicted_sent_bytes"),
     ):
         axis.set_title(title)
         for number, method in enumerate(methods):
-            rows = [one for one in results if one.method == method and getattr(one, measured) is not None]
-            places = [sizes.index(one.ranks) + 0.27 * (number - 1) for one in rows]
-            heights = [getattr(one, measured) / 1e6 for one in rows]
+            rows = [result for result in results if result.method == method and getattr(result, measured) is not None]
+            places = [sizes.index(row.ranks) + 0.27 * (number - 1) for row in rows]
+            heights = [getattr(row, measured) / 1e6 for row in rows]
             axis.bar(places, heights, width=0.25, color=plotting.COLORS[number % 4], label=method)
-            dashes = [getattr(one, predicted) / 1e6 for one in rows]
+            dashes = [getattr(row, predicted) / 1e6 for row in rows]
             axis.scatter(places, dashes, marker="_", s=200, color=plotting.INK, zorder=3)
         axis.set_xticks(range(len(sizes)), [str(size) for size in sizes])
     axes[1].legend(loc="upper left")
@@ -169,11 +169,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"Training on {device.name}: MB per rank, measured and predicted (of)",
             ("method", "ranks", "held", "of", "peak", "sent", "of", "hidden", "ms"),
             [
-                (one.method, one.ranks, f"{one.held_bytes / 1e6:.1f}", f"{one.predicted_held_bytes / 1e6:.1f}",
-                 f"{one.peak_bytes / 1e6:.1f}", "" if one.sent_bytes is None else f"{one.sent_bytes / 1e6:.1f}",
-                 f"{one.predicted_sent_bytes / 1e6:.1f}",
-                 "" if one.hidden_share is None else f"{one.hidden_share:.0%}", f"{one.step_seconds * 1e3:.2f}")
-                for one in results
+                (result.method, result.ranks, f"{result.held_bytes / 1e6:.1f}",
+                 f"{result.predicted_held_bytes / 1e6:.1f}", f"{result.peak_bytes / 1e6:.1f}",
+                 "" if result.sent_bytes is None else f"{result.sent_bytes / 1e6:.1f}",
+                 f"{result.predicted_sent_bytes / 1e6:.1f}",
+                 "" if result.hidden_share is None else f"{result.hidden_share:.0%}",
+                 f"{result.step_seconds * 1e3:.2f}")
+                for result in results
             ],
         )  # fmt: skip
         program.print_written(

@@ -52,7 +52,7 @@ def _product(
 
 
 _tuned = triton.autotune(
-    configs=[triton.Config({"TILE_M": one.m, "TILE_N": one.n, "TILE_K": one.k}) for one in TILES],
+    configs=[triton.Config({"TILE_M": tiles.m, "TILE_N": tiles.n, "TILE_K": tiles.k}) for tiles in TILES],
     key=["rows", "columns", "inner"],
 )(_product)
 

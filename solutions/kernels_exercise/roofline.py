@@ -164,9 +164,11 @@ def plot_roofline(places: Sequence[KernelPlace], path: Path, *, peaks: Peaks) ->
         peak = peaks.tflops[dtype] * 1e12
         corners = [least, peak / bandwidth, most]
         name = "products, float16" if dtype == "float16" else "all else, float32"
-        axes.loglog(corners, [min(peak, one * bandwidth) for one in corners], line, color=plotting.INK, label=name)
-    for number, one in enumerate(places):
-        axes.plot(one.intensity, one.achieved_flops, "o", color=plotting.COLORS[number % 4], label=one.kernel)
+        axes.loglog(
+            corners, [min(peak, corner * bandwidth) for corner in corners], line, color=plotting.INK, label=name
+        )
+    for number, point in enumerate(places):
+        axes.plot(point.intensity, point.achieved_flops, "o", color=plotting.COLORS[number % 4], label=point.kernel)
     axes.legend()
     return plotting.save_png(figure, path)
 
@@ -190,9 +192,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"Kernels on {device.name}",
             ("kernel", "FLOPs/byte", "bound", "microseconds", "share of the roof"),
             [
-                (one.kernel, f"{one.intensity:.2f}", one.bound, f"{one.seconds * 1e6:.1f}",
-                 f"{one.achieved_flops / one.attainable_flops:.1%}")
-                for one in places
+                (point.kernel, f"{point.intensity:.2f}", point.bound, f"{point.seconds * 1e6:.1f}",
+                 f"{point.achieved_flops / point.attainable_flops:.1%}")
+                for point in places
             ],
         )  # fmt: skip
         program.print_written(

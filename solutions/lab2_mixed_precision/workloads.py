@@ -59,7 +59,7 @@ def batches(name: str = "digits", *, data_dir: Path | str | None = None) -> tupl
         labkit.data.DatasetError: there is no such data set, or it is not on this machine.
     """
     order = torch.Generator().manual_seed(SEED)
-    found = []
+    splits = []
     for dataset in (
         data.load(name, split="train", data_dir=data_dir),
         data.load(name, split="test", data_dir=data_dir),
@@ -67,13 +67,13 @@ def batches(name: str = "digits", *, data_dir: Path | str | None = None) -> tupl
         images, labels = dataset.tensors
         shuffled = torch.randperm(len(labels), generator=order)
         parts = images[shuffled].split(BATCH_SIZE), labels[shuffled].split(BATCH_SIZE)
-        found.append(list(zip(*parts, strict=True)))
-    return found[0], found[1]
+        splits.append(list(zip(*parts, strict=True)))
+    return splits[0], splits[1]
 
 
-def pixels(found: list[Batch]) -> int:
+def pixels(batch_list: list[Batch]) -> int:
     """Numbers per image."""
-    images, _ = found[0]
+    images, _ = batch_list[0]
     return images[0].numel()
 
 

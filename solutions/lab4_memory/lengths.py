@@ -43,13 +43,13 @@ def measure_lengths(
     allowance = Allowance(seconds)
     pairs = [(method, length) for method in ATTENTION_METHODS for length in sorted(set(lengths))]
     works = {f"{method}, {length} tokens": (method, length) for method, length in pairs}
-    found: dict[tuple[str, int], Sequence[AttentionResult]] = {}
+    results: dict[tuple[str, int], Sequence[AttentionResult]] = {}
     for name in track(list(works), "attention"):
         method, length = works[name]
         refusal = allowance.refusal(method, length)
         if refusal is None:
             with allowance.running(method, length):
-                found[method, length] = benchmark([length], [method], device=device, dtype=dtype)
+                results[method, length] = benchmark([length], [method], device=device, dtype=dtype)
             continue
         left_out = AttentionResult(
             device=torch.device(device).type,
@@ -61,8 +61,8 @@ def measure_lengths(
             peak_bytes=None,
             left_out=refusal,
         )
-        found[method, length] = [left_out]
-    return [result for length in lengths for method in ATTENTION_METHODS for result in found[method, length]]
+        results[method, length] = [left_out]
+    return [result for length in lengths for method in ATTENTION_METHODS for result in results[method, length]]
 
 
 def milliseconds(result: AttentionResult) -> str:

@@ -257,12 +257,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         ]
         rows = []
         for comparison in comparisons:
-            told, real = comparison.predicted, comparison.measured
+            predicted, real = comparison.predicted, comparison.measured
             rows.append(
                 (
                     describe(comparison.setup),
                     *(
-                        f"{getattr(told, name) / MEBIBYTE:.1f} / {getattr(real, name) / MEBIBYTE:.1f}"
+                        f"{getattr(predicted, name) / MEBIBYTE:.1f} / {getattr(real, name) / MEBIBYTE:.1f}"
                         for name in ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes", "activation_bytes")
                     ),
                 )

@@ -27,8 +27,8 @@ def checkpoint_path(folder: Path | str, step: int) -> Path:
 def list_checkpoints(folder: Path | str) -> list[Path]:
     """The checkpoints of a folder, oldest first, whether they can be read or not; none if there is no folder."""
     folder = Path(folder)
-    found = [(int(name[1]), path) for path in folder.glob("step-*.pt") if (name := NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+    numbered = [(int(name[1]), path) for path in folder.glob("step-*.pt") if (name := NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(numbered)]
 
 
 def write_checkpoint(path: Path | str, state: State, *, keep: int | None = None) -> None:

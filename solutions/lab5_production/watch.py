@@ -119,7 +119,7 @@ def plot_history(history: Sequence[Snapshot], path: Path | str) -> Path:
         "What the monitor saw", columns=2, x_label="seconds", y_label="", share_y=False
     )
     left.set_title("training loss")
-    losses = [(seen.time - start, seen.metrics["loss"]) for seen in history if "loss" in seen.metrics]
+    losses = [(snapshot.time - start, snapshot.metrics["loss"]) for snapshot in history if "loss" in snapshot.metrics]
     left.plot([x for x, _ in losses], [y for _, y in losses], color=plotting.COLORS[0])
     right.set_title("GPU 0")
     for field, label, color in (
@@ -127,12 +127,12 @@ def plot_history(history: Sequence[Snapshot], path: Path | str) -> Path:
         ("power_watts", "power, share of the limit", plotting.COLORS[2]),
     ):
         points = []
-        for seen in history:
-            for gpu in seen.gpus[:1]:
+        for snapshot in history:
+            for gpu in snapshot.gpus[:1]:
                 value = getattr(gpu, field)
                 limit = gpu.power_limit_watts if field == "power_watts" else 1.0
                 if value is not None and limit:
-                    points.append((seen.time - start, value / limit))
+                    points.append((snapshot.time - start, value / limit))
         right.plot([x for x, _ in points], [y for _, y in points], color=color, label=label)
     right.set_ylim(0, 1.05)
     right.legend(frameon=False, fontsize=9)

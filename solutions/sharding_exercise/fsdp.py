@@ -67,7 +67,7 @@ def shard(
         following = blocks[index + 1 : index + 1 + prefetch]
         if following:
             assert isinstance(block, FSDPModule)
-            block.set_modules_to_forward_prefetch([one for one in following if isinstance(one, FSDPModule)])
+            block.set_modules_to_forward_prefetch([later for later in following if isinstance(later, FSDPModule)])
     return model
     # --- end ---
 

@@ -169,7 +169,7 @@ class ShardedOptimizer(Optimizer):
         kept = [number for group in saved for number in group["params"]]
         numbers = dict(zip(self._all_parameters(), kept, strict=True))
         groups = [
-            {**theirs, "params": [numbers[one] for one in own["params"]]}
+            {**theirs, "params": [numbers[parameter] for parameter in own["params"]]}
             for own, theirs in zip(self._own.param_groups, saved, strict=True)
         ]
         states = state_dict["state"]

@@ -103,10 +103,10 @@ class Line:
             # A signal's handler that asks while we wait reads our answer, too.
             while number not in self._answers:
                 try:
-                    told, answer = json.loads(self._connection.recv_bytes())
+                    key, answer = json.loads(self._connection.recv_bytes())
                 except (OSError, EOFError):
                     raise DeviceLost("the virtual GPU's process has ended") from None
-                self._answers[told] = answer
+                self._answers[key] = answer
             return self._answers.pop(number)
 
     def mark(self) -> int:
@@ -188,10 +188,12 @@ class RemoteQueue(Queue):
         _audit(LAUNCH_EVENT, ASKED)
         if not self.line.is_open:
             raise RuntimeError("how fast the virtual GPU is, is not a submission's to say while it is graded")
-        one = slowdown
         self.line.put(
-            messages.text("slow", self._index, one.factor, one.skip, one.count, one.min_flops, one.name, one.on_host)
-        )
+            messages.text(
+                "slow", self._index, slowdown.factor, slowdown.skip, slowdown.count, slowdown.min_flops, slowdown.name,
+                slowdown.on_host,
+            )
+        )  # fmt: skip
         self.line.slows_the_host |= slowdown.on_host
 
     def ready_at(self, stream: int | None = None) -> float:

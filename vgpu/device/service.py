@@ -126,12 +126,12 @@ class _Rank:
         if not (0.0 <= launched_at < _NEVER and 0.0 <= host_seconds < _NEVER) or seconds < 0 or seconds == _NEVER:
             raise Malformed("a launch at no time")
         try:
-            queue, asked, name = self.queues[gpu], self._works[work], self._threads[thread]
+            queue, kernel, name = self.queues[gpu], self._works[work], self._threads[thread]
         except IndexError:
             raise Malformed("a launch of what there is not") from None
         if stream >= queue.streams:
             raise Malformed("a launch on no stream")
-        queue.submit(asked, stream, launched_at, host_seconds, name, seconds if seconds >= 0 else None)
+        queue.submit(kernel, stream, launched_at, host_seconds, name, seconds if seconds >= 0 else None)
 
     def _other(self, kind: bytes, data: bytes, place: int) -> None:
         if kind == b"M":
@@ -179,7 +179,10 @@ class _Rank:
 
     def _answer(self, open_record: bool, what: str, gpu: Any = 0, *rest: Any) -> Any:
         if what == "greeting":
-            return {"slows the host": any(one.slowdown.on_host for one in self.conditions), "open": open_record}
+            return {
+                "slows the host": any(condition.slowdown.on_host for condition in self.conditions),
+                "open": open_record,
+            }
         if what == "event":
             return self._events[whole(gpu, len(self._events) - 1)]
         queue = self._queue(gpu)
@@ -230,10 +233,10 @@ class _Rank:
 
     def _apply(self) -> None:
         """Conditions that begin now: a queue counts its own hits."""
-        for one in self.conditions:
-            if one.stage == self._stage:
+        for condition in self.conditions:
+            if condition.stage == self._stage:
                 for queue in self.queues:
-                    queue.slow_down(Slowdown(*astuple(one.slowdown)))
+                    queue.slow_down(Slowdown(*astuple(condition.slowdown)))
 
 
 class _KeptPricing(Pricing):
@@ -245,10 +248,10 @@ class _KeptPricing(Pricing):
 
     def seconds(self, work: KernelWork) -> float:
         """See `Pricing`."""
-        found = self._kept.get(id(work))
-        if found is None:
-            found = self._kept[id(work)] = super().seconds(work)
-        return found
+        seconds = self._kept.get(id(work))
+        if seconds is None:
+            seconds = self._kept[id(work)] = super().seconds(work)
+        return seconds
 
 
 class Service:
@@ -271,7 +274,7 @@ class Service:
         self._ranks = [
             _Rank(
                 [DeviceQueue(pricing, index) for index in range(gpus)],
-                [one for one in conditions if one.rank in (None, rank)],
+                [condition for condition in conditions if condition.rank in (None, rank)],
                 reader,
             )
             for rank in range(ranks)
@@ -282,7 +285,7 @@ class Service:
         open_lines = dict(zip(lines, self._ranks, strict=True))
         while True:
             ready = wait([control, *open_lines])
-            for line in [one for one in ready if one in open_lines]:
+            for line in [connection for connection in ready if connection in open_lines]:
                 self._hear(line, open_lines)
             if control in ready:
                 break

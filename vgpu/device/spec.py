@@ -158,10 +158,10 @@ def get_interconnect(link: str | os.PathLike[str] | Interconnect, spec: Spec | N
         return link
     text = os.fspath(link)
     if text.endswith(".toml"):
-        found = _links(Path(text), _load(Path(text)))
-        if len(found) != 1:
-            raise SpecError(f"{text}: expected exactly one [interconnect.NAME] table, found {len(found)}")
-        return next(iter(found.values()))
+        links = _links(Path(text), _load(Path(text)))
+        if len(links) != 1:
+            raise SpecError(f"{text}: expected exactly one [interconnect.NAME] table, found {len(links)}")
+        return next(iter(links.values()))
     known = {**_links(_BUILT_IN, _own_tables()), **(spec.links if spec is not None else {})}
     names = {name.lower(): name for name in known}
     if text.lower() not in names:
@@ -254,18 +254,18 @@ def _checked(
     path: Path, where: str, kind: type[Any], table: Mapping[str, Any], extra: tuple[str, ...]
 ) -> dict[str, Any]:
     """The table's values converted to the field types of `kind`, or a SpecError that names file, key and cause."""
-    wanted = {item.name: item for item in fields(kind) if item.name not in extra}
-    unknown = sorted(set(table) - set(wanted))
+    by_name = {item.name: item for item in fields(kind) if item.name not in extra}
+    unknown = sorted(set(table) - set(by_name))
     if unknown:
-        raise SpecError(f"{path}: [{where}] does not know {unknown[0]!r}; it knows {', '.join(wanted)}")
+        raise SpecError(f"{path}: [{where}] does not know {unknown[0]!r}; it knows {', '.join(by_name)}")
     missing = [
         name
-        for name, item in wanted.items()
+        for name, item in by_name.items()
         if name not in table and item.default is MISSING and item.default_factory is MISSING
     ]
     if missing:
         raise SpecError(f"{path}: [{where}] lacks {', '.join(missing)}")
-    return {name: _convert(path, f"[{where}] {name}", str(wanted[name].type), table[name]) for name in table}
+    return {name: _convert(path, f"[{where}] {name}", str(by_name[name].type), table[name]) for name in table}
 
 
 def _convert(path: Path, where: str, kind: str, value: Any) -> Any:

@@ -25,15 +25,15 @@ def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
     events: list[Any] = []
     answer: Any = None
     while True:
-        asked = yield answer
+        message = yield answer
         answer = None
-        if asked is READ:
+        if message is READ:
             audit(READ_EVENT, "memory")
             answer = events
-        elif type(asked) is list:
-            events.extend(asked)
+        elif type(message) is list:
+            events.extend(message)
         else:
-            events.append(asked)
+            events.append(message)
 
 
 class Clock(Protocol):

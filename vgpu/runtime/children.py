@@ -100,7 +100,7 @@ def programs_followed(machine: Any) -> Iterator[None]:
 
 def _program_of(args: Any) -> int | None:
     """Where in the arguments of a Python interpreter its program begins; None where there is none of the user's."""
-    if not isinstance(args, (list, tuple)) or len(args) < 2 or not all(isinstance(one, str) for one in args):
+    if not isinstance(args, (list, tuple)) or len(args) < 2 or not all(isinstance(arg, str) for arg in args):
         return None
     if not args[0] or os.path.realpath(shutil.which(args[0]) or args[0]) != os.path.realpath(sys.executable):
         return None
@@ -114,8 +114,8 @@ def _program_of(args: Any) -> int | None:
     return place
 
 
-def _environment(given: Any, machine: Machine) -> dict[str, str]:
-    environment = dict(os.environ if given is None else given)
+def _environment(env: Any, machine: Machine) -> dict[str, str]:
+    environment = dict(os.environ if env is None else env)
     environment[VARIABLE] = base64.b64encode(pickle.dumps(describe(machine))).decode()
     root = str(Path(__file__).resolve().parents[2])
     known = environment.get("PYTHONPATH", "")

@@ -190,8 +190,8 @@ class Nvml:
     def find(self, name: Callable[[VirtualGPU], str], absent: str = "NOT_FOUND") -> Callable[[Any], Handle]:
         """A function that gives the handle of the GPU that is called so."""
 
-        def handle(wanted: Any) -> Handle:
-            text = wanted.decode() if isinstance(wanted, bytes) else str(wanted)
+        def handle(identifier: Any) -> Handle:
+            text = identifier.decode() if isinstance(identifier, bytes) else str(identifier)
             for known in self.handles:
                 if name(known.gpu).lower() == text.lower():
                     return known
@@ -217,12 +217,12 @@ class Nvml:
         joined = len(self.machine.gpus) > 1 and "nvlink" in getattr(self.machine.interconnect, "name", "").lower()
         return int(joined)
 
-    def field_values(self, handle: Any, wanted: Any) -> Any:
+    def field_values(self, handle: Any, field_ids: Any) -> Any:
         """Power and energy as fields; every other field says Not Supported in its own `nvmlReturn`."""
         module = self.module
-        values = (module.c_nvmlFieldValue_t * len(wanted))()
+        values = (module.c_nvmlFieldValue_t * len(field_ids))()
         known = {"TOTAL_ENERGY_CONSUMPTION": self.energy, "POWER_AVERAGE": self.power, "POWER_INSTANT": self.power}
-        for value, field in zip(values, wanted, strict=True):
+        for value, field in zip(values, field_ids, strict=True):
             value.fieldId, value.scopeId = field if isinstance(field, (tuple, list)) else (field, 0)
             value.nvmlReturn = module.NVML_ERROR_NOT_SUPPORTED
             for name, read in known.items():

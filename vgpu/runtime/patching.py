@@ -126,10 +126,10 @@ def _exchange_new(modules: list[ModuleType], replacements: dict[int, Any]) -> li
 
 
 def _put(
-    found: Iterable[tuple[dict[str, Any], list[str]]], replacements: dict[int, Any]
+    holders: Iterable[tuple[dict[str, Any], list[str]]], replacements: dict[int, Any]
 ) -> list[tuple[dict[str, Any], str, Any]]:
     changed = []
-    for space, names in found:
+    for space, names in holders:
         for name in names:
             old = space.get(name)
             if id(old) in replacements:
@@ -164,14 +164,14 @@ def _torch_and_program_modules() -> list[ModuleType]:
     """PyTorch and the program itself: nothing of Python's library or installed packages, and not this library."""
     paths = sysconfig.get_paths()
     foreign = tuple({paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"]})
-    found = []
+    modules = []
     for name, module in list(sys.modules.items()):
         if not isinstance(module, ModuleType) or name.startswith("vgpu."):
             continue
         if name.startswith(_TORCH) and (name == "torch" or name[5] == "."):
-            found.append(module)
+            modules.append(module)
             continue
         file = module.__dict__.get("__file__")
         if isinstance(file, str) and not file.startswith(foreign) and name != "vgpu":
-            found.append(module)
-    return found
+            modules.append(module)
+    return modules

@@ -332,7 +332,7 @@ class ThreadScheduler:
         """The turn passes on from a thread that makes no progress; it waits for its next turn when it does."""
         running.state, running.limit = state, -1.0
         self._running = None
-        self._grant(self._first_of([one for one in self._clocks if one is not running and one.due < math.inf]))
+        self._grant(self._first_of([clock for clock in self._clocks if clock is not running and clock.due < math.inf]))
 
 
 class _Looks:

@@ -56,10 +56,10 @@ def _join_threads() -> None:
 def _report(error: BaseException, *, full_traceback: bool) -> None:
     hidden = 0
     if not full_traceback:
-        seen: set[int] = set()
+        visited: set[int] = set()
         chain: BaseException | None = error
-        while chain is not None and id(chain) not in seen:
-            seen.add(id(chain))
+        while chain is not None and id(chain) not in visited:
+            visited.add(id(chain))
             hidden += _strip(chain)
             chain = chain.__cause__ or chain.__context__
     sys.excepthook(type(error), error, error.__traceback__)

@@ -204,12 +204,12 @@ def prepare(gpu: VirtualGPU, cache: WeightCache, name: str, args: tuple[Any, ...
         )
 
     def cast_all(dtype: torch.dtype) -> Arguments:
-        def one(value: Any) -> Any:
+        def cast(value: Any) -> Any:
             if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
-                return type(value)(one(item) for item in value) if type(value) in (list, tuple) else value
+                return type(value)(cast(item) for item in value) if type(value) in (list, tuple) else value
             return cache.cast(gpu, value, dtype) if eligible(value) and value.dtype != dtype else value
 
-        return tuple(one(value) for value in args), {key: one(value) for key, value in kwargs.items()}
+        return tuple(cast(value) for value in args), {key: cast(value) for key, value in kwargs.items()}
 
     if name in _RECURRENT:
         return cast_all(torch.float16)
@@ -218,8 +218,8 @@ def prepare(gpu: VirtualGPU, cache: WeightCache, name: str, args: tuple[Any, ...
     if name in _FLOAT32:
         return cast_all(torch.float32)
     if name in _FLOAT32_RESULT:
-        given = kwargs.get("dtype") is not None or any(isinstance(value, torch.dtype) for value in args)
-        if not given and args and eligible(args[0]) and args[0].dtype != torch.float32:
+        has_dtype = kwargs.get("dtype") is not None or any(isinstance(value, torch.dtype) for value in args)
+        if not has_dtype and args and eligible(args[0]) and args[0].dtype != torch.float32:
             return args, {**kwargs, "dtype": torch.float32}
         return args, kwargs
     if name == _BANNED:

@@ -131,30 +131,30 @@ class AutogradProfile(_original):  # type: ignore[misc]
 
 def to_events(recorder: Recorder, *, flops: bool) -> list[FunctionEvent]:
     """The recorded events as PyTorch's `FunctionEvent`s: one per operation, one more per kernel on the device."""
-    found: list[FunctionEvent] = []
+    events: list[FunctionEvent] = []
     for event in sorted(recorder.events, key=lambda item: (item.start, -item.end)):
         kernel = event.kernel
         made = None
         if event.on_host:
             made = _function_event(
-                len(found), event.name, event.thread, event.start, event.end, event,
+                len(events), event.name, event.thread, event.start, event.end, event,
                 device_memory_usage=event.memory_bytes, is_user_annotation=event.region,
                 flops=int(kernel.flops) if kernel is not None and flops else None,
             )  # fmt: skip
-            found.append(made)
+            events.append(made)
         if kernel is not None and event.on_device:
             # What copies and collectives are called is the same on CUDA; other kernels' names are not known here.
             known = history.kernel_kind(kernel) in ("copy", "communication")
             name = kernel.name if known else f"simulated_{kernel.name.removeprefix('aten::')}_kernel"
             if made is not None:
                 made.append_kernel(name, event.device, kernel.seconds * 1e6)
-            found.append(
+            events.append(
                 _function_event(
-                    len(found), name, kernel.stream, kernel.start, kernel.end, None, device_type=DeviceType.CUDA,
+                    len(events), name, kernel.stream, kernel.start, kernel.end, None, device_type=DeviceType.CUDA,
                     device_index=event.device, device_resource_id=kernel.stream,
                 )
             )  # fmt: skip
-    return found
+    return events
 
 
 def _function_event(

@@ -45,11 +45,11 @@ def make_labs(solutions: Path, labs: Path, *, force: bool = False) -> Released:
     Raises:
         ReleaseError: a marker is wrong (the message names file and line), or files were edited and `force` is False.
     """
-    wanted = render_all(solutions)
+    contents = render_all(solutions)
     known = _read_manifest(labs)
-    present = {name: (labs / name).read_bytes() for name in {*wanted, *known} if (labs / name).is_file()}
+    present = {name: (labs / name).read_bytes() for name in {*contents, *known} if (labs / name).is_file()}
     edited = sorted(
-        name for name, content in present.items() if content != wanted.get(name) and _hash(content) != known.get(name)
+        name for name, content in present.items() if content != contents.get(name) and _hash(content) != known.get(name)
     )
     if edited and not force:
         raise ReleaseError(
@@ -57,14 +57,14 @@ def make_labs(solutions: Path, labs: Path, *, force: bool = False) -> Released:
             + "".join(f"  {labs / name}\n" for name in edited)
             + "Move your work away first, or add --force to overwrite it."
         )
-    changed = sorted(name for name, content in wanted.items() if present.get(name) != content)
-    obsolete = sorted(present.keys() - wanted.keys())
+    changed = sorted(name for name, content in contents.items() if present.get(name) != content)
+    obsolete = sorted(present.keys() - contents.keys())
     for name in changed:
-        _write(labs / name, wanted[name])
+        _write(labs / name, contents[name])
     for name in obsolete:
         (labs / name).unlink()
-    _write(labs / MANIFEST, _manifest(wanted))
-    return Released(written=tuple(changed), removed=tuple(obsolete), unchanged=len(wanted) - len(changed))
+    _write(labs / MANIFEST, _manifest(contents))
+    return Released(written=tuple(changed), removed=tuple(obsolete), unchanged=len(contents) - len(changed))
 
 
 def check(solutions: Path, labs: Path) -> list[str]:
@@ -76,16 +76,16 @@ def check(solutions: Path, labs: Path) -> list[str]:
     Raises:
         ReleaseError: a marker in `solutions` is wrong.
     """
-    wanted = render_all(solutions)
-    wanted[MANIFEST] = _manifest(wanted)
+    contents = render_all(solutions)
+    contents[MANIFEST] = _manifest(contents)
     messages = []
-    for name, content in sorted(wanted.items()):
+    for name, content in sorted(contents.items()):
         path = labs / name
         if not path.is_file():
             messages.append(f"{path} is missing")
         elif path.read_bytes() != content:
             messages.append(f"{path} differs from its solution:\n{_diff(path.read_bytes(), content)}")
-    extra = sorted(path for path in _files(labs) if path.relative_to(labs).as_posix() not in wanted)
+    extra = sorted(path for path in _files(labs) if path.relative_to(labs).as_posix() not in contents)
     return messages + [f"{path} is not generated from {solutions}" for path in extra]
 
 
@@ -163,8 +163,8 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _manifest(wanted: Mapping[str, bytes]) -> bytes:
-    files = {name: _hash(content) for name, content in sorted(wanted.items()) if name != MANIFEST}
+def _manifest(contents: Mapping[str, bytes]) -> bytes:
+    files = {name: _hash(content) for name, content in sorted(contents.items()) if name != MANIFEST}
     return (json.dumps({"schema": 1, "files": files}, indent=2) + "\n").encode()
 
 
@@ -183,11 +183,11 @@ def _write(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def _diff(found: bytes, wanted: bytes) -> str:
+def _diff(actual: bytes, expected: bytes) -> str:
     lines = list(
         difflib.unified_diff(
-            found.decode("utf-8", "replace").splitlines(),
-            wanted.decode("utf-8", "replace").splitlines(),
+            actual.decode("utf-8", "replace").splitlines(),
+            expected.decode("utf-8", "replace").splitlines(),
             "found",
             "generated",
             lineterm="",

@@ -191,7 +191,9 @@ def _sizes(lines: list[str], marked: list[Region]) -> dict[Region, int]:
         if region.task is None:
             continue
         used, size = "\n".join(text), _code_lines(text)
-        while needed := next((one for one in helpers if any(re.search(rf"\b{name}\b", used) for name in one[1])), None):
+        while needed := next(
+            (helper for helper in helpers if any(re.search(rf"\b{name}\b", used) for name in helper[1])), None
+        ):
             helpers.remove(needed)
             used += "\n" + "\n".join(texts[needed[0]])
             size += _code_lines(texts[needed[0]])
@@ -202,11 +204,11 @@ def _sizes(lines: list[str], marked: list[Region]) -> dict[Region, int]:
 def _names(lines: list[str]) -> list[str]:
     """What a helper's lines define at their outermost level."""
     text = "\n".join(lines)
-    found = (
+    matches = (
         re.match(r"(?:async def|def|class) (\w+)|(\w+)(?:: [^=]+)? = ", line)
         for line in textwrap.dedent(text).splitlines()
     )
-    return [match[1] or match[2] for match in found if match]
+    return [match[1] or match[2] for match in matches if match]
 
 
 def _code_lines(lines: Iterable[str]) -> int:

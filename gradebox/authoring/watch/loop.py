@@ -52,26 +52,26 @@ def watch(options: Options) -> ExitCode:
 def _watch(session: Session, screen: Screen) -> None:
     """Raises GradingError where not even the first round works."""
     order = session.order
-    asked = ", ".join(criterion.id for lab in order.labs for criterion in lab.criteria)
-    screen.say(f"watching {order.name} for {asked} on {order.device.label}; Ctrl-C ends it")
-    seen: _Files = {}
+    criteria = ", ".join(criterion.id for lab in order.labs for criterion in lab.criteria)
+    screen.say(f"watching {order.name} for {criteria} on {order.device.label}; Ctrl-C ends it")
+    before: _Files = {}
     begun = False
     while True:
         try:
-            now = _settled(order, seen)
+            now = _settled(order, before)
         except SandboxError as error:  # the folder is gone, or too large
             if not begun:
                 raise GradingError(str(error)) from None
             screen.refused(str(error))
             time.sleep(5 * _LOOK_SECONDS)
             continue
-        changed = sorted(name for name in {*now, *seen} if now.get(name) != seen.get(name))
-        seen = now
+        changed = sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
+        before = now
         screen.saved(changed) if begun else screen.first(len(session.plan))
-        begun = _round(session, screen, seen, begun) is not None or begun
+        begun = _round(session, screen, before, begun) is not None or begun
 
 
-def _round(session: Session, screen: Screen, seen: _Files, begun: bool) -> Round | None:
+def _round(session: Session, screen: Screen, files: _Files, begun: bool) -> Round | None:
     """Grade once; None where that could not be done.
 
     Raises:
@@ -82,7 +82,7 @@ def _round(session: Session, screen: Screen, seen: _Files, begun: bool) -> Round
             screen.close()
             screen.broken(*broken)
             return None
-        round_ = session.again(screen, stale=lambda: _files(session.order) != seen)
+        round_ = session.again(screen, stale=lambda: _files(session.order) != files)
     except (GradingError, SandboxError) as error:
         screen.close()
         if not begun:
@@ -93,9 +93,9 @@ def _round(session: Session, screen: Screen, seen: _Files, begun: bool) -> Round
     return round_
 
 
-def _settled(order: GradingRequest, seen: _Files) -> _Files:
-    """What the folder holds when it is something else than `seen`, and has been for a moment."""
-    while (now := _files(order)) == seen:
+def _settled(order: GradingRequest, before: _Files) -> _Files:
+    """What the folder holds when it is something else than `before`, and has been for a moment."""
+    while (now := _files(order)) == before:
         time.sleep(_LOOK_SECONDS)
     while True:
         time.sleep(_SETTLED_SECONDS)

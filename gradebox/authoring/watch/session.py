@@ -175,19 +175,19 @@ class Session:
 
     def _unchanged(self, version: _Version, plan: Sequence[CheckFunction]) -> dict[str, CheckReport]:
         """The reports that still hold."""
-        found: dict[str, CheckReport] = {}
+        reports: dict[str, CheckReport] = {}
         for check in plan:
             kept = self._kept.get(check.id)
             if (
                 kept is not None
                 and kept.report.outcome in (Outcome.PASSED, Outcome.FAILED)
                 and not kept.grounds.remarkable
-                and all(needed in found for needed in check.requires)
+                and all(needed in reports for needed in check.requires)
                 and kept.digests == _digests(version, kept.grounds, kept.report)
                 and all(self._box.read_text(path) == text for path, text in kept.grounds.texts.items())
             ):
-                found[check.id] = kept.report
-        return found
+                reports[check.id] = kept.report
+        return reports
 
 
 class _Listening(Watcher):
@@ -218,10 +218,10 @@ def _digests(version: _Version, grounds: CheckInputs, report: CheckReport) -> tu
 
 def _contents(folder: Path, labs: tuple[str, ...]) -> dict[str, bytes]:
     """What of the folder would be copied, by path in our layout; what vanishes meanwhile is left out."""
-    found = {}
+    contents = {}
     for entry in copying.scan(folder, labs):
         try:
-            found[entry.target] = Path(entry.top, entry.source).read_bytes()
+            contents[entry.target] = Path(entry.top, entry.source).read_bytes()
         except OSError:
             continue
-    return found
+    return contents

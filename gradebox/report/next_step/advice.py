@@ -128,16 +128,18 @@ def _state(submission: Path, lab: Lab, latest: LatestOutcomes, begin_broken: Col
         (path for name in (lab.package, lab.package.replace("_", "-")) if (path := submission / name).is_dir()),
         submission / lab.package,
     )
-    found, broken = survey(folder)
+    open_functions, broken = survey(folder)
     ids = {check.id for check in _checks(lab)}
     checks = {check: known for check, known in latest.checks.items() if check in ids}
     known = tasks(folder / "README.md")
-    unnamed = dict.fromkeys(one.task for one in found if all(one.task != task.number for task in known))
+    unnamed = dict.fromkeys(
+        function.task for function in open_functions if all(function.task != task.number for task in known)
+    )
     return LabState(
         lab,
         folder,
         (*known, *map(Task, sorted(unnamed, key=_in_parts))),
-        found,
+        open_functions,
         broken,
         checks,
         frozenset(begin_broken),
@@ -164,7 +166,7 @@ def _begins_broken(hint: Hint, state: LabState) -> bool:
 
 def _to_mend(state: LabState, hints: Mapping[str, Hint]) -> list[Step]:
     """Checks that fail although what they run is written; what waits for them counts with them."""
-    found = []
+    steps = []
     waiting: dict[str, Decimal] = {}
     worth = {check.id: check.points for check in _checks(state.lab)}
     for check, known in state.checks.items():
@@ -178,8 +180,8 @@ def _to_mend(state: LabState, hints: Mapping[str, Hint]) -> list[Step]:
             continue
         if hint is not None and (_is_open(hint, state) or _begins_broken(hint, state)):
             continue
-        found.append(_mended(state, check, last, hint, worth[check] + waiting.get(check, Decimal(0))))
-    return found
+        steps.append(_mended(state, check, last, hint, worth[check] + waiting.get(check, Decimal(0))))
+    return steps
 
 
 def _mended(state: LabState, check: str, known: Known, hint: Hint | None, points: Decimal) -> Step:

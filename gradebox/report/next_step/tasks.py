@@ -62,13 +62,13 @@ def tasks(readme: Path) -> tuple[Task, ...]:
         return ()
     return tuple(
         Task(
-            found["number"],
-            found["title"],
-            tuple(re.findall(r"`([^`]+)`", found["files"] or "")),
+            heading["number"],
+            heading["title"],
+            tuple(re.findall(r"`([^`]+)`", heading["files"] or "")),
             readme,
-            text.count("\n", 0, found.start()) + 1,
+            text.count("\n", 0, heading.start()) + 1,
         )
-        for found in _HEADING.finditer(text)
+        for heading in _HEADING.finditer(text)
     )
 
 
@@ -87,9 +87,9 @@ def survey(package: Path) -> tuple[tuple[OpenFunction, ...], tuple[BrokenFile, .
     return tuple(open_functions), tuple(broken)
 
 
-def in_order(found: Sequence[OpenFunction], task: Task) -> list[OpenFunction]:
+def in_order(functions: Sequence[OpenFunction], task: Task) -> list[OpenFunction]:
     """The open functions of a task, in the order in which its heading names the files."""
-    own = [function for function in found if function.task == task.number]
+    own = [function for function in functions if function.task == task.number]
     rank = {name: position for position, name in enumerate(task.files)}
     return sorted(own, key=lambda function: (rank.get(function.path.name, len(rank)), function.line))
 
@@ -103,10 +103,10 @@ def line_of(path: Path, name: str) -> int | None:
     line = None
     for part in name.split("."):
         kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-        found = next((node for node in nodes if isinstance(node, kinds) and node.name == part), None)
-        if found is None:
+        definition = next((node for node in nodes if isinstance(node, kinds) and node.name == part), None)
+        if definition is None:
             return None
-        nodes, line = found.body, found.lineno
+        nodes, line = definition.body, definition.lineno
     return line
 
 
@@ -115,11 +115,11 @@ def _open_functions(path: Path, text: str) -> Iterator[OpenFunction]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             for statement in ast.walk(node):
-                if isinstance(statement, ast.Raise) and (found := _stub_message(statement)):
+                if isinstance(statement, ast.Raise) and (stub := _stub_message(statement)):
                     marks = range(node.lineno, statement.lineno)
-                    todo = next((i for i in reversed(marks) if f"TODO(task {found['task']})" in lines[i - 1]), None)
-                    size = int(found["lines"] or 0)
-                    yield OpenFunction(found["task"], found["name"], path, todo or statement.lineno, size)
+                    todo = next((i for i in reversed(marks) if f"TODO(task {stub['task']})" in lines[i - 1]), None)
+                    size = int(stub["lines"] or 0)
+                    yield OpenFunction(stub["task"], stub["name"], path, todo or statement.lineno, size)
 
 
 def _stub_message(node: ast.Raise) -> re.Match[str] | None:

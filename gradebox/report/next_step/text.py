@@ -46,7 +46,7 @@ def lines(
             yield "Everything that was graded passes. Well done."
             if chosen:
                 yield f"Of the other labs: {_typed(course, 'next')}{options}"
-            others = [one.labs[0] for one in course.exercises if one.labs[0].id not in chosen]
+            others = [exercise.labs[0] for exercise in course.exercises if exercise.labs[0].id not in chosen]
             if course.guide is not None and course.guide.beyond and others:
                 yield f"Beyond the points, {course.guide.beyond}:"
                 for lab in others:
@@ -148,8 +148,8 @@ def hint_lines(
         for number, text in enumerate(hint.steps[:steps]):
             yield from _folded(f"  {number + 1}. ", f"{STEP_NAMES[number]}: {text}")
     if steps < len(hint.steps):
-        asked = f"{_typed(course, 'next')}{options} --check {check} --hints {steps + 1}"
-        yield f"  {'hint' if not steps else 'more'}    {asked}"
+        command = f"{_typed(course, 'next')}{options} --check {check} --hints {steps + 1}"
+        yield f"  {'hint' if not steps else 'more'}    {command}"
 
 
 def _instead(advice: Advice, course: Course) -> Iterator[str]:
@@ -187,10 +187,10 @@ def _lesson(step: Step, course: Course) -> str:
         return ""
     places = [course.folder.parent / place.format(lab=step.lab.id) for place in course.guide.lessons]
     there = [path for path in places if path.is_file()]
-    found = [shown(path) for path in there]
-    if found and step.task is not None and _has_section(there[0], step.task.number):
-        found[0] += f" (the part on Task {step.task.number})"
-    return ", ".join(found)
+    names = [shown(path) for path in there]
+    if names and step.task is not None and _has_section(there[0], step.task.number):
+        names[0] += f" (the part on Task {step.task.number})"
+    return ", ".join(names)
 
 
 def _has_section(page: Path, task: str) -> bool:

@@ -107,19 +107,19 @@ def require_pytorch(dockerfile: Dockerfile, requirements: dict[str, str]) -> Non
         pinned = any(re.search(rf"(?<![\w-]){package}==\d+(?:\.\d+)+(?![\d.]*\*)", text) for text in texts)
         require(pinned, f"{package} is not pinned", f"{package}==X.Y.Z: the same Dockerfile must give the same image")
     indexes = list(dockerfile.environment().values()) + texts
-    wheels = [found["name"] for text in indexes for found in (*_INDEX.finditer(text), *_LOCAL_VERSION.finditer(text))]
+    wheels = [match["name"] for text in indexes for match in (*_INDEX.finditer(text), *_LOCAL_VERSION.finditer(text))]
     require(
         bool(wheels),
         "nothing says for which CUDA the wheel of torch was made",
         "--extra-index-url https://download.pytorch.org/whl/cuNNN; what PyPI has changes from release to release",
     )
     base = NVIDIA_CUDA.match(dockerfile.base_image)
-    wanted = base["cuda"] if base else "13"
+    cuda = base["cuda"] if base else "13"
     for wheel in wheels:
         require(
-            wheel.startswith(f"cu{wanted}"),
+            wheel.startswith(f"cu{cuda}"),
             f"torch comes from {wheel!r}, but the base image is {dockerfile.base_image}",
-            f"take wheels cu{wanted}N, or a base image of the wheels' CUDA: within one major version they agree",
+            f"take wheels cu{cuda}N, or a base image of the wheels' CUDA: within one major version they agree",
         )
 
 
@@ -288,11 +288,11 @@ def _require_script(dockerfile: Dockerfile, script: str) -> None:
         names = [target] if target.endswith("train.py") else [posixpath.join(target, "train.py")] if folder else []
         if any(source in ("train.py", "", ".", "*", "*.py") for source in sources):
             places += [posixpath.normpath(name) for name in names]
-    wanted = posixpath.normpath(posixpath.join(at, script))
+    path = posixpath.normpath(posixpath.join(at, script))
     # What another stage gathered comes as a folder, whose names this does not follow.
     require(
-        wanted in places or whole,
-        f"the command starts {wanted}, and train.py lies at {', '.join(places) or 'no place that COPY names'}",
+        path in places or whole,
+        f"the command starts {path}, and train.py lies at {', '.join(places) or 'no place that COPY names'}",
         "COPY it below the WORKDIR in which the command runs, or name its whole path",
     )
 
@@ -330,9 +330,9 @@ def _require_interpreter(dockerfile: Dockerfile, interpreter: str) -> None:
         path = assignments(instruction).get("PATH", path)
     chosen = posixpath.dirname(interpreter)
     places = [chosen] if chosen else path.split(":")
-    wanted = [f"{environment}/bin" for environment in environments if environment.startswith("/")]
+    folders = [f"{environment}/bin" for environment in environments if environment.startswith("/")]
     require(
-        not wanted or any(place in wanted for place in places),
+        not folders or any(place in folders for place in places),
         f"{interpreter} is not the Python of {', '.join(sorted(environments))}, which has the packages",
         f"ENV PATH={sorted(environments)[0]}/bin:$PATH, or name that Python in the command",
     )

@@ -77,8 +77,8 @@ def require_no_secrets(dockerfile: Dockerfile, context_is_limited: bool) -> None
                 read = value.startswith(("$(", "`"))  # from a file that is mounted for this command
                 require(not _SECRET_NAME.search(name) or read or not value, f"line {run.line} writes {name} down", hint)
     for instruction in dockerfile.anywhere("RUN", "ENV", "ARG", "LABEL", "COPY", "ADD"):
-        found = _SECRET_VALUE.search(instruction.arguments)
-        require(found is None, f"line {instruction.line} holds what looks like a credential", hint)
+        match = _SECRET_VALUE.search(instruction.arguments)
+        require(match is None, f"line {instruction.line} holds what looks like a credential", hint)
     for copy in dockerfile.anywhere("COPY", "ADD"):
         for source in copy.words()[:-1]:
             require(_SECRET_FILE.search(source) is None, f"line {copy.line} copies {source} into the image", hint)
@@ -110,6 +110,6 @@ def require_nothing_left_over(dockerfile: Dockerfile) -> None:
 
 def _removes(run: Instruction, path: str, after: str) -> bool:
     """Whether an `rm` of this place comes after the last command with the word `after`, within one RUN."""
-    found = commands(run.arguments)
-    last = max((number for number, words in enumerate(found) if after in words), default=0)
-    return any(words[:1] == ["rm"] and any(path in word for word in words) for words in found[last:])
+    steps = commands(run.arguments)
+    last = max((number for number, words in enumerate(steps) if after in words), default=0)
+    return any(words[:1] == ["rm"] and any(path in word for word in words) for words in steps[last:])

@@ -125,10 +125,10 @@ def sides_with_and_without_a_rest(generator: InputGenerator) -> Inputs:
     """One product whose sides no tiles fit, and two that they do; the same for all checks that count."""
     generator = generator.shared("kernels.matmul.counted")
     some: list[Tiles] = [{"m": 32, "n": 64, "k": 32}, {"m": 64, "n": 16, "k": 64}]
-    one, other = generator.shuffled(some)
+    first, other = generator.shuffled(some)
     cases = [
-        _case(generator.odd(67, 95), generator.odd(35, 61), generator.odd(35, 61), tiles=one),
-        _case(128, 128, 128, tiles=one),
+        _case(generator.odd(67, 95), generator.odd(35, 61), generator.odd(35, 61), tiles=first),
+        _case(128, 128, 128, tiles=first),
         _case(128, 64, 128, tiles=other),
     ]
     return {"cases": cases, "a": generator.normal(128, 128), "b": generator.normal(128, 128)}

@@ -103,18 +103,18 @@ class TestMatmul:
     def test_tiles_timed(self, submission: Submission, generator: InputGenerator) -> None:
         simulated = submission.device.simulated
         inputs = cases.tiles_to_time(generator, simulated=simulated)
-        seen = ask(
+        actual = ask(
             submission,
             "kernels.matmul.timings",
             device="vgpu:T4" if simulated else None,
             values=simulated,  # no value is looked at, and a rehearsal's CPU could not compute so large a product
             **inputs,
         )
-        rows: list[cases.TimingRow] = seen.rows
+        rows: list[cases.TimingRow] = actual.rows
         candidates = inputs["candidates"]
         what = f"time_tiles({', '.join(map(str, inputs['sizes']))}, dtype=torch.float32)"
         require_equal(sorted(_key(row["tiles"]) for row in rows), sorted(map(_key, candidates)), what=f"{what}: tiles")
-        measured = {_key(tiles): took for tiles, took in zip(candidates, seen.device_seconds, strict=True)}
+        measured = {_key(tiles): took for tiles, took in zip(candidates, actual.device_seconds, strict=True)}
         for row in rows:
             expected = measured[_key(row["tiles"])]
             low, high = expected / _REAL_RATIO, _REAL_RATIO * expected
@@ -135,8 +135,8 @@ class TestMatmul:
     def test_fastest_tiles_chosen(self, submission: Submission, generator: InputGenerator) -> None:
         simulated = submission.device.simulated
         inputs = cases.sizes_to_choose_for(generator)
-        seen = ask(submission, "kernels.matmul.choice", device="vgpu:T4" if simulated else None, **inputs)
-        choice: cases.Choice = {"tiles": seen.tiles, "runs": seen.runs}
+        actual = ask(submission, "kernels.matmul.choice", device="vgpu:T4" if simulated else None, **inputs)
+        choice: cases.Choice = {"tiles": actual.tiles, "runs": actual.runs}
         tiles = [_key(size) for size in choice["tiles"]]
         shapes = {(size["m"], size["n"]) for size in choice["tiles"]}
         require(

@@ -69,18 +69,18 @@ class Places(TypedDict):
 
 def work_of_each_kernel(generator: InputGenerator) -> list[WorkCase]:
     """Each of the four functions, with elements of two and of four bytes; attention without and with a mask."""
-    one, two = generator.shuffled([2, 4])
+    first, second = generator.shuffled([2, 4])
     attention = {
         "batch": generator.integer(2, 4), "heads": generator.integer(2, 4), "length": generator.odd(51, 99),
-        "head_dim": 64, "element_bytes": two,
+        "head_dim": 64, "element_bytes": second,
     }  # fmt: skip
-    vectors = {"count": generator.odd(101, 999), "element_bytes": one}
-    rows = {"rows": generator.odd(11, 99), "columns": generator.odd(101, 999), "element_bytes": two}
+    vectors = {"count": generator.odd(101, 999), "element_bytes": first}
+    rows = {"rows": generator.odd(11, 99), "columns": generator.odd(101, 999), "element_bytes": second}
     matrices = {
         "m": generator.odd(11, 99),
         "n": generator.odd(101, 199),
         "k": generator.odd(201, 299),
-        "element_bytes": one,
+        "element_bytes": first,
     }
     return [
         {"name": "vector_add_work", "sizes": vectors},

@@ -49,8 +49,8 @@ class TestRoofline:
 
     def test_place_found(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = cases.places_around_the_ridge(generator)
-        seen = ask(submission, "kernels.roofline.places", **inputs)
-        places: list[cases.Place] = seen.places
+        actual = ask(submission, "kernels.roofline.places", **inputs)
+        places: list[cases.Place] = actual.places
         for case, place in zip(inputs["cases"], places, strict=True):
             expected = reference.place("a kernel", case)
             ridge = case["peak_flops"] / case["bytes_per_second"]
@@ -61,16 +61,16 @@ class TestRoofline:
                     place[name], expected[name], relative=_EXACT, what=f"{what}: {name}", hint="see KernelPlace"
                 )
             require_equal(place["bound"], expected["bound"], what=f"{what}: bound", hint="the ridge belongs to compute")
-        for case, error in zip(inputs["nonsense"], seen.errors, strict=True):
+        for case, error in zip(inputs["nonsense"], actual.errors, strict=True):
             require_equal(error, "ValueError", what=f"place() of {case}: error", hint="see Raises in its docstring")
 
     def test_results_and_plot_saved(self, submission: Submission) -> None:
         arguments = ["--elements", "9000", "--rows", "9", "--size", "64", "--length", "65"]
         what = f"python -m labs.kernels_exercise.roofline {' '.join(arguments)}"
         # Of a virtual GPU the data sheet is known, and no kernel is above its roof because a clock is.
-        seen = ask(submission, "kernels.roofline.program", counted=True, arguments=arguments)
-        rows = picture_and_json(seen, what)
-        require_provenance(seen, what, simulated=True)
+        actual = ask(submission, "kernels.roofline.program", counted=True, arguments=arguments)
+        rows = picture_and_json(actual, what)
+        require_provenance(actual, what, simulated=True)
         kernels = ["vector add", "softmax", "matmul", "flash attention"]
         require_equal([row.get("kernel") for row in rows], kernels, what=f"kernels in the results of {what}")
         for row in rows:

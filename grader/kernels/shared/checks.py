@@ -119,14 +119,14 @@ _DOES = {"read": "read", "written": "written", "atomic": "changed atomically"}
 
 def judge_refusals(submission: Submission, probe: str) -> None:
     """Fail unless the calls of a probe that make no sense raise a ValueError, and none that makes sense does."""
-    seen = ask(submission, probe)
-    for call, error in seen.calls.items():
+    actual = ask(submission, probe)
+    for call, error in actual.calls.items():
         require(
             error == "ValueError",
             f"{call} raised {error or 'nothing'}, expected a ValueError",
             "see Raises in its docstring",
         )
-    for call, error in seen.sensible.items():
+    for call, error in actual.sensible.items():
         require(
             error == "",
             f"{call} raised {error} although it makes sense",

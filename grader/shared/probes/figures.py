@@ -45,13 +45,13 @@ def watch_png(look: Callable[[Figure], Seen]) -> Iterator[list[Seen]]:
 
     canvas_type: Any = backend_agg.FigureCanvasAgg
     write = canvas_type.print_png
-    seen: list[Seen] = []
+    views: list[Seen] = []
     failed: list[Exception] = []
 
     @functools.wraps(write)  # matplotlib asks for its signature
     def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
         try:
-            seen.append(look(canvas.figure))
+            views.append(look(canvas.figure))
         except Exception as error:
             failed.append(error)
         # To pack a picture well takes as long as to draw it, and nobody keeps this one.
@@ -61,7 +61,7 @@ def watch_png(look: Callable[[Figure], Seen]) -> Iterator[list[Seen]]:
 
     canvas_type.print_png = print_png
     try:
-        yield seen
+        yield views
     finally:
         canvas_type.print_png = write
     if failed:

@@ -34,13 +34,13 @@ def notes() -> tuple[Callable[[Noted], None], Callable[[], list[Noted]]]:
 
 def _noting(key: object) -> Generator[list[Noted], object]:
     values: list[Noted] = []
-    given = yield []
+    value = yield []
     while True:
-        if given is key:
-            given = yield list(values)
+        if value is key:
+            value = yield list(values)
         else:
-            values.append(given)
-            given = yield []
+            values.append(value)
+            value = yield []
 
 
 def nap(seconds: float) -> Callable[[], None]:

@@ -163,9 +163,9 @@ def watch_products(gpu: VirtualGpu) -> Iterator[Products]:
     if gpu is not None:
         yield _OnVirtualGpu(gpu)
         return
-    seen = _Dispatched()
-    with _count_replays(seen.products), in_every_thread(lambda: _ProductSpy(seen.products)):
-        yield seen
+    dispatched = _Dispatched()
+    with _count_replays(dispatched.products), in_every_thread(lambda: _ProductSpy(dispatched.products)):
+        yield dispatched
 
 
 class _NameSpy(TorchDispatchMode):
@@ -215,6 +215,6 @@ def watch_names(gpu: VirtualGpu) -> Iterator[Names]:
     if gpu is not None:
         yield _NamesOnVirtualGpu(gpu)
         return
-    seen = _DispatchedNames()
-    with in_every_thread(lambda: _NameSpy(seen.names)):
-        yield seen
+    dispatched = _DispatchedNames()
+    with in_every_thread(lambda: _NameSpy(dispatched.names)):
+        yield dispatched

@@ -55,7 +55,7 @@ class Replay:
     @property
     def busy_ratio(self) -> float:
         """Share of the time since its first kernel in which the busiest device worked."""
-        queue = max(self.queues, key=lambda one: one.busy_seconds)
+        queue = max(self.queues, key=lambda each: each.busy_seconds)
         first = min((kernel.start for kernel in queue.timeline), default=0.0)
         whole = self.seconds - first
         return queue.busy_seconds / whole if whole > 0 else 0.0
@@ -189,8 +189,8 @@ def replay(
     SpecError for work that the card cannot do.
     """
     runs = [
-        Replay(one, spec, link, pace=pace * slow.get(one.rank if one.rank is not None else 0, 1.0))
-        for one in recordings
+        Replay(recording, spec, link, pace=pace * slow.get(recording.rank if recording.rank is not None else 0, 1.0))
+        for recording in recordings
     ]
     complete = len(recordings) > 1 and len(recordings) == recordings[0].ranks
     going = {index: run.steps() for index, run in enumerate(runs)}

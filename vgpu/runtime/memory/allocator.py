@@ -273,12 +273,12 @@ class CachingAllocator:
         largest = self.settings.max_split_bytes
         if largest == math.inf:
             return
-        wanted = max(size, int(largest))
+        needed_bytes = max(size, int(largest))
         candidates = [entry[3] for entry in pool.free if not entry[3].is_split]
-        enough = next((block for block in candidates if block.bytes >= wanted), None)
+        enough = next((block for block in candidates if block.bytes >= needed_bytes), None)
         released = 0
         for block in [enough] if enough is not None else reversed(candidates):
-            if released >= wanted or block.bytes < largest:
+            if released >= needed_bytes or block.bytes < largest:
                 break
             released += block.bytes
             self._give_back(block, pool)
@@ -305,7 +305,8 @@ class CachingAllocator:
         stats = self.stats
         for name, same in _ACTIVE.items():
             stats[name] = {
-                pool: Counter(one.current, one.peak, one.allocated, one.freed) for pool, one in stats[same].items()
+                pool: Counter(counter.current, counter.peak, counter.allocated, counter.freed)
+                for pool, counter in stats[same].items()
             }
 
     def _synchronise(self) -> None:

@@ -79,13 +79,13 @@ class Pool:
         index = bisect.bisect_left(self.free, (block.bytes, block.address, block.serial))
         del self.free[index]
 
-    def take(self, wanted: int) -> Block | None:
-        """The smallest free block of at least `wanted` bytes, which is no longer free."""
+    def take(self, size: int) -> Block | None:
+        """The smallest free block of at least `size` bytes, which is no longer free."""
         free = self.free
-        index = bisect.bisect_left(free, (wanted,))
+        index = bisect.bisect_left(free, (size,))
         return free.pop(index)[3] if index < len(free) else None
 
-    def best_fit(self, wanted: int) -> Block | None:
-        """The smallest free block of at least `wanted` bytes."""
-        index = bisect.bisect_left(self.free, (wanted,))
+    def best_fit(self, size: int) -> Block | None:
+        """The smallest free block of at least `size` bytes."""
+        index = bisect.bisect_left(self.free, (size,))
         return self.free[index][3] if index < len(self.free) else None

@@ -108,8 +108,8 @@ class DeviceMemory:
             try:
                 block = allocator.malloc(requested, stream, now)
             except OutOfMemory as error:
-                wanted = error.requested_bytes
-                self._tell_observers(wanted)
+                requested_bytes = error.requested_bytes
+                self._tell_observers(requested_bytes)
             else:
                 if allocator.waited_until > now:
                     self._clock.jump(allocator.waited_until)
@@ -117,7 +117,7 @@ class DeviceMemory:
                 allocated, reserved = allocator.allocated_now, allocator.reserved.current
                 self._keep((now, allocated, reserved, tag, block.bytes, block.address, stream))
                 return block
-        raise torch.OutOfMemoryError(self._out_of_memory_text(wanted))
+        raise torch.OutOfMemoryError(self._out_of_memory_text(requested_bytes))
 
     def pass_through(self, requested: int, stream: int, category: int) -> None:
         """Bytes that live as long as one operation: `allocate` and `release`, mostly without moving blocks."""
@@ -211,10 +211,10 @@ class DeviceMemory:
         self._event_count += 1
         self.history.keep(event)
 
-    def _tell_observers(self, wanted: int) -> None:
+    def _tell_observers(self, requested_bytes: int) -> None:
         for observer in list(self.observers):
             allocated = self.allocator.current("allocated_bytes")
-            observer(self._index, wanted, allocated, self.allocator.capacity_bytes - allocated)
+            observer(self._index, requested_bytes, allocated, self.allocator.capacity_bytes - allocated)
 
     def _read(self) -> list[tuple[float, int, int, list[int], int, int, int]]:
         events: list[tuple[float, int, int, list[int], int, int, int]] = self.history.tell(audit_events.READ)
@@ -247,12 +247,12 @@ class DeviceMemory:
             candidates = range(self._peak_from, len(events))
             return max(candidates, key=lambda index: events[index][1], default=-1)
 
-    def _out_of_memory_text(self, wanted: int) -> str:
+    def _out_of_memory_text(self, requested_bytes: int) -> str:
         allocator, spec = self.allocator, self._spec
         reserved, allocated = allocator.current("reserved_bytes"), allocator.current("allocated_bytes")
         allowed = f"{format_bytes(allocator.limit_bytes)} allowed; " if self.fraction < 1.0 else ""
         return (
-            f"CUDA out of memory. Tried to allocate {format_bytes(wanted)}. "
+            f"CUDA out of memory. Tried to allocate {format_bytes(requested_bytes)}. "
             f"GPU {self._index} has a total capacity of {format_bytes(spec.memory_bytes)} of which "
             f"{format_bytes(allocator.capacity_bytes - reserved)} is free. "
             f"Including non-PyTorch memory, this process has "

@@ -24,16 +24,16 @@ class ExpandableAllocator(CachingAllocator):
     def _new_block(self, rounded: int, small: bool, stream: int) -> Block:
         """`try_allocate_expandable_block`: the lowest address where free pages and address space suffice."""
         pool = self._pools[(stream, small)]
-        found = self._lowest(rounded, small, stream)
-        missing = self._missing(found, rounded, small)
+        space = self._lowest(rounded, small, stream)
+        missing = self._missing(space, rounded, small)
         self._make_room(missing, stream, small)
         # Making room may have unmapped pages: look again.
-        found = self._lowest(rounded, small, stream)
-        block = found
-        if found.mapped:
-            pool.remove(found)
+        space = self._lowest(rounded, small, stream)
+        block = space
+        if space.mapped:
+            pool.remove(space)
         else:
-            block = self._map(found, rounded)
+            block = self._map(space, rounded)
         while block.bytes < rounded:
             following = block.next
             assert following is not None
@@ -81,10 +81,10 @@ class ExpandableAllocator(CachingAllocator):
             at = at.next
         return missing
 
-    def _map(self, space: Block, wanted: int) -> Block:
-        """`map_block`: pages for `wanted` bytes at the beginning of unmapped address space."""
+    def _map(self, space: Block, needed: int) -> Block:
+        """`map_block`: pages for `needed` bytes at the beginning of unmapped address space."""
         page = self._page(space.small)
-        size = min(space.bytes, -(-wanted // page) * page)
+        size = min(space.bytes, -(-needed // page) * page)
         if size < space.bytes:
             rest = Block(
                 next(self._serial), space.address + size, space.bytes - size, space.small, space.stream, mapped=False

@@ -12,11 +12,11 @@ _OWN = str(Path(__file__).parents[2])
 
 def of_program() -> list[dict[str, Any]]:
     """File, line and function of each frame, the innermost first; this package's are left out."""
-    found = []
+    frames = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith(_OWN):
-            found.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
+            frames.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
         frame = frame.f_back
-    return found
+    return frames

@@ -241,8 +241,8 @@ class Registry(Generic[_GPU]):
 
     def open_storages(self) -> dict[int, Any]:
         """The storages whose device is still undecided."""
-        found = {key: entry() for key, entry in self._open.items()}
-        return {key: storage for key, storage in found.items() if storage is not None}
+        storages = {key: entry() for key, entry in self._open.items()}
+        return {key: storage for key, storage in storages.items() if storage is not None}
 
     def is_open(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's device is still undecided."""

@@ -141,10 +141,10 @@ class Workspaces:
         needed = ["blas"] if library == "blas" or torch_version() >= _SCOPED_SINCE else ["blas", "lt"]
         for kind in needed:
             key = kind, backward, self._gpu.stream
-            wanted = self.blas_bytes if kind == "blas" else min(self.lt_bytes, self.blas_bytes)
+            needed_bytes = self.blas_bytes if kind == "blas" else min(self.lt_bytes, self.blas_bytes)
             kept = self._kept.get(key)
-            if wanted and (kept is None or kept.requested_bytes < wanted):
-                self._kept[key] = self._gpu.memory.allocate(wanted, self._gpu.stream, [categories.WORKSPACES])
+            if needed_bytes and (kept is None or kept.requested_bytes < needed_bytes):
+                self._kept[key] = self._gpu.memory.allocate(needed_bytes, self._gpu.stream, [categories.WORKSPACES])
                 if kept is not None:
                     self._gpu.memory.release(kept)
         return []

@@ -29,7 +29,9 @@ def _look_up(name: str) -> str:
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return ""
     overloads = [getattr(packet, overload) for overload in packet.overloads()]
-    plain = [one.name() for one in overloads if not any(argument.is_out for argument in one._schema.arguments)]
+    plain = [
+        overload.name() for overload in overloads if not any(argument.is_out for argument in overload._schema.arguments)
+    ]
     plain = [overload for overload in plain if torch._C._dispatch_has_kernel(overload)]
     calls_others = all(
         torch._C._dispatch_has_kernel_for_dispatch_key(overload, "CompositeImplicitAutograd") for overload in plain

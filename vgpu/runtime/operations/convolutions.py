@@ -30,8 +30,8 @@ def forward(args: Sequence[Any], out: torch.Tensor) -> Product:
 def backward(args: Sequence[Any], out: Any) -> Product:
     """`convolution_backward`: one such product for the gradient of the input, one for that of the weight."""
     gradient, inputs, weight, mask = args[0], args[1], args[2], args[10]
-    wanted = float(bool(mask[0])) + float(bool(mask[1]))
-    return forward([inputs, weight, None, *args[4:10]], gradient)._replace(times=wanted, backward=True)
+    count = float(bool(mask[0])) + float(bool(mask[1]))
+    return forward([inputs, weight, None, *args[4:10]], gradient)._replace(times=count, backward=True)
 
 
 def _kind(args: Sequence[Any], weight: torch.Tensor, groups: int) -> str:

@@ -41,16 +41,16 @@ def compute(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]
     """Run an operation on operands in the low precision `dtype`: FP32 inside, rounded to `dtype` outside."""
     kwargs = dict(kwargs)
     out = kwargs.pop("out", None)
-    wanted = kwargs.pop("out_dtype", None)
+    out_dtype = kwargs.pop("out_dtype", None)
     if operation.overload._overloadname.startswith("dtype"):  # mm.dtype, bmm.dtype: the result's dtype is an argument
-        wanted = next(value for value in args if isinstance(value, torch.dtype))
+        out_dtype = next(value for value in args if isinstance(value, torch.dtype))
         args = [value for value in args if not isinstance(value, torch.dtype)]
-    narrow = {torch.float32: wanted or kwargs.get("dtype") or dtype, torch.complex64: torch.complex32}
+    narrow = {torch.float32: out_dtype or kwargs.get("dtype") or dtype, torch.complex64: torch.complex32}
     if dtype == torch.complex32:
         narrow[torch.float32] = torch.float16
     target = out if out is not None else args[0] if operation.mutates else None
     function: Callable[..., Any] = operation.overload
-    if target is not None or wanted is not None:
+    if target is not None or out_dtype is not None:
         function = getattr(torch.ops.aten, operation.base).default
     result = function(*[_raise(item) for item in args], **{key: _raise(item) for key, item in kwargs.items()})
     if target is not None:

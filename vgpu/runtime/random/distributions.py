@@ -66,8 +66,8 @@ def store(target: _Tensor, values: _Tensor) -> _Tensor:
     return target
 
 
-def _uniform_(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Tensor:
-    low, high = float(given.get("from", 0.0)), float(given.get("to", 1.0))
+def _uniform_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
+    low, high = float(arguments.get("from", 0.0)), float(arguments.get("to", 1.0))
     if low > high:
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low:g} > to={high:g}")
     drawn = source.uniform(target)
@@ -77,8 +77,8 @@ def _uniform_(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Ten
     return store(target, torch.where(values == high, low, values))
 
 
-def _normal_(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Tensor:
-    mean, deviation = float(given.get("mean", 0.0)), float(given.get("std", 1.0))
+def _normal_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
+    mean, deviation = float(arguments.get("mean", 0.0)), float(arguments.get("std", 1.0))
     if deviation < 0.0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {deviation:g}")
     if target.is_complex():
@@ -87,8 +87,8 @@ def _normal_(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Tens
     return store(target, source.normal(target).mul_(deviation).add_(mean))
 
 
-def _exponential_(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Tensor:
-    rate = float(given.get("lambd", 1.0))
+def _exponential_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
+    rate = float(arguments.get("lambd", 1.0))
     if rate <= 0.0:
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={rate:g}")
     drawn = source.uniform(target)
@@ -97,32 +97,32 @@ def _exponential_(source: Source, target: _Tensor, given: Mapping[str, Any]) -> 
     return store(target, logarithm.mul_(-1.0 / rate))
 
 
-def _cauchy_(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Tensor:
-    if (scale := float(given.get("sigma", 1.0))) <= 0.0:
+def _cauchy_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
+    if (scale := float(arguments.get("sigma", 1.0))) <= 0.0:
         raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={scale:g}")
     drawn = source.uniform(target)
     least = torch.finfo(drawn.dtype).eps
     drawn = torch.where(drawn > 1.0 - least, 1.0 - least, torch.where(drawn < least, least, drawn))
     values = (drawn.sub_(0.5).mul_(math.pi)).tan_().mul_(scale)
-    return store(target, values.add_(float(given.get("median", 0.0))))
+    return store(target, values.add_(float(arguments.get("median", 0.0))))
 
 
-def _log_normal_(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Tensor:
-    if (deviation := float(given.get("std", 2.0))) <= 0.0:
+def _log_normal_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
+    if (deviation := float(arguments.get("std", 2.0))) <= 0.0:
         raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={deviation:g}")
-    values = source.normal(target).mul_(deviation).add_(float(given.get("mean", 1.0)))
+    values = source.normal(target).mul_(deviation).add_(float(arguments.get("mean", 1.0)))
     return store(target, values.exp_())
 
 
-def _geometric_(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Tensor:
-    share = float(given["p"])
+def _geometric_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
+    share = float(arguments["p"])
     if not 0.0 < share < 1.0:
         raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={share:g}")
     return store(target, source.uniform(target).log_().div_(math.log1p(-share)).ceil_())
 
 
-def _bernoulli_(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Tensor:
-    share = given.get("p", 0.5)
+def _bernoulli_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
+    share = arguments.get("p", 0.5)
     if isinstance(share, _Tensor):
         return _bernoulli_each(source, target, share)
     if not 0.0 <= share <= 1.0:
@@ -143,10 +143,10 @@ def _bernoulli_each(source: Source, target: _Tensor, shares: _Tensor) -> _Tensor
     return target
 
 
-def _random_(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Tensor:
+def _random_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
     dtype = target.dtype
-    if "from" in given or "to" in given:
-        low, high = (given["from"], given.get("to")) if "from" in given else (0, given["to"])
+    if "from" in arguments or "to" in arguments:
+        low, high = (arguments["from"], arguments.get("to")) if "from" in arguments else (0, arguments["to"])
         if high is None:  # up to the largest number of the type
             high = (1 << _DIGITS[dtype]) + 1 if dtype in _DIGITS else torch.iinfo(dtype).max + 1
         return store(target, _integers(source, target, int(low), int(high)))
@@ -170,16 +170,16 @@ def _integers(source: Source, target: _Tensor, low: int, high: int) -> _Tensor:
     return numbers.modulo(drawn, extent).add_(low)
 
 
-def _randint(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Tensor:
-    low, high = given.get("low", 0), given["high"]
+def _randint(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
+    low, high = arguments.get("low", 0), arguments["high"]
     if high <= low:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     return store(target, _integers(source, target, int(low), int(high)))
 
 
-def _randperm(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Tensor:
+def _randperm(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
     """Sorts 0..n-1 by random keys of so many bits that few are equal, and shuffles within those (Randperm.cu)."""
-    count = int(given["n"])
+    count = int(arguments["n"])
     if not count:
         return target
     bits = min(64, math.ceil(math.log2(count - (6 * count**2 + 1) / (12 * math.log(0.9)))))
@@ -192,7 +192,7 @@ def _randperm(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Ten
     seed, offset = source.generator.advance(count)
     ordered = compared[order]
     ends = (ordered[1:] == ordered[:-1]).nonzero().view(-1).tolist()
-    begins = [one for one in ends if one - 1 not in set(ends)]
+    begins = [end for end in ends if end - 1 not in set(ends)]
     for begin in begins:
         size = 1
         while begin + size < count and ordered[begin + size] == ordered[begin]:
@@ -205,9 +205,9 @@ def _randperm(source: Source, target: _Tensor, given: Mapping[str, Any]) -> _Ten
     return store(target, order)
 
 
-def _dropout(source: Source, given: Mapping[str, Any]) -> tuple[_Tensor, _Tensor]:
+def _dropout(source: Source, arguments: Mapping[str, Any]) -> tuple[_Tensor, _Tensor]:
     """Output and mask of `native_dropout`, by the vectorised kernel where the input allows it (`get_vector_size`)."""
-    tensor, share, train = given["input"], float(given["p"]), given.get("train")
+    tensor, share, train = arguments["input"], float(arguments["p"]), arguments.get("train")
     mask = torch.empty_like(tensor, dtype=torch.bool)
     if train is False:
         return tensor.clone(), mask.fill_(True)
@@ -243,26 +243,26 @@ def _width(tensor: _Tensor) -> int:
     return width
 
 
-def _normal_by_tensors(source: Source, given: Mapping[str, Any]) -> _Tensor:
-    mean, deviation = given["mean"], given.get("std", 1.0)
-    like = [one for one in (mean, deviation) if isinstance(one, _Tensor)]
-    shape = torch.broadcast_shapes(*(one.shape for one in like))
+def _normal_by_tensors(source: Source, arguments: Mapping[str, Any]) -> _Tensor:
+    mean, deviation = arguments["mean"], arguments.get("std", 1.0)
+    like = [tensor for tensor in (mean, deviation) if isinstance(tensor, _Tensor)]
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in like))
     result = torch.empty(shape, dtype=torch.result_type(*like) if len(like) == 2 else like[0].dtype)
     if not isinstance(deviation, _Tensor):
         return _normal_(source, result, {"std": deviation}).add_(mean)
     return _normal_(source, result, {}).mul_(deviation).add_(mean)
 
 
-def _multinomial(source: Source, given: Mapping[str, Any]) -> _Tensor | None:
+def _multinomial(source: Source, arguments: Mapping[str, Any]) -> _Tensor | None:
     """Without replacement, or one sample: the largest of the shares, each divided by an exponential number."""
-    shares, samples = given["self"], int(given["num_samples"])
+    shares, samples = arguments["self"], int(arguments["num_samples"])
     if shares.dim() not in (1, 2):
         raise RuntimeError("prob_dist must be 1 or 2 dim")
     if not shares.is_floating_point():
         raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {_NAMES[shares.dtype]}")
     if samples <= 0:
         raise RuntimeError("cannot sample n_sample <= 0 samples")
-    if given.get("replacement") and samples > 1:
+    if arguments.get("replacement") and samples > 1:
         return None
     if samples > shares.shape[-1]:
         raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
@@ -290,33 +290,35 @@ def compute(spec: Spec, generator: CudaGenerator, overload: Any, args: Sequence[
     """
     schema = overload._schema
     names = [argument.name for argument in schema.arguments]
-    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    arguments = dict(zip(names, args, strict=False)) | dict(kwargs)
     name = schema.name.removeprefix("aten::")
     source = Source(spec, generator)
     if name in _IN_PLACE:
-        return _IN_PLACE[name](source, given["self"], given)
-    if "out" in given or any(argument.is_out for argument in schema.arguments):
+        return _IN_PLACE[name](source, arguments["self"], arguments)
+    if "out" in arguments or any(argument.is_out for argument in schema.arguments):
         return None
     if name in _MADE:
-        size = [int(given["n"])] if name == "randperm" else given["size"]
+        size = [int(arguments["n"])] if name == "randperm" else arguments["size"]
         default = torch.int64 if name in ("randint", "randperm") else None
-        target = torch.empty(size, dtype=given.get("dtype") or default)
-        return _MADE[name](source, target, given)
+        target = torch.empty(size, dtype=arguments.get("dtype") or default)
+        return _MADE[name](source, target, arguments)
     if name in _LIKE:
         target = torch.empty_like(
-            given["self"], dtype=given.get("dtype"), memory_format=given.get("memory_format") or torch.preserve_format
+            arguments["self"],
+            dtype=arguments.get("dtype"),
+            memory_format=arguments.get("memory_format") or torch.preserve_format,
         )
-        return _LIKE[name](source, target, given) if not isinstance(given.get("high"), _Tensor) else None
+        return _LIKE[name](source, target, arguments) if not isinstance(arguments.get("high"), _Tensor) else None
     if name == "native_dropout":
-        return _dropout(source, given)
+        return _dropout(source, arguments)
     if name == "multinomial":
-        return _multinomial(source, given)
+        return _multinomial(source, arguments)
     if name == "bernoulli":
-        share = given["p"] if "p" in given else given["self"]
-        target = torch.empty_like(given["self"], memory_format=torch.contiguous_format)
+        share = arguments["p"] if "p" in arguments else arguments["self"]
+        target = torch.empty_like(arguments["self"], memory_format=torch.contiguous_format)
         return _bernoulli_(source, target, {"p": share})
-    if name == "normal" and "size" in given:
-        return _normal_(source, torch.empty(given["size"], dtype=given.get("dtype")), given)
-    if name == "normal" and any(isinstance(given.get(one), _Tensor) for one in ("mean", "std")):
-        return _normal_by_tensors(source, given)
+    if name == "normal" and "size" in arguments:
+        return _normal_(source, torch.empty(arguments["size"], dtype=arguments.get("dtype")), arguments)
+    if name == "normal" and any(isinstance(arguments.get(parameter), _Tensor) for parameter in ("mean", "std")):
+        return _normal_by_tensors(source, arguments)
     return None

@@ -29,7 +29,7 @@ _RESIDENT = {(7, 0): 2048, (7, 5): 1024, (8, 0): 2048, (8, 6): 1536, (8, 9): 153
 
 def resident_threads(compute_capability: Sequence[int]) -> int:
     """Threads that a multiprocessor keeps at a time."""
-    known = [one for one in _RESIDENT if one <= tuple(compute_capability)]
+    known = [capability for capability in _RESIDENT if capability <= tuple(compute_capability)]
     return _RESIDENT[max(known, default=min(_RESIDENT))]
 
 

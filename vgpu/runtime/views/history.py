@@ -152,7 +152,7 @@ def busy_shares(kernels: Iterable[Kernel], start: float, stop: float, bins: int)
     width = (stop - start) / bins
     shares = [0.0] * bins
     until = start
-    for kernel in sorted(kernels, key=lambda one: one.start):
+    for kernel in sorted(kernels, key=lambda each: each.start):
         low, high = max(kernel.start, until), min(kernel.end, stop)
         until = max(until, min(kernel.end, stop))
         if high <= low:

@@ -98,7 +98,7 @@ def streams(axis: Axes, run: History, device: DeviceHistory, scale: float, most:
     if len(everything) <= thinning.MOST_BARS:
         _idle(axis, everything, run, scale)
     hidden = len(device.streams) - len(shown)
-    labels = [_lane_label("default stream" if number == 0 else f"stream {number}", found) for number, found in shown]
+    labels = [_lane_label("default stream" if number == 0 else f"stream {number}", work) for number, work in shown]
     if hidden:
         labels[-1] += f"\n(+{hidden} not shown)"
     axis.set_yticks([number + 0.5 for number in range(len(shown))], labels)
@@ -119,9 +119,9 @@ def _lane(
         below = [0.0] * thinning.SLOTS
         edges = [number * span / thinning.SLOTS for number in range(thinning.SLOTS + 1)]
         bottom = y + height / 2
-        found = thinning.shares(bars, run.start, run.stop)
-        for kind in [kind for kind in colours if kind in found]:
-            above = [min(low + share, 1.0) for low, share in zip(below, found[kind], strict=True)]
+        by_kind = thinning.shares(bars, run.start, run.stop)
+        for kind in [kind for kind in colours if kind in by_kind]:
+            above = [min(low + share, 1.0) for low, share in zip(below, by_kind[kind], strict=True)]
             axis.stairs(
                 [bottom - height * value for value in above], edges, color=colours[kind][0], fill=True,
                 baseline=[bottom - height * value for value in below], linewidth=0,

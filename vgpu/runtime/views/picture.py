@@ -124,7 +124,7 @@ def _arrows(figure: Figure, host: Axes, streams: Axes, run: History, threads: Se
     from matplotlib.patches import ConnectionPatch
 
     lanes = list(run.devices[0].streams.items())[:_MOST_LANES]
-    kernels = [(lane, kernel) for lane, (_, found) in enumerate(lanes) for kernel in found]
+    kernels = [(lane, kernel) for lane, (_, stream) in enumerate(lanes) for kernel in stream]
     if len(kernels) > _MOST_ARROWS:
         return
     rows = panels.host_rows(run, threads)[1]
@@ -163,7 +163,7 @@ def _facts(run: History) -> str:
     facts.append(f"{len(kernels)} kernel{'s' if len(kernels) != 1 else ''} and copies")
     spans = next(iter(run.threads.values()), [])
     for kind, words in (("launch", "launching"), ("wait", "waiting")):
-        share = sum(min(one.end, run.stop) - max(one.start, run.start) for one in spans if one.kind == kind) / span
+        share = sum(min(part.end, run.stop) - max(part.start, run.start) for part in spans if part.kind == kind) / span
         if share >= 0.005:
             facts.append(f"host {words} {100 * share:.0f} %")
     if len(run.devices) == 1:

@@ -81,10 +81,10 @@ def bound_by(spec: Spec, kernel: Kernel) -> str:
 
 def costs(spec: Spec, timeline: Sequence[Kernel]) -> list[Cost]:
     """The operations of a timeline, costliest first."""
-    found: dict[tuple[str, str], Cost] = {}
+    entries: dict[tuple[str, str], Cost] = {}
     for kernel in timeline:
         precision = "" if history.kernel_kind(kernel) == "copy" else _PRECISIONS.get(kernel.dtype, kernel.dtype)
-        entry = found.setdefault(
+        entry = entries.setdefault(
             (kernel.name, precision), Cost(kernel.name, precision, 0, 0.0, 0.0, 0.0, {"compute": 0.0})
         )
         entry.calls += 1
@@ -93,7 +93,7 @@ def costs(spec: Spec, timeline: Sequence[Kernel]) -> list[Cost]:
         entry.bytes += kernel.bytes
         bound = bound_by(spec, kernel)
         entry.bounds[bound] = entry.bounds.get(bound, 0.0) + kernel.seconds
-    return sorted(found.values(), key=lambda entry: -entry.seconds)
+    return sorted(entries.values(), key=lambda entry: -entry.seconds)
 
 
 def host_seconds(gpu: VirtualGPU, thread: str = "MainThread") -> dict[str, float]:

@@ -34,7 +34,7 @@ class History:
 
 def take(machine: Machine, history: History) -> dict[str, Any]:
     """What `torch._C._cuda_memorySnapshot` returns."""
-    segments = [one for gpu in machine.gpus for one in _segments(gpu.index, gpu.memory)]
+    segments = [segment for gpu in machine.gpus for segment in _segments(gpu.index, gpu.memory)]
     traces: list[list[dict[str, Any]]] = [[] for _ in machine.gpus]
     for gpu, start in zip(machine.gpus, history.starts, strict=False):
         traces[gpu.index] = list(_trace(gpu.memory, start))

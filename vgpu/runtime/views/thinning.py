@@ -59,9 +59,9 @@ def clipped(bars: Iterable[Bar], start: float, stop: float) -> list[Bar]:
 def shares(bars: Iterable[Bar], start: float, stop: float, slots: int = SLOTS) -> Mapping[str, list[float]]:
     """For each kind, the share of every one of `slots` equal time slots that its bars fill (ratios)."""
     width = (stop - start) / slots
-    found: dict[str, list[float]] = {}
+    rows: dict[str, list[float]] = {}
     for bar in clipped(bars, start, stop):
-        row = found.setdefault(bar.kind, [0.0] * slots)
+        row = rows.setdefault(bar.kind, [0.0] * slots)
         low, high = (bar.start - start) / width, (bar.end - start) / width
         first, last = int(low), min(int(high), slots - 1)
         if first >= last:
@@ -71,30 +71,30 @@ def shares(bars: Iterable[Bar], start: float, stop: float, slots: int = SLOTS) -
         for slot in range(first + 1, last):
             row[slot] += 1.0
         row[last] += min(high - last, 1.0)
-    return found
+    return rows
 
 
 def with_depth(bars: Sequence[Bar]) -> list[tuple[int, Bar]]:
     """Nested blocks with how deep each lies (0: in no other), for those of one thread."""
     open_until: list[float] = []
-    found = []
-    for bar in sorted(bars, key=lambda one: (one.start, -one.end)):
+    blocks = []
+    for bar in sorted(bars, key=lambda each: (each.start, -each.end)):
         while open_until and open_until[-1] <= bar.start:
             open_until.pop()
-        found.append((len(open_until), bar))
+        blocks.append((len(open_until), bar))
         open_until.append(bar.end)
-    return found
+    return blocks
 
 
 def gaps(bars: Iterable[Bar], start: float, stop: float) -> list[tuple[float, float]]:
     """When nothing ran between the first and the last of the bars in the window."""
     until: float | None = None
-    found = []
+    spans = []
     for bar in sorted(clipped(bars, start, stop)):
         if until is not None and bar.start > until:
-            found.append((until, bar.start))
+            spans.append((until, bar.start))
         until = bar.end if until is None else max(until, bar.end)
-    return found
+    return spans
 
 
 def highest(
@@ -107,18 +107,18 @@ def highest(
     if len(samples) <= 2 * slots:
         return list(samples)
     width = (stop - start) / slots
-    found: list[tuple[float, tuple[float, ...]]] = []
+    kept: list[tuple[float, tuple[float, ...]]] = []
     slot_of_last = -1
     best: tuple[float, tuple[float, ...]] | None = None
     last: tuple[float, tuple[float, ...]] | None = None
     for sample in samples:
         slot = int((sample[0] - start) / width)
         if slot != slot_of_last and best is not None and last is not None:
-            found += [best] if best is last else [best, last]
+            kept += [best] if best is last else [best, last]
             best = None
         slot_of_last, last = slot, sample
         if best is None or sum(sample[1]) > sum(best[1]):
             best = sample
     if best is not None and last is not None:
-        found += [best] if best is last else [best, last]
-    return found
+        kept += [best] if best is last else [best, last]
+    return kept

@@ -37,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if options.json is not None and not options.json.parent.is_dir():
             raise CalibrationError(f"{options.json} cannot be written: there is no folder {options.json.parent}")
-        asked = None if options.gpu is None else get_spec(options.gpu)
+        chosen = None if options.gpu is None else get_spec(options.gpu)
         measured = _from_file(options.measured) if options.measured is not None else _on_real_gpu()
-        spec = asked or _matching(measured["machine"])
+        spec = chosen or _matching(measured["machine"])
         predicted = measure_apart("--virtual", options.gpu or spec.name)
         rows = compare.compare(predicted, measured)
         print(compare.text(spec, rows, measured["machine"]))

@@ -73,13 +73,13 @@ def median_error(rows: Iterable[Row]) -> float | None:
 def medians(rows: Sequence[Row]) -> dict[str, float | None]:
     """Median errors as ratios: of kernels, of everything timed but the start-up, of memory, and of each group."""
     timed = [row for row in rows if row.unit == "seconds" and row.group != "start-up"]
-    found = {
+    errors = {
         "kernel times": median_error(row for row in rows if row.group in KERNEL_GROUPS),
         "all times": median_error(timed),
         "memory": median_error(row for row in rows if row.unit == "bytes"),
     }
     groups = dict.fromkeys(row.group for row in rows)
-    return found | {f"group {group}": median_error(row for row in rows if row.group == group) for group in groups}
+    return errors | {f"group {group}": median_error(row for row in rows if row.group == group) for group in groups}
 
 
 def document(spec: Spec, predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,6 +128,6 @@ def match_spec(name: str, memory_bytes: int) -> Spec | None:
     """The built-in GPU that a real one called `name` is: of the same model, and of those the nearest in memory."""
     words = name.replace("-", " ").upper().split()
     # "RTX 4090" is RTX4090 here.
-    words += [one + other for one, other in pairwise(words)]
+    words += [word + other for word, other in pairwise(words)]
     models = [spec for spec in map(get_spec, list_specs()) if spec.name.partition("-")[0] in words]
     return min(models, key=lambda spec: abs(spec.memory_bytes - memory_bytes), default=None)

@@ -61,13 +61,13 @@ def _driver() -> str | None:
 def start_up() -> list[dict[str, Any]]:
     """First uses, which must come before anything else: context, cuBLAS, cuDNN. Seconds."""
     clock = time.perf_counter
-    found = []
+    entries = []
 
     def timed(name: str, call: Callable[[], Any]) -> None:
         begin = clock()
         call()
         torch.cuda.synchronize()
-        found.append(_entry("start-up", name, "seconds", clock() - begin))
+        entries.append(_entry("start-up", name, "seconds", clock() - begin))
 
     timed("CUDA context, first tensor", lambda: torch.zeros(1, device="cuda"))
     free, total = torch.cuda.mem_get_info()
@@ -79,9 +79,9 @@ def start_up() -> list[dict[str, Any]]:
     workspace = torch.cuda.max_memory_allocated() - before
     x, w = torch.zeros(1, 8, 8, 8, device="cuda"), torch.zeros(8, 8, 3, 3, device="cuda")
     timed("cuDNN, first convolution", lambda: torch.nn.functional.conv2d(x, w))
-    found.append(_entry("memory", "CUDA context", "bytes", context))
-    found.append(_entry("memory", "cuBLAS workspace", "bytes", workspace))
-    return found
+    entries.append(_entry("memory", "CUDA context", "bytes", context))
+    entries.append(_entry("memory", "cuBLAS workspace", "bytes", workspace))
+    return entries
 
 
 def _entry(group: str, name: str, unit: str, value: float, spread: float = 0.0) -> dict[str, Any]:
@@ -90,17 +90,17 @@ def _entry(group: str, name: str, unit: str, value: float, spread: float = 0.0) 
 
 def measure(chosen: Sequence[Workload], rounds: int = ROUNDS) -> list[dict[str, Any]]:
     """One entry per workload and quantity: group, name, unit, median value and spread, or an "error" instead."""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for workload in chosen:
         try:
-            found += _measure(workload, rounds)
+            entries += _measure(workload, rounds)
         except (RuntimeError, TypeError, ValueError) as error:  # unsupported there, or out of memory
             text = str(error).splitlines()[0]
-            found.append({"group": workload.group, "name": workload.name, "unit": "seconds", "error": text})
+            entries.append({"group": workload.group, "name": workload.name, "unit": "seconds", "error": text})
         if workload.memory:  # modules have reference cycles
             gc.collect()
         torch.cuda.empty_cache()
-    return found
+    return entries
 
 
 def _measure(workload: Workload, rounds: int) -> list[dict[str, Any]]:
@@ -116,17 +116,17 @@ def _measure(workload: Workload, rounds: int) -> list[dict[str, Any]]:
         times = sorted(timer(step, workload.repeats) for _ in range(rounds))
         middle = statistics.median(times)
         spread = (times[(3 * len(times)) // 4] - times[len(times) // 4]) / middle if middle else 0.0
-        found = [_entry(workload.group, workload.name, "seconds", middle, spread)]
+        entries = [_entry(workload.group, workload.name, "seconds", middle, spread)]
         if workload.moved_bytes:
-            found[0]["moved_bytes"] = workload.moved_bytes
+            entries[0]["moved_bytes"] = workload.moved_bytes
         if workload.memory:
             values = (
                 torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), torch.cuda.memory_reserved(),
                 torch.cuda.max_memory_reserved(),
             )  # fmt: skip
             for name, size in zip(_MEMORY, values, strict=True):
-                found.append(_entry("memory", f"{workload.name}: {name}", "bytes", size))
-        return found
+                entries.append(_entry("memory", f"{workload.name}: {name}", "bytes", size))
+        return entries
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
 

@@ -21,11 +21,11 @@ def fitted(spec: Spec, rows: Sequence[Row], measured: Mapping[str, Any]) -> dict
     An efficiency is scaled by how much the prediction of work that it bounds was off; times and rates are taken as
     measured. Ratios end at 1.
     """
-    found: dict[str, tuple[float, str]] = {}
+    figures: dict[str, tuple[float, str]] = {}
 
     def take(figure: str, value: float | None, source: str) -> None:
         if value is not None and value > 0:
-            found[figure] = (min(value, 1.0) if figure.endswith("_ratio") else value, f"measured: {source}")
+            figures[figure] = (min(value, 1.0) if figure.endswith("_ratio") else value, f"measured: {source}")
 
     products = _ratio(row for row in rows if row.group == "matmul" and row.name.startswith(_BIG_PRODUCTS))
     traffic = _ratio(row for row in rows if row.group == "elementwise" and "64M" in row.name)
@@ -44,7 +44,7 @@ def fitted(spec: Spec, rows: Sequence[Row], measured: Mapping[str, Any]) -> dict
     for figure, name in (("context_bytes", "CUDA context"), ("blas_workspace_bytes", "cuBLAS workspace")):
         take(figure, _value(rows, "memory", name), "around first use in a fresh process")
     take("memory_bytes", float(measured["machine"]["memory_bytes"]), "total_memory of its device properties")
-    return found
+    return figures
 
 
 def _ratio(rows: Iterable[Row]) -> float | None:

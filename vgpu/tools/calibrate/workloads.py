@@ -51,14 +51,14 @@ def _product(size: tuple[int, int, int], dtype: torch.dtype) -> Callable[[], Ste
 def _products() -> list[Workload]:
     sizes = [(512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 1024)]
     sizes += [(4096, 4096, 4095), (128, 4096, 4096), (4096, 1000, 512)]
-    found = []
+    entries = []
     for m, n, k in sizes:
         name = f"({m}, {k}) @ ({k}, {n})"
-        found.append(Workload("matmul", f"{name} float32", _product((m, n, k), torch.float32), 10))
-        found.append(Workload("matmul", f"{name} tf32", _product((m, n, k), torch.float32), 10, tf32=True))
-        found.append(Workload("matmul", f"{name} float16", _product((m, n, k), torch.float16)))
-        found.append(Workload("matmul", f"{name} bfloat16", _product((m, n, k), torch.bfloat16)))
-    return found
+        entries.append(Workload("matmul", f"{name} float32", _product((m, n, k), torch.float32), 10))
+        entries.append(Workload("matmul", f"{name} tf32", _product((m, n, k), torch.float32), 10, tf32=True))
+        entries.append(Workload("matmul", f"{name} float16", _product((m, n, k), torch.float16)))
+        entries.append(Workload("matmul", f"{name} bfloat16", _product((m, n, k), torch.bfloat16)))
+    return entries
 
 
 def _on(shape: tuple[int, ...], step: Callable[[torch.Tensor], Any], dtype: torch.dtype = torch.float32) -> Any:
@@ -110,19 +110,19 @@ def _attention(dtype: torch.dtype, length: int, causal: bool) -> Callable[[], St
 
 
 def _library_kernels() -> list[Workload]:
-    found = []
+    entries = []
     for channels, size, kernel in ((64, 56, 3), (256, 14, 3), (256, 28, 1)):
         for dtype in (torch.float32, torch.float16):
             name = f"conv {kernel}x{kernel}, (32, {channels}, {size}, {size}) {str(dtype).removeprefix('torch.')}"
-            found.append(Workload("convolution", name, _convolution(channels, size, kernel, dtype)))
+            entries.append(Workload("convolution", name, _convolution(channels, size, kernel, dtype)))
     for dtype, length, causal in (
         (torch.float16, 1024, True),
         (torch.float16, 2048, False),
         (torch.float32, 1024, True),
     ):
         name = f"attention, (8, 16, {length}, 64) {str(dtype).removeprefix('torch.')}{', causal' if causal else ''}"
-        found.append(Workload("attention", name, _attention(dtype, length, causal)))
-    return found
+        entries.append(Workload("attention", name, _attention(dtype, length, causal)))
+    return entries
 
 
 def _optimizer(kind: type[torch.optim.Optimizer], **options: Any) -> Callable[[], Step]:
@@ -148,14 +148,14 @@ def _copy(to_gpu: bool, pinned: bool, size: int) -> Callable[[], Step]:
 
 
 def _transfers() -> list[Workload]:
-    found = []
+    entries = []
     for size in (1 << 20, 64 << 20, 256 << 20):
         for to_gpu in (True, False):
             for pinned in (False, True):
                 way = "to GPU" if to_gpu else "to host"
                 name = f"{size >> 20} MiB {way}, {'pinned' if pinned else 'pageable'}"
-                found.append(Workload("transfer", name, _copy(to_gpu, pinned, size), 5, "both", moved_bytes=size))
-    return found
+                entries.append(Workload("transfer", name, _copy(to_gpu, pinned, size), 5, "both", moved_bytes=size))
+    return entries
 
 
 def _host() -> list[Workload]:

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
             get_interconnect(conditions.interconnect or spec.interconnect, spec)
         _check_names("--dollars", set(conditions.dollars_per_hour), [spec.name for spec in specs])
         recordings = _load(options.recordings)
-        known = [str(one.rank or 0) for one in recordings]
+        known = [str(recording.rank or 0) for recording in recordings]
         _check_names("--slow-rank", {str(rank) for rank in conditions.slow_ranks}, known)
         for path in (options.picture, options.json if options.json != Path("-") else None):
             if path is not None:
@@ -60,13 +60,13 @@ def main(arguments: Sequence[str]) -> int:
         print(f"python -m vgpu price: {error}", file=sys.stderr)
         return 2
     priced = [prices.price(recordings, spec, conditions) for spec in specs]
-    found = [one for one, _ in priced]
+    results = [price for price, _ in priced]
     console = Console(stderr=options.json == Path("-"))
-    console.print(prices.table(found, recordings))
-    for line in prices.remarks(found, options.operations):
+    console.print(prices.table(results, recordings))
+    for line in prices.remarks(results, options.operations):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if options.json is not None:
-        text = json.dumps(prices.document(found, recordings, conditions), indent=1)
+        text = json.dumps(prices.document(results, recordings, conditions), indent=1)
         if options.json == Path("-"):
             print(text)
         else:
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
         except Unsupported as error:
             print(f"python -m vgpu price: {error}", file=sys.stderr)
             return 2
-    return 0 if any(not one.problem for one in found) else 1
+    return 0 if any(not price.problem for price in results) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -114,14 +114,17 @@ def _all_specs() -> list[Spec]:
 
 def _load(paths: Sequence[Path]) -> list[Recording]:
     """The recordings, by rank; for `run.vgpu`, those of its ranks where there are such."""
-    found: list[Recording] = []
+    recordings: list[Recording] = []
     for path in paths:
         ranks = sorted(path.parent.glob(f"{path.stem}.rank*{SUFFIX}"))
-        found += [load(one) for one in (ranks if ranks and not path.is_file() else [path])]
-    found.sort(key=lambda one: one.rank or 0)
-    if len({(one.rank, one.ranks) for one in found}) < len(found) or len({one.ranks for one in found}) > 1:
+        recordings += [load(file) for file in (ranks if ranks and not path.is_file() else [path])]
+    recordings.sort(key=lambda recording: recording.rank or 0)
+    if (
+        len({(recording.rank, recording.ranks) for recording in recordings}) < len(recordings)
+        or len({recording.ranks for recording in recordings}) > 1
+    ):
         raise RecordingError("these files are not the ranks of one run: price one run at a time")
-    return found
+    return recordings
 
 
 def _positive(option: str, value: float) -> float:
@@ -131,16 +134,16 @@ def _positive(option: str, value: float) -> float:
 
 
 def _pairs(option: str, texts: Sequence[str], kind: Callable[[str], _Key]) -> dict[_Key, float]:
-    found = {}
+    values = {}
     for text in ",".join(texts).split(",") if texts else ():
         name, equals, value = text.partition("=")
         try:
-            found[kind(name.strip())] = _positive(option, float(value))
+            values[kind(name.strip())] = _positive(option, float(value))
         except ValueError:
             equals = ""
         if not equals:
             raise ValueError(f"{option} {text}: expected a name, = and a number above 0")
-    return found
+    return values
 
 
 def _check_names(option: str, names: set[str], known: Sequence[str]) -> None:

@@ -86,7 +86,7 @@ def _draw_device(axis: Axes, history: History, scale: float) -> None:
 
 def _history(run: Replay) -> History:
     """The busiest GPU of a process, and its busiest threads."""
-    queue = max(run.queues, key=lambda one: one.busy_seconds)
+    queue = max(run.queues, key=lambda each: each.busy_seconds)
     index = run.queues.index(queue)
     streams: dict[int, list[Kernel]] = {}
     for kernel in queue.timeline:

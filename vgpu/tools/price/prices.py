@@ -88,19 +88,19 @@ def price(recordings: Sequence[Recording], spec: Spec, conditions: Conditions) -
     seconds = max(run.seconds for run in runs)
     rate = conditions.dollars_per_hour.get(spec.name)
     gpus = sum(max(sum(bool(queue.timeline) for queue in run.queues), 1) for run in runs)
-    found = Price(
+    result = Price(
         gpu=spec.name,
         title=spec.title,
         interconnect=link.name,
         seconds=seconds,
         start_up_seconds=max(run.start_up_seconds for run in runs),
         busy_ratio=sum(run.busy_ratio for run in runs) / len(runs),
-        needed_bytes=max(one.reserved_bytes for one in recordings) + spec.context_bytes,
+        needed_bytes=max(recording.reserved_bytes for recording in recordings) + spec.context_bytes,
         memory_bytes=spec.memory_bytes,
         dollars=None if rate is None else rate * gpus * seconds / _SECONDS_PER_HOUR,
         operations=_operations(runs),
     )
-    return found, runs
+    return result, runs
 
 
 def _link(spec: Spec, conditions: Conditions) -> Interconnect:
@@ -111,8 +111,8 @@ def _operations(runs: Sequence[Replay]) -> tuple[OperationPrice, ...]:
     kernels = [kernel for run in runs for kernel in run.kernels]
     whole = sum(kernel.seconds for kernel in kernels) or 1.0
     return tuple(
-        OperationPrice(one.name, one.precision, one.calls, one.seconds, one.seconds / whole, one.bound)
-        for one in costs(runs[0].spec, kernels)
+        OperationPrice(cost.name, cost.precision, cost.calls, cost.seconds, cost.seconds / whole, cost.bound)
+        for cost in costs(runs[0].spec, kernels)
     )
 
 
@@ -125,42 +125,43 @@ def table(prices: Sequence[Price], recordings: Sequence[Recording]) -> Table:
         title=title, caption="modelled, not measured", title_justify="left", caption_justify="left", box=SIMPLE
     )
     with_link = len(recordings) > 1
-    with_cost = any(one.dollars is not None for one in prices)
+    with_cost = any(card.dollars is not None for card in prices)
     made.add_column("GPU", no_wrap=True)
     if with_link:
         made.add_column("link", no_wrap=True)
     for name in ("start-up", "then", "GPU busy", "memory", "needed", *(["cost"] if with_cost else [])):
         made.add_column(name, justify="right", no_wrap=True)
-    able = [one.working_seconds for one in prices if one.fits]
-    for one in prices:
-        cells = [one.gpu, one.interconnect] if with_link else [one.gpu]
-        if one.problem:
+    able = [card.working_seconds for card in prices if card.fits]
+    for card in prices:
+        cells = [card.gpu, card.interconnect] if with_link else [card.gpu]
+        if card.problem:
             made.add_row(*cells, "cannot", style="dim")
             continue
-        share = f"{one.needed_bytes / one.memory_bytes:.0%}"
-        cells += [seconds_text(one.start_up_seconds), seconds_text(one.working_seconds), f"{one.busy_ratio:.0%}"]
-        cells += [bytes_text(one.memory_bytes), share if one.fits else f"[red]{share}[/red]"]
+        share = f"{card.needed_bytes / card.memory_bytes:.0%}"
+        cells += [seconds_text(card.start_up_seconds), seconds_text(card.working_seconds), f"{card.busy_ratio:.0%}"]
+        cells += [bytes_text(card.memory_bytes), share if card.fits else f"[red]{share}[/red]"]
         if with_cost:
-            cells.append("-" if one.dollars is None else f"${one.dollars:.2g}")
-        made.add_row(*cells, style="bold" if one.fits and one.working_seconds == min(able) else "")
+            cells.append("-" if card.dollars is None else f"${card.dollars:.2g}")
+        made.add_row(*cells, style="bold" if card.fits and card.working_seconds == min(able) else "")
     return made
 
 
 def remarks(prices: Sequence[Price], operations: int) -> list[str]:
     """A line for each card: what it spends its time with, or why it cannot run this."""
     lines = []
-    for one in prices:
-        told = ", ".join(_told(each) for each in one.operations[:operations]) or "nothing ran on a GPU"
-        if one.problem:
-            told = f"cannot run it: {one.problem}"
-        elif not one.fits:
-            told += f"; needs {bytes_text(one.needed_bytes)}, which it does not have"
-        lines.append(f"{one.gpu}: {told}")
+    for card in prices:
+        text = ", ".join(_told(each) for each in card.operations[:operations]) or "nothing ran on a GPU"
+        if card.problem:
+            text = f"cannot run it: {card.problem}"
+        elif not card.fits:
+            text += f"; needs {bytes_text(card.needed_bytes)}, which it does not have"
+        lines.append(f"{card.gpu}: {text}")
     return lines
 
 
-def _told(one: OperationPrice) -> str:
-    return f"{panels.short_name(one.name)}{f' {one.precision}' if one.precision else ''} {one.share:.0%}"
+def _told(operation: OperationPrice) -> str:
+    precision = f" {operation.precision}" if operation.precision else ""
+    return f"{panels.short_name(operation.name)}{precision} {operation.share:.0%}"
 
 
 def document(prices: Sequence[Price], recordings: Sequence[Recording], conditions: Conditions) -> dict[str, Any]:
@@ -170,8 +171,8 @@ def document(prices: Sequence[Price], recordings: Sequence[Recording], condition
         "simulated": True,
         "recorded": {
             "program": first.program, "gpu": first.gpu, "torch": first.torch, "processes": len(recordings),
-            "seconds": max(one.seconds for one in recordings),
+            "seconds": max(recording.seconds for recording in recordings),
         },
         "conditions": asdict(conditions),
-        "prices": [{**asdict(one), "working_seconds": one.working_seconds, "fits": one.fits} for one in prices],
+        "prices": [{**asdict(card), "working_seconds": card.working_seconds, "fits": card.fits} for card in prices],
     }  # fmt: skip

@@ -85,7 +85,7 @@ class Fusion:
         """Whether an operation goes over the same elements, or over what the group has reduced them to."""
         if elements == self._elements:
             return True
-        return elements < self._elements and bool(inputs) and all(_storage(one) in self._made for one in inputs)
+        return elements < self._elements and bool(inputs) and all(_storage(tensor) in self._made for tensor in inputs)
 
     def _take(
         self, operation: Operation, elements: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
@@ -99,7 +99,7 @@ class Fusion:
         outside: set[int] = set()
         for place, tensor in enumerate(inputs):
             storage = _storage(tensor)
-            if storage in self._made or (operation.overwrites and any(tensor is one for one in outputs)):
+            if storage in self._made or (operation.overwrites and any(tensor is output for output in outputs)):
                 continue
             outside.add(storage)
             moved = min(tensor.nbytes, tensor.untyped_storage().nbytes())
@@ -153,5 +153,5 @@ class Fusion:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    found: int = tensor.untyped_storage()._cdata
-    return found
+    identity: int = tensor.untyped_storage()._cdata
+    return identity

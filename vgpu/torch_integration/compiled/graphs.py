@@ -124,9 +124,9 @@ class Graph:
         if not self.gpu.values or operation.is_view:
             return
         leaves, structure = tree_flatten((tuple(args), dict(kwargs)))
-        given = {leaf.untyped_storage()._cdata for leaf in leaves if isinstance(leaf, torch.Tensor)}
+        inputs = {leaf.untyped_storage()._cdata for leaf in leaves if isinstance(leaf, torch.Tensor)}
         noted = [self._place_of(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        made = [self._made(leaf, given) if isinstance(leaf, torch.Tensor) else None for leaf in tree_leaves(result)]
+        made = [self._made(leaf, inputs) if isinstance(leaf, torch.Tensor) else None for leaf in tree_leaves(result)]
         self._nodes.append(_Node(operation, noted, structure, made, compute))
 
     def called(self, compute: Callable[[], Any], tensors: Sequence[torch.Tensor]) -> None:
@@ -149,9 +149,9 @@ class Graph:
             return tensor.detach() if tensor.requires_grad else tensor
         return _Place(memory, tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
-    def _made(self, tensor: torch.Tensor, given: set[int]) -> _Made | None:
+    def _made(self, tensor: torch.Tensor, inputs: set[int]) -> _Made | None:
         storage = tensor.untyped_storage()
-        if storage._cdata in given:
+        if storage._cdata in inputs:
             return None
         self._count += 1
         self._memory[storage._cdata] = self._count
@@ -198,8 +198,8 @@ class Graph:
 def _storage_of(holder: StorageWeakRef) -> torch.UntypedStorage | None:
     if holder.expired():
         return None
-    found: Any = torch.UntypedStorage._new_with_weak_ptr(holder.cdata)
-    return None if found is None else found
+    storage: Any = torch.UntypedStorage._new_with_weak_ptr(holder.cdata)
+    return None if storage is None else storage
 
 
 def _tensor(place: _Place, memory: Mapping[int, torch.UntypedStorage]) -> torch.Tensor:

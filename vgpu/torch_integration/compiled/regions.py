@@ -56,9 +56,13 @@ class Region:
         """Whether a call with such arguments has to be compiled; None where it was too often and runs eagerly."""
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         others = tuple((type(leaf), leaf) for leaf in leaves if isinstance(leaf, (bool, str)))
-        guards = tuple((one.dtype, one.dim(), one.requires_grad) for one in tensors), others, torch.is_grad_enabled()
+        guards = (
+            tuple((tensor.dtype, tensor.dim(), tensor.requires_grad) for tensor in tensors),
+            others,
+            torch.is_grad_enabled(),
+        )
         # Integers become dynamic like sizes.
-        shape = *(tuple(one.shape) for one in tensors), tuple(leaf for leaf in leaves if type(leaf) is int)
+        shape = *(tuple(tensor.shape) for tensor in tensors), tuple(leaf for leaf in leaves if type(leaf) is int)
         with _LOCK:
             if guards not in self.shapes and len(self.shapes) >= _RECOMPILE_LIMIT:
                 return None
@@ -109,16 +113,16 @@ def call(gpu: VirtualGPU, known: Region, function: Callable[..., Any], args: Any
     return result
 
 
-def _fuse_backward(fusion: Fusion, results: Iterable[torch.Tensor], given: Iterable[torch.Tensor]) -> None:
+def _fuse_backward(fusion: Fusion, results: Iterable[torch.Tensor], arguments: Iterable[torch.Tensor]) -> None:
     """The backward passes of the region's operations are compiled code as well."""
-    outside = {tensor.grad_fn for tensor in given if tensor.grad_fn is not None}
-    seen: set[Any] = set()
+    outside = {tensor.grad_fn for tensor in arguments if tensor.grad_fn is not None}
+    visited: set[Any] = set()
     waiting = [tensor.grad_fn for tensor in results]
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen or node in outside or node.name().endswith("AccumulateGrad"):
+        if node is None or node in visited or node in outside or node.name().endswith("AccumulateGrad"):
             continue
-        seen.add(node)
+        visited.add(node)
         node.register_prehook(lambda _: fusion.enter(in_backward=True))
         node.register_hook(lambda *_: fusion.pause())
         waiting += [following for following, _ in node.next_functions]

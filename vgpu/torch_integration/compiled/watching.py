@@ -80,7 +80,7 @@ class _Place:
     argument: str
     start: int
     end: int
-    given: int
+    pointer: int
     width: int
 
     @classmethod
@@ -97,7 +97,7 @@ class Watch:
         self.strayed = 0
         # Looked up now, while tensors tell where they lie on the host: programs are interpreted there.
         self._places = [_Place.of(name, tensor) for name, tensor in tensors.items()]
-        self._ranges = sorted({(one.start, one.end) for one in self._places})
+        self._ranges = sorted({(place.start, place.end) for place in self._places})
         self._accesses: list[_Access] = []
         self._program, self._epoch = -1, 0
         self._known: dict[int, int] = {}
@@ -106,12 +106,12 @@ class Watch:
     def reached(self, addresses: Array, mask: Array, width: int) -> Array:
         """The mask without those elements that lie outside of all arguments' memory."""
         places = np.asarray(addresses).astype(np.int64)
-        asked = np.broadcast_to(np.asarray(mask, dtype=bool), places.shape)
+        chosen = np.broadcast_to(np.asarray(mask, dtype=bool), places.shape)
         inside = np.zeros(places.shape, dtype=bool)
         for start, end in self._ranges:
             inside |= (places >= start) & (places + width <= end)
-        self.strayed += int((asked & ~inside).sum())
-        return asked & inside
+        self.strayed += int((chosen & ~inside).sum())
+        return chosen & inside
 
     def accessed(self, program: int, kind: str, addresses: Array, mask: Array, values: Array | None = None) -> None:
         """A program reads, writes or changes these elements, where the mask holds."""
@@ -127,29 +127,29 @@ class Watch:
 
     def synchronised(self, address: int) -> None:
         """The program that runs makes an atomic operation on this one element, which orders it after others."""
-        seen = {**self._known}
+        epochs = {**self._known}
         for program, epoch in self._released.get(address, {}).items():
-            seen[program] = max(epoch, seen.get(program, -1))
-        self._known = seen
-        self._released[address] = {**seen, self._program: self._epoch}
+            epochs[program] = max(epoch, epochs.get(program, -1))
+        self._known = epochs
+        self._released[address] = {**epochs, self._program: self._epoch}
         self._epoch += 1
 
     def races(self) -> tuple[Race, ...]:
         """The first ones, of different accesses."""
-        changed = [one.addresses for one in self._accesses if one.kind != READ and one.addresses.size]
+        changed = [access.addresses for access in self._accesses if access.kind != READ and access.addresses.size]
         if not changed:
             return ()
         everything = np.unique(np.concatenate(changed))
         addresses, owners, bits = [], [], []
-        for number, one in enumerate(self._accesses):
-            there = np.ones(one.addresses.shape, dtype=bool)
-            if one.kind == READ:
-                nearest = np.minimum(np.searchsorted(everything, one.addresses), everything.size - 1)
-                there = everything[nearest] == one.addresses
-            found = one.addresses[there]
-            addresses.append(found)
-            owners.append(np.full(found.shape, number))
-            bits.append(np.zeros(found.shape, dtype=np.uint64) if one.bits is None else one.bits)
+        for number, access in enumerate(self._accesses):
+            there = np.ones(access.addresses.shape, dtype=bool)
+            if access.kind == READ:
+                nearest = np.minimum(np.searchsorted(everything, access.addresses), everything.size - 1)
+                there = everything[nearest] == access.addresses
+            places = access.addresses[there]
+            addresses.append(places)
+            owners.append(np.full(places.shape, number))
+            bits.append(np.zeros(places.shape, dtype=np.uint64) if access.bits is None else access.bits)
         return self._of_rows(np.concatenate(addresses), np.concatenate(owners), np.concatenate(bits))
 
     def _of_rows(self, addresses: Array, owners: Array, bits: Array) -> tuple[Race, ...]:
@@ -157,22 +157,22 @@ class Watch:
         addresses, owners, bits = addresses[order], owners[order], bits[order]
         starts = np.flatnonzero(np.r_[True, addresses[1:] != addresses[:-1]])
         ends = np.r_[starts[1:], addresses.size]
-        programs = np.asarray([one.program for one in self._accesses])[owners]
+        programs = np.asarray([access.program for access in self._accesses])[owners]
         several = np.minimum.reduceat(programs, starts) != np.maximum.reduceat(programs, starts)
-        found: list[Race] = []
+        races: list[Race] = []
         looked_at: set[tuple[bytes, bool]] = set()
         for start, end in zip(starts[several], ends[several], strict=True):
             group = owners[start:end]
-            written = bits[start:end][[self._accesses[one].kind == WRITTEN for one in group]]
+            written = bits[start:end][[self._accesses[index].kind == WRITTEN for index in group]]
             same = not written.size or bool((written == written[0]).all())
             if (key := (group.tobytes(), same)) in looked_at:
                 continue
             looked_at.add(key)
-            if pair := self._racing([self._accesses[one] for one in group], same):
-                found.append(self._race(int(addresses[start]), *pair))
-                if len(found) == _TOLD:
+            if pair := self._racing([self._accesses[index] for index in group], same):
+                races.append(self._race(int(addresses[start]), *pair))
+                if len(races) == _TOLD:
                     break
-        return tuple(found)
+        return tuple(races)
 
     @staticmethod
     def _racing(group: list[_Access], same: bool) -> tuple[_Access, _Access] | None:
@@ -186,8 +186,8 @@ class Watch:
         return None
 
     def _race(self, address: int, earlier: _Access, later: _Access) -> Race:
-        place = next(one for one in self._places if one.start <= address < one.end)
-        element = (address - place.given) // place.width
+        place = next(candidate for candidate in self._places if candidate.start <= address < candidate.end)
+        element = (address - place.pointer) // place.width
         return Race(place.argument, element, (earlier.program, later.program), (earlier.kind, later.kind))
 
 
@@ -221,4 +221,4 @@ def watch_kernels() -> Iterator[list[KernelRun]]:
         yield runs
     finally:
         with _lock:
-            _watchers[:] = [one for one in _watchers if one is not runs]
+            _watchers[:] = [watcher for watcher in _watchers if watcher is not runs]

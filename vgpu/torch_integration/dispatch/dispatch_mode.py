@@ -284,8 +284,8 @@ class DispatchMode(TorchDispatchMode):
 
     def _random(self, gpu: VirtualGPU, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Random operations on a GPU draw from its generator, or from the one they are given; never from the CPU's."""
-        given = kwargs.get("generator") is not None
-        generator = THREAD.generator if given and THREAD.generator is not None else gpu.generator
+        has_generator = kwargs.get("generator") is not None
+        generator = THREAD.generator if has_generator and THREAD.generator is not None else gpu.generator
         drawn = distributions.compute(gpu.spec, generator, operation.overload, args, kwargs)
         if drawn is not None:
             return drawn
@@ -321,9 +321,9 @@ class DispatchMode(TorchDispatchMode):
         target, source = args[0], args[1]
         non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
         if operation.is_foreach:
-            for one, other in zip(target, source, strict=True):
+            for tensor, other in zip(target, source, strict=True):
                 with self:
-                    torch.ops.aten.copy_.default(one, other, non_blocking)
+                    torch.ops.aten.copy_.default(tensor, other, non_blocking)
             return None
         machine = self._machine
         bring_home(machine, source)
@@ -358,15 +358,15 @@ def _are_dense(tensors: list[torch.Tensor]) -> bool:
 
 
 def _tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for value in values:
         kind = type(value)
         if kind in _PLAIN_TENSORS:
-            found.append(value)
+            tensors.append(value)
         elif kind in _SCALARS:
             continue
         elif isinstance(value, _Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found += _tensors_in(value)
-    return found
+            tensors += _tensors_in(value)
+    return tensors

@@ -102,12 +102,12 @@ def install(patches: PatchSet, machine: Machine) -> None:
     make = torch.Tensor._make_wrapper_subclass
 
     def make_wrapper(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        given = [value for value in (*args, kwargs.get("device")) if isinstance(value, (str, torch.device))]
-        gpu = place(machine, given[0] if given else None)
+        devices = [value for value in (*args, kwargs.get("device")) if isinstance(value, (str, torch.device))]
+        gpu = place(machine, devices[0] if devices else None)
         if gpu is None:
             return make(cls, *args, **kwargs)
         real = torch.device("cpu" if machine.values else "meta")
-        args = tuple(real if value is given[0] else value for value in args)
+        args = tuple(real if value is devices[0] else value for value in args)
         if "device" in kwargs:
             kwargs["device"] = real
         result = make(cls, *args, **kwargs)

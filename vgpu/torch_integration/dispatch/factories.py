@@ -57,9 +57,9 @@ def create(
 
 def check_generator(generator: torch.Generator | None, gpu: VirtualGPU | None) -> None:
     """A generator for an operation on `gpu`: only the type of the device has to agree (ATen/core/Generator.h)."""
-    wanted = "cpu" if gpu is None else "cuda"
-    if generator is not None and generator.device.type != wanted:
-        raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{generator.device.type}'")
+    device_type = "cpu" if gpu is None else "cuda"
+    if generator is not None and generator.device.type != device_type:
+        raise RuntimeError(f"Expected a '{device_type}' device type for generator but found '{generator.device.type}'")
     if isinstance(generator, CudaGenerator):
         THREAD.generator = generator  # in the dispatch mode it is only PyTorch's generator
 

@@ -111,13 +111,13 @@ def _cpu(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 def _type(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, *rest = args
-    wanted = rest[0] if rest else kwargs.pop("dtype", None)
-    if wanted is None:
+    new_type = rest[0] if rest else kwargs.pop("dtype", None)
+    if new_type is None:
         name: str = torch._C._TensorBase.type(tensor)
         return name.replace("torch.meta.", "torch.").replace("torch.", "torch.cuda.", 1) if mode.has(tensor) else name
-    if isinstance(wanted, torch.dtype):
-        return func(tensor, wanted, **kwargs)
-    text = wanted if isinstance(wanted, str) else f"{wanted.__module__}.{wanted.__name__}"
+    if isinstance(new_type, torch.dtype):
+        return func(tensor, new_type, **kwargs)
+    text = new_type if isinstance(new_type, str) else f"{new_type.__module__}.{new_type.__name__}"
     plain = text.replace("torch.cuda.", "torch.", 1)
     sample = torch._C._TensorBase.type(torch.empty(0, device=CPU_DEVICE), plain)
     # A type names no index: a tensor on some GPU stays there, another goes to the current one

@@ -43,8 +43,8 @@ def rebuilt(tensor: torch.Tensor, each: Callable[[torch.Tensor], torch.Tensor], 
 
 def parts_of_call(args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """The indices and values that a factory of sparse tensors is called with; empty where it gets only a size."""
-    given = dict(zip(names, args, strict=False)) | {name: kwargs[name] for name in names if name in kwargs}
-    first = given.get(names[0])
-    if isinstance(first, (int, torch.Size)) or (isinstance(first, (list, tuple)) and len(given) == 1):
+    arguments = dict(zip(names, args, strict=False)) | {name: kwargs[name] for name in names if name in kwargs}
+    first = arguments.get(names[0])
+    if isinstance(first, (int, torch.Size)) or (isinstance(first, (list, tuple)) and len(arguments) == 1):
         return {}
-    return given
+    return arguments

@@ -24,24 +24,24 @@ _ROUNDED = {torch.complex64: torch.complex32, torch.float32: torch.float16}
 
 def ctc_loss(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """LossCTC.cpp, `ctc_loss_impl`: its lengths are read on the host, the mean divides on the GPU."""
-    given: dict[str, Any] = {"blank": 0, "reduction": 1, "zero_infinity": False}
-    given |= dict(zip(_CTC, args, strict=False)) | kwargs
-    scores, targets = given["log_probs"], given["targets"]
+    arguments: dict[str, Any] = {"blank": 0, "reduction": 1, "zero_infinity": False}
+    arguments |= dict(zip(_CTC, args, strict=False)) | kwargs
+    scores, targets = arguments["log_probs"], arguments["targets"]
     if not mode.has(scores):
         return func(*args, **kwargs)
     inputs, lengths = (
         value.tolist() if isinstance(value, _Tensor) else list(value)
-        for value in (given["input_lengths"], given["target_lengths"])
+        for value in (arguments["input_lengths"], arguments["target_lengths"])
     )
     batched = scores if scores.dim() == 3 else scores.unsqueeze(1)
-    loss = torch._ctc_loss(batched, targets, inputs, lengths, given["blank"], given["zero_infinity"])[0]
-    if given["zero_infinity"]:
+    loss = torch._ctc_loss(batched, targets, inputs, lengths, arguments["blank"], arguments["zero_infinity"])[0]
+    if arguments["zero_infinity"]:
         loss = torch.where(loss == float("inf"), 0.0, loss)
-    if given["reduction"] == 1:
+    if arguments["reduction"] == 1:
         size = factories.to_device(mode, torch.tensor(lengths, dtype=loss.dtype), mode.registry.gpu_of(scores))
         return (loss / size.clamp_min(1)).mean()
     loss = loss if scores.dim() == 3 else loss.squeeze(0)
-    return loss.sum() if given["reduction"] == 2 else loss
+    return loss.sum() if arguments["reduction"] == 2 else loss
 
 
 def transform(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -54,8 +54,8 @@ def transform(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict
     if tensor.dtype == torch.bfloat16:
         raise unsupported("Fourier transforms in bfloat16")
     wide = tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
-    given = dict(zip(("input", "size", "dim"), args[:3], strict=False))
-    size, dim = kwargs.get("n", kwargs.get("s", given.get("size"))), kwargs.get("dim", given.get("dim"))
+    arguments = dict(zip(("input", "size", "dim"), args[:3], strict=False))
+    size, dim = kwargs.get("n", kwargs.get("s", arguments.get("size"))), kwargs.get("dim", arguments.get("dim"))
     result = func(wide, *args[1:], **kwargs) if args else func(**{**kwargs, "input": wide})
     _powers_of_two(func.__name__, tensor, result, size, dim)
     return result.to(_ROUNDED[result.dtype])
@@ -79,9 +79,9 @@ def _powers_of_two(name: str, before: _Tensor, after: _Tensor, size: Any, dim: A
 
 def one_hot(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Onehot.cpp: with a number of classes nothing is read back, and nothing is checked on the host."""
-    given = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
-    tensor: Any = given.get("tensor", given.get("input"))
-    classes = given.get("num_classes", -1)
+    arguments = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
+    tensor: Any = arguments.get("tensor", arguments.get("input"))
+    classes = arguments.get("num_classes", -1)
     if not mode.has(tensor) or classes < 1 or tensor.dtype != torch.int64:
         return func(*args, **kwargs)
     result = factories.factory(

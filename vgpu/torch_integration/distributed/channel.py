@@ -75,8 +75,8 @@ class Channel:
             options = dist.AllreduceOptions()
             options.reduceOp = dist.ReduceOp.MAX
             self.call("clocks", lambda: self.backend.allreduce([values], options))
-            found: list[float] = values.tolist()
-        return found
+            moments: list[float] = values.tolist()
+        return moments
 
     def equalise(self, machine: Machine) -> None:
         """All ranks go on at the time of the latest."""
@@ -236,9 +236,9 @@ def _chosen(link: Interconnect) -> Interconnect:
     return link
 
 
-def slower(one: Interconnect, other: Interconnect) -> Interconnect:
+def slower(first: Interconnect, other: Interconnect) -> Interconnect:
     """The link with the smaller bandwidth."""
-    return min(one, other, key=lambda link: link.bandwidth_bytes_per_second)
+    return min(first, other, key=lambda link: link.bandwidth_bytes_per_second)
 
 
 def physical_index(gpu: VirtualGPU) -> int:

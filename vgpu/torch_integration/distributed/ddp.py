@@ -33,8 +33,8 @@ class Reducer(_Reducer):  # type: ignore[misc]
     def __init__(self, parameters: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> None:
         attached = machine()
         self._home = attached.registry.gpu_of(parameters[0]) if attached is not None else None
-        found = [value for value in (*args, *kwargs.values()) if isinstance(value, c10d.ProcessGroup)]
-        self.process_group = found[0]
+        groups = [value for value in (*args, *kwargs.values()) if isinstance(value, c10d.ProcessGroup)]
+        self.process_group = groups[0]
         with _adopting(self._home):
             super().__init__(parameters, *args, **kwargs)
 

@@ -69,7 +69,7 @@ class Runner(_ProcessGroup):  # type: ignore[misc]
         gpus: set[VirtualGPU | None] = {registry.gpu_of(tensor) for tensor in tensors}
         if None in gpus and not (Flags.internal or Flags.home) and (len(gpus) > 1 or "cpu" not in self.channels):
             # What C++ code made by itself (a DDP bucket) belongs where the collective is.
-            home = next((found for found in gpus if found is not None), None) or require_gpu()
+            home = next((candidate for candidate in gpus if candidate is not None), None) or require_gpu()
             for tensor in tensors:
                 if registry.is_open(tensor) and (machine.values or tensor.is_meta):
                     registry.add(tensor, home)

@@ -48,8 +48,8 @@ def attention(
                 "_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True"
             )
         # These kernels take both (seen on an H100); the CPU's, which compute the values here, take one.
-        seen = query.new_ones((query.shape[-2], key.shape[-2]), dtype=torch.bool).tril()
-        mask, is_causal = mask.masked_fill(~seen, -math.inf), False
+        visible = query.new_ones((query.shape[-2], key.shape[-2]), dtype=torch.bool).tril()
+        mask, is_causal = mask.masked_fill(~visible, -math.inf), False
     keeps = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     result: _Tensor
     if backend == FLASH:

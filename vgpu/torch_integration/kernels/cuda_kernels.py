@@ -50,13 +50,13 @@ def _named(names: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[s
 
 
 def _forward(
-    gpu: VirtualGPU, given: Mapping[str, Any], bias: _Tensor | None
+    gpu: VirtualGPU, arguments: Mapping[str, Any], bias: _Tensor | None
 ) -> tuple[_Tensor, _Tensor | None, _Tensor, _Tensor]:
-    query, key, value = given["query"], given["key"], given["value"]
-    dropout, causal = float(given["dropout_p"] or 0.0), bool(given["is_causal"])
+    query, key, value = arguments["query"], arguments["key"], arguments["value"]
+    dropout, causal = float(arguments["dropout_p"] or 0.0), bool(arguments["is_causal"])
     seed, offset = _seed(gpu, dropout)
     batch, heads, rows = query.shape[:3]
-    if given.get("compute_log_sumexp") is None or "return_debug_mask" in given:
+    if arguments.get("compute_log_sumexp") is None or "return_debug_mask" in arguments:
         # flash_api.cpp, MHA.cpp: the layout of the query.
         same = query.shape[-1] == value.shape[-1]
         output = torch.empty_like(query) if same else _empty(gpu, (batch, heads, rows, value.shape[-1]), query.dtype)
@@ -65,14 +65,14 @@ def _forward(
         output = _empty(gpu, (batch, rows, heads, value.shape[-1]), query.dtype).transpose(1, 2)
     if not gpu.values:
         return output, None, seed, offset
-    result, sums = FusedAttention(query, key, value, bias, dropout, causal, given["scale"], seed).forward()
+    result, sums = FusedAttention(query, key, value, bias, dropout, causal, arguments["scale"], seed).forward()
     return output.copy_(result), sums, seed, offset
 
 
 def _flash_forward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    given = _named("query key value dropout_p is_causal return_debug_mask scale", args, kwargs)
-    output, sums, seed, offset = _forward(gpu, given, None)
-    query, key = given["query"], given["key"]
+    arguments = _named("query key value dropout_p is_causal return_debug_mask scale", args, kwargs)
+    output, sums, seed, offset = _forward(gpu, arguments, None)
+    query, key = arguments["query"], arguments["key"]
     if sums is None:
         sums = _empty(gpu, query.shape[:3], torch.float32)
     debug = _empty(gpu, (0,), query.dtype)
@@ -80,10 +80,10 @@ def _flash_forward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, An
 
 
 def _efficient_forward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    given = _named("query key value attn_bias compute_log_sumexp dropout_p is_causal scale", args, kwargs)
-    output, sums, seed, offset = _forward(gpu, given, given["attn_bias"])
-    batch, heads, rows = given["query"].shape[:3]
-    padded = -(-rows // _ALIGN_LSE) * _ALIGN_LSE if given["compute_log_sumexp"] else 0
+    arguments = _named("query key value attn_bias compute_log_sumexp dropout_p is_causal scale", args, kwargs)
+    output, sums, seed, offset = _forward(gpu, arguments, arguments["attn_bias"])
+    batch, heads, rows = arguments["query"].shape[:3]
+    padded = -(-rows // _ALIGN_LSE) * _ALIGN_LSE if arguments["compute_log_sumexp"] else 0
     kept = _empty(gpu, (batch, heads, padded), torch.float32)
     if sums is not None and padded:
         kept[..., :rows] = sums
@@ -92,32 +92,32 @@ def _efficient_forward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str
 
 def _cudnn_forward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     names = "query key value attn_bias compute_log_sumexp dropout_p is_causal return_debug_mask scale"
-    given = _named(names, args, kwargs)
-    output, sums, seed, offset = _forward(gpu, given, given["attn_bias"])
-    query, key = given["query"], given["key"]
-    kept = _empty(gpu, (*query.shape[:3], 1) if given["compute_log_sumexp"] else (0,), torch.float32)
+    arguments = _named(names, args, kwargs)
+    output, sums, seed, offset = _forward(gpu, arguments, arguments["attn_bias"])
+    query, key = arguments["query"], arguments["key"]
+    kept = _empty(gpu, (*query.shape[:3], 1) if arguments["compute_log_sumexp"] else (0,), torch.float32)
     if sums is not None and kept.numel():
         kept.copy_(sums[..., None])
     return output, kept, None, None, query.shape[2], key.shape[2], seed, offset, None
 
 
 def _backward(
-    gpu: VirtualGPU, given: Mapping[str, Any], bias: _Tensor | None, wanted: Sequence[bool]
+    gpu: VirtualGPU, arguments: Mapping[str, Any], bias: _Tensor | None, mask: Sequence[bool]
 ) -> list[_Tensor | None]:
-    query, key, value = given["query"], given["key"], given["value"]
+    query, key, value = arguments["query"], arguments["key"], arguments["value"]
     grads: list[_Tensor | None] = [torch.empty_like(tensor) for tensor in (query, key, value)]
-    if bias is not None and len(wanted) > 3 and wanted[3]:
+    if bias is not None and len(mask) > 3 and mask[3]:
         shape = (*query.shape[:3], key.shape[2])
         grads.append(_empty(gpu, shape, bias.dtype))
     if not gpu.values:
         return grads
     rows = query.shape[2]
-    sums = given["logsumexp"].reshape(*query.shape[:2], -1)[..., :rows]
-    dropout = float(given["dropout_p"])
+    sums = arguments["logsumexp"].reshape(*query.shape[:2], -1)[..., :rows]
+    dropout = float(arguments["dropout_p"])
     problem = FusedAttention(
-        query, key, value, bias, dropout, bool(given["is_causal"]), given["scale"], given["philox_seed"]
+        query, key, value, bias, dropout, bool(arguments["is_causal"]), arguments["scale"], arguments["philox_seed"]
     )
-    computed = problem.backward(given["grad_out"], given["out"], sums, bias=len(grads) > 3)
+    computed = problem.backward(arguments["grad_out"], arguments["out"], sums, bias=len(grads) > 3)
     for target, source in zip(grads, computed, strict=False):
         if target is not None and source is not None:
             target.copy_(source)
@@ -137,8 +137,8 @@ def _efficient_backward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[st
         "grad_out query key value attn_bias out logsumexp philox_seed philox_offset dropout_p grad_input_mask "
         "is_causal scale"
     )
-    given = _named(names, args, kwargs)
-    grads = _backward(gpu, given, given["attn_bias"], given["grad_input_mask"])
+    arguments = _named(names, args, kwargs)
+    grads = _backward(gpu, arguments, arguments["attn_bias"], arguments["grad_input_mask"])
     return (*grads, None)[:4]
 
 
@@ -147,8 +147,8 @@ def _cudnn_backward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, A
         "grad_out query key value out logsumexp philox_seed philox_offset attn_bias cum_seq_q cum_seq_k max_q max_k "
         "dropout_p is_causal scale"
     )
-    given = _named(names, args, kwargs)
-    return tuple(_backward(gpu, given, given["attn_bias"], (True, True, True)))
+    arguments = _named(names, args, kwargs)
+    return tuple(_backward(gpu, arguments, arguments["attn_bias"], (True, True, True)))
 
 
 def _softmax(name: str) -> Callable[[VirtualGPU, Sequence[Any], Mapping[str, Any]], Any]:

@@ -52,11 +52,11 @@ class FusedAttention:
         batch, heads, rows, columns = self.shape
         step = max(1, min(rows, _PIECE_ELEMENTS // max(columns, 1)))
         generator = torch.Generator().manual_seed(int(self.seed.item())) if self.dropout > 0.0 else None
-        for one in range(batch):
+        for sample in range(batch):
             for head in range(heads):
                 for first in range(0, rows, step):
-                    where = one, head, slice(first, min(first + step, rows))
-                    scores = self.query[where] @ self.key[one, head].T * self.scale
+                    where = sample, head, slice(first, min(first + step, rows))
+                    scores = self.query[where] @ self.key[sample, head].T * self.scale
                     if self.bias is not None:
                         scores = scores + self.bias[where]
                     if self.causal:

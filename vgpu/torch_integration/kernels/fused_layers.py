@@ -64,14 +64,14 @@ class _FusedRMSNorm(torch.autograd.Function):
 def rms_norm(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """One kernel, unless weight and input differ in dtype."""
     args, kwargs = autocast.prepare(mode.gpu, mode.weights, "rms_norm", args, kwargs)
-    given = dict(zip(("input", "normalized_shape", "weight", "eps"), args, strict=False)) | kwargs
-    tensor, weight = given["input"], given.get("weight")
-    shape = list(given["normalized_shape"])
+    arguments = dict(zip(("input", "normalized_shape", "weight", "eps"), args, strict=False)) | kwargs
+    tensor, weight = arguments["input"], arguments.get("weight")
+    shape = list(arguments["normalized_shape"])
     if not mode.has(tensor) or (weight is not None and weight.dtype != tensor.dtype):
         return func(*args, **kwargs)
     if not shape or list(tensor.shape[-len(shape) :]) != shape or (weight is not None and list(weight.shape) != shape):
         return func(*args, **kwargs)  # PyTorch's own check refuses it
-    return _FusedRMSNorm.apply(tensor, shape, weight, given.get("eps"))
+    return _FusedRMSNorm.apply(tensor, shape, weight, arguments.get("eps"))
 
 
 # ---- the fast path of nn.MultiheadAttention and nn.TransformerEncoderLayer in inference ------------------------------
@@ -89,31 +89,33 @@ _LAYER = (
 
 def multi_head_attention(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch._native_multi_head_attention`: one projection, fused attention or bmm and softmax, one projection."""
-    given: dict[str, Any] = {"need_weights": True, "average_attn_weights": True, "mask": None, "mask_type": None}
-    given |= dict(zip(_ATTENTION, args, strict=False)) | kwargs
-    gpu = mode.registry.gpu_of(given["query"])
+    arguments: dict[str, Any] = {"need_weights": True, "average_attn_weights": True, "mask": None, "mask_type": None}
+    arguments |= dict(zip(_ATTENTION, args, strict=False)) | kwargs
+    gpu = mode.registry.gpu_of(arguments["query"])
     if gpu is None:
         return func(*args, **kwargs)
-    return _attention(gpu, given)
+    return _attention(gpu, arguments)
 
 
-def _attention(gpu: VirtualGPU, given: dict[str, Any]) -> tuple[_Tensor, _Tensor | None]:
-    query, key, value = given["query"], given["key"], given["value"]
-    heads, width, mask = given["num_head"], given["embed_dim"] // given["num_head"], given["mask"]
-    qkv_weight, qkv_bias = given["qkv_weight"], given["qkv_bias"]
+def _attention(gpu: VirtualGPU, arguments: dict[str, Any]) -> tuple[_Tensor, _Tensor | None]:
+    query, key, value = arguments["query"], arguments["key"], arguments["value"]
+    heads, width, mask = arguments["num_head"], arguments["embed_dim"] // arguments["num_head"], arguments["mask"]
+    qkv_weight, qkv_bias = arguments["qkv_weight"], arguments["qkv_bias"]
 
     def split(tensor: _Tensor) -> _Tensor:
         return tensor.view(tensor.shape[0], -1, heads, width).transpose(1, 2)
 
     same = query is key and key is value
-    if same and width % 8 == 0 and not given["need_weights"] and mask is None:
+    if same and width % 8 == 0 and not arguments["need_weights"] and mask is None:
         sample = split(query)
         problem = Problem(sample, sample, sample, None, 0.0, False, False)
         if sdp_backends.choose(gpu, problem) != sdp_backends.MATH:
             packed = functional.linear(query, qkv_weight, qkv_bias)
             q, k, v = (split(part) for part in packed.chunk(3, -1))
-            mixed = attention.attention(gpu, q, k, v).transpose(1, 2).reshape(query.shape[0], -1, given["embed_dim"])
-            return functional.linear(mixed, given["proj_weight"], given["proj_bias"]), None
+            mixed = (
+                attention.attention(gpu, q, k, v).transpose(1, 2).reshape(query.shape[0], -1, arguments["embed_dim"])
+            )
+            return functional.linear(mixed, arguments["proj_weight"], arguments["proj_bias"]), None
     weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
     q, k, v = (
         split(functional.linear(tensor, weight, bias))
@@ -122,16 +124,16 @@ def _attention(gpu: VirtualGPU, given: dict[str, Any]) -> tuple[_Tensor, _Tensor
     scores = (q * (1.0 / math.sqrt(width))) @ k.transpose(-2, -1)
     if mask is not None:
         shape = {0: (1, 1, *mask.shape[-2:]), 1: (mask.shape[0], 1, 1, mask.shape[-1])}.get(
-            given["mask_type"], tuple(mask.shape)
+            arguments["mask_type"], tuple(mask.shape)
         )
         scores = scores.masked_fill(mask.to(torch.bool).view(shape), -math.inf)
     shares = torch.softmax(scores, -1)
     del scores
-    mixed = (shares @ v).transpose(1, 2).reshape(query.shape[0], -1, given["embed_dim"])
-    result = functional.linear(mixed, given["proj_weight"], given["proj_bias"])
-    if not given["need_weights"]:
+    mixed = (shares @ v).transpose(1, 2).reshape(query.shape[0], -1, arguments["embed_dim"])
+    result = functional.linear(mixed, arguments["proj_weight"], arguments["proj_bias"])
+    if not arguments["need_weights"]:
         return result, None
-    return result, shares.mean(1) if given["average_attn_weights"] else shares
+    return result, shares.mean(1) if arguments["average_attn_weights"] else shares
 
 
 def left_aligned(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -144,21 +146,21 @@ def left_aligned(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: d
 
 def encoder_layer(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch._transformer_encoder_layer_fwd` (transformer.cpp, `transformer_encoder_layer_forward`)."""
-    given: dict[str, Any] = {"mask": None, "mask_type": None} | dict(zip(_LAYER, args, strict=False)) | kwargs
-    source = given["src"]
+    arguments: dict[str, Any] = {"mask": None, "mask_type": None} | dict(zip(_LAYER, args, strict=False)) | kwargs
+    source = arguments["src"]
     gpu = mode.registry.gpu_of(source)
     if gpu is None:
         return func(*args, **kwargs)
 
     def norm(tensor: _Tensor, number: int) -> _Tensor:
-        weight, bias = given[f"norm_weight_{number}"], given[f"norm_bias_{number}"]
-        return functional.layer_norm(tensor, (given["embed_dim"],), weight, bias, given["eps"])
+        weight, bias = arguments[f"norm_weight_{number}"], arguments[f"norm_bias_{number}"]
+        return functional.layer_norm(tensor, (arguments["embed_dim"],), weight, bias, arguments["eps"])
 
-    first = given["norm_first"]
+    first = arguments["norm_first"]
     x = norm(source, 1) if first else source
     x = _attention(
         gpu,
-        {**given, "query": x, "key": x, "value": x, "num_head": given["num_heads"], "need_weights": False},
+        {**arguments, "query": x, "key": x, "value": x, "num_head": arguments["num_heads"], "need_weights": False},
     )[0]
     x.add_(source)
     if not first:
@@ -168,9 +170,9 @@ def encoder_layer(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: 
         x = norm(x, 2)
     flat = x.reshape(-1, x.shape[-1])
     hidden = torch._addmm_activation(
-        given["ffn_bias_1"], flat, given["ffn_weight_1"].t(), beta=1, alpha=1, use_gelu=given["use_gelu"]
+        arguments["ffn_bias_1"], flat, arguments["ffn_weight_1"].t(), beta=1, alpha=1, use_gelu=arguments["use_gelu"]
     )
-    x = functional.linear(hidden.view(*x.shape[:-1], -1), given["ffn_weight_2"], given["ffn_bias_2"])
+    x = functional.linear(hidden.view(*x.shape[:-1], -1), arguments["ffn_weight_2"], arguments["ffn_bias_2"])
     del hidden
     x.add_(before)
     return x if first else norm(x, 2)

@@ -44,14 +44,14 @@ def _like(result: _Tensor | None, model: _Tensor | None) -> _Tensor | None:
 
 def _rms_norm(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """layer_norm_kernel.cu, `_fused_rms_norm_cuda`: (result, 1 / root of the mean square in FP32)."""
-    given = _named("input normalized_shape weight eps", args, kwargs)
-    tensor, weight, edges = given["input"], given["weight"], given["normalized_shape"]
+    arguments = _named("input normalized_shape weight eps", args, kwargs)
+    tensor, weight, edges = arguments["input"], arguments["weight"], arguments["normalized_shape"]
     kept = (*tensor.shape[: tensor.dim() - len(edges)], *[1] * len(edges))
     wide = torch.promote_types(tensor.dtype, torch.float32)
     output = torch.empty_like(tensor, memory_format=torch.contiguous_format)
     if not gpu.values:
         return output, _empty(gpu, kept, wide)
-    eps = given["eps"] if given["eps"] is not None else torch.finfo(wide).eps
+    eps = arguments["eps"] if arguments["eps"] is not None else torch.finfo(wide).eps
     axes = tuple(range(-len(edges), 0))
     scale = tensor.to(wide).square().mean(axes, keepdim=True).add_(eps).rsqrt_()
     result = tensor.to(wide) * scale
@@ -59,14 +59,14 @@ def _rms_norm(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _rms_norm_backward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    given = _named("grad_out input normalized_shape rstd weight output_mask", args, kwargs)
-    tensor, weight, mask = given["input"], given["weight"], given["output_mask"]
+    arguments = _named("grad_out input normalized_shape rstd weight output_mask", args, kwargs)
+    tensor, weight, mask = arguments["input"], arguments["weight"], arguments["output_mask"]
     d_input = torch.empty_like(tensor) if mask[0] else None
     d_weight = torch.empty_like(weight) if mask[1] and weight is not None else None
     if gpu.values:
-        axes = tuple(range(-len(given["normalized_shape"]), 0))
-        scale = given["rstd"]
-        gradient, normal = given["grad_out"].to(scale.dtype), tensor.to(scale.dtype) * scale
+        axes = tuple(range(-len(arguments["normalized_shape"]), 0))
+        scale = arguments["rstd"]
+        gradient, normal = arguments["grad_out"].to(scale.dtype), tensor.to(scale.dtype) * scale
         if d_weight is not None:
             d_weight.copy_((gradient * normal).sum_to_size(weight.shape))
         if d_input is not None:
@@ -76,30 +76,30 @@ def _rms_norm_backward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str
 
 
 def _layer_norm(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    given = _named("input normalized_shape weight bias eps", args, kwargs)
-    tensor, edges = given["input"], given["normalized_shape"]
+    arguments = _named("input normalized_shape weight bias eps", args, kwargs)
+    tensor, edges = arguments["input"], arguments["normalized_shape"]
     if not gpu.values:
         kept = (*tensor.shape[: tensor.dim() - len(edges)], *[1] * len(edges))
         wide = torch.promote_types(tensor.dtype, torch.float32)
         output = torch.empty_like(tensor, memory_format=torch.contiguous_format)
         return output, _empty(gpu, kept, wide), _empty(gpu, kept, wide)
-    result = _aten.native_layer_norm.default(*[_wide(given[name]) for name in given])
+    result = _aten.native_layer_norm.default(*[_wide(arguments[name]) for name in arguments])
     return result[0].to(tensor.dtype), result[1], result[2]
 
 
 def _layer_norm_backward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    given = _named("grad_out input normalized_shape mean rstd weight bias output_mask", args, kwargs)
-    models = given["input"], given["weight"], given["bias"]
+    arguments = _named("grad_out input normalized_shape mean rstd weight bias output_mask", args, kwargs)
+    models = arguments["input"], arguments["weight"], arguments["bias"]
     if not gpu.values:
-        return _gradients(models, given["output_mask"])
-    results = _aten.native_layer_norm_backward.default(*[_wide(value) for value in given.values()])
+        return _gradients(models, arguments["output_mask"])
+    results = _aten.native_layer_norm_backward.default(*[_wide(value) for value in arguments.values()])
     return tuple(_like(result, model) for result, model in zip(results, models, strict=True))
 
 
 def _gradients(models: Sequence[_Tensor | None], mask: Sequence[bool]) -> tuple[Any, ...]:
     return tuple(
-        torch.empty_like(model, memory_format=torch.contiguous_format) if wanted and model is not None else None
-        for model, wanted in zip(models, mask, strict=True)
+        torch.empty_like(model, memory_format=torch.contiguous_format) if needed and model is not None else None
+        for model, needed in zip(models, mask, strict=True)
     )
 
 
@@ -107,32 +107,32 @@ _BATCH_NORM = "input weight bias running_mean running_var training momentum eps"
 
 
 def _batch_norm(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    given = _named(_BATCH_NORM, args, kwargs)
-    tensor = given["input"]
+    arguments = _named(_BATCH_NORM, args, kwargs)
+    tensor = arguments["input"]
     if not gpu.values:
-        kept = (tensor.shape[1],) if given["training"] else (0,)
+        kept = (tensor.shape[1],) if arguments["training"] else (0,)
         wide = torch.promote_types(tensor.dtype, torch.float32)
         return torch.empty_like(tensor), _empty(gpu, kept, wide), _empty(gpu, kept, wide)
     if tensor.dtype not in _LOW:
-        result: tuple[Any, ...] = _aten.native_batch_norm.default(*given.values())
+        result: tuple[Any, ...] = _aten.native_batch_norm.default(*arguments.values())
         return result
-    wide_given = {name: _wide(value) for name, value in given.items()}
-    result = _aten.native_batch_norm.default(*wide_given.values())
+    wide_arguments = {name: _wide(value) for name, value in arguments.items()}
+    result = _aten.native_batch_norm.default(*wide_arguments.values())
     for name in ("running_mean", "running_var"):
-        if given["training"] and given[name] is not None and given[name] is not wide_given[name]:
-            given[name].copy_(wide_given[name])
+        if arguments["training"] and arguments[name] is not None and arguments[name] is not wide_arguments[name]:
+            arguments[name].copy_(wide_arguments[name])
     return result[0].to(tensor.dtype), result[1], result[2]
 
 
 def _batch_norm_backward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     names = "grad_out input weight running_mean running_var save_mean save_invstd train eps output_mask"
-    given = _named(names, args, kwargs)
-    tensor, weight, mask = given["input"], given["weight"], given["output_mask"]
+    arguments = _named(names, args, kwargs)
+    tensor, weight, mask = arguments["input"], arguments["weight"], arguments["output_mask"]
     if not gpu.values:
         channels = _empty(gpu, (tensor.shape[1],), weight.dtype if weight is not None else tensor.dtype)
         grads = _gradients((tensor, channels, channels), mask)
         return (torch.empty_like(tensor) if mask[0] else None, *grads[1:])
-    results = _aten.native_batch_norm_backward.default(*[_wide(value) for value in given.values()])
+    results = _aten.native_batch_norm_backward.default(*[_wide(value) for value in arguments.values()])
     return tuple(_like(result, model) for result, model in zip(results, (tensor, weight, weight), strict=True))
 
 

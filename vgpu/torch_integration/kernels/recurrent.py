@@ -99,20 +99,20 @@ def _same_device(mode: HandlingMode, data: _Tensor, states: Sequence[_Tensor], w
 
 def forward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """(output, hidden state, cell state, reserved space, weight buffer)."""
-    given = dict(zip(_FORWARD, args, strict=False)) | dict(kwargs)
-    data, hx, cx = given["input"], given["hx"], given["cx"]
-    size = given["proj_size"] or given["hidden_size"]
-    width = size * (2 if given["bidirectional"] else 1)
+    arguments = dict(zip(_FORWARD, args, strict=False)) | dict(kwargs)
+    data, hx, cx = arguments["input"], arguments["hx"], arguments["cx"]
+    size = arguments["proj_size"] or arguments["hidden_size"]
+    width = size * (2 if arguments["bidirectional"] else 1)
     output = data.new_empty((*data.shape[:-1], width))
     last = torch.empty_like(hx, memory_format=torch.contiguous_format)
     cell = torch.empty_like(cx, memory_format=torch.contiguous_format) if cx is not None else data.new_empty(0)
-    reserve = data.new_empty(_reserve_bytes(given) if given["train"] else 0, dtype=torch.uint8)
+    reserve = data.new_empty(_reserve_bytes(arguments) if arguments["train"] else 0, dtype=torch.uint8)
     if gpu.values:
-        seed = gpu.generator.next_seed() if _drops(given) else 0
-        if given["train"]:
+        seed = gpu.generator.next_seed() if _drops(arguments) else 0
+        if arguments["train"]:
             reserve[:_SEED_BYTES].view(torch.int64).fill_(seed)
         with torch.no_grad():
-            computed = _compute(gpu, given, _wide(gpu, given), seed)
+            computed = _compute(gpu, arguments, _wide(gpu, arguments), seed)
         for target, source in zip((output, last, cell), computed, strict=False):
             target.copy_(source)
     return output, last, cell, reserve, data.new_empty(0)
@@ -120,63 +120,68 @@ def forward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 def backward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Gradients of input, hidden state, cell state and the list of weights."""
-    given = dict(zip(_BACKWARD, args, strict=False)) | dict(kwargs)
-    if not given["train"]:
+    arguments = dict(zip(_BACKWARD, args, strict=False)) | dict(kwargs)
+    if not arguments["train"]:
         raise RuntimeError("cudnn RNN backward can only be called in training mode")
-    cx = given["cx"]
-    wanted = [given["input"], given["hx"], *([] if cx is None else [cx]), *given["weight"]]
-    grads = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in wanted]
+    cx = arguments["cx"]
+    inputs = [arguments["input"], arguments["hx"], *([] if cx is None else [cx]), *arguments["weight"]]
+    grads = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in inputs]
     if gpu.values:
-        seed = int(given["reserve"][:_SEED_BYTES].view(torch.int64)) if _drops(given) else 0
+        seed = int(arguments["reserve"][:_SEED_BYTES].view(torch.int64)) if _drops(arguments) else 0
         with _autograd():
-            wide = [tensor.requires_grad_() for tensor in _wide(gpu, given)]
-            results = _compute(gpu, given, wide, seed)
-            incoming = [given["grad_output"], given["grad_hy"], given["grad_cy"]]
-            pairs = [(one, g.to(one.dtype)) for one, g in zip(results, incoming, strict=False) if g is not None]
-            found = torch.autograd.grad([p[0] for p in pairs], wide, [p[1] for p in pairs], allow_unused=True)
-        for target, source in zip(grads, found, strict=True):
+            wide = [tensor.requires_grad_() for tensor in _wide(gpu, arguments)]
+            results = _compute(gpu, arguments, wide, seed)
+            incoming = [arguments["grad_output"], arguments["grad_hy"], arguments["grad_cy"]]
+            pairs = [
+                (result, g.to(result.dtype)) for result, g in zip(results, incoming, strict=False) if g is not None
+            ]
+            computed = torch.autograd.grad([p[0] for p in pairs], wide, [p[1] for p in pairs], allow_unused=True)
+        for target, source in zip(grads, computed, strict=True):
             target.zero_() if source is None else target.copy_(source)
     states = 2 if cx is None else 3
-    d_cell = grads[2] if cx is not None else given["input"].new_empty(0)
+    d_cell = grads[2] if cx is not None else arguments["input"].new_empty(0)
     return grads[0], grads[1], d_cell, grads[states:]
 
 
-def _drops(given: Mapping[str, Any]) -> bool:
-    return bool(given["train"] and given["dropout"] > 0 and given["num_layers"] > 1)
+def _drops(arguments: Mapping[str, Any]) -> bool:
+    return bool(arguments["train"] and arguments["dropout"] > 0 and arguments["num_layers"] > 1)
 
 
-def _reserve_bytes(given: Mapping[str, Any]) -> int:
+def _reserve_bytes(arguments: Mapping[str, Any]) -> int:
     """cuDNN does not publish its size: modelled as every gate and one state per step, layer and direction."""
-    data = given["input"]
+    data = arguments["input"]
     steps = data.shape[:-1].numel()
-    per_step = (_GATES[_NAMES[given["mode"]]] + 1) * given["hidden_size"] * (2 if given["bidirectional"] else 1)
-    return int(_SEED_BYTES + steps * per_step * given["num_layers"] * data.element_size())
+    per_step = (
+        (_GATES[_NAMES[arguments["mode"]]] + 1) * arguments["hidden_size"] * (2 if arguments["bidirectional"] else 1)
+    )
+    return int(_SEED_BYTES + steps * per_step * arguments["num_layers"] * data.element_size())
 
 
-def _wide(gpu: VirtualGPU, given: Mapping[str, Any]) -> list[_Tensor]:
+def _wide(gpu: VirtualGPU, arguments: Mapping[str, Any]) -> list[_Tensor]:
     """Copies of input, states and weights in at least FP32; input and weights in TF32 where that is allowed."""
-    data, cx = given["input"], given["cx"]
+    data, cx = arguments["input"], arguments["cx"]
     wide = torch.promote_types(data.dtype, torch.float32)
-    states = [given["hx"], *([] if cx is None else [cx])]
-    tensors = [tensor.detach().to(wide, copy=True) for tensor in (data, *states, *given["weight"])]
+    states = [arguments["hx"], *([] if cx is None else [cx])]
+    tensors = [tensor.detach().to(wide, copy=True) for tensor in (data, *states, *arguments["weight"])]
     if data.dtype == torch.float32 and "tf32" in gpu.spec.peak_flops and precision.tf32_allowed("rnn"):
         kept = range(1, 1 + len(states))
-        tensors = [one if index in kept else precision.to_tf32(one) for index, one in enumerate(tensors)]
+        tensors = [tensor if index in kept else precision.to_tf32(tensor) for index, tensor in enumerate(tensors)]
     return tensors
 
 
-def _compute(gpu: VirtualGPU, given: Mapping[str, Any], wide: Sequence[_Tensor], seed: int) -> tuple[_Tensor, ...]:
-    name = _NAMES[given["mode"]]
+def _compute(gpu: VirtualGPU, arguments: Mapping[str, Any], wide: Sequence[_Tensor], seed: int) -> tuple[_Tensor, ...]:
+    name = _NAMES[arguments["mode"]]
     function: Callable[..., tuple[_Tensor, ...]] = getattr(torch, name)
     states: Any = [wide[1], wide[2]] if name == "lstm" else wide[1]
     weights = list(wide[3 if name == "lstm" else 2 :])
     options = [
-        given["weight_stride0"] in (4, 5), given["num_layers"], given["dropout"], given["train"], given["bidirectional"]
+        arguments["weight_stride0"] in (4, 5), arguments["num_layers"], arguments["dropout"], arguments["train"],
+        arguments["bidirectional"],
     ]  # fmt: skip
-    with _seeded(seed) if _drops(given) else contextlib.nullcontext():
-        if given["batch_sizes"]:
-            return function(wide[0], torch.tensor(given["batch_sizes"]), states, weights, *options)
-        return function(wide[0], states, weights, *options, given["batch_first"])
+    with _seeded(seed) if _drops(arguments) else contextlib.nullcontext():
+        if arguments["batch_sizes"]:
+            return function(wide[0], torch.tensor(arguments["batch_sizes"]), states, weights, *options)
+        return function(wide[0], states, weights, *options, arguments["batch_first"])
 
 
 @contextlib.contextmanager

@@ -124,10 +124,10 @@ def square_causal(gpu: VirtualGPU, problem: Problem) -> str | None:
 
 
 def _dtypes(problem: Problem, allowed: tuple[torch.dtype, ...]) -> str | None:
-    given = [tensor.dtype for tensor in (problem.query, problem.key, problem.value)]
-    if len(set(given)) == 1 and given[0] in allowed:
+    dtypes = [tensor.dtype for tensor in (problem.query, problem.key, problem.value)]
+    if len(set(dtypes)) == 1 and dtypes[0] in allowed:
         return None
-    shown = [_NAMES.get(dtype, str(dtype).removeprefix("torch.")) for dtype in (*allowed, *given)]
+    shown = [_NAMES.get(dtype, str(dtype).removeprefix("torch.")) for dtype in (*allowed, *dtypes)]
     names, (query, key, value) = shown[: len(allowed)], shown[len(allowed) :]
     return (
         f"Expected query, key and value to all be of dtype: {{{', '.join(names)}}}. Got Query dtype: {query}, "
@@ -250,8 +250,8 @@ def mask_shape(gpu: VirtualGPU, problem: Problem) -> str | None:
         return None
     if mask.requires_grad:
         return ""
-    wanted = (problem.query.shape[0], problem.query.shape[1], problem.query.shape[2], problem.key.shape[2])
-    pairs = zip(reversed(mask.shape), reversed(wanted), strict=False)
+    full_shape = (problem.query.shape[0], problem.query.shape[1], problem.query.shape[2], problem.key.shape[2])
+    pairs = zip(reversed(mask.shape), reversed(full_shape), strict=False)
     if mask.dim() in (2, 4) and all(size in (1, edge) for size, edge in pairs):
         return None
     return (

@@ -24,13 +24,13 @@ def _kernel(name: str) -> Callable[[VirtualGPU, Sequence[Any], Mapping[str, Any]
 
     def widened(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Raises RuntimeError for a result that is neither the operands' dtype nor float32 of 16-bit ones."""
-        given = dict(kwargs)
-        dtype = args[count] if len(args) > count else given.pop("out_dtype")
+        options = dict(kwargs)
+        dtype = args[count] if len(args) > count else options.pop("out_dtype")
         tensors = args[:count]
         if dtype != tensors[-1].dtype and not (dtype == torch.float32 and tensors[-1].dtype in _HALVES):
             raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
-        target = given.pop("out", None)
-        result = overload(*(tensor.to(dtype) for tensor in tensors), **given)
+        target = options.pop("out", None)
+        result = overload(*(tensor.to(dtype) for tensor in tensors), **options)
         return result if target is None else target.resize_(result.shape).copy_(result)
 
     return widened

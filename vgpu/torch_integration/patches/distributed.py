@@ -81,8 +81,8 @@ def _groups(patches: PatchSet, machine: Machine, c10d: Any) -> None:
             device, channel = kwargs.get("device_id"), next(iter(group.channels.values()))
             if not ranks:
                 machine.rank, machine.ranks = rank, size
-            for one in group.channels.values():
-                one.label = str(group.group_name)
+            for each in group.channels.values():
+                each.label = str(group.group_name)
             channel.equalise(machine)
             if device is not None and device.type == "cuda" and not ranks and group.channels["cuda"].is_nccl:
                 group.channels["cuda"].connect(machine.gpus[device.index])

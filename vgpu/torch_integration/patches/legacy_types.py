@@ -26,17 +26,17 @@ def install(patches: PatchSet, machine: Machine) -> None:
         patches.set(torch.cuda, f"{name}Tensor", _tensor_type(f"{name}Tensor", dtype, machine))
 
 
-def _tensor_type(name: str, wanted: torch.dtype, machine: Machine) -> type:
+def _tensor_type(name: str, dtype: torch.dtype, machine: Machine) -> type:
     class Kind(type):
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, torch.Tensor) and instance.dtype == wanted and machine.registry.has(instance)
+            return isinstance(instance, torch.Tensor) and instance.dtype == dtype and machine.registry.has(instance)
 
         def __call__(cls, *values: Any) -> torch.Tensor:
             """Sizes, or data: `torch/csrc/utils/tensor_new.cpp`, `legacy_tensor_ctor`."""
             device = machine.gpus[THREAD.device].device
             if len(values) == 1 and not isinstance(values[0], (int, torch.Size)):
-                return torch.tensor(values[0], dtype=wanted, device=device)
+                return torch.tensor(values[0], dtype=dtype, device=device)
             size = values[0] if values and isinstance(values[0], torch.Size) else values
-            return torch.empty(tuple(size) or (0,), dtype=wanted, device=device)
+            return torch.empty(tuple(size) or (0,), dtype=dtype, device=device)
 
-    return Kind(name, (), {"dtype": wanted, "is_cuda": True, "__module__": "torch.cuda"})
+    return Kind(name, (), {"dtype": dtype, "is_cuda": True, "__module__": "torch.cuda"})

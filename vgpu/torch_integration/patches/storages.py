@@ -30,8 +30,8 @@ def install(patches: PatchSet, machine: Machine) -> None:
 
     def device(storage: Any) -> torch.device:
         gpu = gpu_of(storage)
-        found: torch.device = real_device.__get__(storage) if gpu is None else gpu.device
-        return found
+        result: torch.device = real_device.__get__(storage) if gpu is None else gpu.device
+        return result
 
     def to(storage: Any, *, device: Any, non_blocking: bool = False) -> Any:
         target, home = place(machine, device), gpu_of(storage)

@@ -105,7 +105,7 @@ def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType) -> Non
         if warmup:
             return kernel
         signature = inspect.signature(function.fn)
-        constants = {key for key, one in signature.parameters.items() if "constexpr" in str(one.annotation)}
+        constants = {key for key, parameter in signature.parameters.items() if "constexpr" in str(parameter.annotation)}
         known = {key: value for key, value in kwargs.items() if key in signature.parameters}
         bound = signature.bind(*args, **known)
         bound.apply_defaults()
@@ -138,7 +138,7 @@ def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType) -> Non
 
     def once(function: Any) -> Any:
         """Each call of a helper puts the whole language in place once more, in milliseconds; a launch has done so."""
-        held = {id(one) for one in function.__globals__.values() if one is module.tl or one is module.tl.core}
+        held = {id(value) for value in function.__globals__.values() if value is module.tl or value is module.tl.core}
         tally = THREAD.tally
         if tally is not None:
             if held <= tally.languages:
@@ -152,8 +152,8 @@ def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType) -> Non
 
 def _tensors(arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Those that a kernel is given, by the name of the argument; a descriptor's is the one that it describes."""
-    found = {name: getattr(value, "base", value) for name, value in arguments.items()}
-    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+    bases = {name: getattr(value, "base", value) for name, value in arguments.items()}
+    return {name: value for name, value in bases.items() if isinstance(value, torch.Tensor)}
 
 
 def _count(patches: PatchSet, module: Any) -> None:

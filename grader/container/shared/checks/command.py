@@ -17,7 +17,11 @@ def start_instructions(dockerfile: Dockerfile) -> list[Instruction]:
     """The ENTRYPOINT and the CMD that count, in this order."""
     said: dict[str, Instruction] = {}
     for stage in dockerfile.image:
-        own = {one.name: one for one in stage.instructions if one.name in ("ENTRYPOINT", "CMD")}
+        own = {
+            instruction.name: instruction
+            for instruction in stage.instructions
+            if instruction.name in ("ENTRYPOINT", "CMD")
+        }
         if "ENTRYPOINT" in own:  # resets the command of the stage below
             said.pop("CMD", None)
         said |= own

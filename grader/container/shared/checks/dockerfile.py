@@ -36,10 +36,10 @@ class Instruction:
     def exec_form(self) -> list[str] | None:
         """The words of `["python", "train.py"]`; None for the shell form."""
         try:
-            found = json.loads(self.arguments)
+            value = json.loads(self.arguments)
         except ValueError:
             return None
-        return [str(word) for word in found] if isinstance(found, list) else None
+        return [str(word) for word in value] if isinstance(value, list) else None
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,11 @@ def assignments(instruction: Instruction) -> dict[str, str]:
 def parse(text: str) -> Dockerfile | None:
     """The stages of a Dockerfile; None when it has no FROM."""
     stages: list[Stage] = []
-    given: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for instruction in _instructions(text):
-        filled = Instruction(instruction.name, _fill(instruction.arguments, given), instruction.line)
+        filled = Instruction(instruction.name, _fill(instruction.arguments, variables), instruction.line)
         if filled.name in ("ARG", "ENV"):
-            given.update(assignments(filled))
+            variables.update(assignments(filled))
         if filled.name == "FROM":
             words = filled.words() or [""]
             name = words[2] if len(words) == 3 and words[1].lower() == "as" else None
@@ -114,10 +114,10 @@ def parse(text: str) -> Dockerfile | None:
     return Dockerfile(tuple(stages)) if stages else None
 
 
-def _fill(text: str, given: Mapping[str, str]) -> str:
-    def value(found: re.Match[str]) -> str:
-        name = found["braced"] or found["plain"]
-        return given.get(name) or found["default"] or found[0]
+def _fill(text: str, variables: Mapping[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match["braced"] or match["plain"]
+        return variables.get(name) or match["default"] or match[0]
 
     return _VARIABLE.sub(value, text)
 

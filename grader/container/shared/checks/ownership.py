@@ -72,8 +72,8 @@ class Folder:
         known = {name for name, uid in self.users.items() if user in (name, uid) or (not uid and user in FIRST_UIDS)}
         if not known:  # a number that nobody has runs in root's group, as OpenShift wants it
             return ROOT
-        given = {self.groups[name] for name in known if name in self.groups}
-        return given or {user} | known | {self.number(name) for name in known}
+        groups = {self.groups[name] for name in known if name in self.groups}
+        return groups or {user} | known | {self.number(name) for name in known}
 
 
 def follow(dockerfile: Dockerfile, path: str) -> Folder:
@@ -122,41 +122,41 @@ def _run(folder: Folder, run: Instruction, user: str, at: str) -> None:
         if not words:
             continue
         name = words[0].rpartition("/")[2]
-        given, plain = options(words[1:], name)
+        flags, plain = options(words[1:], name)
         if name == "cd" and plain:
             at = posixpath.normpath(posixpath.join(at, plain[0]))
         if name in _USER_MAKERS and plain:
-            uid = given.get("--uid") or given.get("-u") or ""
+            uid = flags.get("--uid") or flags.get("-u") or ""
             who = next((word for word in reversed(plain) if not word.isdecimal()), plain[-1])
             folder.users[who] = uid
-            if group := given.get("--gid") or given.get("-g"):
+            if group := flags.get("--gid") or flags.get("-g"):
                 folder.groups[who] = "0" if group in ROOT else group
-        touched = any(_reaches(posixpath.join(at, word), folder.path, given) for word in plain)
+        touched = any(_reaches(posixpath.join(at, word), folder.path, flags) for word in plain)
         if not touched or name not in ("mkdir", "install", "chown", "chgrp", "chmod"):
             continue
         if user not in ROOT and not (folder.made and folder.is_of(user)):
             folder.refused = folder.refused or run.line
             continue
-        _change(folder, name, given, plain, user)
+        _change(folder, name, flags, plain, user)
 
 
-def _reaches(word: str, path: str, given: dict[str, str]) -> bool:
+def _reaches(word: str, path: str, flags: dict[str, str]) -> bool:
     """Whether a command about `word` is about the folder, also from above where it goes down."""
-    found = posixpath.normpath(word.strip("\"'"))
-    below = any(option in given for option in ("-R", "--recursive", "-vR", "-Rv", "-hR", "-Rh"))
-    braces = re.fullmatch(r"/\{([\w,-]+)\}", found)
-    named = [f"/{part}" for part in braces[1].split(",")] if braces else [found]
-    return any(path == one or (below and one != "/" and path.startswith(one + "/")) for one in named)
+    target = posixpath.normpath(word.strip("\"'"))
+    below = any(option in flags for option in ("-R", "--recursive", "-vR", "-Rv", "-hR", "-Rh"))
+    braces = re.fullmatch(r"/\{([\w,-]+)\}", target)
+    named = [f"/{part}" for part in braces[1].split(",")] if braces else [target]
+    return any(path == place or (below and place != "/" and path.startswith(place + "/")) for place in named)
 
 
-def _change(folder: Folder, name: str, given: dict[str, str], plain: list[str], user: str) -> None:
+def _change(folder: Folder, name: str, flags: dict[str, str], plain: list[str], user: str) -> None:
     if name in ("mkdir", "install"):
         if not folder.made:
             folder.owner = folder.group = user if user not in ROOT else "0"
         folder.made = True
-        folder.owner = given.get("--owner") or given.get("-o") or folder.owner
-        folder.group = given.get("--group") or given.get("-g") or folder.group
-        if mode := given.get("--mode") or given.get("-m"):
+        folder.owner = flags.get("--owner") or flags.get("-o") or folder.owner
+        folder.group = flags.get("--group") or flags.get("-g") or folder.group
+        if mode := flags.get("--mode") or flags.get("-m"):
             _mode(folder, mode)
     elif name == "chown":
         owner, _, group = plain[0].strip("\"'").replace(".", ":").partition(":")

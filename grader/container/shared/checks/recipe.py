@@ -32,13 +32,13 @@ def installs(dockerfile: Dockerfile) -> list[Instruction]:
 def pinned_torch(dockerfile: Dockerfile, requirements: dict[str, str]) -> set[str]:
     """The versions that torch is pinned to, without what is behind a `+`; empty if the base image brings torch."""
     texts = install_texts(dockerfile, requirements)
-    return {found["version"] for text in texts for found in _TORCH_PIN.finditer(text)}
+    return {match["version"] for text in texts for match in _TORCH_PIN.finditer(text)}
 
 
 def install_texts(dockerfile: Dockerfile, requirements: dict[str, str]) -> list[str]:
     """The RUNs that install packages, and the files of requirements that they name."""
     runs = installs(dockerfile)
-    files = [found["file"].split("/")[-1] for run in runs for found in _REQUIREMENTS.finditer(run.arguments)]
+    files = [match["file"].split("/")[-1] for run in runs for match in _REQUIREMENTS.finditer(run.arguments)]
     return [run.arguments for run in runs] + [_without_comments(requirements.get(name, "")) for name in files]
 
 

@@ -24,9 +24,11 @@ def commands(text: str) -> list[list[str]]:
     with contextlib.suppress(ValueError):
         if isinstance(listed := json.loads(text), list):
             return [[str(word) for word in listed]]
-    found = [_words(part) for part in _JOINTS.split(text) if part.strip()]
+    word_lists = [_words(part) for part in _JOINTS.split(text) if part.strip()]
     # `bash -c "pip install ..."` is what it says.
-    return [words[2].split() if _SHELL_LINE.fullmatch(" ".join(words[:2])) and words[2:] else words for words in found]
+    return [
+        words[2].split() if _SHELL_LINE.fullmatch(" ".join(words[:2])) and words[2:] else words for words in word_lists
+    ]
 
 
 def _words(text: str) -> list[str]:
@@ -39,19 +41,19 @@ def _words(text: str) -> list[str]:
 def shell_variables(words: list[str]) -> dict[str, str]:
     """What a command that only assigns, or `export`, gives to the commands after it."""
     words = words[1:] if words[:1] == ["export"] else words
-    found = [_ASSIGNMENT.fullmatch(word) for word in words]
-    return {one["name"]: one["value"] for one in found if one} if all(found) else {}
+    matches = [_ASSIGNMENT.fullmatch(word) for word in words]
+    return {match["name"]: match["value"] for match in matches if match} if all(matches) else {}
 
 
 def assigned(words: list[str]) -> dict[str, str]:
     """The variables that stand before a program, or that `export` sets."""
-    found = {}
+    variables = {}
     for word in words[1:] if words[:1] == ["export"] else words:
-        one = _ASSIGNMENT.fullmatch(word)
-        if one is None:
+        match = _ASSIGNMENT.fullmatch(word)
+        if match is None:
             break
-        found[one["name"]] = one["value"]
-    return found
+        variables[match["name"]] = match["value"]
+    return variables
 
 
 def program(words: list[str]) -> list[str]:
@@ -64,20 +66,20 @@ def program(words: list[str]) -> list[str]:
 
 def options(words: list[str], of: str = "") -> tuple[dict[str, str], list[str]]:
     """The options with their values, empty for a switch, and the words that are none."""
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     plain: list[str] = []
     waiting = ""
     for word in words:
         if waiting:
-            given[waiting], waiting = word, ""
+            values[waiting], waiting = word, ""
         elif word.startswith("--") and "=" in word:
             name, _, value = word.partition("=")
-            given[name] = value
+            values[name] = value
         elif word.startswith("-") and len(word) > 1:
-            given[word] = ""
+            values[word] = ""
             # Of letters behind one dash the last may take a word: `mkdir -pm 777`.
             last = word if word.startswith("--") or of == "chmod" else "-" + word[-1]
             waiting = last if last in _TAKE_A_WORD - _SWITCHES.get(of, set()) else ""
         else:
             plain.append(word)
-    return given, plain
+    return values, plain
