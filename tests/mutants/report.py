@@ -41,16 +41,16 @@ def outcome_of(verdict: Verdict, excuses: Sequence[Excuse]) -> Outcome:
 
 def reason_for(mutant: Mutant, excuses: Iterable[Excuse]) -> str:
     """Why nobody need notice; empty where somebody should."""
-    return next((one.reason for one in excuses if one.holds_for(mutant)), "")
+    return next((excuse.reason for excuse in excuses if excuse.holds_for(mutant)), "")
 
 
 def save(path: Path, outcomes: Sequence[Outcome]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([asdict(one) for one in outcomes], indent=0) + "\n", encoding="utf-8")
+    path.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=0) + "\n", encoding="utf-8")
 
 
 def load(path: Path) -> list[Outcome]:
-    return [Outcome(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
+    return [Outcome(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
 
 
 def page(labs: Mapping[str, Sequence[Outcome]], made: Mapping[str, int]) -> str:
@@ -60,7 +60,7 @@ def page(labs: Mapping[str, Sequence[Outcome]], made: Mapping[str, int]) -> str:
         labs: the outcomes of each lab.
         made: how many mutants each has; those that were not graded are said to be so.
     """
-    together = [one for outcomes in labs.values() for one in outcomes]
+    together = [outcome for outcomes in labs.values() for outcome in outcomes]
     sample = f"**A sample:** {len(together)} of these {sum(made.values())} were graded, always the same ones. "
     lines = [
         "# Mutants: the reference, changed once", "",
@@ -77,22 +77,22 @@ def page(labs: Mapping[str, Sequence[Outcome]], made: Mapping[str, int]) -> str:
     lines += [f"| all | {sum(made.values())} | {_row(together)} |", "", "## By kind", ""]
     lines += ["| kind | graded | noticed | excused | open | |", "|---|---:|---:|---:|---:|---:|"]
     kinds = defaultdict(list)
-    for one in together:
-        kinds[one.kind].append(one)
+    for outcome in together:
+        kinds[outcome.kind].append(outcome)
     lines += [f"| {kind} | {_row(kinds[kind])} |" for kind in sorted(kinds)]
     lines += ["", "## Excused", "", "| reason | mutants |", "|---|---:|"]
-    reasons = Counter(one.excuse for one in together if one.excuse)
+    reasons = Counter(outcome.excuse for outcome in together if outcome.excuse)
     lines += [f"| {reason} | {count} |" for reason, count in reasons.most_common()]
     lines += ["", "## Open", ""]
-    for one in together:
-        if one.is_open:
-            change = one.change.replace("`", "'")
-            lines.append(f"- {one.file}:{one.line}, {one.function}: {one.kind}: `{change}`")
+    for outcome in together:
+        if outcome.is_open:
+            change = outcome.change.replace("`", "'")
+            lines.append(f"- {outcome.file}:{outcome.line}, {outcome.function}: {outcome.kind}: `{change}`")
     return "\n".join(lines) + "\n"
 
 
 def _row(outcomes: Sequence[Outcome]) -> str:
-    noticed = sum(bool(one.noticed) for one in outcomes)
-    excused = sum(bool(one.excuse) for one in outcomes)
+    noticed = sum(bool(outcome.noticed) for outcome in outcomes)
+    excused = sum(bool(outcome.excuse) for outcome in outcomes)
     share = f"{100 * noticed / (len(outcomes) - excused):.0f} %" if len(outcomes) > excused else "-"
     return f"{len(outcomes)} | {noticed} | {excused} | {len(outcomes) - noticed - excused} | {share}"
