@@ -37,16 +37,16 @@ def hide() -> list[str]:
         linux.map_own_ids(uid, gid)
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-    found = {os.path.realpath(place) for name in PROGRAMS if (place := shutil.which(name, path=path))}
-    found |= {os.path.realpath(place) for place in brought() if place.exists()}
+    places = {os.path.realpath(place) for name in PROGRAMS if (place := shutil.which(name, path=path))}
+    places |= {os.path.realpath(place) for place in brought() if place.exists()}
     with tempfile.NamedTemporaryFile() as nothing:
         os.chmod(nothing.name, 0o644)  # a file that no user may execute
-        for place in sorted(found):
+        for place in sorted(places):
             if os.path.isdir(place):
                 linux.mount("tmpfs", place, "tmpfs", 0, "size=4k")
             else:
                 linux.mount(nothing.name, place, None, linux.MS_BIND)
-    return sorted(found)
+    return sorted(places)
 
 
 if __name__ == "__main__":

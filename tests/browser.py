@@ -50,10 +50,10 @@ def opened(browser: Any, address: str, *, width: int = WIDE, theme: str = "light
     """A page on a screen, and the addresses that it asked for, itself among them."""
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
     page = context.new_page()
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
     page.goto(address)
-    yield page, asked
+    yield page, urls
     context.close()
 
 

@@ -79,7 +79,7 @@ class Result:
 def programs() -> list[Program]:
     """All entries. Raises ValueError for one that is not as it should be."""
     table = tomllib.loads((HERE / "programs.toml").read_text(encoding="utf-8"))
-    found: list[Program] = []
+    result: list[Program] = []
     for repository in table["repository"]:
         shared = {key: value for key, value in repository.items() if key not in ("name", "program")}
         for entry in repository["program"]:
@@ -90,8 +90,8 @@ def programs() -> list[Program]:
                 raise ValueError(f"{entry.get('name')}: {error}") from error
             if unknown := sorted(set(program.data.values()) - set(MAKERS)):
                 raise ValueError(f"{program.name}: data.py makes no {', '.join(unknown)}")
-            found.append(program)
-    return found
+            result.append(program)
+    return result
 
 
 def run(program: Program) -> Result:
@@ -149,12 +149,12 @@ def _compare(program: Program, folder: Path, output: str) -> str:
     code, plain = _output([*program.command, *program.on_cpu], folder, program)
     if code != 0:
         return f"on the CPU: exit code {code}: {_end(plain)}"
-    found, expected = (
+    actual, expected = (
         [float(number) for number in re.findall(program.numbers + _NUMBER, text)] for text in (output, plain)
     )
-    if not expected or len(found) != len(expected):
-        return f"{len(found)} numbers behind {program.numbers!r}, {len(expected)} on the CPU"
-    for mine, theirs in zip(found, expected, strict=True):
+    if not expected or len(actual) != len(expected):
+        return f"{len(actual)} numbers behind {program.numbers!r}, {len(expected)} on the CPU"
+    for mine, theirs in zip(actual, expected, strict=True):
         if abs(mine - theirs) > 2e-3 + 1e-2 * abs(theirs):
             return f"{mine} behind {program.numbers!r}, {theirs} on the CPU"
     return ""
@@ -192,10 +192,12 @@ def main() -> int:
     """Run those that are named, or all; returns 1 where one failed."""
     arguments = sys.argv[1:]
     out = Path(arguments[arguments.index("--out") + 1]) if "--out" in arguments else None
-    wanted = {one for one in arguments if not one.startswith("--") and (out is None or one != str(out))}
+    names = {
+        argument for argument in arguments if not argument.startswith("--") and (out is None or argument != str(out))
+    }
     results = []
     for program in programs():
-        if wanted and program.name not in wanted and program.repository not in wanted:
+        if names and program.name not in names and program.repository not in names:
             continue
         result = run(program)
         results.append(result)
@@ -204,8 +206,10 @@ def main() -> int:
             flush=True,
         )
         if out is not None:
-            out.write_text(json.dumps([asdict(one) for one in results], indent=1) + "\n", encoding="utf-8")
-    counts = {name: sum(one.outcome == name for one in results) for name in ("passed", "refused", "failed", "skipped")}
+            out.write_text(json.dumps([asdict(entry) for entry in results], indent=1) + "\n", encoding="utf-8")
+    counts = {
+        name: sum(entry.outcome == name for entry in results) for name in ("passed", "refused", "failed", "skipped")
+    }
     print(", ".join(f"{count} {name}" for name, count in counts.items()))
     return 1 if counts["failed"] else 0
 

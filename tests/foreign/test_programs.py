@@ -10,7 +10,7 @@ from tests.foreign import data, harness, mirror
 
 
 @pytest.mark.night
-@pytest.mark.parametrize("program", harness.programs(), ids=lambda one: f"{one.repository}: {one.name}")
+@pytest.mark.parametrize("program", harness.programs(), ids=lambda program: f"{program.repository}: {program.name}")
 def test_it_ends_as_it_should(program: harness.Program) -> None:
     if mirror.mirror() is None and not program.package:
         pytest.skip(f"no mirror of public repositories: {mirror.VARIABLE} names none")
@@ -22,7 +22,7 @@ def test_it_ends_as_it_should(program: harness.Program) -> None:
 
 def test_the_list_is_in_order() -> None:
     programs = harness.programs()
-    names = [(one.repository, one.name) for one in programs]
+    names = [(program.repository, program.name) for program in programs]
     assert len(set(names)) == len(names)
     for program in programs:
         assert bool(program.commit) != bool(program.package)
@@ -32,13 +32,13 @@ def test_the_list_is_in_order() -> None:
 
 @pytest.mark.parametrize("name", data.MAKERS)
 def test_data_are_made_and_the_same_every_time(name: str, tmp_path: Path) -> None:
-    found = []
+    contents = []
     for place in ("first", "second"):
         data.MAKERS[name](tmp_path / place / "made")
         files = sorted(path for path in (tmp_path / place).rglob("*") if path.is_file())
-        found.append([(path.relative_to(tmp_path / place), path.read_bytes()) for path in files])
-    assert found[0]
-    assert found[0] == found[1]
+        contents.append([(path.relative_to(tmp_path / place), path.read_bytes()) for path in files])
+    assert contents[0]
+    assert contents[0] == contents[1]
 
 
 @pytest.mark.night

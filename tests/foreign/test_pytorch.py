@@ -54,27 +54,27 @@ def test_what_is_known_has_a_reason() -> None:
 def test_what_differs_is_told() -> None:
     right = torch.arange(6.0).reshape(2, 3)
 
-    def told(found: torch.Tensor, expected: torch.Tensor = right) -> list[str]:
-        return list(compare.differences(found, expected, device="cpu"))
+    def differences(actual: torch.Tensor, expected: torch.Tensor = right) -> list[str]:
+        return list(compare.differences(actual, expected, device="cpu"))
 
-    assert told(right.clone()) == []
-    assert told(right + 1e-5) == []
-    assert "not close" in told(right + torch.tensor([0.0, 0.0, 0.01]))[0]
-    assert told(right.t().contiguous().t()) == ["strides (1, 2), not (3, 1)"]
-    assert told(right.double()) == ["torch.float64 (2, 3), not torch.float32 (2, 3)"]
-    assert told(right.long() + 1, right.long()) == ["other whole numbers"]
+    assert differences(right.clone()) == []
+    assert differences(right + 1e-5) == []
+    assert "not close" in differences(right + torch.tensor([0.0, 0.0, 0.01]))[0]
+    assert differences(right.t().contiguous().t()) == ["strides (1, 2), not (3, 1)"]
+    assert differences(right.double()) == ["torch.float64 (2, 3), not torch.float32 (2, 3)"]
+    assert differences(right.long() + 1, right.long()) == ["other whole numbers"]
     assert list(compare.differences(right, right, device="cuda")) == ["a result on cpu"]
     nan = torch.tensor([float("nan"), 1.0])
-    assert told(nan.clone(), nan) == []
-    assert "not close" in told(torch.tensor([0.0, 1.0]), nan)[0]
+    assert differences(nan.clone(), nan) == []
+    assert "not close" in differences(torch.tensor([0.0, 1.0]), nan)[0]
 
 
 def test_copies_keep_views_and_who_is_who() -> None:
     base = torch.arange(12.0)
     view = base.view(3, 4).t()[1:]
-    one, other, again = compare.on_the_cpu([view, base, view])
-    assert one is again
-    assert one is not view
-    assert (one.stride(), one.storage_offset()) == (view.stride(), view.storage_offset())
-    assert torch.equal(one, view)
+    first, other, again = compare.on_the_cpu([view, base, view])
+    assert first is again
+    assert first is not view
+    assert (first.stride(), first.storage_offset()) == (view.stride(), view.storage_offset())
+    assert torch.equal(first, view)
     assert torch.equal(other, base)

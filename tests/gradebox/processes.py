@@ -10,22 +10,22 @@ from pathlib import Path
 
 def parents() -> dict[int, int]:
     """The parent of every process."""
-    found: dict[int, int] = {}
+    parent_of: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            found[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+            parent_of[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    return found
+    return parent_of
 
 
 def descendants(pid: int) -> list[int]:
     """All processes below `pid`, the innermost ones last."""
     by_parent = parents()
-    found, level = [], [pid]
+    pids, level = [], [pid]
     while level := sorted(child for child, parent in by_parent.items() if parent in level):
-        found += level
-    return found
+        pids += level
+    return pids
 
 
 def cpu_seconds(pid: int) -> float:

@@ -126,7 +126,7 @@ def test_a_list_without_end_is_shown_by_its_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "reason"),
+    ("values", "reason"),
     [
         (np.array([1 + 2j, 3 - 7j]), "complex numbers, and real ones are expected"),
         (["1", " 3 "], "texts"),
@@ -136,9 +136,9 @@ def test_a_list_without_end_is_shown_by_its_kind() -> None:
         ([1.0, None], "not all of them"),
     ],
 )
-def test_what_is_no_number_is_never_taken_for_one(seen: Any, reason: str) -> None:
+def test_what_is_no_number_is_never_taken_for_one(values: Any, reason: str) -> None:
     with pytest.raises(CheckFailed, match=f"these are not \\(2,\\) numbers \\({reason}"):
-        require_arrays_close(seen, [1.0, 3.0], rtol=1.0, atol=10.0, what="x")
+        require_arrays_close(values, [1.0, 3.0], rtol=1.0, atol=10.0, what="x")
 
 
 def test_complex_numbers_agree_where_they_are_expected() -> None:
@@ -149,10 +149,10 @@ def test_complex_numbers_agree_where_they_are_expected() -> None:
 
 
 def test_an_array_that_stood_in_a_dictionary_is_compared_as_it_is() -> None:
-    seen = Seen({"c": {"coef": "c/coef"}}, {"c/coef": np.array([1.0, 2.0])})
-    require_arrays_close(seen.c["coef"], [1.0, 2.0], rtol=1e-9, what="coef")
+    reply = Seen({"c": {"coef": "c/coef"}}, {"c/coef": np.array([1.0, 2.0])})
+    require_arrays_close(reply.c["coef"], [1.0, 2.0], rtol=1e-9, what="coef")
     with pytest.raises(AttributeError, match="did not report 'cc'; did you mean 'c'"):
-        seen.cc  # noqa: B018
+        reply.cc  # noqa: B018
 
 
 def test_an_array_of_one_number_without_a_shape_is_a_number() -> None:

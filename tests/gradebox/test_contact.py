@@ -52,9 +52,9 @@ def test_a_course_names_nobody_unless_it_says_so(tmp_path: Path) -> None:
 
 
 def test_a_course_names_what_it_has(tmp_path: Path) -> None:
-    found = course_with(tmp_path, '[contact]\nemail = "a@b.example"\nchat = "#labs"').contact
-    assert list(found.entries()) == [("chat", "#labs"), ("e-mail", "a@b.example")]
-    assert found.line() == "chat: #labs; e-mail: a@b.example"
+    details = course_with(tmp_path, '[contact]\nemail = "a@b.example"\nchat = "#labs"').contact
+    assert list(details.entries()) == [("chat", "#labs"), ("e-mail", "a@b.example")]
+    assert details.line() == "chat: #labs; e-mail: a@b.example"
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,8 @@ lessons = ["notes/{lab}.md"]
             ),
         )
     )
-    assert [one.labs[0].id for one in course.exercises] == ["further"]
-    assert [(one.points, one.pass_percent) for one in course.exercises] == [(4, 50)]
+    assert [exercise.labs[0].id for exercise in course.exercises] == ["further"]
+    assert [(exercise.points, exercise.pass_percent) for exercise in course.exercises] == [(4, 50)]
     assert [lab.id for lab in course.all_labs] == ["basics", "further"]
     assert course.command == "small"
     assert course.environment.importable == ("labkit",)
@@ -409,11 +409,11 @@ is_quick = 1.5
 title = "Second"
 points = 6
 """
-    found = rubric.from_text(text)
-    assert (found.version, found.points, found.pass_percent) == ("1", 10, 70)
-    assert [(lab.id, lab.number, lab.points) for lab in found.labs] == [("lab1", 1, 10)]
-    assert [(check.id, check.points) for check in found.checks()] == [
+    parsed = rubric.from_text(text)
+    assert (parsed.version, parsed.points, parsed.pass_percent) == ("1", 10, 70)
+    assert [(lab.id, lab.number, lab.points) for lab in parsed.labs] == [("lab1", 1, 10)]
+    assert [(check.id, check.points) for check in parsed.checks()] == [
         ("lab1.first.works", Decimal("2.5")),
         ("lab1.first.is_quick", Decimal("1.5")),
     ]
-    assert rubric.from_text(found.to_text()) == found
+    assert rubric.from_text(parsed.to_text()) == parsed

@@ -23,15 +23,15 @@ def test_a_hint_that_is_a_cause_is_shown_as_the_hint_and_names_the_mistake() -> 
 
 
 def test_comparisons_are_explained_where_they_fail_and_only_then() -> None:
-    asked = []
+    calls = []
 
     def look() -> Cause:
-        asked.append(1)
+        calls.append(1)
         return CAUSE
 
     with recognising(look):
         require(True, "")
-    assert not asked
+    assert not calls
 
     def fails() -> None:
         with recognising(look):
@@ -43,9 +43,9 @@ def test_comparisons_are_explained_where_they_fail_and_only_then() -> None:
 
 
 def test_what_is_not_recognised_keeps_its_hint_and_what_is_already_its_cause() -> None:
-    def fails(hint: str, found: Cause | None) -> CheckFailed:
+    def fails(hint: str, cause: Cause | None) -> CheckFailed:
         def call() -> None:
-            with recognising(lambda: found):
+            with recognising(lambda: cause):
                 require(False, "wrong", hint)
 
         return failure_of(CheckFailed, call)

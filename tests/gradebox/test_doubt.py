@@ -23,7 +23,9 @@ def graded(*notes: IntegrityNote, void: bool = True) -> Grade:
 
 
 def check_of(result: Grade, name: str) -> CheckResult:
-    return next(one for lab in result.labs for criterion in lab.criteria for one in criterion.checks if one.id == name)
+    return next(
+        check for lab in result.labs for criterion in lab.criteria for check in criterion.checks if check.id == name
+    )
 
 
 def note(kind: str, check: str, where: str = "") -> IntegrityNote:
@@ -46,6 +48,6 @@ def test_no_other_note_costs_a_point(kind: str) -> None:
 
 def test_notes_come_in_the_rubrics_order_whoever_was_noticed_first() -> None:
     notes = [note("open", ELSEWHERE), note("open", VOID, "b.py:2"), note("open", VOID, "a.py:1"), note("import", "")]
-    ordered = [(one.check, one.where) for one in graded(*notes).integrity]
+    ordered = [(entry.check, entry.where) for entry in graded(*notes).integrity]
     assert ordered == [("", ""), (VOID, "a.py:1"), (VOID, "b.py:2"), (ELSEWHERE, "")]
     assert graded(*reversed(notes), *notes).integrity == graded(*notes).integrity

@@ -43,8 +43,8 @@ def two_mistakes() -> Grade:
 
 def test_a_mistake_counts_with_what_follows_from_it_and_waits_for_it() -> None:
     first, second = mistakes(two_mistakes())
-    assert (first.check.id, [one.id for one in first.following], first.waiting) == (WARMED, [ONLY], ())
-    assert (second.check.id, second.following, [one.id for one in second.waiting]) == (NONSENSE, (), [SECONDS])
+    assert (first.check.id, [check.id for check in first.following], first.waiting) == (WARMED, [ONLY], ())
+    assert (second.check.id, second.following, [check.id for check in second.waiting]) == (NONSENSE, (), [SECONDS])
     assert (first.points, second.points) == (Decimal(1), Decimal(1))  # what follows is not charged, what waits is
     assert first.criterion.id == "lab1.benchmark"
 

@@ -171,8 +171,8 @@ def test_a_timeline_of_a_probe_that_is_not_there_is_named(tmp_path: Path) -> Non
     named = '@criterion("basics.numbers", timeline={"basics.numbers.product": "basics.truth.product"})'
     folder = write_course(tmp_path, (CHECKS, '@criterion("basics.numbers")', named))
     said = "has a timeline of basics.truth.product, but there is no such probe: basics/truth/probes.py does not exist"
-    found = [line for line in _lint(folder) if "timeline" in line]
-    assert [line.partition(": ")[2] for line in found] == [
+    lines = [line for line in _lint(folder) if "timeline" in line]
+    assert [line.partition(": ")[2] for line in lines] == [
         f"basics.numbers.product {said}",
         f"basics.numbers.power {said}",
     ]
@@ -183,8 +183,8 @@ def test_a_hint_names_a_task_that_stubs_name_where_there_is_no_readme(tmp_path: 
     stubs = write_submission(tmp_path)
     open_task = 'raise NotImplementedError("Task 2.1 is open: write total in sums.py")'
     write(stubs, {"further_week2/sums.py": f"def total(x):\n    {open_task}\n"})
-    found = [line for line in _lint(folder, stubs) if "task =" in line]
-    assert found == [
+    lines = [line for line in _lint(folder, stubs) if "task =" in line]
+    assert lines == [
         f"{SUMS_TOML}: [checks.total] task = '2.9', but no stub in {stubs}/further_week2 says `Task 2.9 is open`"
     ]
 

@@ -85,10 +85,10 @@ def of(points: str, **reports: CheckReport) -> list[tuple[str, str, Decimal]]:
     """Of a criterion with a check of each of these points: outcome, what it follows from, points earned."""
     names = [f"lab1.a.c{i}" for i in range(len(points.split()))]
     lab = Lab("lab1", 1, "One", "lab1_one", Decimal(9), (criterion("lab1.a", "9", *points.split()),))
-    found = grade(
+    result = grade(
         Rubric("1", Decimal(9), Decimal(70), (lab,)), [lab], dict(zip(names, reports.values(), strict=True)), HERE
     )
-    return [(str(check.outcome), check.follows_from, check.points) for check in found.checks]
+    return [(str(check.outcome), check.follows_from, check.points) for check in result.checks]
 
 
 def failed(cause: str = "", belongs_to: str = "") -> CheckReport:
@@ -96,34 +96,34 @@ def failed(cause: str = "", belongs_to: str = "") -> CheckReport:
 
 
 def test_one_mistake_is_charged_once_where_it_costs_most() -> None:
-    found = of("1 2 2 4", a=failed("late"), b=failed("late"), c=failed("late"), d=PASSED)
-    assert found == [
+    rows = of("1 2 2 4", a=failed("late"), b=failed("late"), c=failed("late"), d=PASSED)
+    assert rows == [
         ("failed", "lab1.a.c1", 1), ("failed", "", 0), ("failed", "lab1.a.c1", 2), ("passed", "", 4)
     ]  # fmt: skip
 
 
 def test_a_mistake_is_charged_where_it_belongs_if_that_failed() -> None:
-    found = of("1 2 6", a=failed("late", "lab1.a.c0"), b=failed("late", "lab1.a.c0"), c=PASSED)
-    assert [points for _, _, points in found] == [0, 2, 6]
-    found = of("1 2 6", a=failed("late", "lab1.a.c2"), b=failed("late", "lab1.a.c2"), c=PASSED)
-    assert [points for _, _, points in found] == [1, 0, 6]
+    rows = of("1 2 6", a=failed("late", "lab1.a.c0"), b=failed("late", "lab1.a.c0"), c=PASSED)
+    assert [points for _, _, points in rows] == [0, 2, 6]
+    rows = of("1 2 6", a=failed("late", "lab1.a.c2"), b=failed("late", "lab1.a.c2"), c=PASSED)
+    assert [points for _, _, points in rows] == [1, 0, 6]
 
 
 def test_two_mistakes_are_charged_twice_and_failing_without_a_cause_always() -> None:
-    found = of("1 1 1 1 5", a=failed("late"), b=failed("early"), c=failed(), d=failed(), e=PASSED)
-    assert [points for _, _, points in found] == [0, 0, 0, 0, 5]
+    rows = of("1 1 1 1 5", a=failed("late"), b=failed("early"), c=failed(), d=failed(), e=PASSED)
+    assert [points for _, _, points in rows] == [0, 0, 0, 0, 5]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.BLOCKED, Outcome.NEEDS_REVIEW])
 def test_only_what_failed_can_follow(outcome: Outcome) -> None:
-    found = of("1 2 6", a=CheckReport(outcome, "because", cause="late"), b=failed("late"), c=PASSED)
-    assert [points for _, _, points in found] == [0, 0, 6]
+    rows = of("1 2 6", a=CheckReport(outcome, "because", cause="late"), b=failed("late"), c=PASSED)
+    assert [points for _, _, points in rows] == [0, 0, 6]
 
 
 def test_what_follows_is_left_uncharged_only_as_far_as_as_much_was_shown_to_work() -> None:
-    found = of("1 2 1 2 3", a=PASSED, b=failed("late"), c=failed("late"), d=failed("late"), e=failed("late"))
-    assert [points for _, _, points in found] == [1, 0, 1, 0, 0]
-    assert [cause for _, cause, _ in found] == ["", "lab1.a.c4", "lab1.a.c4", "lab1.a.c4", ""]
+    rows = of("1 2 1 2 3", a=PASSED, b=failed("late"), c=failed("late"), d=failed("late"), e=failed("late"))
+    assert [points for _, _, points in rows] == [1, 0, 1, 0, 0]
+    assert [cause for _, cause, _ in rows] == ["", "lab1.a.c4", "lab1.a.c4", "lab1.a.c4", ""]
     none = of("1 2 3", a=failed("late"), b=failed("late"), c=failed("late"))
     assert [points for _, _, points in none] == [0, 0, 0]
 
@@ -148,13 +148,13 @@ def test_what_builds_on_a_wrong_answer_follows_from_it_where_most_works(
     passed: str, kept: set[str], follows: dict[str, str]
 ) -> None:
     points = {name: Decimal(value) for name, value in zip("abcde", (2, 2, 2, 1, 2), strict=True)}
-    found = deductions.deduplicate(points, set(passed), {}, {"e": "d", "x": "d"})
-    assert found == (follows, frozenset(kept))
+    actual = deductions.deduplicate(points, set(passed), {}, {"e": "d", "x": "d"})
+    assert actual == (follows, frozenset(kept))
 
 
 def test_what_builds_on_a_follower_follows_from_the_same_check() -> None:
     points = dict.fromkeys("abcdef", Decimal(1))
     causes = {"d": ("late", "d")}
-    found = deductions.deduplicate(points, set("abc"), causes, {"e": "d", "f": "e"})
-    assert found == ({"e": "d", "f": "d"}, frozenset("ef"))
+    actual = deductions.deduplicate(points, set("abc"), causes, {"e": "d", "f": "e"})
+    assert actual == ({"e": "d", "f": "d"}, frozenset("ef"))
     assert deductions.deduplicate(points, set("abc"), {**causes, "e": ("early", "e")}, {"f": "e"})[0] == {"f": "e"}

@@ -187,11 +187,11 @@ def test_nothing_overlaps_a_request_that_measures_and_all_others_do(
 ) -> None:
     Intervals.kept = []
     monkeypatch.setattr("gradebox.run.grading.DeviceUse", Intervals)
-    asked = order(_timed_course(tmp_path), write_submission(tmp_path), jobs=3)
-    grade = run(replace(asked, device=Device(CPU, "CPU", hardware=hardware)))
+    request = order(_timed_course(tmp_path), write_submission(tmp_path), jobs=3)
+    grade = run(replace(request, device=Device(CPU, "CPU", hardware=hardware)))
     assert set(outcomes(grade).values()) == {"passed"}
-    measured = [one for one in Intervals.kept if one[0] == "basics.numbers.product"]
-    others = [one for one in Intervals.kept if one not in measured]
+    measured = [interval for interval in Intervals.kept if interval[0] == "basics.numbers.product"]
+    others = [interval for interval in Intervals.kept if interval not in measured]
     assert len(measured) == 1
     assert len(others) >= 3
     for _, begin, end in measured:
@@ -210,8 +210,8 @@ def _failing(tmp_path: Path, hardware: str) -> tuple[Any, Path]:
         ),
     )
     submission = write_submission(tmp_path, numbers=NUMBERS.replace("left * right", "left * right + 1"))
-    asked = order(course, submission, criterion="basics.numbers")
-    return replace(asked, device=Device(CPU, "CPU", hardware=hardware)), submission
+    request = order(course, submission, criterion="basics.numbers")
+    return replace(request, device=Device(CPU, "CPU", hardware=hardware)), submission
 
 
 class Runs(DeviceUse):
@@ -241,8 +241,8 @@ def test_a_wrong_measurement_is_taken_twice_and_then_costs_points(
 ) -> None:
     monkeypatch.setattr(Runs, "count", 0)
     monkeypatch.setattr("gradebox.run.grading.DeviceUse", Runs)
-    asked, _ = _failing(tmp_path, hardware)
-    assert _product(run(asked)).outcome is Outcome.FAILED
+    request, _ = _failing(tmp_path, hardware)
+    assert _product(run(request)).outcome is Outcome.FAILED
     assert Runs.count == 2
 
 
@@ -252,8 +252,8 @@ def test_a_measurement_that_is_right_the_second_time_earns_its_points(
     monkeypatch.setattr(Runs, "count", 0)
     monkeypatch.setattr(Runs, "mended", True)
     monkeypatch.setattr("gradebox.run.grading.DeviceUse", Runs)
-    asked, _ = _failing(tmp_path, hardware)
-    assert _product(run(asked)).outcome is Outcome.PASSED
+    request, _ = _failing(tmp_path, hardware)
+    assert _product(run(request)).outcome is Outcome.PASSED
     assert Runs.count == 2
 
 
@@ -265,8 +265,8 @@ def test_a_disturbed_measurement_is_for_a_person_to_decide(
         yield ["another process (17) used 80 % of the GPU"]
 
     monkeypatch.setattr(devices, "watch", watch)
-    asked, _ = _failing(tmp_path, hardware)
-    check = _product(run(asked))
+    request, _ = _failing(tmp_path, hardware)
+    check = _product(run(request))
     assert check.outcome is Outcome.NEEDS_REVIEW
     assert "another process (17) used 80 % of the GPU" in check.message
     assert "product()" in check.message
@@ -276,8 +276,8 @@ def test_a_disturbed_measurement_is_for_a_person_to_decide(
 def test_a_simulated_device_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Runs, "count", 0)
     monkeypatch.setattr("gradebox.run.grading.DeviceUse", Runs)
-    asked, _ = _failing(tmp_path, "")
-    assert _product(run(asked)).outcome is Outcome.FAILED
+    request, _ = _failing(tmp_path, "")
+    assert _product(run(request)).outcome is Outcome.FAILED
     assert Runs.count == 1
 
 
@@ -365,6 +365,6 @@ def test_a_device_whose_pace_is_uneven_is_no_ground_for_a_loss(
     hardware: str, seconds: dict[str, list[float]], said: str
 ) -> None:
     box: Any = Box(hardware, RankReply("ok", value=seconds))
-    told = problem(DeviceUse(Device(CPU, "CPU", hardware=hardware)), box, "shared.pace.repeated")
-    assert said in told
-    assert bool(said) == bool(told)
+    message = problem(DeviceUse(Device(CPU, "CPU", hardware=hardware)), box, "shared.pace.repeated")
+    assert said in message
+    assert bool(said) == bool(message)

@@ -17,9 +17,9 @@ def pairs(seeds: range, count: int) -> set[object]:
 
 def test_ten_seeds_show_every_pair_of_values() -> None:
     everything = {
-        ((one, left), (other, right))
-        for one, other in itertools.combinations(SPACE, 2)
-        for left, right in itertools.product(SPACE[one], SPACE[other])
+        ((name, left), (other, right))
+        for name, other in itertools.combinations(SPACE, 2)
+        for left, right in itertools.product(SPACE[name], SPACE[other])
     }
     assert pairs(range(70, 80), 2) == everything
 

@@ -32,12 +32,12 @@ def test_numpy_numbers_become_pythons() -> None:
         {"n": np.int64(4), "x": np.float32(0.5), "yes": np.bool_(True), "at": Point(1.0, np.float32(2))}
     )
     assert (plain, arrays) == ({"n": 4, "x": 0.5, "yes": True, "at": {"x": 1.0, "y": 2.0}}, {})
-    assert [type(one) for one in plain.values()] == [int, float, bool, dict]
+    assert [type(value) for value in plain.values()] == [int, float, bool, dict]
 
 
 def test_arrays_are_taken_out_wherever_they_stand() -> None:
-    one, two = np.arange(3), np.zeros((2, 2), dtype=">f4")
-    plain, arrays = apart({"image": one, "rows": [one, {"inner": two}], "n": 1})
+    vector, matrix = np.arange(3), np.zeros((2, 2), dtype=">f4")
+    plain, arrays = apart({"image": vector, "rows": [vector, {"inner": matrix}], "n": 1})
     assert plain == {"rows": ["rows/0", {"inner": "rows/1/inner"}], "n": 1}
     assert list(arrays) == ["image", "rows/0", "rows/1/inner"]
     assert arrays["rows/1/inner"].dtype == np.dtype("<f4")
@@ -61,11 +61,11 @@ def test_what_cannot_be_sent_is_named(value: Any, said: str) -> None:
 
 
 def test_an_array_in_a_list_is_no_number_and_no_text() -> None:
-    seen = Seen({"rows": ["rows/0", 1], "name": "name"}, {"rows/0": np.zeros((2, 3))})
-    assert seen["rows/0"].shape == (2, 3)
-    assert repr(seen.rows) == "[an array of float64 with shape (2, 3), 1]"
-    assert seen.whole("rows")[0].shape == (2, 3)
-    assert seen.name == "name"
+    reply = Seen({"rows": ["rows/0", 1], "name": "name"}, {"rows/0": np.zeros((2, 3))})
+    assert reply["rows/0"].shape == (2, 3)
+    assert repr(reply.rows) == "[an array of float64 with shape (2, 3), 1]"
+    assert reply.whole("rows")[0].shape == (2, 3)
+    assert reply.name == "name"
 
 
 PROBES = """\

@@ -26,7 +26,7 @@ ENTRY = '[[override]]\nstudent = "{}"\ncriterion = "lab1.analysis"\npoints = 2\n
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("options", "said"),
     [
         ({"device": "vgpu:Voodoo2"}, "Voodoo2"),
         ({"device": "tpu"}, "expected auto, cuda, vgpu or vgpu:MODEL"),
@@ -44,9 +44,9 @@ ENTRY = '[[override]]\nstudent = "{}"\ncriterion = "lab1.analysis"\npoints = 2\n
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused_in_one_line(asked: dict[str, Any], said: str) -> None:
+def test_what_makes_no_sense_is_refused_in_one_line(options: dict[str, Any], said: str) -> None:
     with pytest.raises((GradingError, ValueError, DeviceError), match=r"^[^\n]*$") as refused:
-        build_request(replace(COURSE, **asked))
+        build_request(replace(COURSE, **options))
     assert said in str(refused.value)
 
 
@@ -71,11 +71,13 @@ def test_what_is_asked_for_is_ordered() -> None:
 
 
 def test_overrides_are_those_of_the_student_that_is_named(tmp_path: Path) -> None:
-    given = tmp_path / "given.toml"
-    given.write_text(ENTRY.format("ada") + ENTRY.format("labs"))
+    file = tmp_path / "given.toml"
+    file.write_text(ENTRY.format("ada") + ENTRY.format("labs"))
     for student, count in (("ada", 1), (None, 1), ("bob", 0)):
-        order = build_request(replace(COURSE, overrides=str(given), student=student))
-        assert [(one.student, one.points) for one in order.overrides] == [(student or "labs", Decimal(2))] * count
+        order = build_request(replace(COURSE, overrides=str(file), student=student))
+        assert [(override.student, override.points) for override in order.overrides] == [
+            (student or "labs", Decimal(2))
+        ] * count
 
 
 def test_overrides_inside_the_submission_are_refused(tmp_path: Path) -> None:
@@ -88,13 +90,13 @@ def test_overrides_inside_the_submission_are_refused(tmp_path: Path) -> None:
 def test_points_given_by_hand_are_in_the_grade_with_their_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = tmp_path / "given.toml"
-    given.write_text(ENTRY.format("ada").replace("lab1.analysis", "basics.numbers"))
+    file = tmp_path / "given.toml"
+    file.write_text(ENTRY.format("ada").replace("lab1.analysis", "basics.numbers"))
     options = Options(
         course=str(write_course(tmp_path)),
         submission=str(write_submission(tmp_path)),
         report=str(tmp_path / "report"),
-        overrides=str(given),
+        overrides=str(file),
         student="ada",
     )
     presenter.grade(options)

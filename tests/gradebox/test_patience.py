@@ -57,10 +57,10 @@ class Asking:
 
 def test_after_two_imports_that_do_not_end_the_rest_of_that_lab_is_decided() -> None:
     grading = Asking(HANGS, HANGS, FINE)
-    one = grading.check("lab1.benchmark.first")
+    submission = grading.check("lab1.benchmark.first")
     for number in range(2):
         with pytest.raises(CheckFailed, match="no answer in time"):
-            one.probe("lab1.shared.benchmark.matmul", number=number)
+            submission.probe("lab1.shared.benchmark.matmul", number=number)
     with pytest.raises(CheckFailed, match=r"importing the lab's modules did not end, 2 times, last at benchmark\.py:3"):
         grading.check("lab1.memory.second").probe("lab1.shared.benchmark.matmul", number=2)
     assert len(grading.sandbox.asked) == 2
@@ -70,11 +70,11 @@ def test_after_two_imports_that_do_not_end_the_rest_of_that_lab_is_decided() -> 
 def test_a_function_that_hangs_decides_nothing_about_others() -> None:
     slow = RankReply("timeout", message="no result within 60 s", where="benchmark.py:30 in run")
     grading = Asking(slow, slow, slow, FINE)
-    one = grading.check()
+    submission = grading.check()
     for number in range(3):
         with pytest.raises(CheckFailed):
-            one.probe("lab1.shared.benchmark.matmul", number=number)
-    assert one.probe("lab1.shared.benchmark.matmul", number=3).answer == 42
+            submission.probe("lab1.shared.benchmark.matmul", number=number)
+    assert submission.probe("lab1.shared.benchmark.matmul", number=3).answer == 42
     assert len(grading.sandbox.asked) == 4
 
 
@@ -82,19 +82,19 @@ def test_a_question_that_two_checks_have_is_asked_once_though_they_ask_at_the_sa
     grading = Asking(FINE)
     grading.sandbox.pause = 0.2
     meet = threading.Barrier(4)
-    seen = []
+    answers = []
 
     def ask(number: int) -> None:
-        one = grading.check(f"lab1.benchmark.check{number}")
+        submission = grading.check(f"lab1.benchmark.check{number}")
         meet.wait()
-        seen.append(one.probe("lab1.shared.benchmark.matmul").answer)
+        answers.append(submission.probe("lab1.shared.benchmark.matmul").answer)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert seen == [42] * 4
+    assert answers == [42] * 4
     assert len(grading.sandbox.asked) == 1
 
 
@@ -106,15 +106,15 @@ def test_an_import_that_hangs_is_told_from_a_function_that_does(tmp_path: Path) 
     probes = Path(__file__).parents[1] / "sandbox" / "probes"
     limits = Limits(wall_seconds=1.0)
     with Sandbox(tmp_path, preload=("numpy",), probe_paths=[probes], limits=limits) as sandbox:
-        found = {}
+        timeouts = {}
         for module in ("hangs", "slow"):
             reply = sandbox.run(Request("drive.call", params={"module": module, "function": "wait"}))
             assert reply.kind == "timeout"
-            found[module] = (reply.ranks[0].importing, reply.where)
-    assert found["hangs"][0] is True
-    assert found["slow"][0] is False
-    assert found["hangs"][1] is not None
-    assert found["hangs"][1].startswith("hangs.py:")
+            timeouts[module] = (reply.ranks[0].importing, reply.where)
+    assert timeouts["hangs"][0] is True
+    assert timeouts["slow"][0] is False
+    assert timeouts["hangs"][1] is not None
+    assert timeouts["hangs"][1].startswith("hangs.py:")
 
 
 def test_a_probe_gets_no_more_time_than_the_grading_has_left() -> None:
@@ -126,9 +126,9 @@ def test_a_probe_gets_no_more_time_than_the_grading_has_left() -> None:
 
 
 def test_what_is_cut_off_by_the_time_limit_is_a_persons_to_judge() -> None:
-    one = Asking(HANGS, time_limit=20.0).check()
+    submission = Asking(HANGS, time_limit=20.0).check()
     with pytest.raises(NeedsReview, match="left out: the time limit of 20 s for the whole grading was reached"):
-        one.probe("lab1.shared.benchmark.matmul")
+        submission.probe("lab1.shared.benchmark.matmul")
 
 
 def test_after_the_time_limit_no_check_begins() -> None:

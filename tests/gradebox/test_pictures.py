@@ -31,12 +31,12 @@ ROWS = [
 HOSTILE = "</title><script>alert(1)</script>"
 
 
-def picture_of(seen: Any, expected: Any) -> Picture:
+def picture_of(actual: Any, expected: Any) -> Picture:
     with pytest.raises(CheckFailed) as error:
-        require_arrays_close(seen, expected, rtol=1e-6, what="the losses")
-    found = error.value.picture
-    assert found is not None
-    return found
+        require_arrays_close(actual, expected, rtol=1e-6, what="the losses")
+    picture = error.value.picture
+    assert picture is not None
+    return picture
 
 
 def graded(picture: Picture | None, *, outcome: Outcome = Outcome.FAILED) -> Grade:
@@ -52,7 +52,10 @@ def graded(picture: Picture | None, *, outcome: Outcome = Outcome.FAILED) -> Gra
         seconds=1.0,
     )
     reports = {
-        check.id: replace(report, picture=picture) for lab in labs for one in lab.criteria for check in one.checks
+        check.id: replace(report, picture=picture)
+        for lab in labs
+        for criterion in lab.criteria
+        for check in criterion.checks
     }
     return grade(rubric, labs, reports, here)
 
@@ -63,48 +66,48 @@ def parsed(picture: Picture) -> ET.Element:
 
 def test_arrays_that_differ_are_drawn_with_the_place_where_they_differ_most() -> None:
     expected = np.linspace(0, 1, 10_000)
-    seen = expected.copy()
-    seen[7_777] = 5
-    found = picture_of(seen, expected)
-    yours, wanted = found.panels
-    assert (yours.title, wanted.title) == ("yours", "expected")
+    actual = expected.copy()
+    actual[7_777] = 5
+    picture = picture_of(actual, expected)
+    yours, theirs = picture.panels
+    assert (yours.title, theirs.title) == ("yours", "expected")
     assert len(yours.marks) <= MOST_MARKS
     assert {mark.at: mark.size for mark in yours.marks}[7777] == 5
-    assert [mark.at for mark in yours.marks] == [mark.at for mark in wanted.marks]
+    assert [mark.at for mark in yours.marks] == [mark.at for mark in theirs.marks]
 
 
 @pytest.mark.parametrize(
-    ("seen", "expected"),
+    ("actual", "expected"),
     [([1.0, 2.0], [1.0, 3.0]), ([1.0, float("nan"), 2.0], [1.0, 1.0, 2.0]), ([1j, 2, 3], [1j, 2, 4j])],
 )  # fmt: skip
-def test_where_a_picture_says_no_more_than_words_there_is_none(seen: Any, expected: Any) -> None:
-    assert curve("x", np.asarray(seen), np.asarray(expected)) is None
+def test_where_a_picture_says_no_more_than_words_there_is_none(actual: Any, expected: Any) -> None:
+    assert curve("x", np.asarray(actual), np.asarray(expected)) is None
 
 
 def test_a_picture_given_around_a_check_stands_beside_its_words_and_survives_a_cause() -> None:
-    given = bars("peak", "MiB", [("forward", 3.0)], [("forward", 2.0)])
-    with pytest.raises(CheckFailed) as error, recognising(lambda: None), picturing(lambda: given):
+    picture = bars("peak", "MiB", [("forward", 3.0)], [("forward", 2.0)])
+    with pytest.raises(CheckFailed) as error, recognising(lambda: None), picturing(lambda: picture):
         require(False, "no")
-    assert error.value.picture is given
+    assert error.value.picture is picture
 
 
 def test_rows_of_a_device_that_are_none_are_left_out() -> None:
     nonsense: list[Any] = [["host", "x", 1.0, "a"], [], ["host", 0.0, float("inf"), "a"], {"a": 1}, ["host", 0, 1, 2]]
-    found = timeline([("yours", [*ROWS, *nonsense]), ("expected", nonsense)])
-    assert found is not None
-    assert [(panel.title, len(panel.marks)) for panel in found.panels] == [("yours", 3)]
+    picture = timeline([("yours", [*ROWS, *nonsense]), ("expected", nonsense)])
+    assert picture is not None
+    assert [(panel.title, len(panel.marks)) for panel in picture.panels] == [("yours", 3)]
     assert timeline([("yours", nonsense)]) is None
 
 
 def test_a_check_shows_what_ran_for_the_submission_beside_a_run_of_the_course() -> None:
     inquiry = ProbeCache()
     for student, rows in ((True, ROWS), (False, ROWS[:2])):
-        asked = inquiry.question(Request("lab1.x.y", student=student), CHECK)
-        asked.reply = Reply("ok", (RankReply("ok"),), 0.1, shown=(rows,))
+        call = inquiry.question(Request("lab1.x.y", student=student), CHECK)
+        call.reply = Reply("ok", (RankReply("ok"),), 0.1, shown=(rows,))
     inquiry.question(Request("lab1.x.z"), "lab1.benchmark.other").reply = Reply("ok", (RankReply("ok"),), 0.1)
-    found = inquiry.timeline(CHECK)
-    assert found is not None
-    assert [(panel.title, len(panel.marks)) for panel in found.panels] == [("yours", 3), ("expected", 2)]
+    picture = inquiry.timeline(CHECK)
+    assert picture is not None
+    assert [(panel.title, len(panel.marks)) for panel in picture.panels] == [("yours", 3), ("expected", 2)]
     assert inquiry.timeline("lab1.benchmark.other") is None
 
 
@@ -129,16 +132,16 @@ def beside(machine: Any, *probes: str) -> list[str]:
     for probe in probes:
         submission.probe(probe, student=not probe.endswith("truth"), size=3, conditions=[{"factor": 2.0}])
     submission.run_expected({"lab1.x.product": "lab1.x_truth.product"})
-    found = inquiry.timeline(CHECK)
-    return [] if found is None else [panel.title for panel in found.panels]
+    picture = inquiry.timeline(CHECK)
+    return [] if picture is None else [panel.title for panel in picture.panels]
 
 
 def test_a_check_that_failed_has_the_course_do_what_was_last_asked() -> None:
     machine = Machine({"lab1.x.product": ROWS, "lab1.x_truth.product": ROWS[:2]})
     assert beside(machine, "lab1.x.product") == ["yours", "expected"]
-    asked, ours = machine.asked
-    assert (ours.params, ours.device, ours.conditions) == (asked.params, asked.device, asked.conditions)
-    assert (asked.student, ours.student) == (True, False)
+    yours, ours = machine.asked
+    assert (ours.params, ours.device, ours.conditions) == (yours.params, yours.device, yours.conditions)
+    assert (yours.student, ours.student) == (True, False)
 
 
 def test_the_course_does_nothing_where_a_run_of_its_own_was_asked_or_nothing_could_be_drawn() -> None:
@@ -169,16 +172,16 @@ def test_a_run_of_the_course_that_comes_to_nothing_is_not_drawn() -> None:
         bars("peak", "MiB", [("forward", 3.0), ("step", 0.0)], [("forward", 2.0), ("step", 1.0)]),
         curve("loss", np.asarray([1.0, 2.0, 3.0]), np.asarray([1.0, 2.0, 2.5])),
     ],
-    ids=lambda one: one.kind,
+    ids=lambda picture: picture.kind,
 )
 def test_a_drawing_is_well_formed_says_in_words_what_it_shows_and_survives_the_report(picture: Picture) -> None:
     figure = parsed(picture)
     drawing = figure.find("svg")
     assert drawing is not None
     assert drawing.get("role") == "img"
-    told = drawing.get("aria-label") or ""
-    assert "yours" in told
-    assert any(character.isdigit() for character in told)
+    label = drawing.get("aria-label") or ""
+    assert "yours" in label
+    assert any(character.isdigit() for character in label)
     kinds = {part for element in drawing.iter() for part in (element.get("class") or "").split()}
     assert {"seen", "wanted"} <= kinds  # told apart by more than colour: filled or full, and outlined or dashed
     whole = graded(picture)
@@ -192,8 +195,8 @@ def test_nothing_that_a_submission_names_reaches_the_page_as_markup() -> None:
     hostile = timeline([(HOSTILE, [["host", 0.0, 1.0, HOSTILE], [HOSTILE, 1.0, 1.0, HOSTILE]])])
     assert hostile is not None
     parsed(hostile)
-    for one in (hostile, bars(HOSTILE, HOSTILE, [(HOSTILE, 1.0)], [(HOSTILE, 2.0)])):
-        assert "<script" not in html.render(graded(one))
+    for picture in (hostile, bars(HOSTILE, HOSTILE, [(HOSTILE, 1.0)], [(HOSTILE, 2.0)])):
+        assert "<script" not in html.render(graded(picture))
 
 
 def test_a_check_that_passed_shows_nothing_and_a_page_full_of_pictures_stays_small() -> None:

@@ -71,11 +71,11 @@ class Shell:
 
 def junit(file: Path) -> dict[str, str]:
     """Each check with what became of it and its message."""
-    found = {}
+    messages = {}
     for case in ElementTree.parse(file).iter("testcase"):
         ends = [f"{end.tag}: {end.get('message')}" for end in case if end.tag in ("failure", "error", "skipped")]
-        found[".".join(part for part in (case.get("classname"), case.get("name")) if part)] = "; ".join(ends)
-    return found
+        messages[".".join(part for part in (case.get("classname"), case.get("name")) if part)] = "; ".join(ends)
+    return messages
 
 
 def document(report: Path) -> dict[str, Any]:
@@ -193,8 +193,8 @@ def test_what_cannot_be_graded_is_one_line_and_exit_code_2(options: tuple[str, .
 
 
 def test_points_given_by_hand_are_read_from_where_the_option_says(shell: Shell, tmp_path: Path) -> None:
-    given = '[[override]]\nstudent = "ada"\ncriterion = "basics.notes"\npoints = 0\nreason = "copied"\n'
-    write(tmp_path / "staff", {"given.toml": given})
+    overrides = '[[override]]\nstudent = "ada"\ncriterion = "basics.notes"\npoints = 0\nreason = "copied"\n'
+    write(tmp_path / "staff", {"given.toml": overrides})
     done = shell.grade("--overrides", str(tmp_path / "staff" / "given.toml"), "--student", "ada")
     assert "given by the instructor instead of" in done.stdout, done.stdout + done.stderr
     assert "Grade 10/10" not in done.stdout
@@ -216,15 +216,15 @@ def test_every_option_means_the_same_to_both_commands(tmp_path: Path) -> None:
     typed = ["--lab", "1", "--lab", "2,3", "--criterion", "lab1.memory", "--criterion", "lab1.analysis"]
     typed += ["--device", "vgpu:H100", "--overrides", "given.toml"]
     typed += ["--student", "ada", "--time-limit", "77", "--grade-seed", "5", "--grade-report", "elsewhere"]
-    asked = []
+    options = []
     for front in ("gpulabs", "pytest"):
         command = [sys.executable, "-c", TYPED, front, *typed]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-        asked.append(json.loads(done.stderr))
-    assert asked[0] == asked[1]
-    assert (asked[0]["lab"], asked[0]["criterion"]) == ("1,2,3", "lab1.memory,lab1.analysis")  # each given twice
-    nothing = asdict(Options(course=asked[0]["course"]))
-    same = [name for name, value in nothing.items() if asked[0][name] == value]
+        options.append(json.loads(done.stderr))
+    assert options[0] == options[1]
+    assert (options[0]["lab"], options[0]["criterion"]) == ("1,2,3", "lab1.memory,lab1.analysis")  # each given twice
+    nothing = asdict(Options(course=options[0]["course"]))
+    same = [name for name, value in nothing.items() if options[0][name] == value]
     assert same == ["course", "jobs", "origin"], "an option that this test does not give"
 
 

@@ -34,8 +34,8 @@ def submission(*ranks: RankReply) -> tuple[Submission, Answers]:
 
 
 def test_each_rank_tells_what_it_saw() -> None:
-    one, sandbox = submission(RankReply("ok", {"rank": 0}), RankReply("ok", {"rank": 1}))
-    assert [seen.rank for seen in one.rank_probe("lab3.setup.training.train", 2, device="cpu")] == [0, 1]
+    handed_in, sandbox = submission(RankReply("ok", {"rank": 0}), RankReply("ok", {"rank": 1}))
+    assert [reply.rank for reply in handed_in.rank_probe("lab3.setup.training.train", 2, device="cpu")] == [0, 1]
     assert (sandbox.asked[0].ranks, sandbox.asked[0].device) == (2, "cpu")
 
 
@@ -76,9 +76,9 @@ def test_ranks_that_waited_on_a_busy_machine_get_a_second_chance(
     """Where they gave up by themselves even then, they were not slow: a collective waits far longer than it takes."""
     monkeypatch.setattr("gradebox.run.submission._machine_is_busy", lambda: True)
     waited = RankReply(kind, error="RuntimeError", message="Timed out waiting 10000ms")
-    one, sandbox = submission(waited, waited)
+    handed_in, sandbox = submission(waited, waited)
     with pytest.raises(outcome, match="the ranks did not meet"):
-        one.rank_probe("lab3.setup.training.train", 2)
+        handed_in.rank_probe("lab3.setup.training.train", 2)
     assert len(sandbox.asked) == 2
 
 

@@ -107,11 +107,11 @@ def test_a_judge_asks_a_truth_once_for_all_submissions_and_grades_as_one_that_do
     course = write_course(tmp_path, CHECK, PROBE)
     right = write_submission(tmp_path / "right")
     wrong = write_submission(tmp_path / "wrong", numbers=NUMBERS.replace("base**exponent", "base"))
-    asked: list[str] = []
+    probes: list[str] = []
     run = Sandbox.run
 
     def counted(self: Sandbox, request: Request) -> Reply:
-        asked.append(request.probe)
+        probes.append(request.probe)
         return run(self, request)
 
     monkeypatch.setattr(Sandbox, "run", counted)
@@ -127,8 +127,8 @@ def test_a_judge_asks_a_truth_once_for_all_submissions_and_grades_as_one_that_do
             other_alone = _reports(alone.grade(_task(course, wrong)))
         finally:
             alone.close()
-    assert asked.count("basics.numbers.truth") == 2  # one for each judge
-    assert asked.count("basics.numbers.power") == 4
+    assert probes.count("basics.numbers.truth") == 2  # one for each judge
+    assert probes.count("basics.numbers.power") == 4
     assert first == again
     assert other == other_alone
     assert first["basics.numbers.power"].outcome is Outcome.PASSED

@@ -66,8 +66,8 @@ def document(grade: Grade) -> dict[str, Any]:
 
     def timeless(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: timeless(one) for name, one in value.items() if name != "seconds"}
-        return [timeless(one) for one in value] if isinstance(value, list) else value
+            return {name: timeless(inner) for name, inner in value.items() if name != "seconds"}
+        return [timeless(inner) for inner in value] if isinstance(value, list) else value
 
     return timeless(to_document(grade))  # type: ignore[no-any-return]
 
@@ -93,11 +93,11 @@ class Told(Watcher):
 
 
 def test_a_course_that_the_engine_has_never_seen_is_graded(tmp_path: Path) -> None:
-    told = Told()
-    grade = run(order(write_course(tmp_path), write_submission(tmp_path)), told)
+    watcher = Told()
+    grade = run(order(write_course(tmp_path), write_submission(tmp_path)), watcher)
     assert outcomes(grade) == dict.fromkeys(CHECKS, "passed")
     assert (grade.score, grade.max_score, grade.pass_score, grade.passed) == (10, 10, 5, True)
-    assert (told.total, told.started, list(told.finished_)) == (5, CHECKS, CHECKS)
+    assert (watcher.total, watcher.started, list(watcher.finished_)) == (5, CHECKS, CHECKS)
 
 
 def test_what_builds_on_a_wrong_answer_is_asked_all_the_same(tmp_path: Path) -> None:
@@ -164,9 +164,9 @@ def test_a_note_is_under_the_first_check_of_the_rubric_whoever_asked_first(slow:
     }[slow]
     changes = [(file, begin, f"import time\n{begin}"), (file, asks, later)]
     course = write_course(tmp_path, *changes)
-    told = Told()
-    grade = run(order(course, write_submission(tmp_path), jobs=3), told)
-    ended = list(told.finished_)
+    watcher = Told()
+    grade = run(order(course, write_submission(tmp_path), jobs=3), watcher)
+    ended = list(watcher.finished_)
     assert (ended.index("basics.notes.noted") < ended.index("further.sums.noted_too")) == (slow == "further")
     assert [(note.kind, note.check) for note in grade.integrity] == [("frames", "basics.notes.noted")]
 
@@ -178,13 +178,15 @@ def test_a_note_of_a_check_that_is_graded_alone_is_its_own(tmp_path: Path) -> No
 
 def test_checks_that_build_on_each_other_are_asked_in_order_and_all_others_beside_them() -> None:
     course = grader.course()
-    asked = Grading(GradingRequest(course, ROOT / "solutions", course.rubric, course.labs, Device(CPU, "CPU"), seed=1))
-    lanes = _lanes(asked.plan)
+    grading = Grading(
+        GradingRequest(course, ROOT / "solutions", course.rubric, course.labs, Device(CPU, "CPU"), seed=1)
+    )
+    lanes = _lanes(grading.plan)
     where = {check.id: number for number, lane in enumerate(lanes) for check in lane.checks}
     places = {check.id: place for lane in lanes for place, check in enumerate(lane.checks)}
     assert sorted(where) == sorted(check.id for check in course.rubric.checks())
     assert len(lanes) >= 10
-    for check in asked.plan:
+    for check in grading.plan:
         for needed in check.requires:
             assert where[needed] == where[check.id]
             assert places[needed] < places[check.id]
@@ -207,19 +209,19 @@ def test_a_parallel_grading_that_is_interrupted_leaves_nothing_running(tmp_path:
     course = write_course(tmp_path)
     submission = write_submission(tmp_path, numbers=ENDLESS + NUMBERS, sums=ENDLESS + SUMS)
     threads, processes = threading.active_count(), descendants(os.getpid())
-    told = Told()
+    watcher = Told()
 
     def started() -> set[int]:
         return set(descendants(os.getpid())) - set(processes)
 
     begun = time.monotonic()
-    with Grading(order(course, submission, jobs=2), told) as grading:
+    with Grading(order(course, submission, jobs=2), watcher) as grading:
         grading.begin()
-        assert eventually(lambda: len(told.started) == 2)  # each in a sandbox of its own
+        assert eventually(lambda: len(watcher.started) == 2)  # each in a sandbox of its own
         assert eventually(lambda: len(glob.glob(f"{own_tmp}/gpulabs-*")) == 2)
         time.sleep(1.0)
         assert len(started()) >= 4
-        assert told.finished_ == {}
+        assert watcher.finished_ == {}
     assert time.monotonic() - begun < 40  # neither was waited for
     starting.end_unused()  # kept for the sandboxes of other tests
     assert eventually(lambda: not started(), 10)
@@ -264,17 +266,17 @@ def test_a_check_that_is_at_fault_itself_is_a_persons_to_judge_and_the_others_go
 def test_one_sandbox_serves_one_submission_after_the_other(tmp_path: Path) -> None:
     course = write_course(tmp_path)
     right, wrong = write_submission(tmp_path / "a"), write_submission(tmp_path / "b", numbers=WRONG)
-    asked = order(course, right)
-    with Sandbox(right, asked.course.environment) as sandbox:
-        scores = [run(replace(asked, submission=folder), sandbox=sandbox).score for folder in (right, wrong, right)]
+    request = order(course, right)
+    with Sandbox(right, request.course.environment) as sandbox:
+        scores = [run(replace(request, submission=folder), sandbox=sandbox).score for folder in (right, wrong, right)]
     assert scores == [10, 7.5, 10]
 
 
 def test_a_few_checks_are_asked_after_what_they_build_on(tmp_path: Path) -> None:
-    told = Told()
-    asked = order(write_course(tmp_path), write_submission(tmp_path), only=frozenset({"basics.numbers.power"}))
-    grade = run(asked, told)
-    assert told.started == ["basics.numbers.product", "basics.numbers.power"]
+    watcher = Told()
+    request = order(write_course(tmp_path), write_submission(tmp_path), only=frozenset({"basics.numbers.power"}))
+    grade = run(request, watcher)
+    assert watcher.started == ["basics.numbers.product", "basics.numbers.power"]
     assert outcomes(grade)["basics.numbers.power"] == "passed"
     assert outcomes(grade)["further.sums.total"] == Outcome.NEEDS_REVIEW
 

@@ -68,9 +68,9 @@ def test_what_is_too_large_to_be_read_is_named() -> None:
     (note,) = notes("x = 1\n" * 50_000)
     assert note.detail == "lab1_gpu_basics/benchmark.py was not looked at: it has 300000 bytes"
     many = {f"lab1_gpu_basics/file{number}.py": b"x = 1\n" * 40_000 for number in range(6)}
-    found = source_scan.notes({**many, "lab1_gpu_basics/benchmark.py": b"import ctypes"}, LABS, COURSE)
-    assert [note.detail for note in found].count("lab1_gpu_basics/benchmark.py names import ctypes") == 1
-    assert sum("was not looked at" in note.detail for note in found) == 2
+    findings = source_scan.notes({**many, "lab1_gpu_basics/benchmark.py": b"import ctypes"}, LABS, COURSE)
+    assert [note.detail for note in findings].count("lab1_gpu_basics/benchmark.py names import ctypes") == 1
+    assert sum("was not looked at" in note.detail for note in findings) == 2
 
 
 def test_files_of_one_name_are_told_apart() -> None:
@@ -79,9 +79,9 @@ def test_files_of_one_name_are_told_apart() -> None:
         "tools/helper.py": b"import vgpu",
         "lab1_gpu_basics/helper.py": b"import vgpu",
     }
-    found = source_scan.notes(files, LABS, COURSE)
-    assert {note.where for note in found} == {f"{path}:1" for path in files}
-    assert len({note.detail for note in found}) == 3
+    findings = source_scan.notes(files, LABS, COURSE)
+    assert {note.where for note in findings} == {f"{path}:1" for path in files}
+    assert len({note.detail for note in findings}) == 3
 
 
 def test_one_file_without_end_gives_a_limited_number_of_notes() -> None:

@@ -64,18 +64,18 @@ PLAIN = NUMBERS.replace("import sys\n\n    sys._getframe(1)", "pass")
 
 @contextlib.contextmanager
 def session(tmp_path: Path, *changes: tuple[str, str, str], jobs: int = 1) -> Iterator[Session]:
-    asked = order(write_course(tmp_path, *changes), write_submission(tmp_path))
-    with Session(replace(asked, jobs=jobs)) as opened:
+    request = order(write_course(tmp_path, *changes), write_submission(tmp_path))
+    with Session(replace(request, jobs=jobs)) as opened:
         yield opened
 
 
 def test_the_first_round_asks_everything_and_the_next_what_has_left_notes(tmp_path: Path, reached: list[str]) -> None:
-    with session(tmp_path) as one:
-        first = one.again(Watcher())
+    with session(tmp_path) as watch:
+        first = watch.again(Watcher())
         assert first.asked == (PRODUCT, POWER, NOTED, TOTAL, NOTED_TOO)
         assert first.grade.score == 10
         reached.clear()
-        second = one.again(Watcher())
+        second = watch.again(Watcher())
         # What the sandbox has noticed something in is looked at each time.
         assert second.asked == (NOTED, NOTED_TOO)
         assert second.grade.score == 10
@@ -84,59 +84,59 @@ def test_the_first_round_asks_everything_and_the_next_what_has_left_notes(tmp_pa
 
 
 def test_a_change_reaches_those_checks_that_use_what_has_changed(tmp_path: Path, reached: list[str]) -> None:
-    with session(tmp_path, READS) as one:
+    with session(tmp_path, READS) as watch:
         write_submission(tmp_path, PLAIN)
-        one.again(Watcher())
+        watch.again(Watcher())
         reached.clear()
         write_submission(tmp_path, PLAIN.replace("base**exponent", "base + exponent"))
-        changed = one.again(Watcher())
+        changed = watch.again(Watcher())
         assert changed.asked == (POWER,)
         assert reached == ["basics.numbers.power"]
         assert "power()" in changed.reports[POWER].message
 
 
 def test_what_was_right_before_is_not_asked_again(tmp_path: Path, reached: list[str]) -> None:
-    with session(tmp_path) as one:
+    with session(tmp_path) as watch:
         write_submission(tmp_path, PLAIN)
-        one.again(Watcher())
+        watch.again(Watcher())
         write_submission(tmp_path, PLAIN.replace("base**exponent", "base + exponent"))
-        assert one.again(Watcher()).grade.score == 8.5
+        assert watch.again(Watcher()).grade.score == 8.5
         reached.clear()
         write_submission(tmp_path, PLAIN)
-        back = one.again(Watcher())
+        back = watch.again(Watcher())
         assert back.grade.score == 10
         assert back.asked == (POWER,)
         assert not reached
 
 
 def test_where_reading_leaves_a_doubt_everything_counts(tmp_path: Path, reached: list[str]) -> None:
-    with session(tmp_path) as one:
+    with session(tmp_path) as watch:
         write_submission(tmp_path, f"{NUMBERS}\nglobals()\n")
-        one.again(Watcher())
+        watch.again(Watcher())
         reached.clear()
         write_submission(tmp_path, f"{NUMBERS}\nglobals()\n", f"{SUMS}\nunused = 1\n")
-        one.again(Watcher())
+        watch.again(Watcher())
         # What runs when the one module is imported may reach anything; the other module knows nothing of it.
         assert set(reached) == {f"basics.numbers.{name}" for name in ("product", "power", "noted")}
 
 
 def test_a_text_that_a_check_reads_counts(tmp_path: Path) -> None:
-    with session(tmp_path, READS) as one:
+    with session(tmp_path, READS) as watch:
         write_submission(tmp_path, PLAIN)
-        assert one.again(Watcher()).grade.score == 9
+        assert watch.again(Watcher()).grade.score == 9
         (tmp_path / "handed-in/further_week2/REPORT.md").write_text("done")
-        changed = one.again(Watcher())
+        changed = watch.again(Watcher())
         assert changed.grade.score == 10
         assert TOTAL not in changed.asked
 
 
 def test_a_check_that_fails_names_the_line_as_it_is_now(tmp_path: Path) -> None:
     wrong = NUMBERS.replace("left * right", "left * right.nothing")
-    with session(tmp_path) as one:
+    with session(tmp_path) as watch:
         write_submission(tmp_path, wrong)
-        assert "numbers.py:2" in one.again(Watcher()).reports[PRODUCT].message
+        assert "numbers.py:2" in watch.again(Watcher()).reports[PRODUCT].message
         write_submission(tmp_path, f"# a line\n{wrong}")
-        assert "numbers.py:3" in one.again(Watcher()).reports[PRODUCT].message
+        assert "numbers.py:3" in watch.again(Watcher()).reports[PRODUCT].message
 
 
 EDITS = (
@@ -158,47 +158,47 @@ EDITS = (
 
 @pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.night), 2])
 def test_after_any_edit_it_says_what_a_grading_from_the_beginning_says(tmp_path: Path, jobs: int) -> None:
-    with session(tmp_path, jobs=jobs) as one, Sandbox(one.order.submission, one.order.course.environment) as anew:
+    with session(tmp_path, jobs=jobs) as watch, Sandbox(watch.order.submission, watch.order.course.environment) as anew:
         for number, numbers in enumerate((*EDITS, *reversed(EDITS))):
             for sums in (SUMS, SUMS.replace("sum(values)", "sum(values) + 1"))[: 1 + (number % 3 == 0)]:
                 folder = write_submission(tmp_path, numbers, sums)
-                with Grading(replace(one.order, submission=folder, jobs=1), sandbox=anew) as grading:
+                with Grading(replace(watch.order, submission=folder, jobs=1), sandbox=anew) as grading:
                     grading.carry_out()
-                    wanted = {name: (known.outcome, known.message) for name, known in grading.reports.items()}
-                seen = one.again(Watcher())
-                assert {name: (known.outcome, known.message) for name, known in seen.reports.items()} == wanted
+                    expected = {name: (known.outcome, known.message) for name, known in grading.reports.items()}
+                round_ = watch.again(Watcher())
+                assert {name: (known.outcome, known.message) for name, known in round_.reports.items()} == expected
 
 
 def test_it_gives_up_when_the_files_change_again(tmp_path: Path) -> None:
-    with session(tmp_path) as one:
-        given_up = one.again(Watcher(), stale=lambda: True)
+    with session(tmp_path) as watch:
+        given_up = watch.again(Watcher(), stale=lambda: True)
         assert not given_up.over
         assert given_up.asked == (PRODUCT,)
-        whole = one.again(Watcher())
+        whole = watch.again(Watcher())
         assert whole.over
         assert PRODUCT not in whole.asked
         assert whole.grade.score == 10
 
 
 def test_two_sandboxes_ask_side_by_side_and_the_same(tmp_path: Path, reached: list[str]) -> None:
-    with session(tmp_path, READS, jobs=2) as one:
+    with session(tmp_path, READS, jobs=2) as watch:
         write_submission(tmp_path, PLAIN)
-        first = one.again(Watcher())
-        assert first.asked == tuple(check.id for check in one.plan)
-        assert len(one._clones) == 1
+        first = watch.again(Watcher())
+        assert first.asked == tuple(check.id for check in watch.plan)
+        assert len(watch._clones) == 1
         reached.clear()
-        assert one.again(Watcher()).asked == ()
+        assert watch.again(Watcher()).asked == ()
         write_submission(tmp_path, PLAIN.replace("base**exponent", "base + exponent"), SUMS.replace("sum(", "max("))
-        assert one.again(Watcher()).asked == (POWER, TOTAL)
+        assert watch.again(Watcher()).asked == (POWER, TOTAL)
         assert sorted(reached) == ["basics.numbers.power", "further.sums.total"]
 
 
 def test_two_sandboxes_give_up_when_the_files_change_again(tmp_path: Path) -> None:
-    with session(tmp_path, jobs=2) as one:
-        given_up = one.again(Watcher(), stale=lambda: True)
+    with session(tmp_path, jobs=2) as watch:
+        given_up = watch.again(Watcher(), stale=lambda: True)
         assert not given_up.over
-        assert 1 <= len(given_up.asked) < len(one.plan)
-        assert one.again(Watcher()).grade.score == 10
+        assert 1 <= len(given_up.asked) < len(watch.plan)
+        assert watch.again(Watcher()).grade.score == 10
 
 
 def test_whoever_interrupts_two_sandboxes_waits_for_no_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,10 +213,10 @@ def test_whoever_interrupts_two_sandboxes_waits_for_no_check(tmp_path: Path, mon
 
     slow = NUMBERS.replace("return left * right", "import time\n\n    time.sleep(600)")
     before, begun = set(descendants(os.getpid())), time.monotonic()
-    with session(tmp_path, jobs=2) as one:
+    with session(tmp_path, jobs=2) as watch:
         write_submission(tmp_path, slow)
         with pytest.raises(KeyboardInterrupt):
-            one.again(Interrupting())
+            watch.again(Interrupting())
     assert time.monotonic() - begun < 60
     assert eventually(lambda: set(descendants(os.getpid())) <= before, 30)
 
@@ -293,8 +293,8 @@ def test_reports_come_with_the_checks_in_the_rubrics_order(tmp_path: Path) -> No
         def finished(self, check: str, report: CheckReport) -> None:
             heard.append((check, report))
 
-    with session(tmp_path) as one:
-        round_ = one.again(Hearing())
+    with session(tmp_path) as watch:
+        round_ = watch.again(Hearing())
     assert [check for check, _ in heard] == list(round_.asked) == list(round_.reports)
 
 
@@ -320,8 +320,8 @@ def test_an_answer_of_which_a_rank_took_too_long_is_asked_for_again(
 ) -> None:
     lost, late = RankReply("error", message="connection closed"), RankReply("timeout", message="no result within 1 s")
     replies = [Reply("error", (lost, late), 1.0), Reply("ok", (RankReply("ok"), RankReply("ok")), 1.0)]
-    with session(tmp_path) as one:
-        one.again(Watcher())
+    with session(tmp_path) as watch:
+        watch.again(Watcher())
         monkeypatch.setattr(Sandbox, "run", lambda *_: replies.pop(0))
         question = Request("further.sums.total", params={"numbers": [1]}, ranks=2)
-        assert [one._box.run(question).kind for _ in range(3)] == ["error", "ok", "ok"]
+        assert [watch._box.run(question).kind for _ in range(3)] == ["error", "ok", "ok"]

@@ -28,13 +28,13 @@ def test_no_row_has_what_cannot_be_together() -> None:
 
 def test_two_opposite_rows_have_each_value_once_and_ten_gradings_each_pair() -> None:
     names = dict.fromkeys("wxyz", (False, True))
-    seen: set[tuple[tuple[str, bool], ...]] = set()
+    pairs: set[tuple[tuple[str, bool], ...]] = set()
     for seed in range(10):
-        one, other = one_and_its_opposite(InputGenerator(seed, "lab1.some.check"), names)
-        assert all(one[name] is not other[name] for name in names)
-        for row in (one, other):
-            seen |= set(itertools.combinations(row.items(), 2))
-    assert len(seen) == 6 * 4
+        first, other = one_and_its_opposite(InputGenerator(seed, "lab1.some.check"), names)
+        assert all(first[name] is not other[name] for name in names)
+        for row in (first, other):
+            pairs |= set(itertools.combinations(row.items(), 2))
+    assert len(pairs) == 6 * 4
 
 
 @pytest.mark.parametrize("seed", range(8))

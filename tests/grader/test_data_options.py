@@ -99,8 +99,8 @@ def test_lab_3_trains_on_another_data_set(program: str, result: str, folder: Pat
     main = importlib.import_module(f"solutions.lab3_distributed.{program}").main
     place = ["--device", "cpu", "--out", str(tmp_path / "out")]
     assert main(["--data", "mnist", "--data-dir", str(folder), *place]) == 0
-    found = json.loads((tmp_path / "out" / f"{result}.json").read_text(encoding="utf-8"))["results"]
-    (training,) = found
+    results = json.loads((tmp_path / "out" / f"{result}.json").read_text(encoding="utf-8"))["results"]
+    (training,) = results
     assert training["world_size"] == 2
     # Half of the six images are one batch: so many steps show that these images were the data, and not digits.
     assert training["batch_size"] >= TRAIN

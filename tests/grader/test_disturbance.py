@@ -69,9 +69,9 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
 
 
 def _watch(seconds: float = 0.2) -> list[str]:
-    with watched(lambda: "handle") as found:
+    with watched(lambda: "handle") as disturbances:
         time.sleep(seconds)
-    return found
+    return disturbances
 
 
 def test_a_quiet_gpu_says_nothing(nvml: Nvml) -> None:
@@ -117,14 +117,14 @@ def test_without_a_driver_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> N
     assert _watch(0) == []
 
 
-@pytest.mark.parametrize(("visible", "asked"), [("", 0), ("1,0", 1), ("GPU-7", "GPU-7"), ("MIG-3", "MIG-3")])
+@pytest.mark.parametrize(("visible", "identifier"), [("", 0), ("1,0", 1), ("GPU-7", "GPU-7"), ("MIG-3", "MIG-3")])
 def test_the_device_is_the_first_that_cuda_sees(
-    nvml: Nvml, monkeypatch: pytest.MonkeyPatch, visible: str, asked: object
+    nvml: Nvml, monkeypatch: pytest.MonkeyPatch, visible: str, identifier: object
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     device = devices.parse("cuda")
     assert (device.label, device.hardware, device.memory_bytes) == ("NVIDIA H100 80GB HBM3", "GPU-7", 80 << 30)
-    assert nvml.asked == [asked]
+    assert nvml.asked == [identifier]
 
 
 def test_a_device_that_does_not_tell_its_memory_is_one_all_the_same(nvml: Nvml) -> None:

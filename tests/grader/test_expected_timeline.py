@@ -52,7 +52,7 @@ def test_it_launches_the_products_that_the_reference_launches(how: dict[str, Any
 def test_each_timed_product_begins_on_an_idle_device() -> None:
     _, kernels = products(launches.matmul)
     timed = [kernel for kernel in kernels if "mm" in kernel.name][-100:]
-    assert all(later.launched_at >= one.start + one.seconds for one, later in pairwise(timed))
+    assert all(later.launched_at >= kernel.start + kernel.seconds for kernel, later in pairwise(timed))
 
 
 def test_it_takes_what_the_probe_takes_that_it_stands_beside() -> None:

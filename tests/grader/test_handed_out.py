@@ -91,13 +91,13 @@ def test_what_was_noted_is_read_by_whoever_holds_the_reader() -> None:
 
 def _reached(function: object) -> list[object]:
     """What a function's closure holds, and the closures of what it holds."""
-    found: list[object] = []
+    objects: list[object] = []
     waiting = [function]
     while waiting:
         each = waiting.pop()
-        found.append(each)
+        objects.append(each)
         if inspect.isfunction(each):
             waiting += [cell.cell_contents for cell in each.__closure__ or ()]
         elif inspect.ismethod(each):
             waiting += [each.__self__, each.__func__]
-    return found
+    return objects

@@ -108,17 +108,17 @@ def test_they_know_what_they_are_told_and_nothing_that_came_after_them(tmp_path:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    seen = json.loads((tmp_path / "seen.json").read_text())
-    usual = [False, "before it was started", True, seen["own"], 1]
-    seeds = {each.pop(-2) for each in seen["answers"]}
+    report = json.loads((tmp_path / "seen.json").read_text())
+    usual = [False, "before it was started", True, report["own"], 1]
+    seeds = {each.pop(-2) for each in report["answers"]}
     assert len({*seeds, 3}) == 5  # that of the parent is 3
-    assert seen["answers"] == [[number, *usual] for number in range(4)]
+    assert report["answers"] == [[number, *usual] for number in range(4)]
     assert done.stdout.splitlines() == ["printed by a child"] * 4
-    assert seen["folder_is_kept"]
-    assert seen["failed"] == 1
+    assert report["folder_is_kept"]
+    assert report["failed"] == 1
     assert "ValueError: on purpose" in done.stderr
-    assert seen["exit"] == 7
-    assert json.loads(seen["log"].splitlines()[0]) == [["some", "words"], "by torchrun", True]
-    assert (seen["still"], seen["ended"]) == (None, -15)
-    assert seen["other"] == [True, 0]
-    assert seen["nobody_is_left"]
+    assert report["exit"] == 7
+    assert json.loads(report["log"].splitlines()[0]) == [["some", "words"], "by torchrun", True]
+    assert (report["still"], report["ended"]) == (None, -15)
+    assert report["other"] == [True, 0]
+    assert report["nobody_is_left"]

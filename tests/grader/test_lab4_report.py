@@ -23,8 +23,8 @@ def row(
     method: str, length: int, seconds: float | None, peak: int | None, left_out: str | None = None
 ) -> dict[str, Any]:
     backend = "sdpa" if method == "flash" else "torch"
-    found = {"method": method, "backend": backend, "length": length, "seconds": seconds, "peak_bytes": peak}
-    return {**found, "left_out": left_out}
+    entry = {"method": method, "backend": backend, "length": length, "seconds": seconds, "peak_bytes": peak}
+    return {**entry, "left_out": left_out}
 
 
 def rows() -> Rows:
@@ -47,9 +47,9 @@ def test_results_from_before_lengths_could_be_left_out_are_judged_as_ever() -> N
 
 
 def test_what_the_report_is_about_cannot_be_left_out() -> None:
-    found = [row("standard", 2048, 1.0, 200), row("standard", 4096, None, None, "it would take 300 s"), *rows()[1:]]
+    results = [row("standard", 2048, 1.0, 200), row("standard", 4096, None, None, "it would take 300 s"), *rows()[1:]]
     with pytest.raises(CheckFailed, match="4096 tokens was left out"):
-        _judge_attention({**CLAIMS, "longest_standard": 2048, "speedup_4096": 0.0}, found)
+        _judge_attention({**CLAIMS, "longest_standard": 2048, "speedup_4096": 0.0}, results)
 
 
 def test_a_ratio_of_what_is_not_there_for_no_reason_is_a_mistake() -> None:

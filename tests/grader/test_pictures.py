@@ -47,7 +47,7 @@ NO_PLOTS: dict[str, Callable[[Any], object]] = {
 }
 
 
-def seen(folder: Path, draw: Callable[[Any], object], **subplot: Any) -> SimpleNamespace:
+def drawing(folder: Path, draw: Callable[[Any], object], **subplot: Any) -> SimpleNamespace:
     with watch_figures() as drawn:
         figure = plt.figure()
         draw(figure.add_subplot(**subplot))
@@ -60,26 +60,26 @@ def seen(folder: Path, draw: Callable[[Any], object], **subplot: Any) -> SimpleN
 
 @pytest.mark.parametrize("way", PLOTS)
 def test_every_way_to_draw_data_is_a_plot(way: str, tmp_path: Path) -> None:
-    assert picture_and_json(seen(tmp_path, PLOTS[way]), "it") == [1, 2]
+    assert picture_and_json(drawing(tmp_path, PLOTS[way]), "it") == [1, 2]
 
 
 def test_other_projections_are_plots(tmp_path: Path) -> None:
-    assert picture_and_json(seen(tmp_path, PLOTS["plot"], projection="polar"), "it") == [1, 2]
-    assert picture_and_json(seen(tmp_path, lambda axes: axes.plot(X, Y, X), projection="3d"), "it") == [1, 2]
+    assert picture_and_json(drawing(tmp_path, PLOTS["plot"], projection="polar"), "it") == [1, 2]
+    assert picture_and_json(drawing(tmp_path, lambda axes: axes.plot(X, Y, X), projection="3d"), "it") == [1, 2]
 
 
 @pytest.mark.parametrize("way", NO_PLOTS)
 def test_axes_without_results_are_none(way: str, tmp_path: Path) -> None:
     with pytest.raises(CheckFailed, match="axes without results"):
-        picture_and_json(seen(tmp_path, NO_PLOTS[way]), "it")
+        picture_and_json(drawing(tmp_path, NO_PLOTS[way]), "it")
 
 
 def test_noise_is_none(tmp_path: Path) -> None:
     plt.imsave(tmp_path / "noise.png", np.random.default_rng(0).random((300, 400, 3)))
     (tmp_path / "results.json").write_text('{"results": [1, 2]}')
-    found = SimpleNamespace(exit_code=0, drawn=[], **describe_files(tmp_path))
+    run = SimpleNamespace(exit_code=0, drawn=[], **describe_files(tmp_path))
     with pytest.raises(CheckFailed, match="no plot"):
-        picture_and_json(found, "it")
+        picture_and_json(run, "it")
 
 
 def test_matplotlib_is_as_it_was_afterwards() -> None:

@@ -72,7 +72,7 @@ class Real:
             "shared.card.measured": {
                 "flops": CARDS["H100"].flops, "memory_bytes": 80 * 10**9, "free_bytes": 79 * 10**9,
             },
-            **{name.replace("__", "."): seen for name, seen in probes.items()},
+            **{name.replace("__", "."): reply for name, reply in probes.items()},
         }  # fmt: skip
 
     def probe(self, probe: str | ProbeInputs[Any], **options: Any) -> Any:
@@ -139,17 +139,17 @@ def test_tf32_is_named() -> None:
 
 @pytest.mark.parametrize("name", CARDS)
 def test_no_product_takes_long(name: str) -> None:
-    found = CARDS[name]
-    for dtype in found.flops:
+    gpu = CARDS[name]
+    for dtype in gpu.flops:
         drawn = [
-            sizes.long_size("cuda", FRESH, dtype, card=found),
-            *sizes.short_sizes("cuda", FRESH, 3, dtype, card=found),
-            sizes.aligned_size(FRESH, dtype, found),
+            sizes.long_size("cuda", FRESH, dtype, card=gpu),
+            *sizes.short_sizes("cuda", FRESH, 3, dtype, card=gpu),
+            sizes.aligned_size(FRESH, dtype, gpu),
         ]
         for size in drawn:
-            assert 2 * size**3 / found.flops[dtype] < 1.05 * 6e-3 or size == 384
-    for size in sizes.long_sizes("cuda", FRESH, 9, card=found):
-        assert 2 * size**3 / found.flops["float32"] < 1.05 * 6e-3
+            assert 2 * size**3 / gpu.flops[dtype] < 1.05 * 6e-3 or size == 384
+    for size in sizes.long_sizes("cuda", FRESH, 9, card=gpu):
+        assert 2 * size**3 / gpu.flops["float32"] < 1.05 * 6e-3
 
 
 def test_a_fast_card_gets_large_products() -> None:
@@ -166,14 +166,14 @@ def test_a_machine_whose_profiler_sees_no_kernels_is_for_people() -> None:
 
 def test_speeds_are_rounded_so_that_two_gradings_ask_the_same() -> None:
     flops = {"float32": 51.3e12, "float16": 201e12, "bfloat16": 199e12, "float64": 30e12}
-    one, other = (
+    first, other = (
         card_of(real(shared__card__measured={
             "flops": {name: factor * value for name, value in flops.items()},
             "memory_bytes": 80 * 10**9, "free_bytes": 79 * 10**9 - used,
         }))
         for factor, used in ((1.0, 0), (1.02, 10**6))
     )  # fmt: skip
-    assert one == other is not None
+    assert first == other is not None
 
 
 def _compared(took: float, reference_seconds: list[float]) -> Submission:
@@ -213,7 +213,7 @@ def _table(took: float, truth: list[float]) -> None:
     intervals = drawn.shuffled([None, drawn.integer(1, 2)])
     steps, warmup = drawn.integer(3, 5), drawn.integer(2, 3)
     begun = [{"input_requires_gradient": False, "gradients": 0}] * (steps + warmup)
-    seen = {
+    reply = {
         "rows": [
             {"checkpoint_every": every, "device": "cuda", "step_seconds": took, "peak_bytes": 10**9}
             for every in intervals
@@ -226,7 +226,7 @@ def _table(took: float, truth: list[float]) -> None:
         "on_cpu": [{"device": "cpu", "checkpoint_every": 2, "peak_bytes": None}],
     }
     check = checks.TestCheckpointing().test_measured_table_equals_truth
-    check(real(lab4__checkpointing__measured=seen), InputGenerator(3, "table"))
+    check(real(lab4__checkpointing__measured=reply), InputGenerator(3, "table"))
 
 
 def test_a_table_lies_between_what_a_card_took_before_and_after() -> None:
@@ -240,31 +240,31 @@ def test_a_table_lies_between_what_a_card_took_before_and_after() -> None:
 
 @pytest.mark.parametrize("name", CARDS)
 def test_batches_suit_the_card(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = CARDS[name]
-    monkeypatch.setattr(comparison, "card_of", lambda _: found)
+    gpu = CARDS[name]
+    monkeypatch.setattr(comparison, "card_of", lambda _: gpu)
     case = measuring.network(FRESH)
     batch = comparison.on(real(), "cuda", case).batch
     step_flops = 6 * batch * sum(a * b for a, b in zip(case.widths, case.widths[1:], strict=False))
-    slowest = min(found.flops[name] for name in ("float32", "float16", "bfloat16"))
+    slowest = min(gpu.flops[name] for name in ("float32", "float16", "bfloat16"))
     assert batch == case.batch // 4 or step_flops / slowest < 0.11
-    assert 4 * batch * 2 * sum(case.widths) < 0.5 * found.memory_bytes
+    assert 4 * batch * 2 * sum(case.widths) < 0.5 * gpu.memory_bytes
     sizes: Sizes = {"num_layers": 3, "width": 4 * 281, "heads": 4, "batch": 9, "length": 801}
-    batch = checks._batch_for(found, sizes)
+    batch = checks._batch_for(gpu, sizes)
     assert 1 <= batch <= 9
     assert batch == 9 or name != "H100"
 
 
 @pytest.mark.parametrize("name", CARDS)
 def test_two_lengths_fit_a_card_and_one_never_does(name: str) -> None:
-    found = CARDS[name]
+    gpu = CARDS[name]
     call = BenchmarkCall(
         lengths=[3501, 2101, 40001], methods=[], dtype="float16", batch=2, heads=12, head_dim=64, causal=False
     )
-    *short, longest = benchmark._lengths_for(found, call)
+    *short, longest = benchmark._lengths_for(gpu, call)
     pair_bytes = 2 * 2 * 12
     assert all(length % 2 for length in (*short, longest))
-    assert 8 * pair_bytes * max(short) ** 2 < 0.45 * found.memory_bytes
-    assert pair_bytes * longest**2 > 1.4 * found.memory_bytes
+    assert 8 * pair_bytes * max(short) ** 2 < 0.45 * gpu.memory_bytes
+    assert pair_bytes * longest**2 > 1.4 * gpu.memory_bytes
     assert short[0] > 1.3 * short[1]
 
 
@@ -284,7 +284,7 @@ def _on_the_device() -> set[str]:
     elsewhere = {"profile_on_cpu", "slow_cpu", "scaling", "launch", "largest", "installed", "fits", "tuning",
                  "profiling", "watched", "background", "moments"}  # fmt: skip
     folder = Path(grader.__file__).parent
-    found = set()
+    probes = set()
     for path in (file for lab in layout.labs(folder) for file in layout.files(lab, layout.PROBES)):
         functions = {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
         names = {
@@ -295,14 +295,14 @@ def _on_the_device() -> set[str]:
         for name in functions:
             reached, more = {name}, {name}
             while more:
-                more = {other for one in more for other in names[one] & functions.keys()} - reached
+                more = {other for caller in more for other in names[caller] & functions.keys()} - reached
                 reached |= more
-            used = {one for other in reached for one in names[other]}
+            used = {identifier for other in reached for identifier in names[other]}
             arguments = [argument.arg for argument in functions[name].args.args]
             if arguments[:1] == ["student"] and not name.startswith("_") and CLOCKS & used:
                 place = path.relative_to(folder).with_suffix("").parts
-                found.add(".".join([*(part for part in place if part != layout.PROBES), name]))
-    return {one for one in found if not any(word in one for word in elsewhere)}
+                probes.add(".".join([*(part for part in place if part != layout.PROBES), name]))
+    return {probe for probe in probes if not any(word in probe for word in elsewhere)}
 
 
 def test_every_probe_that_measures_says_so() -> None:

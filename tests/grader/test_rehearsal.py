@@ -36,9 +36,9 @@ def _rehearse(submission: str, *arguments: str) -> tuple[int, str]:
 
 
 def _points(printed: str) -> tuple[float, float]:
-    found = re.search(r"^rehearsal of --device cuda: ([\d.]+) of ([\d.]+), ", printed, re.MULTILINE)
-    assert found, printed
-    return float(found[1]), float(found[2])
+    match = re.search(r"^rehearsal of --device cuda: ([\d.]+) of ([\d.]+), ", printed, re.MULTILINE)
+    assert match, printed
+    return float(match[1]), float(match[2])
 
 
 def _earns_all(*arguments: str) -> float:

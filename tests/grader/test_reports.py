@@ -74,6 +74,6 @@ def test_a_report_has_sixty_words_and_the_message_says_that_they_are_only_counte
 @pytest.mark.parametrize("lab", ["lab1", "lab2", "lab3", "lab4", "kernels", "sharding"])
 def test_the_title_says_what_is_judged(lab: str) -> None:
     course = grader.course()
-    titles = course.titles(one for one in course.all_labs if one.id == lab)
+    titles = course.titles(candidate for candidate in course.all_labs if candidate.id == lab)
     (title,) = [text for check, text in titles.items() if check.endswith(".report_agrees_with_results")]
     assert title == f"Claims what results/ say, and has {reports.MINIMUM_PROSE_WORDS} words"

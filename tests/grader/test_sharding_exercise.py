@@ -31,8 +31,8 @@ def test_memory_is_that_of_the_zero_papers_first_table(ranks: int) -> None:
 
 
 def test_the_largest_models_are_those_of_its_second_table() -> None:
-    found = [largest_model(32e9, 64, stage) / 1e9 for stage in range(4)]
-    assert found == pytest.approx(TABLE_2, abs=0.05)
+    sizes = [largest_model(32e9, 64, stage) / 1e9 for stage in range(4)]
+    assert sizes == pytest.approx(TABLE_2, abs=0.05)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu", "silu"])
@@ -49,17 +49,17 @@ def test_gradients_of_the_truth_are_those_of_differences(activation: str) -> Non
         return float((both_passes(Layers(**layers), activation, x, slopes).output * slopes).sum())
 
     def differences(values: Array, changed: object) -> Array:
-        found = np.zeros_like(values)
+        gradient = np.zeros_like(values)
         for place in np.ndindex(values.shape):
             step = np.zeros_like(values)
             step[place] = STEP
-            found[place] = (changed(values + step) - changed(values - step)) / (2 * STEP)  # type: ignore[operator]
-        return found
+            gradient[place] = (changed(values + step) - changed(values - step)) / (2 * STEP)  # type: ignore[operator]
+        return gradient
 
     for name, values in parts.items():
         by_name = name if "bias" in name else f"{name}_weight"
-        found = differences(values, lambda new, name=name: loss({**parts, name: new}, inputs))
-        np.testing.assert_allclose(exact.gradients[by_name], found, rtol=1e-5, atol=1e-7)
+        estimate = differences(values, lambda new, name=name: loss({**parts, name: new}, inputs))
+        np.testing.assert_allclose(exact.gradients[by_name], estimate, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(
         exact.input_gradient, differences(inputs, lambda new: loss(parts, new)), rtol=1e-5, atol=1e-7
     )

@@ -56,8 +56,8 @@ def test_titles_begin_alike_with_what_the_submission_does(lab: Lab) -> None:
 
 @LABS
 def test_a_title_stands_for_one_check_of_a_criterion(lab: Lab) -> None:
-    found = Counter((check.id.rpartition(".")[0], check.title) for check in checks_of(lab))
-    assert [key for key, count in found.items() if count > 1] == []
+    counts = Counter((check.id.rpartition(".")[0], check.title) for check in checks_of(lab))
+    assert [key for key, count in counts.items() if count > 1] == []
 
 
 @LABS
@@ -99,7 +99,11 @@ def test_a_classs_grade_has_the_titles_that_its_gradings_had() -> None:
     )  # fmt: skip
     gradings = {}
     for number, criterion in enumerate(lab.criteria):
-        titles = {check.id: f"{check.id} as grading {number} called it" for one in lab.criteria for check in one.checks}
+        titles = {
+            check.id: f"{check.id} as grading {number} called it"
+            for sibling in lab.criteria
+            for check in sibling.checks
+        }
         reports = {check: CheckReport(Outcome.PASSED) for check in titles}
         made = grade(COURSE.rubric, COURSE.rubric.select_criteria([criterion.id]), reports, HERE, titles)
         gradings[criterion.id] = Recorded(number, "graded", "", False, 1.0, "namespaces", made)
@@ -134,8 +138,8 @@ def a_class(*overrides: Override) -> view.View:
     )  # fmt: skip
 
 
-def grade_of(seen: view.View) -> Grade:
-    made = seen.lines[0].grade
+def grade_of(class_view: view.View) -> Grade:
+    made = class_view.lines[0].grade
     assert made is not None
     return made
 
@@ -148,8 +152,8 @@ def test_a_students_feedback_calls_a_check_by_its_title_and_has_the_id_beside_it
 
 
 def test_the_page_of_a_class_calls_a_check_by_its_title() -> None:
-    seen = a_class()
-    text = page.render(seen, statistics.of(seen), command="gpulabs review DIR", feedback=None)
+    class_view = a_class()
+    text = page.render(class_view, statistics.of(class_view), command="gpulabs review DIR", feedback=None)
     named = f'{WARMED_TITLE} <code class="id">{breaks(WARMED)}</code>'
     assert f"<summary>{named}" in text  # of those that most failed
     assert f"<td>{named}" in text  # of all checks
@@ -158,19 +162,21 @@ def test_the_page_of_a_class_calls_a_check_by_its_title() -> None:
 
 
 def test_the_list_of_reviews_and_the_table_of_checks_have_titles() -> None:
-    seen = a_class()
-    assert f"needs review: {PEAK_TITLE}: cannot tell [{PEAK}]" in review_list.text(seen, Path("DIR"))
-    rows = {row["check"]: row for row in csv.DictReader(io.StringIO(tables.checks(statistics.of(seen)), newline=""))}
+    class_view = a_class()
+    assert f"needs review: {PEAK_TITLE}: cannot tell [{PEAK}]" in review_list.text(class_view, Path("DIR"))
+    rows = {
+        row["check"]: row for row in csv.DictReader(io.StringIO(tables.checks(statistics.of(class_view)), newline=""))
+    }
     assert (rows[WARMED]["title"], rows[WARMED]["failed"]) == (WARMED_TITLE, "1")
 
 
 def test_platforms_are_told_titles() -> None:
-    given = Override("ada", "lab1.memory", Decimal("4.5"), "right, in other units")
-    made = grade_of(a_class(given))
+    override = Override("ada", "lab1.memory", Decimal("4.5"), "right, in other units")
+    made = grade_of(a_class(override))
     tests = gradescope.results(made)["tests"]
     names = {test["extra_data"].get("check"): test["name"] for test in tests}
     assert names[WARMED] == f"Benchmark implementation: {WARMED_TITLE}"
     (by_hand,) = [test for test in tests if test["name"] == "Memory profiling"]
     assert f"needs review: {PEAK_TITLE}. cannot tell" in by_hand["output"]
-    told = assignment.result(made, {})
-    assert told["tests"][0]["output"] == f"{WARMED_TITLE}: saw 60 ms"
+    document = assignment.result(made, {})
+    assert document["tests"][0]["output"] == f"{WARMED_TITLE}: saw 60 ms"

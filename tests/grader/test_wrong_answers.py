@@ -44,7 +44,7 @@ class Told:
         return self._seen if isinstance(probe, str) else self._seen.read_as(probe.reply_type(), probe.probe)
 
 
-def told(**values: Any) -> Submission:
+def submission(**values: Any) -> Submission:
     return cast(Submission, Told(**values))
 
 
@@ -64,13 +64,17 @@ def test_texts_for_bytes(size: object) -> None:
     stages = [{"stage": name, "allocated_bytes": size} for name in STAGES]
     profiles = [{"dtype": dtype, "stages": stages} for dtype in ("float32", "float16")]
     with pytest.raises(CheckFailed, match="allocated_bytes of 'baseline' must be"):
-        memory.TestMemory().test_precisions_compared(told(profiles=[profiles, profiles], endings=[], indexed=""), FRESH)
+        memory.TestMemory().test_precisions_compared(
+            submission(profiles=[profiles, profiles], endings=[], indexed=""), FRESH
+        )
 
 
 def test_a_profile_without_its_stages() -> None:
     profiles = [{"dtype": dtype, "stages": []} for dtype in ("float32", "float16")]
     with pytest.raises(CheckFailed, match="there is no stage baseline"):
-        memory.TestMemory().test_precisions_compared(told(profiles=[profiles, profiles], endings=[], indexed=""), FRESH)
+        memory.TestMemory().test_precisions_compared(
+            submission(profiles=[profiles, profiles], endings=[], indexed=""), FRESH
+        )
 
 
 def test_a_step_that_was_never_run() -> None:

@@ -112,18 +112,18 @@ def test_lengths_that_would_not_end_are_left_out_and_the_others_are_measured(
     called: list[tuple[str, int]] = []
     lengths = (512, 4096, 1024, 2048, 16384)
     results = measure_lengths(quadratic(called), "sdpa", lengths, device="cuda", dtype=torch.float16, seconds=0.5)
-    assert [(one.length, one.method) for one in results] == [
+    assert [(result.length, result.method) for result in results] == [
         (length, method) for length in lengths for method in ("standard", "flash", "tiled")
     ]
-    left_out = {(one.method, one.length) for one in results if one.left_out is not None}
+    left_out = {(result.method, result.length) for result in results if result.left_out is not None}
     assert left_out == {("tiled", 4096), ("tiled", 16384)}
     assert not left_out.intersection(called)
-    for one in results:
-        assert (one.seconds is None) == (one.peak_bytes is None) == (one.left_out is not None)
-        assert milliseconds(one) == ("left out" if one.left_out else "1")
+    for result in results:
+        assert (result.seconds is None) == (result.peak_bytes is None) == (result.left_out is not None)
+        assert milliseconds(result) == ("left out" if result.left_out else "1")
     print_reasons(results)
-    told = capsys.readouterr().out.splitlines()
-    assert [line.split(": it would take")[0] for line in told] == [
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": it would take")[0] for line in lines] == [
         "left out: tiled, 4096 tokens",
         "left out: tiled, 16384 tokens",
     ]
@@ -144,13 +144,13 @@ def test_the_reason_is_kept_with_the_results_and_files_from_before_are_read(tmp_
         bandwidth_bytes_per_second=None,
         launch_seconds=None,
     )
-    told = replace(DONE, seconds=None, peak_bytes=None, left_out="it would take long")
-    path = save_json(tmp_path / "attention.json", [told], where)
-    assert load_json(path, AttentionResult).results == (told,)
+    result = replace(DONE, seconds=None, peak_bytes=None, left_out="it would take long")
+    path = save_json(tmp_path / "attention.json", [result], where)
+    assert load_json(path, AttentionResult).results == (result,)
     text = path.read_text()
     path.write_text(text.replace(',\n      "left_out": "it would take long"', ""))
     assert path.read_text() != text
-    assert load_json(path, AttentionResult).results == (replace(told, left_out=None),)
+    assert load_json(path, AttentionResult).results == (replace(result, left_out=None),)
 
 
 def test_the_clock_is_that_of_the_machine_also_on_a_virtual_gpu() -> None:

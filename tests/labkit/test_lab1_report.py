@@ -18,7 +18,7 @@ def claims(name: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
+def report() -> dict[str, Any]:
     return claims("REPORT.md")
 
 
@@ -29,17 +29,17 @@ def benchmark() -> Saved[Comparison]:
 
 @pytest.fixture(scope="module")
 def profiles() -> dict[str, MemoryProfile]:
-    found = load_json(LAB / "results" / "memory.json", MemoryProfile).results
-    return {profile.dtype: profile for profile in found}
+    results = load_json(LAB / "results" / "memory.json", MemoryProfile).results
+    return {profile.dtype: profile for profile in results}
 
 
-def test_the_template_asks_for_every_claim_and_answers_none(told: dict[str, Any]) -> None:
+def test_the_template_asks_for_every_claim_and_answers_none(report: dict[str, Any]) -> None:
     template = claims("REPORT.template.md")
-    assert template.keys() == told.keys()
+    assert template.keys() == report.keys()
     assert set(template.values()) == {""}
 
 
-def test_all_results_come_from_one_simulated_device(told: dict[str, Any]) -> None:
+def test_all_results_come_from_one_simulated_device(report: dict[str, Any]) -> None:
     kinds: dict[str, Any] = {
         "benchmark": Comparison,
         "memory": MemoryProfile,
@@ -47,54 +47,54 @@ def test_all_results_come_from_one_simulated_device(told: dict[str, Any]) -> Non
         "environment": Environment,
     }
     for name, kind in kinds.items():
-        found = load_json(LAB / "results" / f"{name}.json", kind).provenance
-        assert (found.device_name, found.simulated) == (told["device"], True)
+        provenance = load_json(LAB / "results" / f"{name}.json", kind).provenance
+        assert (provenance.device_name, provenance.simulated) == (report["device"], True)
 
 
 def test_crossover_and_best_speedup_are_those_of_the_results(
-    told: dict[str, Any], benchmark: Saved[Comparison]
+    report: dict[str, Any], benchmark: Saved[Comparison]
 ) -> None:
-    speedups = {one.size: one.cpu.seconds / one.gpu.seconds for one in benchmark.results}
+    speedups = {result.size: result.cpu.seconds / result.gpu.seconds for result in benchmark.results}
     assert tuple(speedups) == (128, 512, 1024, 2048, 4096)
     slower = [size for size, speedup in speedups.items() if speedup <= 1]
-    assert told["crossover_size"] == min(size for size in speedups if size > max(slower, default=0))
-    assert told["best_speedup"] == pytest.approx(max(speedups.values()), rel=0.005)
-    assert speedups[told["best_speedup_size"]] == max(speedups.values())
+    assert report["crossover_size"] == min(size for size in speedups if size > max(slower, default=0))
+    assert report["best_speedup"] == pytest.approx(max(speedups.values()), rel=0.005)
+    assert speedups[report["best_speedup_size"]] == max(speedups.values())
 
 
 def test_share_of_peak_and_bounds_follow_from_results_and_data_sheet(
-    told: dict[str, Any], benchmark: Saved[Comparison]
+    report: dict[str, Any], benchmark: Saved[Comparison]
 ) -> None:
     sheet = benchmark.provenance
     assert sheet.peak_tflops
     assert sheet.launch_seconds
     assert sheet.bandwidth_bytes_per_second
     peak = sheet.peak_tflops["float32"]
-    (largest,) = (one.gpu for one in benchmark.results if one.size == 4096)
-    assert told["peak_share_4096"] == pytest.approx(2 * 4096**3 / largest.seconds / 1e12 / peak, rel=0.005)
+    (largest,) = (result.gpu for result in benchmark.results if result.size == 4096)
+    assert report["peak_share_4096"] == pytest.approx(2 * 4096**3 / largest.seconds / 1e12 / peak, rel=0.005)
     for size in (128, 4096):
         times = {
             sheet.launch_seconds: "launch",
             12 * size**2 / sheet.bandwidth_bytes_per_second: "memory",
             2 * size**3 / peak / 1e12: "compute",
         }
-        assert told[f"bound_{size}"] == times[max(times)]
+        assert report[f"bound_{size}"] == times[max(times)]
 
 
 def test_bottleneck_peaks_and_saving_are_those_of_the_results(
-    told: dict[str, Any], profiles: dict[str, MemoryProfile]
+    report: dict[str, Any], profiles: dict[str, MemoryProfile]
 ) -> None:
-    peaks = {dtype: {stage.stage: stage.peak_bytes for stage in one.stages} for dtype, one in profiles.items()}
+    peaks = {dtype: {stage.stage: stage.peak_bytes for stage in profile.stages} for dtype, profile in profiles.items()}
     assert tuple(peaks["float32"]) == tuple(peaks["float16"]) == STAGES
     single, half = max(peaks["float32"].values()), max(peaks["float16"].values())
-    assert peaks["float32"][told["memory_bottleneck"]] == single
-    assert (told["peak_bytes_float32"], told["peak_bytes_float16"]) == (single, half)
-    assert told["fp16_saving"] == pytest.approx(1 - half / single, rel=0.005)
+    assert peaks["float32"][report["memory_bottleneck"]] == single
+    assert (report["peak_bytes_float32"], report["peak_bytes_float16"]) == (single, half)
+    assert report["fp16_saving"] == pytest.approx(1 - half / single, rel=0.005)
 
 
-def test_the_slowest_operation_is_that_of_the_results(told: dict[str, Any]) -> None:
+def test_the_slowest_operation_is_that_of_the_results(report: dict[str, Any]) -> None:
     operations = load_json(LAB / "results" / "operations.json", OperationTime).results
-    assert told["slowest_operation"] == max(operations, key=lambda one: one.device_seconds).name
+    assert report["slowest_operation"] == max(operations, key=lambda operation: operation.device_seconds).name
 
 
 def test_the_plots_of_the_report_are_there() -> None:

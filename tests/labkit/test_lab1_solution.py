@@ -59,10 +59,10 @@ class Clock:
 
 
 def test_a_product_on_the_cpu_is_described_completely() -> None:
-    seen = benchmark.benchmark_matmul("cpu", 33, iterations=7, dtype=torch.float64)
-    assert (seen.device, seen.dtype, seen.size, seen.iterations) == ("cpu", "float64", 33, 7)
-    assert 0 < seen.seconds < 30
-    assert seen.tflops == pytest.approx(2 * 33**3 / seen.seconds / 1e12)
+    timing = benchmark.benchmark_matmul("cpu", 33, iterations=7, dtype=torch.float64)
+    assert (timing.device, timing.dtype, timing.size, timing.iterations) == ("cpu", "float64", 33, 7)
+    assert 0 < timing.seconds < 30
+    assert timing.tflops == pytest.approx(2 * 33**3 / timing.seconds / 1e12)
 
 
 def test_seconds_are_per_product_and_exclude_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,9 +190,9 @@ def test_the_slowest_operations_are_ranked_by_the_time_that_matters() -> None:
         return OperationTime(name=name, calls=1, cpu_seconds=cpu, device_seconds=device)
 
     on_gpu = [operation("a", 3, 1), operation("b", 1, 5), operation("c", 2, 2)]
-    assert [seen.name for seen in profiler.slowest(on_gpu, 2)] == ["b", "c"]
+    assert [row.name for row in profiler.slowest(on_gpu, 2)] == ["b", "c"]
     on_cpu = [operation("a", 1, 0), operation("b", 3, 0)]
-    assert [seen.name for seen in profiler.slowest(on_cpu)] == ["b", "a"]
+    assert [row.name for row in profiler.slowest(on_cpu)] == ["b", "a"]
     with pytest.raises(ValueError, match="count starts at 1"):
         profiler.slowest(on_cpu, 0)
 
@@ -200,10 +200,15 @@ def test_the_slowest_operations_are_ranked_by_the_time_that_matters() -> None:
 def test_the_environment_of_a_machine_without_gpu_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setitem(sys.modules, "pynvml", None)  # importing it raises ImportError
-    found = environment.check_environment()
-    assert (found.device, found.memory_bytes, found.compute_capability, found.driver) == ("cpu", None, None, None)
-    assert found.torch == torch.__version__
-    assert found.device_name
+    machine = environment.check_environment()
+    assert (machine.device, machine.memory_bytes, machine.compute_capability, machine.driver) == (
+        "cpu",
+        None,
+        None,
+        None,
+    )
+    assert machine.torch == torch.__version__
+    assert machine.device_name
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,15 +231,15 @@ def test_plots_show_every_measurement(tmp_path: Path) -> None:
 def test_the_benchmark_on_the_cpu_alone_writes_its_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert benchmark.main(["--device", "cpu", "--sizes", "16,32", "--out", str(tmp_path)]) == 0
     saved = load_json(tmp_path / "benchmark.json", MatmulResult)
-    assert [seen.size for seen in saved.results] == [16, 32]
+    assert [entry.size for entry in saved.results] == [16, 32]
     assert not saved.provenance.simulated
     assert str(tmp_path / "benchmark.json") in capsys.readouterr().out
 
 
 def test_the_environment_program_writes_what_it_found(tmp_path: Path) -> None:
     assert environment.main(["--device", "cpu", "--out", str(tmp_path)]) == 0
-    (found,) = load_json(tmp_path / "environment.json", Environment).results
-    assert found.device == "cpu"
+    (machine,) = load_json(tmp_path / "environment.json", Environment).results
+    assert machine.device == "cpu"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def claims(name: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
+def report() -> dict[str, Any]:
     return claims("REPORT.md")
 
 
@@ -30,17 +30,17 @@ def precisions() -> Saved[PrecisionResult]:
 
 @pytest.fixture(scope="module")
 def runs() -> dict[tuple[float, str, bool], StabilityRun]:
-    found = load_json(LAB / "results" / "stability.json", StabilityRun).results
-    return {(run.gain, run.dtype, run.scales[0] != 1): run for run in found}
+    results = load_json(LAB / "results" / "stability.json", StabilityRun).results
+    return {(run.gain, run.dtype, run.scales[0] != 1): run for run in results}
 
 
-def test_the_template_asks_for_every_claim_and_answers_none(told: dict[str, Any]) -> None:
+def test_the_template_asks_for_every_claim_and_answers_none(report: dict[str, Any]) -> None:
     template = claims("REPORT.template.md")
-    assert template.keys() == told.keys()
+    assert template.keys() == report.keys()
     assert set(template.values()) == {""}
 
 
-def test_all_results_come_from_one_simulated_device(told: dict[str, Any]) -> None:
+def test_all_results_come_from_one_simulated_device(report: dict[str, Any]) -> None:
     kinds: dict[str, Any] = {
         "training": AmpTraining,
         "precisions": PrecisionResult,
@@ -48,20 +48,20 @@ def test_all_results_come_from_one_simulated_device(told: dict[str, Any]) -> Non
         "formats": NumberFormat,
     }
     for name, kind in kinds.items():
-        found = load_json(LAB / "results" / f"{name}.json", kind).provenance
-        assert (found.device_name, found.simulated) == (told["device"], True)
+        provenance = load_json(LAB / "results" / f"{name}.json", kind).provenance
+        assert (provenance.device_name, provenance.simulated) == (report["device"], True)
 
 
 def test_ratios_and_accuracies_are_those_of_the_results(
-    told: dict[str, Any], precisions: Saved[PrecisionResult]
+    report: dict[str, Any], precisions: Saved[PrecisionResult]
 ) -> None:
     conclusions = conclude(precisions.results)
     for name in ("float16", "bfloat16"):
-        assert told[f"speedup_{name}"] == pytest.approx(conclusions.speedups[name], rel=0.005)
-        assert told[f"memory_ratio_{name}"] == pytest.approx(conclusions.memory_ratios[name], rel=0.005)
+        assert report[f"speedup_{name}"] == pytest.approx(conclusions.speedups[name], rel=0.005)
+        assert report[f"memory_ratio_{name}"] == pytest.approx(conclusions.memory_ratios[name], rel=0.005)
     for result in precisions.results:
-        assert told[f"accuracy_{result.dtype}"] == pytest.approx(result.accuracy, abs=0.0006)
-    assert told["recommended"] == conclusions.recommended
+        assert report[f"accuracy_{result.dtype}"] == pytest.approx(result.accuracy, abs=0.0006)
+    assert report["recommended"] == conclusions.recommended
 
 
 def test_no_product_is_faster_than_the_data_sheet_allows(precisions: Saved[PrecisionResult]) -> None:
@@ -73,13 +73,13 @@ def test_no_product_is_faster_than_the_data_sheet_allows(precisions: Saved[Preci
 
 
 def test_the_stability_claims_are_those_of_the_results(
-    told: dict[str, Any], runs: dict[tuple[float, str, bool], StabilityRun]
+    report: dict[str, Any], runs: dict[tuple[float, str, bool], StabilityRun]
 ) -> None:
     gradients, activations = runs[2.0**14, "float16", True], runs[2.0**-20, "float16", True]
-    assert told["skipped_with_large_gradients"] == gradients.skipped_steps
-    assert told["scale_that_fits"] == gradients.scales[-1]
-    assert told["layer_that_overflows"] == activations.nonfinite_layer
-    assert told["largest_float16"] == 65504
+    assert report["skipped_with_large_gradients"] == gradients.skipped_steps
+    assert report["scale_that_fits"] == gradients.scales[-1]
+    assert report["layer_that_overflows"] == activations.nonfinite_layer
+    assert report["largest_float16"] == 65504
 
 
 def test_the_plots_of_the_report_are_there() -> None:

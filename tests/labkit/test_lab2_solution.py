@@ -38,11 +38,13 @@ def result(dtype: str, seconds: float, peak: int | None = 100, accuracy: float =
 def test_training_reports_what_it_did(dtype: torch.dtype, regression) -> None:
     model, batches = regression
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
-    seen = amp_training.train_with_amp(model, batches, 2, dtype=dtype, criterion=nn.functional.mse_loss, scaler=scaler)
-    assert (seen.device, seen.dtype) == ("cpu", str(dtype).removeprefix("torch."))
-    assert (seen.optimizer_steps, seen.skipped_steps, seen.peak_bytes) == (10, 0, None)
-    assert seen.final_scale == (256.0 if dtype == FLOAT16 else None)
-    assert seen.losses[1] < seen.losses[0]
+    training = amp_training.train_with_amp(
+        model, batches, 2, dtype=dtype, criterion=nn.functional.mse_loss, scaler=scaler
+    )
+    assert (training.device, training.dtype) == ("cpu", str(dtype).removeprefix("torch."))
+    assert (training.optimizer_steps, training.skipped_steps, training.peak_bytes) == (10, 0, None)
+    assert training.final_scale == (256.0 if dtype == FLOAT16 else None)
+    assert training.losses[1] < training.losses[0]
     assert {parameter.dtype for parameter in model.parameters()} == {FLOAT32}
 
 
@@ -73,7 +75,7 @@ def test_an_overflow_skips_step_and_scheduler_and_halves_the_scale(regression) -
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
-    seen = amp_training.train_with_amp(
+    training = amp_training.train_with_amp(
         model,
         batches,
         1,
@@ -83,17 +85,17 @@ def test_an_overflow_skips_step_and_scheduler_and_halves_the_scale(regression) -
         criterion=nn.functional.mse_loss,
         max_grad_norm=1.0,
     )
-    assert (seen.optimizer_steps, seen.skipped_steps, seen.final_scale) == (4, 1, 128.0)
+    assert (training.optimizer_steps, training.skipped_steps, training.final_scale) == (4, 1, 128.0)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01 / 2**4)
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
-    assert seen.losses[0] is not None
+    assert training.losses[0] is not None
 
 
 def test_an_epoch_without_any_step_has_no_loss(regression) -> None:
     model, _ = regression
     hopeless = [(torch.full((2, 7), 1e5), torch.zeros(2, 3))]
-    seen = amp_training.train_with_amp(model, hopeless, 2, criterion=nn.functional.mse_loss)
-    assert (seen.losses, seen.optimizer_steps, seen.skipped_steps) == ((None, None), 0, 2)
+    training = amp_training.train_with_amp(model, hopeless, 2, criterion=nn.functional.mse_loss)
+    assert (training.losses, training.optimizer_steps, training.skipped_steps) == ((None, None), 0, 2)
 
 
 @pytest.mark.parametrize("arguments", [{"dtype": torch.int8}, {"epochs": 0}, {"accumulation_steps": 0}])
@@ -159,11 +161,11 @@ def test_gradients_are_classified_beside_their_reference(gradient: list[float], 
 
 def test_the_loss_scale_follows_the_rule_of_grad_scaler() -> None:
     scale = stability_tests.DynamicLossScale(8.0, growth_interval=2)
-    seen = []
+    scales = []
     for overflow in (False, False, False, True, False, False):
         scale.update(overflow)
-        seen.append(scale.scale)
-    assert seen == [8, 16, 16, 8, 8, 16]
+        scales.append(scale.scale)
+    assert scales == [8, 16, 16, 8, 8, 16]
     for wrong in ({"initial_scale": 0}, {"growth_factor": 1}, {"backoff_factor": 1}, {"growth_interval": 0}):
         with pytest.raises(ValueError, match="initial_scale is above 0"):
             stability_tests.DynamicLossScale(**wrong)
@@ -202,10 +204,16 @@ def test_large_activations_cannot_be_helped_by_a_scale() -> None:
 
 
 def test_conclusions_follow_the_numbers() -> None:
-    seen = precision_comparison.conclude([result("bfloat16", 1.0, 90), result("float32", 1.0), result("float16", 0.25)])
-    assert seen.speedups == {"bfloat16": 1.0, "float32": 1.0, "float16": 4.0}
-    assert seen.memory_ratios == {"bfloat16": 0.9, "float32": 1.0, "float16": 1.0}
-    assert (seen.fastest, seen.recommended, seen.needs_loss_scaling) == ("float16", "float16", True)
+    conclusions = precision_comparison.conclude(
+        [result("bfloat16", 1.0, 90), result("float32", 1.0), result("float16", 0.25)]
+    )
+    assert conclusions.speedups == {"bfloat16": 1.0, "float32": 1.0, "float16": 4.0}
+    assert conclusions.memory_ratios == {"bfloat16": 0.9, "float32": 1.0, "float16": 1.0}
+    assert (conclusions.fastest, conclusions.recommended, conclusions.needs_loss_scaling) == (
+        "float16",
+        "float16",
+        True,
+    )
 
 
 @pytest.mark.parametrize(

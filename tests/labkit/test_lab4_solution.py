@@ -37,14 +37,14 @@ def setup(**changed: object) -> TrainingSetup:
 
 
 def test_every_interval_gives_the_same_gradients_with_dropout() -> None:
-    found = []
+    gradients = []
     for interval in (None, 1, 2, 5):
         torch.manual_seed(0)
         model = gradient_checkpointing.CheckpointedTransformer(3, width=16, heads=2, checkpoint_every=interval)
         model(torch.ones(2, 5, 16)).square().mean().backward()
-        found.append([parameter.grad for parameter in model.parameters()])
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0])
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for other in gradients[1:]:
+        torch.testing.assert_close(other, gradients[0])
 
 
 @pytest.mark.parametrize("arguments", [{"num_layers": 0}, {"checkpoint_every": 0}])
@@ -68,16 +68,16 @@ def test_the_best_interval_is_the_fastest_that_fits() -> None:
 def test_three_attentions_agree(queries: int, keys: int, causal: bool) -> None:
     torch.manual_seed(0)
     inputs = [torch.randn(2, 2, n, 8, dtype=torch.float64, requires_grad=True) for n in (queries, keys, keys)]
-    found = []
+    results = []
     for attend in (
         flash_attention.standard_attention,
         flash_attention.flash_attention,
         lambda *tensors, causal: flash_attention.tiled_attention(*tensors, causal=causal, block_size=4),
     ):
         output = attend(*inputs, causal=causal)
-        found.append([output, *torch.autograd.grad(output.square().sum(), inputs)])
-    torch.testing.assert_close(found[1], found[0])
-    torch.testing.assert_close(found[2], found[0])
+        results.append([output, *torch.autograd.grad(output.square().sum(), inputs)])
+    torch.testing.assert_close(results[1], results[0])
+    torch.testing.assert_close(results[2], results[0])
 
 
 def test_an_attention_that_runs_out_of_memory_is_a_result_and_the_next_is_measured() -> None:
@@ -150,9 +150,9 @@ def test_a_retry_halves_and_other_errors_pass() -> None:
 def test_predictions_are_right_to_a_thousandth(changed: dict[str, object]) -> None:
     with vgpu.attach("A100-80GB", values=False):
         measured = memory_analysis.measure_memory(setup(**changed))
-    told = memory_analysis.predict_memory(setup(**changed))
+    predicted = memory_analysis.predict_memory(setup(**changed))
     for part in ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes", "activation_bytes"):
-        assert getattr(told, part) == pytest.approx(getattr(measured, part), rel=1e-3, abs=1024)
+        assert getattr(predicted, part) == pytest.approx(getattr(measured, part), rel=1e-3, abs=1024)
 
 
 @pytest.mark.parametrize("changed", [{"model": "cnn"}, {"dtype": "int8"}, {"model": "mlp", "checkpoint_every": 1}])

@@ -24,7 +24,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_path: 
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=1800,
     )  # fmt: skip
     assert done.returncode == 0, f"seed {seed}\n{done.stderr}"
-    found = json.loads(done.stdout.splitlines()[-1])
-    print(found)
-    assert found["kills"] == KILLS
-    assert all(found["same"]), (seed, found)
+    result = json.loads(done.stdout.splitlines()[-1])
+    print(result)
+    assert result["kills"] == KILLS
+    assert all(result["same"]), (seed, result)

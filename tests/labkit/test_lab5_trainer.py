@@ -86,11 +86,11 @@ def test_a_finished_run_that_is_started_again_trains_nothing(tmp_path: Path) -> 
 
 
 def test_the_best_parameters_are_kept(tmp_path: Path) -> None:
-    one = trainer(tmp_path)
-    run = one.fit()
+    training = trainer(tmp_path)
+    run = training.fit()
     best = torch.load(tmp_path / "best.pt", weights_only=True)
     assert best["epoch"] == run.best_epoch
-    assert best["model"].keys() == one.model.state_dict().keys()
+    assert best["model"].keys() == training.model.state_dict().keys()
 
 
 def test_a_monitor_is_told_the_metrics_under_the_names_of_its_rules(tmp_path: Path) -> None:
@@ -117,24 +117,24 @@ def test_a_monitor_is_told_the_metrics_under_the_names_of_its_rules(tmp_path: Pa
 
 
 def test_a_checkpoint_of_more_ranks_is_refused(tmp_path: Path) -> None:
-    one = trainer(tmp_path)
-    path = one.save_checkpoint(0)
+    training = trainer(tmp_path)
+    path = training.save_checkpoint(0)
     state = torch.load(path, weights_only=True)
     write_checkpoint(path, {**state, "ranks": state["ranks"] * 2})
     with pytest.raises(ValueError, match="2 ranks"):
-        one.load_checkpoint(path)
+        training.load_checkpoint(path)
 
 
 def test_a_validation_without_samples_is_an_error(tmp_path: Path) -> None:
-    one = trainer(tmp_path)
-    one.val_loader = []
+    training = trainer(tmp_path)
+    training.val_loader = []
     with pytest.raises(ValueError, match="no samples"):
-        one.validate()
+        training.validate()
 
 
 def test_the_schedule_begins_above_zero_and_stays_at_its_end() -> None:
-    def rates(**given: float) -> list[float]:
-        return [warmup_cosine(step, total_steps=10, **given) for step in (0, 1, 2, 6, 10, 99)]  # type: ignore[arg-type]
+    def rates(**options: float) -> list[float]:
+        return [warmup_cosine(step, total_steps=10, **options) for step in (0, 1, 2, 6, 10, 99)]  # type: ignore[arg-type]
 
     assert rates(warmup_steps=2, minimum_ratio=0.2) == pytest.approx([0.5, 1, 1, 0.6, 0.2, 0.2])
     assert rates(warmup_steps=0)[0] == 1
@@ -152,26 +152,26 @@ def test_values_that_make_no_sense_are_refused(name: str, value: object) -> None
 def test_a_run_stops_early_and_a_loss_that_is_not_a_number_is_never_the_best(tmp_path: Path) -> None:
     losses = [0.9, math.nan, 0.5, 0.5, 0.7, 0.1]
     config = dataclasses.replace(SMALL, epochs=6, patience=2)
-    one = trainer(tmp_path, config=config)
-    given = iter(losses)
-    one.validate = lambda: ValidationResult(loss=next(given), accuracy=0.5, samples=1)  # type: ignore[method-assign]
-    run = one.fit()
+    training = trainer(tmp_path, config=config)
+    remaining = iter(losses)
+    training.validate = lambda: ValidationResult(loss=next(remaining), accuracy=0.5, samples=1)  # type: ignore[method-assign]
+    run = training.fit()
     assert (run.ended, len(run.epochs), run.best_epoch) == ("early", 5, 2), "an equal loss is not lower"
     assert torch.load(tmp_path / "best.pt", weights_only=True)["epoch"] == 2
     again = trainer(tmp_path, config=config)
-    assert (again.fit().ended, again.steps) == ("early", one.steps)
+    assert (again.fit().ended, again.steps) == ("early", training.steps)
 
 
 def test_sigterm_during_a_validation_is_not_forgotten(tmp_path: Path) -> None:
-    one = trainer(tmp_path, config=dataclasses.replace(SMALL, epochs=5))
-    validate = one.validate
+    training = trainer(tmp_path, config=dataclasses.replace(SMALL, epochs=5))
+    validate = training.validate
 
     def signalled() -> ValidationResult:
         os.kill(os.getpid(), signal.SIGTERM)
         return validate()
 
-    one.validate = signalled  # type: ignore[method-assign]
-    run = one.fit()
+    training.validate = signalled  # type: ignore[method-assign]
+    run = training.fit()
     assert (run.ended, len(run.epochs), len(run.validations)) == ("signal", 1, 1)
 
 

@@ -55,13 +55,13 @@ def test_a_second_virtual_gpu_is_refused() -> None:
 
 def test_peak_figures_are_those_of_the_data_sheet() -> None:
     with open_device("vgpu:T4", values=False) as device:
-        found = device.provenance()
+        provenance = device.provenance()
     spec = vgpu.get_spec("T4")
-    assert found.peak_tflops is not None
-    assert found.peak_tflops["float32"] == spec.peak_flops["float32"] / 1e12
-    assert found.bandwidth_bytes_per_second == spec.bandwidth_bytes_per_second
-    assert found.launch_seconds == vgpu.device.cost.launch_seconds(spec, "product")
-    assert (found.torch, found.python) == (torch.__version__, platform.python_version())
+    assert provenance.peak_tflops is not None
+    assert provenance.peak_tflops["float32"] == spec.peak_flops["float32"] / 1e12
+    assert provenance.bandwidth_bytes_per_second == spec.bandwidth_bytes_per_second
+    assert provenance.launch_seconds == vgpu.device.cost.launch_seconds(spec, "product")
+    assert (provenance.torch, provenance.python) == (torch.__version__, platform.python_version())
 
 
 @pytest.mark.parametrize(("name", "known"), [("NVIDIA H200", True), ("Quadro 9000", False)])
@@ -100,7 +100,7 @@ def test_cuda_without_a_gpu_says_what_to_do() -> None:
 def test_the_benchmark_on_a_virtual_gpu_equals_its_cost_model(tmp_path: Path) -> None:
     assert benchmark.main(["--device", "vgpu:T4", "--sizes", "64,1001", "--out", str(tmp_path)]) == 0
     saved = load_json(tmp_path / "benchmark.json", Comparison)
-    assert [one.size for one in saved.results] == [64, 1001]
+    assert [result.size for result in saved.results] == [64, 1001]
     assert saved.provenance.simulated
     spec = vgpu.get_spec("T4")
     odd = saved.results[1]
@@ -117,10 +117,10 @@ def test_memory_on_a_virtual_gpu_equals_the_bytes_counted_by_hand() -> None:
         return torch.randn(256, 1024), torch.randint(0, 512, (256,))  # 1 MiB, 2 KiB
 
     with open_device("vgpu:T4", values=False):
-        seen = memory_profiling.profile_training_memory(create_model, create_batch)
+        profile = memory_profiling.profile_training_memory(create_model, create_batch)
         # From PyTorch 2.15 on cuBLAS gives its workspace back after each product.
         workspace = vgpu.get_spec("T4").blas_workspace_bytes if workspaces.are_cached() else 0
-    added = memory_profiling.stage_increases(seen)
+    added = memory_profiling.stage_increases(profile)
     kibibyte = 1024
     model = 2048 * kibibyte
     assert tuple(added) == STAGES
@@ -128,20 +128,20 @@ def test_memory_on_a_virtual_gpu_equals_the_bytes_counted_by_hand() -> None:
     assert added["forward"] == (1024 + 2 + 512) * kibibyte + workspace  # inputs, targets, output
     assert added["step"] == 2 * model  # two averages; the count of steps stays on the CPU
     assert added["zero_grad"] == -model
-    reserved = [stage.reserved_bytes for stage in seen.stages]
+    reserved = [stage.reserved_bytes for stage in profile.stages]
     assert all(held % 2**20 == 0 for held in reserved)
     assert all(
-        stage.allocated_bytes <= stage.peak_bytes <= held for stage, held in zip(seen.stages, reserved, strict=True)
+        stage.allocated_bytes <= stage.peak_bytes <= held for stage, held in zip(profile.stages, reserved, strict=True)
     )
 
 
 def test_each_peak_is_that_of_its_own_stage() -> None:
     with open_device("vgpu:T4", values=False):
         wide = lambda: torch.nn.Sequential(torch.nn.Linear(8, 4096), torch.nn.Linear(4096, 8))  # noqa: E731
-        seen = memory_profiling.profile_training_memory(
+        profile = memory_profiling.profile_training_memory(
             wide, lambda: (torch.randn(4096, 8), torch.randint(0, 8, (4096,)))
         )
-    peaks = {stage.stage: stage.peak_bytes for stage in seen.stages}
+    peaks = {stage.stage: stage.peak_bytes for stage in profile.stages}
     assert peaks["backward"] > peaks["step"], "backward's peak must not stay until the step"
 
 
@@ -170,12 +170,12 @@ def test_the_profiler_program_finds_the_products(tmp_path: Path) -> None:
 
 def test_the_environment_of_a_virtual_gpu_is_its_specification(tmp_path: Path) -> None:
     assert environment.main(["--device", "vgpu:H100", "--out", str(tmp_path)]) == 0
-    (found,) = load_json(tmp_path / "environment.json", Environment).results
+    (machine,) = load_json(tmp_path / "environment.json", Environment).results
     spec = vgpu.get_spec("H100")
-    assert (found.device, found.device_name, found.simulated) == ("cuda", spec.title, True)
-    assert (found.memory_bytes, found.compute_capability) == (spec.memory_bytes, (9, 0))
-    assert found.driver is not None
-    assert found.driver.startswith(spec.driver_version)
+    assert (machine.device, machine.device_name, machine.simulated) == ("cuda", spec.title, True)
+    assert (machine.memory_bytes, machine.compute_capability) == (spec.memory_bytes, (9, 0))
+    assert machine.driver is not None
+    assert machine.driver.startswith(spec.driver_version)
 
 
 def test_programs_with_several_processes_can_have_several_virtual_gpus() -> None:
@@ -190,6 +190,6 @@ def test_a_virtual_gpu_tells_what_it_did_and_no_other_does() -> None:
         torch.ones(1 << 20, device="cuda:1").neg()
         record = (record_of(1) or [])[before:]
         assert record_of(0) == []
-    assert [one.name for one in record][-1:] == ["aten::neg"]
+    assert [operation.name for operation in record][-1:] == ["aten::neg"]
     assert record[-1].bytes == 2 * 4 * (1 << 20)
     assert record[-1].end > record[-1].start

@@ -22,11 +22,11 @@ def numbers(loader: ResumableLoader) -> list[list[int]]:
 
 
 def test_an_epoch_has_every_sample_once_and_the_next_has_another_order() -> None:
-    one = loader()
-    epochs = [numbers(one), numbers(one)]
+    resumable = loader()
+    epochs = [numbers(resumable), numbers(resumable)]
     assert [sorted(chain(*epoch)) for epoch in epochs] == [list(range(SAMPLES))] * 2
     assert epochs[0] != epochs[1]
-    assert len(one) == len(epochs[0]) == 6
+    assert len(resumable) == len(epochs[0]) == 6
     again = loader()
     again.set_epoch(1)
     assert numbers(again) == epochs[1]
@@ -63,9 +63,9 @@ def test_it_goes_on_in_the_middle_of_an_epoch_where_it_stopped(workers: int) -> 
 def test_the_ranks_share_the_samples_and_have_as_many_batches() -> None:
     ranks = [loader(rank=rank, world_size=4) for rank in range(4)]
     assert {len(rank) for rank in ranks} == {2}
-    found = sorted(chain(*(batch for rank in ranks for batch in numbers(rank))))
-    assert len(found) == SAMPLES + 1
-    assert set(found) == set(range(SAMPLES))
+    samples = sorted(chain(*(batch for rank in ranks for batch in numbers(rank))))
+    assert len(samples) == SAMPLES + 1
+    assert set(samples) == set(range(SAMPLES))
 
 
 def test_a_validation_of_several_ranks_counts_no_sample_twice() -> None:
@@ -81,10 +81,10 @@ def test_a_position_in_another_order_is_refused(changes: dict[str, object]) -> N
 
 
 def test_going_elsewhere_while_batches_are_handed_out_is_an_error() -> None:
-    one = loader()
-    batches = iter(one)
+    resumable = loader()
+    batches = iter(resumable)
     next(batches)
-    one.set_epoch(3)
+    resumable.set_epoch(3)
     with pytest.raises(RuntimeError, match="elsewhere"):
         next(batches)
 

@@ -78,12 +78,12 @@ def test_a_client_that_hangs_up_is_not_worth_a_line(watched: Watched, capfd) -> 
 
 
 def test_an_alert_is_told_once_until_it_has_ended(monkeypatch: pytest.MonkeyPatch, watched: Watched) -> None:
-    told: list[Alert] = []
-    monitor = watched(BUSY, on_alert=told.append)
+    alerts: list[Alert] = []
+    monitor = watched(BUSY, on_alert=alerts.append)
     for up in (True, False, False, True, False):
         monitor._reader.gpus = (replace(BUSY, up=up),)
         monitor.sample()
-    assert [alert.rule for alert in told] == ["GpuLost", "GpuLost"]
+    assert [alert.rule for alert in alerts] == ["GpuLost", "GpuLost"]
 
 
 def test_the_background_thread_samples_until_the_end(watched: Watched) -> None:
@@ -92,10 +92,10 @@ def test_the_background_thread_samples_until_the_end(watched: Watched) -> None:
     while len(monitor.history) < 5 and time.monotonic() < end:
         time.sleep(0.01)
     monitor.close()
-    seen = len(monitor.history)
-    assert seen >= 5
+    count = len(monitor.history)
+    assert count >= 5
     families = {sample.name: sample.value for family in monitor.collect() for sample in family.samples}
-    assert families[SAMPLES] == seen
+    assert families[SAMPLES] == count
 
 
 @pytest.mark.parametrize("interval", [0.0, -1.0])

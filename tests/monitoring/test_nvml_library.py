@@ -143,19 +143,19 @@ print(json.dumps([during, [stub("stub_users"), stub("stub_sets")], show(reader)]
 def test_an_nvml_that_does_not_start_is_one_line_and_training_metrics_go_on(
     library: Path, init: int, reason: str
 ) -> None:
-    seen, said = run(library, MONITOR, init=init)
+    output, said = run(library, MONITOR, init=init)
     assert said.count("\n") == 1
     assert reason in said
-    assert seen["message"] in said
-    assert "training_loss 1.0" in seen["told"]
-    assert "gpu_" not in seen["told"]
+    assert output["message"] in said
+    assert "training_loss 1.0" in output["told"]
+    assert "gpu_" not in output["told"]
 
 
 def test_a_machine_without_the_library_is_one_line_and_training_metrics_go_on(tmp_path: Path) -> None:
     # A library that cannot be loaded, so that this is tested where there is a real one, too.
     (tmp_path / "libnvidia-ml.so.1").touch()
-    seen, said = run(tmp_path, MONITOR)
+    output, said = run(tmp_path, MONITOR)
     assert said.count("\n") == 1
     assert "Shared Library Not Found" in said
-    assert "training_loss 1.0" in seen["told"]
-    assert "gpu_" not in seen["told"]
+    assert "training_loss 1.0" in output["told"]
+    assert "gpu_" not in output["told"]

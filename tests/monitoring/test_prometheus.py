@@ -25,10 +25,10 @@ PATIENCE_SECONDS = 60
 LOGGED = {"loss": 1.5, "accuracy": 0.25, "throughput": 512.0, "learning_rate": 0.01, "gradient_norm": 2.0}
 
 
-def run(*command: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(part) for part in command],
-        input=given,
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
@@ -49,7 +49,7 @@ def test_promtool_accepts_the_rule_file(promtool: str) -> None:
 def test_promtool_finds_no_name_or_help_to_mend(promtool: str, watched: Watched) -> None:
     monitor = watched(BUSY, HOT, POOR, LOST, port=0)
     monitor.log_metrics(3, LOGGED)
-    done = run(promtool, "check", "metrics", given=read(f"{monitor.url}/metrics"))
+    done = run(promtool, "check", "metrics", stdin=read(f"{monitor.url}/metrics"))
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
@@ -57,7 +57,7 @@ def test_dcgm_names_can_be_read_too(promtool: str, watched: Watched) -> None:
     monitor = watched(BUSY, port=0, dcgm_names=True)
     text = read(f"{monitor.url}/metrics")
     assert 'DCGM_FI_DEV_FB_USED{UUID="GPU-0a1b",gpu="0",modelName="Made-up GPU"} 6144.0' in text
-    done = run(promtool, "check", "metrics", given=text)
+    done = run(promtool, "check", "metrics", stdin=text)
     assert "error while linting" not in done.stdout + done.stderr
 
 
@@ -88,8 +88,8 @@ class Scraping:
         self.until(self._serves)
 
     def _address(self) -> str | None:
-        found = re.search(r'msg="?Listening on"? address=(\S+)', self.log.read_text())
-        return found[1] if found else None
+        match = re.search(r'msg="?Listening on"? address=(\S+)', self.log.read_text())
+        return match[1] if match else None
 
     def _serves(self) -> bool:
         """It listens before it can answer, and says 503 until then (`/-/ready`)."""
@@ -172,11 +172,11 @@ def test_the_dashboard_asks_only_for_what_is_exported(promtool: str, tmp_path: P
     dashboard = json.loads(DASHBOARD.read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     assert len(queries) >= 8
-    asked = {name for query in queries for name in re.findall(r"\b(?:gpu|training|monitor)_\w+", query)}
-    assert asked <= exported
+    metrics = {name for query in queries for name in re.findall(r"\b(?:gpu|training|monitor)_\w+", query)}
+    assert metrics <= exported
     without = {"gpu_up", "gpu_energy_joules_total", "gpu_memory_busy_ratio", "gpu_memory_clock_hertz"}
-    assert {metric.name for metric in GPU_METRICS} - asked <= without
-    assert THROTTLED in asked
+    assert {metric.name for metric in GPU_METRICS} - metrics <= without
+    assert THROTTLED in metrics
     rules = "".join(
         f"      - {{record: 'a:b:{number}', expr: {json.dumps(query.replace('$__rate_interval', '1m'))}}}\n"
         for number, query in enumerate(queries)

@@ -34,7 +34,7 @@ CASES: dict[str, dict[str, Sequence[object]]] = {
 
 def readings(case: Mapping[str, Sequence[object]]) -> list[Snapshot]:
     """A snapshot every ten seconds."""
-    found = []
+    snapshots = []
     length = max(len(values) for values in case.values())
     step_time = 0.0
     for number in range(length):
@@ -42,34 +42,34 @@ def readings(case: Mapping[str, Sequence[object]]) -> list[Snapshot]:
         now = {name: values[min(number, len(values) - 1)] for name, values in case.items()}
         metrics = {"loss": now.pop("loss")} if "loss" in now else {}
         step = now.pop("step", None)
-        if step is not None and (not found or step != found[-1].step):
+        if step is not None and (not snapshots or step != snapshots[-1].step):
             step_time = moment
         gpu = GpuReading(index=0, up=False) if now.get("up") is False else replace(BUSY, **now)
         shown = {} if step is None else {"step": step, "step_time": step_time}
-        found.append(Snapshot(time=moment, metrics=metrics, gpus=() if metrics or shown else (gpu,), **shown))
-    return found
+        snapshots.append(Snapshot(time=moment, metrics=metrics, gpus=() if metrics or shown else (gpu,), **shown))
+    return snapshots
 
 
 def series(snapshots: Sequence[Snapshot]) -> dict[str, list[str]]:
     """What the monitor exports, as promtool wants it: values in a row, `_` where there is none."""
-    found: dict[str, list[str]] = {}
+    rows: dict[str, list[str]] = {}
     for number, snapshot in enumerate(snapshots):
         for family in prometheus_metrics(snapshot):
             for sample in family.samples:
                 labels = ",".join(f"{name}={json.dumps(value)}" for name, value in sample.labels.items())
-                row = found.setdefault(f"{sample.name}{{{labels}}}", ["_"] * number)
+                row = rows.setdefault(f"{sample.name}{{{labels}}}", ["_"] * number)
                 value = {"nan": "NaN", "inf": "Inf", "-inf": "-Inf"}.get(str(sample.value), f"{sample.value:g}")
                 row.append(value)
-        for row in found.values():
+        for row in rows.values():
             # `stale` ends a series at once, as a scrape does in which it is missing; `_` would keep it for minutes.
             row.extend(["stale" if row[-1] not in ("_", "stale") else "_"] * (number + 1 - len(row)))
-    return found
+    return rows
 
 
-def told(snapshots: Sequence[Snapshot]) -> list[dict[str, list[str]]]:
+def alerts_of(snapshots: Sequence[Snapshot]) -> list[dict[str, list[str]]]:
     """By the engine: which alerts fire at each moment, by rule, with their GPUs' labels."""
     engine = AlertEngine()
-    found = []
+    moments = []
     for snapshot in snapshots:
         firing: dict[str, list[str]] = {}
         for alert in engine.evaluate(snapshot):
@@ -77,14 +77,14 @@ def told(snapshots: Sequence[Snapshot]) -> list[dict[str, list[str]]]:
             names = {} if gpu is None else {"gpu": str(gpu.index), "uuid": gpu.uuid or "", "name": gpu.name or ""}
             labels = {name: text for name, text in names.items() if text}
             firing.setdefault(alert.rule, []).append(json.dumps({"severity": alert.severity, **labels}))
-        found.append(firing)
-    return found
+        moments.append(firing)
+    return moments
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_prometheus_and_the_engine_agree_at_every_moment(promtool: str, tmp_path: Path, case: str) -> None:
     snapshots = readings(CASES[case])
-    expected = told(snapshots)
+    expected = alerts_of(snapshots)
     assert any(expected), "the case is about nothing"
     summaries = {rule.name: rule.summary for rule in RULES}
     lines = [
@@ -115,11 +115,11 @@ def test_prometheus_and_the_engine_agree_at_every_moment(promtool: str, tmp_path
 
 
 def test_every_rule_is_put_to_the_test() -> None:
-    firing = {rule for case in CASES.values() for now in told(readings(case)) for rule in now}
+    firing = {rule for case in CASES.values() for now in alerts_of(readings(case)) for rule in now}
     assert firing == {rule.name for rule in RULES}
 
 
 def test_a_reason_has_a_name_for_each_bit_that_the_rules_ask_for() -> None:
     (throttled,) = [rule for rule in RULES if rule.name == "GpuThrottled"]
-    asked = throttled.query.split('"')[1].split("|")
-    assert set(asked) <= set(THROTTLE_REASONS.values())
+    reasons = throttled.query.split('"')[1].split("|")
+    assert set(reasons) <= set(THROTTLE_REASONS.values())

@@ -72,8 +72,8 @@ class Told:
 def serve() -> Iterator[object]:
     servers: list[Server] = []
 
-    def start(told: Told) -> str:
-        servers.append(Server(told, 0))
+    def start(monitor: Told) -> str:
+        servers.append(Server(monitor, 0))
         return servers[-1].url
 
     yield start
@@ -149,7 +149,7 @@ def test_the_history_is_thinned_out_and_goes_on_where_the_page_stopped(serve) ->
     everything = json.loads(read(f"{url}/history"))
     assert len(everything["history"]) <= 600
     later = json.loads(read(f"{url}/history?after={START + 2997}"))
-    assert [seen["time"] - START for seen in later["history"]] == [2998, 2999]
+    assert [entry["time"] - START for entry in later["history"]] == [2998, 2999]
     assert json.loads(read(f"{url}/history?after=nonsense"))["now"]["step"] == 29990
 
 

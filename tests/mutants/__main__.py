@@ -40,13 +40,20 @@ def main() -> int:
             _excuse_again(lab)
         if options.excuse:
             continue
-        chosen = [one for one in of_lab(lab) if _number(one) % options.one_in == 0 and options.only in _name(one)]
+        chosen = [
+            mutant for mutant in of_lab(lab) if _number(mutant) % options.one_in == 0 and options.only in _name(mutant)
+        ]
         known = excuses.load()
         outcomes = []
         if options.open:
-            left = {_place(one) for one in _kept(lab) if one.is_open}  # several may have one place: all are asked
-            outcomes = [one for one in _kept(lab) if _place(one) not in left]
-            chosen = [one for one in of_lab(lab) if (one.file, one.function, one.key.partition(": ")[2]) in left]
+            # Several may have one place: all are asked.
+            left = {_place(outcome) for outcome in _kept(lab) if outcome.is_open}
+            outcomes = [outcome for outcome in _kept(lab) if _place(outcome) not in left]
+            chosen = [
+                mutant
+                for mutant in of_lab(lab)
+                if (mutant.file, mutant.function, mutant.key.partition(": ")[2]) in left
+            ]
         verdicts = survey(lab, chosen, options.jobs)
         try:
             for verdict in track(verdicts, f"mutants of {lab}", total=len(chosen), console=console):
@@ -58,7 +65,10 @@ def main() -> int:
                     )
         finally:
             if not options.only:
-                report.save(KEPT / f"{lab}.json", sorted(outcomes, key=lambda one: (one.file, one.line, one.change)))
+                report.save(
+                    KEPT / f"{lab}.json",
+                    sorted(outcomes, key=lambda outcome: (outcome.file, outcome.line, outcome.change)),
+                )
     kept = {lab: report.load(KEPT / f"{lab}.json") for lab in labs if (KEPT / f"{lab}.json").exists()}
     if not options.only and len(kept) == len(labs):
         path = save("mutants", report.summary(kept, {lab: len(of_lab(lab)) for lab in labs}))
@@ -81,12 +91,12 @@ def _excuse_again(lab: str) -> None:
     if not file.exists():
         return
     known = excuses.load()
-    mutants = {(one.file, one.function, one.key.partition(": ")[2]): one for one in of_lab(lab)}
+    mutants = {(mutant.file, mutant.function, mutant.key.partition(": ")[2]): mutant for mutant in of_lab(lab)}
     outcomes = []
-    for one in _kept(lab):
-        mutant = mutants.get(_place(one))
+    for outcome in _kept(lab):
+        mutant = mutants.get(_place(outcome))
         if mutant is not None:
-            outcomes.append(report.outcome_of(Verdict(mutant, one.noticed), known))
+            outcomes.append(report.outcome_of(Verdict(mutant, outcome.noticed), known))
     report.save(file, outcomes)
 
 

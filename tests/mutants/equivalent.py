@@ -36,13 +36,13 @@ def is_look(node: ast.AST) -> bool:
     )
 
 
-def are_independent(one: ast.AST, other: ast.AST) -> bool:
+def are_independent(statement: ast.AST, other: ast.AST) -> bool:
     """Whether two statements do the same in either order: neither changes what the other uses.
 
     A method called for its effect changes its object; a function that is not Python's own, or a module's, may change
     and see anything. What an expression calls on an object is taken to leave that as it is.
     """
-    changed, used = _effects(one)
+    changed, used = _effects(statement)
     others_changed, others_used = _effects(other)
     return not (changed & (others_used | others_changed) or others_changed & used)
 

@@ -29,11 +29,11 @@ class Excuse:
     patterns: tuple[tuple[str, re.Pattern[str]], ...]
 
     def holds_for(self, mutant: Mutant) -> bool:
-        seen = {
+        values = {
             "file": mutant.file, "function": mutant.function, "kind": mutant.kind,
             "change": mutant.key.partition(": ")[2],
         }  # fmt: skip
-        return all(pattern.fullmatch(seen[name]) for name, pattern in self.patterns)
+        return all(pattern.fullmatch(values[name]) for name, pattern in self.patterns)
 
 
 def load(file: Path = FILE) -> list[Excuse]:

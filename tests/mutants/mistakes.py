@@ -68,11 +68,11 @@ def main() -> int:
         return _show_costs(options.lab, mistakes, options.jobs)
     noticed = 0
     with ProcessPoolExecutor(options.jobs) as pool:
-        verdicts = [pool.submit(judge, options.lab, one.files, REPLIES) for one in mistakes]
-        for one, verdict in zip(mistakes, verdicts, strict=True):
+        verdicts = [pool.submit(judge, options.lab, mistake.files, REPLIES) for mistake in mistakes]
+        for mistake, verdict in zip(mistakes, verdicts, strict=True):
             check, message = verdict.result()
             noticed += bool(check)
-            print(f"{'noticed' if check else 'OPEN   '} {one.name}: {check or one.title}", flush=True)
+            print(f"{'noticed' if check else 'OPEN   '} {mistake.name}: {check or mistake.title}", flush=True)
             if check:
                 print(f"        {message[:160]}")
     print(f"{noticed} of {len(mistakes)} noticed")
@@ -81,10 +81,10 @@ def main() -> int:
 
 def _show_costs(lab: str, mistakes: Sequence[Mistake], jobs: int) -> int:
     with ProcessPoolExecutor(jobs) as pool:
-        verdicts = [pool.submit(costs, lab, one.files, REPLIES) for one in mistakes]
-        for one, verdict in zip(mistakes, verdicts, strict=True):
+        verdicts = [pool.submit(costs, lab, mistake.files, REPLIES) for mistake in mistakes]
+        for mistake, verdict in zip(mistakes, verdicts, strict=True):
             missed = verdict.result()
-            print(f"{sum(points for points, _ in missed.values()):5g}  {one.name}: {one.title}", flush=True)
+            print(f"{sum(points for points, _ in missed.values()):5g}  {mistake.name}: {mistake.title}", flush=True)
             for check, (points, message) in missed.items():
                 print(f"         {points:g} {check}: {message[:160]}")
     return 0

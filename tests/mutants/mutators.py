@@ -80,19 +80,19 @@ class _File:
             self.starts.append(self.starts[-1] + len(line))
         self.lines = source.splitlines()
         # A region's marker lines are not part of it; lines count from 1.
-        self.written = [range(one.start + 2, one.stop + 1) for one in stubs.regions(self.lines, path)]
+        self.written = [range(region.start + 2, region.stop + 1) for region in stubs.regions(self.lines, path)]
 
     def __iter__(self) -> Iterator[Mutant]:
         for whole in self.tree.body:
             begin, end = self.place(whole)
-            seen = {_parsed(self.source[begin:end])}
+            visited = {_parsed(self.source[begin:end])}
             for function, node, parent in self._nodes(whole, self.tree, "the module"):
                 for make in _MAKERS:
                     for kind, (start, stop), new in make(self, node, parent):
                         # Only what stands around it is parsed again: files are long, and mutants many.
                         parsed = _parsed(self.source[begin:start] + new + self.source[stop:end])
-                        if parsed and parsed not in seen:
-                            seen.add(parsed)
+                        if parsed and parsed not in visited:
+                            visited.add(parsed)
                             text = self.source[:start] + new + self.source[stop:]
                             yield Mutant(self.file, function, node.lineno, kind, self.source[start:stop], new, text)
 
@@ -193,13 +193,13 @@ def _calls(file: _File, node: ast.expr | ast.stmt, parent: ast.AST) -> Iterator[
         elif len(parts) > 1:
             stop = file.place(parts[1])[0]
         yield "argument not given", (start, stop), ""
-    for one, other in zip(node.keywords, node.keywords[1:], strict=False):
-        if {one.arg, other.arg} & equivalent.ARGUMENTS:
+    for option, other in zip(node.keywords, node.keywords[1:], strict=False):
+        if {option.arg, other.arg} & equivalent.ARGUMENTS:
             continue
-        if one.arg and other.arg and file.text(one.value) != file.text(other.value):
-            both = (file.place(one.value)[0], file.place(other.value)[1])
-            gap = file.source[file.place(one.value)[1] : file.place(other.value)[0]]
-            yield "one field for another", both, file.text(other.value) + gap + file.text(one.value)
+        if option.arg and other.arg and file.text(option.value) != file.text(other.value):
+            both = (file.place(option.value)[0], file.place(other.value)[1])
+            gap = file.source[file.place(option.value)[1] : file.place(other.value)[0]]
+            yield "one field for another", both, file.text(other.value) + gap + file.text(option.value)
     for one_argument, second in zip(node.args, node.args[1:], strict=False):
         if _can_be_taken_for(one_argument, second) and not (
             isinstance(node.func, ast.Attribute) and node.func.attr == "transpose"
@@ -216,9 +216,9 @@ def _calls(file: _File, node: ast.expr | ast.stmt, parent: ast.AST) -> Iterator[
             yield f"without {node.func.id}()", file.place(node), f"({file.text(argument)})"
 
 
-def _can_be_taken_for(one: ast.expr, other: ast.expr) -> bool:
+def _can_be_taken_for(expression: ast.expr, other: ast.expr) -> bool:
     """Nobody takes a text, or all of a list, for something else."""
-    if isinstance(one, ast.Constant | ast.Starred) or isinstance(other, ast.Starred):
+    if isinstance(expression, ast.Constant | ast.Starred) or isinstance(other, ast.Starred):
         return False
     return not (isinstance(other, ast.Constant) and isinstance(other.value, str))
 
@@ -278,8 +278,12 @@ def _functions(file: _File, node: ast.expr | ast.stmt, parent: ast.AST) -> Itera
         arguments = node.args
         plain = [*arguments.posonlyargs, *arguments.args]
         pairs = list(zip(plain[len(plain) - len(arguments.defaults) :], arguments.defaults, strict=True))
-        pairs += [(one, value) for one, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value]
-        first = next((one for one in node.body if any(one.lineno in lines for lines in file.written)), None)
+        pairs += [
+            (parameter, value)
+            for parameter, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            if value
+        ]
+        first = next((child for child in node.body if any(child.lineno in lines for lines in file.written)), None)
         for argument, default in pairs if first else ():
             assert first is not None
             start = file.place(first)[0]

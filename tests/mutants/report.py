@@ -41,16 +41,16 @@ def outcome_of(verdict: Verdict, excuses: Sequence[Excuse]) -> Outcome:
 
 def reason_for(mutant: Mutant, excuses: Iterable[Excuse]) -> str:
     """Why nobody need notice; empty where somebody should."""
-    return next((one.reason for one in excuses if one.holds_for(mutant)), "")
+    return next((excuse.reason for excuse in excuses if excuse.holds_for(mutant)), "")
 
 
 def save(path: Path, outcomes: Sequence[Outcome]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([asdict(one) for one in outcomes], indent=0) + "\n", encoding="utf-8")
+    path.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=0) + "\n", encoding="utf-8")
 
 
 def load(path: Path) -> list[Outcome]:
-    return [Outcome(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
+    return [Outcome(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
 
 
 def summary(labs: Mapping[str, Sequence[Outcome]], made: Mapping[str, int]) -> dict[str, object]:

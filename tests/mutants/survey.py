@@ -62,7 +62,7 @@ def survey(lab: str, chosen: Iterable[Mutant], jobs: int, replies: Path = REPLIE
     """Grade mutants of one lab side by side; verdicts as they come."""
     pool = ProcessPoolExecutor(max_workers=jobs)
     try:
-        waiting = {pool.submit(judge_mutant, lab, one, replies): one for one in chosen}
+        waiting = {pool.submit(judge_mutant, lab, mutant, replies): mutant for mutant in chosen}
         for done in as_completed(waiting):
             yield Verdict(waiting[done], *done.result())
     finally:  # interrupted, it judges no other

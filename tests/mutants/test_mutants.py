@@ -62,21 +62,21 @@ def made(tmp_path: Path) -> list[Mutant]:
 
 
 def test_every_kind_of_slip_is_made(made: list[Mutant]) -> None:
-    assert {one.key for one in made} >= CHANGES
+    assert {mutant.key for mutant in made} >= CHANGES
 
 
 def test_each_is_valid_and_changed_in_one_place_of_what_students_write(made: list[Mutant]) -> None:
-    for one in made:
-        ast.parse(one.text)
-        before, after = SOURCE.splitlines(), one.text.splitlines()
+    for mutant in made:
+        ast.parse(mutant.text)
+        before, after = SOURCE.splitlines(), mutant.text.splitlines()
         assert before != after
         assert after[:4] == before[:4]
         assert after[-6:] == before[-6:], "what is given is changed"
-    assert len({ast.dump(ast.parse(one.text)) for one in made}) == len(made)
+    assert len({ast.dump(ast.parse(mutant.text)) for mutant in made}) == len(made)
 
 
 def test_every_lab_has_mutants_in_every_file_that_students_write() -> None:
-    files = {one.file for one in of_lab("lab2")}
+    files = {mutant.file for mutant in of_lab("lab2")}
     assert files == {
         f"lab2_mixed_precision/{name}.py"
         for name in ("amp_training", "numerics", "precision_comparison", "stability_tests")
@@ -85,9 +85,9 @@ def test_every_lab_has_mutants_in_every_file_that_students_write() -> None:
 
 @pytest.mark.night
 def test_every_excuse_is_for_somebody() -> None:
-    everybody = [one for number in range(1, 6) for one in of_lab(f"lab{number}")]
+    everybody = [mutant for number in range(1, 6) for mutant in of_lab(f"lab{number}")]
     for excuse in excuses.load():
-        assert any(excuse.holds_for(one) for one in everybody), excuse
+        assert any(excuse.holds_for(mutant) for mutant in everybody), excuse
 
 
 def test_an_excuse_without_a_reason_is_refused(tmp_path: Path) -> None:
@@ -101,8 +101,10 @@ def test_the_page_counts_who_was_noticed_who_is_excused_and_who_is_open(made: li
     file = tmp_path / "excused.toml"
     file.write_text('[[excuse]]\nkind = "comparison"\nreason = "nothing is promised"\n')
     known = excuses.load(file)
-    chosen = [next(one for one in made if one.kind == kind) for kind in ("comparison", "and, or", "unit")]
-    outcomes = [report.outcome_of(Verdict(one, "lab1.x.y" if one.kind == "unit" else ""), known) for one in chosen]
+    chosen = [next(mutant for mutant in made if mutant.kind == kind) for kind in ("comparison", "and, or", "unit")]
+    outcomes = [
+        report.outcome_of(Verdict(mutant, "lab1.x.y" if mutant.kind == "unit" else ""), known) for mutant in chosen
+    ]
     report.save(tmp_path / "lab1.json", outcomes)
     page = report.page({"lab1": report.load(tmp_path / "lab1.json")}, {"lab1": len(made)})
     assert f"| lab1 | {len(made)} | 3 | 1 | 1 | 1 | 50 % |" in page

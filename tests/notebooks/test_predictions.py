@@ -44,7 +44,7 @@ def test_nothing_is_measured_as_long_as_a_prediction_is_missing(shown: list[str]
 
 
 @pytest.mark.parametrize(
-    ("predicted", "found", "within", "verdict"),
+    ("predicted", "answer", "within", "verdict"),
     [
         (2.0, 2.0, 1.0, "as found"),
         (1.7, 2.0, 1.25, "as found"),
@@ -62,9 +62,9 @@ def test_nothing_is_measured_as_long_as_a_prediction_is_missing(shown: list[str]
     ],
 )
 def test_a_prediction_is_as_found_or_told_how_it_is_off(
-    shown: list[str], predicted: object, found: Answer, within: float, verdict: str
+    shown: list[str], predicted: object, answer: Answer, within: float, verdict: str
 ) -> None:
-    check_prediction({"x": predicted}, lambda: {"x": found}, within=within, because="that is why")
+    check_prediction({"x": predicted}, lambda: {"x": answer}, within=within, because="that is why")
     table, card = shown
     assert table.splitlines()[-1].endswith(f"| {verdict}")
     assert card == f"{int(verdict == 'as found')} of 1 as found. that is why"
@@ -86,9 +86,9 @@ def test_the_exercises_of_a_notebook_wait_for_a_prediction_and_find_the_right_on
     assert len(asking) == len(ANSWERS[name])
     for (variable, answers), question in zip(ANSWERS[name].items(), asking, strict=True):
         (blank,) = [cell.source for cell in notebook.cells if cell.source.startswith(f"{variable} = {{")]
-        given = iter(answers)
-        filled = re.sub(r"\bNone\b", lambda _, given=given: repr(next(given)), blank)  # type: ignore[misc]
-        assert next(given, None) is None, "an answer for each question"
+        remaining = iter(answers)
+        filled = re.sub(r"\bNone\b", lambda _, remaining=remaining: repr(next(remaining)), blank)  # type: ignore[misc]
+        assert next(remaining, None) is None, "an answer for each question"
         notebook.cells += [nbformat.v4.new_code_cell(source) for source in (filled, question)]
     done = build.execute(notebook, {"GPULABS_DEVICE": "vgpu:T4"})
     texts = [_text(cell) for cell in done.cells if "check_prediction(" in cell.source]

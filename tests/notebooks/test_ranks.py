@@ -52,9 +52,9 @@ def test_ranks_meet_and_return_in_their_order() -> None:
 
 
 def test_what_failed_first_is_told() -> None:
-    with pytest.raises(ranks.RankError, match="KeyError on a rank: 'momentum'") as told:
+    with pytest.raises(ranks.RankError, match="KeyError on a rank: 'momentum'") as error:
         ranks.run(leave_the_others_alone, 2, machine="cpu")
-    assert any("in leave_the_others_alone" in frame for frame in told.value.student_frames)
+    assert any("in leave_the_others_alone" in frame for frame in error.value.student_frames)
 
 
 def test_an_open_task_is_no_failure() -> None:

@@ -45,12 +45,12 @@ AT = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
 
 def pictures() -> list[Picture]:
     """One of each kind."""
-    found = [
+    candidates = [
         timeline([("yours", ROWS * 13), ("expected", ROWS)]),
         bars("peak_bytes of each stage", "MiB", [("forward", 356.0), ("zero_grad", 0.0)], [("forward", 2.0)]),
         curve("the losses", np.linspace(1, 2, 50), np.linspace(1, 2.5, 50)),
     ]
-    return [one for one in found if one is not None]
+    return [picture for picture in candidates if picture is not None]
 
 
 def a_grade(*, passed: bool = False, labs: str = "1,2,3,4,5") -> Grade:
@@ -136,8 +136,8 @@ def given_page() -> str:
 
 
 def class_page(result: ClassResult) -> str:
-    seen = view.of(result)
-    return page.render(seen, statistics.of(seen), command="gpulabs review DIR", feedback="feedback")
+    class_view = view.of(result)
+    return page.render(class_view, statistics.of(class_view), command="gpulabs review DIR", feedback="feedback")
 
 
 def similarity_page(folder: Path, *, pairs: bool) -> str:
@@ -146,7 +146,7 @@ def similarity_page(folder: Path, *, pairs: bool) -> str:
         Passage("ada", 12, lines, frozenset(range(14, 24))),
         Passage("bob", 40, lines, frozenset(range(42, 52))),
     )
-    found = [
+    similar = [
         Pair(module, ("ada", "bob"), (0.9, 0.8), 0.3, identical, passages, archive)
         for module, identical, archive in (
             ("lab1_gpu_basics/benchmark.py", False, ""),
@@ -154,7 +154,7 @@ def similarity_page(folder: Path, *, pairs: bool) -> str:
             ("lab1_gpu_basics/profiler.py", False, "2025"),
         )
     ]
-    similarity.write(found if pairs else [], folder, compared=60, shown=20, threshold=0.6, now=AT, earlier=30,
+    similarity.write(similar if pairs else [], folder, compared=60, shown=20, threshold=0.6, now=AT, earlier=30,
                      names={"ada": "Ada Lovelace"})  # fmt: skip
     return (folder / "similarity.html").read_text(encoding="utf-8")
 

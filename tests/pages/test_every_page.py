@@ -47,14 +47,14 @@ def address(written: Callable[[str], Path]) -> Callable[[str], str]:
 def test_axe_finds_nothing_wrong_and_nothing_is_cut_off(
     name: str, width: int, theme: str, browser: Any, address: Callable[[str], str]
 ) -> None:
-    with opened(browser, address(name), width=width, theme=theme) as (page, asked):
+    with opened(browser, address(name), width=width, theme=theme) as (page, urls):
         assert overflow(page) <= 0
         if width == WIDE:
             assert violations(page) == []
         open_everything(page)
         assert violations(page) == [], "with everything unfolded"
         assert overflow(page) <= 0, "with everything unfolded"
-        assert asked == [address(name)]
+        assert urls == [address(name)]
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -123,11 +123,11 @@ def monitor() -> Iterator[str]:
 def test_the_monitor_of_a_training_shows_itself_to_everybody(
     width: int, theme: str, browser: Any, monitor: str
 ) -> None:
-    with opened(browser, monitor, width=width, theme=theme) as (page, asked):
+    with opened(browser, monitor, width=width, theme=theme) as (page, urls):
         page.wait_for_selector("svg")
         assert violations(page) == []
         assert overflow(page) <= 0
-        assert {one for one in asked if not one.startswith((monitor, "data:"))} == set()
+        assert {url for url in urls if not url.startswith((monitor, "data:"))} == set()
 
 
 NOTEBOOKS = sorted(file.stem for file in (ROOT / "notebooks" / "src").glob("*.py"))
@@ -145,10 +145,10 @@ def test_a_notebook_as_a_page(name: str, width: int, theme: str, browser: Any, t
     file = tmp_path / f"{name}.html"
     file.write_text(build.render(build.from_source(name), name), encoding="utf-8")
     assert file.stat().st_size < MOST_BYTES
-    with opened(browser, file.as_uri(), width=width, theme=theme) as (page, asked):
+    with opened(browser, file.as_uri(), width=width, theme=theme) as (page, urls):
         assert violations(page) == []
         assert overflow(page) <= 0
-        assert asked == [file.as_uri()]
+        assert urls == [file.as_uri()]
 
 
 def brightness(page: Any) -> float:
@@ -172,10 +172,10 @@ def focused(page: Any) -> str:
     return " ".join(str(page.evaluate("document.activeElement.textContent")).split())
 
 
-def reach(page: Any, wanted: Any) -> None:
+def reach(page: Any, element: Any) -> None:
     """Press Tab until the focus is there."""
     for _ in range(400):
         page.keyboard.press("Tab")
-        if wanted.evaluate("one => one === document.activeElement"):
+        if element.evaluate("one => one === document.activeElement"):
             return
     raise AssertionError("no Tab leads there")

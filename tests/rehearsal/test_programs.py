@@ -61,9 +61,9 @@ def test_a_labs_program_takes_it_for_a_real_gpu(name: str, tmp_path: Path) -> No
     assert "simulated" not in announced
     assert name in PROGRAMS or list(tmp_path.glob("*.json"))
     for file in tmp_path.rglob("*.json"):
-        told = json.loads(file.read_text())
-        assert isinstance(told, dict)
-        if "simulated" in (provenance := told.get("provenance", told)):
+        report = json.loads(file.read_text())
+        assert isinstance(report, dict)
+        if "simulated" in (provenance := report.get("provenance", report)):
             assert (provenance["device"], provenance["simulated"]) == ("cuda", False), file
 
 
@@ -74,6 +74,6 @@ def test_the_acceptance_test_passes_two_gpus_that_it_takes_for_real(tmp_path: Pa
     assert "GPU Available: YES" in printed
     report = json.loads((tmp_path / "cluster_test_report.json").read_text())
     assert (report["simulated"], report["world_size"]) == (False, 2)
-    undecided = {one["name"] for one in report["validation"]["checks"] if one["status"] != "pass"}
+    undecided = {check["name"] for check in report["validation"]["checks"] if check["status"] != "pass"}
     # Whose events and counters the virtual NVML does not tell; and one pair, which has no other to be compared with.
     assert undecided <= {"health: XID errors", "board: NVLink errors", "pairs: NVLink"}

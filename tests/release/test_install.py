@@ -79,10 +79,10 @@ def test_constraints_are_names_and_versions_and_nothing_else() -> None:
     assert [line for line in lines if not PIN.fullmatch(line)] == []
     names = {line.partition("==")[0] for line in lines}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    requirements = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
     for extra, packages in project["project"]["optional-dependencies"].items():
-        wanted += packages if extra != "flash-attn" else []
-    for text in wanted:
+        requirements += packages if extra != "flash-attn" else []
+    for text in requirements:
         assert re.match(r"[a-z0-9-]+", text.lower())[0] in names, text
 
 

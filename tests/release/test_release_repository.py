@@ -236,8 +236,8 @@ def test_a_folder_that_is_no_repository_is_left_alone(source: Path, repository: 
 
 
 def test_no_line_of_the_real_solutions_is_in_what_students_get() -> None:
-    found = list(leaks.Secrets(ROOT / "solutions").leaks(contents.for_students(ROOT).items()))
-    assert found == []
+    leaked = list(leaks.Secrets(ROOT / "solutions").leaks(contents.for_students(ROOT).items()))
+    assert leaked == []
 
 
 def test_students_get_the_hints_of_labs_and_exercises() -> None:
@@ -251,8 +251,8 @@ def test_every_single_solution_would_be_noticed_in_the_labs() -> None:
     solved = contents.filled_in(ROOT)
     stubs = contents.for_students(ROOT)
     changed = {name for name, content in solved.items() if stubs.get(name) != content}
-    found = {leak.file for leak in leaks.Secrets(ROOT / "solutions").leaks(solved.items())}
-    assert changed - found <= {"labs/__init__.py"}, "only a sentence of its docstring differs"
+    leaked = {leak.file for leak in leaks.Secrets(ROOT / "solutions").leaks(solved.items())}
+    assert changed - leaked <= {"labs/__init__.py"}, "only a sentence of its docstring differs"
 
 
 # One criterion, with the running interpreter. The whole of it, with an environment of its own, is done by hand: see

@@ -66,9 +66,10 @@ def problems(lab: str) -> Iterator[str]:
     yield from (f"{name} asks for what no sentence requires" for name in sorted(checks - asking))
     for name, beginnings in _named_by_checks(lab).items():
         for beginning in beginnings:
-            found = {text for texts in required.values() for text in texts if text.startswith(beginning)}
-            if len(found) != 1:
-                yield f"{name}: {len(found)} sentences begin with {beginning!r}; requirements names the one it is about"
+            matches = {text for texts in required.values() for text in texts if text.startswith(beginning)}
+            if len(matches) != 1:
+                problem = f"{len(matches)} sentences begin with {beginning!r}; requirements names the one it is about"
+                yield f"{name}: {problem}"
 
 
 def _named_by_checks(lab: str) -> dict[str, tuple[str, ...]]:

@@ -30,17 +30,17 @@ def of_lab(package: str, also: tuple[str, ...] = ()) -> dict[str, list[str]]:
         also: classes and functions elsewhere whose docstrings bind, too: `labkit/results/lab2.py:AmpTraining`.
     """
     folder = SOLUTIONS / package
-    found: dict[str, list[str]] = {}
+    by_place: dict[str, list[str]] = {}
     for file in sorted(folder.rglob("*.py")):
         module = ".".join(file.relative_to(folder).with_suffix("").parts)
-        found |= {f"{module}.{name}": texts for name, texts in _tasks(file.read_text(encoding="utf-8"), file)}
+        by_place |= {f"{module}.{name}": texts for name, texts in _tasks(file.read_text(encoding="utf-8"), file)}
     for entry in also:
-        name, _, wanted = entry.partition(":")
-        found[wanted] = _definition(ROOT / name, wanted)
+        name, _, definition = entry.partition(":")
+        by_place[definition] = _definition(ROOT / name, definition)
     for title, text in _sections((folder / "README.md").read_text(encoding="utf-8")):
         if sentences := list(_of_text(text)):
-            found[f"README: {title}"] = sentences
-    return found
+            by_place[f"README: {title}"] = sentences
+    return by_place
 
 
 def _tasks(source: str, file: Path) -> Iterator[tuple[str, list[str]]]:
@@ -59,16 +59,16 @@ def _definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, Definit
                 yield from _definitions(child, f"{prefix}{child.name}.")
 
 
-def _definition(file: Path, wanted: str) -> list[str]:
+def _definition(file: Path, definition: str) -> list[str]:
     """The sentences of one definition, with those that stand below the fields of a class."""
     for name, node in _definitions(ast.parse(file.read_text(encoding="utf-8"))):
-        if name == wanted:
+        if name == definition:
             texts = [ast.get_docstring(node) or ""]
             for field, text in zip(node.body, node.body[1:], strict=False):
                 if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
                     texts.append(f"{ast.unparse(field.target)}: {ast.literal_eval(text.value)}")
             return [sentence for text in texts for sentence in _of_text(text)]
-    raise ValueError(f"{file} has no {wanted}")
+    raise ValueError(f"{file} has no {definition}")
 
 
 def _sections(text: str) -> Iterator[tuple[str, str]]:

@@ -72,7 +72,10 @@ def test_a_sentence_that_changes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
     def changed(package: str, also: tuple[str, ...] = ()) -> dict[str, list[str]]:
         texts = unchanged(package, also)
-        return {**texts, where: [re.sub("$", " Or not.", one) if one == text else one for one in texts[where]]}
+        return {
+            **texts,
+            where: [re.sub("$", " Or not.", sentence) if sentence == text else sentence for sentence in texts[where]],
+        }
 
     monkeypatch.setattr(sentences, "of_lab", changed)
     assert list(entries.problems("lab1")) == [

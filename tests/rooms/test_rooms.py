@@ -183,13 +183,13 @@ def _rows(text: str) -> Iterator[str]:
 
 def _imported(source: str) -> set[str]:
     """The top packages that a file names in imports."""
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            modules |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
-    return found
+            modules.add(node.module.partition(".")[0])
+    return modules
 
 
 def test_nobody_else_imports_the_engine() -> None:

@@ -43,8 +43,8 @@ def main(submission: str, probes: str) -> None:
     from tests.sandbox import sandbox_runs
 
     limits = Limits(wall_seconds=30.0, memory_bytes=2**30, tmp_bytes=64 * 2**20, processes=64)
-    given = {"preload": sandbox_runs.PRELOAD, "probe_paths": [probes], "limits": limits}
-    with Sandbox(Path(submission), sandbox_runs.ENVIRONMENT, **given) as sandbox:
+    options = {"preload": sandbox_runs.PRELOAD, "probe_paths": [probes], "limits": limits}
+    with Sandbox(Path(submission), sandbox_runs.ENVIRONMENT, **options) as sandbox:
         print(json.dumps({**asdict(sandbox.isolation), "uid": os.getuid()}), flush=True)
         for line in sys.stdin:
             if not line.strip():

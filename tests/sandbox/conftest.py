@@ -84,5 +84,5 @@ def isolated(request: pytest.FixtureRequest) -> Runner:
 @pytest.fixture(scope="session", params=["namespaces", "process_limits"])
 def sandbox(request: pytest.FixtureRequest) -> Sandbox:
     """Both modes, for what must hold in either."""
-    found: Sandbox = request.getfixturevalue(request.param)
-    return found
+    box: Sandbox = request.getfixturevalue(request.param)
+    return box

@@ -48,22 +48,26 @@ def main(folder: str) -> None:
     from tests.sandbox import sandbox_runs
 
     paths = [THREAD_NAME, *(f"/dev/{name}" for name in (*NAMES, *OTHERS))]
-    given = {"preload": sandbox_runs.PRELOAD, "probe_paths": [str(sandbox_runs.PROBES)], "limits": sandbox_runs.LIMITS}
-    told = {}
+    options = {
+        "preload": sandbox_runs.PRELOAD,
+        "probe_paths": [str(sandbox_runs.PROBES)],
+        "limits": sandbox_runs.LIMITS,
+    }
+    report = {}
     environment = replace(sandbox_runs.ENVIRONMENT, devices="grader.rehearsal.devices")  # no driver answers here
-    with Sandbox(sandbox_runs.SUBMISSION, environment, **given) as sandbox:
+    with Sandbox(sandbox_runs.SUBMISSION, environment, **options) as sandbox:
         for device in ("cuda", "cpu"):
             params = {"module": "escapes", "function": "write_to", "paths": paths}
             written = sandbox.run(Request("drive.call", params=params, device=device))
             params = {"module": "escapes", "function": "list_folder", "path": "/dev"}
-            seen = sandbox.run(Request("drive.call", params=params, device=device))
-            told[device] = {
+            listed = sandbox.run(Request("drive.call", params=params, device=device))
+            report[device] = {
                 "isolation": sandbox.isolation.mode,
-                "kinds": [written.kind, seen.kind],
+                "kinds": [written.kind, listed.kind],
                 "written": written.value["returned"] if written.kind == "ok" else str(written.first),
-                "seen": seen.value["returned"] if seen.kind == "ok" else str(seen.first),
+                "seen": listed.value["returned"] if listed.kind == "ok" else str(listed.first),
             }
-    print(json.dumps(told))
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -94,10 +94,10 @@ def children_of(pid: int) -> set[int]:
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    found: set[int] = set()
-    while more := {child for child, parent in parents.items() if parent in found | {pid}} - found:
-        found |= more
-    return found
+    below: set[int] = set()
+    while more := {child for child, parent in parents.items() if parent in below | {pid}} - below:
+        below |= more
+    return below
 
 
 def templates_of(sandbox: Sandbox) -> set[int]:

@@ -64,8 +64,8 @@ def test_a_judge_that_is_killed_takes_everything_along(isolation: str, number: s
     assert judge.stdout is not None
     home, mode = judge.stdout.readline().split()
     # The guard, in namespaces its init, the server, its template, the supervisor and the worker.
-    wanted = 6 if mode == "namespaces" else 5
-    assert wait_until(lambda: len(children_of(judge.pid)) >= wanted)
+    expected = 6 if mode == "namespaces" else 5
+    assert wait_until(lambda: len(children_of(judge.pid)) >= expected)
     below = children_of(judge.pid)
     judge.send_signal(number)
     judge.wait(20)
@@ -130,8 +130,8 @@ def test_without_namespaces_the_report_says_so_and_why() -> None:
 def test_a_child_is_told_its_device_and_rank() -> None:
     with light() as sandbox:
         reply = sandbox.run(Request("drive.about", ranks=2))
-        wanted = {"device": "cpu", "gpu": False, "ranks": 2, "present": True}
-        assert [rank.value for rank in reply.ranks] == [wanted | {"rank": 0}, wanted | {"rank": 1}]
+        expected = {"device": "cpu", "gpu": False, "ranks": 2, "present": True}
+        assert [rank.value for rank in reply.ranks] == [expected | {"rank": 0}, expected | {"rank": 1}]
 
 
 @pytest.mark.parametrize("probe", ["matmul", "lab1.", "lab1.a b", "../lab1.x", ""])

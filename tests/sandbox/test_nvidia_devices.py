@@ -22,11 +22,11 @@ def test_stand_ins_for_nvidias_devices(tmp_path: Path) -> None:
     if "Operation not permitted" in done.stderr:
         pytest.skip("this machine lets root make no device files, or no mount namespace")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    if told["cpu"]["isolation"] != "namespaces":
+    report = json.loads(done.stdout.splitlines()[-1])
+    if report["cpu"]["isolation"] != "namespaces":
         pytest.skip("there are no namespaces here, so nothing is hidden")
     usual = {"fd", "full", "null", "random", "shm", "stderr", "stdin", "stdout", "urandom", "zero"}
-    assert set(told["cpu"]["seen"]) == usual
-    assert told["cpu"]["written"] == []
-    assert set(told["cuda"]["seen"]) == usual | {name.partition("/")[0] for name in NAMES}
-    assert set(told["cuda"]["written"]) == {THREAD_NAME, *(f"/dev/{name}" for name in NAMES)}
+    assert set(report["cpu"]["seen"]) == usual
+    assert report["cpu"]["written"] == []
+    assert set(report["cuda"]["seen"]) == usual | {name.partition("/")[0] for name in NAMES}
+    assert set(report["cuda"]["written"]) == {THREAD_NAME, *(f"/dev/{name}" for name in NAMES)}

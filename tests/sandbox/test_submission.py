@@ -61,8 +61,8 @@ def test_the_handouts_names_become_importable(tmp_path: Path) -> None:
         (tmp_path / "sub" / name).mkdir(parents=True)
         (tmp_path / "sub" / name / "task.py").touch()
     folders = {name.split("/")[0] for name in copied(tmp_path / "sub", tmp_path) if "/" in name}
-    wanted = {"lab1_gpu_basics", "lab2_mixed_precision", "lab3_distributed", "lab4_memory", "lab5_production"}
-    assert folders == wanted
+    expected = {"lab1_gpu_basics", "lab2_mixed_precision", "lab3_distributed", "lab4_memory", "lab5_production"}
+    assert folders == expected
 
 
 def test_packages_get_an_init_where_there_is_none(folder: Path, tmp_path: Path) -> None:

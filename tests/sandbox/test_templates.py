@@ -38,15 +38,15 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
 
 
 def test_every_request_begins_with_the_same_fresh_machine(anywhere: Runner) -> None:
-    seen = [machine(anywhere) for _ in range(3)]
-    for one in seen:
-        del one["wall"]
-    assert seen[0] == seen[1] == seen[2]
-    assert seen[0]["virtual seconds"] == 0.0
-    assert seen[0]["readings"][0] < 1001.0, "1000 s and a little: no request's time is added to another's"
-    assert seen[0]["seeds"] == [0, 67280421310721]
-    assert seen[0]["memory"]["allocation.all.allocated"] == 3, "its own: ones, their sum, and random numbers"
-    assert seen[0]["changes of memory"] == 6
+    states = [machine(anywhere) for _ in range(3)]
+    for state in states:
+        del state["wall"]
+    assert states[0] == states[1] == states[2]
+    assert states[0]["virtual seconds"] == 0.0
+    assert states[0]["readings"][0] < 1001.0, "1000 s and a little: no request's time is added to another's"
+    assert states[0]["seeds"] == [0, 67280421310721]
+    assert states[0]["memory"]["allocation.all.allocated"] == 3, "its own: ones, their sum, and random numbers"
+    assert states[0]["changes of memory"] == 6
 
 
 def test_the_wall_clock_of_a_request_starts_when_it_does(namespaces: Sandbox) -> None:
@@ -120,15 +120,15 @@ def test_one_that_is_killed_takes_its_run_along_and_the_next_request_works(sandb
     below: set[int] = set()
 
     def kill_the_busy_one() -> None:
-        found: dict[int, set[int]] = {}  # each looked at once: who looks again may meet another moment
+        children_by_pid: dict[int, set[int]] = {}  # each looked at once: who looks again may meet another moment
 
         def look() -> bool:
-            found.update((pid, children_of(pid)) for pid in resting)
-            return any(len(children) >= 2 for children in found.values())
+            children_by_pid.update((pid, children_of(pid)) for pid in resting)
+            return any(len(children) >= 2 for children in children_by_pid.values())
 
         if wait_until(look):
-            busy = max(found, key=lambda pid: len(found[pid]))
-            below.update(found[busy])
+            busy = max(children_by_pid, key=lambda pid: len(children_by_pid[pid]))
+            below.update(children_by_pid[busy])
             os.kill(busy, signal.SIGKILL)
 
     killer = threading.Thread(target=kill_the_busy_one)

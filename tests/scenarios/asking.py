@@ -112,9 +112,9 @@ class Asking(Watcher):
     def _keys(self, request: Request) -> tuple[str | None, str]:
         """Where the reply is kept if all went well; and where else."""
         whole = self.sandbox.submission_sha256 if request.student else "nobody's"
-        found = "nobody's" if not request.student else self._turn.code.digest(request) if self._turn.code else None
+        digest = "nobody's" if not request.student else self._turn.code.digest(request) if self._turn.code else None
         question = f"{key_of(request)} {request.limits} {ours.of_probe(request.probe)} {self._machine}"
-        return (_digest(f"{question} reached {found}") if found else None), _digest(f"{question} whole {whole}")
+        return (_digest(f"{question} reached {digest}") if digest else None), _digest(f"{question} whole {whole}")
 
     @functools.cached_property
     def _machine(self) -> str:

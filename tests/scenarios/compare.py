@@ -48,23 +48,23 @@ if not __package__:  # run as a file: `tests` and `grader` are those of the fold
 IS_NEW = Path("gradebox").is_dir()  # of this folder, whatever is installed
 
 
-def plain(value: Any, asked: Collection[str] | None = None) -> Any:
+def plain(value: Any, checks: Collection[str] | None = None) -> Any:
     """What of a grade document two versions must have in common; of checks, those that were asked."""
     if isinstance(value, dict):
-        return {key: plain(_chosen(key, inner, asked), asked) for key, inner in value.items() if _counts(key, asked)}
+        return {key: plain(_chosen(key, inner, checks), checks) for key, inner in value.items() if _counts(key, checks)}
     if isinstance(value, list):
-        return [plain(inner, asked) for inner in value]
+        return [plain(inner, checks) for inner in value]
     return _PATHS.sub("", value) if isinstance(value, str) else value
 
 
-def _chosen(key: str, value: Any, asked: Collection[str] | None) -> Any:
-    if key not in ("checks", "integrity") or asked is None:
+def _chosen(key: str, value: Any, checks: Collection[str] | None) -> Any:
+    if key not in ("checks", "integrity") or checks is None:
         return value
-    return [one for one in value if one["id" if key == "checks" else "check"] in asked]
+    return [entry for entry in value if entry["id" if key == "checks" else "check"] in checks]
 
 
-def _counts(key: str, asked: Collection[str] | None) -> bool:
-    return key not in _WITHOUT and not (asked is not None and key in _SUMS)
+def _counts(key: str, checks: Collection[str] | None) -> bool:
+    return key not in _WITHOUT and not (checks is not None and key in _SUMS)
 
 
 def groups() -> list[str]:
@@ -80,21 +80,21 @@ def todo(chosen: list[str]) -> Iterator[tuple[str, Any, str]]:
             for lab in "12345":
                 yield f"{group}/lab{lab}", reference if group == "reference" else None, lab
         else:
-            yield from ((f"{group}/{one.name}", one, group[3]) for one in build.scenarios(group))
+            yield from ((f"{group}/{scenario.name}", scenario, group[3]) for scenario in build.scenarios(group))
 
 
 def question(request: Any, renamed: dict[str, str]) -> str:
     """The same for the same question in both versions."""
     arrays = {name: [str(array.dtype), array.shape, array.tobytes().hex()] for name, array in request.tensors.items()}
     module, _, function = request.probe.rpartition(".")
-    asked = [f"{renamed.get(module, module)}.{function}", dict(request.params), arrays]
-    asked += [request.ranks, request.device, request.values, request.student]
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    parts = [f"{renamed.get(module, module)}.{function}", dict(request.params), arrays]
+    parts += [request.ranks, request.device, request.values, request.student]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def place(out: Path, key: str, asked: str) -> Path:
+def place(out: Path, key: str, digest: str) -> Path:
     """Where the reply to a question in a grading is written; without a grading's name it is the same in all."""
-    return Path(f"{out}.replies", hashlib.sha256(f"{key} {asked}".encode()).hexdigest())
+    return Path(f"{out}.replies", hashlib.sha256(f"{key} {digest}".encode()).hexdigest())
 
 
 def grade(out: Path, chosen: list[str], replies: Path | None, renamed: dict[str, str]) -> None:
@@ -165,7 +165,7 @@ def _older(folder: Path, replies: Path | None, renamed: dict[str, str]) -> Grade
     spec.loader.exec_module(store)
     bench = grading.Bench(folder / "student")
     atexit.register(bench.sandbox.close)
-    asked = json.loads(replies.read_text()) if replies else {}
+    newer = json.loads(replies.read_text()) if replies else {}
 
     class Telling:
         """The sandbox, whose replies are those that the newer version got."""
@@ -180,7 +180,7 @@ def _older(folder: Path, replies: Path | None, renamed: dict[str, str]) -> Grade
             if not file.is_file():
                 raise sandbox.SandboxError(f"the newer version did not ask {request.probe}")
             kept = store.decode(file.read_bytes())
-            ranks = tuple(sandbox.RankReply(**vars(one)) for one in kept.ranks)
+            ranks = tuple(sandbox.RankReply(**vars(rank)) for rank in kept.ranks)
             return sandbox.Reply(
                 kept.kind, ranks, kept.seconds, tuple(sandbox.Note(**vars(note)) for note in kept.notes)
             )
@@ -204,20 +204,20 @@ def _older(folder: Path, replies: Path | None, renamed: dict[str, str]) -> Grade
         if not file.is_file():
             raise RuntimeError(printed.getvalue()[-2000:])
         document = json.loads(file.read_text())
-        names = asked[key]["asked"] if key in asked else None
+        names = newer[key]["asked"] if key in newer else None
         return {"asked": names, "grade": plain(document, names)}
 
     return run
 
 
-def show(one: Path, other: Path) -> int:
+def show(earlier: Path, later: Path) -> int:
     """Print what differs; the number of gradings that do."""
-    before, after = (json.loads(path.read_text()) for path in (one, other))
+    before, after = (json.loads(path.read_text()) for path in (earlier, later))
     both = [key for key in before if key in after]
     wrong = 0
     for key in both:
-        asked = before[key]["asked"] or after[key]["asked"]  # an older version without the newer one's replies asks all
-        lines = list(differences(*(_said(plain(file[key]["grade"], asked)) for file in (before, after))))
+        names = before[key]["asked"] or after[key]["asked"]  # an older version without the newer one's replies asks all
+        lines = list(differences(*(_said(plain(file[key]["grade"], names)) for file in (before, after))))
         wrong += bool(lines)
         print(*(f"{key}: {line}" for line in lines), sep="\n", end="\n" * bool(lines))
     checks = sum(len(after[key]["asked"]) for key in both)
@@ -226,17 +226,17 @@ def show(one: Path, other: Path) -> int:
     return wrong
 
 
-def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
+def differences(before: Any, after: Any, where: str = "") -> Iterator[str]:
     """Places at which two documents differ."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for name in sorted(one.keys() | other.keys()):
-            yield from differences(one.get(name), other.get(name), f"{where}.{name}")
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for left, right in zip(one, other, strict=True):
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in sorted(before.keys() | after.keys()):
+            yield from differences(before.get(name), after.get(name), f"{where}.{name}")
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for left, right in zip(before, after, strict=True):
             name = left.get("id", "") if isinstance(left, dict) else ""
             yield from differences(left, right, f"{where}[{name}]")
-    elif one != other:
-        yield f"{where}: {one!r} is now {other!r}"
+    elif before != after:
+        yield f"{where}: {before!r} is now {after!r}"
 
 
 def _said(value: Any) -> Any:
@@ -257,11 +257,11 @@ def main() -> None:
     parser.add_argument("more", nargs="*", help="groups to grade, or the file to compare with")
     parser.add_argument("--replies", type=Path, help="the newer version's grades")
     parser.add_argument("--renamed", type=Path, help="probes' names: {before: now}")
-    given = parser.parse_args()
-    renamed = json.loads(given.renamed.read_text()) if given.renamed else {}
-    if given.what == "show":
-        sys.exit(min(1, show(given.file, Path(given.more[0]))))
-    grade(given.file, given.more, given.replies, renamed)
+    options = parser.parse_args()
+    renamed = json.loads(options.renamed.read_text()) if options.renamed else {}
+    if options.what == "show":
+        sys.exit(min(1, show(options.file, Path(options.more[0]))))
+    grade(options.file, options.more, options.replies, renamed)
 
 
 if __name__ == "__main__":

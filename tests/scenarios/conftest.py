@@ -38,12 +38,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     What takes long to grade says `dear` in its scenario.toml (2: minutes), and is left where another does; a dear trick
     always is.
     """
-    asked = [(item, found) for item in items if (found := _scenario(item)) is not None]
+    tests = [(item, graded) for item in items if (graded := _scenario(item)) is not None]
     kept: set[Path] = set()
     shown: set[str] = set()
     styles: Counter[Path] = Counter()
     # Those that show several checks at once are worth most.
-    for _, scenario in sorted(asked, key=lambda pair: (_dear(pair[1]), -len(pair[1].fails), pair[1].name)):
+    for _, scenario in sorted(tests, key=lambda pair: (_dear(pair[1]), -len(pair[1].fails), pair[1].name)):
         if scenario.group == "exploits":
             is_news = not _dear(scenario)
         elif scenario.group == "bugs":
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             is_news = styles[scenario.folder.parent] == 1 and _is_of_a_lab(scenario)
         if is_news:
             kept.add(scenario.folder)
-    for item, scenario in asked:
+    for item, scenario in tests:
         if scenario.folder not in kept:
             item.add_marker(pytest.mark.night)
 
@@ -63,8 +63,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _scenario(item: pytest.Item) -> Scenario | None:
     """The planted bug, the right style or the trick that a test grades."""
     parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    found = next((parameters[name] for name in ("bug", "variant", "exploit") if name in parameters), None)
-    return found if isinstance(found, Scenario) else None
+    parameter = next((parameters[name] for name in ("bug", "variant", "exploit") if name in parameters), None)
+    return parameter if isinstance(parameter, Scenario) else None
 
 
 def _shows(scenario: Scenario) -> set[str]:

@@ -21,7 +21,7 @@ Asked = tuple[str, int, str, bool]
 NOTHING = Reply("error", (RankReply("error", message="nothing was recorded"),), 0.0)
 
 
-def asked(request: Request) -> Asked:
+def kind_of(request: Request) -> Asked:
     return request.probe, request.ranks, request.device, request.values
 
 
@@ -43,8 +43,8 @@ class Recording(Asking):
     def run(self, request: Request) -> Reply:
         reply = super().run(request)
         if request.student:
-            self.replies.setdefault((self.check, asked(request)), []).append(reply)
-            self.anywhere[asked(request)] = reply
+            self.replies.setdefault((self.check, kind_of(request)), []).append(reply)
+            self.anywhere[kind_of(request)] = reply
         return reply
 
 
@@ -59,7 +59,7 @@ class Replaying(Asking):
     def run(self, request: Request) -> Reply:
         if not request.student:
             return super().run(request)
-        key = self.check, asked(request)
+        key = self.check, kind_of(request)
         # A check that shares a case may have been answered from memory while it was recorded.
         kept = self._recording.replies.get(key) or [self._recording.anywhere.get(key[1], NOTHING)]
         number = self._told[key] = self._told.get(key, -1) + 1

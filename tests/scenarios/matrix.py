@@ -85,8 +85,12 @@ class Task:
 
 def judge(task: Task, graded: Graded, fingerprint: str) -> Row:
     """Hold a grade against what the scenario expects."""
-    criteria = [one for lab in graded.grade.labs for one in lab.criteria if one.available]
-    lost = {one.id: round(float(one.max_points - one.points), 3) for one in criteria if one.points < one.max_points}
+    criteria = [criterion for lab in graded.grade.labs for criterion in lab.criteria if criterion.available]
+    lost = {
+        criterion.id: round(float(criterion.max_points - criterion.points), 3)
+        for criterion in criteria
+        if criterion.points < criterion.max_points
+    }
     scenario = task.scenario
     problems = []
     if task.kind != "bugs" and lost:
@@ -142,15 +146,15 @@ def tasks(labs: Iterable[str], seeds: int) -> list[Task]:
     """The reference with each seed first, then two styles of each lab with each, then every bug and variant."""
     labs = list(labs)
     reference = load(SCENARIOS / "exploits" / "honest_right")
-    found = [Task("all", REFERENCE, f"seed {seed}", reference, seed) for seed in range(seeds)]
+    result = [Task("all", REFERENCE, f"seed {seed}", reference, seed) for seed in range(seeds)]
     for lab in labs:
         styles = scenarios(f"lab{lab}/variants")
-        for one in (styles[0], styles[-1]):
-            found += [Task(f"lab{lab}", STYLES, f"{one.name}, seed {seed}", one, seed) for seed in range(seeds)]
+        for style in (styles[0], styles[-1]):
+            result += [Task(f"lab{lab}", STYLES, f"{style.name}, seed {seed}", style, seed) for seed in range(seeds)]
     for lab in labs:
         for kind in KINDS:
-            found += [Task(f"lab{lab}", kind, one.name, one) for one in scenarios(f"lab{lab}/{kind}")]
-    return found
+            result += [Task(f"lab{lab}", kind, scenario.name, scenario) for scenario in scenarios(f"lab{lab}/{kind}")]
+    return result
 
 
 def _labs_of(task: Task, own_lab: bool, whole: bool) -> str | None:
@@ -193,8 +197,8 @@ def main(
     """Grade every scenario and record what each costs."""
     console = Console()
     known = [folder.name.removeprefix("lab") for folder in sorted(SCENARIOS.glob("lab[0-9]"))]
-    chosen = [one.strip() for one in labs.split(",") if one.strip()] or known
-    if unknown := [one for one in chosen if one not in known]:
+    chosen = [name.strip() for name in labs.split(",") if name.strip()] or known
+    if unknown := [name for name in chosen if name not in known]:
         console.print(f"No scenarios for lab {', '.join(unknown)}; there are some for {', '.join(known)}.")
         raise typer.Exit(2)
     out.mkdir(parents=True, exist_ok=True)
@@ -227,11 +231,11 @@ def main(
             pool.shutdown(wait=False, cancel_futures=True)
             console.print(f"Stopped; {len(rows)} of {len(order)} are in {file}, and the next run goes on from there.")
             raise typer.Exit(130) from None
-    found = [rows[task.key] for task in order if task.key in rows]
-    wrong = [row for row in found if row.problem]
-    console.print(f"{len(found) - len(wrong)} of {len(order)} as they should be; the rows are in {file}")
-    if chosen == known and len(found) == len(order):
-        console.print(f"{save('planted_bugs', {'rows': [_recorded(row) for row in found]})} is written")
+    ordered = [rows[task.key] for task in order if task.key in rows]
+    wrong = [row for row in ordered if row.problem]
+    console.print(f"{len(ordered) - len(wrong)} of {len(order)} as they should be; the rows are in {file}")
+    if chosen == known and len(ordered) == len(order):
+        console.print(f"{save('planted_bugs', {'rows': [_recorded(row) for row in ordered]})} is written")
     if wrong or failures:
         raise typer.Exit(1)
 
@@ -251,9 +255,9 @@ def _read(file: Path) -> dict[str, Row]:
 
 def _write(file: Path, order: list[Task], rows: dict[str, Row]) -> None:
     """Whole or not at all, so that an interruption loses nothing."""
-    found = [asdict(rows[task.key]) for task in order if task.key in rows]
+    ordered = [asdict(rows[task.key]) for task in order if task.key in rows]
     new = file.with_suffix(".new")
-    new.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    new.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
     new.replace(file)
 
 

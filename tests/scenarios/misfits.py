@@ -75,7 +75,7 @@ class Function:
 @functools.cache
 def functions(package: str) -> tuple[Function, ...]:
     """All functions and methods of a lab with a TODO in them."""
-    found = []
+    result = []
     for path in sorted((REFERENCE / package).glob("*.py")):
         if ".template." in path.name:
             continue
@@ -83,8 +83,8 @@ def functions(package: str) -> tuple[Function, ...]:
         lines = text.splitlines()
         for name, node in _definitions(ast.parse(text)):
             if any("# TODO" in line for line in lines[node.lineno - 1 : node.end_lineno]):
-                found.append(Function(f"{package}/{path.name}", name))
-    return tuple(found)
+                result.append(Function(f"{package}/{path.name}", name))
+    return tuple(result)
 
 
 def packages() -> dict[str, str]:
@@ -99,7 +99,9 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
         if isinstance(node, ast.FunctionDef):
             yield node.name, node
         elif isinstance(node, ast.ClassDef):
-            yield from ((f"{node.name}.{one.name}", one) for one in node.body if isinstance(one, ast.FunctionDef))
+            yield from (
+                (f"{node.name}.{method.name}", method) for method in node.body if isinstance(method, ast.FunctionDef)
+            )
 
 
 def misfit(function: Function, way: str) -> str | None:
@@ -115,7 +117,7 @@ def misfit(function: Function, way: str) -> str | None:
     if made is None:
         return None
     lines = text.splitlines(keepends=True)
-    first = min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
     last = node.end_lineno or node.lineno
     indent = " " * node.col_offset
     decorators = "".join(lines[first : node.lineno - 1])
@@ -133,7 +135,9 @@ def _after_imports(text: str) -> str:
     """Where a method needs it: before the first class."""
     tree = ast.parse(text)
     line = next(
-        min([one.lineno, *(d.lineno for d in one.decorator_list)]) for one in tree.body if isinstance(one, ast.ClassDef)
+        min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
     )
     lines = text.splitlines(keepends=True)
     return "".join([*lines[: line - 1], _HOLLOW, *lines[line - 1 :]])
@@ -142,8 +146,8 @@ def _after_imports(text: str) -> str:
 def _made(node: ast.FunctionDef, way: str) -> str | None:
     arguments = node.args
     method = bool(arguments.args) and arguments.args[0].arg in ("self", "cls")
-    places = [one.arg for one in arguments.args][method:]
-    names = [one.arg for one in arguments.kwonlyargs]
+    places = [argument.arg for argument in arguments.args][method:]
+    names = [argument.arg for argument in arguments.kwonlyargs]
     signature = ast.unparse(arguments)
     body = "return None"
     match way:
@@ -187,10 +191,10 @@ def _made(node: ast.FunctionDef, way: str) -> str | None:
 
 
 def _call(node: ast.FunctionDef, places: list[str], names: list[str], method: bool) -> str:
-    given = ", ".join([*places, *(f"{name}={name}" for name in names)])
+    arguments = ", ".join([*places, *(f"{name}={name}" for name in names)])
     if node.args.kwarg is not None and names:
-        given += f", **{node.args.kwarg.arg}"
+        arguments += f", **{node.args.kwarg.arg}"
     if node.args.vararg is not None:
-        given += f", *{node.args.vararg.arg}"
+        arguments += f", *{node.args.vararg.arg}"
     first = node.args.args[0].arg + "." if method else ""
-    return f"{first}{_ASIDE}{node.name}({given})"
+    return f"{first}{_ASIDE}{node.name}({arguments})"

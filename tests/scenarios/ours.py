@@ -52,14 +52,14 @@ def _counts(path: Path) -> bool:
 
 def _with_imports(files: Iterable[Path]) -> set[Path]:
     """These files and those of ours that they import, however far away."""
-    seen: set[Path] = set()
+    visited: set[Path] = set()
     open_ = list(files)
     while open_:
         path = open_.pop()
-        if path not in seen:
-            seen.add(path)
-            open_ += (one for name in _read(path)[1] for one in _files_of(name))
-    return seen
+        if path not in visited:
+            visited.add(path)
+            open_ += (file for name in _read(path)[1] for file in _files_of(name))
+    return visited
 
 
 def _files_of(name: str) -> Iterator[Path]:

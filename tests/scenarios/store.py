@@ -67,13 +67,13 @@ class Store:
 
     def tidy(self, max_bytes: int = _MAX_BYTES, max_seconds: float = _WEEKS_SECONDS) -> None:
         """Forget what was not used for long; of what is too much, that which was not used for longest."""
-        found = []
+        entries = []
         for file in self.folder.glob("??/*"):
             with contextlib.suppress(OSError):
                 state = file.stat()
-                found.append((state.st_mtime, state.st_size, file))
+                entries.append((state.st_mtime, state.st_size, file))
         room = max_bytes
-        for used, size, file in sorted(found, reverse=True):
+        for used, size, file in sorted(entries, reverse=True):
             room -= size
             if room < 0 or time.time() - used > max_seconds:
                 file.unlink(missing_ok=True)
@@ -85,9 +85,9 @@ class Store:
 def encode(reply: Reply) -> bytes:
     """A reply as bytes."""
     table = dataclasses.asdict(dataclasses.replace(reply, ranks=()))
-    ranks = [{entry.name: getattr(one, entry.name) for entry in dataclasses.fields(one)} for one in reply.ranks]
-    arrays = [{name: codec.numbers_of(array) for name, array in one.pop("tensors").items()} for one in ranks]
-    tensors = [codec.dump_tensors(one) for one in arrays]
+    ranks = [{entry.name: getattr(rank, entry.name) for entry in dataclasses.fields(rank)} for rank in reply.ranks]
+    arrays = [{name: codec.numbers_of(array) for name, array in rank.pop("tensors").items()} for rank in ranks]
+    tensors = [codec.dump_tensors(by_name) for by_name in arrays]
     return codec.join(codec.dump_json(codec.to_json({**table, "ranks": ranks})), *tensors)
 
 
@@ -101,10 +101,10 @@ def decode(data: bytes) -> Reply:
     table: dict[str, Any] = codec.load_json(head)
     tensors = [codec.load_tensors(part) for part in parts]
     ranks = [
-        RankReply(**one, tensors=codec.as_they_were(arrays, one["dtypes"]))
-        for one, arrays in zip(table["ranks"], tensors, strict=True)
+        RankReply(**rank, tensors=codec.as_they_were(arrays, rank["dtypes"]))
+        for rank, arrays in zip(table["ranks"], tensors, strict=True)
     ]
-    if not ranks or not {table["kind"], *(one.kind for one in ranks)} <= KINDS:
+    if not ranks or not {table["kind"], *(rank.kind for rank in ranks)} <= KINDS:
         raise ValueError("no reply")
     notes = tuple(Note(**note) for note in table["notes"])
     return Reply(table["kind"], tuple(ranks), table["seconds"], notes)

@@ -50,12 +50,12 @@ def test_the_hand_out_earns_what_it_does_right(lab: str, bench: Bench) -> None:
 
 def test_the_hand_outs_benchmark_is_told_once_what_to_return(bench: Bench) -> None:
     graded = bench.grade_folder(HAND_OUT, "1")
-    told = [
+    checks = [
         check for check in graded.checks.values() if re.match(r"benchmark_matmul\(.*?\) returned tuple", check.message)
     ]
-    told = [check for check in told if check.outcome is Outcome.FAILED]
-    assert [check.id for check in told] == ["lab1.benchmark.returns_result"], graded.problems
-    assert "return a MatmulResult" in told[0].message
+    checks = [check for check in checks if check.outcome is Outcome.FAILED]
+    assert [check.id for check in checks] == ["lab1.benchmark.returns_result"], graded.problems
+    assert "return a MatmulResult" in checks[0].message
 
 
 # A function of the reference that takes the document's arguments and no others loses the checks about the others.

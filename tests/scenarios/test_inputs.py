@@ -50,11 +50,11 @@ def _with_inner(name: str) -> list[Any]:
 
 
 def covered(bench: Bench, lab: int, seeds: range) -> list[Coverage]:
-    found = [Coverage(space) for space in declared(lab)[0]]
+    coverages = [Coverage(space) for space in declared(lab)[0]]
     for request in requests_of(bench, lab, seeds):
-        for one in found:
-            one.add(request)
-    return found
+        for coverage in coverages:
+            coverage.add(request)
+    return coverages
 
 
 def probes_of(lab: int) -> set[str]:
@@ -86,13 +86,13 @@ def test_each_probe_that_is_given_inputs_has_a_space_or_a_reason(lab: int) -> No
 
 @pytest.mark.parametrize("lab", LABS)
 def test_a_grading_asks_each_value(lab: int, bench: Bench) -> None:
-    for one in covered(bench, lab, range(bench.seed, bench.seed + 1)):
-        assert one.missing_values() == [], one.space.probes
+    for coverage in covered(bench, lab, range(bench.seed, bench.seed + 1)):
+        assert coverage.missing_values() == [], coverage.space.probes
 
 
 @pytest.mark.night
 @pytest.mark.parametrize("lab", LABS)
 def test_ten_gradings_ask_each_pair_of_values(lab: int, bench: Bench) -> None:
-    for one in covered(bench, lab, SEEDS):
-        assert one.missing_pairs() == [], one.space.probes
-        assert one.idle_excuses() == [], one.space.probes
+    for coverage in covered(bench, lab, SEEDS):
+        assert coverage.missing_pairs() == [], coverage.space.probes
+        assert coverage.idle_excuses() == [], coverage.space.probes

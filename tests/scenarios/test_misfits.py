@@ -52,7 +52,7 @@ def test_a_function_that_does_not_fit_is_named_and_nobody_else_is(
 
 
 def test_each_way_changes_the_function_and_leaves_the_file_readable() -> None:
-    seen = set()
+    ways = set()
     for package in packages().values():
         for function in functions(package):
             original = (REFERENCE / function.file).read_text(encoding="utf-8")
@@ -61,8 +61,8 @@ def test_each_way_changes_the_function_and_leaves_the_file_readable() -> None:
                 if text is not None:
                     compile(text, function.file, "exec")
                     assert text != original
-                    seen.add(way)
-    assert seen == set(WAYS)
+                    ways.add(way)
+    assert ways == set(WAYS)
 
 
 def _names(function: Function, message: str) -> bool:

@@ -38,9 +38,9 @@ PROBE = Request("lab2.scaling.train")
 OTHER = Request("lab2.comparison.measuring.conclude")
 
 
-def same(one: Reply, other: Reply) -> bool:
+def same(reply: Reply, other: Reply) -> bool:
     """Whether two replies say the same; not a number is the same as itself."""
-    return encode(one) == encode(other)
+    return encode(reply) == encode(other)
 
 
 def test_a_reply_is_kept_as_it_is(tmp_path: Path) -> None:
@@ -74,16 +74,16 @@ def test_two_workers_write_the_same_entry(tmp_path: Path) -> None:
     def write() -> None:
         for _ in range(50):
             Store(tmp_path).put("abc", REPLY)
-            found.append(Store(tmp_path).get("abc"))
+            replies.append(Store(tmp_path).get("abc"))
 
-    found: list[Reply | None] = []
+    replies: list[Reply | None] = []
     threads = [threading.Thread(target=write) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 100
-    assert all(one is not None and same(one, REPLY) for one in found)
+    assert len(replies) == 100
+    assert all(reply is not None and same(reply, REPLY) for reply in replies)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["c"]
 
 
@@ -130,23 +130,23 @@ def isolated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _asking(folder: Path, store: Path, scenario: str = "exploits/honest_right", reply: Reply = OK) -> Asking:
     submission = load(SCENARIOS / scenario).build(folder)
-    found = Asking(_Answering(submission, reply), Store(store))
-    found.begin(Turn(code_of(submission)))
-    return found
+    result = Asking(_Answering(submission, reply), Store(store))
+    result.begin(Turn(code_of(submission)))
+    return result
 
 
-def _asked(one: Asking) -> int:
-    assert isinstance(one.sandbox, _Answering)
-    return len(one.sandbox.requests)
+def _asked(submission: Asking) -> int:
+    assert isinstance(submission.sandbox, _Answering)
+    return len(submission.sandbox.requests)
 
 
 @pytest.mark.usefixtures("isolated")
 def test_a_question_is_asked_once_by_all_whose_code_for_it_is_the_same(tmp_path: Path) -> None:
     right = _asking(tmp_path / "right", tmp_path / "store")
     bug = _asking(tmp_path / "bug", tmp_path / "store", "lab2/bugs/speedup_upside_down")
-    for one in (right, right, bug):
-        assert same(one.run(PROBE), OK)
-        assert same(one.run(OTHER), OK)
+    for submission in (right, right, bug):
+        assert same(submission.run(PROBE), OK)
+        assert same(submission.run(OTHER), OK)
     assert (_asked(right), _asked(bug)) == (2, 1)
     right.sandbox.close()
     bug.sandbox.close()
@@ -166,39 +166,39 @@ def test_a_question_is_asked_once_by_all_whose_code_for_it_is_the_same(tmp_path:
     ids=str,
 )
 def test_another_question_is_asked(other: Request, tmp_path: Path) -> None:
-    one = _asking(tmp_path / "right", tmp_path / "store")
-    one.run(PROBE)
-    one.run(other)
-    one.run(other)
-    assert _asked(one) == 2
-    one.sandbox.close()
+    right = _asking(tmp_path / "right", tmp_path / "store")
+    right.run(PROBE)
+    right.run(other)
+    right.run(other)
+    assert _asked(right) == 2
+    right.sandbox.close()
 
 
 @pytest.mark.usefixtures("isolated")
 def test_other_code_of_ours_or_another_machine_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = _asking(tmp_path / "right", tmp_path / "store")
-    one.run(PROBE)
+    right = _asking(tmp_path / "right", tmp_path / "store")
+    right.run(PROBE)
     with monkeypatch.context() as patch:
         patch.setattr(ours, "of_probe", lambda probe: "changed")
-        one.run(PROBE)
-    assert _asked(one) == 2
-    other = Asking(one.sandbox, one.store)
+        right.run(PROBE)
+    assert _asked(right) == 2
+    other = Asking(right.sandbox, right.store)
     other.begin(Turn(code_of(tmp_path / "right")))
     monkeypatch.setattr(ours, "of_machine", lambda isolation: "another")
     other.run(PROBE)
     assert _asked(other) == 3
-    one.sandbox.close()
+    right.sandbox.close()
 
 
 @pytest.mark.usefixtures("isolated")
 def test_what_is_not_understood_shares_only_with_itself(tmp_path: Path) -> None:
-    one = _asking(tmp_path / "a", tmp_path / "store", "exploits/hostile_files_around_the_labs")
-    two = _asking(tmp_path / "b", tmp_path / "store", "exploits/hostile_files_around_the_labs")
+    first = _asking(tmp_path / "a", tmp_path / "store", "exploits/hostile_files_around_the_labs")
+    second = _asking(tmp_path / "b", tmp_path / "store", "exploits/hostile_files_around_the_labs")
     right = _asking(tmp_path / "right", tmp_path / "store")
-    for each in (right, one, two):
+    for each in (right, first, second):
         each.run(PROBE)
-    assert [_asked(each) for each in (right, one, two)] == [1, 1, 0]
-    for each in (right, one, two):
+    assert [_asked(each) for each in (right, first, second)] == [1, 1, 0]
+    for each in (right, first, second):
         each.sandbox.close()
 
 
@@ -208,8 +208,8 @@ def test_what_names_lines_is_shared_only_where_all_lines_are_the_same(kind: str,
     reply = Reply(kind, (RankReply(kind, where="a.py:3 in f"),), 0.1)  # type: ignore[arg-type]
     right = _asking(tmp_path / "right", tmp_path / "store", reply=reply)
     bug = _asking(tmp_path / "bug", tmp_path / "store", "lab2/bugs/speedup_upside_down", reply=reply)
-    for one in (right, right, bug, bug):
-        one.run(PROBE)
+    for submission in (right, right, bug, bug):
+        submission.run(PROBE)
     assert (_asked(right), _asked(bug)) == (1, 1)
     right.sandbox.close()
     bug.sandbox.close()
@@ -226,26 +226,26 @@ def test_what_names_lines_is_shared_only_where_all_lines_are_the_same(kind: str,
     ids=["timeout", "descendants", "restart"],
 )
 def test_what_is_chance_is_not_kept(reply: Reply, tmp_path: Path) -> None:
-    one = _asking(tmp_path / "right", tmp_path / "store", reply=reply)
-    one.run(PROBE)
-    one.run(PROBE)
-    assert _asked(one) == 2
-    one.sandbox.close()
+    right = _asking(tmp_path / "right", tmp_path / "store", reply=reply)
+    right.run(PROBE)
+    right.run(PROBE)
+    assert _asked(right) == 2
+    right.sandbox.close()
 
 
 @pytest.mark.usefixtures("isolated")
 def test_what_hangs_on_purpose_gets_little_time_and_is_kept(tmp_path: Path) -> None:
     late = Reply("timeout", (RankReply("timeout"),), 3.0)
-    one = _asking(tmp_path / "right", tmp_path / "store", reply=late)
-    one.begin(Turn(code_of(tmp_path / "right"), hangs=frozenset({PROBE.probe})))
-    one.run(PROBE)
-    one.run(PROBE)
-    assert isinstance(one.sandbox, _Answering)
-    assert [request.limits.wall_seconds for request in one.sandbox.requests if request.limits] == [3.0]
-    assert one.too_long == []
-    one.run(OTHER)
-    assert one.too_long == [OTHER.probe]
-    one.sandbox.close()
+    right = _asking(tmp_path / "right", tmp_path / "store", reply=late)
+    right.begin(Turn(code_of(tmp_path / "right"), hangs=frozenset({PROBE.probe})))
+    right.run(PROBE)
+    right.run(PROBE)
+    assert isinstance(right.sandbox, _Answering)
+    assert [request.limits.wall_seconds for request in right.sandbox.requests if request.limits] == [3.0]
+    assert right.too_long == []
+    right.run(OTHER)
+    assert right.too_long == [OTHER.probe]
+    right.sandbox.close()
 
 
 def test_comments_of_ours_change_nothing_and_code_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +277,7 @@ def test_comments_of_ours_change_nothing_and_code_does(tmp_path: Path, monkeypat
     file.write_text('"""Says more."""\n' + file.read_text() + "# a comment\n")
     (root / "grader" / "lab2" / "checks" / "training.py").write_text("B = 2\n")
     assert digest() == before
-    seen = {before}
+    digests = {before}
     for path, text in (
         (file, "from grader.shared.probes.support import plain\n\nLIMIT = 4\n"),
         (support, "def plain(): return 2\n"),
@@ -286,7 +286,7 @@ def test_comments_of_ours_change_nothing_and_code_does(tmp_path: Path, monkeypat
         (root / "vgpu" / "gpus.toml", "a = 2\n"),
     ):
         path.write_text(text)
-        assert digest() not in seen, path
-        seen.add(digest())
+        assert digest() not in digests, path
+        digests.add(digest())
     for cached in (ours.of_probe, ours._everywhere):
         cached.cache_clear()

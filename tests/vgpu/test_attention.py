@@ -139,10 +139,10 @@ def test_one_backend_can_be_asked_for(shapes: vgpu.VirtualGPU, backend: SDPBacke
 
 
 def test_a_list_can_set_the_priority(shapes: vgpu.VirtualGPU) -> None:
-    wanted = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION]
-    with sdpa_kernel(wanted):
+    backends = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION]
+    with sdpa_kernel(backends):
         assert _kernel(shapes, *_qkv()) == FLASH
-    with sdpa_kernel(wanted, set_priority=True):
+    with sdpa_kernel(backends, set_priority=True):
         assert _kernel(shapes, *_qkv()) == EFFICIENT
 
 
@@ -162,11 +162,11 @@ def test_the_switches_of_torch_backends_cuda_count(shapes: vgpu.VirtualGPU) -> N
 
 
 def test_no_kernel_is_an_error_with_the_reasons(turing: vgpu.VirtualGPU) -> None:
-    with warnings.catch_warnings(record=True) as seen, sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+    with warnings.catch_warnings(record=True) as caught, sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         warnings.simplefilter("always")
         with pytest.raises(RuntimeError, match=r"^No available kernel. Aborting execution.$"):
             sdpa(*_qkv())
-    assert [str(warning.message) for warning in seen] == [
+    assert [str(warning.message) for warning in caught] == [
         "Memory efficient kernel not used because:",
         "Memory Efficient attention has been runtime disabled.",
         "Flash attention kernel not used because:",

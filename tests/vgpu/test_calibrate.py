@@ -130,15 +130,15 @@ def test_suggested_figures_predict_what_was_measured(tmp_path: Path) -> None:
     text = suggest.toml(spec, compare.compare(_measured("T4", names), real), real)
     fitted = tmp_path / "fitted.toml"
     fitted.write_text(text)
-    found = vgpu.get_spec(fitted)
-    assert found.bandwidth_efficiency_ratio == pytest.approx(0.6, rel=0.01)
-    assert found.product_efficiency_ratio == pytest.approx(0.5, rel=0.02)
-    assert found.launch_seconds == pytest.approx(9e-6, rel=0.02)
-    assert found.minimum_kernel_seconds == pytest.approx(4e-6, rel=0.01)
-    assert found.pinned_bytes_per_second == pytest.approx(6e9, rel=0.02)
-    assert found.context_seconds == pytest.approx(0.5, rel=0.01)
-    assert found.sources["launch_seconds"].startswith("measured")
-    rows = compare.compare(_measured(found, names), real)
+    fitted_spec = vgpu.get_spec(fitted)
+    assert fitted_spec.bandwidth_efficiency_ratio == pytest.approx(0.6, rel=0.01)
+    assert fitted_spec.product_efficiency_ratio == pytest.approx(0.5, rel=0.02)
+    assert fitted_spec.launch_seconds == pytest.approx(9e-6, rel=0.02)
+    assert fitted_spec.minimum_kernel_seconds == pytest.approx(4e-6, rel=0.01)
+    assert fitted_spec.pinned_bytes_per_second == pytest.approx(6e9, rel=0.02)
+    assert fitted_spec.context_seconds == pytest.approx(0.5, rel=0.01)
+    assert fitted_spec.sources["launch_seconds"].startswith("measured")
+    rows = compare.compare(_measured(fitted_spec, names), real)
     assert compare.medians(rows)["kernel times"] < 0.02
 
 

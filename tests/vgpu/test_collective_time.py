@@ -295,9 +295,9 @@ def test_gloo_holds_the_host_and_copies_gpu_tensors(job: Job) -> None:
 
     seconds = cost.collective_seconds(vgpu.get_interconnect("loopback"), "all_reduce", 4 << 20, 2)
     names = ["Memcpy DtoH (Device -> Pinned)", "Memcpy HtoD (Pinned -> Device)"]
-    for held, found in job(work, backend="gloo"):
+    for held, kernel_names in job(work, backend="gloo"):
         assert held > seconds
-        assert found == names
+        assert kernel_names == names
 
 
 def test_a_message_carries_its_senders_time(job: Job) -> None:
@@ -356,6 +356,6 @@ def test_scaling_efficiency_depends_on_the_interconnect(job: Job) -> None:
 
 
 def test_small_buckets_overlap_with_backward(job: Job) -> None:
-    one = _step_seconds(job, 2, "pcie3", bucket_cap_mb=1000)
+    single = _step_seconds(job, 2, "pcie3", bucket_cap_mb=1000)
     many = _step_seconds(job, 2, "pcie3", bucket_cap_mb=4)
-    assert many < one
+    assert many < single

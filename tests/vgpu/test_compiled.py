@@ -63,8 +63,8 @@ def test_a_reduction_joins_and_what_it_leaves_does_too(gpu: vgpu.VirtualGPU) -> 
 def test_products_stay_kernels_of_their_own(gpu: vgpu.VirtualGPU) -> None:
     x, w = torch.rand(64, 64, device="cuda"), torch.rand(64, 64, device="cuda")
     torch.mm(x, w)
-    found = kernels(gpu, lambda: torch.compile(lambda x, w: torch.relu((x + 1) @ w - 1))(x, w))
-    assert [kernel.name for kernel in found] == [  # type: ignore[attr-defined]
+    launched = kernels(gpu, lambda: torch.compile(lambda x, w: torch.relu((x + 1) @ w - 1))(x, w))
+    assert [kernel.name for kernel in launched] == [  # type: ignore[attr-defined]
         "triton_fused_add", "aten::mm", "triton_fused_sub_relu",
     ]  # fmt: skip
 
@@ -74,8 +74,8 @@ def test_backward_of_compiled_code_is_joined_and_other_code_is_not(gpu: vgpu.Vir
 
     def step(function: object) -> list[str]:
         x.grad = None
-        found = kernels(gpu, lambda: (function(x) * 3).sum().backward())  # type: ignore[operator]
-        return [kernel.name for kernel in found]  # type: ignore[attr-defined]
+        launched = kernels(gpu, lambda: (function(x) * 3).sum().backward())  # type: ignore[operator]
+        return [kernel.name for kernel in launched]  # type: ignore[attr-defined]
 
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x * 2).exp()
@@ -100,8 +100,8 @@ def test_an_error_in_backward_ends_the_region(gpu: vgpu.VirtualGPU) -> None:
     out = torch.compile(lambda x: Failing.apply(x * 2).exp())(x)
     with pytest.raises(RuntimeError, match="in backward"):
         out.sum().backward()
-    found = kernels(gpu, lambda: torch.rand(SIZE, device="cuda") * 2 + 1)
-    names = [kernel.name for kernel in found]  # type: ignore[attr-defined]
+    launched = kernels(gpu, lambda: torch.rand(SIZE, device="cuda") * 2 + 1)
+    names = [kernel.name for kernel in launched]  # type: ignore[attr-defined]
     assert names[-2:] == ["aten::mul", "aten::add"]
 
 
@@ -109,13 +109,13 @@ def test_integers_become_dynamic_like_sizes(gpu: vgpu.VirtualGPU) -> None:
     x = torch.rand(8, device="cuda")
     function = torch.compile(lambda x, step: x * step + 1)
     took = [seconds(gpu, lambda n=n: function(x, n)) for n in range(12)]  # type: ignore[misc]
-    assert [one > 1.0 for one in took] == [True, True, *[False] * 10]
+    assert [duration > 1.0 for duration in took] == [True, True, *[False] * 10]
 
 
 def test_compilation_takes_the_host_time_once_and_again_for_the_first_other_shape(gpu: vgpu.VirtualGPU) -> None:
     function = torch.compile(lambda x: x * 2 + 1)
     took = [seconds(gpu, lambda n=n: function(torch.ones(n, device="cuda"))) for n in (8, 8, 9, 10, 8)]  # type: ignore[misc]
-    assert [one > 1.0 for one in took] == [True, False, True, False, False]
+    assert [duration > 1.0 for duration in took] == [True, False, True, False, False]
 
 
 def test_reduce_overhead_launches_once(gpu: vgpu.VirtualGPU) -> None:
@@ -166,7 +166,7 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         parts = self.attention(self.ln_1(x)).split(width, dim=2)
-        q, k, v = (one.view(batch, length, self.heads, width // self.heads).transpose(1, 2) for one in parts)
+        q, k, v = (part.view(batch, length, self.heads, width // self.heads).transpose(1, 2) for part in parts)
         scores = (q @ k.transpose(-2, -1)) * (k.size(-1) ** -0.5)
         scores = scores.masked_fill(self.mask[:, :, :length, :length] == 0, float("-inf"))
         mixed = torch.softmax(scores, dim=-1) @ v

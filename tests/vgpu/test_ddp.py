@@ -47,9 +47,9 @@ def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:
     return [parameter.grad.cpu() for parameter in model.parameters()]  # type: ignore[union-attr]
 
 
-def _close(found: list[list[torch.Tensor]], **tolerance: float) -> None:
+def _close(by_rank: list[list[torch.Tensor]], **tolerance: float) -> None:
     expected = _reference()
-    for gradients in found:
+    for gradients in by_rank:
         for gradient, reference in zip(gradients, expected, strict=True):
             torch.testing.assert_close(gradient, reference, **tolerance)  # type: ignore[arg-type]
 
@@ -147,9 +147,9 @@ def test_no_sync_accumulates_without_communication(job: Job) -> None:
         _loss(model, rank).backward()
         return before, _all_reduces(), [gradient / 2 for gradient in _gradients(model)]
 
-    found = job(work)
-    assert [(before, after) for before, after, _ in found] == [(0, 1)] * 2
-    _close([gradients for _, _, gradients in found])
+    results = job(work)
+    assert [(before, after) for before, after, _ in results] == [(0, 1)] * 2
+    _close([gradients for _, _, gradients in results])
 
 
 def _all_reduces() -> int:
@@ -253,7 +253,7 @@ def test_mixed_precision_training_keeps_the_ranks_equal(job: Job) -> None:
     (learnt, first), (also, second) = job(work)
     assert learnt
     assert also
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    assert all(torch.equal(parameter, other) for parameter, other in zip(first, second, strict=True))
 
 
 def test_sync_batch_norm_normalises_over_all_ranks(job: Job) -> None:
@@ -297,8 +297,8 @@ def test_sharded_optimizer_states(job: Job) -> None:
         torch.nn.functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
     for parameters in job(work):
-        for found, expected in zip(parameters, model.parameters(), strict=True):
-            torch.testing.assert_close(found, expected.detach())
+        for actual, expected in zip(parameters, model.parameters(), strict=True):
+            torch.testing.assert_close(actual, expected.detach())
 
 
 def test_fully_sharded_parameters_take_a_share_of_the_memory(job: Job) -> None:

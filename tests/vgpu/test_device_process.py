@@ -33,7 +33,7 @@ def serve(
     spec = vgpu.get_spec("T4")
     service = Service(
         spec, vgpu.get_interconnect(spec.interconnect, spec), ranks=len(lines), gpus=gpus, reader=names,
-        conditions=[condition_of(one) for one in conditions], open_record=open_record,
+        conditions=[condition_of(condition) for condition in conditions], open_record=open_record,
     )  # fmt: skip
     service.serve(lines, control)
     control.recv()
@@ -55,9 +55,9 @@ class Device:
     def end(self) -> tuple[list[list[Any]], list[str]]:
         """What it has read, and its faults."""
         self.control.send("end")
-        told: tuple[list[list[Any]], list[str]] = self.control.recv()
+        report: tuple[list[list[Any]], list[str]] = self.control.recv()
         self.process.join()
-        return told
+        return report
 
 
 @pytest.fixture
@@ -70,9 +70,9 @@ def device() -> Iterator[Callable[..., Device]]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.process.terminate()
-        one.process.join()
+    for running in made:
+        running.process.terminate()
+        running.process.join()
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def attached(device: Device | None, gpus: int = 1, *, values: bool = False) -> I
 def several_streams(gpu: vgpu.VirtualGPU) -> list[float]:
     """Copies, products, events across streams, a full queue, a pool: moments of all of them."""
     x = torch.ones(1024, 1024, device="cuda")
-    side, told = torch.cuda.Stream(), []
+    side, moments = torch.cuda.Stream(), []
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(20):
@@ -95,20 +95,20 @@ def several_streams(gpu: vgpu.VirtualGPU) -> list[float]:
     with torch.cuda.stream(side):
         side.wait_event(end)
         y = torch.exp(x)
-        told.append(float(end.query()))
+        moments.append(float(end.query()))
         side.synchronize()
-    told += [gpu.now(), begin.elapsed_time(end)]
+    moments += [gpu.now(), begin.elapsed_time(end)]
     for _ in range(LAUNCH_QUEUE_DEPTH + 500):
         torch.exp(x)
-    told.append(gpu.now())  # the queue was full
+    moments.append(gpu.now())  # the queue was full
     y.cpu()
-    told.append(gpu.now())
+    moments.append(gpu.now())
     y.record_stream(side)
     del y
     torch.empty(1024, 1024, device="cuda")
     streams = [torch.cuda.Stream().stream_id for _ in range(34)]
     torch.cuda.synchronize()
-    return [*told, gpu.now(), gpu.queue.busy_seconds, *streams, torch.cuda.utilization()]
+    return [*moments, gpu.now(), gpu.queue.busy_seconds, *streams, torch.cuda.utilization()]
 
 
 def test_every_time_is_that_of_a_device_beside_the_program(device: Callable[..., Device]) -> None:
@@ -124,7 +124,7 @@ def test_several_gpus_and_copies_between_them(device: Callable[..., Device]) -> 
         y = torch.mm(x.to("cuda:0"), torch.ones(512, 512, device="cuda:0"))
         y.to("cuda:1", non_blocking=True)
         torch.cuda.synchronize(1)
-        return [gpu.now(), *(one.queue.busy_seconds for one in gpu.machine.gpus)]
+        return [gpu.now(), *(card.queue.busy_seconds for card in gpu.machine.gpus)]
 
     with attached(None, gpus=2) as gpu:
         here = run(gpu)
@@ -198,9 +198,9 @@ def test_products_of_a_slow_host(device: Callable[..., Device]) -> None:
 
     with attached(device()) as gpu:
         usual = seconds(gpu)
-        asked = gpu.queue.line._counts["question"]  # type: ignore[attr-defined]
+        questions = gpu.queue.line._counts["question"]  # type: ignore[attr-defined]
         seconds(gpu)
-        assert gpu.queue.line._counts["question"] == asked, "a host that nobody slows asks nobody"  # type: ignore[attr-defined]
+        assert gpu.queue.line._counts["question"] == questions, "a host that nobody slows asks nobody"  # type: ignore[attr-defined]
     with attached(device(conditions=[{"factor": 2.0, "on_host": True}])) as gpu:
         assert seconds(gpu) == pytest.approx(2 * usual)
     with attached(device(open_record=True)) as gpu:

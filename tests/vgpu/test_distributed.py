@@ -174,12 +174,12 @@ def test_reductions_keep_the_dtype(job: Job) -> None:
     kinds = (torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.int64, torch.uint8, torch.int8)
 
     def work(rank: int) -> Any:
-        found = []
+        sums = []
         for dtype in kinds:
             tensor = _full(1, dtype=dtype)
             dist.all_reduce(tensor)
-            found.append((tensor.dtype, tensor.float().sum().item()))
-        return found
+            sums.append((tensor.dtype, tensor.float().sum().item()))
+        return sums
 
     assert job(work) == [[(dtype, 8.0) for dtype in kinds]] * 2
 

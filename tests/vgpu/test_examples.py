@@ -51,9 +51,9 @@ def program(tmp_path: Path) -> Program:
 
 def numbers(pattern: str, text: str) -> list[float]:
     """Every number that the group of `pattern` matches."""
-    found = [float(value) for value in re.findall(pattern, text)]
-    assert found, f"nothing like {pattern!r} in\n{text}"
-    return found
+    values = [float(value) for value in re.findall(pattern, text)]
+    assert values, f"nothing like {pattern!r} in\n{text}"
+    return values
 
 
 def number(pattern: str, text: str) -> float:
@@ -210,11 +210,11 @@ def test_torchrun_trains_and_resumes_from_the_snapshot(program: Program) -> None
 @pytest.mark.night
 def test_spawned_ranks_keep_the_same_model(program: Program) -> None:
     text = program("--gpus", "2", "ddp_spawn.py", "--steps", "5", "--batch-size", "64", "--width", "32")
-    one, two = numbers(r"-> ([\d.]+)", text)
+    first, second = numbers(r"-> ([\d.]+)", text)
     assert numbers(r"drift ([\d.e+-]+)", text) == [0, 0]
-    assert two < numbers(r"loss ([\d.]+)", text)[1]
+    assert second < numbers(r"loss ([\d.]+)", text)[1]
     # The mean of two half batches' gradients is the gradient of the whole batch.
-    assert two == pytest.approx(one, abs=2e-4)
+    assert second == pytest.approx(first, abs=2e-4)
 
 
 @pytest.mark.night

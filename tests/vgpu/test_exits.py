@@ -242,14 +242,14 @@ def test_threads_that_outlive_the_gpu_go_on_in_real_time() -> None:
 
 
 def test_a_thread_that_outlives_its_gpu_sees_plain_pytorch() -> None:
-    seen: list[str] = []
+    devices: list[str] = []
     attached, left = threading.Event(), threading.Event()
 
     def worker() -> None:
         tensor = torch.ones(2, device="cuda")
         attached.set()
         left.wait()
-        seen.append((tensor + 1).device.type)
+        devices.append((tensor + 1).device.type)
 
     with vgpu.attach("T4"):
         thread = threading.Thread(target=worker)
@@ -257,7 +257,7 @@ def test_a_thread_that_outlives_its_gpu_sees_plain_pytorch() -> None:
         attached.wait()
     left.set()
     thread.join(10)
-    assert seen == ["cpu"]
+    assert devices == ["cpu"]
 
 
 def test_another_thread_cannot_attach_beside_one_that_has() -> None:
@@ -377,7 +377,7 @@ def test_real_cuda_is_replaced_only_by_force(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_thread_started_before_may_attach() -> None:
-    seen: list[Any] = []
+    results: list[Any] = []
     go = threading.Event()
 
     def program() -> None:
@@ -385,24 +385,24 @@ def test_a_thread_started_before_may_attach() -> None:
         with vgpu.attach("T4") as gpu:
             start = time.perf_counter()
             time.sleep(2)
-            seen.extend([time.perf_counter() - start, gpu.now() > 2, torch.ones(2, device="cuda").sum().item()])
+            results.extend([time.perf_counter() - start, gpu.now() > 2, torch.ones(2, device="cuda").sum().item()])
 
     thread = threading.Thread(target=program)
     thread.start()
     go.set()
     thread.join()
-    assert seen == [pytest.approx(2, abs=1e-6), True, 2.0]
+    assert results == [pytest.approx(2, abs=1e-6), True, 2.0]
 
 
 def test_threads_that_were_there_before_stay_in_real_time() -> None:
-    seen: list[float] = []
+    durations: list[float] = []
     stop = threading.Event()
 
     def program() -> None:
         while not stop.is_set():
             begin = time.monotonic()
             time.sleep(0.001)
-            seen.append(time.monotonic() - begin)
+            durations.append(time.monotonic() - begin)
 
     thread = threading.Thread(target=program)
     thread.start()
@@ -413,7 +413,7 @@ def test_threads_that_were_there_before_stay_in_real_time() -> None:
         assert gpu.now() < 1
     stop.set()
     thread.join()
-    assert len(seen) > 2
+    assert len(durations) > 2
 
 
 BEGINNING = """
@@ -531,7 +531,7 @@ def test_before_it_begins_a_prepared_machine_has_no_gpu(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     before, refused, after, again, same_numbers = json.loads(done.stdout)
     assert before == [False, False, 0, False, 0]
-    assert all("no virtual GPU has begun yet" in one for one in refused), refused
+    assert all("no virtual GPU has begun yet" in message for message in refused), refused
     assert after == [True, True, 2, False, 2, 0.0, 67280421310721, [9, 0], "NVIDIA H100 80GB HBM3 (simulated)"]
     assert "begun already" in again
     assert same_numbers

@@ -103,8 +103,8 @@ def test_what_is_recomputed_in_backward_is_called_as_in_forward() -> None:
         layer = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda()
         x = torch.ones(8, 8, device="cuda", requires_grad=True)
         checkpoint(layer, x, use_reentrant=False).sum().backward()
-        forward = [one.host_seconds for one in gpu.timeline if one.name == "aten::addmm"]
-        products = [one.host_seconds for one in gpu.timeline if one.name == "aten::mm"]
+        forward = [kernel.host_seconds for kernel in gpu.timeline if kernel.name == "aten::addmm"]
+        products = [kernel.host_seconds for kernel in gpu.timeline if kernel.name == "aten::mm"]
     assert forward == [cost.launch_seconds(gpu.spec, "product")] * 2
     assert products == [cost.launch_seconds(gpu.spec, "product_backward")] * 2
 
@@ -134,10 +134,10 @@ def test_a_step_takes_longer_the_more_tensors_have_gradients() -> None:
         weights = [torch.ones(8, device="cuda", requires_grad=True) for _ in range(4)]
         weights[0].grad = torch.ones_like(weights[0])
         step = torch.optim.SGD(weights, lr=1e-3).step
-        one = _host_seconds(step)
+        single = _host_seconds(step)
         for weight in weights:
             weight.grad = torch.ones_like(weight)
-        assert _host_seconds(step) - one == pytest.approx(3 * cost.optimizer_seconds(gpu.spec), rel=0.01)
+        assert _host_seconds(step) - single == pytest.approx(3 * cost.optimizer_seconds(gpu.spec), rel=0.01)
 
 
 def test_an_optimizer_of_the_host_is_none_of_the_cards() -> None:

@@ -47,7 +47,7 @@ def test_a_dispatch_mode_of_the_program_sees_the_gpu(gpu: vgpu.VirtualGPU, watch
     x = torch.ones(3, 3, device="cuda", requires_grad=True)
     with watch:
         (x @ x).sum().backward()
-    devices = {device for _, found in watch.seen for device in found}
+    devices = {device for _, used in watch.seen for device in used}
     assert devices == {"cuda:0"}
     assert {name.partition(".")[0] for name, _ in watch.seen} >= {"mm", "sum", "expand"}
     assert set(watch.made[::4]) == set(watch.made[1::4]) == set(watch.made[3::4]) == {"cuda:0"}
@@ -95,9 +95,9 @@ def test_a_mode_takes_operations_apart(values: bool) -> None:
 
     expected = program("cpu").ran
     with vgpu.attach("T4", values=values):
-        found = program("cuda")
+        on_gpu = program("cuda")
     assert {"bmm", "mm"} <= set(expected)
-    assert (found.ran, found.devices) == (expected, {"cuda:0"})
+    assert (on_gpu.ran, on_gpu.devices) == (expected, {"cuda:0"})
 
 
 def test_flops_are_counted_in_inference_mode(gpu: vgpu.VirtualGPU) -> None:

@@ -85,11 +85,11 @@ def _profiled(**options: object) -> torch.profiler.profile:
 def test_the_profiler_knows_the_device_time_of_each_operation(shapes: vgpu.VirtualGPU) -> None:
     averages = {item.key: item for item in _profiled().key_averages()}
     product = averages["aten::mm"]
-    one = 1e6 * cost.matmul_seconds(shapes.spec, 1024, 1024, 1024)
+    microseconds = 1e6 * cost.matmul_seconds(shapes.spec, 1024, 1024, 1024)
     assert product.count == 3
-    assert product.self_device_time_total == pytest.approx(3 * one)
+    assert product.self_device_time_total == pytest.approx(3 * microseconds)
     assert product.self_cpu_time_total == pytest.approx(3e6 * cost.launch_seconds(shapes.spec, "product"))
-    assert averages["products"].device_time_total == pytest.approx(3 * one)
+    assert averages["products"].device_time_total == pytest.approx(3 * microseconds)
 
 
 def test_the_profilers_table_is_pytorchs_and_says_simulated(shapes: vgpu.VirtualGPU) -> None:
@@ -200,8 +200,8 @@ def test_the_profiler_groups_by_input_shape(shapes: vgpu.VirtualGPU) -> None:
         a.relu()
         b.relu()
         b.relu()
-    found = profile.key_averages(group_by_input_shape=True)
-    assert {str(item.input_shapes): item.count for item in found if item.key == "aten::relu"} == {
+    averages = profile.key_averages(group_by_input_shape=True)
+    assert {str(item.input_shapes): item.count for item in averages if item.key == "aten::relu"} == {
         "[[16, 16]]": 1,
         "[[32, 32]]": 2,
     }

@@ -115,7 +115,7 @@ def test_a_failing_worker_fails_torchrun(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["fork", *(pytest.param(one, marks=pytest.mark.night) for one in ("forkserver", "spawn"))]
+    "method", ["fork", *(pytest.param(method, marks=pytest.mark.night) for method in ("forkserver", "spawn"))]
 )
 def test_children_attach_by_themselves(tmp_path: Path, method: str) -> None:
     done = _run(tmp_path, _SPAWN, "--gpus", "2", "@", method, (tmp_path / "store").as_uri())

@@ -68,10 +68,10 @@ def test_one_worker_loads_while_the_program_computes(gpu: vgpu.VirtualGPU) -> No
 
 
 def test_four_workers_load_four_times_as_fast_as_one(gpu: vgpu.VirtualGPU) -> None:
-    ((one,), _) = _epochs(_Slow(), num_workers=1, step_seconds=0)
-    ((four,), batches) = _epochs(_Slow(), num_workers=4, step_seconds=0)
+    ((one_worker,), _) = _epochs(_Slow(), num_workers=1, step_seconds=0)
+    ((four_workers,), batches) = _epochs(_Slow(), num_workers=4, step_seconds=0)
     # Starting a worker costs some hundredths of a second, as it does in reality.
-    assert one - 0.02 == pytest.approx(4 * (four - 0.05), rel=0.05)
+    assert one_worker - 0.02 == pytest.approx(4 * (four_workers - 0.05), rel=0.05)
     assert _items(batches) == list(range(_BATCH * _BATCHES))
 
 

@@ -176,10 +176,10 @@ def test_texts_do_not_overlap(shapes: vgpu.VirtualGPU) -> None:
 
 def test_shares_of_slots_add_up() -> None:
     bars = [Bar(0.0, 0.5, "a", ""), Bar(0.5, 0.75, "b", ""), Bar(0.9, 2.0, "a", "")]
-    found = thinning.shares(bars, 0.0, 1.0, slots=10)
-    assert sum(found["a"]) / 10 == pytest.approx(0.6)
-    assert sum(found["b"]) / 10 == pytest.approx(0.25)
-    assert max(map(max, found.values())) <= 1.0 + 1e-9
+    shares = thinning.shares(bars, 0.0, 1.0, slots=10)
+    assert sum(shares["a"]) / 10 == pytest.approx(0.6)
+    assert sum(shares["b"]) / 10 == pytest.approx(0.25)
+    assert max(map(max, shares.values())) <= 1.0 + 1e-9
 
 
 def test_busy_shares_count_overlapping_kernels_once(shapes: vgpu.VirtualGPU) -> None:

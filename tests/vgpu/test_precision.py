@@ -188,8 +188,8 @@ _OPTIONS: list[dict[str, Any]] = [
 def test_recurrent_layers_give_the_values_of_the_cpu(gpu: vgpu.VirtualGPU, kind: Any, options: dict[str, Any]) -> None:
     expected = _run_recurrent(kind, "cpu", torch.float32, **options)
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float16, 2e-2)):
-        for got, wanted in zip(_run_recurrent(kind, "cuda", dtype, **options), expected, strict=True):
-            torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
+        for got, reference in zip(_run_recurrent(kind, "cuda", dtype, **options), expected, strict=True):
+            torch.testing.assert_close(got, reference, rtol=tolerance, atol=tolerance)
 
 
 def test_a_recurrent_layer_is_one_cudnn_call(gpu: vgpu.VirtualGPU) -> None:
@@ -217,7 +217,7 @@ def test_dropout_between_layers_draws_from_the_gpus_generator(gpu: vgpu.VirtualG
         return [out, layer.weight_ih_l0.grad.clone()]  # type: ignore[union-attr]
 
     first, second = run(), run()
-    assert all(torch.equal(one, two) for one, two in zip(first, second, strict=True))
+    assert all(torch.equal(left, right) for left, right in zip(first, second, strict=True))
     assert not torch.equal(layer(x)[0], first[0])
     assert torch.equal(torch.get_rng_state(), host)
 
@@ -269,15 +269,15 @@ def test_tf32_rounds_the_operands_and_speeds_up_the_product(ampere: vgpu.Virtual
     on()
     try:
         rounded, fast = product()
-        one = torch.eye(512, device="cuda") @ a_gpu
+        identity_product = torch.eye(512, device="cuda") @ a_gpu
     finally:
         off()
     assert torch.equal(exact, a @ b)
     relative = (rounded.double() - a.double() @ b.double()).abs().max() / (a @ b).abs().max()
     assert 1e-5 < relative < 1e-2  # PyTorch's note measures 0.0022 for 10240
     assert fast < 0.5 * slow
-    assert _is_tf32(one.cpu())
-    assert (one.cpu() - a).abs().max() <= 2**-11 * a.abs().max()
+    assert _is_tf32(identity_product.cpu())
+    assert (identity_product.cpu() - a).abs().max() <= 2**-11 * a.abs().max()
     assert torch.equal(product()[0], exact)
 
 
@@ -353,12 +353,12 @@ def test_both_spellings_and_decorators_autocast(gpu: vgpu.VirtualGPU) -> None:
 
 
 def test_autocast_is_a_state_of_the_thread(gpu: vgpu.VirtualGPU) -> None:
-    seen: list[torch.dtype] = []
+    dtypes: list[torch.dtype] = []
     with torch.autocast("cuda"):
-        thread = threading.Thread(target=lambda: seen.append(_dtype()))
+        thread = threading.Thread(target=lambda: dtypes.append(_dtype()))
         thread.start()
         thread.join()
-    assert seen == [torch.float32]
+    assert dtypes == [torch.float32]
 
 
 def test_backward_runs_in_the_types_of_forward(gpu: vgpu.VirtualGPU) -> None:
@@ -394,21 +394,21 @@ def test_a_weight_is_cast_once_per_outermost_block(gpu: vgpu.VirtualGPU) -> None
 
 
 def test_custom_functions_choose_their_types(gpu: vgpu.VirtualGPU) -> None:  # torch.amp.custom_fwd, custom_bwd
-    seen: list[torch.dtype] = []
+    dtypes: list[torch.dtype] = []
 
     class Wide(torch.autograd.Function):
         @staticmethod
         @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)
         def forward(ctx: Any, x: _T) -> _T:
             ctx.save_for_backward(x)
-            seen.append((x @ x).dtype)
+            dtypes.append((x @ x).dtype)
             return x @ x
 
         @staticmethod
         @torch.amp.custom_bwd(device_type="cuda")
         def backward(ctx: Any, gradient: _T) -> _T:
             (x,) = ctx.saved_tensors
-            seen.append((x @ gradient).dtype)
+            dtypes.append((x @ gradient).dtype)
             return gradient
 
     x = torch.ones(2, 2, device="cuda", dtype=torch.float16, requires_grad=True)
@@ -416,7 +416,7 @@ def test_custom_functions_choose_their_types(gpu: vgpu.VirtualGPU) -> None:  # t
         out = Wide.apply(x)
         assert torch.is_autocast_enabled("cuda")
     out.sum().backward()
-    assert seen == [torch.float32, torch.float32]
+    assert dtypes == [torch.float32, torch.float32]
 
 
 def test_a_banned_loss_names_the_way_out(gpu: vgpu.VirtualGPU) -> None:

@@ -47,10 +47,10 @@ def printed(values: torch.Tensor) -> list[float]:
 
 def test_normal_numbers_of_seed_0() -> None:
     """AUTOMATIC1111's stable-diffusion-webui, modules/rng_philox.py: what `torch.randn` gave on a GPU."""
-    wanted = [-0.92466259, -0.42534415, -2.6438457, 0.14518388, -0.12086647, -0.57972564, -0.62285122, -0.32838709,
+    expected = [-0.92466259, -0.42534415, -2.6438457, 0.14518388, -0.12086647, -0.57972564, -0.62285122, -0.32838709,
               -1.07454231, -0.36314407, -1.67105067, 2.26550497]  # fmt: skip
     torch.testing.assert_close(
-        drawn("A100", 0, torch.ops.aten.randn.default, [3, 4]).view(-1), torch.tensor(wanted), rtol=0, atol=2e-6
+        drawn("A100", 0, torch.ops.aten.randn.default, [3, 4]).view(-1), torch.tensor(expected), rtol=0, atol=2e-6
     )
 
 
@@ -93,8 +93,8 @@ def test_a_tensor_of_three_dimensions() -> None:
         1: [-0.4574, 0.8063, 0.1580, 0.1124, 0.2769, -1.2535],
         -1: [-1.2356, -0.4083, -0.4695, -0.4841, 1.2850, -0.0282],
     }
-    for row, wanted in ends.items():
-        assert printed(torch.cat([values[row, :3], values[row, -3:]])) == wanted
+    for row, expected in ends.items():
+        assert printed(torch.cat([values[row, :3], values[row, -3:]])) == expected
 
 
 @pytest.mark.parametrize(("name", "kept"), [("P100", 999826), ("K80", 999100)])
@@ -181,9 +181,9 @@ def test_distributions_are_what_they_say(gpu: vgpu.VirtualGPU) -> None:
 @pytest.mark.parametrize("divisor", [3, (1 << 53) + 1, (1 << 62) + 5, (1 << 63) - 25, 1 << 63, (1 << 64) - 1])
 def test_the_rest_of_a_number_of_64_bits(divisor: int) -> None:
     numbers_ = [0, 1, (1 << 62) + 7, (1 << 63) - 1, 1 << 63, (1 << 64) - 2, (1 << 64) - 1]
-    signed = torch.tensor([one - (1 << 64) if one >= 1 << 63 else one for one in numbers_])
-    found = [one & ((1 << 64) - 1) for one in numbers.modulo(signed, divisor).tolist()]
-    assert found == [one % divisor for one in numbers_]
+    signed = torch.tensor([number - (1 << 64) if number >= 1 << 63 else number for number in numbers_])
+    remainders = [remainder & ((1 << 64) - 1) for remainder in numbers.modulo(signed, divisor).tolist()]
+    assert remainders == [number % divisor for number in numbers_]
 
 
 def test_a_generator_of_ones_own_is_drawn_from(gpu: vgpu.VirtualGPU) -> None:
@@ -206,9 +206,9 @@ _OF_ANOTHER_GENERATOR = {
 @pytest.mark.night
 def test_a_virtual_h100_draws_what_an_h100_drew() -> None:
     """`benchmarks/results/h100.json`: 85 draws of seed 1234, a checksum of each, and where the generator was then."""
-    found = compare.drawn(json.loads(RECORD.read_text(encoding="utf-8")))
-    assert {name for name, how in found.items() if how not in ("equal", "close")} == _OF_ANOTHER_GENERATOR
-    close = {name for name, how in found.items() if how == "close"}
+    outcomes = compare.drawn(json.loads(RECORD.read_text(encoding="utf-8")))
+    assert {name for name, how in outcomes.items() if how not in ("equal", "close")} == _OF_ANOTHER_GENERATOR
+    close = {name for name, how in outcomes.items() if how == "close"}
     assert not {name for name in close if "rand " in name or "randint" in name or "perm" in name or "drop" in name}
-    assert len(found) == 85
+    assert len(outcomes) == 85
     assert len(close) < 20

@@ -86,13 +86,13 @@ def _recorded(card: str, program: Callable[[], None], gpus: int = 1) -> tuple[Re
         gpu.machine.record()
         program()
         recording = gpu.machine.recording(program.__name__)
-        return recording, [[(one.start, one.seconds) for one in each.timeline] for each in gpu.machine.gpus]
+        return recording, [[(kernel.start, kernel.seconds) for kernel in each.timeline] for each in gpu.machine.gpus]
 
 
 def _replayed(recording: Recording, card: str) -> tuple[float, list[list[tuple[float, ...]]]]:
     spec = vgpu.get_spec(card)
     (run,) = replay([recording], spec, vgpu.get_interconnect(spec.interconnect, spec), slow={})
-    return run.seconds, [[(one.start, one.seconds) for one in queue.timeline] for queue in run.queues]
+    return run.seconds, [[(kernel.start, kernel.seconds) for kernel in queue.timeline] for queue in run.queues]
 
 
 PROGRAMS = [(_training, 1), (_streams_and_events, 1), (_launches_without_end, 1), (_loaders, 1), (_threads, 1),
@@ -107,8 +107,10 @@ def test_on_its_own_card_a_replay_is_the_run(program: Callable[[], None], gpus: 
     rounding = 1e-5 if program is _threads else 1e-12
     assert seconds == pytest.approx(recording.seconds, rel=rounding)
     for ours, theirs in zip(replayed, timelines, strict=True):
-        assert [one[1] for one in ours] == [one[1] for one in theirs]
-        assert [one[0] for one in ours] == pytest.approx([one[0] for one in theirs], rel=max(rounding, 1e-9))
+        assert [kernel[1] for kernel in ours] == [kernel[1] for kernel in theirs]
+        assert [kernel[0] for kernel in ours] == pytest.approx(
+            [kernel[0] for kernel in theirs], rel=max(rounding, 1e-9)
+        )
 
 
 @pytest.mark.parametrize(("program", "gpus"), PROGRAMS)
@@ -133,18 +135,20 @@ def test_a_pace_and_a_link_change_what_they_should() -> None:
     spec = vgpu.get_spec("A100-80GB")
     link = vgpu.get_interconnect("nvlink3")
     (usual,), (slow,) = (replay([recording], spec, link, pace=pace, slow={}) for pace in (1.0, 1.5))
-    assert sum(one.seconds for one in slow.kernels) == pytest.approx(1.5 * sum(one.seconds for one in usual.kernels))
+    assert sum(kernel.seconds for kernel in slow.kernels) == pytest.approx(
+        1.5 * sum(kernel.seconds for kernel in usual.kernels)
+    )
     two, _ = _recorded("A100-80GB", _two_gpus, 2)
     (near,), (far,) = (replay([two], spec, vgpu.get_interconnect(name), slow={}) for name in ("nvlink3", "pcie3"))
-    copies = [sum(one.seconds for one in run.kernels if "PtoP" in one.name) for run in (near, far)]
+    copies = [sum(kernel.seconds for kernel in run.kernels if "PtoP" in kernel.name) for run in (near, far)]
     assert copies[1] > 5 * copies[0]
 
 
 def test_fp8_products_cannot_be_priced_where_a_card_has_none() -> None:
     def program() -> None:
         a, b = (torch.randn(512, 512, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
-        one = torch.ones((), device="cuda")
-        torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        scale = torch.ones((), device="cuda")
+        torch._scaled_mm(a, b.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
 
     recording, _ = _recorded("H100", program)
     assert _replayed(recording, "H100")[0] == pytest.approx(recording.seconds)
@@ -195,13 +199,13 @@ def test_the_command_tells_people_programs_and_draws(tmp_path: Path, capsys: pyt
     assert "$" in text
     document = json.loads(written.read_text())
     assert document["simulated"] is True
-    assert [one["gpu"] for one in document["prices"]] == ["T4", "H100"]
+    assert [entry["gpu"] for entry in document["prices"]] == ["T4", "H100"]
     t4, h100 = document["prices"]
     assert h100["seconds"] > 0
     assert t4["seconds"] == pytest.approx(load(path).seconds)
     assert t4["dollars"] is None
     assert h100["dollars"] == pytest.approx(3 * h100["seconds"] / 3600)
-    assert sum(one["share"] for one in t4["operations"]) == pytest.approx(1)
+    assert sum(operation["share"] for operation in t4["operations"]) == pytest.approx(1)
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
@@ -250,8 +254,8 @@ def test_ranks_wait_for_each_other_again(tmp_path: Path) -> None:
     recordings = [load(tmp_path / f"run.rank{rank}.vgpu") for rank in range(2)]
     spec, link = vgpu.get_spec("A100-80GB"), vgpu.get_interconnect("nvlink3")
     usual = replay(recordings, spec, link, slow={})
-    for one, recording in zip(usual, recordings, strict=True):
-        assert one.seconds == pytest.approx(recording.seconds, rel=1e-6)
+    for replayed, recording in zip(usual, recordings, strict=True):
+        assert replayed.seconds == pytest.approx(recording.seconds, rel=1e-6)
     slow = replay(recordings, spec, link, slow={1: 20.0})
     alone = replay(recordings[:1], spec, link, slow={})
     assert alone[0].seconds == pytest.approx(usual[0].seconds, rel=1e-6)

@@ -175,8 +175,8 @@ def test_a_selective_checkpoint_keeps_what_it_is_told(shapes: vgpu.VirtualGPU) -
     model = _blocks(1)
 
     def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        wanted = op is torch.ops.aten.addmm.default
-        return CheckpointPolicy.MUST_SAVE if wanted else CheckpointPolicy.PREFER_RECOMPUTE
+        is_product = op is torch.ops.aten.addmm.default
+        return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
 
     def run(x: torch.Tensor) -> Any:
         return checkpoint(

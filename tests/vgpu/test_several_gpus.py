@@ -191,17 +191,17 @@ def test_the_old_tensor_types_make_tensors_on_the_current_gpu(machine: Machine) 
 
 def test_a_new_thread_begins_on_device_0(machine: Machine) -> None:
     torch.cuda.set_device(2)
-    seen: list[object] = []
+    devices: list[object] = []
 
     def work() -> None:
-        seen.append(torch.cuda.current_device())
+        devices.append(torch.cuda.current_device())
         torch.cuda.set_device(3)
-        seen.append(torch.ones(1, device="cuda").get_device())
+        devices.append(torch.ones(1, device="cuda").get_device())
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert (seen, torch.cuda.current_device()) == ([0, 3], 2)
+    assert (devices, torch.cuda.current_device()) == ([0, 3], 2)
 
 
 def test_detaching_forgets_the_current_device() -> None:
@@ -623,11 +623,11 @@ def test_data_parallel_splits_the_batch_over_two_gpus(machine: Machine) -> None:
     module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     plain = copy.deepcopy(module)
     model = nn.DataParallel(module.cuda(), device_ids=[0, 1])
-    seen: list[tuple[int, int]] = []
-    module[0].register_forward_hook(lambda m, i, o: seen.append((o.get_device(), len(o))))
+    calls: list[tuple[int, int]] = []
+    module[0].register_forward_hook(lambda m, i, o: calls.append((o.get_device(), len(o))))
     x = torch.randn(8, 6)
     y = model(x.cuda())
-    assert (sorted(seen), y.device) == ([(0, 4), (1, 4)], torch.device("cuda", 0))
+    assert (sorted(calls), y.device) == ([(0, 4), (1, 4)], torch.device("cuda", 0))
     y.pow(2).sum().backward()
     plain(x).pow(2).sum().backward()
     torch.testing.assert_close(y.detach().cpu(), plain(x).detach())

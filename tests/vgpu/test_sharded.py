@@ -81,9 +81,9 @@ def test_fsdp2_trains_as_one_process_does(job: Job, ranks: int) -> None:
         _train(model, _batch(rank, ranks).cuda())
         return _whole(model), {str(value.device) for value in model.parameters()}
 
-    for rank, (found, devices) in enumerate(job(work, ranks=ranks)):
+    for rank, (parameters, devices) in enumerate(job(work, ranks=ranks)):
         assert devices == {f"cuda:{rank}"}
-        for value, expected in zip(found, _expected(), strict=True):
+        for value, expected in zip(parameters, _expected(), strict=True):
             torch.testing.assert_close(value, expected)
 
 
@@ -109,15 +109,17 @@ def test_a_layer_is_gathered_when_it_is_needed_and_let_go_after_it(job: Job) -> 
         inputs = _batch(rank, 2).cuda()
         gpu = vgpu.current()
         assert gpu is not None
-        found = []
+        collectives = []
         for backward in (False, True):
             before = len(gpu.timeline)
             with torch.set_grad_enabled(backward):
                 result = model(inputs)
             if backward:
                 result.sum().backward()
-            found.append([entry.name for entry in gpu.timeline[before:] if entry.name.startswith("ncclDevKernel")])
-        return found
+            collectives.append(
+                [entry.name for entry in gpu.timeline[before:] if entry.name.startswith("ncclDevKernel")]
+            )
+        return collectives
 
     for forward, both in job(work):
         assert len(forward) == 2
@@ -130,7 +132,7 @@ def test_a_layer_is_gathered_when_it_is_needed_and_let_go_after_it(job: Job) -> 
 def test_fsdp2_in_mixed_precision_sends_half_the_bytes(job: Job) -> None:
     def work(rank: int) -> Any:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        found = []
+        results = []
         for options in ({}, {"mp_policy": policy}):
             model = _shard(_model().cuda(), **options)
             inputs = _batch(rank, 2).cuda()
@@ -140,8 +142,8 @@ def test_fsdp2_in_mixed_precision_sends_half_the_bytes(job: Job) -> None:
             with torch.no_grad():
                 result = model(inputs)
             gathered = [entry.bytes for entry in gpu.timeline[before:] if "AllGather" in entry.name]
-            found.append((result.dtype, sum(gathered)))
-        return found
+            results.append((result.dtype, sum(gathered)))
+        return results
 
     for plain, mixed in job(work, spec="A100-80GB"):
         assert plain[0] == torch.float32

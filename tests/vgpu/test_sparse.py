@@ -67,10 +67,10 @@ OPERATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_values_are_those_of_the_cpu(gpu: vgpu.VirtualGPU, name: str) -> None:
     expected = OPERATIONS[name](_matrix().to_sparse(), _dense())
-    found = OPERATIONS[name](_matrix().to_sparse().cuda(), _dense().cuda())
-    assert found.is_cuda
-    assert (found.layout, found.dtype, found.shape) == (expected.layout, expected.dtype, expected.shape)
-    torch.testing.assert_close(found.cpu().to_dense(), expected.to_dense())
+    actual = OPERATIONS[name](_matrix().to_sparse().cuda(), _dense().cuda())
+    assert actual.is_cuda
+    assert (actual.layout, actual.dtype, actual.shape) == (expected.layout, expected.dtype, expected.shape)
+    torch.testing.assert_close(actual.cpu().to_dense(), expected.to_dense())
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
@@ -125,8 +125,8 @@ def test_gradients_and_sparse_optimizers(gpu: vgpu.VirtualGPU) -> None:
             value.detach().cpu().to_dense() for value in (embedding.weight, left.grad, right.grad) if value is not None
         ]
 
-    for found, expected in zip(train("cuda"), train("cpu"), strict=True):
-        torch.testing.assert_close(found, expected)
+    for actual, expected in zip(train("cuda"), train("cpu"), strict=True):
+        torch.testing.assert_close(actual, expected)
 
 
 def test_two_devices_are_refused_as_cuda_does(gpu: vgpu.VirtualGPU) -> None:

@@ -184,8 +184,8 @@ def test_what_fits_the_l2_cache_is_as_fast_as_others_measured(name: str, megabyt
 
 def test_so_it_was_on_an_h100_that_nothing_was_fitted_to() -> None:  # benchmarks/results/h100.json: x + 1
     for megabytes, seconds in ((8.4, 3.47e-6), (33.6, 8.93e-6), (134.2, 47.9e-6)):
-        found = cost.traffic_seconds(vgpu.get_spec("H100"), megabytes * 1e6, elementwise=True)
-        assert found == pytest.approx(seconds, rel=0.2)
+        predicted = cost.traffic_seconds(vgpu.get_spec("H100"), megabytes * 1e6, elementwise=True)
+        assert predicted == pytest.approx(seconds, rel=0.2)
 
 
 @pytest.mark.parametrize("name", vgpu.list_specs())
@@ -252,8 +252,8 @@ def test_narrow_heads_leave_less_time_for_each_exponential() -> None:
 @pytest.mark.parametrize("kernel", ["flash", "cudnn"])
 def test_exponentials_bound_cards_with_many_tensor_cores_more(kernel: str) -> None:
     # Operations of tensor cores per cycle and multiprocessor: 512, 2,048, 3,800 and 7,700; exponentials: 16 on each.
-    found = [_attention(name, kernel) for name in ("RTX4090", "A100-80GB", "H100", "B200")]
-    assert found == sorted(found, reverse=True)
+    times = [_attention(name, kernel) for name in ("RTX4090", "A100-80GB", "H100", "B200")]
+    assert times == sorted(times, reverse=True)
 
 
 def test_mma_sync_makes_no_use_of_hoppers_faster_tensor_cores() -> None:

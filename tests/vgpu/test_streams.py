@@ -50,18 +50,18 @@ def test_kernels_that_leave_room_overlap(shapes: vgpu.VirtualGPU) -> None:
     """64 x 64 results of very long products: a few blocks of threads, so both fit on the GPU."""
     x, y = torch.empty(64, 4_000_000, device="cuda"), torch.empty(4_000_000, 64, device="cuda")
     x @ y
-    one = _seconds(lambda: x @ y)
-    assert _seconds(_on_two_streams(lambda: x @ y)) == pytest.approx(one, rel=0.02)
-    assert _seconds(_in_turn(lambda: x @ y)) == pytest.approx(2 * one, rel=0.02)
+    single = _seconds(lambda: x @ y)
+    assert _seconds(_on_two_streams(lambda: x @ y)) == pytest.approx(single, rel=0.02)
+    assert _seconds(_in_turn(lambda: x @ y)) == pytest.approx(2 * single, rel=0.02)
 
 
 def test_two_kernels_that_fill_the_gpu_take_as_long_as_in_turn(shapes: vgpu.VirtualGPU) -> None:
     """Two streams do not double the throughput of large products."""
     x = torch.empty(4096, 4096, device="cuda")
     x @ x
-    one = cost.matmul_seconds(shapes.spec, 4096, 4096, 4096)
+    single = cost.matmul_seconds(shapes.spec, 4096, 4096, 4096)
     for run in (_on_two_streams(lambda: x @ x), _in_turn(lambda: x @ x)):
-        assert _seconds(run) == pytest.approx(2 * one, rel=0.02)
+        assert _seconds(run) == pytest.approx(2 * single, rel=0.02)
 
 
 def test_large_elementwise_kernels_share_the_bandwidth(shapes: vgpu.VirtualGPU) -> None:
@@ -99,7 +99,7 @@ def test_a_copy_overlaps_with_kernels_and_with_a_copy_the_other_way(shapes: vgpu
     def compute() -> None:
         x @ x
 
-    alone = [_seconds(one) for one in (send, receive, compute)]
+    alone = [_seconds(task) for task in (send, receive, compute)]
     assert min(alone) > 1e-3
 
     def together() -> None:

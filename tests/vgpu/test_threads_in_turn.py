@@ -160,11 +160,11 @@ def _condition() -> Any:
     thread = threading.Thread(target=work)
     thread.start()
     with condition:
-        found = condition.wait_for(lambda: bool(ready), timeout=5)
+        notified = condition.wait_for(lambda: bool(ready), timeout=5)
     thread.join()
     with condition:
         late = condition.wait_for(lambda: False, timeout=5)
-    return found, late, _since(begin)
+    return notified, late, _since(begin)
 
 
 def _polling() -> Any:
@@ -529,8 +529,8 @@ def test_a_library_is_loaded_once_and_nobody_uses_it_before() -> None:
         torch.cuda.synchronize(1)
         products = [
             kernel.launched_at
-            for one in gpu.machine.gpus
-            for kernel in one.timeline
+            for card in gpu.machine.gpus
+            for kernel in card.timeline
             if "mm" in kernel.name and kernel.launched_at >= begin
         ]
         assert len(products) == 2

@@ -169,17 +169,17 @@ def test_timeit_gives_virtual_time(shapes: vgpu.VirtualGPU) -> None:
         _ = x @ x
         torch.cuda.synchronize()
 
-    one = cost.matmul_seconds(shapes.spec, 2048, 2048, 2048)
-    assert timeit.timeit(step, number=20) / 20 == pytest.approx(one, rel=0.05)
+    product_seconds = cost.matmul_seconds(shapes.spec, 2048, 2048, 2048)
+    assert timeit.timeit(step, number=20) / 20 == pytest.approx(product_seconds, rel=0.05)
 
 
 def test_torch_benchmark_timer_gives_virtual_time(shapes: vgpu.VirtualGPU) -> None:
     """Imported above, before any GPU was there: PyTorch 2.11 then binds a clock that does not wait."""
     x = _warm(2048)
     timer = benchmark.Timer("x @ x", globals={"x": x})
-    one = cost.matmul_seconds(shapes.spec, 2048, 2048, 2048)
-    assert timer.timeit(50).median == pytest.approx(one, rel=0.02)
-    assert timer.blocked_autorange(min_run_time=0.02).median == pytest.approx(one, rel=0.02)
+    product_seconds = cost.matmul_seconds(shapes.spec, 2048, 2048, 2048)
+    assert timer.timeit(50).median == pytest.approx(product_seconds, rel=0.02)
+    assert timer.blocked_autorange(min_run_time=0.02).median == pytest.approx(product_seconds, rel=0.02)
 
 
 def test_a_clock_bound_by_name_before_attach_is_virtual_too() -> None:
@@ -199,18 +199,18 @@ def test_a_clock_bound_by_name_before_attach_is_virtual_too() -> None:
 
 
 def test_each_thread_has_its_own_clock_and_joining_brings_them_together(gpu: vgpu.VirtualGPU) -> None:
-    seen: list[float] = []
+    moments: list[float] = []
 
     def work() -> None:
         time.sleep(5)
-        seen.append(time.perf_counter())
+        moments.append(time.perf_counter())
 
     start = time.perf_counter()
     thread = threading.Thread(target=work)
     thread.start()
     assert time.perf_counter() - start < 1
     thread.join()
-    assert seen[0] - start == pytest.approx(5, abs=1e-3)
+    assert moments[0] - start == pytest.approx(5, abs=1e-3)
     assert time.perf_counter() - start == pytest.approx(5, abs=1e-3)
 
 
@@ -250,8 +250,8 @@ def test_an_injected_slowdown_hits_one_kernel(shapes: vgpu.VirtualGPU) -> None:
     x = torch.ones(512, 512, device="cuda")
     for _ in range(6):
         x @ x
-    one = cost.matmul_seconds(shapes.spec, 512, 512, 512)
-    products = [kernel.seconds / one for kernel in shapes.timeline if kernel.name == "aten::mm"]
+    product_seconds = cost.matmul_seconds(shapes.spec, 512, 512, 512)
+    products = [kernel.seconds / product_seconds for kernel in shapes.timeline if kernel.name == "aten::mm"]
     assert products == pytest.approx([1, 1, 1, 10, 1, 1])
 
 

@@ -108,13 +108,13 @@ def test_slices_of_a_row_nest_and_never_cross(shapes: vgpu.VirtualGPU, tmp_path:
 def test_microseconds_and_names_are_those_of_the_timeline(shapes: vgpu.VirtualGPU, tmp_path: Path) -> None:
     _train()
     document = _read(shapes.save_trace(tmp_path / "run.json"))
-    found = sorted(
+    actual = sorted(
         (e["ts"], e["dur"], e["name"]) for e in _of(document, "X", "kernel") + _of(document, "X", "gpu_memcpy")
     )
     expected = sorted((k.start * 1e6, k.seconds * 1e6, k.name) for k in shapes.timeline)
-    assert [item[2] for item in found] == [item[2] for item in expected]
-    for one, other in zip(found, expected, strict=True):
-        assert one[:2] == pytest.approx(other[:2], abs=2e-3)
+    assert [item[2] for item in actual] == [item[2] for item in expected]
+    for event, other in zip(actual, expected, strict=True):
+        assert event[:2] == pytest.approx(other[:2], abs=2e-3)
 
 
 def test_every_kernel_has_an_arrow_from_its_launch(shapes: vgpu.VirtualGPU, tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_every_kernel_has_an_arrow_from_its_launch(shapes: vgpu.VirtualGPU, tmp_
     for number, begin in starts.items():
         assert begin["ts"] <= ends[number]["ts"]
         for arrow in (begin, ends[number]):
-            row = [one for one in slices if (one["pid"], one["tid"]) == (arrow["pid"], arrow["tid"])]
-            assert any(one["ts"] <= arrow["ts"] <= one["ts"] + one["dur"] for one in row)
+            row = [event for event in slices if (event["pid"], event["tid"]) == (arrow["pid"], arrow["tid"])]
+            assert any(event["ts"] <= arrow["ts"] <= event["ts"] + event["dur"] for event in row)
 
 
 def test_rows_have_names_that_say_simulated(shapes: vgpu.VirtualGPU, tmp_path: Path) -> None:

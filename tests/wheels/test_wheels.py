@@ -39,17 +39,17 @@ def test_the_course_wants_the_parts_of_its_own_version() -> None:
 
 
 def test_every_file_of_the_packages_is_in_exactly_one_wheel(installer: Installer) -> None:
-    found: list[str] = []
+    files: list[str] = []
     for wheel in sorted(installer.wheels.glob("*.whl")):
         with zipfile.ZipFile(wheel) as archive:
-            found += [name for name in archive.namelist() if ".dist-info/" not in name]
+            files += [name for name in archive.namelist() if ".dist-info/" not in name]
     expected = sorted(
         path.relative_to(ROOT).as_posix()
         for package in ("vgpu", "gradebox", "gradebook", "grader", "labkit")
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and path.name != ".DS_Store"
     )
-    assert sorted(found) == expected
+    assert sorted(files) == expected
     assert len(list(installer.wheels.glob("*.whl"))) == len(NAMES)
 
 

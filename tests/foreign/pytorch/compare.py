@@ -19,10 +19,10 @@ TOLERANCES = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 2e-4, to
 class DrawsRandomNumbers(TorchDispatchMode):
     """Notices an operation that draws random numbers."""
 
-    seen = False
+    detected = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen = self.seen or torch.Tag.nondeterministic_seeded in func.tags
+        self.detected = self.detected or torch.Tag.nondeterministic_seeded in func.tags
         return func(*args, **(kwargs or {}))
 
 
@@ -59,39 +59,41 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return copied.requires_grad_(tensor.requires_grad)
 
 
-def differences(found: Any, expected: Any, *, device: str, numbers: bool = True) -> Iterator[str]:
+def differences(actual: Any, expected: Any, *, device: str, numbers: bool = True) -> Iterator[str]:
     """What is not as it should be, in words."""
-    mine, theirs = tensors(found), tensors(expected)
+    mine, theirs = tensors(actual), tensors(expected)
     if len(mine) != len(theirs):
         yield f"{len(mine)} tensors, not {len(theirs)}"
         return
-    for one, other in zip(mine, theirs, strict=True):
-        if one.device.type != device:
-            yield f"a result on {one.device}"
-        if (one.dtype, one.shape, one.layout) != (other.dtype, other.shape, other.layout):
-            yield f"{one.dtype} {tuple(one.shape)}, not {other.dtype} {tuple(other.shape)}"
-        elif one.layout is torch.strided and one.stride() != other.stride():
-            yield f"strides {one.stride()}, not {other.stride()}"
+    for tensor, other in zip(mine, theirs, strict=True):
+        if tensor.device.type != device:
+            yield f"a result on {tensor.device}"
+        if (tensor.dtype, tensor.shape, tensor.layout) != (other.dtype, other.shape, other.layout):
+            yield f"{tensor.dtype} {tuple(tensor.shape)}, not {other.dtype} {tuple(other.shape)}"
+        elif tensor.layout is torch.strided and tensor.stride() != other.stride():
+            yield f"strides {tensor.stride()}, not {other.stride()}"
         elif numbers:
-            yield from different_numbers(one.detach().cpu(), other.detach())
+            yield from different_numbers(tensor.detach().cpu(), other.detach())
 
 
-def different_numbers(found: torch.Tensor, expected: torch.Tensor) -> Iterator[str]:
+def different_numbers(actual: torch.Tensor, expected: torch.Tensor) -> Iterator[str]:
     """Numbers that are further apart than their dtype explains; both on the CPU."""
-    found, expected = (one.to_dense() if one.layout is not torch.strided else one for one in (found, expected))
-    found, expected = found.resolve_conj().resolve_neg(), expected.resolve_conj().resolve_neg()
+    actual, expected = (
+        tensor.to_dense() if tensor.layout is not torch.strided else tensor for tensor in (actual, expected)
+    )
+    actual, expected = actual.resolve_conj().resolve_neg(), expected.resolve_conj().resolve_neg()
     if expected.is_quantized:
-        found, expected = found.dequantize(), expected.dequantize()
+        actual, expected = actual.dequantize(), expected.dequantize()
     if not (expected.is_floating_point() or expected.is_complex()):
-        if not torch.equal(found, expected):
+        if not torch.equal(actual, expected):
             yield "other whole numbers"
         return
     tolerance = TOLERANCES.get(expected.dtype, 1e-6)
     wide = torch.complex128 if expected.is_complex() else torch.float64
-    found, expected = found.to(wide), expected.to(wide)
+    actual, expected = actual.to(wide), expected.to(wide)
     finite = torch.isfinite(expected)
     largest = float(expected[finite].abs().max()) if finite.any() else 0.0
     try:
-        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * max(largest, 1.0), equal_nan=True)
+        torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance * max(largest, 1.0), equal_nan=True)
     except AssertionError as error:
         yield " ".join(str(error).split())[:200]

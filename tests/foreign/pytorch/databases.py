@@ -66,8 +66,8 @@ def cases() -> Iterator[Case]:
         yield Case("optimizers", entry.optim_cls.__name__, "float32", _bound(optimizer, entry))
 
 
-def _bound(function: Callable[..., Iterator[str]], *given: Any) -> Callable[[int], Iterator[str]]:
-    return lambda samples: function(*given, samples)
+def _bound(function: Callable[..., Iterator[str]], *arguments: Any) -> Callable[[int], Iterator[str]]:
+    return lambda samples: function(*arguments, samples)
 
 
 def operator(entry: Any, dtype: torch.dtype, samples: int) -> Iterator[str]:
@@ -79,38 +79,38 @@ def operator(entry: Any, dtype: torch.dtype, samples: int) -> Iterator[str]:
     number, compared = 0, 0
     written = "empty" not in entry.name
     for number, sample in enumerate(itertools.islice(inputs, samples), start=1):
-        given = ((sample.input, *sample.args), sample.kwargs)
-        compared += yield from _compared(f"sample {number}: ", entry.op, given, differentiable, written=written)
+        arguments = ((sample.input, *sample.args), sample.kwargs)
+        compared += yield from _compared(f"sample {number}: ", entry.op, arguments, differentiable, written=written)
     if number and not compared:
         yield NOT_ON_THE_CPU
 
 
 def _compared(
-    where: str, function: Any, given: Any, differentiable: bool, plain: Any = None, *, written: bool = True
+    where: str, function: Any, arguments: Any, differentiable: bool, plain: Any = None, *, written: bool = True
 ) -> Generator[str, None, bool]:
     """`function(*args, **kwargs)` on the GPU and, or instead `plain`, on the CPU; False where the CPU cannot do it."""
-    theirs = on_the_cpu(given)
+    theirs = on_the_cpu(arguments)
     with DrawsRandomNumbers() as draws:
         expected, refusal = _called(plain or function, theirs)
-    found, error = _called(function, given)
+    actual, error = _called(function, arguments)
     if error is not None and (refusal is None or isinstance(error, Unsupported)):
         yield f"{where}{type(error).__name__}: {error}"
         return True
     if refusal is not None:
         return False
-    inputs = tensors(given)
-    on_gpu = any(tensor.is_cuda for tensor in inputs or tensors(found))
-    same = written and not draws.seen
-    for problem in differences(found, expected, device="cuda" if on_gpu else "cpu", numbers=same):
+    inputs = tensors(arguments)
+    on_gpu = any(tensor.is_cuda for tensor in inputs or tensors(actual))
+    same = written and not draws.detected
+    for problem in differences(actual, expected, device="cuda" if on_gpu else "cpu", numbers=same):
         yield where + problem
     if differentiable and same:
-        wanted = [(one, other) for one, other in zip(inputs, tensors(theirs), strict=True) if other.requires_grad]
-        yield from (where + problem for problem in _gradients(found, expected, wanted))
+        leaves = [(tensor, other) for tensor, other in zip(inputs, tensors(theirs), strict=True) if other.requires_grad]
+        yield from (where + problem for problem in _gradients(actual, expected, leaves))
     return True
 
 
-def _called(function: Any, given: Any) -> tuple[Any, Exception | None]:
-    args, kwargs = given
+def _called(function: Any, arguments: Any) -> tuple[Any, Exception | None]:
+    args, kwargs = arguments
     torch.manual_seed(0)
     try:
         return function(*args, **kwargs), None
@@ -118,34 +118,34 @@ def _called(function: Any, given: Any) -> tuple[Any, Exception | None]:
         return None, error
 
 
-def _gradients(found: Any, expected: Any, wanted: list[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[str]:
+def _gradients(actual: Any, expected: Any, leaves: list[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[str]:
     def total(value: Any) -> torch.Tensor | None:
-        parts = [_weighted(one) for one in tensors(value) if one.requires_grad and one.is_floating_point()]
+        parts = [_weighted(tensor) for tensor in tensors(value) if tensor.requires_grad and tensor.is_floating_point()]
         return sum(parts[1:], parts[0]) if parts else None
 
-    mine, theirs = total(found), total(expected)
-    if theirs is None or not wanted:
+    mine, theirs = total(actual), total(expected)
+    if theirs is None or not leaves:
         return
     if mine is None:
         yield "no gradient, unlike on the CPU"
         return
     try:
-        right = torch.autograd.grad(theirs, [other for _, other in wanted], allow_unused=True)
+        right = torch.autograd.grad(theirs, [other for _, other in leaves], allow_unused=True)
     except Exception:
         return
     try:
-        got = torch.autograd.grad(mine, [one for one, _ in wanted], allow_unused=True)
+        got = torch.autograd.grad(mine, [tensor for tensor, _ in leaves], allow_unused=True)
     except Exception as error:
         yield f"backward: {type(error).__name__}: {error}"
         return
-    for one, other in zip(got, right, strict=True):
-        if (one is None) != (other is None):
+    for gradient, other in zip(got, right, strict=True):
+        if (gradient is None) != (other is None):
             yield "a gradient that the CPU has not" if other is None else "no gradient where the CPU has one"
-        elif one is not None and other is not None:
-            yield from (f"gradient: {problem}" for problem in different_numbers(one.cpu(), other))
-    for one, (leaf, _) in zip(got, wanted, strict=True):
-        if one is not None and one.device != leaf.device:
-            yield f"a gradient on {one.device} of a tensor on {leaf.device}"
+        elif gradient is not None and other is not None:
+            yield from (f"gradient: {problem}" for problem in different_numbers(gradient.cpu(), other))
+    for gradient, (leaf, _) in zip(got, leaves, strict=True):
+        if gradient is not None and gradient.device != leaf.device:
+            yield f"a gradient on {gradient.device} of a tensor on {leaf.device}"
 
 
 def _weighted(result: torch.Tensor) -> torch.Tensor:
@@ -160,9 +160,9 @@ def refusal(entry: Any, samples: int) -> Iterator[str]:
     """Wrong inputs are refused with the error and the words that CUDA is expected to have."""
     for number, wrong in enumerate(itertools.islice(entry.error_inputs("cuda"), samples), start=1):
         sample = wrong.sample_input
-        given = ((sample.input, *sample.args), sample.kwargs)
-        found, error = _called(entry.op, given)
-        if found is NotImplemented or (not wrong.error_regex and _called(entry.op, on_the_cpu(given))[1] is None):
+        arguments = ((sample.input, *sample.args), sample.kwargs)
+        result, error = _called(entry.op, arguments)
+        if result is NotImplemented or (not wrong.error_regex and _called(entry.op, on_the_cpu(arguments))[1] is None):
             continue  # Python refuses it then; or the CPU does not refuse it either, and nothing says why CUDA should
         if error is None:
             yield f"input {number}: not refused; expected {wrong.error_regex!r}"
@@ -176,37 +176,38 @@ def layer(entry: Any, dtype: torch.dtype, samples: int) -> Iterator[str]:
         inputs = entry.module_inputs_func(
             entry, device="cuda", dtype=dtype, requires_grad=dtype.is_floating_point, training=training
         )
-        for number, given in enumerate(itertools.islice(inputs, samples), start=1):
-            if given.forward_input is None:
+        for number, sample in enumerate(itertools.islice(inputs, samples), start=1):
+            if sample.forward_input is None:
                 continue
-            args, kwargs = given.constructor_input.args, given.constructor_input.kwargs
+            args, kwargs = sample.constructor_input.args, sample.constructor_input.kwargs
             torch.manual_seed(0)
             module = entry.module_cls(*args, **kwargs).to("cuda", dtype).train(training)
             plain = copy.deepcopy(module).cpu()
-            asked = (given.forward_input.args, given.forward_input.kwargs)
+            arguments = (sample.forward_input.args, sample.forward_input.kwargs)
             where = f"{'training' if training else 'evaluation'}, sample {number}: "
-            yield from _compared(where, module, asked, dtype.is_floating_point, plain)
+            yield from _compared(where, module, arguments, dtype.is_floating_point, plain)
 
 
 def optimizer(entry: Any, samples: int) -> Iterator[str]:
     """Four steps end at the CPU's parameters, with each set of arguments, in each implementation."""
-    for given in itertools.islice(entry.optim_inputs_func(device="cuda"), samples):
-        if given.kwargs.get("differentiable"):
+    for sample in itertools.islice(entry.optim_inputs_func(device="cuda"), samples):
+        if sample.kwargs.get("differentiable"):
             continue
         ways: list[dict[str, Any]] = [{"foreach": False}] if "foreach" in entry.supported_impls else [{}]
         ways += [{"foreach": True}] if "foreach" in entry.supported_impls else []
         ways += [{"fused": True}] if "cuda" in getattr(entry, "supports_fused_on", ()) else []
         for way in ways:
-            kwargs = {**given.kwargs, **way}
+            kwargs = {**sample.kwargs, **way}
             expected = _stepped(
                 entry.optim_cls, "cpu", {**kwargs, "capturable": False} if "capturable" in kwargs else kwargs
             )
-            found = _stepped(entry.optim_cls, "cuda", kwargs)
-            for one, other in zip(found, expected, strict=True):
-                if not one.is_cuda:
-                    yield f"{given.desc} {way}: a parameter on {one.device}"
+            actual = _stepped(entry.optim_cls, "cuda", kwargs)
+            for parameter, other in zip(actual, expected, strict=True):
+                if not parameter.is_cuda:
+                    yield f"{sample.desc} {way}: a parameter on {parameter.device}"
                 yield from (
-                    f"{given.desc} {way}: {text}" for text in different_numbers(one.detach().cpu(), other.detach())
+                    f"{sample.desc} {way}: {text}"
+                    for text in different_numbers(parameter.detach().cpu(), other.detach())
                 )
 
 
@@ -214,7 +215,11 @@ def _stepped(kind: Any, device: str, kwargs: dict[str, Any]) -> list[torch.Tenso
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2)).to(device)
     inputs = torch.arange(20, dtype=torch.float32).reshape(5, 4).to(device) / 20
-    matrices = [one for one in model.parameters() if one.dim() == 2] if kind.__name__ == "Muon" else model.parameters()
+    matrices = (
+        [parameter for parameter in model.parameters() if parameter.dim() == 2]
+        if kind.__name__ == "Muon"
+        else model.parameters()
+    )
     moved = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in kwargs.items()}
     stepper = kind(matrices, **moved)
 

@@ -77,7 +77,7 @@ def work(part: int, parts: int, start: int, samples: int, patterns: list[str], d
         chosen = [
             case for case in cases()
             if database in ("", case.database)
-            and (not patterns or any(fnmatch.fnmatchcase(case.name, one) for one in patterns))
+            and (not patterns or any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns))
         ]  # fmt: skip
         print(json.dumps({"cases": len(chosen)}), flush=True)
         for place, case in enumerate(chosen):
@@ -104,7 +104,7 @@ def _outcome(why: list[str]) -> str:
         return "passed"
     if why == [NOT_ON_THE_CPU]:
         return "not compared"
-    return "refused" if all("Unsupported: the virtual GPU does not support" in one for one in why) else "differs"
+    return "refused" if all("Unsupported: the virtual GPU does not support" in reason for reason in why) else "differs"
 
 
 def results(part: int, parts: int, samples: int, patterns: list[str], database: str) -> Iterator[Ended | int]:
@@ -145,44 +145,46 @@ def main(
     """Run PyTorch's own databases of test cases on the virtual GPU."""
     table = known()
     console = Console()
-    found: list[Ended] = []
+    ended: list[Ended] = []
     # With few samples the one that differs may not be among them.
     allowed = ("not compared", "passed") if samples < _ENOUGH else ("not compared",)
 
-    def is_surprise(one: Ended) -> bool:
-        return one.outcome not in (expected(one.key, table), *allowed)
+    def is_surprise(case: Ended) -> bool:
+        return case.outcome not in (expected(case.key, table), *allowed)
 
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress, ThreadPoolExecutor(jobs) as pool:
         bar = progress.add_task("cases", total=None)
 
         def take(part: int) -> None:
-            for one in results(part, jobs, samples, patterns or [], database):
-                if isinstance(one, int):
-                    progress.update(bar, total=one)
+            for result in results(part, jobs, samples, patterns or [], database):
+                if isinstance(result, int):
+                    progress.update(bar, total=result)
                     continue
-                found.append(one)
+                ended.append(result)
                 progress.advance(bar)
-                if is_surprise(one):
-                    console.print(f"{one.outcome}: {one.key}: {one.why[0] if one.why else ''}", markup=False)
+                if is_surprise(result):
+                    console.print(
+                        f"{result.outcome}: {result.key}: {result.why[0] if result.why else ''}", markup=False
+                    )
 
         list(pool.map(take, range(jobs)))
-    found.sort(key=lambda one: one.key)
+    ended.sort(key=lambda case: case.key)
     if out is not None:
         report = {
             "torch": torch.__version__, "gpu": GPU, "samples": samples,
-            "outcomes": {name: _counts(found, name) for name in sorted({one.key.partition(":")[0] for one in found})},
-            "not passed": [asdict(one) for one in found if one.outcome != "passed"],
+            "outcomes": {name: _counts(ended, name) for name in sorted({case.key.partition(":")[0] for case in ended})},
+            "not passed": [asdict(case) for case in ended if case.outcome != "passed"],
         }  # fmt: skip
         out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    surprises = [one for one in found if is_surprise(one)]
-    counts = ", ".join(f"{count} {name}" for name, count in sorted(Counter(one.outcome for one in found).items()))
-    console.print(f"{len(found)} cases: {counts}; {len(surprises)} not as known.toml has it")
-    raise typer.Exit(1 if surprises or not found else 0)
+    surprises = [case for case in ended if is_surprise(case)]
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(Counter(case.outcome for case in ended).items()))
+    console.print(f"{len(ended)} cases: {counts}; {len(surprises)} not as known.toml has it")
+    raise typer.Exit(1 if surprises or not ended else 0)
 
 
-def _counts(found: list[Ended], database: str) -> dict[str, int]:
-    return dict(sorted(Counter(one.outcome for one in found if one.key.startswith(database + ":")).items()))
+def _counts(ended: list[Ended], database: str) -> dict[str, int]:
+    return dict(sorted(Counter(case.outcome for case in ended if case.key.startswith(database + ":")).items()))
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def machine(student: Any) -> dict[str, Any]:
     def drawn() -> list[Any]:
         return [random.random(), numpy.random.rand(), torch.rand(2).tolist(), torch.rand(2, device="cuda").tolist()]
 
-    seen = {
+    state = {
         "virtual seconds": student.gpu.now(),
         "readings": [time.perf_counter(), time.monotonic(), time.process_time()],
         "model": torch.cuda.get_device_name(),
@@ -158,7 +158,7 @@ def machine(student: Any) -> dict[str, Any]:
     torch.set_default_dtype(torch.float64)
     time.sleep(1000.0)
     torch.cuda.set_per_process_memory_fraction(0.1)
-    return seen
+    return state
 
 
 def secret(student: Any, *, word: str) -> dict[str, Any]:

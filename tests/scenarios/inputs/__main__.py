@@ -27,15 +27,15 @@ def main(
         tempfile.TemporaryDirectory() as folder,
         Bench(Path(folder) / "student", Store(ROOT / "build" / "replies"), 20260) as bench,
     ):
-        found = covered(bench, lab, range(seeds))
-    for one in found:
-        wanted, missing = len(list(one.space.pairs())), one.missing_pairs()
-        print(f"{', '.join(one.space.probes)}: {one.cases} cases, {wanted - len(missing)} of {wanted} pairs")
-        for value in one.missing_values():
+        coverages = covered(bench, lab, range(seeds))
+    for coverage in coverages:
+        count, missing = len(list(coverage.space.pairs())), coverage.missing_pairs()
+        print(f"{', '.join(coverage.space.probes)}: {coverage.cases} cases, {count - len(missing)} of {count} pairs")
+        for value in coverage.missing_values():
             print(f"  never {value}")
         for pair in missing:
             print(f"  never {' with '.join(pair)}")
-        for pair in one.idle_excuses():
+        for pair in coverage.idle_excuses():
             print(f"  no excuse needed for {' with '.join(pair)}")
 
 

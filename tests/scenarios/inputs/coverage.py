@@ -25,13 +25,13 @@ class Coverage:
         for case in self.space.seen(request):
             self.cases += 1
             self.values |= case
-            ordered = [f"{one.name}={value}" for one in self.space.dimensions for value in one.values]
+            ordered = [f"{dimension.name}={value}" for dimension in self.space.dimensions for value in dimension.values]
             self.pairs |= set(itertools.combinations([name for name in ordered if name in case], 2))
 
     def missing_values(self) -> list[str]:
         """Values that no case had."""
-        wanted = [f"{one.name}={value}" for one in self.space.dimensions for value in one.values]
-        return [name for name in wanted if name not in self.values]
+        names = [f"{dimension.name}={value}" for dimension in self.space.dimensions for value in dimension.values]
+        return [name for name in names if name not in self.values]
 
     def missing_pairs(self) -> list[tuple[str, str]]:
         """Pairs that must occur and did not."""
@@ -39,7 +39,9 @@ class Coverage:
 
     def idle_excuses(self) -> list[tuple[str, str]]:
         """Entries of `apart` that name two values which did meet, or none that there is."""
-        known = {f"{one.name}={value}" for one in self.space.dimensions for value in (*one.values, "*")}
+        known = {
+            f"{dimension.name}={value}" for dimension in self.space.dimensions for value in (*dimension.values, "*")
+        }
         return [
             pair
             for pair in self.space.apart
