@@ -17,7 +17,7 @@ def results(yardstick: float | None, **figures: Any) -> dict[str, Any]:
 
 
 def places(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    return [one.place for one in against.slower(before, now)]
+    return [difference.place for difference in against.slower(before, now)]
 
 
 def test_seconds_count_after_the_machines_speed_is_taken_out() -> None:
@@ -43,8 +43,10 @@ def test_between_two_kinds_of_machines_too(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "some.json"
     path.write_text(json.dumps(now))
     monkeypatch.setattr(against, "committed", lambda name: before)
-    told = "  measured on another machine than on 2026-01-01 (cpu Intel, now AMD): only ratios and counts are compared"
-    assert next(against.report(path)) == told
+    expected = (
+        "  measured on another machine than on 2026-01-01 (cpu Intel, now AMD): only ratios and counts are compared"
+    )
+    assert next(against.report(path)) == expected
 
 
 def test_the_worst_comes_first_and_what_is_no_measure_of_speed_is_left_out() -> None:

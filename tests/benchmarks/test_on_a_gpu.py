@@ -193,15 +193,15 @@ def _until_running(queue: Queue, name: str) -> None:
 
 
 def _workers(folder: Path) -> list[int]:
-    found = []
+    numbers = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes()
         except OSError:
             continue
         if b"benchmarks.on_a_gpu.worker" in words and os.fsencode(folder) in words:
-            found.append(int(path.parent.name))
-    return found
+            numbers.append(int(path.parent.name))
+    return numbers
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -275,10 +275,10 @@ def test_a_card_has_one_name(tmp_path: Path) -> None:
 
 def _results(tmp_path: Path, chosen: Sequence[Job], outcome: str, summary: str) -> Results:
     made = Results(tmp_path, CARD)
-    for one in chosen:
+    for job in chosen:
         made.add(
-            one,
-            {"outcome": outcome, "summary": summary, "details": {}, "complete": True, "digest": one.digest,
+            job,
+            {"outcome": outcome, "summary": summary, "details": {}, "complete": True, "digest": job.digest,
              "seconds": 1.0, "date": "2026-11-28T00:00:00+00:00"},
         )  # fmt: skip
     made.write()
@@ -286,7 +286,7 @@ def _results(tmp_path: Path, chosen: Sequence[Job], outcome: str, summary: str) 
 
 
 def test_the_table_says_what_passed_what_did_not_and_what_was_not_run(tmp_path: Path) -> None:
-    bugs = [one for one in jobs.JOBS if one.group == "e"]
+    bugs = [job for job in jobs.JOBS if job.group == "e"]
     _results(tmp_path, bugs[:3], "passed", "caught")
     _results(tmp_path, bugs[3:4], "failed", "passed | although")
     shown = table.render(tmp_path)
@@ -305,13 +305,13 @@ def test_the_pages_table_is_that_of_the_results() -> None:
 
 
 def test_jobs_have_names_of_their_own_and_depend_on_what_is_there() -> None:
-    names = [one.name for one in jobs.JOBS]
+    names = [job.name for job in jobs.JOBS]
     assert len(names) == len(set(names))
     assert all(re.fullmatch(r"[a-z0-9._-]+", name) for name in names)
-    assert {one.group for one in jobs.JOBS} == set(table.GROUPS)
-    assert [one.group for one in jobs.JOBS] == sorted(one.group for one in jobs.JOBS)
-    for one in jobs.JOBS:
-        assert one.digest
+    assert {job.group for job in jobs.JOBS} == set(table.GROUPS)
+    assert [job.group for job in jobs.JOBS] == sorted(job.group for job in jobs.JOBS)
+    for job in jobs.JOBS:
+        assert job.digest
 
 
 def test_every_conformance_program_belongs_to_a_job() -> None:

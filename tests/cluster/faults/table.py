@@ -57,8 +57,8 @@ def main() -> int:
         report = judged(fault)
         seconds = time.perf_counter() - began
         verdict = report["acceptance"]["status"]
-        told = outcomes(report, "fail" if verdict == "FAIL" else "unverified")
-        named = [subject for name, subject in told if name == fault.check]
+        checks = outcomes(report, "fail" if verdict == "FAIL" else "unverified")
+        named = [subject for name, subject in checks if name == fault.check]
         verdicts.append(verdict)
         if (verdict, named) != (fault.verdict, list(fault.named)):
             wrong.append(fault.what)
@@ -82,21 +82,21 @@ def _ran(wrong: list[str], verdicts: list[str]) -> Iterator[str]:
     for case in running.CASES:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                seen = running.run(case, Path(folder))
+                run = running.run(case, Path(folder))
             except AssertionError as error:
                 print(f"{case.what}: {error}", file=sys.stderr, flush=True)
                 wrong.append(case.what)
                 continue
-        print(f"{case.what}: {seen.verdict}, {seen.seconds:.0f} s", file=sys.stderr, flush=True)
-        verdicts.append(seen.verdict)
-        if (seen.verdict, seen.exit_code, seen.left) != (case.verdict, case.exit_code, 0) or not seen.named(case):
+        print(f"{case.what}: {run.verdict}, {run.seconds:.0f} s", file=sys.stderr, flush=True)
+        verdicts.append(run.verdict)
+        if (run.verdict, run.exit_code, run.left) != (case.verdict, case.exit_code, 0) or not run.named(case):
             wrong.append(case.what)
-        told = outcomes(seen.report, "fail") or outcomes(seen.report, "unverified")
-        named = [subject for name, subject in told if name == case.check]
+        checks = outcomes(run.report, "fail") or outcomes(run.report, "unverified")
+        named = [subject for name, subject in checks if name == case.check]
         shown = _shown(named) if case.check else f"says: {case.subject}"
         yield (
-            f"| {case.what} | {case.check or 'before or after the judge'} | {shown} | {seen.verdict} | {seen.exit_code} "
-            f"| {seen.seconds:.0f} | {seen.left} |"
+            f"| {case.what} | {case.check or 'before or after the judge'} | {shown} | {run.verdict} | {run.exit_code} "
+            f"| {run.seconds:.0f} | {run.left} |"
         )
 
 
