@@ -38,8 +38,8 @@ class Started:
     @property
     def report(self) -> dict[str, Any]:
         """The report in its folder."""
-        found: dict[str, Any] = json.loads((self.folder / "reports" / "cluster_test_report.json").read_text())
-        return found
+        report: dict[str, Any] = json.loads((self.folder / "reports" / "cluster_test_report.json").read_text())
+        return report
 
     @property
     def reported(self) -> bool:
@@ -48,16 +48,16 @@ class Started:
 
     def alive(self) -> dict[int, list[str]]:
         """Its processes with their command lines, zombies left out."""
-        found = {}
+        commands = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 if f"{MARK}={self.mark}".encode() not in (folder / "environ").read_bytes().split(b"\0"):
                     continue
                 if (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                    found[int(folder.name)] = (folder / "cmdline").read_bytes().decode().split("\0")
+                    commands[int(folder.name)] = (folder / "cmdline").read_bytes().decode().split("\0")
             except OSError:
                 continue
-        return found
+        return commands
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to every process of it, as a node that goes down."""
@@ -125,15 +125,15 @@ class Launcher:
 
     def end(self) -> None:
         """Nothing is left running."""
-        for one in self.started:
-            one.kill()
-            one.process.wait()
+        for command in self.started:
+            command.kill()
+            command.process.wait()
 
 
 def launcher(folder: Path) -> Iterator[Launcher]:
     """For a fixture."""
-    found = Launcher(folder)
+    starter = Launcher(folder)
     try:
-        yield found
+        yield starter
     finally:
-        found.end()
+        starter.end()

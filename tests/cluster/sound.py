@@ -159,21 +159,21 @@ def ports(**changed: Any) -> list[dict[str, Any]]:
     """Eight ports of InfiniBand NDR; what is changed is so on the first one."""
     counters = {"symbol_error": 0, "link_downed": 1, "link_error_recovery": 0, "port_rcv_errors": 0}
     port = {"kind": "InfiniBand", "rdma": True, "up": True, "rate_gigabits": 400.0}
-    found = [{"name": f"mlx5_{number}/1", **port, "counters": dict(counters)} for number in range(8)]
-    found[0] |= changed
-    return found
+    result = [{"name": f"mlx5_{number}/1", **port, "counters": dict(counters)} for number in range(8)]
+    result[0] |= changed
+    return result
 
 
 def nodes(count: int, per_node: int = 8) -> list[Record]:
     """Ranks of so many sound nodes, whose network is as fast as their NVLinks."""
-    found = records(count * per_node)
-    for one in found:
-        number, local = divmod(one.rank, per_node)
-        one.node, one.local_rank = f"node{number}", local
-        one.results["presence"] |= {"index": local, "seen_by_cuda": per_node, "seen_by_nvml": per_node}
+    result = records(count * per_node)
+    for entry in result:
+        number, local = divmod(entry.rank, per_node)
+        entry.node, entry.local_rank = f"node{number}", local
+        entry.results["presence"] |= {"index": local, "seen_by_cuda": per_node, "seen_by_nvml": per_node}
         for stage in ("network", "network_after"):
-            one.results[stage] = {"ports": ports(), "peer_memory": True} if local == 0 else NOT_READ
-    return found
+            entry.results[stage] = {"ports": ports(), "peer_memory": True} if local == 0 else NOT_READ
+    return result
 
 
 def product(*, seconds: float, tflops: float) -> dict[str, Any]:
@@ -191,10 +191,12 @@ def report(
     return build(options(*words), of, simulated=simulated, standards=standards)
 
 
-def failures(found: dict[str, Any]) -> list[tuple[str, str]]:
+def failures(document: dict[str, Any]) -> list[tuple[str, str]]:
     """Name and subject of every failed check."""
-    return outcomes(found, "fail")
+    return outcomes(document, "fail")
 
 
-def outcomes(found: dict[str, Any], status: str) -> list[tuple[str, str]]:
-    return [(one["name"], one["subject"]) for one in found["validation"]["checks"] if one["status"] == status]
+def outcomes(document: dict[str, Any], status: str) -> list[tuple[str, str]]:
+    return [
+        (check["name"], check["subject"]) for check in document["validation"]["checks"] if check["status"] == status
+    ]

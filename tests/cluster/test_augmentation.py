@@ -129,7 +129,7 @@ def test_global_random_numbers_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "asked", "augmented"),
+    ("dataset", "setting", "augmented"),
     [
         ("mnist", None, True),
         ("digits", None, False),
@@ -139,8 +139,8 @@ def test_global_random_numbers_are_left_alone() -> None:
         ("digits", "TRUE", True),
     ],
 )
-def test_only_mnist_is_augmented_unless_the_job_is_told(dataset: str, asked: str | None, augmented: bool) -> None:
-    environment = {"DATASET_TYPE": dataset} | ({} if asked is None else {"AUGMENTATION": asked})
+def test_only_mnist_is_augmented_unless_the_job_is_told(dataset: str, setting: str | None, augmented: bool) -> None:
+    environment = {"DATASET_TYPE": dataset} | ({} if setting is None else {"AUGMENTATION": setting})
     assert settings.read([], environment).augmented is augmented
 
 
@@ -159,21 +159,21 @@ def mnist(folder: Path) -> None:
         (raw / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, count) + bytes(range(count)))
 
 
-@pytest.mark.parametrize("asked", ["auto", "false"])
+@pytest.mark.parametrize("setting", ["auto", "false"])
 def test_the_job_moves_training_images_of_mnist_and_no_validation_image(
-    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mnist(tmp_path)
-    flags = ["--dataset-type", "mnist", "--augmentation", asked, "--model", "small-cnn", "--batch-size", "2"]
-    given = settings.read([*flags, "--data-dir", str(tmp_path), "--output-dir", str(tmp_path / "out")], {})
-    trainer = make_trainer(given, make_plan(given, 1), torch.device("cpu"))
+    flags = ["--dataset-type", "mnist", "--augmentation", setting, "--model", "small-cnn", "--batch-size", "2"]
+    options = settings.read([*flags, "--data-dir", str(tmp_path), "--output-dir", str(tmp_path / "out")], {})
+    trainer = make_trainer(options, make_plan(options, 1), torch.device("cpu"))
     plain, _ = data.load("mnist", data_dir=tmp_path).tensors
     validation, _ = data.load("mnist", split="test", data_dir=tmp_path).tensors
     moved, numbers = batches(trainer.train_loader)
     assert numbers.tolist() == list(range(len(plain)))
-    assert torch.equal(moved, plain) == (asked == "false")
-    if asked == "auto":
-        own = draw(len(plain), seed=given.seed, epoch=0)
+    assert torch.equal(moved, plain) == (setting == "false")
+    if setting == "auto":
+        own = draw(len(plain), seed=options.seed, epoch=0)
         assert torch.equal(moved, move(plain, own, data.black("mnist")))
     for _ in range(2):
         images, _ = batches(trainer.val_loader)
@@ -187,8 +187,8 @@ def test_a_job_on_moved_images_has_the_same_bits_again(tmp_path: Path) -> None:
         trained: Tensor | None = None
         for number in epochs:
             flags = ["--augmentation", augmented, "--model", "small-cnn", "--seed", seed, "--epochs", "2"]
-            given = settings.read([*flags, "--batch-size", "512", "--output-dir", str(tmp_path / name)], {})
-            trainer = make_trainer(given, make_plan(given, 1), torch.device("cpu"))
+            options = settings.read([*flags, "--batch-size", "512", "--output-dir", str(tmp_path / name)], {})
+            trainer = make_trainer(options, make_plan(options, 1), torch.device("cpu"))
             if number == 1:
                 trainer.train_epoch(0)
                 trainer.save_checkpoint(0)

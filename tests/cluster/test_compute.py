@@ -20,15 +20,15 @@ GPU_1 = "GPU 1 (rank 1, node17)"
 
 
 def product(record: Record, factor: float) -> None:
-    found = record.results["compute"]["products"]["bfloat16"]
-    found["seconds"] = [factor * one for one in found["seconds"]]
-    found["tflops"] /= factor
+    figures = record.results["compute"]["products"]["bfloat16"]
+    figures["seconds"] = [factor * seconds for seconds in figures["seconds"]]
+    figures["tflops"] /= factor
 
 
 def test_one_of_eight_that_is_24_percent_slow_is_an_outlier() -> None:
     ranks = sound.records(8)
-    for one in ranks:
-        product(one, 1 + 0.01 * (one.rank % 3))
+    for record in ranks:
+        product(record, 1 + 0.01 * (record.rank % 3))
     product(ranks[1], 1.24)
     failures = sound.failures(sound.report(ranks))
     assert failures == [("product bfloat16: time against peers", GPU_1)]
@@ -36,26 +36,26 @@ def test_one_of_eight_that_is_24_percent_slow_is_an_outlier() -> None:
 
 def test_gpus_that_vary_as_gpus_do_pass() -> None:
     ranks = sound.records(8)
-    for one, factor in zip(ranks, (1.0, 1.02, 1.03, 1.05, 1.06, 1.08, 1.10, 1.14), strict=True):
-        product(one, factor)
+    for record, factor in zip(ranks, (1.0, 1.02, 1.03, 1.05, 1.06, 1.08, 1.10, 1.14), strict=True):
+        product(record, factor)
     assert sound.report(ranks)["acceptance"]["status"] == "PASS"
 
 
 def test_all_at_36_percent_of_the_data_sheet_fail() -> None:
     ranks = sound.records(8)
-    for one in ranks:
-        product(one, 690 / (0.36 * 989))
+    for record in ranks:
+        product(record, 690 / (0.36 * 989))
     failures = sound.failures(sound.report(ranks))
-    assert failures == [("product bfloat16: rate against the data sheet", one.subject) for one in ranks]
+    assert failures == [("product bfloat16: rate against the data sheet", record.subject) for record in ranks]
 
 
 def test_a_product_that_is_too_short_is_no_measure_of_its_rate() -> None:
     ranks = sound.records()
-    for one in ranks:
-        one.results["compute"] |= {"rows": 2048, "depth": 1024}
-        product(one, 10)
-    found = sound.report(ranks)
-    assert (found["acceptance"]["status"], sound.failures(found)) == ("INCOMPLETE", [])
+    for record in ranks:
+        record.results["compute"] |= {"rows": 2048, "depth": 1024}
+        product(record, 10)
+    report = sound.report(ranks)
+    assert (report["acceptance"]["status"], sound.failures(report)) == ("INCOMPLETE", [])
 
 
 def test_one_deviation_does_not_hide_another() -> None:
@@ -77,56 +77,56 @@ def test_one_deviation_does_not_hide_another() -> None:
 def test_what_one_gpu_does_wrong_is_its_own(stage: str, changes: dict[str, Any], name: str) -> None:
     ranks = sound.records(4)
     ranks[1].results[stage] |= changes
-    found = sound.report(ranks)
-    assert sound.failures(found) == [(name, GPU_1)]
+    report = sound.report(ranks)
+    assert sound.failures(report) == [(name, GPU_1)]
 
 
 def test_memory_that_was_not_free_is_no_pass() -> None:
     ranks = sound.records()
     ranks[1].results["memory"]["tested_bytes"] = int(40e9)
-    found = sound.report(ranks)
-    assert sound.outcomes(found, "unverified") == [("memory: patterns", GPU_1)]
+    report = sound.report(ranks)
+    assert sound.outcomes(report, "unverified") == [("memory: patterns", GPU_1)]
 
 
 def test_copies_that_are_slow_everywhere_fail() -> None:
     ranks = sound.records()
-    for one in ranks:
-        one.results["copies"]["seconds"] = {"to_device": 268e6 / 25e9, "to_host": 5e-3}  # PCIe 4 in a slot of PCIe 5
+    for record in ranks:
+        record.results["copies"]["seconds"] = {"to_device": 268e6 / 25e9, "to_host": 5e-3}  # PCIe 4 in a slot of PCIe 5
     assert {name for name, _ in sound.failures(sound.report(ranks))} == {"copy: host to device"}
 
 
 def test_of_two_replicas_that_differ_both_may_be_the_wrong_one() -> None:
     ranks = sound.records()
     ranks[1].results["training"]["sha256"] = "cd" * 32
-    found = sound.report(ranks)
-    assert sound.failures(found) == [("training: replicas are equal", one.subject) for one in ranks]
+    report = sound.report(ranks)
+    assert sound.failures(report) == [("training: replicas are equal", record.subject) for record in ranks]
 
 
 def test_of_two_drivers_both_are_named() -> None:
     ranks = sound.records()
     ranks[1].results["before"]["reading"]["driver"] = "535"
-    assert sound.failures(sound.report(ranks)) == [("sound: same driver", one.subject) for one in ranks]
+    assert sound.failures(sound.report(ranks)) == [("sound: same driver", record.subject) for record in ranks]
 
 
 def test_a_rank_that_left_a_collective_out_is_blamed_and_not_those_that_waited_for_it() -> None:
     ranks = sound.records(4)
     ranks[1].skipped_collectives, ranks[1].ending = 1, "stopped"
     ranks[1].progress_at_stop, ranks[1].at_stop = 31, "all_reduce of 16.0 MiB"
-    for one in (ranks[0], ranks[2], ranks[3]):  # they are behind, and innocent
-        one.ending, one.progress_at_stop, one.at_stop = "hung", 30, "all_reduce of 1.0 MiB"
+    for record in (ranks[0], ranks[2], ranks[3]):  # they are behind, and innocent
+        record.ending, record.progress_at_stop, record.at_stop = "hung", 30, "all_reduce of 1.0 MiB"
     ranks[2].results["collectives"]["measurements"][1]["wrong"] = 7
     ranks[3].results["collectives"] = {"error": "RuntimeError: the sizes differ"}
-    found = sound.report(ranks)
-    assert sound.failures(found) == [("run: process", GPU_1)]
+    report = sound.report(ranks)
+    assert sound.failures(report) == [("run: process", GPU_1)]
 
 
 def loaded(**changes: Any) -> dict[str, Any]:
     """Two minutes of load as a sound board goes through them; `changes` are of the second half."""
     series = []
     for number in range(24):
-        one = {"seconds": 5.0 * number, "products_per_second": 1000.0, "celsius": 40 + number, "watts": 690.0}
-        one |= {"sm_clock_hertz": 1.9e9, "throttle_reasons": ["power_cap"]}
-        series.append({**one, **(changes if number >= 12 else {})})
+        sample = {"seconds": 5.0 * number, "products_per_second": 1000.0, "celsius": 40 + number, "watts": 690.0}
+        sample |= {"sm_clock_hertz": 1.9e9, "throttle_reasons": ["power_cap"]}
+        series.append({**sample, **(changes if number >= 12 else {})})
     return {"series": series, "products": 120_000, "differing": 0}
 
 
@@ -141,8 +141,8 @@ def loaded(**changes: Any) -> dict[str, Any]:
 )
 def test_what_only_minutes_of_load_show(changes: dict[str, Any], names: set[str]) -> None:
     ranks = sound.records(4)
-    for one in ranks:
-        one.results["load"] = loaded()
+    for record in ranks:
+        record.results["load"] = loaded()
     assert sound.report(ranks, "--thorough")["acceptance"]["status"] == "PASS"
     ranks[1].results["load"] = loaded(**changes)
     failures = sound.failures(sound.report(ranks, "--thorough"))
@@ -152,8 +152,8 @@ def test_what_only_minutes_of_load_show(changes: dict[str, Any], names: set[str]
 
 def test_a_product_that_was_wrong_once_in_minutes_fails() -> None:
     ranks = sound.records(4)
-    for one in ranks:
-        one.results["load"] = loaded()
+    for record in ranks:
+        record.results["load"] = loaded()
     ranks[1].results["load"]["differing"] = 1
     assert sound.failures(sound.report(ranks, "--thorough")) == [("load: results", GPU_1)]
 

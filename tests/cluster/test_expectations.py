@@ -22,20 +22,20 @@ def held_against(text: str, ranks: list[Record], folder: Path, *words: str) -> d
     path = folder / "cluster.toml"
     path.write_text(text)
     standards = report.Standards(expected=expectations.read(path))
-    found = sound.report(ranks, *words, standards=standards)
-    jsonschema.validate(found, SCHEMA)
-    return found
+    document = sound.report(ranks, *words, standards=standards)
+    jsonschema.validate(document, SCHEMA)
+    return document
 
 
 def test_what_a_good_run_wrote_is_what_the_next_one_passes(tmp_path: Path) -> None:
     ranks = sound.records(4)
     expectations.write(tmp_path / "cluster.toml", sound.report(ranks))
     text = (tmp_path / "cluster.toml").read_text()
-    found = tomllib.loads(text)
-    assert found["cluster"] == {"nodes": 1, "gpus_per_node": 4}
-    assert found["gpu"]["model"] == "NVIDIA H100 80GB HBM3"
-    assert found["software"] == {"driver": "580.65.06", "torch": "2.13.0", "cuda": "13.0", "nccl": "2.27.5"}
-    assert found["compute_tflops"] == {"float32": 45.0, "bfloat16": 621.0}
+    expected = tomllib.loads(text)
+    assert expected["cluster"] == {"nodes": 1, "gpus_per_node": 4}
+    assert expected["gpu"]["model"] == "NVIDIA H100 80GB HBM3"
+    assert expected["software"] == {"driver": "580.65.06", "torch": "2.13.0", "cuda": "13.0", "nccl": "2.27.5"}
+    assert expected["compute_tflops"] == {"float32": 45.0, "bfloat16": 621.0}
     held = held_against(text, ranks, tmp_path)
     assert held["acceptance"]["status"] == "PASS"
     names = {name for name, _ in sound.outcomes(held, "pass")}
@@ -63,10 +63,10 @@ def test_what_a_good_run_wrote_is_what_the_next_one_passes(tmp_path: Path) -> No
     ],
 )
 def test_what_is_not_as_expected_fails_and_is_named(tmp_path: Path, text: str, name: str, subject: str) -> None:
-    found = held_against(text, sound.records(), tmp_path)
-    assert found["acceptance"]["exit_code"] == 1
-    assert (name, subject) in sound.failures(found)
-    assert {failed for failed, _ in sound.failures(found)} == {name}
+    document = held_against(text, sound.records(), tmp_path)
+    assert document["acceptance"]["exit_code"] == 1
+    assert (name, subject) in sound.failures(document)
+    assert {failed for failed, _ in sound.failures(document)} == {name}
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ def test_what_is_expected_and_was_not_measured_is_no_pass(tmp_path: Path, text: 
     ranks = sound.records()
     ranks[1].results["before"]["reading"]["vbios"] = None
     ranks[0].results["network"] = {"skipped": "another rank reads them", "asked": True}
-    found = held_against(text, ranks, tmp_path)
-    assert (found["acceptance"]["status"], sound.failures(found)) == ("INCOMPLETE", [])
+    document = held_against(text, ranks, tmp_path)
+    assert (document["acceptance"]["status"], sound.failures(document)) == ("INCOMPLETE", [])
 
 
 def test_a_bar_of_the_file_stands_above_ours(tmp_path: Path) -> None:
     ranks = sound.records()
-    for one in ranks:
-        one.results["presence"] |= {"peak_tflops": None, "held_ratio": None}
+    for record in ranks:
+        record.results["presence"] |= {"peak_tflops": None, "held_ratio": None}
     assert sound.report(ranks)["acceptance"]["status"] == "INCOMPLETE", "an unknown model's rate is judged by nothing"
     text = "[compute_tflops]\nfloat32 = 45\nbfloat16 = 621"
     assert held_against(text, ranks, tmp_path)["acceptance"]["status"] == "PASS"
@@ -97,8 +97,8 @@ def test_options_stand_above_the_file(tmp_path: Path) -> None:
 
 def test_a_node_that_said_nothing_is_missed_by_name() -> None:
     ranks = [*sound.records(2), Record(rank=2, node="node18", ending="lost")]
-    found = sound.report(ranks, "--expect-nodes", "2")
-    (check,) = [one for one in found["validation"]["checks"] if one["name"] == "expected: nodes"]
+    document = sound.report(ranks, "--expect-nodes", "2")
+    (check,) = [check for check in document["validation"]["checks"] if check["name"] == "expected: nodes"]
     assert (check["status"], check["evidence"]) == ("fail", "1 of 2 took part: node17; no answer from node18")
 
 

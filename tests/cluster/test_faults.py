@@ -19,21 +19,21 @@ RECORDED = Path(__file__).parents[2] / "benchmarks" / "results" / "acceptance_fa
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
 def test_a_fault_is_found_and_named_rightly(fault: Fault) -> None:
-    found = judged(fault)
-    assert not list(VALID.iter_errors(found))
-    assert found["acceptance"]["status"] == fault.verdict
-    assert found["acceptance"]["exit_code"] == {"FAIL": 1, "INCOMPLETE": 3}[fault.verdict]
-    told = outcomes(found, "fail" if fault.verdict == "FAIL" else "unverified")
-    assert [subject for name, subject in told if name == fault.check] == list(fault.named)
-    assert {name for name, _ in failures(found)} <= {fault.check, *fault.also}, "nothing else is blamed"
+    document = judged(fault)
+    assert not list(VALID.iter_errors(document))
+    assert document["acceptance"]["status"] == fault.verdict
+    assert document["acceptance"]["exit_code"] == {"FAIL": 1, "INCOMPLETE": 3}[fault.verdict]
+    checks = outcomes(document, "fail" if fault.verdict == "FAIL" else "unverified")
+    assert [subject for name, subject in checks if name == fault.check] == list(fault.named)
+    assert {name for name, _ in failures(document)} <= {fault.check, *fault.also}, "nothing else is blamed"
 
 
 @pytest.mark.parametrize("nodes", [0, 4])
 def test_without_a_fault_the_same_machine_passes(nodes: int) -> None:
     fault = next(fault for fault in FAULTS if fault.nodes == nodes)
-    found = report(machine(fault))
-    assert found["acceptance"]["status"] == "PASS"
-    assert outcomes(found, "unverified") == []
+    document = report(machine(fault))
+    assert document["acceptance"]["status"] == "PASS"
+    assert outcomes(document, "unverified") == []
 
 
 def test_there_are_enough_of_them_and_each_is_another_one() -> None:
@@ -44,10 +44,10 @@ def test_there_are_enough_of_them_and_each_is_another_one() -> None:
 @pytest.mark.night
 @pytest.mark.parametrize("case", running.CASES, ids=lambda case: case.what)
 def test_a_fault_of_a_run_is_found_and_leaves_nothing_behind(case: running.Case, tmp_path: Path) -> None:
-    seen = running.run(case, tmp_path)
-    assert (seen.verdict, seen.exit_code) == (case.verdict, case.exit_code), seen.output
-    assert seen.named(case), seen.output
-    assert seen.left == 0
+    result = running.run(case, tmp_path)
+    assert (result.verdict, result.exit_code) == (case.verdict, case.exit_code), result.output
+    assert result.named(case), result.output
+    assert result.left == 0
 
 
 def test_the_recorded_results_have_these_faults() -> None:

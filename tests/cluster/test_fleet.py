@@ -27,35 +27,35 @@ NODE = "node17"
 FLEET = Path(__file__).parents[2] / "deploy" / "fleet"
 
 
-def seen(gpus: int = 8, boot: str = "one", **changed: Any) -> Seen:
+def sound_node(gpus: int = 8, boot: str = "one", **changed: Any) -> Seen:
     """A sound node; what is changed is so on its GPU 3."""
-    found = {
+    gpus_by_uuid = {
         f"GPU-{index}": {"index": index, "bus": f"0000:{index + 16:02x}:00", **sound.reading(uuid=f"GPU-{index}")}
         for index in range(gpus)
     }
-    found[f"GPU-{min(3, gpus - 1)}"].update(changed)
-    return Seen(boot=boot, gpus=found, ports=sound.ports())
+    gpus_by_uuid[f"GPU-{min(3, gpus - 1)}"].update(changed)
+    return Seen(boot=boot, gpus=gpus_by_uuid, ports=sound.ports())
 
 
 def judged(now: Seen, before: Seen | None = None, *xids: Xid, **options: Any) -> Found:
     """What is said of a node that was accepted, and looked at a moment ago, in the state `before`."""
-    before = before or seen()
+    before = before or sound_node()
     state = State(accepted=before, last=copy.deepcopy(before))
     return quick_check.judge(now, [], list(xids), state=state, node=NODE, **options)
 
 
-def failed(found: Found) -> list[tuple[str, str]]:
-    return [(one.name, one.subject) for one in found.checks if one.status == "fail"]
+def failed(judgement: Found) -> list[tuple[str, str]]:
+    return [(check.name, check.subject) for check in judgement.checks if check.status == "fail"]
 
 
 def test_a_sound_node_passes() -> None:
-    found = judged(seen())
-    assert (found.outcome, failed(found)) == ("PASS", [])
+    judgement = judged(sound_node())
+    assert (judgement.outcome, failed(judgement)) == ("PASS", [])
 
 
 def test_a_node_without_nvml_is_no_pass() -> None:
-    found = quick_check.judge(Seen(boot="one"), [], [], state=None, node=NODE)
-    assert found.outcome == "INCOMPLETE"
+    judgement = quick_check.judge(Seen(boot="one"), [], [], state=None, node=NODE)
+    assert judgement.outcome == "INCOMPLETE"
 
 
 GPU3 = "GPU 3 (rank 3, node17)"
@@ -78,28 +78,28 @@ NODE_WIDE = "node node17"
     ],
 )
 def test_a_fault_of_a_gpu_is_found_and_named(changed: dict[str, Any], check: str, subject: str) -> None:
-    found = judged(seen(**changed))
-    assert found.outcome == "FAIL"
-    assert (check, subject) in failed(found)
-    assert {about for _, about in failed(found)} == {subject}
+    judgement = judged(sound_node(**changed))
+    assert judgement.outcome == "FAIL"
+    assert (check, subject) in failed(judgement)
+    assert {about for _, about in failed(judgement)} == {subject}
 
 
 def test_a_gpu_that_has_gone_is_missed_without_anybody_saying_how_many_there_are() -> None:
-    assert failed(judged(seen(7))) == [("node: number of GPUs", NODE_WIDE)]
-    assert failed(quick_check.judge(seen(7), [], [], state=None, node=NODE, gpus=8)) == [
+    assert failed(judged(sound_node(7))) == [("node: number of GPUs", NODE_WIDE)]
+    assert failed(quick_check.judge(sound_node(7), [], [], state=None, node=NODE, gpus=8)) == [
         ("node: number of GPUs", NODE_WIDE)
     ]
 
 
 def test_what_a_busy_node_does_is_no_fault() -> None:
-    busy = seen()
+    busy = sound_node()
     for reading in busy.gpus.values():
         reading.update(sound.worked(memory_used_bytes=80_900 * sound.MIB, uuid=reading["uuid"]))
     assert judged(busy).outcome == "PASS"
 
 
 def test_a_port_that_goes_down_or_flaps_is_found() -> None:
-    down, flapped = seen(), seen()
+    down, flapped = sound_node(), sound_node()
     down.ports[0]["up"] = False
     flapped.ports[0]["counters"]["link_downed"] += 1
     assert failed(judged(down)) == [("node: port mlx5_0/1", NODE_WIDE)]
@@ -108,13 +108,13 @@ def test_a_port_that_goes_down_or_flaps_is_found() -> None:
 
 def test_xids_of_a_broken_board_fail_and_those_of_a_users_program_do_not() -> None:
     broken, users = Xid(7, "0000:13:00", 79), Xid(8, "0000:13:00", 31)
-    assert failed(judged(seen(), None, broken)) == [("node: XID errors", f"GPU 3, {NODE}")]
-    assert judged(seen(), None, users).outcome == "PASS"
+    assert failed(judged(sound_node(), None, broken)) == [("node: XID errors", f"GPU 3, {NODE}")]
+    assert judged(sound_node(), None, users).outcome == "PASS"
 
 
 def test_a_fault_stays_until_the_node_is_accepted_again() -> None:
     """The second look finds nothing new, and nobody has mended anything."""
-    before, now = seen(), seen()
+    before, now = sound_node(), sound_node()
     xid = Xid(7, "0000:13:00", 79)
     last = copy.deepcopy(now)
     last.last_record = 7
@@ -125,13 +125,13 @@ def test_a_fault_stays_until_the_node_is_accepted_again() -> None:
 
 
 def test_after_another_boot_counters_begin_anew_and_the_log_as_well() -> None:
-    before = seen(ecc_corrected=50_000, boot="one")
-    assert judged(seen(boot="two", ecc_corrected=0), before).outcome == "PASS"
+    before = sound_node(ecc_corrected=50_000, boot="one")
+    assert judged(sound_node(boot="two", ecc_corrected=0), before).outcome == "PASS"
     assert new_xids([Xid(3, "0000:13:00", 79)], Seen(boot="one", last_record=900), "two")
 
 
 def test_a_power_limit_that_is_meant_is_no_doubt() -> None:
-    capped = seen()
+    capped = sound_node()
     for reading in capped.gpus.values():
         reading["power_limit_watts"] = 500.0
     assert judged(capped, capped).outcome == "INCOMPLETE"
@@ -157,8 +157,8 @@ def test_xids_are_read_from_the_kernels_log(tmp_path: Path) -> None:
 def test_a_state_survives_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "state" / "node.json"
     assert read_state(path) is None
-    write_state(path, State(accepted=seen(), last=seen()))
-    assert read_state(path) == State(accepted=seen(), last=seen())
+    write_state(path, State(accepted=sound_node(), last=sound_node()))
+    assert read_state(path) == State(accepted=sound_node(), last=sound_node())
     path.write_text(path.read_text()[:100])
     with pytest.raises(StateError, match=r"node\.json is damaged"):
         read_state(path)
@@ -170,19 +170,19 @@ def test_a_state_survives_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
 def report(node: str, day: int, **tflops: float) -> dict[str, Any]:
     """Of one node with two GPUs; `tflops`: of its GPUs' bfloat16 products, by name gpu0, gpu1."""
     records = sound.records()
-    for one in records:
-        one.node = node
-        one.results["presence"]["uuid"] = f"{node}-{one.rank}"
-        one.results["compute"]["products"]["bfloat16"]["tflops"] = tflops.get(f"gpu{one.rank}", 690.0)
-    found = sound.report(records)
-    found["test_timestamp"] = f"2026-11-{day:02d} 10:00:00"
-    return found
+    for record in records:
+        record.node = node
+        record.results["presence"]["uuid"] = f"{node}-{record.rank}"
+        record.results["compute"]["products"]["bfloat16"]["tflops"] = tflops.get(f"gpu{record.rank}", 690.0)
+    document = sound.report(records)
+    document["test_timestamp"] = f"2026-11-{day:02d} 10:00:00"
+    return document
 
 
-def files(folder: Path, *found: dict[str, Any]) -> list[str]:
-    paths = [folder / f"report{number}.json" for number in range(len(found))]
-    for path, one in zip(paths, found, strict=True):
-        path.write_text(json.dumps(one))
+def files(folder: Path, *documents: dict[str, Any]) -> list[str]:
+    paths = [folder / f"report{number}.json" for number in range(len(documents))]
+    for path, document in zip(paths, documents, strict=True):
+        path.write_text(json.dumps(document))
     return [str(path) for path in paths]
 
 
@@ -195,8 +195,8 @@ def test_a_slow_gpu_stands_out_that_its_own_node_could_not_show(
     assert fleet[2]["acceptance"]["status"] == "PASS"
     code = command.main(["merge", *files(tmp_path, *fleet), "--json", str(tmp_path / "fleet.json")])
     assert code == 1
-    found = json.loads((tmp_path / "fleet.json").read_text())["outliers"]
-    assert [(one["node"], one["gpu"], one["against"]) for one in found] == [
+    outliers = json.loads((tmp_path / "fleet.json").read_text())["outliers"]
+    assert [(outlier["node"], outlier["gpu"], outlier["against"]) for outlier in outliers] == [
         ("node3", "node3-0", "fleet"),
         ("node3", "node3-1", "fleet"),
     ]
@@ -226,8 +226,8 @@ def test_what_gets_slower_is_seen_in_the_history(tmp_path: Path, capsys: pytest.
 def test_of_several_nodes_only_the_one_that_failed_has_failed() -> None:
     records = sound.nodes(4, 2)
     records[2].results["compute"]["products"]["bfloat16"]["wrong_rows"] = [5]
-    found = sound.report(records)
-    entry = reports._entry(found)
+    document = sound.report(records)
+    entry = reports._entry(document)
     assert dict(entry.verdicts) == {
         "node0": "INCOMPLETE",
         "node1": "FAIL",
@@ -242,10 +242,10 @@ def test_what_is_no_report_of_real_gpus_is_left_out_and_said(
     simulated = sound.report(sound.records(), simulated=True)
     paths = files(tmp_path, report("node1", 1), simulated, {"acceptance": {}})
     assert command.main(["merge", *paths, str(tmp_path / "missing.json")]) == 2
-    told = capsys.readouterr().err
-    assert "report1.json: simulated" in told
-    assert "report2.json: not a report of cluster.acceptance" in told
-    assert "missing.json" in told
+    message = capsys.readouterr().err
+    assert "report1.json: simulated" in message
+    assert "report2.json: not a report of cluster.acceptance" in message
+    assert "missing.json" in message
 
 
 def test_a_damaged_history_is_named_by_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,14 +261,14 @@ def test_a_damaged_history_is_named_by_its_line(tmp_path: Path, capsys: pytest.C
 
 @pytest.fixture
 def promtool() -> str:
-    found = shutil.which("promtool")
-    if found is None:
+    path = shutil.which("promtool")
+    if path is None:
         pytest.skip("promtool is not on this machine: apt install prometheus brings it")
-    return found
+    return path
 
 
-def run(*command_: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command_, input=given, capture_output=True, text=True, timeout=60, check=False)
+def run(*command_: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command_, input=text, capture_output=True, text=True, timeout=60, check=False)
 
 
 def textfile(tmp_path: Path) -> str:
@@ -293,7 +293,7 @@ def textfile(tmp_path: Path) -> str:
 def test_promtool_finds_nothing_to_mend_in_the_metrics(promtool: str, tmp_path: Path) -> None:
     for name in ("fleet.prom", "node.prom"):
         textfile(tmp_path)
-        done = run(promtool, "check", "metrics", given=(tmp_path / name).read_text())
+        done = run(promtool, "check", "metrics", text=(tmp_path / name).read_text())
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
@@ -362,9 +362,9 @@ def test_the_dashboard_and_the_rules_ask_only_for_what_is_written(promtool: str,
     dashboard = json.loads((FLEET / "grafana-dashboard.json").read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     written = exposition.names(textfile(tmp_path))
-    asked = set(re.findall(r"gpu_acceptance_\w+", " ".join(queries) + (FLEET / "alerts.rules.yml").read_text()))
-    assert asked <= written
-    assert {f"gpu_acceptance_{name}" for name in HELP} - asked == {
+    queried = set(re.findall(r"gpu_acceptance_\w+", " ".join(queries) + (FLEET / "alerts.rules.yml").read_text()))
+    assert queried <= written
+    assert {f"gpu_acceptance_{name}" for name in HELP} - queried == {
         "gpu_acceptance_checks",
         "gpu_acceptance_duration_seconds",
     }

@@ -40,13 +40,13 @@ def merged(value: Any, change: Any) -> Any:
     """RFC 7396."""
     if not isinstance(change, dict):
         return change
-    found = dict(value) if isinstance(value, dict) else {}
-    for key, one in change.items():
-        if one is None:
-            found.pop(key, None)
+    result = dict(value) if isinstance(value, dict) else {}
+    for key, part in change.items():
+        if part is None:
+            result.pop(key, None)
         else:
-            found[key] = merged(found.get(key), one)
-    return found
+            result[key] = merged(result.get(key), part)
+    return result
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -25,8 +25,8 @@ def changed(ranks: list[Record], rank: int, stage: str = "before", **figures: An
 
 
 def verdict(ranks: list[Record]) -> tuple[str, list[tuple[str, str]]]:
-    found = sound.report(ranks)
-    return found["acceptance"]["status"], sound.failures(found)
+    report = sound.report(ranks)
+    return report["acceptance"]["status"], sound.failures(report)
 
 
 @pytest.mark.parametrize(

@@ -37,20 +37,20 @@ class Job:
     def start(self, *words: str, ranks: int = 1, restarts: int = 0, **environment: str) -> subprocess.Popen[bytes]:
         launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
         command = [sys.executable, "-m", *([*launcher, "-m"] if ranks > 1 else []), "cluster.job", *words]
-        told = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **QUICK, **environment}
+        variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **QUICK, **environment}
         # As deploy/ sets it: https://github.com/pytorch/pytorch/issues/135712
-        told["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         with self.log.open("wb") as log:
             return subprocess.Popen(
-                command, cwd=self.folder, env={**os.environ, **told}, stdout=log, stderr=subprocess.STDOUT
+                command, cwd=self.folder, env={**os.environ, **variables}, stdout=log, stderr=subprocess.STDOUT
             )
 
     def ended(self, process: subprocess.Popen[bytes], code: int = 0) -> str:
         try:
-            found = process.wait(LIMIT_SECONDS)
+            exit_code = process.wait(LIMIT_SECONDS)
         finally:
             process.kill()
-        assert found == code, self.log.read_text()
+        assert exit_code == code, self.log.read_text()
         return self.log.read_text()
 
     def __call__(self, *words: str, ranks: int = 1, code: int = 0, **environment: str) -> str:
@@ -70,8 +70,8 @@ class Job:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.out / "training_metadata.json").read_text())
-        return found
+        metadata: dict[str, Any] = json.loads((self.out / "training_metadata.json").read_text())
+        return metadata
 
 
 @pytest.fixture
@@ -80,18 +80,18 @@ def job(tmp_path: Path) -> Job:
 
 
 def test_a_flag_goes_before_the_environment_and_that_before_the_default() -> None:
-    told = settings.read(["--epochs", "3"], {"EPOCHS": "7", "BATCH_SIZE": "256", "MIXED_PRECISION": "False"})
-    assert (told.epochs, told.batch_size, told.learning_rate) == (3, 256, 1e-3)
-    assert told.dtype("cuda") == "float32"
+    options = settings.read(["--epochs", "3"], {"EPOCHS": "7", "BATCH_SIZE": "256", "MIXED_PRECISION": "False"})
+    assert (options.epochs, options.batch_size, options.learning_rate) == (3, 256, 1e-3)
+    assert options.dtype("cuda") == "float32"
 
 
 @pytest.mark.parametrize(
-    ("told", "on_gpu", "on_cpu"),
+    ("precision", "on_gpu", "on_cpu"),
     [("true", "float16", "float32"), ("bfloat16", "bfloat16", "bfloat16"), ("false", "float32", "float32")],
 )
-def test_mixed_precision_depends_on_the_device(told: str, on_gpu: str, on_cpu: str) -> None:
-    found = settings.read([], {"MIXED_PRECISION": told})
-    assert (found.dtype("cuda"), found.dtype("cpu")) == (on_gpu, on_cpu)
+def test_mixed_precision_depends_on_the_device(precision: str, on_gpu: str, on_cpu: str) -> None:
+    options = settings.read([], {"MIXED_PRECISION": precision})
+    assert (options.dtype("cuda"), options.dtype("cpu")) == (on_gpu, on_cpu)
 
 
 @pytest.mark.parametrize(
@@ -111,41 +111,42 @@ def test_a_package_without_a_trainer_is_named() -> None:
 def test_two_ranks_leave_a_model_that_does_what_the_metadata_says_and_one_goes_on_with_it(job: Job) -> None:
     output = job(ranks=2, EPOCHS="3", LEARNING_RATE="0.003")
     assert "2 ranks, from the beginning" in output
-    found = job.metadata
-    assert (found["world_size"], found["epochs"], found["ended"], found["simulated"]) == (2, 3, "finished", False)
-    assert found["settings"]["learning_rate"] == "0.003"
-    assert f"accuracy: {found['accuracy']}" in (job.out / "training_metadata.txt").read_text()
+    metadata = job.metadata
+    assert (metadata["world_size"], metadata["epochs"]) == (2, 3)
+    assert (metadata["ended"], metadata["simulated"]) == ("finished", False)
+    assert metadata["settings"]["learning_rate"] == "0.003"
+    assert f"accuracy: {metadata['accuracy']}" in (job.out / "training_metadata.txt").read_text()
     model = make_model("small-cnn", 1, 8)
     model.load_state_dict(load_file(job.out / "trained-model.safetensors"))
     images, labels = data.load("digits", split="test").tensors
     with torch.no_grad():
         right = (model.eval()(images).argmax(1) == labels).float().mean().item()
-    assert right == pytest.approx(found["accuracy"], abs=1 / len(labels))
+    assert right == pytest.approx(metadata["accuracy"], abs=1 / len(labels))
     assert right > 0.5
     output = job(EPOCHS="5", LEARNING_RATE="0.003")
     assert "1 ranks, from the parameters of step-" in output
-    assert job.metadata["history"][:3] == found["history"]
+    assert job.metadata["history"][:3] == metadata["history"]
     assert job.metadata["epochs"] == 5
-    assert job.metadata["history"][-1]["loss"] < found["history"][-1]["loss"]
+    assert job.metadata["history"][-1]["loss"] < metadata["history"][-1]["loss"]
 
 
-def plan(ranks: int, **given: str) -> Plan:
-    return make_plan(settings.read([], {name.upper(): value for name, value in given.items()}), ranks)
+def plan(ranks: int, **values: str) -> Plan:
+    return make_plan(settings.read([], {name.upper(): value for name, value in values.items()}), ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 7, 8, 64])
 def test_a_step_keeps_its_samples_on_any_number_of_ranks(ranks: int) -> None:
-    found = plan(ranks, global_batch_size="1024", batch_size="128")
-    assert 0 <= 1024 - found.samples < ranks * (1 + found.accumulation_steps)
-    assert found.batch_size <= 128
+    result = plan(ranks, global_batch_size="1024", batch_size="128")
+    assert 0 <= 1024 - result.samples < ranks * (1 + result.accumulation_steps)
+    assert result.batch_size <= 128
     if 1024 % ranks == 0:
-        assert (found.samples, found.learning_rate) == (1024, 1e-3)
+        assert (result.samples, result.learning_rate) == (1024, 1e-3)
 
 
 def test_the_learning_rate_follows_the_batch_as_the_optimizer_wants_it() -> None:
-    given = {"batch_size": "128", "learning_rate": "0.1", "learning_rate_batch": "256"}
-    assert plan(8, optimizer="sgd", **given).learning_rate == pytest.approx(0.4)
-    assert plan(8, optimizer="adamw", **given).learning_rate == pytest.approx(0.2)
+    values = {"batch_size": "128", "learning_rate": "0.1", "learning_rate_batch": "256"}
+    assert plan(8, optimizer="sgd", **values).learning_rate == pytest.approx(0.4)
+    assert plan(8, optimizer="adamw", **values).learning_rate == pytest.approx(0.2)
     # Who says nothing keeps what was said.
     assert plan(8, learning_rate="0.1").learning_rate == 0.1
 
@@ -158,27 +159,27 @@ def test_more_ranks_than_samples_are_refused() -> None:
 @pytest.mark.night
 def test_a_run_that_was_killed_and_one_that_was_told_to_stop_train_the_same_bits(tmp_path: Path) -> None:
     """Three runs, one hash: never disturbed; a rank killed and started again; told to stop by SIGUSR1 and continued."""
-    jobs = [Job(tmp_path / name) for name in ("alone", "killed", "told")]
+    jobs = [Job(tmp_path / name) for name in ("alone", "killed", "stopped")]
     for job in jobs:
         job.folder.mkdir()
-    alone, killed, told = jobs
-    given = {"EPOCHS": "12", "SAVE_EVERY_STEPS": "3"}
-    alone(ranks=2, **given)
-    process = killed.start(ranks=2, restarts=1, **given)
+    alone, killed, stopped = jobs
+    variables = {"EPOCHS": "12", "SAVE_EVERY_STEPS": "3"}
+    alone(ranks=2, **variables)
+    process = killed.start(ranks=2, restarts=1, **variables)
     killed.wait_for_a_checkpoint(process, after=6)
     os.kill(watchdog_of(process.pid, 1), signal.SIGKILL)
     killed.ended(process)
-    process = told.start(ranks=1, **given)
-    told.wait_for_a_checkpoint(process, after=6)
+    process = stopped.start(ranks=1, **variables)
+    stopped.wait_for_a_checkpoint(process, after=6)
     process.send_signal(signal.SIGUSR1)
-    told.ended(process, code=143)
-    told(ranks=1, **given)
+    stopped.ended(process, code=143)
+    stopped(ranks=1, **variables)
     single = Job(tmp_path / "single")
     single.folder.mkdir()
-    single(ranks=1, **given)
+    single(ranks=1, **variables)
     assert killed.metadata["restarts"] == 1
     assert killed.metadata["sha256"] == alone.metadata["sha256"]
-    assert told.metadata["sha256"] == single.metadata["sha256"]
+    assert stopped.metadata["sha256"] == single.metadata["sha256"]
     # A hash that were always the same would show nothing.
     assert alone.metadata["sha256"] != single.metadata["sha256"]
 
@@ -186,11 +187,11 @@ def test_a_run_that_was_killed_and_one_that_was_told_to_stop_train_the_same_bits
 @pytest.mark.night
 def test_when_a_worker_is_lost_torchrun_goes_on_without_it_and_the_step_keeps_its_samples(job: Job) -> None:
     """Two agents, as on two nodes; one is killed with its rank, and nobody starts it again."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    told = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **QUICK}
-    told |= {"EPOCHS": "40", "GLOBAL_BATCH_SIZE": "128", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **QUICK}
+    variables |= {"EPOCHS": "40", "GLOBAL_BATCH_SIZE": "128", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     agents = []
     for number in range(2):
         elastic = ["--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=lost"]
@@ -201,7 +202,7 @@ def test_when_a_worker_is_lost_torchrun_goes_on_without_it_and_the_step_keeps_it
                 subprocess.Popen(
                     command,
                     cwd=job.folder,
-                    env={**os.environ, **told},
+                    env={**os.environ, **variables},
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
@@ -277,35 +278,35 @@ def test_early_stopping_ends_the_job(job: Job) -> None:
 @pytest.mark.night
 def test_on_virtual_gpus_it_trains_in_half_precision_and_says_that_it_is_simulated(job: Job) -> None:
     job("--device", "vgpu:T4", ranks=2, EPOCHS="1")
-    found = job.metadata
-    assert (found["device"], found["simulated"], found["dtype"]) == ("cuda", True, "float16")
+    metadata = job.metadata
+    assert (metadata["device"], metadata["simulated"], metadata["dtype"]) == ("cuda", True, "float16")
 
 
 def test_metrics_and_settings_go_to_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[str, Any]] = []
+    calls: list[tuple[str, Any]] = []
 
     class Run:
         def __enter__(self) -> None:
-            told.append(("began", None))
+            calls.append(("began", None))
 
         def __exit__(self, *error: object) -> None:
-            told.append(("ended", None))
+            calls.append(("ended", None))
 
     mlflow = SimpleNamespace(
-        set_tracking_uri=lambda uri: told.append(("uri", uri)),
+        set_tracking_uri=lambda uri: calls.append(("uri", uri)),
         set_experiment=lambda name: None,
         start_run=lambda run_name: Run(),
-        log_params=lambda values: told.append(("epochs", values["epochs"])),
-        log_metrics=lambda metrics, step: told.append((f"step {step}", metrics)),
+        log_params=lambda values: calls.append(("epochs", values["epochs"])),
+        log_metrics=lambda metrics, step: calls.append((f"step {step}", metrics)),
     )
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    asked = settings.read(["--mlflow-tracking-uri", "http://localhost:5000", "--epochs", "3"], {})
-    with tracking.tracked(asked, rank=0) as sink:
+    options = settings.read(["--mlflow-tracking-uri", "http://localhost:5000", "--epochs", "3"], {})
+    with tracking.tracked(options, rank=0) as sink:
         assert sink is not None
         sink.log_metrics(10, {"loss": 0.5})
-    with tracking.tracked(asked, rank=1) as none:
+    with tracking.tracked(options, rank=1) as none:
         assert none is None
-    assert told == [
+    assert calls == [
         ("uri", "http://localhost:5000"),
         ("began", None),
         ("epochs", "3"),
@@ -316,22 +317,22 @@ def test_metrics_and_settings_go_to_mlflow(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_mlflow_that_is_not_there_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    asked = settings.read(["--mlflow-tracking-uri", "http://localhost:5000"], {})
-    with pytest.raises(settings.SettingError, match="pip install mlflow"), tracking.tracked(asked, rank=0):
+    options = settings.read(["--mlflow-tracking-uri", "http://localhost:5000"], {})
+    with pytest.raises(settings.SettingError, match="pip install mlflow"), tracking.tracked(options, rank=0):
         pass
 
 
 @pytest.mark.night
 def test_a_trial_of_the_tuning_is_the_job_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
 
     class Tuner:
         def __init__(self, trainable: Any, *, param_space: Any, tune_config: Any, run_config: Any) -> None:
-            asked.update(trainable=trainable, space=param_space, trials=tune_config["num_samples"])
+            arguments.update(trainable=trainable, space=param_space, trials=tune_config["num_samples"])
 
         def fit(self) -> Any:
             chosen = {"learning_rate": 0.003, "batch_size": 64}
-            metrics = asked["trainable"](chosen)
+            metrics = arguments["trainable"](chosen)
             best = SimpleNamespace(config=chosen, metrics=metrics)
             return type("Results", (list,), {"num_errors": 0, "get_best_result": lambda self: best})([best])
 
@@ -349,15 +350,15 @@ def test_a_trial_of_the_tuning_is_the_job_itself(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(ROOT)
     flags = ("--", "--device", "cpu", "--model", "small-cnn", "--epochs", "2")
     assert tune.main(["--trials", "3", "--out", str(tmp_path), *flags]) == 0
-    found = json.loads((tmp_path / "tuning.json").read_text())
+    report = json.loads((tmp_path / "tuning.json").read_text())
     metadata = json.loads((tmp_path / "trial-1" / "training_metadata.json").read_text())
-    assert found == {
+    assert report == {
         "learning_rate": 0.003,
         "batch_size": 64,
         "loss": metadata["loss"],
         "accuracy": metadata["accuracy"],
     }
-    assert asked["trials"] == 3
+    assert arguments["trials"] == 3
 
 
 def test_ray_that_is_not_there_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

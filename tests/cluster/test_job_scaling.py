@@ -17,7 +17,7 @@ H100 = cluster("H100", 8, "nvlink4", "infiniband-ndr")
 
 
 def step(bytes: int, *ready: float) -> Step:
-    return Step(ready=tuple((one, bytes) for one in ready), backward_ends=max(ready), ends=max(ready) + 0.001)
+    return Step(ready=tuple((seconds, bytes) for seconds in ready), backward_ends=max(ready), ends=max(ready) + 0.001)
 
 
 def test_one_bucket_that_is_ready_last_is_added_to_the_step() -> None:

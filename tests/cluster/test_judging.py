@@ -17,8 +17,8 @@ GPU_0, GPU_1 = "GPU 0 (rank 0, node17)", "GPU 1 (rank 1, node17)"
 
 
 def test_a_sound_machine_passes() -> None:
-    found = sound.report(sound.records(8))
-    assert found["acceptance"] == {
+    report = sound.report(sound.records(8))
+    assert report["acceptance"] == {
         "status": "PASS",
         "exit_code": 0,
         "summary": [
@@ -29,22 +29,22 @@ def test_a_sound_machine_passes() -> None:
             "GPU Health: PASS",
         ],
     }
-    assert found["status"] == "success"
-    assert sound.outcomes(found, "unverified") == []
+    assert report["status"] == "success"
+    assert sound.outcomes(report, "unverified") == []
 
 
 def test_one_gpu_can_pass_although_it_has_nobody_to_talk_to() -> None:
-    found = sound.report(sound.records(1))
-    assert found["acceptance"]["status"] == "PASS"
-    assert "NCCL Communication: SKIPPED" in found["acceptance"]["summary"]
-    assert ("product float32: time against peers", GPU_0) in sound.outcomes(found, "skipped")
+    report = sound.report(sound.records(1))
+    assert report["acceptance"]["status"] == "PASS"
+    assert "NCCL Communication: SKIPPED" in report["acceptance"]["summary"]
+    assert ("product float32: time against peers", GPU_0) in sound.outcomes(report, "skipped")
 
 
 def test_a_gpu_without_ecc_or_nvlink_can_pass() -> None:
     ranks = sound.records()
-    for one in ranks:
+    for record in ranks:
         for stage in ("before", "after"):
-            one.results[stage]["reading"] |= {"ecc_errors": None, "xid_errors": None, "nvlinks_up": 0, "nvlinks": 0}
+            record.results[stage]["reading"] |= {"ecc_errors": None, "xid_errors": None, "nvlinks_up": 0, "nvlinks": 0}
     assert sound.report(ranks)["acceptance"]["status"] == "PASS"
 
 
@@ -52,32 +52,32 @@ def test_what_nvml_may_not_tell_leaves_the_verdict_open() -> None:
     ranks = sound.records()
     after = ranks[1].results["after"]["reading"]
     after |= {"ecc_errors": None, "untold": {"ecc_errors": "Insufficient Permissions"}}
-    found = sound.report(ranks)
-    assert found["acceptance"]["exit_code"] == 3
-    assert sound.outcomes(found, "unverified") == [("health: uncorrected memory errors", GPU_1)]
+    report = sound.report(ranks)
+    assert report["acceptance"]["exit_code"] == 3
+    assert sound.outcomes(report, "unverified") == [("health: uncorrected memory errors", GPU_1)]
 
 
 def test_simulated_gpus_never_pass() -> None:
-    found = sound.report(sound.records(), simulated=True)
-    assert found["acceptance"]["status"] == "INCOMPLETE"
-    assert found["acceptance"]["exit_code"] == 3
-    assert {one["part"] for one in found["validation"]["checks"] if one["status"] == "pass"} == {"run"}
-    assert all("simulated" in one["evidence"] for one in found["validation"]["checks"])
+    report = sound.report(sound.records(), simulated=True)
+    assert report["acceptance"]["status"] == "INCOMPLETE"
+    assert report["acceptance"]["exit_code"] == 3
+    assert {check["part"] for check in report["validation"]["checks"] if check["status"] == "pass"} == {"run"}
+    assert all("simulated" in check["evidence"] for check in report["validation"]["checks"])
 
 
 def test_a_run_with_an_injected_fault_never_passes() -> None:
-    found = sound.report(sound.records(), "--inject", "slow:1")
-    assert found["acceptance"]["status"] == "INCOMPLETE"
-    assert "Injected on purpose: slow at rank 1" in found["acceptance"]["summary"]
+    report = sound.report(sound.records(), "--inject", "slow:1")
+    assert report["acceptance"]["status"] == "INCOMPLETE"
+    assert "Injected on purpose: slow at rank 1" in report["acceptance"]["summary"]
 
 
 def test_left_out_on_request_is_no_reason_not_to_pass() -> None:
     ranks = sound.records()
-    for one in ranks:
-        one.results["data"] = one.results["training"] = {"skipped": "--validation-only", "asked": True}
-    found = sound.report(ranks, "--validation-only")
-    assert found["acceptance"]["status"] == "PASS"
-    assert "Training Status: SKIPPED" in found["acceptance"]["summary"]
+    for record in ranks:
+        record.results["data"] = record.results["training"] = {"skipped": "--validation-only", "asked": True}
+    report = sound.report(ranks, "--validation-only")
+    assert report["acceptance"]["status"] == "PASS"
+    assert "Training Status: SKIPPED" in report["acceptance"]["summary"]
 
 
 def change(stage: str, **values: Any) -> Any:
@@ -127,13 +127,13 @@ def change_epochs(**values: Any) -> Any:
 def test_a_fault_is_found_and_its_gpu_named(spoil: Any, name: str) -> None:
     ranks = sound.records(3)
     spoil(ranks[1])
-    found = sound.report(ranks)
-    named = [subject for failed, subject in sound.failures(found) if failed == name]
+    report = sound.report(ranks)
+    named = [subject for failed, subject in sound.failures(report) if failed == name]
     # A rank whose stage "presence" broke is known by its node only.
     assert named in ([GPU_1], ["rank 1, node17"])
-    assert {subject for _, subject in sound.failures(found)} <= {*named, "all ranks", "node node17"}
-    assert found["acceptance"]["exit_code"] == 1
-    assert any(line.startswith("Error: ") and named[0] in line for line in found["acceptance"]["summary"])
+    assert {subject for _, subject in sound.failures(report)} <= {*named, "all ranks", "node node17"}
+    assert report["acceptance"]["exit_code"] == 1
+    assert any(line.startswith("Error: ") and named[0] in line for line in report["acceptance"]["summary"])
 
 
 def test_a_slow_link_is_named_by_both_ends() -> None:
@@ -145,17 +145,17 @@ def test_a_slow_link_is_named_by_both_ends() -> None:
 
 def test_links_between_nodes_are_not_compared_with_links_within() -> None:
     ranks = sound.records(8)
-    for one in ranks[4:]:
-        one.node = "node18"
-    for one in (ranks[0], ranks[4]):  # those that receive from the other node
-        change_last_message(seconds=[10e-3] * 20)(one)
+    for record in ranks[4:]:
+        record.node = "node18"
+    for record in (ranks[0], ranks[4]):  # those that receive from the other node
+        change_last_message(seconds=[10e-3] * 20)(record)
     assert sound.failures(sound.report(ranks)) == []
 
 
 def test_bandwidth_is_held_against_the_links_that_nvml_sees() -> None:
     ranks = sound.records()
-    for one in ranks:
-        for measured in one.results["collectives"]["measurements"]:
+    for record in ranks:
+        for measured in record.results["collectives"]["measurements"]:
             if measured["operation"] == "all_reduce" and measured["bytes"] > sound.MIB:
                 measured["seconds"] = [10e-3] * 20  # 27 GB/s, less than PCIe 5 alone
     assert sound.failures(sound.report(ranks)) == [("all_reduce: bus bandwidth", "all ranks")]
@@ -166,11 +166,11 @@ def test_heat_and_slowdowns_of_before_are_no_fault_of_the_run_and_no_pass() -> N
     before = {"temperature_celsius": 93, "throttle_reasons": ["thermal_slowdown"]}
     ranks[0].results["before"]["reading"] = sound.reading(**before, xid_errors=2)
     ranks[0].results["after"]["reading"] = sound.worked(**before, xid_errors=2)
-    found = sound.report(ranks)
-    assert sound.failures(found) == []
-    assert found["acceptance"]["status"] != "PASS"
-    assert ("health: temperature", GPU_0) in sound.outcomes(found, "unverified")
-    assert ("health: throttling", GPU_0) in sound.outcomes(found, "unverified")
+    report = sound.report(ranks)
+    assert sound.failures(report) == []
+    assert report["acceptance"]["status"] != "PASS"
+    assert ("health: temperature", GPU_0) in sound.outcomes(report, "unverified")
+    assert ("health: throttling", GPU_0) in sound.outcomes(report, "unverified")
 
 
 def test_an_idle_board_may_lower_its_pcie_generation() -> None:
@@ -182,8 +182,8 @@ def test_an_idle_board_may_lower_its_pcie_generation() -> None:
 @pytest.mark.parametrize("last", [2.4, float("nan")])
 def test_a_loss_that_does_not_fall_fails(last: float) -> None:
     ranks = sound.records()
-    for one in ranks:
-        one.results["training"]["epochs"][-1]["losses"] = [last] * 4
+    for record in ranks:
+        record.results["training"]["epochs"][-1]["losses"] = [last] * 4
     failed = sound.failures(sound.report(ranks))
     assert ("training: loss falls", "all ranks") in failed
     assert (("training: losses are numbers", GPU_0) in failed) == (last != last)
@@ -198,11 +198,11 @@ def test_a_loss_that_is_no_number_names_its_rank() -> None:
 
 def test_a_gpu_that_cuda_does_not_see_fails_its_node() -> None:
     ranks = sound.records()
-    for one in ranks:
-        one.results["presence"]["seen_by_nvml"] = 8
+    for record in ranks:
+        record.results["presence"]["seen_by_nvml"] = 8
     assert sound.failures(sound.report(ranks)) == [("presence: number of GPUs", "node node17")]
-    for one in ranks:
-        one.results["presence"]["restricted"] = True  # somebody chose among them
+    for record in ranks:
+        record.results["presence"]["restricted"] = True  # somebody chose among them
     assert sound.failures(sound.report(ranks)) == []
     assert sound.failures(sound.report(ranks, "--expect-gpus", "4")) == [("presence: number of GPUs", "node node17")]
 
@@ -216,21 +216,21 @@ def test_a_node_without_gpus_beside_nodes_with_gpus_fails() -> None:
 
 def test_of_ranks_that_hang_the_one_behind_is_blamed() -> None:
     ranks = sound.records(3)
-    for one in ranks:
-        one.ending, one.progress_at_stop, one.at_stop = "hung", 12, "all_reduce of 1.0 MiB"
+    for record in ranks:
+        record.ending, record.progress_at_stop, record.at_stop = "hung", 12, "all_reduce of 1.0 MiB"
     ranks[1].progress_at_stop, ranks[1].at_stop = 11, "all_gather of 1.0 MiB"
     ranks[1].ending = "stopped"  # the watchdog of another one was the first to lose patience
-    found = sound.report(ranks)
-    assert sound.failures(found) == [("run: process", GPU_1)]
-    assert ("run: process", GPU_0) in sound.outcomes(found, "unverified")
+    report = sound.report(ranks)
+    assert sound.failures(report) == [("run: process", GPU_1)]
+    assert ("run: process", GPU_0) in sound.outcomes(report, "unverified")
 
 
 def test_ranks_that_hang_together_blame_what_joins_them() -> None:
     ranks = sound.records(3)
-    for one in ranks:
-        one.ending, one.progress_at_stop, one.at_stop = "hung", 12, "all_reduce of 1.0 MiB"
+    for record in ranks:
+        record.ending, record.progress_at_stop, record.at_stop = "hung", 12, "all_reduce of 1.0 MiB"
     checks = sound.report(ranks)["validation"]["checks"]
-    hanging = [one["evidence"] for one in checks if one["status"] == "fail"]
+    hanging = [check["evidence"] for check in checks if check["status"] == "fail"]
     assert len(hanging) == 3
     assert all("no rank was behind the others" in evidence for evidence in hanging)
 
@@ -240,18 +240,18 @@ def test_a_collective_that_broke_because_its_peer_died_is_not_blamed() -> None:
     ranks[0].ending, ranks[0].detail = "died", "killed by SIGKILL"
     ranks[0].results = {"presence": ranks[0].results["presence"]}
     change("collectives", error="RuntimeError: Connection closed by peer")(ranks[1])
-    found = sound.report(ranks)
-    assert sound.failures(found) == [("run: process", GPU_0)]
-    assert ("collectives: runs", GPU_1) in sound.outcomes(found, "unverified")
+    report = sound.report(ranks)
+    assert sound.failures(report) == [("run: process", GPU_0)]
+    assert ("collectives: runs", GPU_1) in sound.outcomes(report, "unverified")
 
 
 def test_the_rank_that_ran_out_of_memory_is_blamed_and_not_the_one_it_left_waiting() -> None:
     ranks = sound.records()
     change("training", error="OutOfMemoryError: CUDA out of memory")(ranks[0])
     change("training", error="RuntimeError: Connection closed by peer")(ranks[1])
-    found = sound.report(ranks)
-    assert sound.failures(found) == [("training: runs", GPU_0)]
-    assert ("training: runs", GPU_1) in sound.outcomes(found, "unverified")
+    report = sound.report(ranks)
+    assert sound.failures(report) == [("training: runs", GPU_0)]
+    assert ("training: runs", GPU_1) in sound.outcomes(report, "unverified")
 
 
 def test_a_small_data_set_is_enough_for_many_ranks() -> None:

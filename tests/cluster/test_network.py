@@ -40,15 +40,15 @@ def tree(root: Path) -> None:
 
 def test_ports_are_read_from_sysfs(tmp_path: Path) -> None:
     tree(tmp_path)
-    found = {port.pop("name"): port for port in sysfs.ports(tmp_path)}
-    assert list(found) == ["mlx5_0/1", "mlx5_1/1", "eno1", "eno2"]
+    ports = {port.pop("name"): port for port in sysfs.ports(tmp_path)}
+    assert list(ports) == ["mlx5_0/1", "mlx5_1/1", "eno1", "eno2"]
     counters = {"symbol_error": 0, "link_downed": 2, "out_of_sequence": 7}
-    assert found["mlx5_0/1"] == {
+    assert ports["mlx5_0/1"] == {
         "kind": "InfiniBand", "rdma": True, "up": True, "rate_gigabits": 400.0, "counters": counters
     }  # fmt: skip
-    assert (found["mlx5_1/1"]["kind"], found["mlx5_1/1"]["up"]) == ("Ethernet", False)
-    assert found["mlx5_1/1"]["counters"] == {"carrier_down_count": 3}, "RoCE's interface is the same port"
-    assert (found["eno1"]["rate_gigabits"], found["eno2"]["rate_gigabits"]) == (25.0, None)
+    assert (ports["mlx5_1/1"]["kind"], ports["mlx5_1/1"]["up"]) == ("Ethernet", False)
+    assert ports["mlx5_1/1"]["counters"] == {"carrier_down_count": 3}, "RoCE's interface is the same port"
+    assert (ports["eno1"]["rate_gigabits"], ports["eno2"]["rate_gigabits"]) == (25.0, None)
     assert sysfs.peer_memory(tmp_path)
 
 
@@ -58,13 +58,13 @@ def test_a_machine_without_a_network_has_no_ports(tmp_path: Path) -> None:
 
 
 def test_two_sound_nodes_pass() -> None:
-    found = sound.report(sound.nodes(2))
-    assert sound.outcomes(found, "unverified") == []
-    assert found["acceptance"]["status"] == "PASS"
+    report = sound.report(sound.nodes(2))
+    assert sound.outcomes(report, "unverified") == []
+    assert report["acceptance"]["status"] == "PASS"
 
 
 def change(records: list[Record], node: str, stage: str, ports: list[dict[str, Any]], **more: Any) -> None:
-    (leader,) = [one for one in records if one.node == node and one.local_rank == 0]
+    (leader,) = [record for record in records if record.node == node and record.local_rank == 0]
     leader.results[stage] = {"ports": ports, "peer_memory": True, **more}
 
 
@@ -97,9 +97,9 @@ def test_errors_and_flaps_while_the_test_ran(grown: dict[str, int], status: str)
     ranks = sound.nodes(2)
     counters = {**sound.ports()[0]["counters"], **grown}
     change(ranks, "node1", "network_after", sound.ports(counters=counters))
-    found = sound.report(ranks)
-    assert ("network: errors of mlx5_0/1", "node node1") in sound.outcomes(found, status)
-    assert found["acceptance"]["status"] == {"fail": "FAIL", "unverified": "INCOMPLETE", "pass": "PASS"}[status]
+    report = sound.report(ranks)
+    assert ("network: errors of mlx5_0/1", "node node1") in sound.outcomes(report, status)
+    assert report["acceptance"]["status"] == {"fail": "FAIL", "unverified": "INCOMPLETE", "pass": "PASS"}[status]
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -107,15 +107,15 @@ def test_of_two_nodes_the_slower_port_fails_and_of_up_and_down_nobody_knows(firs
     node = "node0" if first else "node1"
     ranks = sound.nodes(2)
     for stage in ("network", "network_after"):
-        (leader,) = [one for one in ranks if one.node == node and one.local_rank == 0]
+        (leader,) = [record for record in ranks if record.node == node and record.local_rank == 0]
         leader.results[stage] = {"ports": sound.ports(rate_gigabits=200.0), "peer_memory": True}
     assert sound.failures(sound.report(ranks)) == [("network: port mlx5_0/1", f"node {node}")]
     for stage in ("network", "network_after"):
         leader.results[stage] = {"ports": sound.ports(up=False), "peer_memory": False}
-    found = sound.report(ranks)
-    assert sound.failures(found) == []
+    report = sound.report(ranks)
+    assert sound.failures(report) == []
     undecided = [("network: port mlx5_0/1", f"node {node}"), ("network: GPUDirect", f"node {node}")]
-    assert sound.outcomes(found, "unverified") == undecided
+    assert sound.outcomes(report, "unverified") == undecided
 
 
 def test_a_port_that_goes_while_the_test_runs_fails() -> None:
@@ -134,16 +134,16 @@ def test_nodes_whose_ports_nobody_sees_are_no_pass() -> None:
     ranks = sound.nodes(2)
     for node in ("node0", "node1"):
         change(ranks, node, "network", [])
-    found = sound.report(ranks)
-    assert (found["acceptance"]["status"], sound.failures(found)) == ("INCOMPLETE", [])
-    assert ("all_reduce: bus bandwidth", "all ranks") in sound.outcomes(found, "unverified")
+    report = sound.report(ranks)
+    assert (report["acceptance"]["status"], sound.failures(report)) == ("INCOMPLETE", [])
+    assert ("all_reduce: bus bandwidth", "all ranks") in sound.outcomes(report, "unverified")
 
 
 @pytest.mark.parametrize("operation", ["all_gather", "all_reduce", "broadcast", "reduce_scatter", "point_to_point"])
 def test_a_tenth_of_a_gigabyte_between_nodes_fails(operation: str) -> None:
     ranks = sound.nodes(2)
-    for one in ranks:
-        for measured in one.results["collectives"]["measurements"]:
+    for record in ranks:
+        for measured in record.results["collectives"]["measurements"]:
             if measured["operation"] == operation and measured["bytes"] > sound.MIB:
                 measured["seconds"] = [measured["bytes"] / 0.1e9] * 20
     assert (f"{operation}: bus bandwidth", "all ranks") in sound.failures(sound.report(ranks))
@@ -185,14 +185,14 @@ def test_every_rank_meets_others_and_nobody_twice(ranks: int) -> None:
 
 
 def slow(records: list[Record], *pairs: tuple[int, int], seconds: float = 5e-3) -> None:
-    for one in records:
-        for met in one.results["pairs"]["met"]:
-            if (min(one.rank, met["partner"]), max(one.rank, met["partner"])) in pairs:
+    for record in records:
+        for met in record.results["pairs"]["met"]:
+            if (min(record.rank, met["partner"]), max(record.rank, met["partner"])) in pairs:
                 met["seconds"] = seconds
 
 
 def failed(records: list[Record]) -> list[tuple[str, str]]:
-    return [one for one in sound.failures(sound.report(records)) if one[0].startswith("pairs")]
+    return [failure for failure in sound.failures(sound.report(records)) if failure[0].startswith("pairs")]
 
 
 def test_a_link_that_is_slow_is_named_by_its_ends() -> None:

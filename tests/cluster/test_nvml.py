@@ -28,7 +28,7 @@ def test_the_default_ecc_mode_comes_in_a_list(handle: Any, monkeypatch: pytest.M
 
 def test_an_answer_of_another_form_is_untold_and_fails_no_node(handle: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", lambda handle: 0)
-    found = read(handle, XidCounter(handle))
-    assert found["mig_mode"] is None
-    assert found["untold"]["mig_mode"].startswith("TypeError")
-    assert found["up"]
+    reading = read(handle, XidCounter(handle))
+    assert reading["mig_mode"] is None
+    assert reading["untold"]["mig_mode"].startswith("TypeError")
+    assert reading["up"]

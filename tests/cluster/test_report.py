@@ -20,9 +20,9 @@ SCHEMA = json.loads((Path(cluster.acceptance.__file__).parent / "report.schema.j
 
 
 def test_the_report_of_a_sound_machine_fits_the_schema_and_the_page_shows_it() -> None:
-    found = sound.report(sound.records())
-    jsonschema.validate(found, SCHEMA)
-    text = page.page(found)
+    document = sound.report(sound.records())
+    jsonschema.validate(document, SCHEMA)
+    text = page.page(document)
     assert ">PASS<" in text
     assert "Simulated" not in text
     for word in ("NVIDIA H100 80GB HBM3", "690.00 TFLOPS", "256.0 MiB", "18200 images/s", "temperature_celsius"):
@@ -32,16 +32,16 @@ def test_the_report_of_a_sound_machine_fits_the_schema_and_the_page_shows_it() -
 def test_values_that_are_no_numbers_fit_the_schema() -> None:
     ranks = sound.records()
     ranks[0].results["training"]["epochs"][-1]["losses"] = [float("nan")] * 4
-    found = sound.report(ranks)
-    jsonschema.validate(found, SCHEMA)
-    json.dumps(found, allow_nan=False)
-    assert ">FAIL<" in page.page(found)
+    document = sound.report(ranks)
+    jsonschema.validate(document, SCHEMA)
+    json.dumps(document, allow_nan=False)
+    assert ">FAIL<" in page.page(document)
 
 
 def test_a_rank_that_never_started_fits_the_schema() -> None:
-    found = sound.report([sound.record(0), Record(rank=1, ending="lost", detail="its node is gone")])
-    jsonschema.validate(found, SCHEMA)
-    assert ("run: process", "rank 1, ?") in sound.failures(found)
+    document = sound.report([sound.record(0), Record(rank=1, ending="lost", detail="its node is gone")])
+    jsonschema.validate(document, SCHEMA)
+    assert ("run: process", "rank 1, ?") in sound.failures(document)
 
 
 def test_what_a_rank_printed_is_escaped_in_the_page() -> None:
@@ -68,16 +68,16 @@ def compared(tmp_path: Path, now: list[Record], then: dict[str, Any]) -> dict[st
     path = tmp_path / "earlier.json"
     path.write_text(json.dumps(then))
     earlier = baseline.read(path, sound.options())
-    found = report.build(sound.options(), now, simulated=False, standards=report.Standards(earlier=earlier))
-    jsonschema.validate(found, SCHEMA)
-    return found
+    document = report.build(sound.options(), now, simulated=False, standards=report.Standards(earlier=earlier))
+    jsonschema.validate(document, SCHEMA)
+    return document
 
 
 def test_the_same_machine_as_before_passes(tmp_path: Path) -> None:
-    found = compared(tmp_path, sound.records(), sound.report(sound.records()))
-    assert found["acceptance"]["status"] == "PASS"
-    assert found["baseline"]["file"].endswith("earlier.json")
-    names = {name for name, _ in sound.outcomes(found, "pass") if name.startswith("baseline")}
+    document = compared(tmp_path, sound.records(), sound.report(sound.records()))
+    assert document["acceptance"]["status"] == "PASS"
+    assert document["baseline"]["file"].endswith("earlier.json")
+    names = {name for name, _ in sound.outcomes(document, "pass") if name.startswith("baseline")}
     assert "baseline: TFLOPS of product bfloat16" in names
     assert "baseline: images per second" in names
     assert any("bus bandwidth of all_reduce" in name for name in names)
@@ -86,14 +86,14 @@ def test_the_same_machine_as_before_passes(tmp_path: Path) -> None:
 def test_what_got_slower_since_the_baseline_is_named(tmp_path: Path) -> None:
     now = sound.records()
     now[1].results["compute"]["products"]["bfloat16"]["tflops"] = 600.0  # of 690
-    found = compared(tmp_path, now, sound.report(sound.records()))
-    assert sound.failures(found) == [("baseline: TFLOPS of product bfloat16", "rank 1")]
+    document = compared(tmp_path, now, sound.report(sound.records()))
+    assert sound.failures(document) == [("baseline: TFLOPS of product bfloat16", "rank 1")]
 
 
 def test_a_baseline_of_another_machine_is_not_compared(tmp_path: Path) -> None:
-    found = compared(tmp_path, sound.records(), sound.report(sound.records(4)))
-    assert found["acceptance"]["status"] == "INCOMPLETE"
-    assert sound.outcomes(found, "unverified") == [("baseline: comparable", "all ranks")]
+    document = compared(tmp_path, sound.records(), sound.report(sound.records(4)))
+    assert document["acceptance"]["status"] == "INCOMPLETE"
+    assert sound.outcomes(document, "unverified") == [("baseline: comparable", "all ranks")]
 
 
 def test_a_file_that_is_no_report_is_no_baseline(tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def spoiled(**values: Any) -> dict[str, Any]:
 
 
 def without(part: str, value: Any) -> dict[str, Any]:
-    found = sound.report(sound.records())
-    return {**found, "performance": {**found["performance"], part: value}}
+    document = sound.report(sound.records())
+    return {**document, "performance": {**document["performance"], part: value}}
 
 
 @pytest.mark.parametrize(
@@ -140,6 +140,6 @@ def test_a_baseline_without_training_is_enough_for_a_run_without(tmp_path: Path)
 def test_a_figure_that_only_the_baseline_has_is_no_pass(tmp_path: Path) -> None:
     now = sound.records()
     del now[1].results["compute"]["products"]["bfloat16"]
-    found = compared(tmp_path, now, sound.report(sound.records()))
-    assert found["acceptance"]["status"] == "INCOMPLETE"
-    assert ("baseline: measured again", "all ranks") in sound.outcomes(found, "unverified")
+    document = compared(tmp_path, now, sound.report(sound.records()))
+    assert document["acceptance"]["status"] == "INCOMPLETE"
+    assert ("baseline: measured again", "all ranks") in sound.outcomes(document, "unverified")

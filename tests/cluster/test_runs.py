@@ -107,7 +107,7 @@ def test_on_a_cpu_all_the_rest_runs_and_the_verdict_is_incomplete(acceptance: Ac
     assert passed >= {"product float32: result", "training: loss falls", "training: replicas are equal"}
     operations = ("all_gather", "all_reduce", "broadcast", "reduce_scatter", "point_to_point")
     assert passed >= {f"{operation}: result" for operation in operations}
-    assert {one["operation"] for one in run.report["performance"]["collectives"]} == set(operations)
+    assert {collective["operation"] for collective in run.report["performance"]["collectives"]} == set(operations)
     hashes = run.report["performance"]["training"]["sha256"].values()
     assert len(hashes) == 2
     assert len(set(hashes)) == 1
@@ -136,8 +136,8 @@ def test_injected_faults_are_found_and_their_gpus_named(acceptance: Acceptance) 
     injected = [word for fault in faults for word in ("--inject", fault)]
     run = acceptance("--device", "vgpu:T4", *FEW_STEPS, *injected)
     assert run.code == 1
-    found = {(name, subject.partition(" (")[0]) for name, subject in failures(run.report)}
-    assert found == {
+    actual = {(name, subject.partition(" (")[0]) for name, subject in failures(run.report)}
+    assert actual == {
         ("product float32: result", "GPU 0"),
         ("product float16: result", "GPU 0"),
         ("product float32: time against peers", "GPU 1"),

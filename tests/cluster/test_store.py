@@ -27,22 +27,22 @@ def meeting(monkeypatch: pytest.MonkeyPatch) -> store.TCPStore:
 
 def met(ranks: int) -> list[SurvivingStore]:
     """As many processes that have met; ranks from 1 on keep a store in reserve."""
-    found = [SurvivingStore(connect(5.0)) for _ in range(ranks)]
-    for rank, one in enumerate(found):
-        one.meet(rank=rank, world_size=ranks, keeps_reserve=rank > 0, seconds=0.0)
-    for rank, one in enumerate(found):  # now all are there
-        one.meet(rank=rank, world_size=ranks, keeps_reserve=False, seconds=0.0)
-    return found
+    stores = [SurvivingStore(connect(5.0)) for _ in range(ranks)]
+    for rank, peer in enumerate(stores):
+        peer.meet(rank=rank, world_size=ranks, keeps_reserve=rank > 0, seconds=0.0)
+    for rank, peer in enumerate(stores):  # now all are there
+        peer.meet(rank=rank, world_size=ranks, keeps_reserve=False, seconds=0.0)
+    return stores
 
 
-def lose(one: SurvivingStore) -> None:
+def lose(peer: SurvivingStore) -> None:
     """What a node that is gone looks like to a process: no answer is ever right again."""
 
     class Gone:
         def __getattr__(self, name: str) -> object:
             raise dist.DistNetworkError("Connection reset by peer")
 
-    one._store = Gone()  # type: ignore[assignment]
+    peer._store = Gone()  # type: ignore[assignment]
 
 
 def test_all_know_where_the_others_are(meeting: store.TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,11 +121,11 @@ def test_a_process_that_stands_in_the_kernel_does_not_hold_the_report_up(monkeyp
         monkeypatch.setattr(process, "kill", lambda: None)  # what SIGKILL is to a process in state D
         reader, writer = os.pipe()
         os.close(writer)
-        one = watchdog.Watched(record=Record(rank=0), process=process, pipe=reader, log=watchdog._log())
+        watched = watchdog.Watched(record=Record(rank=0), process=process, pipe=reader, log=watchdog._log())
         process.send_signal(signal.SIGSTOP)  # nor does it hear SIGUSR1
-        watchdog.Watchdog(SurvivingStore(within(serve())), stage_seconds=1, show=False)._end(one, "hung", "no end")
-        assert one.over
-        assert "stands in the kernel" in one.record.detail
+        watchdog.Watchdog(SurvivingStore(within(serve())), stage_seconds=1, show=False)._end(watched, "hung", "no end")
+        assert watched.over
+        assert "stands in the kernel" in watched.record.detail
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()

@@ -37,14 +37,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "program(description): a program of the conformance suite")
     config.stash[_outcomes] = []
-    wanted = config.getoption("--conformance-device", "vgpu")
-    kind = wanted.partition(":")[0]
+    device = config.getoption("--conformance-device", "vgpu")
+    kind = device.partition(":")[0]
     if kind not in ("vgpu", "cuda", "auto"):
-        raise pytest.UsageError(f"--conformance-device {wanted}: expected vgpu, vgpu:MODEL, cuda or auto")
+        raise pytest.UsageError(f"--conformance-device {device}: expected vgpu, vgpu:MODEL, cuda or auto")
     present = kind != "vgpu" and torch.cuda.is_available()
     if kind == "cuda" and not present:
         raise pytest.UsageError("--conformance-device cuda: this machine has no CUDA device that PyTorch can use")
-    config.stash[_device] = "cuda" if present else "vgpu" if kind == "auto" else wanted
+    config.stash[_device] = "cuda" if present else "vgpu" if kind == "auto" else device
 
 
 def pytest_report_header(config: pytest.Config) -> str:

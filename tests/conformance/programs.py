@@ -55,11 +55,11 @@ def program_of(item: pytest.Item) -> Program | None:
 
 def all_test_functions() -> dict[str, Callable[..., Any]]:
     """Every test function of the suite by name of module and function, without collecting."""
-    found: dict[str, Callable[..., Any]] = {}
+    functions: dict[str, Callable[..., Any]] = {}
     for entry in pkgutil.iter_modules([str(HERE)]):
         if entry.name.startswith("test_"):
             module = importlib.import_module(f"{__package__}.{entry.name}")
             for name, value in vars(module).items():
                 if name.startswith("test_") and callable(value) and value.__module__ == module.__name__:
-                    found[f"{entry.name}::{name}"] = value
-    return found
+                    functions[f"{entry.name}::{name}"] = value
+    return functions

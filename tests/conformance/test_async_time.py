@@ -188,8 +188,8 @@ def test_views_cost_nothing_on_the_device(cuda: Gpu) -> None:
 
 @program("Python docs: time.process_time; CUDA runtime API: cudaDeviceScheduleAuto")
 def test_a_processor_is_busy_while_it_waits_for_the_gpu_and_not_while_it_sleeps(cuda: Gpu) -> None:
-    asked = (time.process_time, time.thread_time, lambda: time.process_time_ns() * 1e-9)
-    for clock in asked:
+    clocks = (time.process_time, time.thread_time, lambda: time.process_time_ns() * 1e-9)
+    for clock in clocks:
         before = clock()
         time.sleep(LONG_SECONDS)
         assert clock() - before < 0.2 * LONG_SECONDS

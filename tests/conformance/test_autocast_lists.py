@@ -38,53 +38,53 @@ def types(calls: dict[str, lists.Call]) -> dict[str, torch.dtype]:
 def test_the_low_precision_list(cuda: Gpu) -> None:
     assert set(types(lists.lower()).values()) == {torch.float32}
     with torch.autocast("cuda"):
-        found = types(lists.lower())
-    assert {name: dtype for name, dtype in found.items() if dtype != torch.float16} == {}
+        dtypes = types(lists.lower())
+    assert {name: dtype for name, dtype in dtypes.items() if dtype != torch.float16} == {}
 
 
 @program(f"{AMP}: dtype=torch.bfloat16", capability=(8, 0))
 def test_the_low_precision_list_in_bfloat16(cuda: Gpu) -> None:
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        found = types(lists.lower())
+        dtypes = types(lists.lower())
     # cuDNN's recurrent layers take float16 whatever is asked for (aten/src/ATen/cudnn/AutocastRNN.cpp).
     recurrent = dict.fromkeys(("LSTM", "GRU", "RNN"), torch.float16)
-    assert {name: dtype for name, dtype in found.items() if dtype != torch.bfloat16} == recurrent
+    assert {name: dtype for name, dtype in dtypes.items() if dtype != torch.bfloat16} == recurrent
 
 
 @program(f"{AMP}: CUDA Ops that can autocast to float32; {MODE}: AT_FORALL_FP32")
 def test_the_float32_list(cuda: Gpu) -> None:
     with torch.autocast("cuda"):
-        found = types(lists.to_float32())
-    assert {name: dtype for name, dtype in found.items() if dtype != torch.float32} == {}
+        dtypes = types(lists.to_float32())
+    assert {name: dtype for name, dtype in dtypes.items() if dtype != torch.float32} == {}
 
 
 @program(f"{MODE}: AT_FORALL_FP32_SET_OPT_DTYPE, AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE")
 def test_the_list_that_gets_a_float32_result(cuda: Gpu) -> None:
     with torch.autocast("cuda"):
-        found = types(lists.float32_result())
+        dtypes = types(lists.float32_result())
         x = torch.ones(4, 4, device="cuda", dtype=torch.float16)
-        given = [x.sum(dtype=torch.float16), x.softmax(-1, dtype=torch.float16), x.cumsum(0, dtype=torch.float16)]
-    assert {name: dtype for name, dtype in found.items() if dtype != torch.float32} == {}
-    assert {tensor.dtype for tensor in given} == {torch.float16}
+        results = [x.sum(dtype=torch.float16), x.softmax(-1, dtype=torch.float16), x.cumsum(0, dtype=torch.float16)]
+    assert {name: dtype for name, dtype in dtypes.items() if dtype != torch.float32} == {}
+    assert {tensor.dtype for tensor in results} == {torch.float16}
 
 
 @program(f"{AMP}: CUDA Ops that promote to the widest input type; {MODE}: AT_FORALL_PROMOTE")
 def test_the_promoting_list(cuda: Gpu) -> None:
     with torch.autocast("cuda"):
-        found = types(lists.promote()) | types(lists.builtin_promotion())
+        dtypes = types(lists.promote()) | types(lists.builtin_promotion())
         low = torch.ones(4, device="cuda", dtype=torch.float16)
         assert torch.dot(low, low).dtype == torch.atan2(low, low).dtype == torch.float16
-    assert {name: dtype for name, dtype in found.items() if dtype != torch.float32} == {}
+    assert {name: dtype for name, dtype in dtypes.items() if dtype != torch.float32} == {}
 
 
 @program(f"{AMP}: Op Eligibility: unlisted ops run in whatever type they are given")
 def test_unlisted_operations_keep_their_type(cuda: Gpu) -> None:
     with torch.autocast("cuda"):
-        found = types(lists.untouched())
+        dtypes = types(lists.untouched())
         table = nn.Embedding(4, 4).cuda()
         assert table(torch.tensor([1], device="cuda")).dtype == torch.float32
         assert (torch.ones(2, device="cuda") * 2).dtype == torch.float32
-    assert {name: dtype for name, dtype in found.items() if dtype != torch.float16} == {}
+    assert {name: dtype for name, dtype in dtypes.items() if dtype != torch.float16} == {}
 
 
 @program(f"{MODE} as shipped with this PyTorch: every name of its lists is covered by this suite")
@@ -192,15 +192,15 @@ def test_both_spellings_and_the_decorator(cuda: Gpu) -> None:
 def test_gradients_have_their_parameters_type(cuda: Gpu) -> None:
     layer = nn.Linear(4, 4).cuda()
     x = torch.ones(2, 4, device="cuda", requires_grad=True)
-    seen = []
+    dtypes = []
     with torch.autocast("cuda"):
         y = layer(x)
-        y.register_hook(lambda gradient: seen.append(gradient.dtype))
+        y.register_hook(lambda gradient: dtypes.append(gradient.dtype))
         loss = F.mse_loss(y, torch.zeros(2, 4, device="cuda"))
     assert (y.dtype, loss.dtype) == (torch.float16, torch.float32)
     loss.backward()
     assert layer.weight.grad.dtype == layer.bias.grad.dtype == x.grad.dtype == torch.float32
-    assert seen == [torch.float16]
+    assert dtypes == [torch.float16]
     assert layer.weight.dtype == torch.float32
 
 
@@ -298,17 +298,17 @@ def test_autocast_without_gradients(cuda: Gpu) -> None:
 
 @program(f"{AMP}: typical mixed precision training; the lists of {MODE}")
 def test_types_through_a_transformer_block(cuda: Gpu) -> None:
-    seen: dict[str, torch.dtype] = {}
+    dtypes: dict[str, torch.dtype] = {}
     block = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True).cuda()
     for name, module in block.named_modules():
         module.register_forward_hook(
-            lambda _, args, out, name=name: seen.update({name: (out[0] if isinstance(out, tuple) else out).dtype})
+            lambda _, args, out, name=name: dtypes.update({name: (out[0] if isinstance(out, tuple) else out).dtype})
         )
     with torch.autocast("cuda"):
         block(torch.randn(2, 5, 16, device="cuda"))
-    assert seen["self_attn"] == seen["linear1"] == seen["linear2"] == torch.float16
-    assert seen["norm1"] == seen["norm2"] == torch.float32
-    assert seen["dropout1"] == torch.float16
+    assert dtypes["self_attn"] == dtypes["linear1"] == dtypes["linear2"] == torch.float16
+    assert dtypes["norm1"] == dtypes["norm2"] == torch.float32
+    assert dtypes["dropout1"] == torch.float16
 
 
 @program(f"{AMP}: convolutions with batch normalisation")

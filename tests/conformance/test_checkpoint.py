@@ -80,8 +80,8 @@ def test_checkpointing_changes_no_gradient(cuda: Gpu) -> None:
     blocks = stack()
     expected = gradients(blocks, checkpointed=False)
     for reentrant in (False, True):
-        for one, other in zip(gradients(blocks, use_reentrant=reentrant), expected, strict=True):
-            assert torch.equal(one, other)
+        for gradient, other in zip(gradients(blocks, use_reentrant=reentrant), expected, strict=True):
+            assert torch.equal(gradient, other)
 
 
 @program(f"{CHECKPOINT}: preserve_rng_state")
@@ -89,8 +89,8 @@ def test_dropout_is_the_same_in_the_second_pass(cuda: Gpu) -> None:
     blocks = stack(dropout=0.5)
     expected = gradients(blocks, checkpointed=False)
     for reentrant in (False, True):
-        for one, other in zip(gradients(blocks, use_reentrant=reentrant), expected, strict=True):
-            assert torch.equal(one, other)
+        for gradient, other in zip(gradients(blocks, use_reentrant=reentrant), expected, strict=True):
+            assert torch.equal(gradient, other)
 
 
 @program(f"{CHECKPOINT}: the segment is run again in backward")
@@ -160,19 +160,19 @@ def test_a_sequence_is_cut_into_segments(cuda: Gpu) -> None:
 
 @program(f"{CHECKPOINT}: autocast state is restored in the second pass")
 def test_the_second_pass_runs_under_the_same_autocast(cuda: Gpu) -> None:
-    seen: list[torch.dtype] = []
+    dtypes: list[torch.dtype] = []
 
     def function(x: torch.Tensor) -> torch.Tensor:
         y = x @ x.t()
-        seen.append(y.dtype)
+        dtypes.append(y.dtype)
         return y.tanh().sum()  # tanh keeps its result, so the second pass goes on to here
 
     for reentrant in (False, True):
-        seen.clear()
+        dtypes.clear()
         with torch.autocast("cuda"):
             loss = checkpoint(function, batch()[:16], use_reentrant=reentrant)
         loss.backward()
-        assert seen == [torch.float16, torch.float16]
+        assert dtypes == [torch.float16, torch.float16]
 
 
 @program(f"{CHECKPOINT}: use_reentrant must be passed explicitly; inputs without gradients")
@@ -214,8 +214,8 @@ def test_products_may_be_kept_and_the_rest_computed_again(cuda: Gpu) -> None:
 
     blocks, x = stack(2), batch()
     expected = gradients(blocks, checkpointed=False)
-    for one, other in zip(gradients(blocks, context_fn=contexts), expected, strict=True):
-        assert torch.equal(one, other)
+    for gradient, other in zip(gradients(blocks, context_fn=contexts), expected, strict=True):
+        assert torch.equal(gradient, other)
     kept = bytes_of(lambda: run(blocks, x, context_fn=contexts)).kept
     assert 2 * (1 + 5) * ACTIVATION <= kept <= 2 * (1 + 5) * ACTIVATION + 32_768
 

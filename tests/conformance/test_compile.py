@@ -91,16 +91,16 @@ def test_mode_and_options_exclude_each_other(cuda: Gpu) -> None:
 
 @program(COMPILE)
 def test_control_flow_and_side_effects_stay_python(cuda: Gpu) -> None:
-    seen = []
+    flags = []
 
     @torch.compile
     def function(x: torch.Tensor, flag: bool) -> torch.Tensor:
-        seen.append(flag)
+        flags.append(flag)
         return x + 1 if flag else x - 1
 
     x = torch.zeros(2, device="cuda")
     assert [function(x, flag)[0].item() for flag in (True, False, True)] == [1.0, -1.0, 1.0]
-    assert seen == [True, False, True]
+    assert flags == [True, False, True]
 
 
 @program(COMPILE)
@@ -129,5 +129,5 @@ def test_a_training_step_is_the_same_compiled_and_eager(cuda: Gpu) -> None:
             optimizer.step()
         return [parameter.detach() for parameter in model.parameters()]
 
-    for one, other in zip(trained(compiled=True), trained(compiled=False), strict=True):
-        assert torch.allclose(one, other, atol=2e-2)
+    for actual, other in zip(trained(compiled=True), trained(compiled=False), strict=True):
+        assert torch.allclose(actual, other, atol=2e-2)

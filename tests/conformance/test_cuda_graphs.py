@@ -94,11 +94,11 @@ def test_a_whole_training_step_is_captured(cuda: Gpu) -> None:
     model.load_state_dict(state[0])
     optimizer.load_state_dict(state[1])
     torch.cuda.set_rng_state(random)
-    for (batch, target), told in zip(batches, replayed, strict=True):
+    for (batch, target), expected in zip(batches, replayed, strict=True):
         inputs.copy_(batch)
         targets.copy_(target)
         optimizer.zero_grad(set_to_none=True)
-        assert step().item() == pytest.approx(told, rel=1e-5)
+        assert step().item() == pytest.approx(expected, rel=1e-5)
     for parameter, weight in zip(model.parameters(), weights, strict=True):
         assert torch.allclose(parameter, weight, atol=1e-6)
 
@@ -116,8 +116,8 @@ def test_callables_are_graphed_with_their_backward(cuda: Gpu) -> None:
             out = model(x)
             out.square().sum().backward()
             results.append([out.detach().clone(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
-        for one, other in zip(*results, strict=True):
-            assert torch.allclose(one, other, atol=1e-6)
+        for tensor, other in zip(*results, strict=True):
+            assert torch.allclose(tensor, other, atol=1e-6)
 
 
 @program(GRAPHS)
@@ -164,9 +164,9 @@ def test_what_waits_for_the_device_cannot_be_captured(cuda: Gpu) -> None:
 
 @program(GRAPHS)
 def test_whether_a_stream_is_captured_can_be_asked(cuda: Gpu) -> None:
-    seen = [torch.cuda.is_current_stream_capturing()]
-    captured(lambda: seen.append(torch.cuda.is_current_stream_capturing()))
-    assert [*seen, torch.cuda.is_current_stream_capturing()] == [False, True, False]
+    states = [torch.cuda.is_current_stream_capturing()]
+    captured(lambda: states.append(torch.cuda.is_current_stream_capturing()))
+    assert [*states, torch.cuda.is_current_stream_capturing()] == [False, True, False]
 
 
 @program(GRAPHS)

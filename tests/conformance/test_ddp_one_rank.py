@@ -89,8 +89,8 @@ def test_a_wrapped_module_trains_like_the_plain_one(cuda: Gpu, rank: int) -> Non
             optimizer.zero_grad()
             model(x).square().mean().backward()
             optimizer.step()
-    for one, other in zip(plain.parameters(), wrapped.parameters(), strict=True):
-        assert torch.allclose(one, other, atol=1e-6)
+    for parameter, other in zip(plain.parameters(), wrapped.parameters(), strict=True):
+        assert torch.allclose(parameter, other, atol=1e-6)
     assert all(name.startswith("module.") for name in wrapped.state_dict())
     assert wrapped.module[0].weight.device == torch.device("cuda", 0)
 

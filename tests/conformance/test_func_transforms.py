@@ -15,17 +15,17 @@ SOURCE = "PyTorch docs: torch.func, function transforms"
 @program(SOURCE)
 def test_a_tensor_says_its_device_inside_a_transform(cuda: Gpu) -> None:
     x = torch.randn(4, 3, device="cuda")
-    seen = []
+    devices = []
 
     def look(t: torch.Tensor) -> torch.Tensor:
-        seen.append((t.device.type, t.is_cuda))
+        devices.append((t.device.type, t.is_cuda))
         return (t * torch.arange(3.0, device=t.device)).sum()
 
     vjp(look, x[0])
     grad(look)(x[0])
     assert vmap(look)(x).device.type == "cuda"
     assert vmap(grad(look))(x).device.type == "cuda"
-    assert seen == [("cuda", True)] * 4
+    assert devices == [("cuda", True)] * 4
 
 
 @program(f"{SOURCE}; PyTorch notes: Reproducibility")

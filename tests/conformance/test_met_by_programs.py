@@ -43,7 +43,9 @@ def test_a_snapshot_has_the_frames_of_each_allocation(cuda: Gpu) -> None:
         snapshot = torch.cuda.memory._snapshot()
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
-    (event,) = [one for one in snapshot["device_traces"][0] if one["action"] == "alloc" and one["size"] == kept.nbytes]
+    (event,) = [
+        entry for entry in snapshot["device_traces"][0] if entry["action"] == "alloc" and entry["size"] == kept.nbytes
+    ]
     names = [frame["name"] for frame in event["frames"]]
     assert "test_a_snapshot_has_the_frames_of_each_allocation" in names
 
@@ -51,7 +53,7 @@ def test_a_snapshot_has_the_frames_of_each_allocation(cuda: Gpu) -> None:
 @program("torch/csrc/cuda/Module.cpp: _cuda_attach_out_of_memory_observer")
 def test_an_observer_hears_of_an_allocation_that_fails(cuda: Gpu) -> None:
     heard: list[tuple[int, int]] = []
-    torch._C._cuda_attach_out_of_memory_observer(lambda device, wanted, *_: heard.append((device, wanted)))
+    torch._C._cuda_attach_out_of_memory_observer(lambda device, size, *_: heard.append((device, size)))
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(1 << 42, dtype=torch.uint8, device="cuda")
     assert heard == [(0, 1 << 42)]

@@ -49,9 +49,9 @@ def test_three_implementations_agree(cuda: Gpu) -> None:
         (torch.optim.AdamW, {"lr": 0.01, "maximize": True}),
     ):
         loop, foreach, fused = all_ways(make, **options)
-        for one, two, three in zip(loop, foreach, fused, strict=True):
-            assert torch.allclose(one, two, atol=1e-6)
-            assert torch.allclose(one, three, atol=1e-5)
+        for from_loop, from_foreach, from_fused in zip(loop, foreach, fused, strict=True):
+            assert torch.allclose(from_loop, from_foreach, atol=1e-6)
+            assert torch.allclose(from_loop, from_fused, atol=1e-5)
 
 
 @program("torch docs: torch.optim.Adam, the algorithm; torch/optim/adam.py")

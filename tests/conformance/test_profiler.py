@@ -34,14 +34,14 @@ def test_operations_and_their_device_time(cuda: Gpu) -> None:
     work()
     with profile(activities=BOTH) as recorded:
         work()
-    found = averages(recorded)
-    assert {"aten::mm", "aten::relu", "aten::sum"} <= found.keys()
-    product = found["aten::mm"]
+    events = averages(recorded)
+    assert {"aten::mm", "aten::relu", "aten::sum"} <= events.keys()
+    product = events["aten::mm"]
     assert product.count == 1
     assert product.self_device_time_total > 0
     assert product.device_time_total >= product.self_device_time_total
     assert product.cpu_time_total > 0
-    assert found["aten::relu"].device_time_total > 0
+    assert events["aten::relu"].device_time_total > 0
 
 
 @program(f"{PROFILER}; {RECIPE}: self times leave out what an operation calls")
@@ -51,13 +51,13 @@ def test_an_operation_that_calls_another_is_shown_around_it(cuda: Gpu) -> None:
     layer(inputs) @ inputs  # the first time, libraries clear their workspaces
     with profile(activities=BOTH) as recorded:
         layer(inputs) @ inputs
-    found = averages(recorded)
+    events = averages(recorded)
     for outer, inner in (("aten::linear", "aten::addmm"), ("aten::matmul", "aten::mm")):
-        assert found[outer].count == found[inner].count == 1
-        assert found[outer].self_device_time_total == 0
-        assert found[outer].device_time_total == found[inner].self_device_time_total > 0
-        assert 0 < found[outer].self_cpu_time_total < found[outer].cpu_time_total
-        assert found[outer].cpu_time_total >= found[inner].cpu_time_total
+        assert events[outer].count == events[inner].count == 1
+        assert events[outer].self_device_time_total == 0
+        assert events[outer].device_time_total == events[inner].self_device_time_total > 0
+        assert 0 < events[outer].self_cpu_time_total < events[outer].cpu_time_total
+        assert events[outer].cpu_time_total >= events[inner].cpu_time_total
 
 
 @program(f"{PROFILER}: events of device type CUDA are kernels")
@@ -80,10 +80,10 @@ def test_regions_have_names_and_nest(cuda: Gpu) -> None:
         with record_function("inner"):
             work()
         work()
-    found = averages(recorded)
-    assert found["outer"].count == found["inner"].count == 1
-    assert found["outer"].cpu_time_total > found["inner"].cpu_time_total > 0
-    assert found["aten::mm"].count == 2
+    events = averages(recorded)
+    assert events["outer"].count == events["inner"].count == 1
+    assert events["outer"].cpu_time_total > events["inner"].cpu_time_total > 0
+    assert events["aten::mm"].count == 2
 
     @record_function("decorated")
     def function() -> None:
@@ -106,24 +106,24 @@ def test_the_table_is_sorted_by_the_costliest(cuda: Gpu) -> None:
     assert "Self CUDA" in table
     assert "CPU total" in table
     assert 0 < table.index("aten::mm") < table.index("aten::add")
-    found = averages(recorded)
-    assert found["aten::mm"].self_device_time_total > found["aten::add"].self_device_time_total
+    events = averages(recorded)
+    assert events["aten::mm"].self_device_time_total > events["aten::add"].self_device_time_total
 
 
 @program(f"{PROFILER}: schedule(wait, warmup, active, repeat), on_trace_ready, step")
 def test_a_schedule_records_the_active_steps_only(cuda: Gpu, tmp_path: Path) -> None:
-    seen: list[dict[str, int]] = []
+    step_counts: list[dict[str, int]] = []
 
     def ready(recorded: profile) -> None:
-        seen.append({event.key: event.count for event in recorded.key_averages()})
-        recorded.export_chrome_trace(str(tmp_path / f"trace{len(seen)}.json"))
+        step_counts.append({event.key: event.count for event in recorded.key_averages()})
+        recorded.export_chrome_trace(str(tmp_path / f"trace{len(step_counts)}.json"))
 
     with profile(activities=BOTH, schedule=schedule(wait=1, warmup=1, active=2, repeat=2), on_trace_ready=ready) as p:
         for _ in range(8):
             work()
             p.step()
-    assert [counts["aten::mm"] for counts in seen] == [2, 2]
-    assert [counts["ProfilerStep*"] for counts in seen] == [2, 2]
+    assert [counts["aten::mm"] for counts in step_counts] == [2, 2]
+    assert [counts["ProfilerStep*"] for counts in step_counts] == [2, 2]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["trace1.json", "trace2.json"]
 
 
@@ -152,9 +152,9 @@ def test_memory_shapes_and_flops(cuda: Gpu) -> None:
         x = torch.empty(MIB, device="cuda")
         work(128)
         work(256)
-    found = averages(recorded)
-    assert found["aten::empty"].self_device_memory_usage >= x.nbytes
-    assert found["aten::mm"].flops == 2 * 128**3 + 2 * 256**3
+    events = averages(recorded)
+    assert events["aten::empty"].self_device_memory_usage >= x.nbytes
+    assert events["aten::mm"].flops == 2 * 128**3 + 2 * 256**3
     by_shape = [event for event in recorded.key_averages(group_by_input_shape=True) if event.key == "aten::mm"]
     assert sorted(str(event.input_shapes) for event in by_shape) == [
         "[[128, 128], [128, 128]]", "[[256, 256], [256, 256]]",

@@ -132,8 +132,8 @@ def test_a_checkpoint_resumes_bit_for_bit(cuda: Gpu, tmp_path: Path) -> None:
     torch.cuda.set_rng_state(loaded["cuda"])
     torch.set_rng_state(loaded["cpu"])
     train(*second, 2)
-    for one, other in zip(straight[0].parameters(), second[0].parameters(), strict=True):
-        assert torch.equal(one, other)
+    for parameter, other in zip(straight[0].parameters(), second[0].parameters(), strict=True):
+        assert torch.equal(parameter, other)
     assert straight[2].state_dict() == second[2].state_dict()
 
 

@@ -112,7 +112,7 @@ def test_a_tensor_of_the_second_gpu_comes_back_there(cuda: Gpu) -> None:
 
 @program("torch docs: nn.DataParallel", gpus=2)
 def test_data_parallel_splits_the_batch(cuda: Gpu) -> None:
-    seen: list[tuple[torch.device, int]] = []
+    parts: list[tuple[torch.device, int]] = []
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -120,14 +120,14 @@ def test_data_parallel_splits_the_batch(cuda: Gpu) -> None:
             self.linear = nn.Linear(3, 2)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            seen.append((x.device, len(x)))
+            parts.append((x.device, len(x)))
             return self.linear(x)
 
     model = nn.DataParallel(Model().cuda(), device_ids=[0, 1])
     x = torch.ones(6, 3, device="cuda")
     result = model(x)
     assert result.device == FIRST
-    assert sorted(seen, key=str) == [(FIRST, 3), (SECOND, 3)]
+    assert sorted(parts, key=str) == [(FIRST, 3), (SECOND, 3)]
     result.sum().backward()
     assert model.module.linear.bias.grad.tolist() == [6, 6]
 

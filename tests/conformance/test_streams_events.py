@@ -187,15 +187,15 @@ def test_waiting_for_one_stream_only(cuda: Gpu) -> None:
 def test_backward_runs_on_the_forward_passes_stream(cuda: Gpu) -> None:
     side = torch.cuda.Stream()
     weight = torch.ones(100, device="cuda", requires_grad=True)
-    seen = []
+    streams = []
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         y = weight * 2
-        y.register_hook(lambda gradient: seen.append(torch.cuda.current_stream()))
+        y.register_hook(lambda gradient: streams.append(torch.cuda.current_stream()))
         loss = y.sum()
     torch.cuda.current_stream().wait_stream(side)
     loss.backward()
-    assert seen == [side]
+    assert streams == [side]
     assert weight.grad.sum().item() == 200
 
 

@@ -139,14 +139,14 @@ def test_inference_mode(cuda: Gpu) -> None:
 @program("torch docs: nn.Module hooks, Tensor.register_hook, retain_grad")
 def test_hooks_see_gpu_tensors(cuda: Gpu) -> None:
     model = network().cuda()
-    seen: list[str] = []
-    model[0].register_forward_hook(lambda module, args, output: seen.append(f"forward {output.device}"))
-    model[0].register_full_backward_hook(lambda module, gin, gout: seen.append(f"backward {gout[0].device}"))
+    calls: list[str] = []
+    model[0].register_forward_hook(lambda module, args, output: calls.append(f"forward {output.device}"))
+    model[0].register_full_backward_hook(lambda module, gin, gout: calls.append(f"backward {gout[0].device}"))
     y = model[0](data("cuda")[0])
     y.retain_grad()
     y.register_hook(lambda gradient: gradient * 2)
     y.sum().backward()
-    assert seen == ["forward cuda:0", "backward cuda:0"]
+    assert calls == ["forward cuda:0", "backward cuda:0"]
     assert y.grad.unique().tolist() == [2]
 
 

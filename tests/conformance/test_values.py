@@ -22,13 +22,13 @@ def agree(function: Function, *shapes: tuple[int, ...], tolerance: float = 1e-4)
     wide = [torch.rand(shape, dtype=torch.float64) + 0.1 for shape in shapes]
     exact = [tensor.clone().requires_grad_() for tensor in wide]
     ours = [tensor.float().cuda().requires_grad_() for tensor in wide]
-    expected, found = function(*exact), function(*ours)
-    assert found.is_cuda
-    assert torch.allclose(found.cpu().double(), expected, rtol=tolerance, atol=tolerance)
+    expected, actual = function(*exact), function(*ours)
+    assert actual.is_cuda
+    assert torch.allclose(actual.cpu().double(), expected, rtol=tolerance, atol=tolerance)
     expected.square().sum().backward()
-    found.square().sum().backward()
-    for one, other in zip(exact, ours, strict=True):
-        assert torch.allclose(other.grad.cpu().double(), one.grad, rtol=50 * tolerance, atol=50 * tolerance)
+    actual.square().sum().backward()
+    for reference, tensor in zip(exact, ours, strict=True):
+        assert torch.allclose(tensor.grad.cpu().double(), reference.grad, rtol=50 * tolerance, atol=50 * tolerance)
 
 
 @program(NUMERICS)
@@ -161,9 +161,9 @@ def test_recurrent_layers(cuda: Gpu) -> None:
         x = torch.randn(3, 4, 5)
         expected, _ = layer(x)
         layer.cuda()
-        found, _ = layer(x.cuda())
-        assert torch.allclose(found.cpu(), expected, atol=2e-3)  # TF32 is allowed in cuDNN
-        found.sum().backward()
+        actual, _ = layer(x.cuda())
+        assert torch.allclose(actual.cpu(), expected, atol=2e-3)  # TF32 is allowed in cuDNN
+        actual.sum().backward()
         assert layer.weight_ih_l0.grad.is_cuda
         packed = nn.utils.rnn.pack_padded_sequence(x.cuda(), torch.tensor([4, 2, 1]), batch_first=True)
         result, _ = layer(packed)

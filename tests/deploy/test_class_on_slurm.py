@@ -46,20 +46,20 @@ class OnSlurm:
         self.cluster, self.small = cluster, small
         self.said: list[str] = []
         self.judge = PRETENDS
-        self.seen: Callable[[], None] = lambda: None
+        self.after_saying: Callable[[], None] = lambda: None
 
-    def grade(self, **asked: object) -> dict[str, str]:
+    def grade(self, **options: object) -> dict[str, str]:
         def say(text: str) -> None:
             self.said.append(text)
-            self.seen()
+            self.after_saying()
 
         def open_engine(jobs: int, room: Path, device: str) -> ClusterEngine:
             slurm = Slurm(self.small.out / "cluster", device)
             folder = self.small.out / "cluster"
             return ClusterEngine(slurm, folder, jobs, ("grader", DIGEST), say, self.judge, 0.3, 30.0)
 
-        result = self.small.grade(open_engine, **{"jobs": 100, **asked})
-        return {one.student: one.status for one in result.students}
+        result = self.small.grade(open_engine, **{"jobs": 100, **options})
+        return {student.student: student.status for student in result.students}
 
     def squeue(self, form: str) -> list[str]:
         return self.cluster.run("squeue", "-h", "-r", "-o", form).stdout.split()
@@ -104,11 +104,11 @@ def test_a_gpu_is_asked_for_by_each_element(on_slurm: OnSlurm, tmp_path: Path) -
     assert "TimeLimit=00:02:00" in shown
     assert "ArrayTaskThrottle=4" in shown
     assert slurm.find(batch) == job
-    found = slurm.states([Batch("held", ("key", "other"), job)])
-    assert {place: seen.state for place, seen in found.items()} == {("held", 0): State.WAITS, ("held", 1): State.WAITS}
+    states = slurm.states([Batch("held", ("key", "other"), job)])
+    assert {place: task.state for place, task in states.items()} == {("held", 0): State.WAITS, ("held", 1): State.WAITS}
     slurm.cancel(Batch("held", ("key", "other"), job), [1])
-    found = slurm.states([Batch("held", ("key", "other"), job)])
-    assert {place: seen.state for place, seen in found.items()} == {
+    states = slurm.states([Batch("held", ("key", "other"), job)])
+    assert {place: task.state for place, task in states.items()} == {
         ("held", 0): State.WAITS,
         ("held", 1): State.CANCELLED,
     }
@@ -186,13 +186,13 @@ def test_a_controller_that_goes_away_and_comes_back(on_slurm: OnSlurm, monkeypat
         + "MessageTimeout=5\n"
     )
 
-    def seen() -> None:
+    def switch_configuration() -> None:
         if on_slurm.said[-1].endswith("handed in to the cluster"):
             os.environ["SLURM_CONF"] = str(elsewhere)
         elif on_slurm.said[-1].startswith("the cluster does not answer"):
             os.environ["SLURM_CONF"] = conf
 
-    on_slurm.seen = seen
+    on_slurm.after_saying = switch_configuration
     assert on_slurm.grade() == {"ada": "graded"}
     assert any(line.startswith("the cluster does not answer (") for line in on_slurm.said)
 

@@ -46,7 +46,7 @@ def promtool() -> str:
 
 @pytest.fixture(scope="module")
 def rules(render: Render) -> dict[str, Any]:
-    (manifest,) = [found for found in render("monitoring") if found["kind"] == "PrometheusRule"]
+    (manifest,) = [manifest for manifest in render("monitoring") if manifest["kind"] == "PrometheusRule"]
     return dict(manifest["spec"])
 
 

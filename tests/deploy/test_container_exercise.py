@@ -34,7 +34,7 @@ from grader.container.shared.checks.command import start_words
 from grader.container.shared.checks.dockerfile import Dockerfile, parse
 from grader.container.shared.checks.recipe import NVIDIA_CUDA, final_user, pinned_torch
 from solutions.container_exercise import checklist
-from solutions.container_exercise import train as given
+from solutions.container_exercise import train as train_program
 from tests.deploy.conftest import ROOT
 from tests.deploy.dockerfiles import MISTAKES, REFERENCE, STYLES, SUBTLE
 
@@ -118,32 +118,32 @@ def checklist_of(
 
 
 def dockerfile(text: str) -> Dockerfile:
-    found = parse(text)
-    assert found is not None
-    return found
+    parsed = parse(text)
+    assert parsed is not None
+    return parsed
 
 
 # What each check looks at, by its name in the rubric.
 CHECKS: dict[str, Callable[[Dockerfile], None]] = {
     "gpu_base_image": recipe.require_gpu_base,
     "python_installed": recipe.require_python,
-    "pytorch_pinned": lambda found: recipe.require_pytorch(found, {"requirements.txt": REQUIREMENTS}),
+    "pytorch_pinned": lambda file: recipe.require_pytorch(file, {"requirements.txt": REQUIREMENTS}),
     "packages_below": recipe.require_order,
     "directories": recipe.require_directories,
     "environment": recipe.require_environment,
     "command": recipe.require_command,
     "user": recipe.require_user,
-    "secrets": lambda found: require_no_secrets(found, context_is_limited=False),
+    "secrets": lambda file: require_no_secrets(file, context_is_limited=False),
     "left_over": require_nothing_left_over,
 }
 
 
-def refused(found: Dockerfile) -> set[str]:
+def refused(file: Dockerfile) -> set[str]:
     """The checks that fail."""
     failed = set()
     for name, check in CHECKS.items():
         try:
-            check(found)
+            check(file)
         except CheckFailed:
             failed.add(name)
     return failed
@@ -153,10 +153,10 @@ def refused(found: Dockerfile) -> set[str]:
 def test_a_mistake_costs_its_check_and_no_other(mistake: str) -> None:
     old, new, expected = MISTAKES[mistake]
     assert REFERENCE.count(old) >= 1
-    found = dockerfile(REFERENCE.replace(old, new))
+    file = dockerfile(REFERENCE.replace(old, new))
     if mistake == "no place for models":
-        found = dockerfile(REFERENCE.replace("/models /data", "/data").replace('"/models", "/data"', '"/data"'))
-    failed = refused(found)
+        file = dockerfile(REFERENCE.replace("/models /data", "/data").replace('"/models", "/data"', '"/data"'))
+    failed = refused(file)
     assert expected in failed
     # Without a GPU base image its CUDA is unknown, and a foreign base says nothing of Python either.
     assert failed - {expected} <= ({"python_installed"} if expected == "gpu_base_image" else set())
@@ -171,9 +171,9 @@ def test_a_mistake_that_looks_right_costs_its_check_and_no_other(mistake: str) -
 
 @pytest.mark.parametrize("style", STYLES)
 def test_another_style_costs_nothing(style: str) -> None:
-    found = dockerfile(STYLES[style])
+    file = dockerfile(STYLES[style])
     for check in CHECKS.values():
-        check(found)
+        check(file)
 
 
 def test_a_secret_that_is_only_mounted_is_none() -> None:
@@ -184,10 +184,10 @@ def test_a_secret_that_is_only_mounted_is_none() -> None:
 
 
 def test_a_whole_folder_may_be_copied_where_a_dockerignore_limits_it() -> None:
-    found = dockerfile(REFERENCE.replace("COPY train.py .", "COPY . ."))
-    require_no_secrets(found, context_is_limited=True)
+    file = dockerfile(REFERENCE.replace("COPY train.py .", "COPY . ."))
+    require_no_secrets(file, context_is_limited=True)
     with pytest.raises(CheckFailed, match="copies the whole folder"):
-        require_no_secrets(found, context_is_limited=False)
+        require_no_secrets(file, context_is_limited=False)
 
 
 def test_a_hostile_dockerfile_costs_no_time() -> None:
@@ -217,14 +217,14 @@ class Folder:
 def outcomes(dockerfile: str = REFERENCE, **changes: Any) -> dict[str, str]:
     """How each check of the run ends when these parts of a good checklist are others."""
     submission = cast(Submission, Folder(checklist_of(**changes), dockerfile=dockerfile))
-    found = {}
+    results = {}
     for name in [name for name in dir(Criteria) if name.startswith("test_")]:
         try:
             getattr(Criteria(), name)(submission)
-            found[name.removeprefix("test_")] = "passed"
+            results[name.removeprefix("test_")] = "passed"
         except (CheckFailed, NeedsReview) as error:
-            found[name.removeprefix("test_")] = type(error).__name__
-    return found
+            results[name.removeprefix("test_")] = type(error).__name__
+    return results
 
 
 def lost(**changes: Any) -> set[str]:
@@ -328,11 +328,11 @@ def test_a_damaged_checklist_fails_in_words(document: Any) -> None:
 
 @pytest.mark.parametrize("style", STYLES)
 def test_the_image_of_another_style_is_taken_for_built(style: str) -> None:
-    found = dockerfile(STYLES[style])
-    base = NVIDIA_CUDA.match(found.base_image)
-    pins = pinned_torch(found, {"requirements.txt": REQUIREMENTS}) or {"2.9.0a0"}
+    file = dockerfile(STYLES[style])
+    base = NVIDIA_CUDA.match(file.base_image)
+    pins = pinned_torch(file, {"requirements.txt": REQUIREMENTS}) or {"2.9.0a0"}
     versions = {"torch": f"{min(pins)}+x", "cuda": f"{base['cuda'] if base else 12}.0"}
-    image = {"user": final_user(found), "command": start_words(found)}
+    image = {"user": final_user(file), "command": start_words(file)}
     assert lost(dockerfile=STYLES[style], gpu=versions, cpu=versions, image=image) == set()
 
 
@@ -578,7 +578,7 @@ def on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     (tmp_path / "models").mkdir()
     places = ["--offline", f"--data-dir={tmp_path}/data", f"--model-dir={tmp_path}/models"]
-    return lambda *options: given.main([*places, *options])
+    return lambda *options: train_program.main([*places, *options])
 
 
 def test_both_formats_hold_the_same_model_and_a_pickled_program_is_refused(
@@ -604,11 +604,11 @@ def test_both_formats_hold_the_same_model_and_a_pickled_program_is_refused(
 
 
 def test_a_file_that_loads_as_another_model_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = given.make_model()
-    assert [entry["loads_again"] for entry in given.save_model(model, tmp_path, "right")] == [True, True]
-    right = given.load_parameters
-    monkeypatch.setattr(given, "load_parameters", lambda path: {name: 2 * t for name, t in right(path).items()})
-    assert [entry["loads_again"] for entry in given.save_model(model, tmp_path, "wrong")] == [False, False]
+    model = train_program.make_model()
+    assert [entry["loads_again"] for entry in train_program.save_model(model, tmp_path, "right")] == [True, True]
+    right = train_program.load_parameters
+    monkeypatch.setattr(train_program, "load_parameters", lambda path: {name: 2 * t for name, t in right(path).items()})
+    assert [entry["loads_again"] for entry in train_program.save_model(model, tmp_path, "wrong")] == [False, False]
 
 
 class _Evil:

@@ -46,7 +46,7 @@ def test_hadolint_has_nothing_to_say(hadolint: str) -> None:
         ("vendor.compose-spec", DOCKER / "compose.yaml"),
         *(("vendor.github-workflows", path) for path in sorted(WORKFLOWS.glob("*.yml"))),
     ],
-    ids=lambda one: one.name if isinstance(one, Path) else "",
+    ids=lambda file: file.name if isinstance(file, Path) else "",
 )
 def test_the_published_schema_accepts_it(schema: str, file: Path) -> None:
     program = tool("check-jsonschema", brings="pip install check-jsonschema")
@@ -77,12 +77,12 @@ def test_nothing_listens_beyond_this_machine() -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-@pytest.mark.parametrize(("given", "options"), [("", []), ("8", ["--expect-gpus=8"])])
-def test_the_acceptance_test_is_told_how_many_gpus_there_should_be(given: str, options: list[str]) -> None:
+@pytest.mark.parametrize(("gpus", "options"), [("", []), ("8", ["--expect-gpus=8"])])
+def test_the_acceptance_test_is_told_how_many_gpus_there_should_be(gpus: str, options: list[str]) -> None:
     command = yaml_of(DOCKER / "compose.yaml")["services"]["acceptance"]["command"]
     # Compose fills in variables as a shell does, and takes the words apart as one does.
     done = subprocess.run(
-        ["sh", "-c", f"printf '%s\\n' {command}"], env={"EXPECT_GPUS": given, "PATH": os.environ["PATH"]},
+        ["sh", "-c", f"printf '%s\\n' {command}"], env={"EXPECT_GPUS": gpus, "PATH": os.environ["PATH"]},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     program, *arguments = done.stdout.split("\n")[:-1]
@@ -107,10 +107,10 @@ def test_every_dependency_of_the_course_is_pinned() -> None:
     assert project["dependencies"] == named
     assert "--constraints /tmp/constraints.txt" in DOCKERFILE
     for text in project["dependencies"]:
-        wanted = Requirement(text)
-        versions = [str(pin.specifier).removeprefix("==") for pin in pins if pin.name == wanted.name]
+        requirement = Requirement(text)
+        versions = [str(pin.specifier).removeprefix("==") for pin in pins if pin.name == requirement.name]
         assert versions, text
-        assert all(Version(version) in wanted.specifier for version in versions), text
+        assert all(Version(version) in requirement.specifier for version in versions), text
 
 
 def test_the_image_has_what_the_build_context_lets_through_and_the_other_way_round() -> None:

@@ -60,7 +60,13 @@ def test_who_does_it_right_gets_all_points(engine: Path, tmp_path: Path) -> None
     assert row["utilization_samples"] >= 10
     _report(exercise / "REPORT.md", document)
     grade = _grade(folder, tmp_path / "report")
-    lost = [check for lab in grade["labs"] for one in lab["criteria"] for check in one["checks"] if not check["points"]]
+    lost = [
+        check
+        for lab in grade["labs"]
+        for criterion in lab["criteria"]
+        for check in criterion["checks"]
+        if not check["points"]
+    ]
     assert (grade["score"], grade["max_score"], lost) == (20, 20, [])
 
 

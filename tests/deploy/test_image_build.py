@@ -65,8 +65,8 @@ class Builder:
 
     def config(self, name: str) -> dict[str, Any]:
         done = self.run("inspect", "--type=image", name)
-        found: dict[str, Any] = json.loads(done.stdout)["OCIv1"]["config"]
-        return found
+        settings: dict[str, Any] = json.loads(done.stdout)["OCIv1"]["config"]
+        return settings
 
     def files(self, name: str) -> Path:
         """The image's file system, unpacked."""

@@ -34,10 +34,10 @@ def planned(image: Sequence[str] = (), **versions: str | None) -> packages.Plan:
 
 
 def test_what_the_image_has_stays_and_the_rest_comes_at_the_tested_versions() -> None:
-    found = planned()
-    assert found.requirements == ("pytest<10,>=8.4", "typer<1,>=0.15", "safetensors>=0.5")
+    plan = planned()
+    assert plan.requirements == ("pytest<10,>=8.4", "typer<1,>=0.15", "safetensors>=0.5")
     # pytest of the image is too old: the tested one, in the environment. rich is the image's.
-    assert set(found.constraints) == {
+    assert set(plan.constraints) == {
         f"torch=={NVIDIAS}", "torchvision==0.26.0a0+ca221243", "numpy==2.1.0", "rich==13.7.1", "pytest==9.0.1",
         "typer==0.20.0",
     }  # fmt: skip
@@ -49,11 +49,11 @@ def test_a_package_that_fits_is_not_asked_for_again() -> None:
 
 def test_the_images_constraints_come_before_the_courses() -> None:
     image = ["typer==0.16.1", "safetensors==0.4.1", "# a comment", "", "pytest==8.1.1", "odd @ file:///opt/odd", "-e ."]
-    found = planned(image)
-    assert "typer==0.16.1" in found.constraints
-    assert "typer==0.20.0" not in found.constraints
+    plan = planned(image)
+    assert "typer==0.16.1" in plan.constraints
+    assert "typer==0.20.0" not in plan.constraints
     # NVIDIA says how to have another version: take the line out.
-    assert not {"pytest==8.1.1", "safetensors==0.4.1"} & set(found.constraints)
+    assert not {"pytest==8.1.1", "safetensors==0.4.1"} & set(plan.constraints)
 
 
 @pytest.mark.parametrize("version", ["2.10.0a0+b4e4ee81d3.nv25.12", "2.7.0", None])

@@ -28,7 +28,7 @@ def without_empty(value: Any) -> Any:
 
 @pytest.mark.parametrize("folder", V1)
 def test_the_training_operators_models_keep_every_field(render: Render, folder: str) -> None:
-    (job,) = [found for found in render(folder) if found["kind"] == "PyTorchJob"]
+    (job,) = [manifest for manifest in render(folder) if manifest["kind"] == "PyTorchJob"]
     assert without_empty(_v1_round_trip(job)) == without_empty(job)
 
 
@@ -55,12 +55,12 @@ def test_the_trainers_models_keep_every_field(render: Render, folder: str) -> No
         "kubeflow_trainer_api.models", reason="pip install kubeflow-trainer-api brings the v2 models"
     )
     parsers = {"TrainJob": models.TrainerV1alpha1TrainJob, "TrainingRuntime": models.TrainerV1alpha1TrainingRuntime}
-    seen = set()
+    kinds = set()
     for manifest in render(folder):
         if (model := parsers.get(manifest["kind"])) is not None:
-            seen.add(manifest["kind"])
+            kinds.add(manifest["kind"])
             assert without_empty(_round_trip(model, manifest)) == without_empty(manifest)
-    assert seen == set(parsers)
+    assert kinds == set(parsers)
 
 
 def _round_trip(model: Any, manifest: Manifest) -> Any:
@@ -73,9 +73,9 @@ def test_a_misspelled_field_is_noticed(render: Render) -> None:
     models = pytest.importorskip(
         "kubeflow_trainer_api.models", reason="pip install kubeflow-trainer-api brings the v2 models"
     )
-    (job,) = [found for found in render("trainjob/one-gpu") if found["kind"] == "TrainJob"]
+    (job,) = [manifest for manifest in render("trainjob/one-gpu") if manifest["kind"] == "TrainJob"]
     wrong = {**job, "spec": {**job["spec"], "trainer": {**job["spec"]["trainer"], "numberOfNodes": 2}}}
     assert without_empty(_round_trip(models.TrainerV1alpha1TrainJob, wrong)) != without_empty(wrong)
-    (job,) = [found for found in render("pytorchjob/one-gpu") if found["kind"] == "PyTorchJob"]
+    (job,) = [manifest for manifest in render("pytorchjob/one-gpu") if manifest["kind"] == "PyTorchJob"]
     wrong = {**job, "spec": {**job["spec"], "processesPerNode": "gpu"}}
     assert without_empty(_v1_round_trip(wrong)) != without_empty(wrong)

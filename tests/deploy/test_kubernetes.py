@@ -38,11 +38,13 @@ def walk(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def pod_specs(manifests: list[Manifest]) -> list[dict[str, Any]]:
-    return [found for found in walk(manifests) if "containers" in found and "volumes" in found]
+    return [part for part in walk(manifests) if "containers" in part and "volumes" in part]
 
 
 def settings(manifests: list[Manifest]) -> dict[str, str]:
-    (config,) = [found for found in of_kind(manifests, "ConfigMap") if found["metadata"]["name"].startswith("training")]
+    (config,) = [
+        manifest for manifest in of_kind(manifests, "ConfigMap") if manifest["metadata"]["name"].startswith("training")
+    ]
     return dict(config["data"])
 
 
@@ -51,7 +53,7 @@ def test_kubernetes_schemas_accept_it(render: Render, folder: str) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate brings the schemas")
     manifests = render(folder)
     assert manifests
-    known = [found for found in manifests if not _is_custom(found)]
+    known = [manifest for manifest in manifests if not _is_custom(manifest)]
     for manifest in known:
         for version in ("1.30", validate.latest_version()):
             validate.validate(manifest, version, strict=True)
@@ -64,23 +66,23 @@ def _is_custom(manifest: Manifest) -> bool:
 
 @pytest.mark.parametrize("folder", [folder for folder in overlays() if not folder.startswith("storage/")])
 def test_every_name_that_a_pod_asks_for_exists(render: Render, folder: str) -> None:
-    volumes = {found["metadata"]["name"] for found in of_kind(render("storage/shared"), "PersistentVolumeClaim")}
+    volumes = {manifest["metadata"]["name"] for manifest in of_kind(render("storage/shared"), "PersistentVolumeClaim")}
     manifests = render(folder)
-    configs = {found["metadata"]["name"]: found.get("data", {}) for found in of_kind(manifests, "ConfigMap")}
-    for found in walk(manifests):
-        if "claimName" in found:
-            assert found["claimName"] in volumes
+    configs = {manifest["metadata"]["name"]: manifest.get("data", {}) for manifest in of_kind(manifests, "ConfigMap")}
+    for part in walk(manifests):
+        if "claimName" in part:
+            assert part["claimName"] in volumes
         for reference in ("configMapRef", "configMapKeyRef", "configMap"):
-            if reference in found:
-                assert found[reference]["name"] in configs
-        if "configMapKeyRef" in found:
-            assert found["configMapKeyRef"]["key"] in configs[found["configMapKeyRef"]["name"]]
+            if reference in part:
+                assert part[reference]["name"] in configs
+        if "configMapKeyRef" in part:
+            assert part["configMapKeyRef"]["key"] in configs[part["configMapKeyRef"]["name"]]
     for pod in pod_specs(manifests):
-        given = {volume["name"] for volume in pod["volumes"]}
+        volume_names = {volume["name"] for volume in pod["volumes"]}
         for container in pod["containers"]:
-            assert {mount["name"] for mount in container["volumeMounts"]} == given
+            assert {mount["name"] for mount in container["volumeMounts"]} == volume_names
     for job in of_kind(manifests, "TrainJob"):
-        runtimes = {found["metadata"]["name"] for found in of_kind(manifests, "TrainingRuntime")}
+        runtimes = {manifest["metadata"]["name"] for manifest in of_kind(manifests, "TrainingRuntime")}
         assert job["spec"]["runtimeRef"]["name"] in runtimes
 
 
@@ -99,25 +101,25 @@ def test_our_containers_run_as_a_user_who_may_do_nothing_special(render: Render,
             assert may["readOnlyRootFilesystem"] is True
             assert may["capabilities"]["drop"] == ["ALL"]
             # Registering memory for RDMA takes it; nothing else is given back.
-            rdma = any("rdma" in key for found in walk(render(folder)) for key in found.get("limits", {}))
+            rdma = any("rdma" in key for part in walk(render(folder)) for key in part.get("limits", {}))
             assert may["capabilities"].get("add", []) == (["IPC_LOCK"] if rdma else [])
 
 
 @pytest.mark.parametrize("folder", TRAININGS)
 def test_a_job_asks_for_as_many_gpus_as_it_starts_processes(render: Render, folder: str) -> None:
     manifests = render(folder)
-    resources = [found for found in walk(manifests) if "limits" in found]
+    resources = [part for part in walk(manifests) if "limits" in part]
     assert resources
-    for found in resources:
+    for resource in resources:
         # Kubernetes does not share GPUs: request and limit must be the same.
-        assert found["requests"]["nvidia.com/gpu"] == found["limits"]["nvidia.com/gpu"]
+        assert resource["requests"]["nvidia.com/gpu"] == resource["limits"]["nvidia.com/gpu"]
     for job in of_kind(manifests, "TrainJob"):
         trainer = job["spec"]["trainer"]
         assert str(trainer["numProcPerNode"]) == trainer["resourcesPerNode"]["limits"]["nvidia.com/gpu"]
     for job in of_kind(manifests, "PyTorchJob"):
         assert job["spec"].get("nprocPerNode") == "gpu" or job["spec"]["elasticPolicy"]["nProcPerNode"] == 1
     # The device plugin decides which GPU a container sees; the variable would hide it again.
-    assert all(found.get("name") != "CUDA_VISIBLE_DEVICES" for found in walk(manifests))
+    assert all(part.get("name") != "CUDA_VISIBLE_DEVICES" for part in walk(manifests))
 
 
 @pytest.mark.parametrize(
@@ -152,11 +154,11 @@ def test_a_settings_overlay_changes_its_setting_and_no_other(render: Render, kin
 
 def test_jobs_that_can_be_applied_together_have_different_names(render: Render) -> None:
     jobs = [
-        (found["kind"], found["metadata"]["name"])
+        (manifest["kind"], manifest["metadata"]["name"])
         for folder in overlays()
         if not folder.endswith("/base")
-        for found in render(folder)
-        if found["kind"] in ("Job", "PyTorchJob", "TrainJob")
+        for manifest in render(folder)
+        if manifest["kind"] in ("Job", "PyTorchJob", "TrainJob")
     ]
     assert len(set(jobs)) == len(jobs)
 
@@ -208,7 +210,7 @@ def test_one_line_sets_the_image_of_every_container(render: Render, tmp_path: An
         "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
         f"resources: [{relative}]\nimages: [{{name: gpu-computing-labs, newName: ghcr.io/me/labs, newTag: v1}}]\n"
     )
-    images = {found["image"] for found in walk(render(str(folder))) if "image" in found}
+    images = {part["image"] for part in walk(render(str(folder))) if "image" in part}
     assert images == {"ghcr.io/me/labs:v1"}
 
 

@@ -31,9 +31,9 @@ def parts(render: Render, folder: str) -> tuple[Manifest, Manifest, dict[str, An
 
 def environment(job: Manifest) -> dict[str, str]:
     """The variables; none may be there twice."""
-    names = [one["name"] for one in job["spec"]["trainer"]["env"]]
+    names = [variable["name"] for variable in job["spec"]["trainer"]["env"]]
     assert len(set(names)) == len(names)
-    return {one["name"]: one.get("value", "") for one in job["spec"]["trainer"]["env"]}
+    return {variable["name"]: variable.get("value", "") for variable in job["spec"]["trainer"]["env"]}
 
 
 @pytest.mark.parametrize("folder", TRAININGS)
@@ -44,7 +44,9 @@ def test_a_training_has_what_production_asks_for(render: Render, folder: str) ->
     assert pod["terminationGracePeriodSeconds"] >= 300
     # torchrun has a patience of its own, half a minute unless it is told.
     assert 240 <= int(environment(job)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) < pod["terminationGracePeriodSeconds"]
-    classes = {found["metadata"]["name"] for found in of_kind(render("production/cluster/priorities"), "PriorityClass")}
+    classes = {
+        manifest["metadata"]["name"] for manifest in of_kind(render("production/cluster/priorities"), "PriorityClass")
+    }
     assert pod["priorityClassName"] in classes
     (apart,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert apart["topologyKey"] == "kubernetes.io/hostname"
@@ -54,22 +56,24 @@ def test_a_training_has_what_production_asks_for(render: Render, folder: str) ->
     assert budget["spec"]["minAvailable"] == trainer["numNodes"]
     (policy,) = of_kind(render(folder), "NetworkPolicy")
     assert set(policy["spec"]["policyTypes"]) == {"Ingress", "Egress"}
-    selectors = [found["matchExpressions"] for found in walk([policy, budget, apart]) if "matchExpressions" in found]
-    assert {one["key"] for found in selectors for one in found} == {"jobset.sigs.k8s.io/jobset-name"}
+    selectors = [part["matchExpressions"] for part in walk([policy, budget, apart]) if "matchExpressions" in part]
+    assert {expression["key"] for selector in selectors for expression in selector} == {
+        "jobset.sigs.k8s.io/jobset-name"
+    }
 
 
 @pytest.mark.parametrize("folder", TRAININGS)
 def test_nccl_goes_over_what_the_overlay_is_called(render: Render, folder: str) -> None:
     job, _, template = parts(render, folder)
-    given, rdma = environment(job), "rdma/rdma_shared_device_a"
+    variables, rdma = environment(job), "rdma/rdma_shared_device_a"
     limits = job["spec"]["trainer"]["resourcesPerNode"]["limits"]
     adapters = folder not in ("production/base", "production/tcp")
-    assert (rdma in limits, given.get("NCCL_NET")) == (adapters, "IB" if adapters else None)
+    assert (rdma in limits, variables.get("NCCL_NET")) == (adapters, "IB" if adapters else None)
     host = folder == "production/host-network"
     assert template["spec"].get("hostNetwork", False) is host
     assert template["spec"].get("dnsPolicy") == ("ClusterFirstWithHostNet" if host else None)
     if folder != "production/base":
-        assert (given["NCCL_SOCKET_IFNAME"] == "eth0") is not host
+        assert (variables["NCCL_SOCKET_IFNAME"] == "eth0") is not host
 
 
 def test_kueue_finds_the_queue_the_quota_and_the_topology_that_the_job_names(render: Render) -> None:
@@ -84,13 +88,13 @@ def test_kueue_finds_the_queue_the_quota_and_the_topology_that_the_job_names(ren
     assert local["spec"]["clusterQueue"] == queue["metadata"]["name"]
     (priority,) = of_kind(cluster, "WorkloadPriorityClass")
     assert labels["kueue.x-k8s.io/priority-class"] == priority["metadata"]["name"]
-    levels = [one["nodeLabel"] for one in topology["spec"]["levels"]]
+    levels = [level["nodeLabel"] for level in topology["spec"]["levels"]]
     assert template["metadata"]["annotations"]["kueue.x-k8s.io/podset-required-topology"] in levels
     assert flavor["spec"]["topologyName"] == topology["metadata"]["name"]
     (group,) = queue["spec"]["resourceGroups"]
     # A resource without a quota is never admitted.
     assert set(job["spec"]["trainer"]["resourcesPerNode"]["limits"]) <= set(group["coveredResources"])
-    assert [one["name"] for one in group["flavors"][0]["resources"]] == group["coveredResources"]
+    assert [resource["name"] for resource in group["flavors"][0]["resources"]] == group["coveredResources"]
 
 
 def test_volcano_gets_all_pods_or_none(render: Render) -> None:
@@ -101,10 +105,10 @@ def test_volcano_gets_all_pods_or_none(render: Render) -> None:
 
 def test_slices_and_shares_ask_for_one_and_for_no_whole_gpu(render: Render) -> None:
     yaml = pytest.importorskip("yaml")
-    asked = {folder: parts(render, folder)[0]["spec"]["trainer"]["resourcesPerNode"]["limits"] for folder in SHARED}
-    assert asked["production/mig"]["nvidia.com/mig-1g.10gb"] == "1"
-    assert asked["production/time-slicing"]["nvidia.com/gpu.shared"] == "1"
-    assert all("nvidia.com/gpu" not in limits for limits in asked.values())
+    limits_of = {folder: parts(render, folder)[0]["spec"]["trainer"]["resourcesPerNode"]["limits"] for folder in SHARED}
+    assert limits_of["production/mig"]["nvidia.com/mig-1g.10gb"] == "1"
+    assert limits_of["production/time-slicing"]["nvidia.com/gpu.shared"] == "1"
+    assert all("nvidia.com/gpu" not in limits for limits in limits_of.values())
     (config,) = of_kind(render("production/cluster/time-slicing"), "ConfigMap")
     (resource,) = yaml.safe_load(config["data"]["shared"])["sharing"]["timeSlicing"]["resources"]
     assert resource == {"name": "nvidia.com/gpu", "replicas": 4}
@@ -132,7 +136,7 @@ def test_shellcheck_has_nothing_to_say_of_the_check() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("folder", [one for one in overlays() if one.startswith("acceptance/")])
+@pytest.mark.parametrize("folder", [overlay for overlay in overlays() if overlay.startswith("acceptance/")])
 def test_an_acceptance_test_expects_the_nodes_and_gpus_that_it_asks_for(render: Render, folder: str) -> None:
     for job in of_kind(render(folder), "Job"):
         (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -148,30 +152,32 @@ def crds() -> dict[str, dict[str, Any]]:
     if not (place := os.environ.get(CRDS)):
         pytest.skip(f"{CRDS} names no folder: a clone of kubernetes-sigs/kueue has them in config/components/crd/bases")
     yaml = pytest.importorskip("yaml")
-    found = {}
+    schemas = {}
     for file in Path(place).glob("*.yaml"):
         for document in yaml.safe_load_all(file.read_text(encoding="utf-8")):
             spec = (document or {}).get("spec", {})
             for version in spec.get("versions", []):
                 key = f"{spec['group']}/{version['name']} {spec['names']['kind']}"
-                found[key] = version["schema"]["openAPIV3Schema"]
-    return found
+                schemas[key] = version["schema"]["openAPIV3Schema"]
+    return schemas
 
 
 def unknown(value: Any, schema: dict[str, Any], path: str = "") -> Iterator[str]:
     """Fields that the schema has not: the server would drop them without a word."""
     if isinstance(value, dict) and "properties" in schema:
-        for key, one in value.items():
+        for key, part in value.items():
             if key in schema["properties"]:
                 # Of metadata a CRD says only that it is there.
                 yield from (
-                    () if path == "" and key == "metadata" else unknown(one, schema["properties"][key], f"{path}/{key}")
+                    ()
+                    if path == "" and key == "metadata"
+                    else unknown(part, schema["properties"][key], f"{path}/{key}")
                 )
             elif not schema.get("x-kubernetes-preserve-unknown-fields"):
                 yield f"{path}/{key}"
     elif isinstance(value, list):
-        for one in value:
-            yield from unknown(one, schema.get("items", {}), path)
+        for part in value:
+            yield from unknown(part, schema.get("items", {}), path)
 
 
 def test_kueues_schemas_accept_the_queues(render: Render) -> None:

@@ -97,14 +97,14 @@ def submit(cluster: Cluster, checkout: Path, script: str, *arguments: str, **env
 
 def queue(cluster: Cluster, checkout: Path, script: str, *arguments: str, **environment: str) -> str:
     """Submit a script; the job's number."""
-    given = {**environment, "PATH": f"{Path(sys.executable).parent}:{cluster.environment['PATH']}"}
-    there = Cluster(cluster.folder, {**cluster.environment, **given})
+    variables = {**environment, "PATH": f"{Path(sys.executable).parent}:{cluster.environment['PATH']}"}
+    there = Cluster(cluster.folder, {**cluster.environment, **variables})
     done = there.run("sbatch", "--parsable", "--output=out.txt", f"deploy/slurm/{script}", *arguments, cwd=checkout)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def seen(checkout: Path) -> list[dict[str, object]]:
+def written(checkout: Path) -> list[dict[str, object]]:
     """What each rank wrote."""
     missing = [rank for rank in range(RANKS) if not (checkout / f"rank{rank}.json").is_file()]
     assert not missing, (checkout / "out.txt").read_text()
@@ -114,7 +114,7 @@ def seen(checkout: Path) -> list[dict[str, object]]:
 def test_every_gpu_of_both_nodes_gets_a_rank_and_they_reach_each_other(cluster: Cluster, checkout: Path) -> None:
     code, output = submit(cluster, checkout, "train.sbatch", "--epochs", "2", BATCH_SIZE="64")
     assert code == 0, output
-    ranks = seen(checkout)
+    ranks = written(checkout)
     assert {rank["sum"] for rank in ranks} == {float(sum(range(RANKS)))}
     assert sorted((rank["SLURMD_NODENAME"], rank["LOCAL_RANK"]) for rank in ranks) == [
         (node, str(local)) for node in NODES for local in range(GPUS_PER_NODE)
@@ -145,8 +145,8 @@ def test_the_jobs_exit_code_is_the_verdict(
 ) -> None:
     code, output = submit(cluster, checkout, "acceptance.sbatch", VERDICT=verdict, EXIT_CODE=str(exit_code))
     assert code == expected, output
-    assert {rank["restarts"] for rank in seen(checkout)} == {"0"}
-    (arguments,) = {" ".join(map(str, rank["arguments"])) for rank in seen(checkout)}  # type: ignore[call-overload]
+    assert {rank["restarts"] for rank in written(checkout)} == {"0"}
+    (arguments,) = {" ".join(map(str, rank["arguments"])) for rank in written(checkout)}  # type: ignore[call-overload]
     assert f"--expect-nodes {len(NODES)} --expect-gpus {GPUS_PER_NODE}" in arguments
 
 
@@ -159,8 +159,8 @@ def test_the_course_itself_runs_on_both_nodes(cluster: Cluster, tmp_path: Path) 
     code, output = submit(cluster, tmp_path, "acceptance.sbatch", "--device", "cpu", "--validation-only")
     assert code == 3, output
     (report,) = tmp_path.glob("reports/slurm-*/cluster_test_report.json")
-    found = json.loads(report.read_text())
-    assert (found["world_size"], found["acceptance"]["status"]) == (RANKS, "INCOMPLETE")
+    result = json.loads(report.read_text())
+    assert (result["world_size"], result["acceptance"]["status"]) == (RANKS, "INCOMPLETE")
     quick = {"EPOCHS": "1", "BATCH_SIZE": "64", "MODEL": "small-cnn", "DEVICE": "cpu"}
     code, output = submit(cluster, tmp_path, "train.sbatch", **quick)
     assert code == 0, output

@@ -103,8 +103,8 @@ def test_a_sick_node_is_drained_with_the_reason_and_put_back_when_it_is_accepted
     # Not even a node that looks well again comes back by itself.
     site.errors(sick, GOOD)
     records = sound.records()
-    for one in records:
-        one.node = sick
+    for record in records:
+        record.node = sick
     report = site.checkout / "report.json"
     report.write_text(json.dumps(sound.report(records)))
     command = [str(site.checkout / ".venv/bin/python3"), "-m", "cluster.fleet", "accept", str(report), "--slurm"]

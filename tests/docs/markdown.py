@@ -54,13 +54,13 @@ def table_below(heading: str, text: str) -> list[tuple[Cell, ...]]:
 
 def links(page: str, text: str) -> list[Link]:
     """The relative links and pictures of a page, which is named by its path in the repository."""
-    found = []
+    result = []
     for token in _inline(text):
         target = token.attrGet("href") or token.attrGet("src")
         if target and not _NO_PATH.match(str(target)):
             path, _, anchor = str(target).partition("#")
-            found.append(Link(page, path, anchor))
-    return found
+            result.append(Link(page, path, anchor))
+    return result
 
 
 def anchors(text: str) -> set[str]:

@@ -12,6 +12,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "class-grading.md"
 
 def test_the_example_loads() -> None:
     (text,) = [part.partition("```")[0] for part in PAGE.read_text().split("```toml\n")[1:] if "[late]" in part]
-    found = settings.parse(text, PAGE.with_name("class.toml"))
-    assert found.title == "GPU lab 1"
-    assert everything.options(found.exports).canvas_assignment_id == 4711
+    configuration = settings.parse(text, PAGE.with_name("class.toml"))
+    assert configuration.title == "GPU lab 1"
+    assert everything.options(configuration.exports).canvas_assignment_id == 4711

@@ -140,13 +140,13 @@ class Row:
 
 
 def rows(page: str) -> list[Row]:
-    found = []
+    result = []
     for left, right in table_below(HEADINGS[page], (ROOT / page).read_text(encoding="utf-8")):
         answer = right.content
         # What is the same is typed as the document has it.
         same = left.codes if answer.startswith("the same") else ()
-        found.append(Row(page, left.codes, (*same, *right.codes), answer))
-    return found
+        result.append(Row(page, left.codes, (*same, *right.codes), answer))
+    return result
 
 
 ANSWERS = sorted({(row.page, code) for page in HEADINGS for row in rows(page) for code in row.right})
@@ -154,8 +154,8 @@ ANSWERS = sorted({(row.page, code) for page in HEADINGS for row in rows(page) fo
 
 @pytest.mark.parametrize("page", HEADINGS)
 def test_every_name_of_the_document_has_a_row_with_an_answer(page: str) -> None:
-    wanted = {line.strip() for line in DOCUMENTS[page].strip().splitlines()}
-    assert wanted == {code for row in rows(page) for code in row.left}
+    expected = {line.strip() for line in DOCUMENTS[page].strip().splitlines()}
+    assert expected == {code for row in rows(page) for code in row.left}
     assert all(row.answer.strip() for row in rows(page))
 
 
@@ -201,7 +201,7 @@ def accepted_by_kubectl(command: str, nowhere: str, tmp_path: Path) -> None:
 
 
 def names_of(render: Render, folder: str) -> set[str]:  # noqa: F811
-    return {f"{found['kind'].lower()}/{found['metadata']['name']}" for found in render(folder)}
+    return {f"{manifest['kind'].lower()}/{manifest['metadata']['name']}" for manifest in render(folder)}
 
 
 @pytest.mark.parametrize("answer", [answer for _, answer in ANSWERS if answer.startswith("kubectl ")])
@@ -221,7 +221,7 @@ def test_kubectl_accepts_what_is_typed(
     if " look " in answer:
         assert "pod/look" in ours
     if "gpu-labs" in answer:
-        assert {found["metadata"].get("namespace") for found in render("acceptance/eight-gpus")} == {"gpu-labs"}
+        assert {manifest["metadata"].get("namespace") for manifest in render("acceptance/eight-gpus")} == {"gpu-labs"}
 
 
 @pytest.mark.parametrize("answer", [answer for _, answer in ANSWERS if answer.startswith("for ")])
@@ -292,24 +292,24 @@ def test_our_programs_accept_what_is_typed(answer: str) -> None:
         "cluster.job": lambda arguments: job_settings.read(arguments, {}),
     }
     ((module, arguments),) = [
-        (module, found) for module in parsers if (found := arguments_of(module, answer)) is not None
+        (module, typed) for module in parsers if (typed := arguments_of(module, answer)) is not None
     ]
     parsers[module](arguments)
 
 
 @pytest.mark.parametrize("answer", [answer for _, answer in ANSWERS if answer.startswith("gpulabs ")])
 def test_gpulabs_accepts_what_is_typed(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, Path | None]] = []
+    downloads: list[tuple[str, Path | None]] = []
 
     def download(name: str, to: Path | None) -> Path:
-        asked.append((name, to))
+        downloads.append((name, to))
         return Path("folder")
 
     monkeypatch.setattr(data, "download", download)
     _, group, *words = shlex.split(answer)
     assert group == "data"
     typer.main.get_command(datasets.data_app)(words, standalone_mode=False)
-    assert asked == [(words[1], Path(words[3]))]
+    assert downloads == [(words[1], Path(words[3]))]
 
 
 @pytest.mark.parametrize("answer", [answer for _, answer in ANSWERS if re.fullmatch(r"[A-Z_]+=\S+", answer)])

@@ -37,8 +37,8 @@ def test_what_students_get_links_to_nothing_that_they_do_not_get(released: Mappi
     pages = {name: content.decode() for name, content in released.items() if name.endswith(".md")}
     del pages["grader/release/templates/README.md"]  # a template: its links hold where its copy lies
     assert {"README.md", "docs/student.md", "docs/chapter.md", "docs/labs/lab1.md"} <= pages.keys()
-    found = [link for name, text in pages.items() for link in links(name, text)]
-    assert [str(link) for link in found if link.path and _target(link) not in there] == []
+    page_links = [link for name, text in pages.items() for link in links(name, text)]
+    assert [str(link) for link in page_links if link.path and _target(link) not in there] == []
 
 
 def test_students_get_no_page_for_instructors(released: Mapping[str, bytes]) -> None:
@@ -94,9 +94,9 @@ def test_a_hand_out_says_how_many_points_its_lab_has(lab: Lab) -> None:
     assert f" {lab.points} points." in hand_out.partition("##")[0]
 
 
-def _dead(found: Iterable[Link]) -> list[str]:
+def _dead(page_links: Iterable[Link]) -> list[str]:
     dead = []
-    for link in found:
+    for link in page_links:
         target = ROOT / _target(link)
         if not target.exists() or (
             link.anchor and target.suffix == ".md" and link.anchor not in anchors(target.read_text())

@@ -63,7 +63,7 @@ def build(folder: Path, *options: str) -> Path:
 
 
 def test_every_link_within_the_site_leads_to_a_page_and_a_place_in_it(site: Path, pages: dict[Path, Page]) -> None:
-    assert [f"{page}: {target}" for page, target, found in internal(site, pages) if not found] == []
+    assert [f"{page}: {target}" for page, target, exists in internal(site, pages) if not exists] == []
 
 
 def test_every_link_into_the_repository_names_a_file_that_is_there(pages: dict[Path, Page]) -> None:
@@ -101,11 +101,11 @@ def browser() -> Iterator[Any]:
     ),
 )
 def test_axe_finds_nothing_wrong_with_a_page(name: str, width: int, theme: str, site: Path, browser: Any) -> None:
-    with opened(browser, (site / f"{name}.html").as_uri(), width=width, theme=theme) as (page, asked):
+    with opened(browser, (site / f"{name}.html").as_uri(), width=width, theme=theme) as (page, requests):
         open_everything(page)
         assert violations(page) == []
         assert overflow(page) <= 0
-        assert {urlsplit(one).scheme for one in asked} <= {"file", "data"}
+        assert {urlsplit(url).scheme for url in requests} <= {"file", "data"}
 
 
 def test_without_an_address_a_path_stands_in_place_of_the_link(tmp_path: Path) -> None:
@@ -122,5 +122,5 @@ def internal(site: Path, pages: dict[Path, Page]) -> Iterator[tuple[str, str, bo
             if urlsplit(target).scheme or target.startswith("//"):
                 continue
             file = (path.parent / unquote(address.partition("?")[0])).resolve() if address else path
-            found = file.exists() and (not anchor or file not in pages or unquote(anchor) in pages[file].anchors)
-            yield path.relative_to(site).as_posix(), target, found
+            exists = file.exists() and (not anchor or file not in pages or unquote(anchor) in pages[file].anchors)
+            yield path.relative_to(site).as_posix(), target, exists

@@ -98,9 +98,9 @@ def test_without_a_grade_it_begins_with_the_first_task(room: Path, ask: Ask) -> 
 
 
 def test_the_place_is_that_of_the_todo(room: Path) -> None:
-    found, broken = survey(room / "labs/lab5_production")
+    functions, broken = survey(room / "labs/lab5_production")
     assert not broken
-    by_name = {function.name: function for function in found}
+    by_name = {function.name: function for function in functions}
     function = by_name["GPUMonitor.sample"]
     assert "TODO(task 5.3)" in function.path.read_text().splitlines()[function.line - 1]
 
@@ -108,8 +108,8 @@ def test_the_place_is_that_of_the_todo(room: Path) -> None:
 def test_every_open_task_belongs_to_a_heading_and_every_heading_is_found(room: Path) -> None:
     for lab in grader.course().all_labs:
         headings = {task.number for task in tasks(room / "labs" / lab.package / "README.md")}
-        found, _ = survey(room / "labs" / lab.package)
-        assert {function.task for function in found} <= headings
+        functions, _ = survey(room / "labs" / lab.package)
+        assert {function.task for function in functions} <= headings
         assert {hint.task for check, hint in hints.load(grader.course()).items() if check.startswith(f"{lab.id}.")} == (
             headings or {""}
         )
@@ -304,9 +304,9 @@ def test_a_grade_of_an_exercise_leads_back_to_it(room: Path, ask: Ask) -> None:
     command = [sys.executable, "-P", "-c", program, "grade", "labs", "--lab=container"]
     done = subprocess.run(command, cwd=room, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
-    (told,) = re.findall(r"what to do next: .* next (.*)", done.stdout)
-    assert told == "--lab container"
-    assert ask(*told.split()).startswith("Next: 'Builds on an image for GPUs' (container.dockerfile.gpu_base_image),")
+    (flags,) = re.findall(r"what to do next: .* next (.*)", done.stdout)
+    assert flags == "--lab container"
+    assert ask(*flags.split()).startswith("Next: 'Builds on an image for GPUs' (container.dockerfile.gpu_base_image),")
     page = (room / "grade-report/grade.html").read_text()
     assert "<code>make next LAB=container</code>" in page
     known = hints.load(grader.course())["container.dockerfile.gpu_base_image"]

@@ -34,8 +34,8 @@ class SmallClass:
             (lab / "behaviour.txt").write_text(behaviour)
         return lab.parent
 
-    def grade(self, open_engine: Callable[..., object] = fake_engine, **asked: object) -> ClassResult:
-        console = asked.pop("console", Console(quiet=True))
+    def grade(self, open_engine: Callable[..., object] = fake_engine, **options: object) -> ClassResult:
+        console = options.pop("console", Console(quiet=True))
         request = {
             "course": grader.course(),
             "submissions": self.submissions,
@@ -43,7 +43,7 @@ class SmallClass:
             "labs": (1,),
             "device": "vgpu",
             "seed": 7,
-            **asked,
+            **options,
         }
         return grade_class(ClassRequest(**request), open_engine, console)  # type: ignore[arg-type]
 

@@ -56,8 +56,8 @@ class FakeJudge:
             simulated=True, isolation="namespaces", seed=task.seed, seconds=moment.timestamp() % 60,
             integrity=tuple(note for note in NOTES if note.check.rpartition(".")[0] in ("", *task.criteria)),
         )  # fmt: skip
-        found = grade(points, points.select_criteria(task.criteria), reports, circumstances)
-        return Grading(grade=found, started=moment, ended=moment, peak_bytes=2**20)
+        result = grade(points, points.select_criteria(task.criteria), reports, circumstances)
+        return Grading(grade=result, started=moment, ended=moment, peak_bytes=2**20)
 
     def close(self) -> None:
         pass

@@ -58,8 +58,8 @@ def _endless(labs: Sequence[int]) -> Iterator[tuple[str, Scenario | None]]:
     names = [*(f"lab{lab}/bugs" for lab in labs), "exploits", *(f"lab{lab}/variants" for lab in labs)]
     groups = {name: scenarios(name) for name in names}
     kinds: list[list[tuple[str, Scenario | None]]] = [[("stubs", None)]]
-    for place, (name, found) in enumerate(groups.items()):
-        kinds.insert(place, [(f"{name}/{one.name}", one) for one in found])
+    for place, (name, group) in enumerate(groups.items()):
+        kinds.insert(place, [(f"{name}/{scenario.name}", scenario) for scenario in group])
     rounds = max(len(kind) for kind in kinds)
     order = [kind[number] for number in range(rounds) for kind in kinds if number < len(kind)]
     return itertools.cycle(order)

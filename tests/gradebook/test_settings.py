@@ -54,16 +54,21 @@ def parse(text: str) -> settings.Settings:
 
 
 def test_every_key_has_its_place() -> None:
-    found = parse(EVERYTHING)
-    assert (found.title, found.labs, found.device, found.times_of_files) == ("GPU computing", (1, 3), "vgpu:T4", True)
-    assert (found.roster, found.overrides) == (Path("/class/roster.csv"), Path("/class/given/overrides.toml"))
-    assert found.late.grace == timedelta(minutes=15)
-    assert (found.late.percent_per_day, found.late.no_credit_after) == (Decimal("12.5"), timedelta(days=7))
-    assert found.deadline_of("ada") == datetime(2026, 3, 8, 22, 59, tzinfo=UTC)
-    assert found.deadline_of("bob") == datetime(2026, 3, 1, 22, 59, tzinfo=UTC)
-    assert (found.git.branch, found.git.only_in_time, found.git.protocols) == ("work", False, ("https",))
-    assert found.limits == settings.IntakeLimits(files=100, bytes=2**20, seconds_per_submission=300)
-    assert found.exports == {"anything": "goes to the exports"}
+    config = parse(EVERYTHING)
+    assert (config.title, config.labs, config.device, config.times_of_files) == (
+        "GPU computing",
+        (1, 3),
+        "vgpu:T4",
+        True,
+    )
+    assert (config.roster, config.overrides) == (Path("/class/roster.csv"), Path("/class/given/overrides.toml"))
+    assert config.late.grace == timedelta(minutes=15)
+    assert (config.late.percent_per_day, config.late.no_credit_after) == (Decimal("12.5"), timedelta(days=7))
+    assert config.deadline_of("ada") == datetime(2026, 3, 8, 22, 59, tzinfo=UTC)
+    assert config.deadline_of("bob") == datetime(2026, 3, 1, 22, 59, tzinfo=UTC)
+    assert (config.git.branch, config.git.only_in_time, config.git.protocols) == ("work", False, ("https",))
+    assert config.limits == settings.IntakeLimits(files=100, bytes=2**20, seconds_per_submission=300)
+    assert config.exports == {"anything": "goes to the exports"}
 
 
 def test_the_documented_example_is_one() -> None:
@@ -152,8 +157,8 @@ def test_the_documentation_shows_settings_that_are_accepted_and_describes_the_co
     text = (Path(__file__).parents[2] / "docs" / "class-grading.md").read_text()
     shown = re.search(r"## class.toml\n\n```toml\n(.*?)```", text, re.DOTALL)
     assert shown is not None
-    found = settings.parse(shown[1], Path("class.toml"))
-    assert everything.options(found.exports).canvas_course == "42"
+    config = settings.parse(shown[1], Path("class.toml"))
+    assert everything.options(config.exports).canvas_course == "42"
     assert "`submitted_at`" in text  # which a notice tells to add
 
 
@@ -164,19 +169,19 @@ def load(tmp_path: Path, text: str) -> Roster:
 
 def test_canvas_students_are_found_by_each_of_their_numbers(tmp_path: Path) -> None:
     head = "\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,Lab (99)\n    Points Possible,,,,,100\n"
-    found = load(tmp_path, f'{head}"Lovelace, Ada",17,S1,ada,A,\n')
-    (ada,) = found.entries
+    people = load(tmp_path, f'{head}"Lovelace, Ada",17,S1,ada,A,\n')
+    (ada,) = people.entries
     assert (ada.student, ada.name, ada.columns["Section"]) == ("ada", "Lovelace, Ada", "A")
-    assert all(found.find([handle]) is ada for handle in ("17", "S1", "ADA"))
-    assert found.find(["18"]) is None
+    assert all(people.find([handle]) is ada for handle in ("17", "S1", "ADA"))
+    assert people.find(["18"]) is None
 
 
 def test_moodle_students_are_found_by_the_number_in_their_archives(tmp_path: Path) -> None:
-    found = load(tmp_path, "Identifier;Full name;Email address\nParticipant 17;Ada Lovelace;ada@example.org\n")
-    (ada,) = found.entries
+    people = load(tmp_path, "Identifier;Full name;Email address\nParticipant 17;Ada Lovelace;ada@example.org\n")
+    (ada,) = people.entries
     assert (ada.student, ada.name) == ("Participant 17", "Ada Lovelace")
-    assert found.find(["17"]) is ada
-    assert found.find(["ada@example.org"]) is ada
+    assert people.find(["17"]) is ada
+    assert people.find(["ada@example.org"]) is ada
 
 
 def test_a_name_in_two_columns_is_put_together(tmp_path: Path) -> None:

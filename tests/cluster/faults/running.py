@@ -59,8 +59,8 @@ class Seen:
         """Whether the right one was named, and in that check no other one."""
         if not case.check:
             return case.subject in self.output
-        told = failures(self.report) or outcomes(self.report, "unverified")
-        subjects = [subject for name, subject in told if name == case.check]
+        checks = failures(self.report) or outcomes(self.report, "unverified")
+        subjects = [subject for name, subject in checks if name == case.check]
         return bool(subjects) and all(subject.startswith(case.subject) for subject in subjects)
 
 
@@ -70,14 +70,14 @@ def run(case: Case, folder: Path) -> Seen:
     try:
         began = time.monotonic()
         started = case.start(launcher)
-        codes = [one.ended() for one in started]
+        codes = [command.ended() for command in started]
         seconds = time.monotonic() - began
         time.sleep(0.5)  # for the kernel to take away whose parent has ended
-        left = sum(len(one.alive()) for one in started)
-        (found,) = list(folder.rglob("cluster_test_report.json"))
+        left = sum(len(command.alive()) for command in started)
+        (path,) = list(folder.rglob("cluster_test_report.json"))
         return Seen(
-            report=json.loads(found.read_text()), exit_code=codes[0], seconds=seconds, left=left,
-            output="".join(one.output for one in started),
+            report=json.loads(path.read_text()), exit_code=codes[0], seconds=seconds, left=left,
+            output="".join(command.output for command in started),
         )  # fmt: skip
     finally:
         launcher.end()

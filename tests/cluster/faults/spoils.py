@@ -41,9 +41,9 @@ def instead(name: str, result: dict[str, Any], rank: int = SICK) -> Spoil:
 
 def product(factor: float) -> Callable[[Record], None]:
     def spoil(record: Record) -> None:
-        found = record.results["compute"]["products"]["bfloat16"]
-        found["seconds"] = [factor * one for one in found["seconds"]]
-        found["tflops"] /= factor
+        figures = record.results["compute"]["products"]["bfloat16"]
+        figures["seconds"] = [factor * seconds for seconds in figures["seconds"]]
+        figures["tflops"] /= factor
 
     return spoil
 
@@ -63,11 +63,11 @@ def of_one(spoil_one: Callable[[Record], None]) -> Spoil:
 def message(operation: str, *, rate: float | None = None, small_seconds: float | None = None) -> Spoil:
     def spoil(records: list[Record]) -> None:
         for record in records:
-            for one in record.results["collectives"]["measurements"]:
-                if one["operation"] == operation and one["bytes"] > sound.MIB and rate:
-                    one["seconds"] = [one["bytes"] / rate] * 20
-                if one["operation"] == operation and one["bytes"] == 1024 and small_seconds:
-                    one["seconds"] = [small_seconds] * 20
+            for measurement in record.results["collectives"]["measurements"]:
+                if measurement["operation"] == operation and measurement["bytes"] > sound.MIB and rate:
+                    measurement["seconds"] = [measurement["bytes"] / rate] * 20
+                if measurement["operation"] == operation and measurement["bytes"] == 1024 and small_seconds:
+                    measurement["seconds"] = [small_seconds] * 20
 
     return spoil
 
@@ -84,8 +84,8 @@ def pairs(slow: Callable[[Record, Record], bool]) -> Spoil:
 
 def node1(ports: list[dict[str, Any]] | None, *, after: list[dict[str, Any]] | None = None, **more: Any) -> Spoil:
     def spoil(records: list[Record]) -> None:
-        for name, found in (("network", ports), ("network_after", after if after is not None else ports)):
-            records[2].results[name] = {"ports": sound.ports() if found is None else found, "peer_memory": True, **more}
+        for name, state in (("network", ports), ("network_after", after if after is not None else ports)):
+            records[2].results[name] = {"ports": sound.ports() if state is None else state, "peer_memory": True, **more}
 
     return spoil
 
@@ -143,9 +143,9 @@ def load(**changes: Any) -> Spoil:
         for record in records:
             series = []
             for number in range(24):
-                one = {"seconds": 5.0 * number, "products_per_second": 1000.0, "celsius": 60, "watts": 690.0}
-                one |= {"sm_clock_hertz": 1.9e9, "throttle_reasons": ["power_cap"]}
-                series.append(one | (changes if number >= 12 and record.rank == SICK else {}))
+                sample = {"seconds": 5.0 * number, "products_per_second": 1000.0, "celsius": 60, "watts": 690.0}
+                sample |= {"sm_clock_hertz": 1.9e9, "throttle_reasons": ["power_cap"]}
+                series.append(sample | (changes if number >= 12 and record.rank == SICK else {}))
             record.results["load"] = {"series": series, "products": 120_000, "differing": 0}
 
     return spoil
@@ -167,7 +167,7 @@ def too_few(**figures: Any) -> Spoil:
 def without_rank(records: list[Record]) -> None:
     del records[7]
     for record in records:
-        record.results["pairs"]["met"] = [one for one in record.results["pairs"]["met"] if one["partner"] != 7]
+        record.results["pairs"]["met"] = [met for met in record.results["pairs"]["met"] if met["partner"] != 7]
 
 
 def two_models(records: list[Record]) -> None:
@@ -177,9 +177,9 @@ def two_models(records: list[Record]) -> None:
 
 def element(operation: str) -> Spoil:
     def spoil(records: list[Record]) -> None:
-        for one in records[SICK].results["collectives"]["measurements"]:
-            if one["operation"] == operation:
-                one["wrong"] = 1
+        for measurement in records[SICK].results["collectives"]["measurements"]:
+            if measurement["operation"] == operation:
+                measurement["wrong"] = 1
 
     return spoil
 

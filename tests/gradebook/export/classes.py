@@ -111,9 +111,9 @@ def _report(draw: random.Random, check: str, lead: float, checks: Sequence[str])
         return CheckReport(Outcome.PASSED, seconds=0.1)
     if draw.random() < 0.3:
         return CheckReport(Outcome.BLOCKED, f"blocked by {checks[0]}", blocked_by=checks[0])
-    seen = draw.uniform(0, 2)
+    milliseconds = draw.uniform(0, 2)
     return CheckReport(
         Outcome.FAILED,
-        f"1024 x 1024: {seen:.3f} ms seen, 0.912 ms expected: the clock was stopped before the GPU was done",
+        f"1024 x 1024: {milliseconds:.3f} ms seen, 0.912 ms expected: the clock was stopped before the GPU was done",
         "synchronise before you stop the clock",
     )

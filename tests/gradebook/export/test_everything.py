@@ -116,12 +116,12 @@ def test_points_given_by_hand_reach_every_export_and_the_next_run(book: Path) ->
 def test_overrides_that_take_points_are_told(book: Path) -> None:
     """They may have been for what was handed in before."""
 
-    def told() -> list[str]:
+    def notices() -> list[str]:
         return [text for text in everything.notices(class_summary.read(book), book) if "overrides give less" in text]
 
-    assert told() == []
+    assert notices() == []
     gpulabs("review", book, "--override", "ada", "lab1.analysis", "2", "a notebook, read by hand")
-    (text,) = told()
+    (text,) = notices()
     assert "ada lab1.analysis (2 instead of 5)" in text
 
 

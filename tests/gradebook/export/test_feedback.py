@@ -148,17 +148,17 @@ def given_points(small_class: SmallClass) -> Book:
 )
 def test_points_in_the_place_of_a_submission_are_told_in_words(given_points: Book, student: str, why: str) -> None:
     exports = given_points.folder / "exports"
-    told = [(exports / "feedback" / f"{student}.{kind}").read_text() for kind in ("html", "md")]
+    texts = [(exports / "feedback" / f"{student}.{kind}").read_text() for kind in ("html", "md")]
     line = given_points.view.line(student)
     assert line is not None
-    assert "4.5 of 20 points, not passed" in told[0]
-    assert told[1].startswith("# ")
-    for text in told:
+    assert "4.5 of 20 points, not passed" in texts[0]
+    assert texts[1].startswith("# ")
+    for text in texts:
         assert why in text
         assert "An instructor gave points in its place." in text
         assert "Lab 1: Analysis and report: 4.5 / 5. By the instructor: shown in class" in text
-    told += ["\n".join(feedback.summary(line)), (exports / "gradescope" / f"{student}.json").read_text()]
-    for text in told:
+    texts += ["\n".join(feedback.summary(line)), (exports / "gradescope" / f"{student}.json").read_text()]
+    for text in texts:
         assert "shown in class" in text
         assert why.partition(": ")[2] in text
         for technical in ("vgpu", "T4", "seed 7", "lab1.benchmark", "blocked", "adda"):

@@ -49,8 +49,8 @@ class Reader(HTMLParser):
 
 
 def rendered(result: ClassResult) -> str:
-    seen = view.of(result)
-    return page.render(seen, statistics.of(seen), command="gpulabs review DIR", feedback="feedback")
+    class_view = view.of(result)
+    return page.render(class_view, statistics.of(class_view), command="gpulabs review DIR", feedback="feedback")
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,8 @@ def test_names_and_messages_are_escaped_everywhere() -> None:
 
 def test_commands_quote_the_students_key() -> None:
     notes = [IntegrityNote("open", "/x", "", "lab1.analysis.bound_named")]
-    seen = view.of(a_class([student("ada; rm -rf ~", graded({}, notes=notes))]))
-    (group,) = page.review_groups(seen, "gpulabs review DIR")
+    class_view = view.of(a_class([student("ada; rm -rf ~", graded({}, notes=notes))]))
+    (group,) = page.review_groups(class_view, "gpulabs review DIR")
     assert group.accept == "gpulabs review DIR --accept 'ada; rm -rf ~' lab1.analysis"
 
 
@@ -114,10 +114,10 @@ def test_a_histogram_counts_every_graded_submission() -> None:
         student("none", graded(everything)),
         student("gone", None, status="missing"),
     ]
-    found = page.distribution(view.of(a_class(rows)))
-    assert found is not None
-    assert [bar.count for bar in found.bars] == [1, 0, 0, 0, 0, 0, 0, 0, 0, 1]
-    assert (found.mean, found.median, found.passed, found.count, found.pass_score) == (10, 10, 1, 2, 14)
+    chart = page.distribution(view.of(a_class(rows)))
+    assert chart is not None
+    assert [bar.count for bar in chart.bars] == [1, 0, 0, 0, 0, 0, 0, 0, 0, 1]
+    assert (chart.mean, chart.median, chart.passed, chart.count, chart.pass_score) == (10, 10, 1, 2, 14)
 
 
 def _ids(criterion: CriterionResult) -> list[str]:
@@ -149,8 +149,8 @@ def test_who_has_no_grade_is_grouped_by_reason_and_stands_first() -> None:
         student("ill", None, status="excused", reason="ill"),
         student("bob", graded({})),
     ]
-    seen = view.of(a_class(rows))
-    groups = overview.without_grade(seen)
+    class_view = view.of(a_class(rows))
+    groups = overview.without_grade(class_view)
     assert [[line.student for line in group.lines] for group in groups] == [
         ["ada", "robin"], ["eve"], ["s0", "s1", "s2"], ["ill"]
     ]  # fmt: skip
@@ -164,7 +164,7 @@ def test_who_has_no_grade_is_grouped_by_reason_and_stands_first() -> None:
 
 def test_what_lateness_cost_stands_in_the_header() -> None:
     late = [LatePenalty(seconds_late=60, points=Decimal(value), rule="2 per day") for value in ("2", "1.5")]
-    text = rendered(a_class([student(f"s{n}", graded({}), late=one) for n, one in enumerate(late)]))
+    text = rendered(a_class([student(f"s{n}", graded({}), late=penalty) for n, penalty in enumerate(late)]))
     assert '<a href="#late">2</a></b><span>late, 3.5 points deducted</span>' in text
 
 
@@ -197,30 +197,30 @@ def test_few_submissions_have_no_chart() -> None:
 
 
 def test_the_work_of_people_is_shown_and_a_team_counts_once() -> None:
-    given = ManualCriterion(id="d", title="Discussion", points=Decimal(3), max_points=Decimal(6), by="Ana")
-    team = ManualResult(title="Report", criteria=(given,), released=False)
-    left = replace(team, criteria=(replace(given, points=None, by=""),), anew=True)
+    criterion = ManualCriterion(id="d", title="Discussion", points=Decimal(3), max_points=Decimal(6), by="Ana")
+    team = ManualResult(title="Report", criteria=(criterion,), released=False)
+    left = replace(team, criteria=(replace(criterion, points=None, by=""),), anew=True)
     rows = [
         student("ada", graded({}), manual=left),
         student("bob", graded({}), manual=team, team="blue", teammates=("cleo",)),
         student("cleo", graded({}), manual=team, team="blue", teammates=("bob",)),
     ]
     made = replace(a_class(rows), manual_title="Report", manual_max=Decimal(6))
-    found = overview.by_hand(view.of(made))
-    assert found is not None
-    assert (found.count, found.complete, found.anew, found.graders) == (2, 1, 1, (("Ana", 1),))
-    assert found.criteria == (("Discussion", 6, 1, 0.5),)
+    summary = overview.by_hand(view.of(made))
+    assert summary is not None
+    assert (summary.count, summary.complete, summary.anew, summary.graders) == (2, 1, 1, (("Ana", 1),))
+    assert summary.criteria == (("Discussion", 6, 1, 0.5),)
     text = rendered(made)
     assert "1 of 2 submissions are graded to the end" in text
     assert "1 handed in anew" in text
 
 
-def with_manual(*given: int | None, released: bool) -> ClassResult:
+def with_manual(*points_by_hand: int | None, released: bool) -> ClassResult:
     """A student for each, with all points of checks less their number, and what people gave of 6; None: not yet."""
     rows = []
-    for number, points in enumerate(given):
+    for number, points in enumerate(points_by_hand):
         checks = Decimal(20 - number)
-        one = ManualCriterion(
+        criterion = ManualCriterion(
             id="d", title="Discussion", max_points=Decimal(6), points=None if points is None else Decimal(points)
         )
         total = checks + (points or 0) if released else checks
@@ -228,7 +228,7 @@ def with_manual(*given: int | None, released: bool) -> ClassResult:
             student(
                 f"s{number}",
                 graded({}),
-                manual=ManualResult(title="Report", criteria=(one,), released=released),
+                manual=ManualResult(title="Report", criteria=(criterion,), released=released),
                 score=None if released and points is None else total,
                 checks_score=checks,
             )
@@ -241,10 +241,10 @@ def with_manual(*given: int | None, released: bool) -> ClassResult:
 
 def tiles(text: str) -> list[str]:
     """What stands in the boxes at the top, as text."""
-    found = re.findall(
+    boxes = re.findall(
         r"<div[^>]*>(<b>.*?</span>)</div>", text[text.index('<div class="key">') : text.index("<section")]
     )
-    return [" ".join(re.sub(r"<[^>]+>", " ", one).replace("\u2013", "-").split()) for one in found]
+    return [" ".join(re.sub(r"<[^>]+>", " ", box).replace("\u2013", "-").split()) for box in boxes]
 
 
 def test_tiles_show_what_counts_and_beside_it_what_checks_gave() -> None:
@@ -256,25 +256,25 @@ def test_tiles_show_what_counts_and_beside_it_what_checks_gave() -> None:
         "100 % passed (3 of 3), by checks alone",
         "23-26 lowest and highest; checks gave 19-20",
     ]
-    found = page.distribution(view.of(result))
-    assert found is not None
-    assert (found.count, found.graded, found.pass_score) == (2, 3, None)
+    chart = page.distribution(view.of(result))
+    assert chart is not None
+    assert (chart.count, chart.graded, chart.pass_score) == (2, 3, None)
     assert "The 2 graded submissions that people have graded to the end, with what they gave and with penalties" in text
     assert ">pass " not in text
     assert f"{100 * 24.5 / 26:.0f}\N{NO-BREAK SPACE}%" in text[text.index('id="students"') :]
 
 
 @pytest.mark.parametrize(
-    ("given", "released", "words"),
+    ("points", "released", "words"),
     [
         ((6, 4), False, "19.5 mean of 20, without points by hand: they are not released"),
         ((None, None), True, "19.5 mean of 20, without points by hand: nobody is graded to the end"),
     ],
 )
 def test_tiles_say_why_points_by_hand_are_not_in_them(
-    given: tuple[int | None, ...], released: bool, words: str
+    points: tuple[int | None, ...], released: bool, words: str
 ) -> None:
-    text = rendered(with_manual(*given, released=released))
+    text = rendered(with_manual(*points, released=released))
     assert tiles(text)[0] == words
     assert ">pass 14<" in text
 

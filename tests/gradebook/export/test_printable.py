@@ -89,8 +89,8 @@ def hostile_grade() -> Grade:
         CHECKS[2]: CheckReport(Outcome.BLOCKED, HOSTILE, HOSTILE),
     }
     notes = [IntegrityNote(HOSTILE, HOSTILE, HOSTILE, CHECKS[0]), IntegrityNote("open", HOSTILE, HOSTILE, HOSTILE)]
-    given = [Override("ada", "lab1.analysis", Decimal(1), HOSTILE)]
-    grade = graded(reports, notes=notes, overrides=given)
+    override = [Override("ada", "lab1.analysis", Decimal(1), HOSTILE)]
+    grade = graded(reports, notes=notes, overrides=override)
     criteria = tuple(
         replace(row, checks=tuple(replace(check, message=HOSTILE, hint=HOSTILE) for check in row.checks))
         for row in grade.labs[0].criteria
@@ -121,10 +121,10 @@ def hostile_class() -> ClassResult:
         id=HOSTILE, title=HOSTILE, points=Decimal(1), max_points=Decimal(2), remarks=(Remark(text=HOSTILE),), by=HOSTILE
     )
     manual = ManualResult(title=HOSTILE, criteria=(said,), released=True)
-    asked = RegradeRequest(id=HOSTILE, student="ada", text=HOSTILE, asked_at=NOW, about=HOSTILE)
-    answered = replace(asked, answer=HOSTILE, answered_by=HOSTILE, answered_at=NOW)
+    open_request = RegradeRequest(id=HOSTILE, student="ada", text=HOSTILE, asked_at=NOW, about=HOSTILE)
+    answered = replace(open_request, answer=HOSTILE, answered_by=HOSTILE, answered_at=NOW)
     ada = student("ada", hostile_grade(), name=LEGIT, reason=HOSTILE, commit=HOSTILE, manual=manual,
-                  requests=(asked, answered))  # fmt: skip
+                  requests=(open_request, answered))  # fmt: skip
     others = [
         StudentResult(
             student=f"{status}{HOSTILE}", name=HOSTILE, status=status, reason=HOSTILE, columns={HOSTILE: HOSTILE}
@@ -147,8 +147,8 @@ def test_the_exports_of_a_class(hostile_class: ClassResult, tmp_path: Path) -> N
 
 
 def test_the_list_of_reviews(hostile_class: ClassResult, tmp_path: Path) -> None:
-    seen = view.of(hostile_class, ())
-    assert_printable(review_list.text(seen, tmp_path))
+    class_view = view.of(hostile_class, ())
+    assert_printable(review_list.text(class_view, tmp_path))
 
 
 def test_the_reports_of_a_grade(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,7 +211,7 @@ def test_a_class_of_hostile_names(tmp_path: Path) -> None:
         course=grader.course(), submissions=small.submissions, out=small.out, labs=(1,), device="vgpu", seed=7
     )
     result = grade_class(request, fake_engine, console)
-    assert [one.status for one in result.students] == ["graded", "refused", "refused"]
+    assert [row.status for row in result.students] == ["graded", "refused", "refused"]
     ClassProgress(console).say(HOSTILE)
     assert_printable(output.getvalue())
     for command in (
@@ -260,8 +260,8 @@ def test_no_part_of_the_grader_writes_past_the_edge() -> None:
 
 def test_reviews_are_read_back_as_they_were_accepted(tmp_path: Path) -> None:
     stored = a_class([student("ada", from_document(to_document(hostile_grade())))])
-    seen = view.of(stored, ())
-    line = seen.line("ada")
+    class_view = view.of(stored, ())
+    line = class_view.line("ada")
     assert line is not None
     criterion = line.open[0].criterion
     reviews.accept(

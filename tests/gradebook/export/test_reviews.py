@@ -25,52 +25,52 @@ def some_class(*checks: str, notes: tuple[IntegrityNote, ...] = (), content: str
     return a_class([student("ada", made), student("bob", graded({}))])
 
 
-def seen(result: ClassResult, folder: Path) -> view.View:
+def view_of(result: ClassResult, folder: Path) -> view.View:
     return view.of(result, reviews.load(folder))
 
 
 def test_undecided_checks_and_notes_are_open() -> None:
-    found = view.of(some_class(PEAK, notes=(NOTE,))).open
-    assert [(item.criterion, item.kind) for item in found] == [("lab1.memory", "check"), ("lab1.benchmark", "note")]
+    items = view.of(some_class(PEAK, notes=(NOTE,))).open
+    assert [(item.criterion, item.kind) for item in items] == [("lab1.memory", "check"), ("lab1.benchmark", "note")]
 
 
 def test_what_was_accepted_stays_so_in_the_next_run(tmp_path: Path) -> None:
     result = some_class(PEAK, notes=(NOTE,))
-    decisions.accept(seen(result, tmp_path), tmp_path, "ada", "lab1.memory")
-    assert [item.criterion for item in seen(result, tmp_path).open] == ["lab1.benchmark"]
-    decisions.accept(seen(result, tmp_path), tmp_path, "ada", decisions.ALL)
-    assert seen(result, tmp_path).open == ()
+    decisions.accept(view_of(result, tmp_path), tmp_path, "ada", "lab1.memory")
+    assert [item.criterion for item in view_of(result, tmp_path).open] == ["lab1.benchmark"]
+    decisions.accept(view_of(result, tmp_path), tmp_path, "ada", decisions.ALL)
+    assert view_of(result, tmp_path).open == ()
 
 
 def test_other_files_of_the_student_are_open_again(tmp_path: Path) -> None:
-    decisions.accept(seen(some_class(PEAK), tmp_path), tmp_path, "ada", "lab1.memory")
-    assert len(seen(some_class(PEAK, content="ada, later"), tmp_path).open) == 1
+    decisions.accept(view_of(some_class(PEAK), tmp_path), tmp_path, "ada", "lab1.memory")
+    assert len(view_of(some_class(PEAK, content="ada, later"), tmp_path).open) == 1
 
 
 def test_something_new_in_an_accepted_criterion_is_open(tmp_path: Path) -> None:
-    decisions.accept(seen(some_class(PEAK), tmp_path), tmp_path, "ada", "lab1.memory")
+    decisions.accept(view_of(some_class(PEAK), tmp_path), tmp_path, "ada", "lab1.memory")
     later = some_class(PEAK, "lab1.memory.every_stage_present")
-    assert [item.check for item in seen(later, tmp_path).open] == ["lab1.memory.every_stage_present"]
+    assert [item.check for item in view_of(later, tmp_path).open] == ["lab1.memory.every_stage_present"]
 
 
 def test_an_override_settles_its_criterion() -> None:
-    given = Override("ada", "lab1.benchmark", Decimal(4), "looked at it")
-    made = graded({WARM: UNSURE}, notes=[NOTE], overrides=[given])
+    override = Override("ada", "lab1.benchmark", Decimal(4), "looked at it")
+    made = graded({WARM: UNSURE}, notes=[NOTE], overrides=[override])
     assert view.of(a_class([student("ada", made)])).open == ()
 
 
 def test_accepting_nothing_is_refused_with_what_is_open(tmp_path: Path) -> None:
     with pytest.raises(ReviewError, match=r"nothing is open in lab1\.analysis of ada; open is lab1\.memory"):
-        decisions.accept(seen(some_class(PEAK), tmp_path), tmp_path, "ada", "lab1.analysis")
+        decisions.accept(view_of(some_class(PEAK), tmp_path), tmp_path, "ada", "lab1.analysis")
     with pytest.raises(ReviewError, match="there is no student 'ad' in this class; did you mean ada"):
-        decisions.accept(seen(some_class(PEAK), tmp_path), tmp_path, "ad", "lab1.memory")
+        decisions.accept(view_of(some_class(PEAK), tmp_path), tmp_path, "ad", "lab1.memory")
 
 
 def test_any_key_can_be_written_down(tmp_path: Path) -> None:
     key = f'{HOSTILE}\n"""\\ \x7f ü'
     result = a_class([student(key, graded({PEAK: UNSURE}))])
-    decisions.accept(seen(result, tmp_path), tmp_path, key, "lab1.memory")
-    assert seen(result, tmp_path).open == ()
+    decisions.accept(view_of(result, tmp_path), tmp_path, key, "lab1.memory")
+    assert view_of(result, tmp_path).open == ()
     assert tomllib.loads((tmp_path / reviews.FILE).read_text())["accepted"][0]["student"] == key
 
 
@@ -111,22 +111,22 @@ def give(file: Path, criterion: str = "lab1.memory", points: str = "4.5", reason
 
 
 def test_an_override_makes_the_file(tmp_path: Path) -> None:
-    wanted = give(tmp_path / "new" / "overrides.toml")
-    assert overrides.load(tmp_path / "new" / "overrides.toml", grader.course().rubric) == (wanted,)
-    assert wanted == Override("ada", "lab1.memory", Decimal("4.5"), 'a "better" look')
+    override = give(tmp_path / "new" / "overrides.toml")
+    assert overrides.load(tmp_path / "new" / "overrides.toml", grader.course().rubric) == (override,)
+    assert override == Override("ada", "lab1.memory", Decimal("4.5"), 'a "better" look')
 
 
 def test_an_override_is_changed_in_its_place_and_comments_stay(tmp_path: Path) -> None:
     file = tmp_path / "overrides.toml"
     file.write_text(OWN)
-    wanted = give(file)
+    override = give(file)
     before, after = OWN.splitlines(), file.read_text().splitlines()
     assert [line for line in after if line not in before] == ["points = 4.5", 'reason = "a \\"better\\" look"']
     assert [line for line in before if line not in after] == [
         "points = 1               # first try",
         'reason = "half of it"',
     ]
-    assert wanted in overrides.load(file, grader.course().rubric)
+    assert override in overrides.load(file, grader.course().rubric)
 
 
 def test_an_override_is_added_after_the_others(tmp_path: Path) -> None:
@@ -152,9 +152,9 @@ def test_an_override_that_makes_no_sense_changes_nothing(
 ) -> None:
     file = tmp_path / "overrides.toml"
     file.write_text(OWN)
-    with pytest.raises(OverrideError, match=message) as told:
+    with pytest.raises(OverrideError, match=message) as raised:
         give(file, criterion, points, reason)
-    assert "toml:" not in str(told.value)  # no line of a file has that
+    assert "toml:" not in str(raised.value)  # no line of a file has that
     assert file.read_text() == OWN
     assert [path.name for path in tmp_path.iterdir()] == ["overrides.toml"]
 
@@ -179,14 +179,14 @@ def test_the_list_says_where_to_look_and_what_to_do() -> None:
 def test_a_refused_submission_waits_for_a_person_until_it_is_accepted(tmp_path: Path) -> None:
     refused = student("eve", None, status="refused", reason="holds no lab", score=Decimal(0))
     result = a_class([student("ada", graded({})), refused])
-    text = review_list.text(seen(result, tmp_path), tmp_path)
+    text = review_list.text(view_of(result, tmp_path), tmp_path)
     assert "refused: holds no lab" in text
     assert "--rerun eve" not in text
     assert "--override eve" not in text
-    decisions.accept(seen(result, tmp_path), tmp_path, "eve", decisions.ALL)
-    assert seen(result, tmp_path).open == ()
+    decisions.accept(view_of(result, tmp_path), tmp_path, "eve", decisions.ALL)
+    assert view_of(result, tmp_path).open == ()
     again = a_class([student("eve", None, status="refused", reason="holds a link", score=Decimal(0))])
-    assert [item.detail for item in seen(again, tmp_path).open] == ["holds a link"]
+    assert [item.detail for item in view_of(again, tmp_path).open] == ["holds a link"]
 
 
 def test_nothing_is_open_is_not_said_of_what_was_not_graded() -> None:

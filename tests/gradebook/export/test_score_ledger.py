@@ -38,8 +38,8 @@ def became_of(draw: random.Random, key: str, name: str, columns: Mapping[str, st
     match status:
         case "graded":
             points = Decimal(draw.choice(("4.5", "0", "3.337", "1.25")))
-            given = [Override(key, "lab1.analysis", points, "=why")] if draw.random() < 0.3 else []
-            grade = graded({}, student=key, overrides=given)
+            overrides = [Override(key, "lab1.analysis", points, "=why")] if draw.random() < 0.3 else []
+            grade = graded({}, student=key, overrides=overrides)
             lost = min(grade.score, Decimal(draw.choice(("2", "1.7", "0.333", "20"))))
             late = LatePenalty(seconds_late=5e4, points=lost, rule="10 % per day") if draw.random() < 0.4 else None
             made = student(key, grade, late=late, name=name, columns=columns)
@@ -64,14 +64,16 @@ def exported(rows: list[StudentResult], folder: Path) -> Path:
 
 
 def rows_of(text: str) -> list[dict[str, str]]:
-    found = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")))
-    return [{name.strip(): cell.strip() for name, cell in row.items()} for row in found]
+    rows = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")))
+    return [{name.strip(): cell.strip() for name, cell in row.items()} for row in rows]
 
 
-def arrived(seen: str | float, wanted: Score) -> bool:
-    if wanted is None or wanted == "EX":
-        return seen == ("EX" if isinstance(seen, str) and wanted else str(THERE) if isinstance(seen, str) else THERE)
-    return seen != "EX" and abs(Decimal(str(seen)) - Decimal(wanted)) <= Decimal("0.005")
+def arrived(actual: str | float, expected: Score) -> bool:
+    if expected is None or expected == "EX":
+        return actual == (
+            "EX" if isinstance(actual, str) and expected else str(THERE) if isinstance(actual, str) else THERE
+        )
+    return actual != "EX" and abs(Decimal(str(actual)) - Decimal(expected)) <= Decimal("0.005")
 
 
 def a_name(draw: random.Random, person: Person) -> str:
@@ -84,26 +86,27 @@ def test_canvas_takes_what_counts(part: int, tmp_path: Path, pytestconfig: pytes
         draw = random.Random(f"{pytestconfig.getoption('seed')} {seed}")
         people = Class(seed, "Canvas").people
         sis = {
-            one: one.sis if draw.random() < 0.8 else draw.choice(("", "-7", "007", "=1")) + one.number for one in people
+            person: person.sis if draw.random() < 0.8 else draw.choice(("", "-7", "007", "=1")) + person.number
+            for person in people
         }
         book = CanvasGradebook(
-            {one.number: {"Student": a_name(draw, one), "SIS User ID": sis[one], "SIS Login ID": one.login,
-                          "Section": draw.choice(("A", "=B"))} for one in people},
+            {person.number: {"Student": a_name(draw, person), "SIS User ID": sis[person], "SIS Login ID": person.login,
+                          "Section": draw.choice(("A", "=B"))} for person in people},
             {"4710": "Essay", "4711": "GPU labs"},
-            {(one.number, assignment): str(THERE) for one in people for assignment in ("4710", "4711")},
+            {(person.number, assignment): str(THERE) for person in people for assignment in ("4710", "4711")},
         )  # fmt: skip
         roster = [row for row in rows_of(book.exported()) if row["ID"]]
         made = {row["ID"]: became_of(draw, row["SIS Login ID"], row["Student"], row) for row in roster}
         exports = exported([line for line, _ in made.values()], tmp_path / str(seed))
         book.upload((exports / "canvas.csv").read_bytes().decode())
         assert book.ignored == [], seed
-        for number, (line, wanted) in made.items():
-            assert arrived(book.grades[number, "4711"], wanted), (seed, line, book.grades[number, "4711"])
+        for number, (line, expected) in made.items():
+            assert arrived(book.grades[number, "4711"], expected), (seed, line, book.grades[number, "4711"])
             assert book.grades[number, "4710"] == str(THERE), seed
-        having = [wanted for _, wanted in made.values() if wanted not in (None, "EX")]
+        having = [score for _, score in made.values() if score not in (None, "EX")]
         written = sorted((exports / "gradescope").glob("*.json"))
         assert sorted(json.loads(path.read_text())["score"] for path in written) == pytest.approx(
-            sorted(float(wanted) for wanted in having if wanted is not None), abs=0.005
+            sorted(float(score) for score in having if score is not None), abs=0.005
         )
         assert len(rows_of((exports / "grades.csv").read_text())) == len(made)
 
@@ -115,15 +118,15 @@ def test_moodle_takes_what_counts(part: int, tmp_path: Path, pytestconfig: pytes
         people = Class(seed, "Moodle").people
         moodle = MoodleAssignment(
             20.0,
-            {one.number: {"Full name": a_name(draw, one), "Email address": one.email} for one in people},
-            {one.number: (THERE, "there") for one in people},
+            {person.number: {"Full name": a_name(draw, person), "Email address": person.email} for person in people},
+            {person.number: (THERE, "there") for person in people},
         )
         roster = rows_of(moodle.worksheet())
         made = {row["Identifier"]: became_of(draw, row["Identifier"], row["Full name"], row) for row in roster}
         exports = exported([line for line, _ in made.values()], tmp_path / str(seed))
         moodle.upload((exports / "moodle-worksheet.csv").read_bytes().decode())
         assert moodle.skipped == [], seed
-        for identifier, (line, wanted) in made.items():
-            seen, comment = moodle.grades[identifier.removeprefix("Participant ")]
-            assert arrived(seen, wanted), (seed, line, seen)
-            assert (comment == "there") == (wanted in (None, "EX")), (seed, line, comment)
+        for identifier, (line, expected) in made.items():
+            actual, comment = moodle.grades[identifier.removeprefix("Participant ")]
+            assert arrived(actual, expected), (seed, line, actual)
+            assert (comment == "there") == (expected in (None, "EX")), (seed, line, comment)

@@ -45,11 +45,11 @@ def test_the_index_compares_the_best_27_percent_with_the_weakest() -> None:
 def test_the_index_does_not_depend_on_the_order_of_ties() -> None:
     rest = [0.0] * 4 + [1.0] * 3 + [2.0] * 3
     passed = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0]
-    seen = set()
+    indices = set()
     for order in permutations(range(4)):
         rows = [*order, *range(4, 10)]
-        seen.add(round(upper_lower_index([passed[n] for n in rows], [rest[n] for n in rows]) or 0, 12))
-    assert seen == {round(2 / 3 - 1 / 4, 12)}
+        indices.add(round(upper_lower_index([passed[n] for n in rows], [rest[n] for n in rows]) or 0, 12))
+    assert indices == {round(2 / 3 - 1 / 4, 12)}
 
 
 def test_nothing_is_stated_for_a_handful_of_submissions() -> None:
@@ -79,9 +79,9 @@ def test_a_check_that_strong_submissions_pass_is_not_accused() -> None:
 
 def test_checks_that_nobody_or_everybody_passes_are_named() -> None:
     rows = [student(f"s{n:02}", graded({CHECK: FAILED})) for n in range(12)]
-    found = of(a_class(rows))
-    assert found[CHECK].flag == "nobody passes"
-    assert found[OTHERS[0]].flag == "everybody passes"
+    checks = of(a_class(rows))
+    assert checks[CHECK].flag == "nobody passes"
+    assert checks[OTHERS[0]].flag == "everybody passes"
 
 
 def test_a_check_that_often_cannot_decide_is_named() -> None:

@@ -49,8 +49,8 @@ def test_the_plain_table_has_a_line_for_everybody() -> None:
 
 
 def test_the_plain_table_names_what_an_instructor_changed() -> None:
-    given = Override("ada", "lab1.analysis", Decimal("4.5"), "right")
-    result = a_class([student("ada", graded({}, overrides=[given]))])
+    override = Override("ada", "lab1.analysis", Decimal("4.5"), "right")
+    result = a_class([student("ada", graded({}, overrides=[override]))])
     (row,) = read(tables.grades(view.of(result)))
     assert (row["overrides"], row["lab1.analysis"], row["score"]) == ("lab1.analysis", "4.5", "19.5")
 
@@ -62,8 +62,8 @@ def test_a_penalty_can_cost_the_pass() -> None:
 
 
 def test_statistics_are_a_table_too() -> None:
-    seen = some_class()
-    rows = {row["check"]: row for row in read(tables.checks(statistics.of(seen)))}
+    class_view = some_class()
+    rows = {row["check"]: row for row in read(tables.checks(statistics.of(class_view)))}
     assert rows["lab1.benchmark.warmed_up"]["failed"] == "1"
     assert rows["lab1.benchmark.warmed_up"]["most_frequent_message"] == HOSTILE
     assert rows["lab1.benchmark.warmed_up"]["item_rest_correlation"] == ""
@@ -89,18 +89,18 @@ def test_who_is_not_in_the_roster_is_in_no_file_for_a_platform() -> None:
         student("ada", graded({}), columns={**CANVAS, **WORKSHEET}),
         student("stranger", graded({})),
     ]
-    seen = view.of(a_class(rows))
-    assert [line.student for line in seen.strangers] == ["stranger"]
-    for text in (canvas.gradebook(seen), moodle.grade_import(seen), moodle.worksheet(seen)):
+    class_view = view.of(a_class(rows))
+    assert [line.student for line in class_view.strangers] == ["stranger"]
+    for text in (canvas.gradebook(class_view), moodle.grade_import(class_view), moodle.worksheet(class_view)):
         assert text is not None
         assert "stranger" not in text
-    assert "stranger" in tables.grades(seen)
+    assert "stranger" in tables.grades(class_view)
 
 
 def test_without_a_roster_everybody_is_in_the_files() -> None:
-    seen = view.of(a_class([student("ada", graded({})), student("bob", graded({}))]))
-    assert seen.strangers == ()
-    assert [row["SIS Login ID"] for row in read(canvas.gradebook(seen))[1:]] == ["ada", "bob"]
+    class_view = view.of(a_class([student("ada", graded({})), student("bob", graded({}))]))
+    assert class_view.strangers == ()
+    assert [row["SIS Login ID"] for row in read(canvas.gradebook(class_view))[1:]] == ["ada", "bob"]
 
 
 def test_canvas_column_is_that_of_its_own_export() -> None:
@@ -114,8 +114,8 @@ def test_canvas_finds_students_without_a_roster_by_their_login() -> None:
 
 
 def test_a_roster_cannot_plant_formulas() -> None:
-    seen = some_class(Student='=HYPERLINK("http://example.org","x")', Section="@SUM(A1)")
-    for text in (canvas.gradebook(seen), tables.grades(seen), moodle.grade_import(seen)):
+    class_view = some_class(Student='=HYPERLINK("http://example.org","x")', Section="@SUM(A1)")
+    for text in (canvas.gradebook(class_view), tables.grades(class_view), moodle.grade_import(class_view)):
         for row in csv.reader(io.StringIO(text, newline="")):
             assert not any(cell.startswith(("=", "@", "+", "-")) for cell in row)
 

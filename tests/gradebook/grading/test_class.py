@@ -35,14 +35,14 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.C
     load(SCENARIOS / "exploits" / BEFORE).build(folder / "submissions" / "ada")
     for student in ("bob", "eve"):
         load(SCENARIOS / "lab1" / "bugs" / BUG).build(folder / "submissions" / student)
-    asked = ("--lab=1", "--device=vgpu", "--jobs=1", "--seed=7")
-    return folder, gpulabs("class", folder / "submissions", "--out", folder / "out", *asked)
+    options = ("--lab=1", "--device=vgpu", "--jobs=1", "--seed=7")
+    return folder, gpulabs("class", folder / "submissions", "--out", folder / "out", *options)
 
 
 def grade_of(folder: Path, student: str) -> Grade:
-    (found,) = [one for one in class_summary.read(folder / "out").students if one.student == student]
-    assert found.grade is not None, found.reason
-    return found.grade
+    (row,) = [row for row in class_summary.read(folder / "out").students if row.student == student]
+    assert row.grade is not None, row.reason
+    return row.grade
 
 
 def comparable(grade: Grade) -> object:

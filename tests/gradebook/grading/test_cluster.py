@@ -56,7 +56,7 @@ class Table:
         return f"job-{batch.name}"
 
     def find(self, batch: Batch) -> str:
-        return next((f"job-{one.name}" for one in self.submitted if one.name == batch.name), "")
+        return next((f"job-{earlier.name}" for earlier in self.submitted if earlier.name == batch.name), "")
 
     def states(self, batches: Sequence[Batch]) -> Mapping[tuple[str, int], TaskStatus]:
         self.looks += 1
@@ -114,16 +114,16 @@ class OnCluster:
         self.said: list[str] = []
         self.engine: dict[str, Any] = {}
 
-    def grade(self, **asked: Any) -> ClassResult:
+    def grade(self, **options: Any) -> ClassResult:
         def open_engine(jobs: int, room: Path, device: str) -> ClusterEngine:
             settings = {"judge": JUDGE, "look_seconds": 0.0, "shown_seconds": 20.0} | self.engine
             folder = self.small.out / "cluster"
             return ClusterEngine(self.table, folder, jobs, ("grader", DIGEST), self.said.append, **settings)
 
-        return self.small.grade(open_engine, jobs=100, **asked)
+        return self.small.grade(open_engine, jobs=100, **options)
 
     def statuses(self, result: ClassResult) -> dict[str, str]:
-        return {one.student: one.status for one in result.students}
+        return {student.student: student.status for student in result.students}
 
 
 @pytest.fixture
@@ -211,14 +211,14 @@ def test_one_that_always_dies_is_marked_with_its_last_words_and_the_class_goes_o
     on_cluster.table.fates["bob"] = [dies] * 2
     result = on_cluster.grade()
     assert on_cluster.statuses(result) == {"ada": "graded", "bob": "could_not_grade", "eve": "graded"}
-    (bob,) = [one for one in result.students if one.student == "bob"]
+    (bob,) = [student for student in result.students if student.student == "bob"]
     assert "OUT_OF_MEMORY: CUDA error: an illegal memory access" in bob.reason
     assert "grade it alone to see more" in bob.reason
 
 
 def test_too_long_is_told_as_on_this_machine(on_cluster: OnCluster) -> None:
     on_cluster.table.fates["bob"] = [TaskStatus(State.TOO_LONG, "TIMEOUT")] * 2
-    (bob,) = [one for one in on_cluster.grade().students if one.student == "bob"]
+    (bob,) = [student for student in on_cluster.grade().students if student.student == "bob"]
     assert bob.reason == "it took longer than 20 minutes, and so it did the time before; grade it alone to see more"
 
 
@@ -227,7 +227,7 @@ def test_a_lost_node_is_no_fault_of_the_submission_unless_it_happens_again_and_a
     on_cluster.table.fates["bob"] = [TaskStatus(State.LOST, "NODE_FAIL")] * 30
     result = on_cluster.grade()
     assert on_cluster.statuses(result) == {"ada": "graded", "bob": "could_not_grade", "eve": "graded"}
-    (bob,) = [one for one in result.students if one.student == "bob"]
+    (bob,) = [student for student in result.students if student.student == "bob"]
     assert "it lost its node 5 times (NODE_FAIL)" in bob.reason
 
 
@@ -239,11 +239,11 @@ def test_what_the_scheduler_queues_again_by_itself_is_not_handed_in_twice(on_clu
     original = on_cluster.table.states
 
     def states(batches: Sequence[Batch]) -> Mapping[tuple[str, int], TaskStatus]:
-        found = dict(original(batches))
-        for place, seen in found.items():
-            if seen.state is State.WAITS and (flicker := next(shown, None)) is not None:
-                found[place] = flicker
-        return found
+        statuses = dict(original(batches))
+        for place, status in statuses.items():
+            if status.state is State.WAITS and (flicker := next(shown, None)) is not None:
+                statuses[place] = flicker
+        return statuses
 
     on_cluster.table.states = states  # type: ignore[method-assign]
     assert set(on_cluster.statuses(on_cluster.grade()).values()) == {"graded"}
@@ -334,7 +334,7 @@ def test_a_node_with_another_version_grades_nothing(on_cluster: OnCluster, monke
 
 def test_a_judge_that_breaks_is_tried_once_more(on_cluster: OnCluster) -> None:
     on_cluster.small.hands_in("zoe", behaviour="breaks")
-    (zoe,) = [one for one in on_cluster.grade().students if one.student == "zoe"]
+    (zoe,) = [student for student in on_cluster.grade().students if student.student == "zoe"]
     assert zoe.status == "could_not_grade"
     assert "its grading broke: RuntimeError: the disk is full" in zoe.reason
 
@@ -400,7 +400,7 @@ def test_lines_about_arrays_and_gradings_on_a_plain_console(
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("arguments", "message"),
     [
         (("--on", "slurm", "--image", "x"), "--image is for --on kubernetes"),
         (("--on", "kubernetes", "--image", "x"), "--on kubernetes needs --image, and --claim NAME=FOLDER"),
@@ -409,10 +409,10 @@ def test_lines_about_arrays_and_gradings_on_a_plain_console(
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
-    small_class: SmallClass, asked: tuple[str, ...], message: str
+    small_class: SmallClass, arguments: tuple[str, ...], message: str
 ) -> None:
     small_class.hands_in("ada")
-    command = ["class", str(small_class.submissions), "--out", str(small_class.out), *asked]
+    command = ["class", str(small_class.submissions), "--out", str(small_class.out), *arguments]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 2
     assert message in done.output

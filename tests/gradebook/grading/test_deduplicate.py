@@ -97,7 +97,7 @@ def graded_labs(small: SmallClass) -> list[tuple[str, str]]:
     """Who was graded in which labs, in order."""
     lines = [line.partition(": ") for line in small.graded]
     return [
-        (student, " ".join(dict.fromkeys(one.partition(".")[0] for one in rest.split(", "))))
+        (student, " ".join(dict.fromkeys(name.partition(".")[0] for name in rest.split(", "))))
         for student, _, rest in lines
     ]
 
@@ -114,11 +114,11 @@ def test_the_same_lab_is_graded_once_and_counts_for_all(small_class: SmallClass)
     hands_in_two(small_class, "cleo", "other", "one")
     ada, bob, cleo = small_class.grade(labs=(1, 2)).students
     assert graded_labs(small_class) == [("ada", "lab1 lab2"), ("bob", "lab2"), ("cleo", "lab1")]
-    assert {one.status for one in (ada, bob, cleo)} == {"graded"}
-    of_ada, of_bob, of_cleo = (one.grade for one in (ada, bob, cleo) if one.grade is not None)
+    assert {row.status for row in (ada, bob, cleo)} == {"graded"}
+    of_ada, of_bob, of_cleo = (row.grade for row in (ada, bob, cleo) if row.grade is not None)
     assert of_ada.labs[0] == of_bob.labs[0]
     assert of_ada.labs[1] == of_cleo.labs[1]
-    assert [one.submission for one in (of_ada, of_bob, of_cleo)] == ["ada", "bob", "cleo"]
+    assert [grade.submission for grade in (of_ada, of_bob, of_cleo)] == ["ada", "bob", "cleo"]
     assert of_ada.submission_sha256 != of_bob.submission_sha256
 
 
@@ -129,7 +129,7 @@ def test_who_has_nothing_of_his_own_waits_for_the_others(small_class: SmallClass
     hands_in_two(small_class, "cleo", "same", "same")
     students = small_class.grade(labs=(1, 2)).students
     assert [line for line in graded_labs(small_class) if line[0] == "cleo"] == []
-    assert [one.status for one in students] == ["graded"] * 3
+    assert [row.status for row in students] == ["graded"] * 3
 
 
 @pytest.mark.usefixtures("without_notes")
@@ -155,8 +155,8 @@ def test_what_a_busy_machine_left_open_is_graded_for_each(small_class: SmallClas
         hands_in_two(small_class, student, "same", student)
         (small_class.submissions / student / "lab1_gpu_basics" / "behaviour.txt").write_text("busy")
     students = small_class.grade(labs=(1, 2)).students
-    assert [one.status for one in students] == ["graded"] * 2
-    assert not any(one.grade.needs_review for one in students if one.grade)
+    assert [row.status for row in students] == ["graded"] * 2
+    assert not any(row.grade.needs_review for row in students if row.grade)
     # The other criteria of that lab were certain.
     assert [line for line in small_class.graded if line.startswith("bob")] == [
         next(line for line in small_class.graded if line.startswith("bob: lab2")),
@@ -210,11 +210,11 @@ def test_who_keeps_a_grading_of_somebody_that_is_graded_again_is_named(
 def test_a_run_that_goes_on_asks_for_the_same_tasks(small_class: SmallClass) -> None:
     for student, first, second in (("ada", "same", "one"), ("bob", "same", "two"), ("cleo", "three", "two")):
         hands_in_two(small_class, student, first, second)
-    asked: list[list[tuple[str, tuple[str, ...]]]] = []
+    runs: list[list[tuple[str, tuple[str, ...]]]] = []
 
     class Stopping(fakes.InThisProcess):
         def run(self, tasks, started):  # type: ignore[no-untyped-def]
-            asked.append([(task.students[0], task.criteria) for task in tasks])
+            runs.append([(task.students[0], task.criteria) for task in tasks])
             for count, done in enumerate(super().run(tasks, started)):
                 if count == 1:
                     raise Interrupted
@@ -223,7 +223,7 @@ def test_a_run_that_goes_on_asks_for_the_same_tasks(small_class: SmallClass) -> 
     for _ in range(2):
         with contextlib.suppress(Interrupted):
             small_class.grade(lambda jobs, room, device: Stopping(room), labs=(1, 2))
-    assert asked[1] == asked[0][1:]
+    assert runs[1] == runs[0][1:]
 
 
 @pytest.mark.usefixtures("without_notes")
@@ -233,8 +233,8 @@ def test_a_lab_whose_report_tells_of_files_that_others_lack_is_graded_for_each(
     for student in ("ada", "bob"):
         hands_in_two(small_class, student, "same", student)
     submission(small_class.submissions / "ada", lab2_mixed_precision__ada_meier_4711="x = 1")
-    told = CheckReport(Outcome.FAILED, "no module", "this one has lab2_mixed_precision/ada_meier_4711.py")
-    monkeypatch.setattr(fakes, "_report", lambda task, check, *, busy: told)
+    report = CheckReport(Outcome.FAILED, "no module", "this one has lab2_mixed_precision/ada_meier_4711.py")
+    monkeypatch.setattr(fakes, "_report", lambda task, check, *, busy: report)
     small_class.grade(labs=(1, 2))
     assert ("bob", "lab1") in graded_labs(small_class)
 
@@ -263,6 +263,6 @@ def test_a_part_says_so_where_it_is_told(small_class: SmallClass, capsys: pytest
     hands_in_two(small_class, "ada", "same", "one")
     hands_in_two(small_class, "bob", "same", "two")
     small_class.grade(labs=(1, 2), console=Console())
-    told = capsys.readouterr().out
-    assert "/20 in lab2" in told
+    output = capsys.readouterr().out
+    assert "/20 in lab2" in output
     assert class_summary.read(small_class.out).students[1].status == "graded"

@@ -169,7 +169,7 @@ EFFECTS = {
 
 def test_every_option_is_in_the_table() -> None:
     functions = [grade_submissions, *map(plugins.engine, plugins.names("engine"))]
-    assert set(EFFECTS) == {name for one in functions for name in inspect.signature(one).parameters} - {"ctx"}
+    assert set(EFFECTS) == {name for function in functions for name in inspect.signature(function).parameters} - {"ctx"}
 
 
 @pytest.mark.parametrize("effect", EFFECTS.values(), ids=EFFECTS)

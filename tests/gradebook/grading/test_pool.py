@@ -140,12 +140,12 @@ def until(condition: object, seconds: float = 60.0) -> None:
 
 def session(leader: int) -> list[int]:
     """The living processes of a session."""
-    found = []
+    processes = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[3]) == leader and fields[0] != "Z":
-            found.append(int(name))
-    return found
+            processes.append(int(name))
+    return processes

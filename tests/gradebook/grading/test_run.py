@@ -31,7 +31,7 @@ def test_every_student_has_a_line_and_the_gradebook_can_be_read_later(small_clas
     small_class.hands_in("bob")
     now = small_class.grade()
     later = class_summary.read(small_class.out)
-    assert [(one.student, one.status) for one in now.students] == [("ada", "graded"), ("bob", "graded")]
+    assert [(row.student, row.status) for row in now.students] == [("ada", "graded"), ("bob", "graded")]
     assert later.students == now.students
     assert (now.max_score, now.seed, now.device, now.labs) == (20, 7, "vgpu:T4", (1,))
 
@@ -126,12 +126,12 @@ def test_only_the_criterion_whose_checks_changed_is_graded_again(
 
 
 def _without_seconds(result: results.ClassResult) -> list[object]:
-    assert all(one.grade is not None for one in result.students)
-    return [(one.student, one.score, class_summary.comparable(to_document(one.grade))) for one in result.students]
+    assert all(row.grade is not None for row in result.students)
+    return [(row.student, row.score, class_summary.comparable(to_document(row.grade))) for row in result.students]
 
 
 @pytest.mark.parametrize(
-    ("asked", "graded"),
+    ("names", "graded"),
     [
         ((MEMORY,), [f"ada: {MEMORY}", f"bob: {MEMORY}"]),
         (("bob",), [f"bob: {ALL}"]),
@@ -139,11 +139,11 @@ def _without_seconds(result: results.ClassResult) -> list[object]:
     ],
     ids=["a criterion", "a student", "a criterion of a student"],
 )
-def test_what_is_named_is_graded_again(small_class: SmallClass, asked: tuple[str, ...], graded: list[str]) -> None:
+def test_what_is_named_is_graded_again(small_class: SmallClass, names: tuple[str, ...], graded: list[str]) -> None:
     small_class.hands_in("ada")
     small_class.hands_in("bob")
     small_class.grade()
-    small_class.grade(regrade=asked)
+    small_class.grade(regrade=names)
     assert small_class.graded[2:] == graded
 
 

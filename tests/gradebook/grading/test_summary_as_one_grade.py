@@ -23,7 +23,7 @@ def checks() -> list[str]:
 
 
 def _criterion():  # type: ignore[no-untyped-def]
-    return next(one for one in grader.course().rubric.labs[0].criteria if len(one.checks) >= 4)
+    return next(criterion for criterion in grader.course().rubric.labs[0].criteria if len(criterion.checks) >= 4)
 
 
 def both(reports: Mapping[str, CheckReport]) -> tuple[Grade, Grade]:

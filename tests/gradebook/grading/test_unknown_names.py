@@ -73,7 +73,7 @@ def test_who_is_in_the_roster_only_may_have_both(small_class: SmallClass) -> Non
     (small_class.out / "overrides.toml").write_text(override("eve"))
     result, said = grade(small_class, "[extensions]\neve = 2026-11-29T23:59:00+01:00\n", "student\nada\neve\n")
     assert "has no effect" not in said
-    assert [(one.student, one.status, str(one.score)) for one in result.students][1] == ("eve", "missing", "4")
+    assert [(row.student, row.status, str(row.score)) for row in result.students][1] == ("eve", "missing", "4")
 
 
 def test_an_override_in_another_lab_is_said_to_have_no_effect(small_class: SmallClass) -> None:

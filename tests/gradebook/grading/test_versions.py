@@ -238,7 +238,7 @@ def test_no_module_that_is_really_imported_is_forgotten() -> None:
             if check.id.startswith(f"{criterion}.")
         )
         for lab in COURSE.labs
-        for criterion in (one.id for one in lab.criteria)
+        for criterion in (row.id for row in lab.criteria)
     }
     files = (file for lab in layout.labs(ROOT / "grader") for file in layout.files(lab, layout.PROBES))
     probes = [path for path in files if path.name != "__init__.py"]
@@ -248,8 +248,8 @@ def test_no_module_that_is_really_imported_is_forgotten() -> None:
     assert checks.keys() == EVERYTHING
     for criterion, home in checks.items():
         known = tree.shared | tree.own_files(criterion)
-        asked = [path for path in probes if path in known]
-        assert asked
-        needed = set().union(*(imported[module_of(path)] for path in (home, *asked)))
+        own_probes = [path for path in probes if path in known]
+        assert own_probes
+        needed = set().union(*(imported[module_of(path)] for path in (home, *own_probes)))
         decisive = {file for file in needed if not file.relative_to(ROOT).as_posix().startswith(tuple(DECIDES_NOTHING))}
         assert decisive - known == set()

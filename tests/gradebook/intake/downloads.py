@@ -46,7 +46,7 @@ class Downloads:
             known = roster_files.load(file, file if teams else None)
         names = LabNames.of(grader.course().rubric.labs, labs or (1,))
         self.intake = Intake(Settings(), known, Store(self._room / "store"), self._room / "room", None, names)
-        return {one.student: one for one in self.intake.take_all(where or self.folder, lambda name: None)}
+        return {student.student: student for student in self.intake.take_all(where or self.folder, lambda name: None)}
 
     def files(self, student: Student) -> dict[str, bytes]:
         assert student.content is not None, student.reason

@@ -242,8 +242,8 @@ def test_a_bomb_in_what_is_left_behind_is_refused_too(tmp_path: Path) -> None:
 
 def test_archives_inside_of_archives_stay_packed(tmp_path: Path) -> None:
     inner = zipped(tmp_path / "inner.zip", {"labs/bomb": bytes(40 * BYTES)}).read_bytes()
-    found = unpack(zipped(tmp_path / "a.zip", {**GOOD, "labs/inner.zip": inner}), tmp_path / "out")
-    assert found == {**GOOD, "labs/inner.zip": inner}
+    files = unpack(zipped(tmp_path / "a.zip", {**GOOD, "labs/inner.zip": inner}), tmp_path / "out")
+    assert files == {**GOOD, "labs/inner.zip": inner}
 
 
 def test_an_encrypted_file_is_refused(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_texts_and_links_of_canvas_are_named(downloads: Downloads, name: str, co
 )
 def test_groups_and_the_anonymous_are_recognised(downloads: Downloads, name: str, key: str) -> None:
     downloads.pack(name, {f"{LAB}/benchmark.py": CODE})
-    assert [(one.student, one.status) for one in downloads.take().values()] == [(key, "taken")]
+    assert [(student.student, student.status) for student in downloads.take().values()] == [(key, "taken")]
 
 
 def test_late_is_said_where_nothing_else_says_when(downloads: Downloads) -> None:
@@ -144,14 +144,19 @@ def test_online_text_alone_is_refused_and_not_overlooked(downloads: Downloads) -
 def test_a_name_of_moodle_may_be_written_without_its_accents(downloads: Downloads, name: str) -> None:
     downloads.put(f"{name}_12346_assignsubmission_file_/{LAB}/benchmark.py")
     roster = "Identifier,Full name,student\nParticipant 12346,Zoë Müller-Lüdenscheidt,zoe\n"
-    assert [(one.student, one.status) for one in downloads.take(roster=roster).values()] == [("zoe", "taken")]
+    assert [(student.student, student.status) for student in downloads.take(roster=roster).values()] == [
+        ("zoe", "taken")
+    ]
     assert downloads.intake.notices == []
 
 
 def test_a_number_of_moodle_with_another_name_is_said(downloads: Downloads) -> None:
     downloads.put(f"Team 9_12346_assignsubmission_file_/{LAB}/benchmark.py")
     students = downloads.take(roster="Identifier,Full name,student\nParticipant 12346,Zoë Müller,zoe\n")
-    assert {one.student: one.status for one in students.values()} == {"Team 9_12346": "taken", "zoe": "missing"}
+    assert {student.student: student.status for student in students.values()} == {
+        "Team 9_12346": "taken",
+        "zoe": "missing",
+    }
     assert downloads.intake.notices == [
         "Team 9_12346: its number is zoe's in the roster, who has another name there (Zoë Müller); it is taken for a "
         "group's, and is nobody's: rename it to 'zoe' if it is theirs, or say who is in the group with teams in "
@@ -211,7 +216,7 @@ def exported(downloads: Downloads) -> Downloads:
 def test_gradescopes_export_says_whose_and_when(exported: Downloads) -> None:
     roster = "SID,Name,Email\n1815,Ada Lovelace,ada@example.edu\n1816,Zoë,\n1817,Bob,bob@example.edu\n1818,Carl,\n"
     students = exported.take(roster=roster)
-    assert {key: one.status for key, one in students.items()} == {
+    assert {key: student.status for key, student in students.items()} == {
         "ada@example.edu": "taken", "1816": "taken", "bob@example.edu": "taken", "1818": "missing",
         "submission_600000002": "taken",
     }  # fmt: skip

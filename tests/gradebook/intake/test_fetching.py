@@ -162,20 +162,20 @@ class Listed:
     def has(self, **addresses: object) -> None:
         self.list.write_text("student,repository\n" + "".join(f"{who},{at}\n" for who, at in addresses.items()))
 
-    def grade(self, **asked: object) -> ClassResult:
-        return self.small.grade(**{"submissions": self.list, "configuration": self.folder / "class.toml", **asked})
+    def grade(self, **options: object) -> ClassResult:
+        return self.small.grade(**{"submissions": self.list, "configuration": self.folder / "class.toml", **options})
 
     def exported(self, student: str) -> dict[str, str]:
         """Where this student has a score in the exports, by file."""
-        exports, found = self.small.out / "exports", {}
+        exports, scores = self.small.out / "exports", {}
         for name, column in (("grades.csv", "score"), ("canvas.csv", "Labs"), ("moodle-grades.csv", "Labs")):
             for row in csv.DictReader(io.StringIO((exports / name).read_text())):
                 if student in row.values() and row[column]:
-                    found[name] = row[column]
+                    scores[name] = row[column]
         result = exports / "gradescope" / f"{student}.json"
         if result.is_file():
-            found["gradescope"] = str(json.loads(result.read_text())["score"])
-        return found
+            scores["gradescope"] = str(json.loads(result.read_text())["score"])
+        return scores
 
 
 @pytest.fixture
@@ -194,14 +194,14 @@ NOBODY = "git://127.0.0.1:1/ada"
 
 
 def student_of(result: ClassResult, name: str) -> StudentResult:
-    (found,) = [one for one in result.students if one.student == name]
-    return found
+    (student,) = [student for student in result.students if student.student == name]
+    return student
 
 
 def test_what_could_not_be_fetched_is_a_zero_in_no_export(listed: Listed, ada: Repository, tmp_path: Path) -> None:
     listed.has(ada=ada.folder, bob=NOBODY, eve=tmp_path / "nothing")
     result = listed.grade()
-    assert [(one.student, one.status, one.score is None) for one in result.students] == [
+    assert [(student.student, student.status, student.score is None) for student in result.students] == [
         ("ada", "graded", False),
         ("bob", "could_not_fetch", True),
         ("eve", "no_repository", True),
@@ -286,10 +286,10 @@ def test_a_repository_that_cannot_be_fetched_is_named_and_costs_the_team_nothing
 ) -> None:
     for addresses in ({"ada": ada.folder, "bob": missing}, {"bob": missing, "ada": ada.folder}):
         result = team(**addresses)
-        assert [(one.status, one.score is None, one.partly) for one in result.students] == [("graded", False, True)] * 2
-        for one in result.students:
-            assert one.reason.startswith(f"{missing!r} of bob does not count: {problem}")
-            assert len(listed.exported(one.student)) == 4
+        assert [(row.status, row.score is None, row.partly) for row in result.students] == [("graded", False, True)] * 2
+        for row in result.students:
+            assert row.reason.startswith(f"{missing!r} of bob does not count: {problem}")
+            assert len(listed.exported(row.student)) == 4
     for name in ("class.html", "grades.csv", "feedback/ada.md", "feedback/bob.html"):
         text = html.unescape((listed.small.out / "exports" / name).read_text().replace("\\", ""))
         assert f"{missing!r} of bob does not count" in text, name
@@ -311,7 +311,7 @@ def test_a_person_may_say_that_the_others_work_is_the_teams(
 def test_nothing_is_open_once_the_repository_can_be_fetched(ada: Repository, team: Callable[..., ClassResult]) -> None:
     team(ada=ada.folder, bob=NOBODY)
     result = team(ada=ada.folder, bob=ada.folder)
-    assert [(one.reason, one.partly) for one in result.students] == [("", False)] * 2
+    assert [(student.reason, student.partly) for student in result.students] == [("", False)] * 2
 
 
 def test_a_team_of_which_nothing_can_be_graded_has_no_zero_for_what_could_not_be_fetched(
@@ -321,9 +321,9 @@ def test_a_team_of_which_nothing_can_be_graded_has_no_zero_for_what_could_not_be
     for other, status in (
         (NOBODY, "could_not_fetch"), (tmp_path / "nothing", "no_repository"), (tmp_path / "empty", "refused")
     ):  # fmt: skip
-        for one in team(ada=tmp_path / "empty", bob=other).students:
-            assert (one.status, one.score is None) == (status, status != "refused")
-            assert "has no commits" in one.reason
+        for student in team(ada=tmp_path / "empty", bob=other).students:
+            assert (student.status, student.score is None) == (status, status != "refused")
+            assert "has no commits" in student.reason
     assert team(ada=NOBODY, bob=tmp_path / "nothing").students[0].status == "could_not_fetch"
 
 

@@ -342,7 +342,7 @@ def test_git_gets_no_more_memory_than_it_needs(
 
 def test_a_folder_without_git_is_not_taken_for_a_repository(tmp_path: Path) -> None:
     (tmp_path / "source" / "ada" / "lab1_gpu_basics").mkdir(parents=True)
-    assert [one.kind for one in find(tmp_path / "source")] == ["folder"]
+    assert [submission.kind for submission in find(tmp_path / "source")] == ["folder"]
 
 
 def test_the_copy_is_gone_afterwards(tmp_path: Path, ada: Repository) -> None:

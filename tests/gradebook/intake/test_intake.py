@@ -138,7 +138,7 @@ def test_a_name_with_control_characters_is_refused_in_a_folder_too(take: Take, s
 )
 def test_the_names_that_learning_platforms_give_say_who_it_was(source: Path, name: str, key: str) -> None:
     (source / name).touch()
-    assert [one.key for one in find(source)] == [key]
+    assert [submission.key for submission in find(source)] == [key]
 
 
 def test_what_a_platform_names_but_is_no_archive_is_refused_and_not_overlooked(take: Take, source: Path) -> None:
@@ -179,20 +179,23 @@ def test_a_roster_says_whose_submission_it_is(take: Take, source: Path, name: st
 def test_what_a_student_calls_a_file_makes_it_nobody_elses(take: Take, source: Path, name: str) -> None:
     packed(lab(source / name))
     students = take("ID,student\n17,ada\n7,bob\n")
-    assert {key: one.status for key, one in students.items()} == {"ada": "taken", "bob": "missing"}
+    assert {key: student.status for key, student in students.items()} == {"ada": "taken", "bob": "missing"}
 
 
 def test_the_only_folder_of_a_class_is_a_student_and_no_wrapper(take: Take, source: Path) -> None:
     inner = source / "Ada Lovelace_17_assignsubmission_file_" / "Bob_7_assignsubmission_file_labs"
     packed(lab(inner))
     students = take("ID,student\n17,ada\n7,bob\n", where=packed(source))
-    assert {key: one.status for key, one in students.items()} == {"ada": "taken", "bob": "missing"}
+    assert {key: student.status for key, student in students.items()} == {"ada": "taken", "bob": "missing"}
 
 
 def test_a_name_for_people_is_printable_and_utf_8(source: Path) -> None:
     (source / "M\udcfcller_17_assignsubmission_file_.zip").touch()
     (source / "a\x1b[2J\nbob: 20 points\u202e.zip").touch()
-    assert sorted(one.key for one in find(source)) == ["M\\udcfcller_17", "a\\x1b[2J\\nbob: 20 points\\u202e"]
+    assert sorted(submission.key for submission in find(source)) == [
+        "M\\udcfcller_17",
+        "a\\x1b[2J\\nbob: 20 points\\u202e",
+    ]
 
 
 def test_handing_in_twice_is_refused(take: Take, source: Path) -> None:
@@ -217,7 +220,9 @@ def test_times_of_files_count_only_where_the_class_says_so(take: Take, source: P
 def test_a_made_up_class_can_be_taken_in_whatever_tricks_it_tries(take: Take, tmp_path: Path) -> None:
     made = make_class(tmp_path / "class", 24)
     students = take(where=tmp_path / "class" / "submissions")
-    assert [(one.student, students[one.student].reason) for one in made] == [(one.student, "") for one in made]
+    assert [(submission.student, students[submission.student].reason) for submission in made] == [
+        (submission.student, "") for submission in made
+    ]
     assert students["student-001"].content == students["student-002"].content
     assert len({student.content for student in students.values()}) == 23
 

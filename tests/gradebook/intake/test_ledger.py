@@ -65,31 +65,31 @@ class Student1:
     def lab(self) -> Files:
         lab = self.random.choice(self.labs)
         modules = self.random.sample(MODULES[lab], self.random.choice((1, 2)))
-        found = {name: self.content() for name in modules} | self.drawn(0, 0, 1, 2) | self.hidden()
+        files = {name: self.content() for name in modules} | self.drawn(0, 0, 1, 2) | self.hidden()
         if self.random.random() < 0.15:
-            found["more/deep.py"] = self.content()
+            files["more/deep.py"] = self.content()
         # As it comes out of an archive that was unpacked into a folder of its name, or of somebody's project.
         spelt = self.random.choice(SPELT[lab])
         around = self.random.choice([""] * 8 + [f"{spelt}/", "src/"])
-        return {f"{spelt}/{around}{name}": content for name, content in found.items()}
+        return {f"{spelt}/{around}{name}": content for name, content in files.items()}
 
     def tree(self, depth: int = 0) -> Files:
-        found: Files = {}
+        files: Files = {}
         kind = self.random.random()
         if kind < 0.75:
             for _ in range(self.random.choice((1, 1, 2))):
-                found |= self.lab()
+                files |= self.lab()
         elif kind < 0.9:
-            found |= {name: self.content() for name in MODULES[self.labs[0]]}
-        found = self.drawn(0, 0, 1, 2) | self.hidden() | found or self.drawn(1)
+            files |= {name: self.content() for name in MODULES[self.labs[0]]}
+        files = self.drawn(0, 0, 1, 2) | self.hidden() | files or self.drawn(1)
         if depth < 2 and self.random.random() < 0.2:
             name = self.random.choice(("inner.zip", "labs.tar.gz", "lab2.zip", "submission.tgz"))
-            found[name] = packed(name, self.tree(depth + 1))
+            files[name] = packed(name, self.tree(depth + 1))
         around = self.random.choice(
             [""] * 6 + ["labs/", "submission/", "course-main/course-main/", "a/b/c/", "labs/x/"]
         )
-        found = {f"{around}{name}": content for name, content in found.items()}
-        return found | self.drawn(1, 2) if around and self.random.random() < 0.2 else found
+        files = {f"{around}{name}": content for name, content in files.items()}
+        return files | self.drawn(1, 2) if around and self.random.random() < 0.2 else files
 
     def attachment(self) -> tuple[str, bytes]:
         if self.random.random() < 0.6:
@@ -101,26 +101,26 @@ class Student1:
     def download(self) -> Files:
         """What a platform makes of it."""
         attachments = dict(self.attachment() for _ in range(self.random.choice((1, 2, 3))))
-        found: Files
+        files: Files
         match self.random.choice(("Canvas", "Moodle", "Gradescope", "folder", "archive")):
             case "Canvas":
                 numbered = enumerate(attachments.items(), start=4711)
-                found = {f"lovelaceada_17_{number}_{name}": content for number, (name, content) in numbered}
+                files = {f"lovelaceada_17_{number}_{name}": content for number, (name, content) in numbered}
                 if self.random.random() < 0.15:
-                    found["lovelaceada_17_text.html"] = self.content()
+                    files["lovelaceada_17_text.html"] = self.content()
             case "Moodle":
                 folder = "Ada Lovelace_17_assignsubmission_file"
-                found = {f"{folder}/{name}": content for name, content in attachments.items()}
+                files = {f"{folder}/{name}": content for name, content in attachments.items()}
             case "Gradescope":
-                found = {f"submission_1/{name}": content for name, content in self.tree().items()}
-                found["submission_metadata.yml"] = METADATA
+                files = {f"submission_1/{name}": content for name, content in self.tree().items()}
+                files["submission_metadata.yml"] = METADATA
             case "folder":
                 tree = self.tree() if self.random.random() < 0.7 else attachments
-                found = {f"ada/{name}": content for name, content in tree.items()}
+                files = {f"ada/{name}": content for name, content in tree.items()}
             case _:
                 name = self.random.choice(("ada.zip", "ada.tar.gz"))
-                found = {name: packed(name, self.tree())}
-        return found
+                files = {name: packed(name, self.tree())}
+        return files
 
 
 METADATA = b"""submission_1:
@@ -162,9 +162,9 @@ def files_of(name: str, content: bytes) -> Iterator[tuple[tuple[str, ...], bytes
     except (zipfile.BadZipFile, tarfile.TarError):
         yield (name,), content
         return
-    for path, one in inner.items():
-        for names, found in files_of(path, one):
-            yield (name, *names), found
+    for path, inner_content in inner.items():
+        for names, leaf in files_of(path, inner_content):
+            yield (name, *names), leaf
 
 
 def may_go_without_a_word(names: tuple[str, ...], copy: str | None) -> bool:
@@ -174,7 +174,7 @@ def may_go_without_a_word(names: tuple[str, ...], copy: str | None) -> bool:
         return True
     if copy is not None:
         folder = copy.rpartition("/")[0]
-        modules = (one for ones in MODULES.values() for one in ones)
+        modules = (module for ones in MODULES.values() for module in ones)
         known = (*ORDINARY, *CODE, *modules, "deep.py", "REPORT.md")
         return name in ORDINARY or (folder.partition("/")[0] in MODULES and CANVAS.sub("", name) in known)
     is_attached = len(names) == 1 and (names[0].startswith("lovelaceada") or "assignsubmission" in names[0])
@@ -183,10 +183,10 @@ def may_go_without_a_word(names: tuple[str, ...], copy: str | None) -> bool:
 
 def is_named(names: tuple[str, ...], reason: str) -> bool:
     """Whether the student reads of it, or of what it is packed in."""
-    said = [CANVAS.sub("", one.rpartition("/")[2]) for one in names]
+    said = [CANVAS.sub("", name.rpartition("/")[2]) for name in names]
     folders = [f"'{folder}/'" for folder in names[-1].split("/")[:-1]]
     return any(word in reason for word in (f"{said[-1]}'", *folders)) or any(
-        re.search(rf"{re.escape(one)}' (?:does not count|\(an archive)", reason) for one in said[:-1]
+        re.search(rf"{re.escape(name)}' (?:does not count|\(an archive)", reason) for name in said[:-1]
     )
 
 
@@ -197,12 +197,12 @@ def taken_in(student: Student1, folder: Path) -> list[tuple[Student, Files]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     names = LabNames.of(grader.course().rubric.labs, range(1, len(student.labs) + 1))
-    found = []
-    for one in Intake(Settings(), None, store, folder / "room", None, names).take_all(source, lambda name: None):
-        top = store.path(one.content) if one.content else None
+    pairs = []
+    for entry in Intake(Settings(), None, store, folder / "room", None, names).take_all(source, lambda name: None):
+        top = store.path(entry.content) if entry.content else None
         paths = [path for path in top.rglob("*") if path.is_file()] if top else []
-        found.append((one, {path.relative_to(top).as_posix(): path.read_bytes() for path in paths if top}))
-    return found
+        pairs.append((entry, {path.relative_to(top).as_posix(): path.read_bytes() for path in paths if top}))
+    return pairs
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.night) for part in (1, 2, 3))])

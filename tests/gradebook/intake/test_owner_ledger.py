@@ -80,10 +80,12 @@ class Class:
             for number, login in zip(numbers, logins, strict=True)
         ]
         called = self.random.sample(TEAMS, 2) if self.random.random() < 0.4 else ()
-        self.teams = {one: self.random.choice(called) for one in self.people if called and self.random.random() < 0.6}
+        self.teams = {
+            person: self.random.choice(called) for person in self.people if called and self.random.random() < 0.6
+        }
         self.units: dict[str, list[Person]] = {}
-        for one in self.people:
-            self.units.setdefault(self.teams.get(one, f"{one.login} alone"), []).append(one)
+        for person in self.people:
+            self.units.setdefault(self.teams.get(person, f"{person.login} alone"), []).append(person)
         self.handed = [unit for unit in self.units if self.random.random() < 0.8] or list(self.units)[:1]
 
     def team(self, person: Person) -> str:
@@ -109,14 +111,16 @@ class Class:
                     with_name = self.random.random() < 0.5
                     name = f"{unit}-{person.name}" if is_team and with_name else unit if is_team else person.name
                     name = name.replace("_", " ")
-                    given = str(self.random.randint(1, 60)) if is_team and not with_name else person.number
-                    self._folder(source / f"{name}_{given}_assignsubmission_file", unit)
+                    identifier = str(self.random.randint(1, 60)) if is_team and not with_name else person.number
+                    self._folder(source / f"{name}_{identifier}_assignsubmission_file", unit)
                 case "Gradescope":
                     self._folder(source / f"submission_{number}", unit)
                     with (source / "submission_metadata.yml").open("a") as export:
                         export.write(f"submission_{number}:\n  :submitters:\n")
-                        for one in self.units[unit]:
-                            export.write(f'  - :name: "{one.name}"\n    :sid: {one.sis}\n    :email: {one.email}\n')
+                        for member in self.units[unit]:
+                            export.write(
+                                f'  - :name: "{member.name}"\n    :sid: {member.sis}\n    :email: {member.email}\n'
+                            )
                         export.write("  :created_at: 2026-03-01 20:00:00 Z\n")
                 case "Classroom 50":
                     self._folder(source / f"cs101-lab-{person.login}", unit)
@@ -178,16 +182,16 @@ def csv_of(rows: list[list[str]]) -> str:
 
 
 def of(person: Person, students: Mapping[str, Student]) -> Student:
-    return next(one for one in students.values() if {person.email, person.sis} & {*one.columns.values()})
+    return next(student for student in students.values() if {person.email, person.sis} & {*student.columns.values()})
 
 
-def roster_of(one: Class, folder: Path) -> Roster | None:
+def roster_of(course: Class, folder: Path) -> Roster | None:
     """None where a team is called as somebody is who is not in it."""
-    names = {name for person in one.people for name in (person.login, person.number)}
-    if not names & {*one.teams.values()}:
-        return one.roster(folder)
+    names = {name for person in course.people for name in (person.login, person.number)}
+    if not names & {*course.teams.values()}:
+        return course.roster(folder)
     try:
-        return one.roster(folder)
+        return course.roster(folder)
     except RosterError as error:
         return None if "is called as the student" in str(error) else pytest.fail(str(error))
 
@@ -199,29 +203,29 @@ def test_everybody_gets_what_they_handed_in_or_nobody_does(
     begin = int(pytestconfig.getoption("seed")) * 100
     right = 0
     for seed in range(begin, begin + 40):
-        one = Class(seed, platform)
+        course = Class(seed, platform)
         folder, source = tmp_path / str(seed), tmp_path / str(seed) / "source"
         source.mkdir(parents=True)
-        one.hand_in(source)
-        roster = roster_of(one, folder)
+        course.hand_in(source)
+        roster = roster_of(course, folder)
         if roster is None:
             continue
         store = Store(folder / "store")
         intake = Intake(Settings(), roster, store, folder / "room", None, LabNames((LAB,), LAB))
         students = {student.student: student for student in intake.take_all(source, lambda name: None)}
-        for person in one.people:
+        for person in course.people:
             student = of(person, students)
             files = sorted((store.path(student.content) / LAB).iterdir()) if student.content else []
             has = files[0].read_text()[2:-1] if files else None
-            unit = one.unit_of(person)
+            unit = course.unit_of(person)
             where = f"seed {seed}: {person} has {has!r}, {student.reason!r}; {intake.notices}"
             if has is not None:
-                assert unit in one.handed, where
+                assert unit in course.handed, where
                 assert has == unit, where
                 right += 1
-            elif unit in one.handed:
+            elif unit in course.handed:
                 # Names alone say nothing where two have the same one.
-                names = [p.name for p in one.people]
-                assert any(names.count(p.name) > 1 for p in one.units[unit]), where
+                names = [p.name for p in course.people]
+                assert any(names.count(p.name) > 1 for p in course.units[unit]), where
                 assert any("so that it is nobody's" in notice for notice in intake.notices), where
     assert right > 100

@@ -35,7 +35,7 @@ def test_a_name_of_moodle_may_stand_behind_that_of_the_group(downloads: Download
     downloads.put(f"{group}-Linus Ågård_108_assignsubmission_file/{LAB}/benchmark.py")
     downloads.put(f"Default group-Kim Lee_109_assignsubmission_file/{LAB}/benchmark.py", b"2\n")
     students = downloads.take(roster=PARTICIPANTS.replace("Team E", group), teams=True)
-    assert [one.status for one in students.values()] == ["missing", "taken", "taken", "taken"]
+    assert [student.status for student in students.values()] == ["missing", "taken", "taken", "taken"]
     assert students["anna@example.edu"].content == students["linus@example.edu"].content
 
 
@@ -55,7 +55,7 @@ def test_a_group_that_no_list_names_is_not_the_team_of_whoever_has_its_number(do
     roster = "Identifier,Full name,team\nParticipant 46,Ada,one\nParticipant 47,Bob,one\n"
     downloads.put(f"Team 9_46_assignsubmission_file/{LAB}/benchmark.py")
     students = downloads.take(roster=roster)
-    assert {key: one.status for key, one in students.items()} == {
+    assert {key: student.status for key, student in students.items()} == {
         "Team 9_46": "taken", "Participant 46": "missing", "Participant 47": "missing",
     }  # fmt: skip
     assert "it is taken for a group's, and is nobody's" in downloads.intake.notices[0]

@@ -136,7 +136,7 @@ def test_what_lies_outside_of_the_folder_with_the_labs_is_named_too(downloads: D
     downloads.put("bob/lab1.zip", inner)
     downloads.put("bob/report.pdf")
     students = downloads.take(1, 2)
-    assert {one.reason for one in students.values()} == {f"{UNREAD}'report.pdf' (a document)"}
+    assert {student.reason for student in students.values()} == {f"{UNREAD}'report.pdf' (a document)"}
 
 
 def test_many_unread_files_are_counted(downloads: Downloads) -> None:

@@ -171,7 +171,7 @@ def test_an_address_may_use_only_the_protocols_of_the_class(tmp_path: Path, addr
 
 
 def test_a_folder_with_a_repository_is_recognised(repository: Repository, tmp_path: Path) -> None:
-    assert [one.kind for one in find(tmp_path / "source")] == ["repository"]
+    assert [submission.kind for submission in find(tmp_path / "source")] == ["repository"]
 
 
 HOSTILE = """\

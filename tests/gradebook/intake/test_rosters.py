@@ -28,24 +28,24 @@ def roster(folder: Path, text: str) -> Roster:
 
 
 def test_classroom_50s_roster_has_students_and_no_staff(tmp_path: Path) -> None:
-    found = roster(tmp_path, CLASSROOM_50)
-    assert [(one.student, one.name) for one in found.entries] == [
+    people = roster(tmp_path, CLASSROOM_50)
+    assert [(entry.student, entry.name) for entry in people.entries] == [
         ("ada-l", "Ada Lovelace"), ("l", ""), ("bob@example.edu", "Bob Babbage"),
     ]  # fmt: skip
 
 
 def test_staff_without_a_username_yet_are_no_students_either(tmp_path: Path) -> None:
     invited = ",Tara,Turing,tara@example.edu,,,ta\n,Tim,,,,,teacher\n"
-    found = roster(tmp_path, f"{CLASSROOM_50}{invited}")
-    assert [one.student for one in found.entries] == ["ada-l", "l", "bob@example.edu"]
-    outsider = found.outsider(["tara@example.edu"])
+    people = roster(tmp_path, f"{CLASSROOM_50}{invited}")
+    assert [entry.student for entry in people.entries] == ["ada-l", "l", "bob@example.edu"]
+    outsider = people.outsider(["tara@example.edu"])
     assert outsider is not None
     assert outsider.why == "tara@example.edu is staff (ta) in roster.csv"
 
 
 def test_roles_in_a_list_of_ones_own_are_not_those_of_staff(tmp_path: Path) -> None:
-    found = roster(tmp_path, "student,email,team,role\nada,ada@example.edu,one,tester\n")
-    assert [one.student for one in found.entries] == ["ada"]
+    people = roster(tmp_path, "student,email,team,role\nada,ada@example.edu,one,tester\n")
+    assert [entry.student for entry in people.entries] == ["ada"]
 
 
 def test_its_older_file_without_roles_is_read_as_well(tmp_path: Path) -> None:
@@ -54,8 +54,11 @@ def test_its_older_file_without_roles_is_read_as_well(tmp_path: Path) -> None:
 
 
 def test_github_classrooms_roster_keeps_who_never_linked_an_account(tmp_path: Path) -> None:
-    found = roster(tmp_path, GITHUB_CLASSROOM)
-    assert [(one.student, one.name) for one in found.entries] == [("ada-l", "Ada Lovelace"), ("Babbage, Bob", "")]
+    people = roster(tmp_path, GITHUB_CLASSROOM)
+    assert [(entry.student, entry.name) for entry in people.entries] == [
+        ("ada-l", "Ada Lovelace"),
+        ("Babbage, Bob", ""),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -63,15 +66,15 @@ def test_github_classrooms_roster_keeps_who_never_linked_an_account(tmp_path: Pa
     [("gpu-lab1-Ada-L", "ada-l"), ("gpu-lab1-l", "l"), ("ada-l", "ada-l"), ("gpu-lab1-eve", None), ("gpul", None)],
 )
 def test_a_repository_is_whose_login_ends_its_name(tmp_path: Path, repository: str, login: str | None) -> None:
-    found = roster(tmp_path, CLASSROOM_50)
-    entry = found.find([repository])
+    people = roster(tmp_path, CLASSROOM_50)
+    entry = people.find([repository])
     assert (entry and entry.student) == login
-    assert found.identifies([repository]) == (login is not None)
+    assert people.identifies([repository]) == (login is not None)
 
 
 def test_an_identifier_goes_before_the_end_of_a_name(tmp_path: Path) -> None:
-    found = roster(tmp_path, "student,username\nx-ada,eve\nbob,ada\n")
-    entry = found.find(["x-ada"])
+    people = roster(tmp_path, "student,username\nx-ada,eve\nbob,ada\n")
+    entry = people.find(["x-ada"])
     assert entry is not None
     assert entry.student == "x-ada"
 
@@ -87,17 +90,17 @@ def test_an_identifier_goes_before_the_end_of_a_name(tmp_path: Path) -> None:
     ],
 )
 def test_a_repository_of_staff_is_nobodys_of_the_class(tmp_path: Path, repository: str, who: str | None) -> None:
-    found = roster(tmp_path, CLASSROOM_50)
-    outsider = found.outsider([repository])
+    people = roster(tmp_path, CLASSROOM_50)
+    outsider = people.outsider([repository])
     assert (outsider and outsider.why) == who
-    assert found.identifies([repository]) == (repository == "gpu-lab1-ada-l")
+    assert people.identifies([repository]) == (repository == "gpu-lab1-ada-l")
 
 
 def test_of_a_students_login_and_one_of_staff_the_longer_one_fits(tmp_path: Path) -> None:
-    found = roster(tmp_path, "username,role\nx,student\nprof-x,teacher\nmy-prof-x,student\n")
-    assert [one.student for one in found.owners(["lab1-x"])] == ["x"]
-    assert found.owners(["lab1-prof-x"]) == []
-    assert [one.student for one in found.owners(["lab1-my-prof-x"])] == ["my-prof-x"]
+    people = roster(tmp_path, "username,role\nx,student\nprof-x,teacher\nmy-prof-x,student\n")
+    assert [entry.student for entry in people.owners(["lab1-x"])] == ["x"]
+    assert people.owners(["lab1-prof-x"]) == []
+    assert [entry.student for entry in people.owners(["lab1-my-prof-x"])] == ["my-prof-x"]
 
 
 CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section,Lab (99)
@@ -111,24 +114,24 @@ HASH = "0f" * 20
     "row", [f'"Student, Test",103,,{HASH},A,', '"Student, Test",103,,,A,', "Test Student,103,,,,7"]
 )
 def test_canvas_s_test_student_is_no_student(tmp_path: Path, row: str) -> None:
-    found = roster(tmp_path, f"{CANVAS}{row}\n")
-    assert [one.student for one in found.entries] == ["ada"]
-    (outsider,) = found.outsiders
+    people = roster(tmp_path, f"{CANVAS}{row}\n")
+    assert [entry.student for entry in people.entries] == ["ada"]
+    (outsider,) = people.outsiders
     assert outsider.announced
-    assert found.outsider(["103"]) is outsider
-    assert found.outsider(["lab1-103"]) is None
+    assert people.outsider(["103"]) is outsider
+    assert people.outsider(["lab1-103"]) is None
 
 
 @pytest.mark.parametrize("row", ['"Student, Test",103,S3,,A,', '"Student, Test",103,,test.student,A,'])
 def test_who_is_called_so_and_has_a_login_is_one(tmp_path: Path, row: str) -> None:
-    found = roster(tmp_path, f"{CANVAS}{row}\n")
-    assert (len(found.entries), found.outsiders) == (2, ())
+    people = roster(tmp_path, f"{CANVAS}{row}\n")
+    assert (len(people.entries), people.outsiders) == (2, ())
 
 
 @pytest.mark.parametrize("line", ["sep=;\r\n", "sep=;\n", '"sep=;"\r\n', "SEP=;\n"])
 def test_excels_line_about_separators_is_no_head(tmp_path: Path, line: str) -> None:
-    found = roster(tmp_path, f"\ufeff{line}Username;Full name\nada;Ada Lovelace\n")
-    assert [(one.student, one.name) for one in found.entries] == [("ada", "Ada Lovelace")]
+    people = roster(tmp_path, f"\ufeff{line}Username;Full name\nada;Ada Lovelace\n")
+    assert [(entry.student, entry.name) for entry in people.entries] == [("ada", "Ada Lovelace")]
     with pytest.raises(RosterError, match="line 4: Username 'ada' stands twice"):
         roster(tmp_path, f"{line}Username;Full name\nada;Ada Lovelace\nada;Ada\n")
 
@@ -136,9 +139,9 @@ def test_excels_line_about_separators_is_no_head(tmp_path: Path, line: str) -> N
 def test_excels_line_is_none_in_a_list_of_teams_either(tmp_path: Path) -> None:
     (tmp_path / "groups.csv").write_text("sep=;\nusername;team;\nada-l;one;\nteacher;one;\neve;one;\n")
     (tmp_path / "roster.csv").write_text(CLASSROOM_50)
-    found = load(tmp_path / "roster.csv", tmp_path / "groups.csv")
-    assert [one.team for one in found.entries] == ["one", "", ""]
-    assert found.strangers == ("eve",)
+    people = load(tmp_path / "roster.csv", tmp_path / "groups.csv")
+    assert [entry.team for entry in people.entries] == ["one", "", ""]
+    assert people.strangers == ("eve",)
 
 
 GRADEBOOK = """Student,ID,SIS User ID,SIS Login ID,Section
@@ -148,12 +151,12 @@ GRADEBOOK = """Student,ID,SIS User ID,SIS Login ID,Section
 
 
 def test_a_number_of_canvas_is_not_looked_for_among_logins(tmp_path: Path) -> None:
-    found = roster(tmp_path, GRADEBOOK)
-    by_number, by_login = found.find([CanvasId("17")]), found.find(["17"])
+    people = roster(tmp_path, GRADEBOOK)
+    by_number, by_login = people.find([CanvasId("17")]), people.find(["17"])
     assert by_number is not None
     assert by_login is not None
     assert (by_number.student, by_login.student) == ("ada", "17")
-    assert found.find([CanvasId("99")]) is None
+    assert people.find([CanvasId("99")]) is None
 
 
 def test_a_list_of_ones_own_may_have_canvass_numbers_in_any_column(tmp_path: Path) -> None:
@@ -163,29 +166,29 @@ def test_a_list_of_ones_own_may_have_canvass_numbers_in_any_column(tmp_path: Pat
 
 
 def test_a_number_of_moodle_is_never_a_teams_name(tmp_path: Path) -> None:
-    found = roster(tmp_path, "email,name,team\nada@example.edu,Ada Lovelace,17\nbob@example.edu,Bob Ross,\n")
-    assert [one.student for one in found.owners([MoodleId("17"), "Bob Ross"])] == ["bob@example.edu"]
-    assert [one.student for one in found.owners([MoodleId("23"), "17"])] == ["ada@example.edu"]
+    people = roster(tmp_path, "email,name,team\nada@example.edu,Ada Lovelace,17\nbob@example.edu,Bob Ross,\n")
+    assert [entry.student for entry in people.owners([MoodleId("17"), "Bob Ross"])] == ["bob@example.edu"]
+    assert [entry.student for entry in people.owners([MoodleId("23"), "17"])] == ["ada@example.edu"]
 
 
 def test_a_name_that_two_have_says_nothing(tmp_path: Path) -> None:
-    found = roster(tmp_path, "student,name\nada,Ada Lovelace\nada2,Ada  Lovelace\nada3,ADA LOVELACE\nbob,Bob_Ross\n")
-    assert found.find(["Ada Lovelace"]) is None
-    assert [one.student for one in found.several(["Ada Lovelace"])] == ["ada", "ada3"]
-    bob = found.find(["bob ross"])
+    people = roster(tmp_path, "student,name\nada,Ada Lovelace\nada2,Ada  Lovelace\nada3,ADA LOVELACE\nbob,Bob_Ross\n")
+    assert people.find(["Ada Lovelace"]) is None
+    assert [entry.student for entry in people.several(["Ada Lovelace"])] == ["ada", "ada3"]
+    bob = people.find(["bob ross"])
     assert bob is not None
     assert bob.student == "bob", "Moodle writes _ as a space"
 
 
 def test_a_group_of_canvas_is_a_team_of_the_list_and_never_a_student(tmp_path: Path) -> None:
-    found = roster(tmp_path, "Student,ID,SIS Login ID,team\nAda,17,ada,Group_3\nBob,23,group_4,\n")
-    assert [one.student for one in found.owners([CanvasId("3"), CanvasGroup("group_3")])] == ["ada"]
-    assert found.owners([CanvasId("4"), CanvasGroup("group_4")]) == []
+    people = roster(tmp_path, "Student,ID,SIS Login ID,team\nAda,17,ada,Group_3\nBob,23,group_4,\n")
+    assert [entry.student for entry in people.owners([CanvasId("3"), CanvasGroup("group_3")])] == ["ada"]
+    assert people.owners([CanvasId("4"), CanvasGroup("group_4")]) == []
 
 
 def test_namesakes_in_one_team_are_that_team(tmp_path: Path) -> None:
-    found = roster(tmp_path, "student,name,team\n1001,Wei Wang,A\n1002,Wei Wang,A\n1003,Bob,A\n1004,Li,\n")
-    assert [one.student for one in found.owners(["Wei Wang"])] == ["1001", "1002", "1003"]
+    people = roster(tmp_path, "student,name,team\n1001,Wei Wang,A\n1002,Wei Wang,A\n1003,Bob,A\n1004,Li,\n")
+    assert [entry.student for entry in people.owners(["Wei Wang"])] == ["1001", "1002", "1003"]
 
 
 def test_a_list_of_teams_that_names_somebody_whose_name_others_have_is_refused(tmp_path: Path) -> None:

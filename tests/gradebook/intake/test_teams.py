@@ -95,9 +95,9 @@ def test_every_export_has_every_member(course: Course) -> None:
         assert all(f",{points(score)}," in f"{line}," for line in lines), name
     assert "(Team 1)" in course.text("class.html")
     for member, other in (("ada", "bob"), ("bob", "Ada")):
-        told = f"The work of the team Team 1: it is graded once, and counts for {other} as well."
+        sentence = f"The work of the team Team 1: it is graded once, and counts for {other} as well."
         for name in (f"feedback/{member}.html", f"feedback/{member}.md", f"gradescope/{member}.json"):
-            assert told in course.text(name), name
+            assert sentence in course.text(name), name
 
 
 def test_an_override_by_a_teams_name_is_every_members(course: Course) -> None:
@@ -237,14 +237,14 @@ def test_other_teams_need_the_submissions(course: Course) -> None:
 
 def test_points_given_to_a_team_are_every_members(course: Course) -> None:
     zipped(course.small.submissions / "ada.zip", LAB)
-    given = '[[override]]\nstudent = "{}"\ncriterion = "lab1.memory"\npoints = 1.5\nreason = "by hand"\n'
+    override = '[[override]]\nstudent = "{}"\ncriterion = "lab1.memory"\npoints = 1.5\nreason = "by hand"\n'
     (course.small.out).mkdir()
-    (course.small.out / "overrides.toml").write_text(given.format("Team 1"))
+    (course.small.out / "overrides.toml").write_text(override.format("Team 1"))
     for row in course.grade().students[:2]:
         assert row.grade is not None
-        (memory,) = [one for lab in row.grade.labs for one in lab.criteria if one.id == "lab1.memory"]
+        (memory,) = [criterion for lab in row.grade.labs for criterion in lab.criteria if criterion.id == "lab1.memory"]
         assert (memory.points, memory.override is not None) == (1.5, True)
-    (course.small.out / "overrides.toml").write_text(given.format("Team 2"))
+    (course.small.out / "overrides.toml").write_text(override.format("Team 2"))
     with pytest.raises(ValueError, match="did you mean 'Team 1'"):
         course.grade()
 

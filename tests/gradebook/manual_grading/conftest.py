@@ -60,16 +60,16 @@ class ManualClass:
             return {unit.key: unit for unit in units.of(gradebook.students())}
 
     def line(self, student: str) -> StudentResult:
-        return next(one for one in self.read().students if one.student == student)
+        return next(row for row in self.read().students if row.student == student)
 
     def read(self) -> ClassResult:
         return class_summary.read(self.folder)
 
-    def give(self, key: str, criterion: str, by: str = "Ana", **given: object) -> Mark:
+    def give(self, key: str, criterion: str, by: str = "Ana", **changes: object) -> Mark:
         """A finished mark in the place of what is there."""
         now = marks.load(self.folder, key).get(criterion)
         made = Mark(criterion=criterion, content=self.units()[key].content, by=by, at=AT, done=True)
-        made = replace(made, revision=now.revision if now else 0, **given)  # type: ignore[arg-type]
+        made = replace(made, revision=now.revision if now else 0, **changes)  # type: ignore[arg-type]
         return marks.change(self.folder, key, made)
 
     def comments(self, said: Sequence[tuple[str, str, str]]) -> None:

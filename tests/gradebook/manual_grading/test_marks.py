@@ -35,10 +35,10 @@ def test_no_mark_is_worth_less_than_nothing_or_more_than_all() -> None:
 
 def test_a_mark_is_read_back_as_it_was_given(tmp_path: Path) -> None:
     text = 'two lines:\n  "quotes", \\n, \'\'\', """ and é\t\x7f\nend\n'
-    given = replace(MARK, text=text, adjust=Decimal("-0.25"), done=True, revision=0)
-    made = marks.change(tmp_path, "student Zoë/../x", given)
+    mark = replace(MARK, text=text, adjust=Decimal("-0.25"), done=True, revision=0)
+    made = marks.change(tmp_path, "student Zoë/../x", mark)
     assert marks.load(tmp_path, "student Zoë/../x") == {"discussion": made}
-    assert made.given == given.given
+    assert made.given == mark.given
     (file,) = (tmp_path / "manual_grading" / "marks").iterdir()
     assert text.split("\n")[0] in file.read_text().splitlines()  # a line of text is a line of the file, for git
 
@@ -52,10 +52,10 @@ def test_students_whose_names_differ_in_case_only_have_files_of_their_own(tmp_pa
 
 
 def test_who_saw_an_older_mark_cannot_write_over_a_newer_one(tmp_path: Path) -> None:
-    seen = marks.change(tmp_path, "student ada", replace(MARK, revision=0))
-    marks.change(tmp_path, "student ada", replace(seen, text="Ben's", by="Ben"))
+    mark = marks.change(tmp_path, "student ada", replace(MARK, revision=0))
+    marks.change(tmp_path, "student ada", replace(mark, text="Ben's", by="Ben"))
     with pytest.raises(ChangedMeanwhileError, match="Ben has changed this"):
-        marks.change(tmp_path, "student ada", replace(seen, text="Ana's"))
+        marks.change(tmp_path, "student ada", replace(mark, text="Ana's"))
     assert marks.load(tmp_path, "student ada")["discussion"].text == "Ben's"
 
 
@@ -73,9 +73,9 @@ def test_processes_that_grade_at_once_lose_nothing(tmp_path: Path) -> None:
     for process in processes:
         process.join(120)
         assert process.exitcode == 0
-    found = marks.load_all(tmp_path)
-    assert len(found) == 20
-    assert all({mark.text for mark in given.values()} == set(names) for given in found.values())
+    all_marks = marks.load_all(tmp_path)
+    assert len(all_marks) == 20
+    assert all({mark.text for mark in by_criterion.values()} == set(names) for by_criterion in all_marks.values())
 
 
 def test_undo_takes_back_one_change_after_the_other(tmp_path: Path) -> None:
@@ -91,9 +91,9 @@ def test_undo_takes_back_one_change_after_the_other(tmp_path: Path) -> None:
 
 
 def test_undo_takes_back_nothing_of_another_grader(tmp_path: Path) -> None:
-    seen = marks.change(tmp_path, "student ada", replace(MARK, text="Ana's", revision=0))
+    mark = marks.change(tmp_path, "student ada", replace(MARK, text="Ana's", revision=0))
     assert marks.undo(tmp_path, "student ada", "Ben") is None
-    marks.change(tmp_path, "student ada", replace(seen, text="Ben's", by="Ben"))
+    marks.change(tmp_path, "student ada", replace(mark, text="Ben's", by="Ben"))
     with pytest.raises(ChangedMeanwhileError, match="Ben has changed this since"):
         marks.undo(tmp_path, "student ada", "Ana")
 
@@ -141,9 +141,9 @@ def test_a_rubric_with_a_mistake_is_refused_in_one_line(
 
 def test_the_rubric_to_begin_with_is_one(tmp_path: Path) -> None:
     rubric.write_template(tmp_path)
-    found = rubric.load(tmp_path)
-    assert found is not None
-    assert not found.released
+    template = rubric.load(tmp_path)
+    assert template is not None
+    assert not template.released
     with pytest.raises(ManualGradingError, match="is there already"):
         rubric.write_template(tmp_path)
 

@@ -38,10 +38,10 @@ def table(manual: ManualClass, name: str) -> dict[str, dict[str, str]]:
 
 
 def test_before_they_are_released_points_by_hand_change_no_score(manual: ManualClass) -> None:
-    before = {one.student: one.score for one in manual.read().students}
+    before = {student.student: student.score for student in manual.read().students}
     grade_all(manual)
     after = manual.read()
-    assert {one.student: one.score for one in after.students} == before
+    assert {student.student: student.score for student in after.students} == before
     assert after.max_score == 20
     Book.open(manual.folder).export()
     for path in (manual.folder / "exports" / "feedback").iterdir():
@@ -50,12 +50,12 @@ def test_before_they_are_released_points_by_hand_change_no_score(manual: ManualC
 
 
 def test_released_they_are_added_and_the_total_says_so(manual: ManualClass) -> None:
-    before = {one.student: one.score for one in manual.read().students}
+    before = {student.student: student.score for student in manual.read().students}
     grade_all(manual)
     manual.write_rubric(released=True)
     after = manual.read()
     assert after.max_score == 30
-    gained = {one.student: (one.score or 0) - (before[one.student] or 0) for one in after.students}
+    gained = {student.student: (student.score or 0) - (before[student.student] or 0) for student in after.students}
     assert gained == {"ada": Decimal("7.5"), "bob": 10, "cleo": 10, "eve": 0}
     assert before["bob"] == before["cleo"]
     Book.open(manual.folder).export()
@@ -108,8 +108,8 @@ def test_points_in_the_place_of_a_submission_are_none_that_people_grade(
 def test_marks_for_a_criterion_that_was_renamed_are_named(manual: ManualClass) -> None:
     grade_all(manual)
     manual.write_rubric(text=RUBRIC.replace('id = "figures"', 'id = "plots"'))
-    (told,) = [text for text in everything.notices(manual.read(), manual.folder) if "no criterion" in text]
-    assert "no criterion 'figures', for which 2 submissions have marks" in told
+    (notice,) = [text for text in everything.notices(manual.read(), manual.folder) if "no criterion" in text]
+    assert "no criterion 'figures', for which 2 submissions have marks" in notice
 
 
 def test_points_for_other_files_do_not_count_until_somebody_has_looked_again(
@@ -124,7 +124,7 @@ def test_points_for_other_files_do_not_count_until_somebody_has_looked_again(
     assert line.manual is not None
     assert line.manual.anew
     assert line.score is None
-    assert [one.points for one in line.manual.criteria] == [None, None]
+    assert [criterion.points for criterion in line.manual.criteria] == [None, None]
     kept = marks.keep(manual.folder, "student ada", manual.units()["student ada"].content, "Ben")
     assert {mark.by for mark in kept} == {"Ben"}
     line = manual.line("ada")
@@ -137,8 +137,8 @@ def test_another_comment_is_everybodys_who_has_it(manual: ManualClass) -> None:
     grade_all(manual)
     manual.give("team blue", "discussion", by="Ben", comments=("late_axis",))
     manual.comments([("late_axis", "discussion", "-2"), ("good", "figures", "3"), ("best", "figures", "4")])
-    found = {one.student: one.manual.points for one in manual.read().students if one.manual}
-    assert found == {"ada": 7, "bob": 8, "cleo": 8, "eve": 0}
+    points = {student.student: student.manual.points for student in manual.read().students if student.manual}
+    assert points == {"ada": 7, "bob": 8, "cleo": 8, "eve": 0}
 
 
 def test_a_broken_file_of_theirs_is_one_clear_error(manual: ManualClass) -> None:
@@ -170,7 +170,7 @@ def test_who_is_excused_is_in_no_average_and_canvas_hears_of_it(manual: ManualCl
     assert (line.status, line.score, line.grade) == ("excused", None, None)
     book = Book.open(manual.folder)
     book.export()
-    assert [one.student for one in book.view.graded] == ["bob", "cleo"]
+    assert [row.student for row in book.view.graded] == ["bob", "cleo"]
     canvas = (manual.folder / "exports" / "canvas.csv").read_text().splitlines()
     assert [row for row in canvas if row.startswith("Ada")] == ["Ada Lovelace,,,ada,,EX"]
     assert "ada" not in (manual.folder / "exports" / "moodle-grades.csv").read_text()
@@ -250,8 +250,8 @@ def test_points_that_were_typed_for_a_criterion_that_has_fewer_now_are_told(manu
     manual.give("student ada", "discussion", adjust=Decimal(-3))
     assert not [text for text in everything.notices(manual.read(), manual.folder) if "that were typed" in text]
     manual.write_rubric(text=RUBRIC.replace("points = 6", "points = 2"))
-    (told,) = [text for text in everything.notices(manual.read(), manual.folder) if "that were typed" in text]
-    assert told.startswith(
+    (notice,) = [text for text in everything.notices(manual.read(), manual.folder) if "that were typed" in text]
+    assert notice.startswith(
         "points that were typed for 'Discussion of the results' do not fit its 2 points any more, and are cut: "
         "student ada."
     )
@@ -260,4 +260,4 @@ def test_points_that_were_typed_for_a_criterion_that_has_fewer_now_are_told(manu
 def test_two_of_one_name_are_told_apart_where_people_grade() -> None:
     students = [Student(student=key, name="Anna Schmidt", status="taken", content=key) for key in ("a1", "a2")]
     students.append(Student(student="bob", name="Bob", status="taken", content="b"))
-    assert [one.label for one in units.of(students)] == ["Anna Schmidt (a1)", "Anna Schmidt (a2)", "Bob"]
+    assert [unit.label for unit in units.of(students)] == ["Anna Schmidt (a1)", "Anna Schmidt (a2)", "Bob"]

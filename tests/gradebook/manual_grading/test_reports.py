@@ -46,9 +46,9 @@ class ReportClass:
     def folder(self) -> Path:
         return self.small.out
 
-    def grade(self, text: str = "[by_hand]\nreports = true\n", **asked: object) -> ClassResult:
+    def grade(self, text: str = "[by_hand]\nreports = true\n", **options: object) -> ClassResult:
         self.file.write_text(text)
-        return self.small.grade(configuration=self.file, **asked)
+        return self.small.grade(configuration=self.file, **options)
 
     def give(self, student: str, **adjust: str) -> None:
         """Finished marks, each with points beside all of them; those that are not named have all."""
@@ -67,12 +67,12 @@ class ReportClass:
         path.write_text(path.read_text().replace("released = false", "released = true"))
 
     def line(self, student: str) -> StudentResult:
-        return next(one for one in Book.open(self.folder).result.students if one.student == student)
+        return next(row for row in Book.open(self.folder).result.students if row.student == student)
 
     def check(self, student: str, name: str = CHECK) -> CheckResult:
         grade = self.line(student).grade
         assert grade is not None
-        return next(one for one in grade.checks if one.id == name)
+        return next(check for check in grade.checks if check.id == name)
 
     def exported(self, name: str) -> str:
         Book.open(self.folder).export()
@@ -89,9 +89,9 @@ def of_reports(small_class: SmallClass, tmp_path: Path) -> ReportClass:
 
 def without(result: ClassResult, student: str) -> Decimal:
     """What the other checks gave."""
-    grade = next(one for one in result.students if one.student == student).grade
+    grade = next(row for row in result.students if row.student == student).grade
     assert grade is not None
-    return sum((one.points for one in grade.checks if one.id != CHECK), Decimal(0))
+    return sum((check.points for check in grade.checks if check.id != CHECK), Decimal(0))
 
 
 # --- off -------------------------------------------------------------------------------------------------------------
@@ -110,11 +110,11 @@ def test_off_nothing_changes(of_reports: ReportClass, text: str) -> None:
 
 
 def test_switched_off_again_the_check_has_its_points_and_marks_stay_on_disk(of_reports: ReportClass) -> None:
-    before = {one.student: one.score for one in of_reports.small.grade().students}
+    before = {student.student: student.score for student in of_reports.small.grade().students}
     of_reports.grade()
     of_reports.give("ada")
     after = of_reports.grade("title = 'x'\n")
-    assert {one.student: one.score for one in after.students} == before
+    assert {student.student: student.score for student in after.students} == before
     assert "lab1_memory" in marks.load(of_reports.folder, "student ada")
     assert all("no criterion" not in text for text in Book.open(of_reports.folder).notices())
 
@@ -178,29 +178,29 @@ def test_released_the_points_of_people_replace_those_of_the_check(
     for lab in ada.grade.labs:
         assert sum(row.points for row in lab.criteria) == lab.points
         for row in lab.criteria:
-            assert sum(one.points for one in row.checks) == row.points
-            assert sum(one.max_points for one in row.checks) == row.max_points
+            assert sum(check.points for check in row.checks) == row.points
+            assert sum(check.max_points for check in row.checks) == row.max_points
     assert of_reports.line("bob").score is None  # nobody has graded this one
 
 
 def test_what_the_check_found_is_shown_beside_what_people_gave(of_reports: ReportClass) -> None:
     plain = of_reports.small.grade()
-    found = {
-        one.student: next(check for check in one.grade.checks if check.id == CHECK)
-        for one in plain.students
-        if one.grade is not None
+    automatic = {
+        student.student: next(check for check in student.grade.checks if check.id == CHECK)
+        for student in plain.students
+        if student.grade is not None
     }
     of_reports.grade()
     of_reports.give("ada")
     of_reports.release()
     check = of_reports.check("ada")
-    assert check.outcome is found["ada"].outcome
+    assert check.outcome is automatic["ada"].outcome
     did = "passed" if check.outcome is Outcome.PASSED else "did not pass"
     first, _, rest = check.message.partition("\n")
     assert first == (
         f"People read this report: 10 of 10 in their rubric. The automatic check {did}, and its points do not count."
     )
-    assert rest == found["ada"].message
+    assert rest == automatic["ada"].message
 
 
 def test_lateness_is_taken_from_all_points_with_those_of_people(of_reports: ReportClass) -> None:
@@ -236,8 +236,8 @@ def test_everything_for_students_and_platforms_has_it(of_reports: ReportClass) -
     document = json.loads(of_reports.exported("gradescope/ada.json"))
     jsonschema.validate(document, json.loads(SCHEMA_FILE.read_text()))
     assert document["score"] == float(score)
-    assert sum(one.get("score", 0) for one in document["tests"]) == pytest.approx(float(score))
-    assert "Lab 1: CPU against GPU" in {one["name"].partition(": lab 1: ")[2] for one in document["tests"]}
+    assert sum(test.get("score", 0) for test in document["tests"]) == pytest.approx(float(score))
+    assert "Lab 1: CPU against GPU" in {test["name"].partition(": lab 1: ")[2] for test in document["tests"]}
     rows = list(csv.DictReader(of_reports.exported("grades.csv").splitlines()))
     assert (rows[0]["score"], rows[0]["max_score"], rows[0]["by_hand_graders"]) == (in_points(score), "20", "Ana")
     assert "2 of 2 submissions are graded to the end" in of_reports.exported("class.html")
@@ -254,8 +254,8 @@ def test_an_override_of_the_criterion_goes_first_and_nobody_has_to_grade_the_rep
 
 def test_a_report_of_an_excused_lab_is_not_graded(of_reports: ReportClass) -> None:
     of_reports.grade(labs=(1, 2))
-    (one, two) = of_reports.line("ada").reports
-    assert (one.lab, two.lab) == (1, 2)
+    first, second = of_reports.line("ada").reports
+    assert (first.lab, second.lab) == (1, 2)
     Book.open(of_reports.folder).excuse("ada", "lab2", "ill")
     assert [report.lab for report in of_reports.line("ada").reports] == [1]
 
@@ -287,11 +287,11 @@ def test_lab_1s_report_may_be_worth_what_the_assignment_pays_for_it(of_reports: 
     assert result.max_score == ada.grade.max_score == 20
     row = next(row for row in ada.grade.labs[0].criteria if row.id == "lab1.analysis")
     assert (row.points, row.max_points) == (Decimal("4.25"), 5)
-    assert {one.id: (one.points, one.max_points) for one in row.checks if one.id != CHECK} == {
-        one.id: (0, 0) for one in row.checks if one.id != CHECK
+    assert {check.id: (check.points, check.max_points) for check in row.checks if check.id != CHECK} == {
+        check.id: (0, 0) for check in row.checks if check.id != CHECK
     }
     assert of_reports.check("ada").max_points == 5
-    others = sum(one.points for one in ada.grade.labs[0].criteria if one.id != "lab1.analysis")
+    others = sum(criterion.points for criterion in ada.grade.labs[0].criteria if criterion.id != "lab1.analysis")
     assert ada.score == others + Decimal("4.25")
 
 
@@ -383,7 +383,7 @@ def test_beside_a_rubric_of_the_classs_own_both_are_graded_in_one_page(of_report
     )
     whole = reports.whole_rubric(of_reports.folder)
     assert whole is not None
-    assert [one.id for one in whole.criterion] == ["talk", *PARTS]
+    assert [criterion.id for criterion in whole.criterion] == ["talk", *PARTS]
     assert whole.title == "Talk, Reports"
     (of_reports.folder / "manual_grading" / "rubric.toml").write_text(
         'title = "Talk"\n[[criterion]]\nid = "lab1_memory"\ntitle = "Talk"\npoints = 6\n'
@@ -399,12 +399,12 @@ def test_the_page_shows_criteria_levels_comments_and_what_the_check_found(of_rep
     of_reports.grade()
     board = Board(of_reports.folder, "Ana")
     overview: Any = board.overview()
-    assert [one["id"] for one in overview["criteria"]] == list(PARTS)
+    assert [criterion["id"] for criterion in overview["criteria"]] == list(PARTS)
     assert [level["points"] for level in overview["criteria"][0]["level"]] == [4, 2, 0]
-    assert {one["criterion"] for one in overview["comments"]} >= set(PARTS)
+    assert {comment["criterion"] for comment in overview["comments"]} >= set(PARTS)
     shown: Any = board.unit(overview["units"][0]["id"])
-    (found,) = shown["automatic"]
-    assert (found["lab"], found["outcome"]) == (1, of_reports.check("ada").outcome.value)
+    (automatic,) = shown["automatic"]
+    assert (automatic["lab"], automatic["outcome"]) == (1, of_reports.check("ada").outcome.value)
 
 
 def test_the_list_says_how_far_it_is(of_reports: ReportClass) -> None:
@@ -436,21 +436,21 @@ LABS = pytest.mark.parametrize("lab", COURSE.labs, ids=lambda lab: lab.id)
 
 @LABS
 def test_each_lab_has_a_rubric_with_levels_and_comments(lab: Any) -> None:
-    found = ready.load(COURSE, lab)
-    assert sum(one.points for one in found.part) == ready.POINTS
-    assert 4 <= sum(len(one.comment) for one in found.part) <= 8
-    for part in found.part:
-        given = [level.points for level in part.level]
-        assert given == sorted(given, reverse=True), part.id
-        assert (given[0], given[-1]) == (part.points, 0), part.id
+    rubric = ready.load(COURSE, lab)
+    assert sum(part.points for part in rubric.part) == ready.POINTS
+    assert 4 <= sum(len(part.comment) for part in rubric.part) <= 8
+    for part in rubric.part:
+        points = [level.points for level in part.level]
+        assert points == sorted(points, reverse=True), part.id
+        assert (points[0], points[-1]) == (part.points, 0), part.id
         assert part.about.endswith("?"), part.id
-        assert all(-part.points <= one.points < 0 for one in part.comment), part.id
+        assert all(-part.points <= comment.points < 0 for comment in part.comment), part.id
 
 
 @LABS
 def test_the_report_is_worth_its_automatic_check(lab: Any) -> None:
-    found = ready.load(COURSE, lab)
-    check = next(one for row in lab.criteria for one in row.checks if one.id == f"{lab.id}.{found.check}")
+    rubric = ready.load(COURSE, lab)
+    check = next(check for row in lab.criteria for check in row.checks if check.id == f"{lab.id}.{rubric.check}")
     assert check.id.endswith(".report_agrees_with_results")
     report = reports.Report(lab.number, check.id)
     assert reports.weight(report, lab, settings.ByHand(reports=True)) == check.points

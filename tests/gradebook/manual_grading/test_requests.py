@@ -18,9 +18,9 @@ TEXT = "My peak is right.\nSee line 3 <b>."
 def test_a_request_and_its_answer_are_read_back(tmp_path: Path) -> None:
     (name,) = requests.add(tmp_path, [NewRequest("ada", TEXT, "lab1.memory")], STUDENTS, CRITERIA)
     requests.answer(tmp_path, name, "Yes:\nit is.", "Ana")
-    (found,) = requests.load(tmp_path)
-    assert (found.student, found.text, found.about) == ("ada", TEXT, "lab1.memory")
-    assert (found.answer, found.answered_by) == ("Yes:\nit is.", "Ana")
+    (request,) = requests.load(tmp_path)
+    assert (request.student, request.text, request.about) == ("ada", TEXT, "lab1.memory")
+    assert (request.answer, request.answered_by) == ("Yes:\nit is.", "Ana")
     requests.answer(tmp_path, name, "", "Ana")
     assert requests.load(tmp_path)[0].answered_at is None
 
@@ -37,7 +37,7 @@ def test_the_same_form_imported_twice_adds_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("new_request", "words"),
     [
         (NewRequest("eve", "x"), "no such student"),
         (NewRequest("ada", "x", "lab1.memry"), "there are lab1.memory"),
@@ -45,17 +45,17 @@ def test_the_same_form_imported_twice_adds_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused_and_nothing_written(
-    tmp_path: Path, asked: NewRequest, words: str
+    tmp_path: Path, new_request: NewRequest, words: str
 ) -> None:
     with pytest.raises(ManualGradingError, match=words):
-        requests.add(tmp_path, [NewRequest("bob", "fine"), asked], STUDENTS, CRITERIA)
+        requests.add(tmp_path, [NewRequest("bob", "fine"), new_request], STUDENTS, CRITERIA)
     assert requests.load(tmp_path) == ()
 
 
 def test_all_in_a_form_is_a_request_about_everything(tmp_path: Path) -> None:
     (tmp_path / "form.csv").write_text("student,about,text\nada,all,please\nbob,All,look again\n")
     requests.add(tmp_path, requests.read(tmp_path / "form.csv"), STUDENTS, CRITERIA)
-    assert [one.about for one in requests.load(tmp_path)] == ["", ""]
+    assert [request.about for request in requests.load(tmp_path)] == ["", ""]
 
 
 def test_a_file_without_the_columns_says_which(tmp_path: Path) -> None:

@@ -46,12 +46,12 @@ def require_contract(made: dict[str, Any]) -> None:
     assert all(isinstance(made[name], str) and made[name] for name in texts)
     assert made["submission"].startswith("submit/")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", made["datetime"])
-    for one in (made, *made["tests"]):
-        assert all(type(one[name]) is int for name in numbers)
-        assert 0 <= one["score"] <= one["max-score"]
-    assert all(one["test-name"] and type(one["passed"]) is bool for one in made["tests"])
-    assert made["score"] == sum(one["score"] for one in made["tests"])
-    assert made["max-score"] == sum(one["max-score"] for one in made["tests"])
+    for scored in (made, *made["tests"]):
+        assert all(type(scored[name]) is int for name in numbers)
+        assert 0 <= scored["score"] <= scored["max-score"]
+    assert all(test["test-name"] and type(test["passed"]) is bool for test in made["tests"])
+    assert made["score"] == sum(test["score"] for test in made["tests"])
+    assert made["max-score"] == sum(test["max-score"] for test in made["tests"])
 
 
 def test_a_result_has_whole_numbers_for_every_criterion() -> None:
@@ -88,7 +88,7 @@ def test_the_files_of_an_assignment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("options", "message"),
     [
         ({"runs_on": "gpu; curl"}, "'gpu; curl' is no label of a runner"),
         ({"runs_on": ",".join("abcdefghijk")}, "11 labels are too many; Classroom 50 takes 10"),
@@ -96,23 +96,23 @@ def test_the_files_of_an_assignment(tmp_path: Path) -> None:
         ({"device": "vgpu:X"}, "X"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(asked: dict[str, str], message: str) -> None:
+def test_what_cannot_be_is_refused_in_one_line(options: dict[str, str], message: str) -> None:
     with pytest.raises(Classroom50Error, match=message) as error:
-        assignment.autograder(grader.course(), **asked)  # type: ignore[arg-type]
+        assignment.autograder(grader.course(), **options)  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
 
 
 class Checkout:
     """A student's checkout, and the autograder that Classroom 50's runner starts in it."""
 
-    def __init__(self, folder: Path, **asked: Any) -> None:
+    def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder / "checkout"
         self.folder.mkdir()
         (self.folder / ".classroom50.yaml").write_text("classroom: gpu\n")
         (self.folder / "result.json").write_text('{"score": 1000}')
         self._autograder = folder / "autograder"
         self._autograder.mkdir()
-        for name, content in assignment.autograder(grader.course(), lab="1", seed=3, **asked).items():
+        for name, content in assignment.autograder(grader.course(), lab="1", seed=3, **options).items():
             (self._autograder / name).write_bytes(content)
 
     def run(self) -> tuple[int, str]:

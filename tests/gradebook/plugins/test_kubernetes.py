@@ -89,9 +89,9 @@ def scheduler(folder: Path, device: str = "cuda") -> Kubernetes:
     return Kubernetes(folder / "out" / "cluster", device, Site(IMAGE, "class", folder, "teaching"))
 
 
-def job(tmp_path: Path, count: int = 3, **asked: Any) -> dict[str, Any]:
+def job(tmp_path: Path, count: int = 3, **options: Any) -> dict[str, Any]:
     batch = Batch("20260301-101500-abc123", tuple(str(number) for number in range(count)))
-    return scheduler(tmp_path, **asked).manifest(batch, 2, 1500.5)
+    return scheduler(tmp_path, **options).manifest(batch, 2, 1500.5)
 
 
 def test_kubernetes_own_schemas_accept_the_job(tmp_path: Path) -> None:
@@ -141,13 +141,13 @@ def test_a_class_on_a_played_cluster(cluster: Path, small_class: SmallClass, tmp
         )
 
     result = small_class.grade(open_engine, jobs=2)
-    statuses = {one.student: one.status for one in result.students}
+    statuses = {student.student: student.status for student in result.students}
     assert statuses == {"ada": "graded", "bob": "graded", "dies": "could_not_grade", "eve": "graded"}
     assert any("dies: its job ended without a result (Error, exit code -9" in line for line in said)
 
 
 def test_pods_that_take_too_long_and_pods_that_wait(cluster: Path, tmp_path: Path) -> None:
-    found = scheduler(tmp_path)
+    kubernetes = scheduler(tmp_path)
     batch = Batch("b", ("x", "y", "z"), "gpulabs-b")
     pods = [
         {"metadata": {"labels": {"batch.kubernetes.io/job-completion-index": "0"}},
@@ -157,19 +157,19 @@ def test_pods_that_take_too_long_and_pods_that_wait(cluster: Path, tmp_path: Pat
     ]  # fmt: skip
     stored = {"status": {"failedIndexes": "0"}, "spec": {"completions": 2, "parallelism": 0}, "pods": pods}
     (cluster / "gpulabs-b.json").write_text(json.dumps(stored))
-    seen = found.states([batch])
-    assert seen["b", 0].state is State.TOO_LONG
-    assert (seen["b", 1].state, seen["b", 1].detail) == (State.WAITS, "ImagePullBackOff")
-    assert seen["b", 2].state is State.WAITS
-    assert found.find(batch) == "gpulabs-b"
-    found.cancel(batch, [0])
-    assert found.find(batch) == "gpulabs-b"
-    found.cancel(batch, [0, 1, 2])
-    assert found.find(batch) == ""
-    assert found.states([batch]) == {}
+    states = kubernetes.states([batch])
+    assert states["b", 0].state is State.TOO_LONG
+    assert (states["b", 1].state, states["b", 1].detail) == (State.WAITS, "ImagePullBackOff")
+    assert states["b", 2].state is State.WAITS
+    assert kubernetes.find(batch) == "gpulabs-b"
+    kubernetes.cancel(batch, [0])
+    assert kubernetes.find(batch) == "gpulabs-b"
+    kubernetes.cancel(batch, [0, 1, 2])
+    assert kubernetes.find(batch) == ""
+    assert kubernetes.states([batch]) == {}
     (cluster / "away").touch()
     with pytest.raises(Unreachable, match="i/o timeout"):
-        found.find(batch)
+        kubernetes.find(batch)
 
 
 def test_a_folder_that_pods_cannot_see_is_refused(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ class CanvasGradebook:
         writer.writerow(["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *titles, "Current Score"])
         writer.writerow(["    Points Possible", "", "", "", "", *["20.00" for _ in titles], "(read only)"])
         for number, who in sorted(self.people.items(), key=lambda pair: pair[1]["Student"]):
-            cells = [self.grades.get((number, one), "") for one in self.assignments]
+            cells = [self.grades.get((number, assignment), "") for assignment in self.assignments]
             names = [who["SIS User ID"], who["SIS Login ID"], who["Section"]]
             writer.writerow([who["Student"], number, *names, *cells, ""])
         return "\ufeff" + text.getvalue()
@@ -61,17 +61,17 @@ class CanvasGradebook:
                 self.grades[student, number] = row[place]
 
     def _assignment(self, name: str) -> str:
-        if (found := _ASSIGNMENT.fullmatch(name)) and found[1] in self.assignments:
-            return found[1]
+        if (match := _ASSIGNMENT.fullmatch(name)) and match[1] in self.assignments:
+            return match[1]
         return next(number for number, title in self.assignments.items() if title == name)
 
     def _student(self, row: Mapping[str, str]) -> str | None:
         if row["ID"] in self.people:
             return row["ID"]
         for column in ("SIS User ID", "SIS Login ID", "Student"):
-            found = [number for number, who in self.people.items() if row[column] and who[column] == row[column]]
-            if len(found) == 1:
-                return found[0]
+            numbers = [number for number, who in self.people.items() if row[column] and who[column] == row[column]]
+            if len(numbers) == 1:
+                return numbers[0]
         return None
 
 

@@ -68,8 +68,8 @@ class Office:
         return (self.folder / "spring" / "exports" / name).read_bytes().decode("utf-8")
 
     def scores(self) -> dict[str, float | None]:
-        found = class_summary.read(self.folder / "spring").students
-        return {one.student: None if one.score is None else float(one.score) for one in found}
+        students = class_summary.read(self.folder / "spring").students
+        return {student.student: None if student.score is None else float(student.score) for student in students}
 
     @property
     def graded(self) -> int:
@@ -167,13 +167,15 @@ def test_a_term_with_canvas(office: Office) -> None:
     assert float(book.grades["102", "4711"]) == office.scores()["bob"]
 
     # The same by Canvas's own interface: shown, sent, and nothing twice.
-    there = [Student(int(one), who["Student"], who["SIS User ID"], who["SIS Login ID"]) for one, who in PEOPLE.items()]
+    there = [
+        Student(int(number), who["Student"], who["SIS User ID"], who["SIS Login ID"]) for number, who in PEOPLE.items()
+    ]
     state = CanvasState(
         students=there,
         assignments=[{"id": 4711, "name": "GPU lab 1", "points_possible": 20.0, "published": True}],
         looks=0,
     )  # fmt: skip
-    state.records = {one.id: StudentRecord() for one in state.students}
+    state.records = {student.id: StudentRecord() for student in state.students}
     with canvas(state) as url:
         where = ("--url", url, "--course", "42")
         assert "--push sends this (4 of 4 students)" in office.gpulabs(

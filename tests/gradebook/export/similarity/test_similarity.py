@@ -142,8 +142,8 @@ def test_many_files_are_compared_as_far_as_a_student_may_bring(tmp_path: Path) -
     assert "not compared: ada: lab1_gpu_basics/more" in output
 
 
-def pair(module: str, one: str, other: str, share: float, *, median: float = 0.2, **more: object) -> Pair:
-    return Pair(module, (one, other), (share, share), median, False, **more)  # type: ignore[arg-type]
+def pair(module: str, student: str, other: str, share: float, *, median: float = 0.2, **more: object) -> Pair:
+    return Pair(module, (student, other), (share, share), median, False, **more)  # type: ignore[arg-type]
 
 
 def test_three_who_share_a_file_are_one_group() -> None:
@@ -161,7 +161,7 @@ def test_a_chain_says_how_many_of_its_pairs_are_alike() -> None:
 
 def test_the_same_students_in_two_modules_are_one_group() -> None:
     (group,) = clusters.of([pair("m", "a", "b", 0.9), pair("n", "a", "b", 0.8)])
-    assert [one.module for one in group.modules] == ["m", "n"]
+    assert [module.module for module in group.modules] == ["m", "n"]
 
 
 def test_where_everybody_is_alike_nobody_stands_out() -> None:
@@ -175,8 +175,8 @@ def test_a_copy_of_an_earlier_year_is_found_and_years_are_not_compared_with_each
     shutil.copytree(last, before)
     code, said, rows = run(tmp_path, source, "--archive", str(last), "--archive", str(before))
     assert code == 0, said
-    found = sorted((row["student"], row["other student"], row["earlier year"]) for row in rows)
-    assert found == [("ada", "2024: zoe", "2024"), ("ada", "2025: zoe", "2025")]
+    matches = sorted((row["student"], row["other student"], row["earlier year"]) for row in rows)
+    assert matches == [("ada", "2024: zoe", "2024"), ("ada", "2025: zoe", "2025")]
     assert "2 submissions and 4 of earlier years" in said
     page = (tmp_path / "out" / "similarity.html").read_text()
     assert "with each other and with 4 of earlier years" in page

@@ -89,10 +89,10 @@ class CanvasState:
         records.score, records.excused, records.grader_id = score, excused, OTHER_TEACHER
 
     def of(self, student: str) -> StudentRecord:
-        return self.records[next(one.id for one in self.students if one.login_id == student)]
+        return self.records[next(person.id for person in self.students if person.login_id == student)]
 
     def comments(self, student: str) -> list[str]:
-        return [one["comment"] for one in self.of(student).comments]
+        return [comment["comment"] for comment in self.of(student).comments]
 
     def run_jobs(self) -> None:
         """Everything that is queued is carried out."""
@@ -107,7 +107,7 @@ class CanvasState:
             if self.breaks and count == 1:
                 job.state, job.message = "failed", self.breaks
                 return
-            student = self.found(key)
+            student = self.find(key)
             if student is None or student.id not in self.records:
                 missing.append(key)
                 continue
@@ -119,15 +119,15 @@ class CanvasState:
                 )
         job.state = "failed" if missing else "completed"
         if missing:
-            ids = ", ".join(f"'{one}'" for one in missing)
+            ids = ", ".join(f"'{missed}'" for missed in missing)
             job.message = f"Couldn't find User(s) with API ids {ids}"
 
     def _grade(self, student: Student, data: dict[str, str]) -> None:
         assignment = self.assignments[0]
         together = assignment.get("group_category_id") and not assignment.get("grade_group_students_individually")
-        for one in self.students:
-            if one is student or (together and one.group is not None and one.group == student.group):
-                records = self.records[one.id]
+        for member in self.students:
+            if member is student or (together and member.group is not None and member.group == student.group):
+                records = self.records[member.id]
                 records.gradings += 1
                 records.grader_id = TEACHER
                 if data.get("excuse") == "true":
@@ -135,13 +135,13 @@ class CanvasState:
                 else:
                     records.score, records.excused = float(data["posted_grade"]), False
 
-    def found(self, key: str) -> Student | None:
+    def find(self, key: str) -> Student | None:
         """A student by number, or by `sis_user_id:...` and the like (Object IDs and SIS IDs)."""
         kind, _, value = key.rpartition(":")
         field_of = {"": "id", "sis_user_id": "sis_user_id", "sis_login_id": "login_id"}.get(kind)
         if field_of is None:
             return None
-        return next((one for one in self.students if str(getattr(one, field_of)) == value), None)
+        return next((student for student in self.students if str(getattr(student, field_of)) == value), None)
 
 
 @contextmanager
@@ -189,10 +189,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         parts = urlsplit(self.path)
         path = parts.path.removeprefix("/api/v1/")
-        for wanted, pattern, answer in _ROUTES:
-            if wanted == method and (found := re.fullmatch(pattern, path)):
+        for verb, pattern, answer in _ROUTES:
+            if verb == method and (match := re.fullmatch(pattern, path)):
                 answer(
-                    self, *found.groups(), parse_qsl(parts.query if method == "GET" else body, keep_blank_values=True)
+                    self, *match.groups(), parse_qsl(parts.query if method == "GET" else body, keep_blank_values=True)
                 )
                 return
         self._not_found()
@@ -214,9 +214,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _paged(self, rows: list[Any], query: list[tuple[str, str]]) -> None:
         """A page, and in `Link` where others are: absolute, opaque, and without `last`, which Canvas may leave out."""
-        asked = dict(query)
-        per_page = min(int(asked.get("per_page", 10)), self.state.per_page)
-        start = int(asked.get("page", "bookmark:0").removeprefix("bookmark:"))
+        parameters = dict(query)
+        per_page = min(int(parameters.get("per_page", 10)), self.state.per_page)
+        start = int(parameters.get("page", "bookmark:0").removeprefix("bookmark:"))
         others = [(name, value) for name, value in query if name not in ("page", "per_page")]
 
         def link(at: int, rel: str) -> str:
@@ -241,10 +241,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def users(self, query: list[tuple[str, str]]) -> None:
         assert ("enrollment_type[]", "student") in query
-        self._paged([self._user(one, query) for one in self.state.students], query)
+        self._paged([self._user(student, query) for student in self.state.students], query)
 
     def user(self, named: str, query: list[tuple[str, str]]) -> None:
-        student = self.state.found(named)
+        student = self.state.find(named)
         if student is None:
             self._not_found()
         else:
@@ -271,21 +271,21 @@ class _Handler(BaseHTTPRequestHandler):
         self._paged(self.state.assignments, query)
 
     def assignment(self, number: str, query: list[tuple[str, str]]) -> None:
-        found = self._assignment(number)
-        if found is None:
+        assignment = self._assignment(number)
+        if assignment is None:
             self._not_found()
         else:
-            self.reply(200, found)
+            self.reply(200, assignment)
 
     def _assignment(self, number: str) -> dict[str, Any] | None:
-        return next((one for one in self.state.assignments if str(one["id"]) == number), None)
+        return next((assignment for assignment in self.state.assignments if str(assignment["id"]) == number), None)
 
     def submissions(self, number: str, query: list[tuple[str, str]]) -> None:
         if self._assignment(number) is None:
             self._not_found()
             return
         rows = []
-        for student in sorted(self.state.students, key=lambda one: one.id):
+        for student in sorted(self.state.students, key=lambda person: person.id):
             records = self.state.records.get(student.id)
             if records is None:
                 continue
@@ -315,8 +315,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         data: dict[str, dict[str, str]] = {}
         for name, value in query:
-            if found := re.fullmatch(r"grade_data\[([^\]]+)\]\[([^\]]+)\]", name):
-                data.setdefault(found[1], {})[found[2]] = value
+            if match := re.fullmatch(r"grade_data\[([^\]]+)\]\[([^\]]+)\]", name):
+                data.setdefault(match[1], {})[match[2]] = value
         if not data:
             self.reply(400, {"error": "'grade_data' parameter required"})
             return

@@ -30,7 +30,7 @@ def state() -> CanvasState:
     students = [Student(100 + number, f"Student {number}", f"S{number}", f"login{number}") for number in range(5)]
     assignments = [{"id": 4711, "name": "Lab", "points_possible": 20.0, "published": True}]
     made = CanvasState(students=students, assignments=assignments)
-    made.records = {one.id: StudentRecord() for one in students}
+    made.records = {student.id: StudentRecord() for student in students}
     return made
 
 
@@ -45,7 +45,7 @@ UPDATE = ("courses/42/assignments/4711/submissions/update_grades", [("grade_data
 
 
 def test_a_list_of_several_pages_is_whole(url: str, state: CanvasState) -> None:
-    assert [one["id"] for one in Way(url).client.pages(*USERS)] == [100, 101, 102, 103, 104]
+    assert [user["id"] for user in Way(url).client.pages(*USERS)] == [100, 101, 102, 103, 104]
     assert len(state.requests) == 3
 
 
@@ -134,10 +134,10 @@ def test_addresses_that_are_none(address: str, message: str) -> None:
 def test_where_nothing_listens_the_first_contact_fails_at_once(way: str) -> None:
     with socket.socket() as taken:  # bound, so that nobody else gets it, and not listening
         taken.bind(("127.0.0.1", 0))
-        asked = Way(f"{way}127.0.0.1:{taken.getsockname()[1]}", given="canvas_url in class.toml")
+        route = Way(f"{way}127.0.0.1:{taken.getsockname()[1]}", given="canvas_url in class.toml")
         with pytest.raises(PushError, match=r"\(canvas_url in class.toml\) cannot be reached: nothing listens there"):
-            asked.client.get("users/self")
-    assert not asked.slept
+            route.client.get("users/self")
+    assert not route.slept
 
 
 @pytest.mark.parametrize(
@@ -152,20 +152,20 @@ def test_a_host_that_there_is_not_is_told_at_once(address: str, message: str, mo
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    asked = Way(address, given="--url")
+    route = Way(address, given="--url")
     with pytest.raises(PushError, match=message):
-        asked.client.get("users/self")
-    assert not asked.slept
+        route.client.get("users/self")
+    assert not route.slept
 
 
 def test_a_canvas_that_goes_away_during_a_run_is_waited_for_by_name_cause_and_end(state: CanvasState) -> None:
     with canvas(state) as address:
-        asked = Way(address)
-        asked.client.get("users/self")
-    asked.client._session.close()  # the connection of before
+        route = Way(address)
+        route.client.get("users/self")
+    route.client._session.close()  # the connection of before
     with pytest.raises(PushError, match=r"does not answer \(nothing listens there\), for 1\d minutes"):
-        asked.client.get("users/self")
-    assert asked.said[0] == (
+        route.client.get("users/self")
+    assert route.said[0] == (
         f"{address} does not answer (nothing listens there); asking again in 2 s, and giving up after 15 minutes of "
         "waiting"
     )
@@ -211,8 +211,8 @@ def test_another_programs_library_gets_along_with_this_canvas(url: str, state: C
     with pytest.warns(UserWarning, match="HTTP"):
         course = canvasapi.Canvas(url, TOKEN).get_course(42)
     people = list(course.get_users(enrollment_type=["student"], include=["enrollments"]))
-    assert [one.login_id for one in people] == [f"login{number}" for number in range(5)]
-    assert [one.name for one in course.get_sections()] == ["Monday", "Friday"]
+    assert [person.login_id for person in people] == [f"login{number}" for number in range(5)]
+    assert [section.name for section in course.get_sections()] == ["Monday", "Friday"]
     assert course.get_user("S3", "sis_user_id").id == 103
     assignment = course.get_assignment(4711)
     assignment.course_id = 42
@@ -222,10 +222,12 @@ def test_another_programs_library_gets_along_with_this_canvas(url: str, state: C
     while progress.workflow_state not in ("completed", "failed"):
         progress = progress.query()
     assert progress.workflow_state == "completed"
-    found = {one.user_id: one for one in assignment.get_submissions(include=["submission_comments"])}
-    assert found[101].entered_score == 7.5
-    assert found[101].submission_comments[0]["comment"] == "fine"
-    assert found[102].excused
+    submissions = {
+        submission.user_id: submission for submission in assignment.get_submissions(include=["submission_comments"])
+    }
+    assert submissions[101].entered_score == 7.5
+    assert submissions[101].submission_comments[0]["comment"] == "fine"
+    assert submissions[102].excused
     with pytest.warns(UserWarning, match="HTTP"):
         stranger = canvasapi.Canvas(url, "wrong")
     with pytest.raises(canvasapi.exceptions.InvalidAccessToken):

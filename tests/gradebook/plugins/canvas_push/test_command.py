@@ -37,7 +37,7 @@ def state() -> CanvasState:
     ]
     assignments = [{"id": 4711, "name": "Another name there", "points_possible": 20.0, "published": True}]
     made = CanvasState(students=students, assignments=assignments, looks=0)
-    made.records = {one.id: StudentRecord() for one in students}
+    made.records = {student.id: StudentRecord() for student in students}
     return made
 
 
@@ -99,9 +99,9 @@ def test_the_token_is_shown_nowhere(folder: Path, state: CanvasState, tmp_path: 
     sent = export(folder, "--push", "--token-file", str(file), token="")
     assert sent.exit_code == 0, sent.output
     written = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
-    assert not any(TOKEN.encode() in one for one in written)
+    assert not any(TOKEN.encode() in content for content in written)
     assert TOKEN not in sent.output
-    assert not any(TOKEN in one for one in state.requests)
+    assert not any(TOKEN in request for request in state.requests)
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_a_token_that_is_none(folder: Path, token: str, message: str) -> None:
 def test_without_an_address_the_command_says_where_it_goes(small_class: SmallClass) -> None:
     small_class.hands_in("ada")
     small_class.grade()
-    asked = export(small_class.out)
-    assert asked.exit_code == 2
-    assert "where to? Say it with --url, or with canvas_url under [exports] in class.toml" in asked.output
+    result = export(small_class.out)
+    assert result.exit_code == 2
+    assert "where to? Say it with --url, or with canvas_url under [exports] in class.toml" in result.output
     assert "Say it with --course" in export(small_class.out, "--url", "https://canvas.example.edu").output
 
 

@@ -42,7 +42,7 @@ class Teaching:
             assignments=[{"id": 4710, "name": "Essay", "points_possible": 5.0, "published": True}, dict(ASSIGNMENT)],
         )
         self.state.assignments.reverse()
-        self.state.records = {one.id: StudentRecord() for one in self.state.students}
+        self.state.records = {person.id: StudentRecord() for person in self.state.students}
         self.folder = folder
         self.scores = dict.fromkeys(NAMES, 20)
         self.columns: Callable[[str], dict[str, str]] = lambda name: {"Student": name.title(), "SIS Login ID": name}
@@ -60,11 +60,11 @@ class Teaching:
         if name in self.excused:
             row = StudentResult(student=name, status="waiting", columns=self.columns(name))
             return replace(row, status="excused")  # type: ignore[arg-type]
-        found = student(name, _grade(name), columns=self.columns(name))
-        return replace(found, score=Decimal(str(self.scores[name])))
+        result = student(name, _grade(name), columns=self.columns(name))
+        return replace(result, score=Decimal(str(self.scores[name])))
 
-    def push(self, *, send: bool = True, **asked: Any) -> Report:
-        request = PushRequest(folder=self.folder, **{"course": "42", "assignment": TITLE, "send": send} | asked)
+    def push(self, *, send: bool = True, **options: Any) -> Report:
+        request = PushRequest(folder=self.folder, **{"course": "42", "assignment": TITLE, "send": send} | options)
         client = Client(self.url, TOKEN, self.said.append, self.sleep)
         return push(self.view(), request, client, self.said.append, self.sleep, lambda: self.now)
 
@@ -78,7 +78,7 @@ class Teaching:
 
     @property
     def updates(self) -> int:
-        return sum(one.startswith("POST") for one in self.state.requests)
+        return sum(request.startswith("POST") for request in self.state.requests)
 
 
 @functools.cache
@@ -96,7 +96,7 @@ def teaching(tmp_path: Path) -> Iterator[Teaching]:
 
 
 def kinds(report: Report) -> dict[str, str]:
-    return {one.target.student: one.kind for one in report.planned}
+    return {change.target.student: change.kind for change in report.planned}
 
 
 # --- what arrives ---------------------------------------------------------------------------------------------------
@@ -182,8 +182,8 @@ def test_whoever_has_no_score_yet_is_left_alone(teaching: Teaching) -> None:
     waiting = replace(teaching._row("ada"), status="waiting", grade=None, score=None)
     rows = [waiting, *(teaching._row(name) for name in NAMES[1:])]
     request = PushRequest(folder=teaching.folder, course="42", assignment=TITLE, send=True)
-    seen = view.of(a_class(rows, title=TITLE))
-    push(seen, request, Client(teaching.url, TOKEN, teaching.said.append), teaching.said.append)
+    class_view = view.of(a_class(rows, title=TITLE))
+    push(class_view, request, Client(teaching.url, TOKEN, teaching.said.append), teaching.said.append)
     assert teaching.on_canvas["ada"] == 20.0
 
 
@@ -229,7 +229,7 @@ def test_what_is_changed_there_while_parts_are_sent_stays(teaching: Teaching, mo
     teaching.state.after_update = lambda: teaching.state.by_hand("zoe", 1)
     report = teaching.push()
     assert teaching.on_canvas["zoe"] == 1
-    assert [one.target.student for one in report.left] == ["zoe"]
+    assert [change.target.student for change in report.left] == ["zoe"]
 
 
 def test_the_zero_that_canvas_gives_for_missing_work_is_nobodys_decision(teaching: Teaching) -> None:
@@ -400,7 +400,7 @@ def test_who_may_not_list_sis_data_looks_students_up(
     teaching.columns, teaching.state.sees_sis = columns, False
     teaching.push()
     assert set(teaching.on_canvas.values()) == {20.0}
-    assert any("sis_user_id:S0" in one or "sis_login_id:ada" in one for one in teaching.state.requests)
+    assert any("sis_user_id:S0" in request or "sis_login_id:ada" in request for request in teaching.state.requests)
 
 
 def test_who_is_not_in_the_course_and_who_has_nothing_here_is_named(teaching: Teaching) -> None:

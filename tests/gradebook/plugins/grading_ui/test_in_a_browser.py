@@ -49,8 +49,8 @@ class Grader:
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if found := re.search(r"http://\S+", line):
-                self.address = found[0]
+            if match := re.search(r"http://\S+", line):
+                self.address = match[0]
                 break
 
     def end(self, how: signal.Signals = signal.SIGINT) -> None:
@@ -109,13 +109,13 @@ def test_a_class_is_graded_by_keyboard(browser: api.Browser, ana: Grader, shown:
     page.keyboard.press("Enter")
     page.keyboard.press("Escape")
     saved(page)
-    given = marks.load(shown.folder, "student ada")
-    assert (given["discussion"].comments, given["discussion"].text, given["discussion"].done) == (
+    stored = marks.load(shown.folder, "student ada")
+    assert (stored["discussion"].comments, stored["discussion"].text, stored["discussion"].done) == (
         ("late_axis",), "Say why.", True
     )  # fmt: skip
     line = shown.line("ada").manual
     assert line is not None
-    assert [one.points for one in line.criteria] == [Decimal("4.5"), Decimal("2.5")]
+    assert [criterion.points for criterion in line.criteria] == [Decimal("4.5"), Decimal("2.5")]
     page.keyboard.press("n")
     api.expect(page.locator("#label")).to_have_text("blue: Bob, Cleo")
     page.keyboard.press("f")
@@ -150,8 +150,8 @@ def test_a_level_gives_its_points_with_one_click_and_the_student_reads_its_text(
     saved(page)
     line = shown.line("ada").manual
     assert line is not None
-    (figures,) = [one for one in line.criteria if one.id == "figures"]
-    assert (figures.points, [one.text for one in figures.remarks]) == (Decimal("1.5"), ["Some have."])
+    (figures,) = [criterion for criterion in line.criteria if criterion.id == "figures"]
+    assert (figures.points, [remark.text for remark in figures.remarks]) == (Decimal("1.5"), ["Some have."])
 
 
 def test_a_report_that_people_grade_has_what_the_check_found_above_it(
@@ -163,8 +163,8 @@ def test_a_report_that_people_grade_has_what_the_check_found_above_it(
     grader = Grader(shown.folder, "Ana")
     try:
         page = opened(browser.new_context(), grader)
-        found = shown.line("ada").reports[0].automatic.value.replace("_", " ")
-        api.expect(page.locator(".automatic li b")).to_have_text(f"Lab 1: {found}")
+        outcome = shown.line("ada").reports[0].automatic.value.replace("_", " ")
+        api.expect(page.locator(".automatic li b")).to_have_text(f"Lab 1: {outcome}")
         api.expect(page.locator(".criterion h2")).to_have_text(
             ["Lab 1: CPU against GPU", "Lab 1: Memory", "Lab 1: Where the time goes, and what next"]
         )
@@ -236,8 +236,8 @@ def test_who_types_points_and_then_says_that_it_is_finished_has_finished_it(
 
 def test_a_report_that_means_harm_does_none(browser: api.Browser, ana: Grader) -> None:
     context = browser.new_context()
-    asked: list[str] = []
-    context.on("request", lambda request: asked.append(request.url))
+    urls: list[str] = []
+    context.on("request", lambda request: urls.append(request.url))
     page = opened(context, ana)
     page.wait_for_function("document.querySelector('.report img[src]')?.complete")
     assert page.evaluate("document.querySelector('.report img[src]').naturalWidth") == 1  # the plot
@@ -246,7 +246,7 @@ def test_a_report_that_means_harm_does_none(browser: api.Browser, ana: Grader) -
     assert page.title() == "Report: grading by hand"
     assert page.locator(".report script").count() == 0
     assert "[not in the submission: out https://evil.example/y.png]" in page.inner_text(".report")
-    assert {url for url in asked if not url.startswith(ana.address)} == set()
+    assert {url for url in urls if not url.startswith(ana.address)} == set()
 
 
 def test_what_was_typed_outlives_a_server_that_is_killed(browser: api.Browser, ana: Grader, shown: ManualClass) -> None:
@@ -297,20 +297,20 @@ def test_two_graders_see_each_other_and_settle_a_conflict(
 ) -> None:
     ben = Grader(shown.folder, "Ben")
     try:
-        one, other = opened(browser.new_context(), ana), opened(browser.new_context(), ben)
-        api.expect(one.locator("#label")).to_have_text("Ada Lovelace")
-        if other.inner_text("#label") != "Ada Lovelace":  # Ana had it open already
-            other.keyboard.press("k")
-        api.expect(other.locator("#label")).to_have_text("Ada Lovelace")
-        api.expect(one.locator("#about")).to_contain_text("Ben has it open, too", timeout=30_000)
-        other.fill("#text-discussion", "Ben's")
-        one.fill("#text-discussion", "Ana's")
-        page = _in_conflict(one, other)
+        ana_page, ben_page = opened(browser.new_context(), ana), opened(browser.new_context(), ben)
+        api.expect(ana_page.locator("#label")).to_have_text("Ada Lovelace")
+        if ben_page.inner_text("#label") != "Ada Lovelace":  # Ana had it open already
+            ben_page.keyboard.press("k")
+        api.expect(ben_page.locator("#label")).to_have_text("Ada Lovelace")
+        api.expect(ana_page.locator("#about")).to_contain_text("Ben has it open, too", timeout=30_000)
+        ben_page.fill("#text-discussion", "Ben's")
+        ana_page.fill("#text-discussion", "Ana's")
+        page = _in_conflict(ana_page, ben_page)
         mine = page.input_value("#text-discussion")
         page.get_by_text("Keep mine").click()
         saved(page)
         assert marks.load(shown.folder, "student ada")["discussion"].text == mine
-        winner = other if page is one else one
+        winner = ben_page if page is ana_page else ana_page
         api.expect(winner.locator("#text-discussion")).to_have_value(mine, timeout=30_000)  # seen without a reload
     finally:
         ben.end()

@@ -82,9 +82,9 @@ def test_no_text_keeps_the_page_busy(piece: str) -> None:
 
 def test_what_is_longer_is_cut_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "REPORT.md").write_text("x" * (report.MAX_CHARACTERS + 1))
-    (found,) = report.reports(tmp_path)
-    assert len(found.text) < report.MAX_CHARACTERS + 100
-    assert "cut here: 40,001 characters" in found.text
+    (text,) = report.reports(tmp_path)
+    assert len(text.text) < report.MAX_CHARACTERS + 100
+    assert "cut here: 40,001 characters" in text.text
 
 
 def test_links_and_giants_are_no_part_of_a_submission(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_links_and_giants_are_no_part_of_a_submission(tmp_path: Path) -> None:
     with (lab / "large.png").open("wb") as file:
         file.truncate(report.MAX_PICTURE_BYTES + 1)
     (lab / "REPORT.md").symlink_to("/etc/passwd")
-    assert [one.name for one in report.pictures(lab.parent)] == ["lab1_gpu_basics/good.png", "secret.png"]
+    assert [picture.name for picture in report.pictures(lab.parent)] == ["lab1_gpu_basics/good.png", "secret.png"]
     assert report.reports(tmp_path) == ()
 
 

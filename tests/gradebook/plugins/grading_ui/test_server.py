@@ -40,7 +40,7 @@ class Page:
         return self.ask("GET", "class")[1]
 
     def unit(self, label: str) -> str:
-        return next(str(one["id"]) for one in self.overview()["units"] if one["label"].startswith(label))
+        return next(str(unit["id"]) for unit in self.overview()["units"] if unit["label"].startswith(label))
 
 
 def mark(manual: ManualClass, key: str, **more: object) -> dict[str, object]:
@@ -113,18 +113,18 @@ def test_two_graders_on_one_folder_do_not_write_over_each_other(manual: ManualCl
     path = f"unit/{ana.unit('Ada')}/mark/discussion"
     status, made = ana.ask("PUT", path, mark(manual, "student ada", text="Ana's"))
     assert (status, made["by"], made["revision"]) == (200, "Ana", 1)
-    status, told = ben.ask("PUT", path, mark(manual, "student ada", text="Ben's"))
+    status, reply = ben.ask("PUT", path, mark(manual, "student ada", text="Ben's"))
     assert status == 409
-    assert "Ana has changed this" in told["error"]
-    assert told["now"]["text"] == "Ana's"
+    assert "Ana has changed this" in reply["error"]
+    assert reply["now"]["text"] == "Ana's"
     assert ben.ask("PUT", path, mark(manual, "student ada", text="Ben's", revision=1))[0] == 200
 
 
 def test_a_mark_for_a_version_that_is_gone_is_refused(page: Page, manual: ManualClass) -> None:
     path = f"unit/{page.unit('Ada')}/mark/discussion"
-    status, told = page.ask("PUT", path, mark(manual, "student ada", content="0" * 64))
+    status, reply = page.ask("PUT", path, mark(manual, "student ada", content="0" * 64))
     assert status == 409
-    assert "another version" in told["error"]
+    assert "another version" in reply["error"]
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_a_mark_that_makes_no_sense_is_refused_in_words(
     page: Page, manual: ManualClass, wrong: dict[str, object]
 ) -> None:
     path = f"unit/{page.unit('Ada')}/mark/discussion"
-    status, told = page.ask("PUT", path, mark(manual, "student ada", **wrong))
+    status, reply = page.ask("PUT", path, mark(manual, "student ada", **wrong))
     assert status == 400
-    assert told["error"]
+    assert reply["error"]
     assert marks.load_all(manual.folder) == {}
 
 
@@ -151,33 +151,35 @@ def test_a_comment_is_changed_in_one_place_and_not_removed_while_somebody_has_it
     assert page.overview()["comments"][0]["used"] == 2
     assert page.ask("DELETE", f"comment/{made['id']}")[0] == 400
     assert page.ask("PUT", f"comment/{made['id']}", {"text": "no unit!", "points": -2.5})[0] == 200
-    found = {one.student: one.manual.criteria[0].points for one in manual.read().students if one.manual}
-    assert found == {"ada": Decimal("3.5"), "bob": Decimal("3.5"), "cleo": Decimal("3.5"), "eve": 0}
+    points = {row.student: row.manual.criteria[0].points for row in manual.read().students if row.manual}
+    assert points == {"ada": Decimal("3.5"), "bob": Decimal("3.5"), "cleo": Decimal("3.5"), "eve": 0}
 
 
 def test_a_team_is_graded_once(page: Page) -> None:
-    assert [one["label"] for one in page.overview()["units"]] == ["Ada Lovelace", "blue: Bob, Cleo"]
+    assert [unit["label"] for unit in page.overview()["units"]] == ["Ada Lovelace", "blue: Bob, Cleo"]
 
 
 def test_blind_the_page_has_no_names(manual: ManualClass) -> None:
     manual.write_rubric(blind=True)
     requests.add(manual.folder, [NewRequest("ada", "look again")], ["ada"], [])
     page = Page(manual)
-    told = json.dumps([page.overview(), *(page.ask("GET", f"unit/{one['id']}")[1] for one in page.overview()["units"])])
-    told = told.replace("# Report of", "").replace("Report of ada", "").replace("Report of bob", "")  # their own words
+    text = json.dumps(
+        [page.overview(), *(page.ask("GET", f"unit/{unit['id']}")[1] for unit in page.overview()["units"])]
+    )
+    text = text.replace("# Report of", "").replace("Report of ada", "").replace("Report of bob", "")  # their own words
     for name in ("ada", "bob", "cleo", "lovelace", "blue"):
-        assert name not in told.casefold()
-    assert "look again" in told
+        assert name not in text.casefold()
+    assert "look again" in text
 
 
 def test_who_has_what_open_is_told_to_the_others(manual: ManualClass) -> None:
     ana, ben = Page(manual, "Ana"), Page(manual, "Ben")
     assert ana.ask("POST", f"open/{ana.unit('Ada')}")[0] == 200
-    rows = {one["label"]: one["open_by"] for one in ben.overview()["units"]}
+    rows = {unit["label"]: unit["open_by"] for unit in ben.overview()["units"]}
     assert rows["Ada Lovelace"] == "Ana"
-    assert {one["open_by"] for one in ana.overview()["units"]} == {""}
+    assert {unit["open_by"] for unit in ana.overview()["units"]} == {""}
     presence.tell(manual.folder, "Ana", "")
-    assert {one["open_by"] for one in ben.overview()["units"]} == {""}
+    assert {unit["open_by"] for unit in ben.overview()["units"]} == {""}
 
 
 def test_an_answer_is_recorded(page: Page, manual: ManualClass) -> None:
@@ -192,9 +194,9 @@ def test_a_full_disk_is_said(page: Page, manual: ManualClass, monkeypatch: pytes
 
     path, body = f"unit/{page.unit('Ada')}/mark/discussion", mark(manual, "student ada")
     monkeypatch.setattr(marks, "replace_file", full)
-    status, told = page.ask("PUT", path, body)
+    status, reply = page.ask("PUT", path, body)
     assert status == 507
-    assert "No space left" in told["error"]
+    assert "No space left" in reply["error"]
 
 
 def test_who_may_grade_is_checked_before_the_page_opens(manual: ManualClass) -> None:
