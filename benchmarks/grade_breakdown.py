@@ -1,4 +1,4 @@
-"""Where the processor time of a grade goes: the judge, ranks with the submission, truth runs, and all around them.
+"""Where the processor time of a grade goes: the judge, ranks with the submission, reference runs, and all around them.
 
 The reference is graded in this process, whose own time is the judge's. What each rank used comes back with its reply.
 The rest is everything else on this machine, which must be idle otherwise: imports at the start (measured beside it, by
@@ -46,14 +46,14 @@ def measure(only: frozenset[str] | None = None) -> dict[str, Any]:
     course = str(Path(grader.__file__).parent)
     order = build_request(Options(course=course, submission=str(ROOT / "solutions"), device="vgpu:T4", seed=1))
     ask = Sandbox.run
-    used = {"submission": 0.0, "truth": 0.0}
+    used = {"submission": 0.0, "reference": 0.0}
     requests: Counter[str] = Counter()
     seconds: defaultdict[str, float] = defaultdict(float)
 
     def counted(sandbox: Sandbox, request: Request) -> Reply:
         reply = ask(sandbox, request)
         cpu = sum(rank.cpu_seconds for rank in reply.ranks)
-        used["submission" if request.student else "truth"] += cpu
+        used["submission" if request.student else "reference"] += cpu
         seconds[request.probe] += cpu
         requests[request.probe] += 1
         return reply
@@ -74,7 +74,7 @@ def measure(only: frozenset[str] | None = None) -> dict[str, Any]:
         "cpu_seconds_of": {
             "judge": round(judge, 2),
             "ranks_with_the_submission": round(used["submission"], 2),
-            "ranks_of_truth_runs": round(used["truth"], 2),
+            "ranks_of_reference_runs": round(used["reference"], 2),
             "all_else": round(whole - judge - sum(used.values()), 2),
         },
         "probes": {

@@ -1,4 +1,4 @@
-"""What grades this course: `course.toml`, and a folder per lab with its rubric, hints, checks, probes and truths.
+"""What grades this course: `course.toml`, and a folder per lab with its rubric, hints, checks, probes and references.
 
 The engine that reads it is `gradebox`, classes are `gradebook`; nothing of the labs is in either.
 """

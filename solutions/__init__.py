@@ -2,5 +2,5 @@
 
 # --- solution only ---
 # These are the reference solutions, and the only place where lab code is written: `gpulabs release` makes `labs/` from
-# them. Nothing imports this package but the grader's truth runs and the project's own tests.
+# them. Nothing imports this package but the grader's reference runs and the project's own tests.
 # --- end ---

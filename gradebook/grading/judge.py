@@ -40,7 +40,7 @@ class SandboxJudge:
         self._sandbox = Sandbox(empty, self._course.environment)
         self._sandbox.side_by_side = side_by_side
         self._sandbox.__enter__()
-        self._truths = ReferenceCache()
+        self._references = ReferenceCache()
         self._at_rest = 0
         """Bytes of this process and its sandbox between two submissions, looked at after the first."""
 
@@ -68,7 +68,7 @@ class SandboxJudge:
             time_limit_seconds=_SHARE_OF_TIME * task.seconds,
         )
         try:
-            result = grade(order, sandbox=self._sandbox, truths=self._truths)
+            result = grade(order, sandbox=self._sandbox, references=self._references)
         except GradingError as error:
             return None, str(error)
         if result.submission_sha256 != task.content:

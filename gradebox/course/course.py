@@ -394,7 +394,7 @@ def _holds_something(folder: Path) -> bool:
     return any(path.name != "__pycache__" for path in folder.iterdir())
 
 
-def _probes(folder: Path, labs: list[str]) -> Iterator[str]:
+def _probes(folder: Path, labs: Iterable[str]) -> Iterator[str]:
     """The packages of probes of these labs, all of which the sandbox imports before it forks."""
     for lab in (folder / name for name in labs if (folder / name).is_dir()):
         for place in layout.places(lab, layout.PROBES):

@@ -1,4 +1,4 @@
-"""What a check says: numeric comparisons against the truth, and the ways a check can end.
+"""What a check says: numeric comparisons with the reference value, and the ways a check can end.
 
 Used by the checks of a course. Works on what a probe reported, with NumPy only; it never sees the submission's objects.
 """
@@ -222,24 +222,24 @@ def require_arrays_close(
     Raises:
         ValueError: `expected` has a NaN, with which nothing agrees.
     """
-    truth = np.asarray(expected)
-    truth = truth.astype(np.complex128 if truth.dtype.kind == "c" else np.float64)
-    if np.isnan(truth).any():
+    reference = np.asarray(expected)
+    reference = reference.astype(np.complex128 if reference.dtype.kind == "c" else np.float64)
+    if np.isnan(reference).any():
         raise ValueError(f"{what}: NaN is expected, with which nothing agrees")
-    actual = _numeric(observed, truth, what, hint)
-    require(actual.shape == truth.shape, f"{what}: shape {actual.shape}, expected {truth.shape}", hint)
-    wrong = ~(np.abs(actual - truth) <= atol + rtol * np.abs(truth))
+    actual = _numeric(observed, reference, what, hint)
+    require(actual.shape == reference.shape, f"{what}: shape {actual.shape}, expected {reference.shape}", hint)
+    wrong = ~(np.abs(actual - reference) <= atol + rtol * np.abs(reference))
     if wrong.any():
         first = tuple(int(index) for index in np.argwhere(wrong)[0])
         raise CheckFailed(
             f"{what}: {int(wrong.sum())} of {wrong.size} values differ; the first is at {list(first)}: "
-            f"{_apart(actual[first].item(), truth[first].item())}",
+            f"{_apart(actual[first].item(), reference[first].item())}",
             hint,
-            picture=curve(what, actual, truth),
+            picture=curve(what, actual, reference),
         )
 
 
-def _numeric(observed: Any, truth: NDArray[Any], what: str, hint: str) -> NDArray[Any]:
+def _numeric(observed: Any, reference: NDArray[Any], what: str, hint: str) -> NDArray[Any]:
     """What was seen as numbers of the expected kind; fails the check for anything else."""
     try:
         actual = np.asarray(in_place(observed))
@@ -249,20 +249,20 @@ def _numeric(observed: Any, truth: NDArray[Any], what: str, hint: str) -> NDArra
         reason = {"U": "texts", "S": "texts", "b": "truth values"}.get(actual.dtype.kind, "")
         if actual.dtype.kind == "O" and not all(type(item) in (int, float) for item in actual.flat):
             reason = "not all of them"
-    if actual.dtype.kind == "c" and truth.dtype.kind != "c":
+    if actual.dtype.kind == "c" and reference.dtype.kind != "c":
         reason = "complex numbers, and real ones are expected"
     try:
         if not reason:
-            return actual.astype(truth.dtype)
+            return actual.astype(reference.dtype)
     except (OverflowError, TypeError, ValueError) as error:
         reason = str(error)
-    raise CheckFailed(f"{what}: these are not {truth.shape} numbers ({_cut(reason, _MAX_SHOWN)})", hint)
+    raise CheckFailed(f"{what}: these are not {reference.shape} numbers ({_cut(reason, _MAX_SHOWN)})", hint)
 
 
-def _apart(actual: complex, truth: complex) -> str:
+def _apart(actual: complex, reference: complex) -> str:
     """Two numbers in as few digits as tell them apart, six at least."""
-    digits = next((n for n in (6, 9, 12, 17) if f"{actual:.{n}g}" != f"{truth:.{n}g}"), 6)
-    return f"saw {actual:.{digits}g}, expected {truth:.{digits}g}"
+    digits = next((n for n in (6, 9, 12, 17) if f"{actual:.{n}g}" != f"{reference:.{n}g}"), 6)
+    return f"saw {actual:.{digits}g}, expected {reference:.{digits}g}"
 
 
 def require_equal(observed: Any, expected: Any, *, what: str, hint: str = "") -> None:

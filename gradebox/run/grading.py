@@ -50,7 +50,7 @@ def run(
     watcher: Watcher | None = None,
     *,
     sandbox: Sandbox | None = None,
-    truths: ReferenceCache | None = None,
+    references: ReferenceCache | None = None,
 ) -> Grade:
     """Grade.
 
@@ -59,12 +59,12 @@ def run(
         watcher: hears of each check.
         sandbox: an entered one that outlives this grading and turns to the submission; its server, which takes seconds
             to start, then serves many gradings.
-        truths: what runs of the course's own code have answered in gradings before, and will in this one.
+        references: what runs of the course's own code have answered in gradings before, and will in this one.
 
     Raises:
         GradingError: nothing can be graded; the message is one line.
     """
-    with Grading(order, watcher, sandbox=sandbox, truths=truths) as grading:
+    with Grading(order, watcher, sandbox=sandbox, references=references) as grading:
         grading.carry_out()
         return grading.result()
 
@@ -80,13 +80,13 @@ class Grading:
         sandbox: Sandbox | None = None,
         clones: Sequence[Sandbox] = (),
         known: Mapping[str, CheckReport] | None = None,
-        truths: ReferenceCache | None = None,
+        references: ReferenceCache | None = None,
         device_use: DeviceUse | None = None,
     ) -> None:
         """Take up the submission.
 
         Args:
-            order, watcher, sandbox, truths: as `run` takes them.
+            order, watcher, sandbox, references: as `run` takes them.
             clones: of that sandbox, which ask beside it.
             known: reports of checks that need not be asked, because nothing that they look at has changed.
             device_use: instead of the usual one, for who wants to see or to change what is asked.
@@ -101,10 +101,10 @@ class Grading:
         self._titles = titles_of(order, self._plan)
         self._require_submission()
         # What a real device measures is measured anew.
-        kept = None if order.device.hardware else truths
+        kept = None if order.device.hardware else references
         self._device_use = device_use or DeviceUse(order.device, order.course.folder, order.course.devices)
         checks = [check.id for check in order.rubric.checks()]
-        self._inquiry = ProbeCache(order.time_limit_seconds, checks, kept, self._device_use)
+        self._probe_cache = ProbeCache(order.time_limit_seconds, checks, kept, self._device_use)
         self._reports: dict[str, CheckReport] = {}
         self._started = time.monotonic()
         self._lock = threading.Condition()
@@ -142,7 +142,7 @@ class Grading:
 
     def grounds(self, check: str) -> CheckInputs:
         """What the report of a check follows from."""
-        return self._inquiry.grounds(check)
+        return self._probe_cache.grounds(check)
 
     @property
     def reports(self) -> Mapping[str, CheckReport]:
@@ -286,7 +286,7 @@ class Grading:
         with self._lock:
             self._watcher.starting(check.id)
         report = self._judge(check, box)
-        if report is not None and report.answered and (measured := self._inquiry.measured(check.id)):
+        if report is not None and report.answered and (measured := self._probe_cache.measured(check.id)):
             report = self._measure_again(check, box, report, measured)
         if report is not None:  # else it lost its sandbox
             self._record(check.id, replace(report, seconds=time.monotonic() - started))
@@ -295,7 +295,7 @@ class Grading:
         """Run a check once; None when the grading was stopped meanwhile."""
         try:
             self._stop_if_blocked(check)
-            submission = Submission(self.order.device, box, self._inquiry, check.id)
+            submission = Submission(self.order.device, box, self._probe_cache, check.id)
             check.run(submission=submission, generator=InputGenerator(self.order.seed, check.id))
         except Exception as error:
             if self._stopped:
@@ -303,7 +303,7 @@ class Grading:
             report = self._report_of(error, box)
             if check.timeline and report.answered and report.picture is None:
                 submission.run_expected(dict(check.expected_timelines))
-                report = replace(report, picture=self._inquiry.timeline(check.id))
+                report = replace(report, picture=self._probe_cache.timeline(check.id))
             return report
         return CheckReport(Outcome.PASSED)
 
@@ -314,13 +314,13 @@ class Grading:
 
         If that fails as well and something disturbed the device, a person decides: nobody loses points for it.
         """
-        for question in measured:
-            with question.lock:
-                question.reply = None
+        for call in measured:
+            with call.lock:
+                call.reply = None
         again = self._judge(check, box)
         if again is None or not again.answered:
             return again
-        disturbances = [text for question in measured for text in question.disturbances]
+        disturbances = [text for call in measured for text in call.disturbances]
         if not disturbances and (unsteady := device_steadiness.problem(self._device_use, box, self.order.course.pace)):
             disturbances = [unsteady]
         if not disturbances:
@@ -400,7 +400,7 @@ class Grading:
     def result(self, incomplete: str = "") -> Grade:
         """The grade of what has been reported so far; `incomplete` says why that is not all."""
         order = self.order
-        integrity = self._inquiry.integrity + self._notes_of_source()
+        integrity = self._probe_cache.integrity + self._notes_of_source()
         circumstances = Circumstances(
             submission=order.name or str(order.submission),
             course=order.course.title,

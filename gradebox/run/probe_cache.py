@@ -56,15 +56,15 @@ class ProbeCache:
         self,
         time_limit_seconds: float | None = None,
         order: Sequence[str] = (),
-        truths: Remembered | None = None,
+        references: Remembered | None = None,
         device_use: DeviceUse | None = None,
     ) -> None:
         """Nothing is asked any more when `time_limit_seconds` from now have passed; `order` is that of the checks.
 
-        `truths` has what other gradings have been told; `device_use` runs what is asked.
+        `references` has what other gradings have been told; `device_use` runs what is asked.
         """
         self.device_use = device_use or DeviceUse()
-        self.truths = truths
+        self.references = references
         self.time_limit = math.inf if time_limit_seconds is None else time_limit_seconds
         self.deadline = time.monotonic() + self.time_limit
         self.lock = threading.Lock()
@@ -84,8 +84,8 @@ class ProbeCache:
                 for kind, detail, where in call.notes
             )
 
-    def question(self, request: Request, check: str) -> ProbeCall:
-        """The question that `check` asks."""
+    def call(self, request: Request, check: str) -> ProbeCall:
+        """The call that `check` makes, with its reply if another check has made it before."""
         with self.lock:
             call = self._asked.setdefault(key_of(request), ProbeCall(request))
             call.checks.append(check)

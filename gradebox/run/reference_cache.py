@@ -16,7 +16,7 @@ from gradebox.run.probe_cache import key_of
 from gradebox.sandbox import Reply, Request
 
 _MOST_BYTES = 64 * 2**20
-"""All labs' truths of one seed are below one MiB."""
+"""All labs' references of one seed are below one MiB."""
 
 
 class ReferenceCache:

@@ -126,7 +126,7 @@ class Seen:
 class Submission:
     """One student's folder as one check sees it: run probe by probe."""
 
-    def __init__(self, device: Device, sandbox: Sandbox, inquiry: ProbeCache, check: str) -> None:
+    def __init__(self, device: Device, sandbox: Sandbox, probe_cache: ProbeCache, check: str) -> None:
         """`check` is the id of the one that runs: notes are filed under it.
 
         Raises:
@@ -134,9 +134,9 @@ class Submission:
         """
         self.device = device
         self._sandbox = sandbox
-        self._inquiry = inquiry
+        self._probe_cache = probe_cache
         self._check = check
-        if time.monotonic() > inquiry.deadline - _MIN_SECONDS:
+        if time.monotonic() > probe_cache.deadline - _MIN_SECONDS:
             raise self._left_out()
 
     @overload
@@ -225,7 +225,7 @@ class Submission:
         `probes` names it (`criterion.criterion`). One more run, for a check that failed; without a picture of the
         submission's, or where the run comes to nothing, there is none.
         """
-        request = self._inquiry.alone(self._check)
+        request = self._probe_cache.alone(self._check)
         if request is not None and request.probe in probes:
             with contextlib.suppress(CheckFailed, NeedsReview, SandboxError):
                 self._run(replace(request, probe=probes[request.probe], student=False))
@@ -233,26 +233,26 @@ class Submission:
     def read_text(self, path: str) -> str | None:
         """A text file of the submission, by its path in our layout; None where there is none that can be read."""
         text = self._sandbox.read_text(path)
-        self._inquiry.note_reading(self._check, path, text)
+        self._probe_cache.note_reading(self._check, path, text)
         return text
 
     def _run(self, request: Request) -> Reply:
-        call = self._inquiry.question(request, self._check)
+        call = self._probe_cache.call(request, self._check)
         with call.lock:
             if call.reply is None:
-                truths = self._inquiry.truths
+                references = self._probe_cache.references
 
                 def ask(request: Request) -> Reply:
                     return self._ask(request, call)
 
-                call.reply = ask(request) if truths is None else truths.answer(request, ask)
+                call.reply = ask(request) if references is None else references.answer(request, ask)
                 self._note(call, request, call.reply)
             return call.reply
 
     def _ask(self, request: Request, call: ProbeCall) -> Reply:
         self._stop_if_endless()
         limits = request.limits or self._sandbox.limits
-        left = self._inquiry.deadline - time.monotonic()
+        left = self._probe_cache.deadline - time.monotonic()
         if left < _MIN_SECONDS:
             raise self._left_out()
         cut = left < limits.wall_seconds
@@ -266,7 +266,7 @@ class Submission:
         return reply
 
     def _run_in_turn(self, request: Request, call: ProbeCall) -> Reply:
-        answer = self._inquiry.device_use.run(request, self._sandbox)
+        answer = self._probe_cache.device_use.run(request, self._sandbox)
         call.measured = answer.measured
         if answer.disturbance:
             call.disturbances.append(answer.disturbance)
@@ -274,7 +274,7 @@ class Submission:
 
     def _stop_if_endless(self) -> None:
         """Raise when the imports of this lab have not ended so often that the next one will not either."""
-        places = self._inquiry.endless.get(self._lab, [])
+        places = self._probe_cache.endless.get(self._lab, [])
         if len(places) >= _IMPORT_TIMEOUTS:
             raise CheckFailed(
                 f"not asked again: importing the lab's modules did not end, {len(places)} times, last at {places[-1]}",
@@ -284,7 +284,7 @@ class Submission:
 
     def _left_out(self) -> NeedsReview:
         return NeedsReview(
-            f"left out: the time limit of {self._inquiry.time_limit:g} s for the whole grading was reached",
+            f"left out: the time limit of {self._probe_cache.time_limit:g} s for the whole grading was reached",
             "grade this lab alone with --lab, or all of them with a longer --time-limit",
         )
 
@@ -296,8 +296,8 @@ class Submission:
         """File what the sandbox noticed, and ends that a trick would have."""
         notes = [(note.kind, note.detail, note.where) for note in reply.notes]
         if endless := next((answer for answer in reply.ranks if answer.kind == "timeout" and answer.importing), None):
-            with self._inquiry.lock:
-                places = self._inquiry.endless.setdefault(self._lab, [])
+            with self._probe_cache.lock:
+                places = self._probe_cache.endless.setdefault(self._lab, [])
                 places.append(endless.where or "a place that is not known")
         for answer in reply.ranks:
             if answer.kind in _SUSPICIOUS_ENDINGS or answer.error in _SUSPICIOUS_ERRORS:

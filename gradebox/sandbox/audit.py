@@ -74,9 +74,9 @@ def install(
         functions: labels, by id, of those that nobody may give other code or defaults.
         readable: folders it may open files in without a note.
         emit: takes one JSON line per note; each kind, detail and place once, `MAX_NOTES_OF_A_KIND` of a kind.
-        void: told, in plain words, that the submission read the truth instead of measuring, or what it changed. Emitted
-            as well, without any limit, as a note of kind `VOID`: a process that the submission forked cannot tell us
-            otherwise.
+        void: called with plain words: the submission read reference values instead of measuring, or what it changed.
+            Emitted as well, without any limit, as a note of kind `VOID`: a process that the submission forked
+            cannot report otherwise.
     """
     # Everything the hook needs, as locals: a submission that replaces `os.getcwd` does not silence it. An audit hook
     # cannot be removed, and Python calls it before the act; that is why it, and no patched function, is the watch.
@@ -86,7 +86,7 @@ def install(
     title = "" if about is None else about.title
     if about is not None:
         # Who reads what a simulator has recorded has not measured by himself.
-        kinds |= {about.record_event: "truth", about.launch_event: "launch"}
+        kinds |= {about.record_event: "record", about.launch_event: "launch"}
     tell, paths, innocent, culprit, plain = _detail, frozenset(_PATHS), _innocent, _culprit, _plain
     traced, by_hand = _is_traced, _is_by_hand
     roots = tuple(os.path.realpath(path).rstrip("/") + "/" for path in readable)
@@ -135,7 +135,7 @@ def install(
                 if not within:
                     busy.discard(me)
             return
-        if kind == "truth":
+        if kind == "record":
             # Even from within this hook: whoever made it run code of his own must not read unseen.
             within = me in busy
             busy.add(me)

@@ -68,7 +68,7 @@ class Reading:
 class Simulator:
     """A program in the submission's own process that plays a device: what of it may be asked, and by whom.
 
-    It knows the truth that checks compare with, so it tells the engine, by audit events (`sys.audit`), who reads what
+    It knows the values that checks compare with, so it tells the engine, by audit events (`sys.audit`), who reads what
     it has recorded. Modules and functions are named as they are in its package.
     """
 

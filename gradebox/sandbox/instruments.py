@@ -30,7 +30,7 @@ _NAMED = {
     "safetensors.numpy": ("save",),
     "numpy": ("asarray",),
 }  # fmt: skip
-"""Functions of others that probes, checks' truths or the result's way home rely on; and `INSTRUMENTS` of the course's
+"""Functions of others that probes, reference runs or the result's way home rely on; and `INSTRUMENTS` of the course's
 devices. Of our package, the course's and the simulator's every function and method counts."""
 
 _METHODS = (FunctionType, staticmethod, classmethod, property)

@@ -131,7 +131,7 @@ class Request:
     (JSON values) and `tensors` (NumPy arrays, handed over as CPU tensors) become its keyword arguments. `device` is
     `"cpu"`, or what the course knows besides (`"cuda"`, `"vgpu:MODEL"`); `values=False` asks a simulated device for
     shapes only. With `student=False` the submission does not exist in the child: a run of our own code that yields a
-    truth.
+    reference value.
     """
 
     probe: str

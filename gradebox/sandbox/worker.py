@@ -361,7 +361,7 @@ def _emit(
 
 
 def _hide(ready: PreforkState, *packages: str) -> None:
-    """Take the probes and ourselves out of `sys.modules`, so that a submission cannot call what measures the truth."""
+    """Take the probes and ourselves out of `sys.modules`, so that a submission cannot measure with them."""
     # The newest stand last. To go through all names would touch, and so copy, a page for every second one.
     added = itertools.islice(reversed(sys.modules), len(sys.modules) - ready.imported)
     for name in [*ready.modules, *added]:

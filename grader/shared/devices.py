@@ -205,7 +205,7 @@ def prepare(what: str) -> Prepared:
     """A `vgpu.Prepared`, for all virtual GPUs."""
     import vgpu
 
-    # On a machine with a real GPU some checks still ask for the virtual one, whose truth is known.
+    # On a machine with a real GPU some checks still ask for the virtual one, whose times are known exactly.
     return vgpu.prepare()
 
 

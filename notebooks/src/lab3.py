@@ -405,7 +405,7 @@ from labs.lab3_distributed.accumulation import IGNORED
 
 
 def steps_on_whole_windows(model, batches, window, criterion):
-    """The truth: one large batch per step."""
+    """The reference: one large batch per step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for first in range(0, len(batches), window):
         inputs, targets = (

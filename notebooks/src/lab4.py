@@ -507,9 +507,9 @@ with course.times_only():
         )
         cells = []
         for name in names:
-            mine, truth = getattr(predicted, name), getattr(real, name)
-            mark = "✓" if abs(mine - truth) <= 0.05 * truth + 4096 else "✗"
-            cells.append(f"{mark} {mine / 2**20:.0f} / {truth / 2**20:.0f}")
+            mine, reference = getattr(predicted, name), getattr(real, name)
+            mark = "✓" if abs(mine - reference) <= 0.05 * reference + 4096 else "✗"
+            cells.append(f"{mark} {mine / 2**20:.0f} / {reference / 2**20:.0f}")
         rows.append((analysis.describe(setup), *cells))
 notebook.table(
     ("setup", "parameters", "gradients", "optimizer", "activations"),

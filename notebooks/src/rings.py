@@ -81,8 +81,8 @@ rows = []
 for n in (2, 4, 8, 16):
     buffers = [torch.randn(2**18) for _ in range(n)]
     sums, steps, sent = ring_all_reduce(buffers)
-    truth = torch.stack(buffers).double().sum(0)
-    worst = max((result.double() - truth).abs().max().item() for result in sums)
+    reference = torch.stack(buffers).double().sum(0)
+    worst = max((result.double() - reference).abs().max().item() for result in sums)
     rows.append(
         (n, steps, round(sent / 2**20, 3), f"{2 * (n - 1) / n:.3f}", f"{worst:.0e}")
     )
@@ -128,8 +128,8 @@ rows = []
 for n in (2, 4, 8, 16):
     buffers = [torch.randn(2**18) for _ in range(n)]
     sums, steps, sent = switch_all_reduce(buffers)
-    truth = torch.stack(buffers).double().sum(0)
-    assert torch.allclose(sums[0].double(), truth, atol=1e-4)
+    reference = torch.stack(buffers).double().sum(0)
+    assert torch.allclose(sums[0].double(), reference, atol=1e-4)
     rows.append(
         (n, steps, round(sent / 2**20, 3), round(ring_all_reduce(buffers)[2] / sent, 2))
     )

@@ -120,7 +120,7 @@ def test_a_check_that_fails_although_it_is_written_comes_first(room: Path, ask: 
     stub = CheckReport(Outcome.FAILED, "Task 1.1 is open: write check_environment in labs/x.py")
     blocked = CheckReport(Outcome.BLOCKED, "saw 60 ms", blocked_by="lab1.benchmark.warmed_up")
     problems = {"lab1.benchmark.warmed_up": FAILED, "lab1.benchmark.environment_described": stub}
-    report_on(room, {**problems, "lab1.measurements.seconds_equal_truth": blocked}, (1,))
+    report_on(room, {**problems, "lab1.measurements.seconds_equal_reference": blocked}, (1,))
     said = ask("--lab", "1")
     named = "'Warms up before it measures' (lab1.benchmark.warmed_up)"
     assert said.startswith(f"Next: {named}, a check that fails although its code is written.")

@@ -42,8 +42,8 @@ def test_the_first_run_has_nothing_to_compare_with(tmp_path: Path) -> None:
 
 
 def test_points_gained_and_lost_are_told_by_criterion(tmp_path: Path) -> None:
-    run(tmp_path, graded(["lab1.benchmark.warmed_up", "lab1.memory.peak_equals_truth"]))
-    changed = run(tmp_path, graded(["lab1.memory.peak_equals_truth", "lab1.analysis.bound_named"]))
+    run(tmp_path, graded(["lab1.benchmark.warmed_up", "lab1.memory.peak_equals_reference"]))
+    changed = run(tmp_path, graded(["lab1.memory.peak_equals_reference", "lab1.analysis.bound_named"]))
     assert changed is not None
     assert [(change.criterion, change.gained) for change in changed.changes] == [
         ("lab1.benchmark", Decimal(1)),

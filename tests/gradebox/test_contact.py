@@ -30,7 +30,7 @@ STAFF = Contact(
     chat="#gpu-labs <ask>",
     email="gpu-labs@example.org",
 )
-UNDECIDED = {"lab1.memory.peak_equals_truth": CheckReport(Outcome.NEEDS_REVIEW, "cannot tell")}
+UNDECIDED = {"lab1.memory.peak_equals_reference": CheckReport(Outcome.NEEDS_REVIEW, "cannot tell")}
 
 
 def graded(reports: Mapping[str, CheckReport]) -> Grade:

@@ -338,8 +338,8 @@ def test_an_exercise_is_selected_by_its_name_and_graded_by_its_own_points() -> N
         (None, "lab1.memry", "there is no criterion lab1.memry; the criteria are lab1.benchmark, "),
         (
             None,
-            "lab1.memory.peak_equals_truth",
-            "lab1.memory.peak_equals_truth is one check; ask for its criterion, lab1.memory",
+            "lab1.memory.peak_equals_reference",
+            "lab1.memory.peak_equals_reference is one check; ask for its criterion, lab1.memory",
         ),
         ("1", "lab1.memory", "--lab and --criterion exclude each other"),
     ],
@@ -363,7 +363,7 @@ def test_a_rubric_is_read_back_from_its_text() -> None:
 
 def test_caches_of_folders_that_are_gone_are_nobodys(tmp_path: Path) -> None:
     folder = write_course(tmp_path)
-    for place in ("checks", "further/truth"):  # as a checkout has them after the folder was moved
+    for place in ("checks", "further/reference"):  # as a checkout has them after the folder was moved
         (folder / place / "__pycache__").mkdir(parents=True)
     assert courses.load(folder).labs
 

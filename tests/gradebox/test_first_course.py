@@ -168,9 +168,9 @@ def test_a_course_is_read_for_what_leads_nowhere(tmp_path: Path) -> None:
 
 
 def test_a_timeline_of_a_probe_that_is_not_there_is_named(tmp_path: Path) -> None:
-    named = '@criterion("basics.numbers", timeline={"basics.numbers.product": "basics.truth.product"})'
+    named = '@criterion("basics.numbers", timeline={"basics.numbers.product": "basics.other.product"})'
     folder = write_course(tmp_path, (CHECKS, '@criterion("basics.numbers")', named))
-    said = "has a timeline of basics.truth.product, but there is no such probe: basics/truth/probes.py does not exist"
+    said = "has a timeline of basics.other.product, but there is no such probe: basics/other/probes.py does not exist"
     lines = [line for line in _lint(folder) if "timeline" in line]
     assert [line.partition(": ")[2] for line in lines] == [
         f"basics.numbers.product {said}",

@@ -47,12 +47,12 @@ class Asking:
 
     def __init__(self, *answers: RankReply, time_limit: float | None = None) -> None:
         self.sandbox: Any = Answers(*answers)
-        self._inquiry = ProbeCache(time_limit)
+        self._probe_cache = ProbeCache(time_limit)
 
     def check(self, name: str = "lab1.benchmark.first") -> Submission:
         """The submission as one of its checks sees it."""
         device = Device(name="vgpu:T4", label="virtual T4", simulated=True)
-        return Submission(device, self.sandbox, self._inquiry, name)
+        return Submission(device, self.sandbox, self._probe_cache, name)
 
 
 def test_after_two_imports_that_do_not_end_the_rest_of_that_lab_is_decided() -> None:

@@ -100,15 +100,15 @@ def test_rows_of_a_device_that_are_none_are_left_out() -> None:
 
 
 def test_a_check_shows_what_ran_for_the_submission_beside_a_run_of_the_course() -> None:
-    inquiry = ProbeCache()
+    probe_cache = ProbeCache()
     for student, rows in ((True, ROWS), (False, ROWS[:2])):
-        call = inquiry.question(Request("lab1.x.y", student=student), CHECK)
+        call = probe_cache.call(Request("lab1.x.y", student=student), CHECK)
         call.reply = Reply("ok", (RankReply("ok"),), 0.1, shown=(rows,))
-    inquiry.question(Request("lab1.x.z"), "lab1.benchmark.other").reply = Reply("ok", (RankReply("ok"),), 0.1)
-    picture = inquiry.timeline(CHECK)
+    probe_cache.call(Request("lab1.x.z"), "lab1.benchmark.other").reply = Reply("ok", (RankReply("ok"),), 0.1)
+    picture = probe_cache.timeline(CHECK)
     assert picture is not None
     assert [(panel.title, len(panel.marks)) for panel in picture.panels] == [("yours", 3), ("expected", 2)]
-    assert inquiry.timeline("lab1.benchmark.other") is None
+    assert probe_cache.timeline("lab1.benchmark.other") is None
 
 
 class Machine:
@@ -127,17 +127,17 @@ class Machine:
 
 def beside(machine: Any, *probes: str) -> list[str]:
     """The titles of the panels beside a check that has asked these probes, and failed."""
-    inquiry = ProbeCache()
-    submission = Submission(Device("vgpu:T4", "virtual T4", simulated=True), machine, inquiry, CHECK)
+    probe_cache = ProbeCache()
+    submission = Submission(Device("vgpu:T4", "virtual T4", simulated=True), machine, probe_cache, CHECK)
     for probe in probes:
-        submission.probe(probe, student=not probe.endswith("truth"), size=3, conditions=[{"factor": 2.0}])
-    submission.run_expected({"lab1.x.product": "lab1.x_truth.product"})
-    picture = inquiry.timeline(CHECK)
+        submission.probe(probe, student=not probe.endswith("reference"), size=3, conditions=[{"factor": 2.0}])
+    submission.run_expected({"lab1.x.product": "lab1.x_reference.product"})
+    picture = probe_cache.timeline(CHECK)
     return [] if picture is None else [panel.title for panel in picture.panels]
 
 
 def test_a_check_that_failed_has_the_course_do_what_was_last_asked() -> None:
-    machine = Machine({"lab1.x.product": ROWS, "lab1.x_truth.product": ROWS[:2]})
+    machine = Machine({"lab1.x.product": ROWS, "lab1.x_reference.product": ROWS[:2]})
     assert beside(machine, "lab1.x.product") == ["yours", "expected"]
     yours, ours = machine.asked
     assert (ours.params, ours.device, ours.conditions) == (yours.params, yours.device, yours.conditions)
@@ -145,9 +145,14 @@ def test_a_check_that_failed_has_the_course_do_what_was_last_asked() -> None:
 
 
 def test_the_course_does_nothing_where_a_run_of_its_own_was_asked_or_nothing_could_be_drawn() -> None:
-    rows = {"lab1.x.product": ROWS, "lab1.x.other": ROWS, "lab1.x.truth": ROWS[:2], "lab1.x_truth.product": ROWS[:2]}
+    rows = {
+        "lab1.x.product": ROWS,
+        "lab1.x.other": ROWS,
+        "lab1.x.reference": ROWS[:2],
+        "lab1.x_reference.product": ROWS[:2],
+    }
     for probes, titles in (
-        (("lab1.x.product", "lab1.x.truth"), ["yours", "expected"]),
+        (("lab1.x.product", "lab1.x.reference"), ["yours", "expected"]),
         (("lab1.x.product", "lab1.x.other"), ["yours"]),
         ((), []),
     ):
@@ -160,7 +165,7 @@ def test_the_course_does_nothing_where_a_run_of_its_own_was_asked_or_nothing_cou
 
 
 def test_a_run_of_the_course_that_comes_to_nothing_is_not_drawn() -> None:
-    machine = Machine({"lab1.x.product": ROWS, "lab1.x_truth.product": ROWS[:2]}, kind="probe_error")
+    machine = Machine({"lab1.x.product": ROWS, "lab1.x_reference.product": ROWS[:2]}, kind="probe_error")
     assert beside(machine, "lab1.x.product") == ["yours"]
     assert len(machine.asked) == 2
 

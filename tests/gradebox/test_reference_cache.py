@@ -15,19 +15,19 @@ from gradebox.run.reference_cache import ReferenceCache
 from gradebox.sandbox import Note, RankReply, Reply, Request, Sandbox
 from tests.gradebox.small_course import NUMBERS, importing, write_course, write_submission
 
-TRUTH = Request("basics.numbers.truth", params={"base": 3}, student=False)
+REFERENCE = Request("basics.numbers.reference", params={"base": 3}, student=False)
 
 # A check that compares with a run of the course's own.
 CHECK = (
     "basics/numbers/checks.py",
     '        require_equal(seen.result, base**3, what="power()")\n',
-    "        truth = submission.probe('basics.numbers.truth', student=False, base=base)\n"
-    '        require_equal(seen.result, truth.result, what="power()")\n',
+    "        reference = submission.probe('basics.numbers.reference', student=False, base=base)\n"
+    '        require_equal(seen.result, reference.result, what="power()")\n',
 )
 PROBE = (
     "basics/numbers/probes.py",
     "def noted(student):",
-    "def truth(student, *, base):\n    return {'result': base**3}\n\n\ndef noted(student):",
+    "def reference(student, *, base):\n    return {'result': base**3}\n\n\ndef noted(student):",
 )
 
 
@@ -44,20 +44,20 @@ class Asked:
 
 
 def test_a_truth_is_asked_once() -> None:
-    truths, ask = ReferenceCache(), Asked()
-    assert truths.answer(TRUTH, ask) == truths.answer(TRUTH, ask)
-    truths.answer(replace(TRUTH, params={"base": 4}), ask)
-    truths.answer(replace(TRUTH, device="vgpu:H100"), ask)
+    references, ask = ReferenceCache(), Asked()
+    assert references.answer(REFERENCE, ask) == references.answer(REFERENCE, ask)
+    references.answer(replace(REFERENCE, params={"base": 4}), ask)
+    references.answer(replace(REFERENCE, device="vgpu:H100"), ask)
     assert ask.count == 3
 
 
 def test_what_one_grading_does_to_an_answer_the_next_one_does_not_see() -> None:
-    truths, ask = (
+    references, ask = (
         ReferenceCache(),
         Asked(Reply("ok", (RankReply("ok", {"parts": [1]}, tensors={"all": np.zeros(3)}),), 0.1)),
     )
     for _ in range(3):
-        answer = truths.answer(TRUTH, ask)
+        answer = references.answer(REFERENCE, ask)
         assert answer.value == {"parts": [1]}
         assert answer.tensors["all"].tolist() == [0, 0, 0]
         answer.value["parts"].append(2)
@@ -67,11 +67,11 @@ def test_what_one_grading_does_to_an_answer_the_next_one_does_not_see() -> None:
 
 
 def test_what_a_submission_takes_part_in_is_asked_each_time() -> None:
-    truths, ask = ReferenceCache(), Asked()
+    references, ask = ReferenceCache(), Asked()
     for _ in range(3):
-        truths.answer(replace(TRUTH, student=True), ask)
+        references.answer(replace(REFERENCE, student=True), ask)
     assert ask.count == 3
-    assert not len(truths)
+    assert not len(references)
 
 
 @pytest.mark.parametrize(
@@ -82,22 +82,22 @@ def test_what_a_submission_takes_part_in_is_asked_each_time() -> None:
     ],
 )
 def test_what_went_wrong_is_asked_again(reply: Reply) -> None:
-    truths, ask = ReferenceCache(), Asked(reply)
-    truths.answer(TRUTH, ask)
-    truths.answer(TRUTH, ask)
+    references, ask = ReferenceCache(), Asked(reply)
+    references.answer(REFERENCE, ask)
+    references.answer(REFERENCE, ask)
     assert ask.count == 2
 
 
 def test_the_oldest_go_when_there_are_too_many_bytes() -> None:
     large = Asked(Reply("ok", (RankReply("ok", {}, tensors={"all": np.zeros(1000)}),), 0.1))
-    truths = ReferenceCache(most_bytes=20_000)
-    requests = [replace(TRUTH, params={"base": base}) for base in range(3)]
+    references = ReferenceCache(most_bytes=20_000)
+    requests = [replace(REFERENCE, params={"base": base}) for base in range(3)]
     for request in requests:
-        truths.answer(request, large)
-    assert len(truths) == 2
-    truths.answer(requests[2], large)
+        references.answer(request, large)
+    assert len(references) == 2
+    references.answer(requests[2], large)
     assert large.count == 3
-    truths.answer(requests[0], large)
+    references.answer(requests[0], large)
     assert large.count == 4
 
 
@@ -127,7 +127,7 @@ def test_a_judge_asks_a_truth_once_for_all_submissions_and_grades_as_one_that_do
             other_alone = _reports(alone.grade(_task(course, wrong)))
         finally:
             alone.close()
-    assert probes.count("basics.numbers.truth") == 2  # one for each judge
+    assert probes.count("basics.numbers.reference") == 2  # one for each judge
     assert probes.count("basics.numbers.power") == 4
     assert first == again
     assert other == other_alone

@@ -69,7 +69,7 @@ def test_a_blocked_check_names_the_one_it_waits_for_and_does_not_repeat_its_reas
     reports = {check.id: CheckReport(Outcome.PASSED) for check in course.checks()}
     cause = "lab1.benchmark.returns_result"
     reports[cause] = CheckReport(Outcome.FAILED, "Task 1.2 is open")
-    for name in ("lab1.benchmark.warmed_up", "lab1.memory.peak_equals_truth"):
+    for name in ("lab1.benchmark.warmed_up", "lab1.memory.peak_equals_reference"):
         reports[name] = CheckReport(Outcome.BLOCKED, f"blocked by {cause}: Task 1.2 is open", blocked_by=cause)
     here = Circumstances("labs", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
     titles = grader.course().titles(course.labs)

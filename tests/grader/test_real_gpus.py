@@ -96,7 +96,7 @@ def measurement(
     observed = Observation(
         result=result,
         products=[{"device": "cuda", "dtype": "float32", "flops": 2 * size**3, "count": iterations}],
-        truth=list(SEEN[size]),
+        own_seconds=list(SEEN[size]),
         host_seconds=host_seconds,
         tf32=tf32,
     )
@@ -159,7 +159,7 @@ def test_a_fast_card_gets_large_products() -> None:
 
 def test_a_machine_whose_profiler_sees_no_kernels_is_for_people() -> None:
     inputs = ProfileOnGpu(size=9, repeats={}, beside={}, steps=1, warmup=0, indexed=False)
-    profile = ProfileReply(operations=[], steps_run=0, truth=None, recorded=False)
+    profile = ProfileReply(operations=[], steps_run=0, device_record=None, recorded=False)
     with pytest.raises(NeedsReview, match="records no kernels"):
         operations.require_profiled(profile, inputs, "aten::mm", timed=False)
 
@@ -198,7 +198,7 @@ def _compared(took: float, reference_seconds: list[float]) -> Submission:
 
 
 def test_a_step_lies_between_what_a_card_took_before_and_after() -> None:
-    check = comparison.TestComparison().test_step_seconds_equal_truth
+    check = comparison.TestComparison().test_step_seconds_equal_reference
     before_and_after = [0.050, 0.051, 0.066, 0.068]  # the clock has fallen meanwhile
     for took in (0.047, 0.058, 0.072):
         check(_compared(took, before_and_after), FRESH)
@@ -207,7 +207,7 @@ def test_a_step_lies_between_what_a_card_took_before_and_after() -> None:
             check(_compared(took, before_and_after), FRESH)
 
 
-def _table(took: float, truth: list[float]) -> None:
+def _table(took: float, own_seconds: list[float]) -> None:
     """Judge a table of Lab 4 all of whose steps took so long, beside what the course's own took before and after."""
     drawn = InputGenerator(3, "table")
     intervals = drawn.shuffled([None, drawn.integer(1, 2)])
@@ -218,14 +218,14 @@ def _table(took: float, truth: list[float]) -> None:
             {"checkpoint_every": every, "device": "cuda", "step_seconds": took, "peak_bytes": 10**9}
             for every in intervals
         ],
-        "steps": [{"seconds": truth, "peak_bytes": 10**9, "flops": 10**9}] * 2,
+        "steps": [{"seconds": own_seconds, "peak_bytes": 10**9, "flops": 10**9}] * 2,
         "most_blocks": 3,
         "forwards": [begun, begun],
         "flops": 2 * (steps + warmup) * 10**9,
         "device": "cuda",
         "on_cpu": [{"device": "cpu", "checkpoint_every": 2, "peak_bytes": None}],
     }
-    check = checks.TestCheckpointing().test_measured_table_equals_truth
+    check = checks.TestCheckpointing().test_measured_table_equals_reference
     check(real(lab4__checkpointing__measured=reply), InputGenerator(3, "table"))
 
 

@@ -1,4 +1,4 @@
-"""What the exercise "sharding" takes for the truth: gradients by differences, published tables, what a record says."""
+"""What the exercise "sharding" takes for right: gradients by differences, published tables, what a record says."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_a_classs_grade_has_the_titles_that_its_gradings_had() -> None:
 
 
 WARMED, WARMED_TITLE = "lab1.benchmark.warmed_up", "Warms up before it measures"
-PEAK, PEAK_TITLE = "lab1.memory.peak_equals_truth", "Tells the peak of each stage"
+PEAK, PEAK_TITLE = "lab1.memory.peak_equals_reference", "Tells the peak of each stage"
 
 
 def a_class(*overrides: Override) -> view.View:

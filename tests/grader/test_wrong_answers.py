@@ -86,7 +86,7 @@ def test_a_step_that_was_never_run() -> None:
             row: Operation = {
                 "name": f"aten::{slowest}", "calls": calls, "cpu_seconds": 1.0, "device_seconds": 1.0,
             }  # fmt: skip
-            return ProfileReply(operations=[row], steps_run=0, recorded=True, truth=None)
+            return ProfileReply(operations=[row], steps_run=0, recorded=True, device_record=None)
 
     with pytest.raises(CheckFailed, match="the step ran 0 times"):
         analysis.TestAnalysis().test_slowest_operation_found(cast(Submission, NeverRun()), FRESH)

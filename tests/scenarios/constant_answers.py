@@ -2,7 +2,8 @@
 
 The reference is graded once and every reply of its probes is kept, by check and in the order of the requests. Then
 checks drawn from other seeds are given those replies: what still passes does not depend on what was drawn, so a stub
-that counts its calls could pass it as well. Runs of our own code (`student=False`), which yield truths, are made anew.
+that counts its calls could pass it as well. Runs of our own code (`student=False`), for reference values, are
+made again.
 Not for grading: a reply also tells what no stub can fake (bytes held, products that ran), so a check that passes is one
 to look at, and to mend or to excuse.
 """

@@ -63,9 +63,9 @@ def test_a_bug_changes_what_reaches_it_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_run_without_the_submission_is_the_same_for_everybody(tmp_path: Path) -> None:
-    truth = Request("lab2.scaling.train", student=False)
+    reference = Request("lab2.scaling.train", student=False)
     folder = load(SCENARIOS / "exploits/hostile_files_around_the_labs").build(tmp_path / "other")
-    assert code_of(folder).digest(truth) == REFERENCES.digest(truth)
+    assert code_of(folder).digest(reference) == REFERENCES.digest(reference)
 
 
 def test_files_that_no_lab_has_leave_a_doubt(tmp_path: Path) -> None:

@@ -134,15 +134,15 @@ def profile_on_gpu(student: Student, inputs: ProfileOnGpu) -> ProfileReply:
     before = mark(student.gpu) if student.gpu is not None else 0
     place = {"device": f"{student.device}:0"} if inputs.indexed else on_device(student)
     rows = _operations(profile(step, steps=steps, warmup=inputs.warmup, **place))
-    truth = None
+    device_record = None
     if student.gpu is not None:
         names = [f"aten::{name}" for name in repeats]
-        truth = cast(
+        device_record = cast(
             "RecordedOperations",  # the judge gets it
             reading(student.gpu, "operations", before, names=names, last=steps * sum(repeats.values())),
         )
     recorded = student.gpu is not None or any(row["device_seconds"] != 0 for row in rows) or _records_kernels(tiny)
-    return ProfileReply(operations=rows, steps_run=calls, truth=truth, recorded=recorded)
+    return ProfileReply(operations=rows, steps_run=calls, device_record=device_record, recorded=recorded)
 
 
 def _operations(returned: object) -> list[Operation]:

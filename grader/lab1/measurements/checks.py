@@ -50,7 +50,7 @@ _NEAR = 0.02
 @criterion("lab1.measurements", timeline=LAUNCHED)
 class TestMeasurements:
     @requires("lab1.benchmark.returns_result")
-    def test_seconds_equal_truth(self, submission: Submission, generator: InputGenerator) -> None:
+    def test_seconds_equal_reference(self, submission: Submission, generator: InputGenerator) -> None:
         card = card_of(submission)
         for device in devices(submission.device):
             calls: list[Call] = [{"size": long_size(device, generator, card=card), "iterations": 10} for _ in range(2)]
@@ -155,7 +155,7 @@ class TestMeasurements:
                 )
 
     @requires("lab1.benchmark.returns_result")
-    @builds_on("seconds_equal_truth", "synchronised_before_start")
+    @builds_on("seconds_equal_reference", "synchronised_before_start")
     def test_robust_against_one_slow_iteration(self, submission: Submission, generator: InputGenerator) -> None:
         device = submission.device.name if submission.device.simulated else "vgpu:T4"
         disturbed = hiccups(generator)
@@ -181,7 +181,7 @@ class TestMeasurements:
                 )
 
     @requires("lab1.benchmark.returns_result")
-    @builds_on("seconds_equal_truth", "tflops_counted")
+    @builds_on("seconds_equal_reference", "tflops_counted")
     def test_never_above_the_roofline(self, submission: Submission, generator: InputGenerator) -> None:
         card = card_of(submission)
         for device in devices(submission.device):

@@ -87,9 +87,9 @@ def count_of(call: Call, products: Sequence[ProductCount], *, dtype: str | None 
 def expected(device: str, measured: Measurement) -> Interval:
     """The interval for one observed call."""
     if device == "cuda":
-        truth = measured.observed.truth
+        own_seconds = measured.observed.own_seconds
         overhead = max(_REAL_OVERHEAD_SECONDS, _REAL_HOST_SHARE * measured.observed.host_seconds)
-        return Interval(min(truth) * (1 - _REAL_TOLERANCE), max(truth) * (1 + _REAL_TOLERANCE) + overhead)
+        return Interval(min(own_seconds) * (1 - _REAL_TOLERANCE), max(own_seconds) * (1 + _REAL_TOLERANCE) + overhead)
     spec, size = spec_of(device), measured.call["size"]
     kernel = _pace(measured) * vgpu.device.cost.matmul_seconds(spec, size, size, size, measured.dtype)
     overhead = 2 * launch_seconds(spec) + 2 * vgpu.device.cost.sync_seconds(spec) + _CLOCK_SECONDS
@@ -129,5 +129,5 @@ def expected_on_host(device: str, size: int, paces: Sequence[tuple[int, float]],
 def peak_tflops(device: str, dtype: str, measured: Measurement) -> float:
     """What can be reached at most: by the data sheet; on a real GPU, which may have none, by its products."""
     if device == "cuda":
-        return 2 * measured.call["size"] ** 3 / (0.9 * min(measured.observed.truth)) / 1e12
+        return 2 * measured.call["size"] ** 3 / (0.9 * min(measured.observed.own_seconds)) / 1e12
     return vgpu.device.cost.peak_flops(spec_of(device), dtype) / _pace(measured) / 1e12

@@ -140,7 +140,7 @@ class TestCheckpointing:
             )
 
     @builds_on("gradients_unchanged", "saved_bytes_follow_the_interval")
-    def test_measured_table_equals_truth(self, submission: Submission, generator: InputGenerator) -> None:
+    def test_measured_table_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         large = not submission.device.simulated
         inputs, card = measured(generator, large=large), card_of(submission)
         if card is not None:
@@ -228,7 +228,7 @@ class TestCheckpointing:
     def test_nonsense_refused(self, submission: Submission) -> None:
         judge_refusals(submission, "checkpointing")
 
-    @builds_on("outputs_unchanged", "gradients_unchanged", "measured_table_equals_truth")
+    @builds_on("outputs_unchanged", "gradients_unchanged", "measured_table_equals_reference")
     def test_results_and_plot_saved(self, submission: Submission, generator: InputGenerator) -> None:
         # In four layers an interval fits into half of the peak, in one layer none does.
         for layers in ("4", "1"):

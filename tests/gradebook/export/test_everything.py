@@ -21,7 +21,7 @@ from gradebox.run.grade import CheckReport, IntegrityNote, Outcome
 from grader.cli import app
 from tests.gradebook.export.classes import a_class, graded, student
 
-PEAK = "lab1.memory.peak_equals_truth"
+PEAK = "lab1.memory.peak_equals_reference"
 
 
 class Pretender:

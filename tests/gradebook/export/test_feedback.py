@@ -24,7 +24,7 @@ from tests.gradebook.export.classes import HOSTILE, MADE_AT, a_class, graded, st
 
 REPORTS = {
     "lab1.benchmark.warmed_up": CheckReport(Outcome.FAILED, f"{HOSTILE}\n```\n# not a heading", "warm up *first*"),
-    "lab1.memory.peak_equals_truth": CheckReport(Outcome.NEEDS_REVIEW, "cannot tell"),
+    "lab1.memory.peak_equals_reference": CheckReport(Outcome.NEEDS_REVIEW, "cannot tell"),
 }
 NOTE = IntegrityNote("open", "/etc/passwd", "benchmark.py:3", "lab1.benchmark.warmed_up")
 GIVEN = Override("ada", "lab1.analysis", Decimal("4.5"), "right, in <other> units")
@@ -71,7 +71,7 @@ def test_what_was_reviewed_is_no_longer_provisional(ada: StudentResult) -> None:
         student="ada",
         submission_sha256=ada.grade.submission_sha256,
         criterion="lab1.memory",
-        items=("lab1.memory.peak_equals_truth",),
+        items=("lab1.memory.peak_equals_reference",),
         accepted_at=MADE_AT,
     )
     before, after = feedback.page(line_of(ada), "GPU labs"), feedback.page(line_of(ada, accepted), "GPU labs")

@@ -6,9 +6,9 @@ from gradebook.export import feedback, gradescope, view
 from gradebox.run.grade import CheckReport, Outcome
 from tests.gradebook.export.classes import a_class, graded, student
 
-WHERE, FOLLOWER = "lab1.measurements.seconds_equal_truth", "lab1.measurements.tflops_counted"
+WHERE, FOLLOWER = "lab1.measurements.seconds_equal_reference", "lab1.measurements.tflops_counted"
 FAILED = CheckReport(Outcome.FAILED, "saw 1 s", cause="late", belongs_to=WHERE)
-TOLD = "Follows from 'lab1.measurements.seconds_equal_truth', charged there"
+TOLD = "Follows from 'lab1.measurements.seconds_equal_reference', charged there"
 
 
 def test_feedback_and_gradescope_say_what_it_follows_from_and_keep_its_points() -> None:

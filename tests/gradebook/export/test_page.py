@@ -84,7 +84,7 @@ def test_bad_checks_are_shown_with_advice(large: str) -> None:
 def test_names_and_messages_are_escaped_everywhere() -> None:
     reports = {
         "lab1.benchmark.warmed_up": CheckReport(Outcome.FAILED, HOSTILE),
-        "lab1.memory.peak_equals_truth": CheckReport(Outcome.NEEDS_REVIEW, HOSTILE),
+        "lab1.memory.peak_equals_reference": CheckReport(Outcome.NEEDS_REVIEW, HOSTILE),
     }
     notes = [IntegrityNote(HOSTILE, HOSTILE, HOSTILE, "lab1.analysis.bound_named")]
     late = LatePenalty(seconds_late=60, points=Decimal(1), rule=HOSTILE)
@@ -169,7 +169,7 @@ def test_what_lateness_cost_stands_in_the_header() -> None:
 
 
 def test_titles_stand_where_ids_did() -> None:
-    reports = {"lab1.memory.peak_equals_truth": CheckReport(Outcome.NEEDS_REVIEW, "cannot tell")}
+    reports = {"lab1.memory.peak_equals_reference": CheckReport(Outcome.NEEDS_REVIEW, "cannot tell")}
     text = rendered(a_class([student("ada", graded(reports), name="Ada")]))
     review = text[text.index('id="review"') :]
     assert "Memory profiling <code" in review[: review.index("</summary>")]

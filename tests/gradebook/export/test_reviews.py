@@ -16,7 +16,7 @@ from gradebox.run.overrides import Override, OverrideError
 from tests.gradebook.export.classes import HOSTILE, a_class, graded, student
 
 UNSURE = CheckReport(Outcome.NEEDS_REVIEW, "cannot tell")
-PEAK, WARM = "lab1.memory.peak_equals_truth", "lab1.benchmark.warmed_up"
+PEAK, WARM = "lab1.memory.peak_equals_reference", "lab1.benchmark.warmed_up"
 NOTE = IntegrityNote("open", "/etc/passwd", "benchmark.py:3", WARM)
 
 

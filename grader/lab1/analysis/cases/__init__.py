@@ -118,7 +118,7 @@ class ProfileReply:
 
     operations: list[Operation]
     steps_run: int
-    truth: RecordedOperations | None
+    device_record: RecordedOperations | None
     """None on a real GPU."""
     recorded: bool
     """Whether PyTorch's profiler sees kernels here."""

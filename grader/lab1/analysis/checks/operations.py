@@ -96,9 +96,9 @@ def require_profiled(profile: ProfileReply, inputs: ProfileOnGpu, slowest: str, 
     )
     _require_calls(rows, {**calls, "aten::view": 1}, steps)
     took = _require_sorted(profile, "device_seconds")
-    if not timed or profile.truth is None:
+    if not timed or profile.device_record is None:
         return
-    recorded = profile.truth["seconds"]
+    recorded = profile.device_record["seconds"]
     for name in calls:
         require(name in recorded, f"{what}: {name} did not run", "call step() in the profiled steps")
         host, device = recorded[name]
@@ -121,7 +121,7 @@ def require_profiled(profile: ProfileReply, inputs: ProfileOnGpu, slowest: str, 
         hint=_SELF,
     )
     require(
-        bool(profile.truth["idle_at_start"]),
+        bool(profile.device_record["idle_at_start"]),
         f"{what}: work from before was not finished when the recording started",
         "wait for the device after the warm-up: what is recorded shares the GPU with what was queued before",
     )

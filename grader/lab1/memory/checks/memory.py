@@ -41,7 +41,7 @@ class TestMemory:
                 number(figures[field], f"profile_training_memory(): {field} of {stage['stage']!r}")
 
     @requires("every_stage_present")
-    def test_allocated_equals_truth(self, submission: Submission, generator: InputGenerator) -> None:
+    def test_allocated_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         hint = (
             "torch.cuda.memory_allocated() at the end of each stage; until then keep what a training loop keeps "
             "(batch, output, loss) and nothing else, and no gradients after zero_grad"
@@ -65,15 +65,15 @@ class TestMemory:
                 require_stages(reference, profile, "reserved_bytes", hint)
 
     @requires("every_stage_present")
-    @builds_on("allocated_equals_truth")
-    def test_peak_equals_truth(self, submission: Submission, generator: InputGenerator) -> None:
+    @builds_on("allocated_equals_reference")
+    def test_peak_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         hint = "torch.cuda.max_memory_allocated(), reset where each stage begins"
         for network, reference, profile in _profiled(submission, generator):
             if "dtype" not in network:  # a model may be cast before or after it is moved
                 require_stages(reference, profile, "peak_bytes", hint)
 
     @requires("every_stage_present")
-    @builds_on("peak_equals_truth")
+    @builds_on("peak_equals_reference")
     def test_peak_reset_between_stages(self, submission: Submission, generator: InputGenerator) -> None:
         _, reference, profile = _profiled(submission, generator)[0]
         hint = "torch.cuda.reset_peak_memory_stats() where a stage begins, or every stage shows the largest so far"
@@ -81,7 +81,7 @@ class TestMemory:
         require_falls(reference, profile, hint)
 
     @requires("every_stage_present")
-    @builds_on("allocated_equals_truth", "peak_equals_truth")
+    @builds_on("allocated_equals_reference", "peak_equals_reference")
     def test_precisions_compared(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = comparisons(generator)
         reply = submission.probe(inputs, values=False)

@@ -17,7 +17,7 @@ LET_GO = Cause(
     "let_go",
     "something that a training loop keeps is gone before its stage ends: batch, output and loss have a name until "
     "then (`inputs = inputs.to(device)`; a batch that is moved within the call of the model is kept by nobody)",
-    "lab1.memory.allocated_equals_truth",
+    "lab1.memory.allocated_equals_reference",
 )
 
 

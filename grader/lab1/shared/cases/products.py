@@ -55,7 +55,7 @@ class Observation:
 
     result: Result
     products: list[ProductCount]
-    truth: list[float] = field(default_factory=list)
+    own_seconds: list[float] = field(default_factory=list)
     """On a real GPU, if the probe was asked for it: seconds per product as the course measured them."""
     host_seconds: float = 0.0
     """On a real GPU: what its host takes for a product that costs the device nothing."""
@@ -80,7 +80,7 @@ class Matmul(ProbeInputs[MatmulReply], probe="lab1.shared.benchmark.matmul"):
     """Use the device before the first call, so that only the student's own mistakes cost time."""
     busy_products: int = 0
     """Before each call, queue this many products of the call's size without waiting for them."""
-    truth: bool = False
+    with_own_seconds: bool = False
     """Also measure each product independently, around the student's call (real GPU only)."""
 
 

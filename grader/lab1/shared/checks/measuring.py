@@ -49,7 +49,7 @@ def measure(
     if pace is not None:
         conditions = [{"factor": pace}, *hiccup_conditions(calls, hiccups, busy_products)]
     reply = submission.probe(
-        Matmul(calls=list(calls), warm=warm, busy_products=busy_products, truth=pace is None),
+        Matmul(calls=list(calls), warm=warm, busy_products=busy_products, with_own_seconds=pace is None),
         device=device,
         values=False,
         conditions=conditions,

@@ -12,12 +12,12 @@ from grader.lab1.shared.reference import Measurement, expected, least_launch_sec
 NOT_WAITED = Cause(
     "not_waited",
     "the clock was stopped while the GPU was still at work: torch.cuda.synchronize() waits until its queue is empty",
-    "lab1.measurements.seconds_equal_truth",
+    "lab1.measurements.seconds_equal_reference",
 )
 TOTAL = Cause(
     "total_instead_of_per_product",
     "that is the time of all products together: divide by their number",
-    "lab1.measurements.seconds_equal_truth",
+    "lab1.measurements.seconds_equal_reference",
 )
 ELSEWHERE = Cause(
     "not_on_the_gpu",
@@ -28,23 +28,23 @@ TF32 = Cause(
     "tf32_switched_on",
     "the products ran in TF32, which rounds what they multiply to 10 bits: float32 is float32 as long as nobody sets "
     "allow_tf32 or float32 matmul precision",
-    "lab1.measurements.seconds_equal_truth",
+    "lab1.measurements.seconds_equal_reference",
 )
 MORE = Cause(
     "more_is_timed",
     "more than the products is measured: make operands, move and allocate before the clock starts, and let no product "
     "count that came before the device was warm",
-    "lab1.measurements.seconds_equal_truth",
+    "lab1.measurements.seconds_equal_reference",
 )
 MILLISECONDS = Cause(
     "milliseconds",
     "that is a number of milliseconds, as elapsed_time() of two events tells them: seconds are a thousandth of it",
-    "lab1.measurements.seconds_equal_truth",
+    "lab1.measurements.seconds_equal_reference",
 )
 DIVIDED_TWICE = Cause(
     "divided_twice",
     "that is the time of one product, divided by the number of products once more",
-    "lab1.measurements.seconds_equal_truth",
+    "lab1.measurements.seconds_equal_reference",
 )
 NOT_THE_MEDIAN = Cause(
     "not_the_median",

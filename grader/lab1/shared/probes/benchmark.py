@@ -26,7 +26,7 @@ def matmul(student: Student, inputs: Matmul) -> MatmulReply:
     module = student.module(BENCHMARK)
     observations: list[Observation] = []
     host_seconds = 0.0
-    if inputs.truth:
+    if inputs.with_own_seconds:
         wake()
     for call in inputs.calls:
         device, size = call.get("device", student.device), call["size"]
@@ -36,7 +36,7 @@ def matmul(student: Student, inputs: Matmul) -> MatmulReply:
             _queue_products(device, size, dtype, 3)
             _synchronize()
         # Measured before a first, cold call it would do the student's warm-up for them.
-        truth = _true_seconds(size, dtype) if inputs.truth and (inputs.warm or observations) else []
+        own_seconds = _own_seconds(size, dtype) if inputs.with_own_seconds and (inputs.warm or observations) else []
         next_stage(student.gpu)
         if busy:
             _queue_products(device, size, dtype, busy)
@@ -44,8 +44,8 @@ def matmul(student: Student, inputs: Matmul) -> MatmulReply:
         with watch_products(student.gpu) as products:
             result = called(module.benchmark_matmul, call, place)
             ran = products.counts()
-        if inputs.truth:
-            truth += _true_seconds(size, dtype)
+        if inputs.with_own_seconds:
+            own_seconds += _own_seconds(size, dtype)
             host_seconds = host_seconds or _host_seconds()
         timed = call.get("iterations", 100)
         idle = None if student.gpu is None else reading(student.gpu, "idle_at_start", 0, size=size, timed=timed)
@@ -53,9 +53,9 @@ def matmul(student: Student, inputs: Matmul) -> MatmulReply:
             Observation(
                 result=cast("Result", fields(result, MatmulResult, f"benchmark_matmul({place!r}, {size})")),
                 products=ran,
-                truth=truth,
+                own_seconds=own_seconds,
                 host_seconds=host_seconds,
-                tf32=inputs.truth and torch.backends.cuda.matmul.fp32_precision == "tf32",
+                tf32=inputs.with_own_seconds and torch.backends.cuda.matmul.fp32_precision == "tf32",
                 idle_at_start=cast("bool | None", idle),  # the judge gets what it reads
             )
         )
@@ -86,7 +86,7 @@ _HELD_CYCLES = 4_000_000
 """Of a kernel that does nothing: two milliseconds or more, in which the host puts ten products behind it."""
 
 
-def _true_seconds(size: int, dtype: torch.dtype) -> list[float]:
+def _own_seconds(size: int, dtype: torch.dtype) -> list[float]:
     """Quartiles of the seconds per product on a real GPU, by two methods that are both right.
 
     Of the products alone, which wait in the queue, so that no launch is in it; and of single products by the host's

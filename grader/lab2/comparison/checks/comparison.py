@@ -140,7 +140,7 @@ def _rows_of(
 
 @criterion("lab2.comparison", early=True, timeline=True)
 class TestComparison:
-    def test_step_seconds_equal_truth(self, submission: Submission, generator: InputGenerator) -> None:
+    def test_step_seconds_equal_reference(self, submission: Submission, generator: InputGenerator) -> None:
         case = measuring.network(generator)
         for device in measuring.devices(submission.device):
             plan = measuring.plans(submission.device, generator)[device]
@@ -166,8 +166,8 @@ class TestComparison:
                     "the precision's own dtype",
                 )
 
-    @builds_on("step_seconds_equal_truth")
-    def test_peaks_equal_truth(self, submission: Submission, generator: InputGenerator) -> None:
+    @builds_on("step_seconds_equal_reference")
+    def test_peaks_equal_reference(self, submission: Submission, generator: InputGenerator) -> None:
         case = measuring.network(generator)
         device = submission.device.name
         real = reference_rows(submission, device, case)
@@ -191,7 +191,7 @@ class TestComparison:
         placed = [[row["device"], row["peak_bytes"]] for row in on_cpu.rows]
         require_equal(placed, [["cpu", None]], what=f"{what}: device and peak_bytes of its rows")
 
-    @builds_on("step_seconds_equal_truth")
+    @builds_on("step_seconds_equal_reference")
     def test_throughput_from_the_median_step(self, submission: Submission, generator: InputGenerator) -> None:
         case = measuring.network(generator)
         device = submission.device.name if submission.device.simulated else "vgpu:T4"
@@ -221,7 +221,7 @@ class TestComparison:
             )
 
     @requires("lab2.amp.returns_result")
-    def test_accuracies_equal_truth(self, submission: Submission, generator: InputGenerator) -> None:
+    def test_accuracies_equal_reference(self, submission: Submission, generator: InputGenerator) -> None:
         inputs, training, share = measuring.accuracies(generator)
         reply = submission.numeric_probe(inputs)
         real = submission.probe(training, device="cpu", student=False)

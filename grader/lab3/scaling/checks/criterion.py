@@ -139,7 +139,7 @@ class TestScaling:
             at = "the default threshold" if step.threshold is None else f"threshold={step.threshold}"
             require_equal(actual, step.name, what=f"name_bottleneck() of a step with {shown}, at {at}")
 
-    def test_step_seconds_equal_truth(self, submission: Submission, generator: InputGenerator) -> None:
+    def test_step_seconds_equal_reference(self, submission: Submission, generator: InputGenerator) -> None:
         for ranks, kind in zip((2, 4), generator.shuffled(KINDS), strict=True):
             measured, timed = steps(submission, generator, ranks, kind, uneven=False)
             for rank, (reply, expected) in enumerate(zip(measured, timed, strict=True)):
@@ -187,8 +187,8 @@ class TestScaling:
             hint="finally: whatever happens, this rank leaves",
         )
 
-    @requires("step_seconds_equal_truth")
-    def test_profile_equals_truth(self, submission: Submission, generator: InputGenerator) -> None:
+    @requires("step_seconds_equal_reference")
+    def test_profile_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         for ranks, kind in zip((2, 1), generator.shuffled(KINDS), strict=True):
             self._require_profile(*steps(submission, generator, ranks, kind, uneven=True))
 
@@ -216,7 +216,7 @@ class TestScaling:
                         hint="data and compute in steps without exchange; communication is the rest of a whole step",
                     )
 
-    @builds_on("step_seconds_equal_truth", "profile_equals_truth")
+    @builds_on("step_seconds_equal_reference", "profile_equals_reference")
     def test_results_and_plot_saved(self, submission: Submission, generator: InputGenerator) -> None:
         points, ratios = drawn_points(generator)
         plots = submission.probe(Plotted(points=points), device="cpu").plots

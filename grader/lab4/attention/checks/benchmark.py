@@ -53,7 +53,7 @@ _REAL_LIMITS = Limits(wall_seconds=180.0, cpu_seconds=180.0)
 
 @criterion("lab4.attention")
 class TestBenchmark:
-    def test_benchmark_equals_truth(self, submission: Submission, generator: InputGenerator) -> None:
+    def test_benchmark_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         inputs, card = benchmark(generator, simulated=submission.device.simulated), card_of(submission)
         if card is not None:
             suited = replace(inputs.measured, lengths=_lengths_for(card, inputs.measured))

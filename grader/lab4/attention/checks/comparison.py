@@ -125,7 +125,7 @@ def _require_equal_to_reference(shared: Operands, function: str, call: DrawnCall
             ratio = float(np.sqrt(((actual - expected) ** 2).mean() / (rounding**2).mean()))
             require(
                 ratio < _ROUNDINGS,
-                f"{what}: {name} is {ratio:.1f} times as far from the truth as its last rounding explains",
+                f"{what}: {name} is {ratio:.1f} times as far from the exact value as its last rounding explains",
                 "16-bit inputs are computed in float32, within a tile and in the sums over the tiles",
             )
 
