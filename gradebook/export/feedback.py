@@ -142,7 +142,7 @@ def grade_markdown(
         )
     for lab in grade.labs:
         for criterion in lab.criteria:
-            blocks += _problems(criterion, reviewed)
+            blocks += _problems(grade, criterion, reviewed)
     return printable("\n\n".join(blocks) + "\n")
 
 
@@ -241,7 +241,7 @@ def _table(grade: Grade) -> Iterator[str]:
                 yield f"| {name} | {score} | {passed} / {len(criterion.checks)} |"
 
 
-def _problems(criterion: CriterionResult, reviewed: Collection[str]) -> Iterator[str]:
+def _problems(grade: Grade, criterion: CriterionResult, reviewed: Collection[str]) -> Iterator[str]:
     failed = [check for check in criterion.checks if check.outcome is not Outcome.PASSED]
     if not failed and criterion.override is None:
         return
@@ -250,7 +250,7 @@ def _problems(criterion: CriterionResult, reviewed: Collection[str]) -> Iterator
         automatic = points(criterion.override.automatic_points)
         yield f"Given by the instructor instead of {automatic}: {escaped(criterion.override.reason)}"
     for check in failed:
-        yield _problem(check, criterion.follows(check), accepted=check.id in reviewed)
+        yield _problem(check, grade.follows(check), accepted=check.id in reviewed)
 
 
 def _problem(check: CheckResult, follows: str, *, accepted: bool) -> str:

@@ -110,15 +110,15 @@ def _tests(grade: Grade) -> Iterator[dict[str, Any]]:
                 yield _overridden(lab, number, criterion)
             elif criterion.available:
                 for position, check in enumerate(criterion.checks, start=1):
-                    yield _test(lab, criterion, check, f"{lab.id.removeprefix('lab')}.{number}.{position}")
+                    yield _test(grade, criterion, check, f"{lab.id.removeprefix('lab')}.{number}.{position}")
 
 
-def _test(lab: LabResult, criterion: CriterionResult, check: CheckResult, number: str) -> dict[str, Any]:
+def _test(grade: Grade, criterion: CriterionResult, check: CheckResult, number: str) -> dict[str, Any]:
     texts = [] if check.outcome is Outcome.PASSED else [check.outcome.value.replace("_", " ").capitalize()]
     texts += [
         text
         for text in (
-            sentence(criterion.follows(check)),
+            sentence(grade.follows(check)),
             check.message,
             check.hint and f"Where to look: {check.hint}",
         )
@@ -131,7 +131,7 @@ def _test(lab: LabResult, criterion: CriterionResult, check: CheckResult, number
         "max_score": float(check.max_points),
         "status": "passed" if check.outcome is Outcome.PASSED else "failed",
         "output": "\n".join(texts),
-        "tags": [lab.id, criterion.id],
+        "tags": [criterion.id.partition(".")[0], criterion.id],
         "visibility": "visible",
         "extra_data": {"check": check.id, "outcome": check.outcome.value},
     }
@@ -153,7 +153,7 @@ def _overridden(lab: LabResult, number: int, criterion: CriterionResult) -> dict
         "output": "\n".join(
             [f"Given by the instructor instead of {automatic}: {criterion.override.reason}", "", *checks]
         ).rstrip("\n"),
-        "tags": [lab.id, criterion.id],
+        "tags": [criterion.id.partition(".")[0], criterion.id],
         "visibility": "visible",
         "extra_data": {"criterion": criterion.id, "automatic_points": float(criterion.override.automatic_points)},
     }

@@ -304,7 +304,8 @@ def assemble(
             if check.id.rpartition(".")[0] == criterion:
                 reports[check.id] = CheckReport(
                     check.outcome, check.message, check.hint, check.seconds, check.blocked_by, check.cause,
-                    check.belongs_to, built_on=check.built_on, picture=check.picture,
+                    check.belongs_to, check.mistake, check.answered, evidence=check.evidence,
+                    built_on=check.built_on, picture=check.picture,
                 )  # fmt: skip
     titles = {check.id: check.title for number in sorted(grades) for check in grades[number].checks}
     latest = grades[max(grades)]

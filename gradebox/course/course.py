@@ -261,7 +261,7 @@ def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
             if check.id in by_id:
                 raise CourseError(f"{check.place}: {check.id} is already written at {by_id[check.id].place}")
             if unknown := [name for name in check.takes if name not in GIVEN]:
-                raise CourseError(f"{check.place}: a check may take {' and '.join(GIVEN)}, not {unknown[0]}")
+                raise CourseError(f"{check.place}: a check may take {', '.join(GIVEN)}, not {unknown[0]}")
             by_id[check.id] = check
     return by_id
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 _Class = TypeVar("_Class", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _PREFIX = "test_"
-GIVEN = ("submission", "generator")
+GIVEN = ("submission", "generator", "without")
 """What a check may take."""
 
 
@@ -30,7 +30,8 @@ def criterion(
 
     The method `test_warmed_up` of a class bound to `lab1.benchmark` is the check `lab1.benchmark.warmed_up`; its points
     and its title are in `criterion.toml`. It may take `submission` (`gradebox.run.submission.Submission`) and
-    `generator`, which draws its inputs (`gradebox.run.input_generator.InputGenerator`).
+    `generator`, which draws its inputs (`gradebox.run.input_generator.InputGenerator`). One that `builds_on` others
+    takes `without` as well.
 
     Where several sandboxes share the work, an `early` criterion is begun before the others: one whose checks take
     longest, so that no sandbox is left alone with it at the end, or wait for processes of theirs, beside which another
@@ -55,8 +56,7 @@ def criterion(
 def requires(*checks: str) -> Callable[[_Function], _Function]:
     """Name the checks this one builds on; where one of them has no answer, this one is reported as blocked by it.
 
-    A wrong answer does not block: more can be asked of code that runs, and what fails as well follows from it, see
-    `builds_on`.
+    A wrong answer does not block, since more can be asked of code that runs; see `builds_on`.
 
     A name without dots means a check of the same criterion; `lab1.benchmark.returns_result` names one of another.
     Use it only where the check could not say anything new, so that one mistake is reported once.
@@ -70,10 +70,12 @@ def requires(*checks: str) -> Callable[[_Function], _Function]:
 
 
 def builds_on(*checks: str) -> Callable[[_Function], _Function]:
-    """Name checks of the same criterion whose wrong answer makes this one fail as well; it is asked in any case.
+    """Name checks of the same criterion whose mistakes make this one fail as well, and take `without`.
 
-    Where both fail and half of the criterion's points are earned, this one follows from the other and is not charged
-    (`gradebox.run.deductions`). What is required counts as built on.
+    `without` is empty at first. If the check fails then, and checks that it builds on have failed with a wrong answer,
+    it is run again as a control experiment: `without` holds their names, and the check leaves out of its inputs, or of
+    what it compares, what they are about. If it passes, its failure follows from theirs (`gradebox.run.deductions`).
+    If it fails again, there is another mistake, which this second failure shows, and it is charged.
     """
 
     def bind(function: _Function) -> _Function:
@@ -100,7 +102,7 @@ class CheckFunction:
     early: bool = False
     """Whether its criterion is begun before others."""
     builds_on: tuple[str, ...] = ()
-    """Ids of the checks whose wrong answer makes it fail as well, but for those that it requires."""
+    """Ids of the checks whose mistakes make it fail as well."""
     timeline: bool = False
     """Whether a picture of the device's work stands beside it where it fails."""
     expected_timelines: tuple[tuple[str, str], ...] = ()

@@ -33,6 +33,8 @@ class Check:
     points: Decimal
     title: str = field(default="", compare=False)
     """What it asks, in words, which decide nothing; empty if its docstring says it."""
+    functions: tuple[str, ...] = field(default=(), compare=False)
+    """The functions of the submission that it runs, as `criterion.toml` names them."""
 
     @property
     def criterion_id(self) -> str:
@@ -289,7 +291,8 @@ def _of_folder(folder: Path, criterion: str) -> Criterion:
             raise document.error(where, f"a check's name is lower_case_with_underscores, not {name!r}")
         if not check.title.strip():
             raise document.error((*where, "title"), "a check's title says what it asks, in one line")
-        checks.append(Check(f"{criterion}.{name}", _positive(document, (*where, "points"), check.points), check.title))
+        worth = _positive(document, (*where, "points"), check.points)
+        checks.append(Check(f"{criterion}.{name}", worth, check.title, check.functions))
     if table.checks is not None:
         if not checks:
             raise document.error(("checks",), "checks must be tables like [checks.returns_result]")

@@ -20,7 +20,7 @@ from gradebox.report.document import duration, points
 from gradebox.report.drawing import draw
 from gradebox.report.failing import is_open, mistakes
 from gradebox.report.progress import Progress
-from gradebox.run.grade import CheckResult, CriterionResult, Grade, LatePenalty, Outcome
+from gradebox.run.grade import CheckResult, Grade, LatePenalty, Outcome
 
 _MOST_DRAWN = 40
 """Pictures on a page, which stays below a megabyte with them; all are in grade.json."""
@@ -121,11 +121,11 @@ def _hints(grade: Grade, known: Mapping[str, Hint]) -> dict[str, Hint]:
     }
 
 
-def _follows(criterion: CriterionResult, check: CheckResult) -> Markup:
-    """What `CriterionResult.follows` says, with a link to the check that it names."""
-    cause = next(other for other in criterion.checks if other.id == check.follows_from)
-    link = Markup('<a href="#{}">{}</a>').format(cause.id, printable(cause.name))
-    before, _, after = criterion.follows(check).partition(cause.name)
+def _follows(grade: Grade, check: CheckResult) -> Markup:
+    """What `Grade.follows` says, with a link to the check that it names."""
+    other = next(other for other in grade.checks if other.id == check.follows_from)
+    link = Markup('<a href="#{}">{}</a>').format(other.id, printable(other.name))
+    before, _, after = grade.follows(check).partition(other.name)
     return Markup("{}{}{}").format(before, link, after)
 
 

@@ -100,7 +100,7 @@ def show(
     console.print()
     console.print(f"[bold]{escape(grade.submission)}[/] on {escape(grade.device)}", soft_wrap=True)
     for lab in grade.labs:
-        _show_lab(console, lab, paged, then)
+        _show_lab(console, grade, lab, paged, then)
     _show_notes(console, grade.integrity)
     for line in isolation:
         console.print(f"[{'dim' if grade.isolation == 'namespaces' else 'yellow'}]{escape(line)}[/]")
@@ -116,17 +116,17 @@ def show(
         console.print(f"[dim]what to do next:[/] {escape(then)}", soft_wrap=True)
 
 
-def _show_lab(console: Console, lab: LabResult, paged: bool, then: str) -> None:
+def _show_lab(console: Console, grade: Grade, lab: LabResult, paged: bool, then: str) -> None:
     number = lab.id.removeprefix("lab")
     if not lab.available:
         console.print(f"\n[dim]Lab {number}  {lab.title}: not available yet ({points(lab.max_points)} points)[/]")
         return
     console.print(f"\n[bold]Lab {number}  {lab.title}[/]  {points(lab.points)}/{points(lab.max_points)}")
     for criterion in lab.criteria:
-        _show_criterion(console, criterion, paged, then)
+        _show_criterion(console, grade, criterion, paged, then)
 
 
-def _show_criterion(console: Console, criterion: CriterionResult, paged: bool, then: str) -> None:
+def _show_criterion(console: Console, grade: Grade, criterion: CriterionResult, paged: bool, then: str) -> None:
     if not criterion.available:
         console.print(f"  [dim]- {criterion.title}: not available yet[/]")
         return
@@ -164,7 +164,7 @@ def _show_criterion(console: Console, criterion: CriterionResult, paged: bool, t
     waiting = sum(check.outcome is Outcome.BLOCKED for check in others)
     for check in others:
         if check.follows_from:
-            _show_following(console, check, criterion.follows(check))
+            _show_following(console, check, grade.follows(check))
         elif check.outcome is not Outcome.BLOCKED:
             _show_in_a_line(console, check, problem)
     if waiting:

@@ -29,21 +29,26 @@ _MAX_MESSAGE = 2000
 class Cause(str):
     """A hint that names the mistake it is about: give it where what was seen shows that mistake, and no other.
 
-    Of the checks of a criterion that fail for the same cause, one is charged; the others follow from it
-    (`deductions.py`).
+    Of the checks of a lab that fail for the same cause, one is charged; the others follow from it (`deductions.py`).
     """
 
     name: str
     check: str
+    mistake: str
 
-    def __new__(cls, name: str, hint: str, check: str = "") -> Self:
-        """The text is the hint; `name` is the same in all checks that recognise the mistake.
+    def __new__(cls, name: str, hint: str, check: str = "", *, mistake: str = "") -> Self:
+        """A hint, and the mistake that it is about.
 
-        It is charged in `check`, where that fails, too, and else in the check that is worth most.
+        Args:
+            name: the same in all checks that recognise the mistake.
+            hint: what to do, in one or two sentences.
+            check: the mistake is charged there if that check failed too, and else in the check that is worth most.
+            mistake: what is wrong, in one sentence without a full stop, with which a report begins: "Gradients are
+                never cleared".
         """
-        made = super().__new__(cls, hint)
-        made.name, made.check = name, check
-        return made
+        cause = super().__new__(cls, hint)
+        cause.name, cause.check, cause.mistake = name, check, mistake
+        return cause
 
 
 @contextlib.contextmanager
@@ -71,14 +76,32 @@ def picturing(picture: Callable[[], Picture | None]) -> Iterator[None]:
 class CheckFailed(AssertionError):
     """The submission does something wrong: says what was seen, what was expected, and where to look."""
 
-    def __init__(self, message: str, hint: str = "", *, answered: bool = True, picture: Picture | None = None) -> None:
-        """`answered`: the submission's code came to its end, and what it gave was judged. `picture`: for the page."""
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        answered: bool = True,
+        picture: Picture | None = None,
+        evidence: str = "",
+    ) -> None:
+        """What is wrong, and where to look.
+
+        Args:
+            message: what was seen and what was expected.
+            hint: what to do.
+            answered: the submission's code came to its end, and what it gave was judged.
+            picture: for the page.
+            evidence: how and at which line the submission's code ended: checks with the same evidence show the same
+                mistake (`deductions.py`).
+        """
         message = _cut(message, _MAX_MESSAGE)
         super().__init__(message)
         self.message = message
         self.hint = str(hint)
         self.answered = answered
         self.picture = picture
+        self.evidence = evidence
         self.cause = hint if isinstance(hint, Cause) else None
 
 

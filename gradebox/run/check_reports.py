@@ -28,10 +28,17 @@ def of_error(error: Exception, course: Path) -> CheckReport:
     match error:
         case CheckFailed():
             report = CheckReport(
-                Outcome.FAILED, error.message, error.hint, answered=error.answered, picture=error.picture
+                Outcome.FAILED,
+                error.message,
+                error.hint,
+                answered=error.answered,
+                picture=error.picture,
+                evidence=error.evidence,
             )
             if error.cause is not None:
-                report = replace(report, cause=error.cause.name, belongs_to=error.cause.check)
+                report = replace(
+                    report, cause=error.cause.name, belongs_to=error.cause.check, mistake=error.cause.mistake
+                )
             return report
         case NeedsReview():
             return CheckReport(Outcome.NEEDS_REVIEW, error.message, error.hint)

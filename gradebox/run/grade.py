@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import Literal
 
 from gradebox.common.exit_codes import ExitCode
-from gradebox.course.rubric import Criterion, Lab, Rubric
+from gradebox.course.rubric import Check, Criterion, Lab, Rubric
 from gradebox.run import deductions
 from gradebox.run.overrides import Override
 from gradebox.run.pictures import Picture
 from gradebox.sandbox.types import TAMPERING
 
-SCHEMA_VERSION = "1.7"
+SCHEMA_VERSION = "1.8"
 
 
 class Outcome(StrEnum):
@@ -46,10 +46,14 @@ class CheckReport:
     """Of a failed check, the mistake that it recognised."""
     belongs_to: str = ""
     """The check in which that mistake is charged where it fails as well; empty where any may be."""
+    mistake: str = ""
+    """What is wrong, for people, if it was recognised."""
     answered: bool = False
     """Of a failed check: the submission's code came to its end, and what it gave was judged."""
+    evidence: str = ""
+    """Of a failed check: how and at which line the submission's code ended."""
     built_on: str = ""
-    """Of such a check, one that it builds on and that failed in the same way."""
+    """Of a failed check: it passes without what this other failed check is about."""
     picture: Picture | None = None
 
 
@@ -86,12 +90,17 @@ class CheckResult:
     belongs_to: str = ""
     """The check in which that mistake is charged where it fails as well; new in 1.5."""
     follows_from: str = ""
-    """Of a failed check, the one of its criterion that failed for the same cause, or that it builds on, and that is
-    charged; new in 1.5."""
+    """Of a check that did not pass, the one that shows the same mistake, and that is charged for it; new in 1.5."""
     picture: Picture | None = None
     """Of a failed check: what was seen and what was expected, to be drawn; new in 1.6."""
     built_on: str = ""
-    """Of a failed check that could not name its reason, one that it builds on and that failed as well; new in 1.7."""
+    """Of a failed check, another failed one: without what that one is about, this one passes; new in 1.7."""
+    evidence: str = ""
+    """Of a failed check: how and at which line the submission's code ended; new in 1.8."""
+    answered: bool = False
+    """Of a failed check: the submission's code came to its end, and what it gave was judged; new in 1.8."""
+    mistake: str = ""
+    """Of a failed check: what is wrong, for people, if it was recognised; new in 1.8."""
 
     @property
     def is_charged(self) -> bool:
@@ -131,15 +140,6 @@ class CriterionResult:
         return min(
             open_checks, key=lambda check: (check.outcome is Outcome.BLOCKED, bool(check.follows_from)), default=None
         )
-
-    def follows(self, check: CheckResult) -> str:
-        """For people: which check a failed one follows from, and whether it is charged; empty where it does not."""
-        cause = next((other.name for other in self.checks if other.id == check.follows_from), "")
-        if not cause:
-            return ""
-        if check.is_charged:
-            return f"follows from '{cause}', and charged, too: little else here works"
-        return f"follows from '{cause}', charged there"
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,15 @@ class Grade:
     @property
     def checks(self) -> tuple[CheckResult, ...]:
         return tuple(check for lab in self.labs for criterion in lab.criteria for check in criterion.checks)
+
+    def follows(self, check: CheckResult) -> str:
+        """For people: which check shows the same mistake, and whether this one is charged as well; often empty."""
+        other = next((other.name for other in self.checks if other.id == check.follows_from), "")
+        if not other:
+            return ""
+        if check.is_charged:
+            return f"the same mistake as in '{other}', and charged as well: too little works to show more"
+        return f"the same mistake as in '{other}', charged there"
 
     @property
     def needs_review(self) -> tuple[CheckResult, ...]:
@@ -302,54 +311,72 @@ def _in_order(rubric: Rubric, notes: Sequence[IntegrityNote]) -> tuple[Integrity
 def _lab(
     lab: Lab, reports: Mapping[str, CheckReport], overrides: Mapping[str, Override], titles: Mapping[str, str]
 ) -> LabResult:
-    criteria = tuple(_criterion(criterion, reports, overrides.get(criterion.id), titles) for criterion in lab.criteria)
+    checks = [check for criterion in lab.criteria for check in criterion.checks]
+    of_checks = {check.id: reports.get(check.id, DID_NOT_RUN) for check in checks}
+    follows, kept = deductions.deduplicate(
+        {check.id: check.points for check in checks},
+        [name for name, report in of_checks.items() if report.outcome is Outcome.PASSED],
+        {name: failure for name, report in of_checks.items() if (failure := _failure(report, of_checks)) is not None},
+        {check.id: check.functions for check in checks},
+    )
+    results = {
+        check.id: _result(check, of_checks[check.id], titles, follows.get(check.id, ""), check.id in kept)
+        for check in checks
+    }
+    criteria = tuple(_criterion(criterion, results, overrides.get(criterion.id)) for criterion in lab.criteria)
     available = any(criterion.available for criterion in criteria)
     points = sum((criterion.points for criterion in criteria), Decimal(0))
     return LabResult(lab.id, lab.title, points, lab.points, available, criteria)
 
 
-def _criterion(
-    criterion: Criterion, reports: Mapping[str, CheckReport], override: Override | None, titles: Mapping[str, str]
-) -> CriterionResult:
-    of_checks = {check.id: reports.get(check.id, DID_NOT_RUN) for check in criterion.checks}
-    passed = {name for name, report in of_checks.items() if report.outcome is Outcome.PASSED}
-    failed = {name: report for name, report in of_checks.items() if report.outcome is Outcome.FAILED}
-    follows, kept = deductions.deduplicate(
-        {check.id: check.points for check in criterion.checks},
-        passed,
-        {name: (report.cause, report.belongs_to) for name, report in failed.items() if report.cause},
-        {name: report.built_on for name, report in failed.items() if report.built_on in failed},
+def _failure(report: CheckReport, reports: Mapping[str, CheckReport]) -> deductions.Failure | None:
+    """What a check that failed, or that waits for one, shows of its mistake; None of all others."""
+    if report.outcome is Outcome.BLOCKED:
+        return deductions.Failure("", answered=False, follows=report.blocked_by)
+    if report.outcome is not Outcome.FAILED:
+        return None
+    if report.cause:
+        return deductions.Failure(f"cause: {report.cause}", report.belongs_to, report.answered)
+    if report.answered:
+        premise = reports.get(report.built_on)
+        follows = report.built_on if premise is not None and premise.outcome is Outcome.FAILED else ""
+        return deductions.Failure(f"seen: {report.message}", follows=follows)
+    return deductions.Failure(report.evidence and f"ended: {report.evidence}", answered=False)
+
+
+def _result(check: Check, report: CheckReport, titles: Mapping[str, str], follows_from: str, kept: bool) -> CheckResult:
+    earned = kept or report.outcome is Outcome.PASSED
+    return CheckResult(
+        id=check.id,
+        points=check.points if earned else Decimal(0),
+        max_points=check.points,
+        outcome=report.outcome,
+        message=report.message,
+        hint=report.hint,
+        seconds=round(report.seconds, 3),
+        blocked_by=report.blocked_by,
+        title=titles.get(check.id, ""),
+        cause=report.cause,
+        belongs_to=report.belongs_to,
+        follows_from=follows_from,
+        picture=report.picture if report.outcome is Outcome.FAILED else None,
+        built_on=report.built_on,
+        evidence=report.evidence,
+        answered=report.answered,
+        mistake=report.mistake,
     )
-    checks = []
-    for check in criterion.checks:
-        report = of_checks[check.id]
-        checks.append(
-            CheckResult(
-                id=check.id,
-                points=check.points if check.id in passed | kept else Decimal(0),
-                max_points=check.points,
-                outcome=report.outcome,
-                message=report.message,
-                hint=report.hint,
-                seconds=round(report.seconds, 3),
-                blocked_by=report.blocked_by,
-                title=titles.get(check.id, ""),
-                cause=report.cause,
-                belongs_to=report.belongs_to,
-                follows_from=follows.get(check.id, ""),
-                picture=report.picture if report.outcome is Outcome.FAILED else None,
-                built_on=report.built_on,
-            )
-        )
+
+
+def _criterion(criterion: Criterion, results: Mapping[str, CheckResult], override: Override | None) -> CriterionResult:
+    checks = tuple(results[check.id] for check in criterion.checks)
     earned = sum((check.points for check in checks), Decimal(0))
-    points = earned if override is None else override.points
     return CriterionResult(
         criterion.id,
         criterion.title,
-        points,
+        earned if override is None else override.points,
         criterion.points,
         criterion.available,
-        tuple(checks),
+        checks,
         None if override is None else OverrideResult(earned, override.reason),
     )
 

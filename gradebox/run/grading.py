@@ -288,15 +288,39 @@ class Grading:
         report = self._judge(check, box)
         if report is not None and report.answered and (measured := self._probe_cache.measured(check.id)):
             report = self._measure_again(check, box, report, measured)
+        if report is not None and report.answered and not report.cause and (premises := self._failed_premises(check)):
+            report = self._control(check, box, report, premises)
         if report is not None:  # else it lost its sandbox
             self._record(check.id, replace(report, seconds=time.monotonic() - started))
 
-    def _judge(self, check: CheckFunction, box: Sandbox) -> CheckReport | None:
+    def _failed_premises(self, check: CheckFunction) -> list[str]:
+        """The checks that this one builds on and that failed with a wrong answer."""
+        reports = {name: self._reports[name] for name in check.builds_on if name in self._reports}
+        return [name for name, report in reports.items() if report.outcome is Outcome.FAILED and report.answered]
+
+    def _control(
+        self, check: CheckFunction, box: Sandbox, failed: CheckReport, premises: Sequence[str]
+    ) -> CheckReport | None:
+        """The report of a check that failed beside others that it builds on: of the same without what those are about.
+
+        If that passes, the failure is theirs. If it fails, that failure is of the check's own mistake: it is what the
+        student is shown, because it has nothing of the other mistake in it.
+        """
+        names = frozenset(name.rpartition(".")[2] for name in premises)
+        own = self._judge(check, box, names)
+        if own is None or own.outcome is Outcome.FAILED:
+            return own
+        if own.outcome is Outcome.PASSED:
+            return replace(failed, built_on=premises[0])
+        return failed
+
+    def _judge(self, check: CheckFunction, box: Sandbox, without: frozenset[str] = frozenset()) -> CheckReport | None:
         """Run a check once; None when the grading was stopped meanwhile."""
         try:
             self._stop_if_blocked(check)
             submission = Submission(self.order.device, box, self._probe_cache, check.id)
-            check.run(submission=submission, generator=InputGenerator(self.order.seed, check.id))
+            generator = InputGenerator(self.order.seed, check.id)
+            check.run(submission=submission, generator=generator, without=without)
         except Exception as error:
             if self._stopped:
                 return None
@@ -369,17 +393,6 @@ class Grading:
         course = self.order.course
         return f"{course.command} next" + (f" --course {course.package}" if course.command == ENGINE_COMMAND else "")
 
-    def _grounded(self) -> dict[str, CheckReport]:
-        """The reports; what failed for a reason that it could not name says what it builds on that failed as well."""
-        reports = dict(self._reports)
-        for check in self._plan:
-            report = reports.get(check.id)
-            if report is not None and report.answered and not report.cause:
-                grounds = (name for name in (*check.requires, *check.builds_on) if name in reports)
-                built_on = next((name for name in grounds if reports[name].answered), "")
-                reports[check.id] = replace(report, built_on=built_on)
-        return reports
-
     def _record(self, check: str, report: CheckReport) -> None:
         hint = report.hint
         if not hint and report.outcome is Outcome.FAILED and check in hints.known(self.order.course):
@@ -414,7 +427,7 @@ class Grading:
             overrides=order.overrides,
             incomplete=incomplete,
         )
-        return grade(order.rubric, order.labs, in_doubt(self._grounded(), integrity), circumstances, self._titles)
+        return grade(order.rubric, order.labs, in_doubt(dict(self._reports), integrity), circumstances, self._titles)
 
     def _notes_of_source(self) -> tuple[IntegrityNote, ...]:
         """Read once: the copy does not change, and parsing takes long where somebody wants it to."""

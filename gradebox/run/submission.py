@@ -60,6 +60,8 @@ _APART_HINT = (
 
 _STUB_OF_A_CHILD = re.compile(r"NotImplementedError: (Task [^\n]*)")
 """In what a process tells of another one that it has started."""
+_LINE = re.compile(r"\S+:\d+")
+"""A file and a line, as `RankReply.where` begins with them."""
 _RAISED_HINT = "call the function yourself with arguments as its docstring describes them, and read the traceback"
 _PARAMETERS_HINT = "its docstring describes every parameter: add what is missing, with the default that is named there"
 _EXIT_HINT = "a function returns; sys.exit() belongs below `if __name__ == '__main__':`"
@@ -308,6 +310,7 @@ class Submission:
         """The outcome that fits how the child ended."""
         where = f" at {answer.where}" if answer.where else ""
         text = answer.message or ""
+        line = _line_of(answer)
         match answer.kind:
             case "stub":
                 return _open(text)
@@ -318,30 +321,35 @@ class Submission:
                     import_advice.hint(text, self._sandbox.files)
                     or "run the file once with python; mend the first error"
                 )
-                return CheckFailed(f"the module does not import: {text}{where}", hint, answered=False)
+                message = f"the module does not import: {text}{where}"
+                return CheckFailed(message, hint, answered=False, evidence=f"import: {text}")
             case "error":
                 hint = _EXIT_HINT if answer.error == "SystemExit" else _RAISED_HINT
                 if DEFINED_AS in text:
                     hint = _PARAMETERS_HINT
-                return CheckFailed(f"your code raised {answer.error}: {text}{where}", hint, answered=False)
+                message = f"your code raised {answer.error}: {text}{where}"
+                return CheckFailed(message, hint, answered=False, evidence=line and f"{answer.error} {line}")
             case "wrong_return":
                 # There is nothing to judge, here and in checks that build on this one.
                 hint = "the docstring says what it must return, and what must hold afterwards"
-                return CheckFailed(text, hint, answered=False)
+                return CheckFailed(text, hint, answered=False, evidence=f"wrong return: {text}")
             case "crashed":
                 return CheckFailed(
                     f"the process ended before the check was over: {text}{where}",
                     "os._exit, sys.exit and crashes of the interpreter end a check",
                     answered=False,
+                    evidence=line and f"crash {line}",
                 )
             case "timeout" if _machine_is_busy():
                 return NeedsReview(
                     f"no answer in time, and {MACHINE_WAS_BUSY}: {text}", "grade again on a quiet machine"
                 )
             case "timeout":
-                return CheckFailed(f"no answer in time: {text}{where}", _TIMEOUT_HINT, answered=False)
+                message = f"no answer in time: {text}{where}"
+                return CheckFailed(message, _TIMEOUT_HINT, answered=False, evidence=line and f"no end {line}")
             case "memory":
-                return CheckFailed(f"too much memory: {text}{where}", _MEMORY_HINT, answered=False)
+                message = f"too much memory: {text}{where}"
+                return CheckFailed(message, _MEMORY_HINT, answered=False, evidence=line and f"memory {line}")
             case "output":
                 return CheckFailed(f"too much output: {text}", "print less inside loops", answered=False)
             case "tampered":
@@ -357,6 +365,12 @@ class Submission:
         return ProbeFailed(
             f"the probe {request.probe} itself failed: {answer.error}: {text}{where}", "report this to the course staff"
         )
+
+
+def _line_of(answer: RankReply) -> str:
+    """The line at which a rank's code ended, without the arguments of the call; empty if it is not known."""
+    place = _LINE.search(answer.where or "")
+    return place[0] if place else ""
 
 
 def _left_alone(answer: RankReply) -> bool:
@@ -388,7 +402,8 @@ def _apart(ranks: Sequence[RankReply]) -> Exception:
     text = f"the ranks did not meet: {', '.join(stories)}"
     if any(answer.kind == "timeout" for answer in ranks) and _machine_is_busy():
         return NeedsReview(f"{text}; and {MACHINE_WAS_BUSY}", "grade again on a quiet machine")
-    return CheckFailed(text, _APART_HINT, answered=False)
+    lines = sorted({line for answer in ranks if (line := _line_of(answer))})
+    return CheckFailed(text, _APART_HINT, answered=False, evidence=f"did not meet {', '.join(lines)}" if lines else "")
 
 
 def _machine_is_busy() -> bool:

@@ -122,7 +122,7 @@ def test_a_check_that_fails_although_it_is_written_comes_first(room: Path, ask: 
     problems = {"lab1.benchmark.warmed_up": FAILED, "lab1.benchmark.environment_described": stub}
     report_on(room, {**problems, "lab1.measurements.seconds_equal_reference": blocked}, (1,))
     said = ask("--lab", "1")
-    named = "'Warms up before it measures' (lab1.benchmark.warmed_up)"
+    named = "'Warm up before it measures' (lab1.benchmark.warmed_up)"
     assert said.startswith(f"Next: {named}, a check that fails although its code is written.")
     assert "2.5 points for one mistake" in said  # what waits for it counts as well
     assert "seen    saw 60 ms, expected about 71 µs" in said
@@ -158,7 +158,7 @@ def test_all_written_and_nothing_graded_asks_for_a_grade(solved: Path, ask: Ask)
 def test_labs_that_were_graded_earlier_still_count(solved: Path, ask: Ask) -> None:
     report_on(solved, {"lab2.amp.loss_in_float32": FAILED}, (1, 2))
     report_on(solved, {}, (3, 4, 5))
-    assert ask().startswith("Next: 'Computes the loss in float32' (lab2.amp.loss_in_float32),")
+    assert ask().startswith("Next: 'Compute the loss in float32' (lab2.amp.loss_in_float32),")
 
 
 def test_a_task_that_was_open_when_its_lab_was_graded_is_no_mistake(solved: Path, ask: Ask) -> None:
@@ -238,7 +238,7 @@ def test_a_check_of_an_exercise_that_fails_although_it_is_written_comes_first(ro
         room, "kernels", {"kernels.add.equals_reference": stub, "kernels.softmax.equals_reference": FAILED}
     )
     said = ask("--lab", "kernels")
-    assert said.startswith("Next: 'Computes the softmax of rows of any width' (kernels.softmax.equals_reference),")
+    assert said.startswith("Next: 'Compute the softmax of rows of any width' (kernels.softmax.equals_reference),")
     assert re.search(r"where   labs/kernels_exercise/softmax.py:\d+  softmax\n", said)
     assert "Task 6.1" in said.partition("Or instead")[2]
     assert ask().startswith("Next: Task 1.1,")  # the course's own points are another question
@@ -292,7 +292,7 @@ def test_what_fails_of_an_exercise_without_tasks_is_named_with_its_file(room: Pa
     last = "container.report.report_agrees_with_checklist"
     report_on_exercise(room, "container", {"container.dockerfile.ordinary_user": FAILED, last: FAILED})
     said = ask("--lab", "container", "--hints", "2")
-    assert said.startswith("Next: 'Runs as an ordinary user' (container.dockerfile.ordinary_user), a check that fails.")
+    assert said.startswith("Next: 'Run as an ordinary user' (container.dockerfile.ordinary_user), a check that fails.")
     assert "where   labs/container_exercise/Dockerfile\n" in said
     assert "  2. what to look up and measure: Ask id" in said
     assert last in said.partition("Or instead")[2]
@@ -306,7 +306,7 @@ def test_a_grade_of_an_exercise_leads_back_to_it(room: Path, ask: Ask) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     (flags,) = re.findall(r"what to do next: .* next (.*)", done.stdout)
     assert flags == "--lab container"
-    assert ask(*flags.split()).startswith("Next: 'Builds on an image for GPUs' (container.dockerfile.gpu_base_image),")
+    assert ask(*flags.split()).startswith("Next: 'Build on an image for GPUs' (container.dockerfile.gpu_base_image),")
     page = (room / "grade-report/grade.html").read_text()
     assert "<code>make next LAB=container</code>" in page
     known = hints.load(grader.course())["container.dockerfile.gpu_base_image"]

@@ -117,10 +117,13 @@ def test_what_follows_from_a_mistake_says_so_and_is_no_problem_of_its_own(capsys
     lines = capsys.readouterr().out.splitlines()
     start = next(number for number, line in enumerate(lines) if f"✗ {titles[names[1]]}" in line)
     assert lines[start - 1].split()[-1].startswith("↳✗✓")
-    assert lines[start + 3] == f"          ↳ {titles[names[0]]}: follows from '{titles[names[1]]}', charged there"
+    assert (
+        lines[start + 3]
+        == f"          ↳ {titles[names[0]]}: the same mistake as in '{titles[names[1]]}', charged there"
+    )
     page = html.render(result)
     assert page.count('<li class="follows"') == 1
-    assert f'follows from &#39;<a href="#{names[1]}">{titles[names[1]]}</a>&#39;, charged there' in page
+    assert f'the same mistake as in &#39;<a href="#{names[1]}">{titles[names[1]]}</a>&#39;, charged there' in page
     assert "failed by a mistake that is charged elsewhere" in page
     (followed,) = [check for check in result.checks if check.follows_from]
     assert followed.points == followed.max_points

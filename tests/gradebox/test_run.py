@@ -30,6 +30,7 @@ from gradebox.run.request import GradingError, GradingRequest
 from gradebox.run.request import check_groups as _lanes
 from gradebox.sandbox import TAMPERING, Sandbox, starting
 from gradebox.sandbox.devices import CPU, Device
+from tests.gradebox import small_course
 from tests.gradebox.processes import cpu_seconds, descendants, eventually
 from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submission
 
@@ -318,7 +319,7 @@ def test_a_few_checks_are_asked_after_what_they_build_on(tmp_path: Path) -> None
         ),
         (
             ("basics/notes/checks.py", "def test_noted(self, submission)", "def test_noted(self, rng)"),
-            "basics/notes/checks.py:6: a check may take submission and generator, not rng",
+            "basics/notes/checks.py:6: a check may take submission, generator, without, not rng",
         ),
         (
             ("basics/notes/checks.py", "def test_noted(self, submission):", "def test_noted(self, submission):("),
@@ -379,14 +380,34 @@ def test_only_a_check_without_an_answer_blocks_those_that_build_on_it(answered: 
             grading._stop_if_blocked(check)
 
 
-def test_what_builds_on_a_wrong_answer_is_asked_and_follows_only_where_more_works(tmp_path: Path) -> None:
-    weaker = ("basics/numbers/checks.py", '@requires("product")', '@builds_on("product")')
-    imported = ("basics/numbers/checks.py", "import criterion, requires", "import builds_on, criterion")
-    both_wrong = WRONG.replace("base**exponent", "base * exponent")
-    course = write_course(tmp_path, weaker, imported)
-    grade = run(order(course, write_submission(tmp_path, numbers=both_wrong)))
+CONTROLLED = """\
+    @builds_on("product")
+    def test_power(self, submission, generator, without):
+        base = 1 if "product" in without else generator.integer(2, 9)
+        seen = submission.probe("basics.numbers.power", base=base, exponent=3)
+        require_equal(seen.result, base**3, what="power()")
+"""
+
+
+@pytest.mark.parametrize(
+    ("power", "follows"),
+    [
+        ("product(base, product(base, base))", "basics.numbers.product"),  # right except for product()
+        ("base * exponent", ""),  # 3 of 1, without product() as well: a mistake of its own
+    ],
+)
+def test_a_check_that_passes_without_what_another_one_is_about_follows_from_it(
+    power: str, follows: str, tmp_path: Path
+) -> None:
+    file = "basics/numbers/checks.py"
+    text = small_course.NUMBERS_CHECKS
+    change = (file, text[text.index("    @requires") :], CONTROLLED)
+    imported = (file, "import criterion, requires", "import builds_on, criterion")
+    wrong = NUMBERS.replace("left * right", "left * right + (left > 1)").replace("base**exponent", power)
+    course = write_course(tmp_path, change, imported)
+    grade = run(order(course, write_submission(tmp_path, numbers=wrong)))
     first, second = grade.labs[0].criteria[0].checks[:2]
     assert (first.outcome, second.outcome) == (Outcome.FAILED, Outcome.FAILED)
-    assert second.follows_from == ""  # nothing else of its criterion works
+    assert (second.follows_from, second.built_on) == (follows, follows)
     crashing = run(order(course, write_submission(tmp_path / "crashing", numbers=CRASHING)))
-    assert outcomes(crashing)["basics.numbers.power"] == "passed"  # it is asked in any case
+    assert outcomes(crashing)["basics.numbers.power"] == "passed"  # it is run in any case

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from docs import recorded_tables
 from tests.mutants import excuses, report
 from tests.mutants.mutators import Mutant, mutants
 from tests.mutants.survey import Verdict, of_lab
 
+MACHINE = {"torch": "2.11.0", "python": "3.12.1", "date": "2026-01-02"}
 SOURCE = '''\
 def task(values, limit=3):
     """Do it."""
@@ -106,8 +108,13 @@ def test_the_page_counts_who_was_noticed_who_is_excused_and_who_is_open(made: li
         report.outcome_of(Verdict(mutant, "lab1.x.y" if mutant.kind == "unit" else ""), known) for mutant in chosen
     ]
     report.save(tmp_path / "lab1.json", outcomes)
-    page = report.page({"lab1": report.load(tmp_path / "lab1.json")}, {"lab1": len(made)})
+    recorded = {
+        "machine": MACHINE,
+        **report.summary({"lab1": report.load(tmp_path / "lab1.json")}, {"lab1": len(made)}),
+    }
+    page = recorded_tables.mutants(recorded)
     assert f"| lab1 | {len(made)} | 3 | 1 | 1 | 1 | 50 % |" in page
-    assert "- lab1_x/file.py:10, task: and, or: `and -> or`" in page
-    assert f"**A sample:** 3 of these {len(made)} were graded" in page
-    assert "A sample" not in report.page({"lab1": outcomes}, {"lab1": 3})
+    assert "- `lab1_x/file.py:10, task: and, or: and -> or`" in page
+    assert f"This is a sample: 3 of {len(made)} mutants were graded" in page
+    whole = {"machine": MACHINE, **report.summary({"lab1": outcomes}, {"lab1": 3})}
+    assert "a sample" not in recorded_tables.mutants(whole)
