@@ -65,11 +65,20 @@ def show(
     folder: Path | None = None,
     then: str = "",
     contact: Contact = NOBODY,
+    hints: Mapping[str, Hint] | None = None,
 ) -> None:
     """Print the grade for people who are in `folder` (the current one); see `write` and `terminal.show`."""
     changed = None if earlier is None else progress.since(earlier, grade)
     terminal.show(
-        grade, isolation, paths, progress.line(changed), partial=partial, folder=folder, then=then, contact=contact
+        grade,
+        isolation,
+        paths,
+        progress.line(changed),
+        partial=partial,
+        folder=folder,
+        then=then,
+        contact=contact,
+        hints=hints or {},
     )
 
 

@@ -1,27 +1,40 @@
-"""What fails in a grade, as mistakes: each check that failed by itself, what follows from it, and what waits for it.
+"""What to fix in a submission: each mistake once, with all that it costs, and the tasks that are still open.
 
 Only reads a grade. What is charged is decided in `gradebox/run/deductions.py`.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+from gradebox.course.hints import POINTER, Hint
 from gradebox.run.grade import CheckResult, CriterionResult, Grade, LabResult, Outcome
+
+_OPEN = re.compile(r"Task \S+")
+_NO_HINTS: Mapping[str, Hint] = {}
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """One check to mend."""
+    """One mistake to fix, at the check that is charged for it."""
 
     lab: LabResult
     criterion: CriterionResult
     check: CheckResult
-    following: tuple[CheckResult, ...]
+    following: tuple[CheckResult, ...] = ()
     """Failed by the same mistake."""
-    waiting: tuple[CheckResult, ...]
-    """Not asked because this one has no answer."""
+    waiting: tuple[CheckResult, ...] = ()
+    """Not run because this one has no answer."""
+    place: str = ""
+    """File and function to look at: "amp_training.py, train_with_amp"; empty if the course does not say it."""
+
+    @property
+    def title(self) -> str:
+        """The mistake if it was recognised, and otherwise the requirement that is not met."""
+        return self.check.mistake or self.check.name
 
     @property
     def points(self) -> Decimal:
@@ -29,27 +42,90 @@ class Mistake:
         every = (self.check, *self.following, *self.waiting)
         return sum((check.max_points - check.points for check in every), Decimal(0))
 
+    @property
+    def count(self) -> int:
+        """The failed checks that show it."""
+        return 1 + len(self.following)
+
+    @property
+    def hint(self) -> str:
+        """What to do: the most specific hint of the checks that show it, which need not be the one that is charged."""
+        given = [check.hint for check in (self.check, *self.following) if check.hint]
+        return next((hint for hint in given if not hint.startswith(POINTER)), given[0] if given else "")
+
+
+@dataclass(frozen=True)
+class OpenTasks:
+    """The tasks of a lab that are not begun."""
+
+    lab: LabResult
+    first: CheckResult
+    """Of the task to begin with: its message says what to write."""
+    count: int
+    points: Decimal
+    """What their checks are worth, with those that wait for them."""
+
+    @property
+    def begin(self) -> str:
+        """What to do, as one sentence without a full stop."""
+        task, _, what = self.first.message.partition(" is open: ")
+        return f"Begin with {task[0].lower()}{task[1:]}" + (f": {what}" if what else "")
+
 
 def is_open(check: CheckResult) -> bool:
     """Whether it failed because its task has not been begun: a stub says so."""
     return check.outcome is Outcome.FAILED and check.message.startswith("Task ")
 
 
-def mistakes(grade: Grade) -> tuple[Mistake, ...]:
-    """In the order of the grade, without open tasks, and without criteria whose points an instructor gave."""
-    cause = {check.id: check.follows_from for check in grade.checks if check.follows_from}
+def mistakes(grade: Grade, hints: Mapping[str, Hint] = _NO_HINTS) -> tuple[Mistake, ...]:
+    """Those that cost most first, without open tasks, and without criteria whose points an instructor gave.
+
+    Args:
+        grade: the grade.
+        hints: of the course, by check: they know the functions that a check runs.
+    """
+    charged = {check.id: check.follows_from for check in grade.checks if check.follows_from}
     waiting: dict[str, list[CheckResult]] = {}
     following: dict[str, list[CheckResult]] = {}
     for check in grade.checks:
-        if check.follows_from:
+        if check.outcome is Outcome.BLOCKED and check.blocked_by:
+            waiting.setdefault(charged.get(check.blocked_by, check.blocked_by), []).append(check)
+        elif check.follows_from:
             following.setdefault(check.follows_from, []).append(check)
-        elif check.outcome is Outcome.BLOCKED and check.blocked_by:
-            waiting.setdefault(cause.get(check.blocked_by, check.blocked_by), []).append(check)
-    return tuple(
-        Mistake(lab, criterion, check, tuple(following.get(check.id, ())), tuple(waiting.get(check.id, ())))
+    listed = [
+        Mistake(
+            lab,
+            criterion,
+            check,
+            tuple(following.get(check.id, ())),
+            tuple(waiting.get(check.id, ())),
+            _place(hints.get(check.id)),
+        )
         for lab in grade.labs
         for criterion in lab.criteria
         if criterion.override is None
         for check in criterion.checks
         if check.outcome is Outcome.FAILED and not check.follows_from and not is_open(check)
-    )
+    ]
+    return tuple(sorted(listed, key=lambda mistake: -mistake.points))
+
+
+def _place(hint: Hint | None) -> str:
+    return ", ".join(hint.write[0].split()) if hint is not None and hint.write else ""
+
+
+def open_tasks(grade: Grade) -> tuple[OpenTasks, ...]:
+    """By lab, the task to begin with, and how many are open."""
+    listed = []
+    for lab in grade.labs:
+        checks = [check for criterion in lab.criteria if criterion.override is None for check in criterion.checks]
+        not_begun = {check.id: check for check in checks if is_open(check)}
+        if not not_begun:
+            continue
+        tasks = {match[0]: check for check in reversed(not_begun.values()) if (match := _OPEN.match(check.message))}
+        lost = sum(
+            (check.max_points - check.points for check in checks if {check.id, check.blocked_by} & set(not_begun)),
+            Decimal(0),
+        )
+        listed.append(OpenTasks(lab, tasks[min(tasks)], len(tasks), lost))
+    return tuple(listed)

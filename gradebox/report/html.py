@@ -18,14 +18,14 @@ from gradebox.course.contact import NOBODY, Contact, is_address
 from gradebox.course.hints import POINTER, STEP_NAMES, Hint
 from gradebox.report.document import duration, points
 from gradebox.report.drawing import draw
-from gradebox.report.failing import is_open, mistakes
+from gradebox.report.failing import mistakes, open_tasks
 from gradebox.report.progress import Progress
 from gradebox.run.grade import CheckResult, Grade, LatePenalty, Outcome
 
 _MOST_DRAWN = 40
 """Pictures on a page, which stays below a megabyte with them; all are in grade.json."""
 _MOST_LISTED = 12
-"""Mistakes that are listed above the labs in full; a longer list is opened by who wants it."""
+"""Mistakes that are listed above the labs; those that cost less are in the list of checks."""
 _NOTHING = Markup()
 _NO_HINTS: Mapping[str, Hint] = {}
 _ENDS = re.compile(r"([._/]+)")
@@ -82,8 +82,8 @@ def render(
             hints=_hints(grade, hints),
             step_names=STEP_NAMES,
             pointer=POINTER,
-            mistakes=mistakes(grade),
-            open_tasks=sum(map(is_open, grade.checks)),
+            mistakes=mistakes(grade, hints),
+            open_tasks=open_tasks(grade),
             most_listed=_MOST_LISTED,
             more=more,
             contact=contact_section(contact),

@@ -107,6 +107,7 @@ class Presenter(Watcher):
             folder=Path(self._options.origin),
             then=self._next(folder),
             contact=self.order.course.contact,
+            hints=hints.known(self.order.course),
         )
         return code
 

@@ -1,10 +1,14 @@
-"""The grade in the terminal (rich), and the progress line while it is being earned."""
+"""The grade in the terminal (rich), and the progress line while it is being earned.
+
+A report begins with the mistakes: nobody should read rows of points to find out what to do.
+"""
 
 from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 
 from rich.markup import escape
@@ -15,9 +19,11 @@ from rich.text import Text
 
 from gradebox.common.configuration import as_seen_from
 from gradebox.course.contact import NOBODY, Contact
-from gradebox.course.hints import POINTER
+from gradebox.course.hints import POINTER, Hint
+from gradebox.report import failing
 from gradebox.report.console import Console
 from gradebox.report.document import points
+from gradebox.report.failing import Mistake, OpenTasks
 from gradebox.run.grade import CheckReport, CheckResult, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
 
 MARK = {
@@ -28,6 +34,9 @@ MARK = {
 }
 _FOLLOWS = ("↳", "yellow")
 WIDTH = 100
+_MOST_SHOWN = 8
+"""Mistakes in the terminal, if there is a page with all."""
+_NO_HINTS: Mapping[str, Hint] = {}
 
 
 def _mark(check: CheckResult) -> tuple[str, str]:
@@ -85,13 +94,21 @@ def show(
     then: str = "",
     paged: bool = True,
     contact: Contact = NOBODY,
+    hints: Mapping[str, Hint] = _NO_HINTS,
 ) -> None:
-    """Print the whole grade: per lab and criterion, the first problem of each, notes, and the result.
+    """Print the whole grade: the mistakes, then the points of each criterion, the result, and the facts of the run.
 
-    `progress` is one line on what changed since the last run; empty where there is none. A `partial` grade is of some
-    criteria of a lab. Paths are shown as one would type them in `folder`, the current one without it. `then` is the
-    command that says what to do next. `paged` says that there is a page with all that is left out here.
-    `contact` is shown if a person has to look.
+    Args:
+        grade: the grade.
+        isolation: how the submission was isolated, a line each.
+        paths: the files that were written, shown as one would type them in `folder`.
+        progress: one line on what changed since the last run; empty if there is none.
+        partial: the grade is of some criteria of a lab.
+        folder: the current one if it is None.
+        then: the command that says what to do next.
+        paged: there is a page with everything, so that less costly mistakes may be left to it.
+        contact: shown if a person has to look.
+        hints: of the course, by check.
     """
     folder = folder or Path.cwd()
     console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
@@ -99,11 +116,12 @@ def show(
         console = Console(file=sys.stdout, highlight=False, width=WIDTH)
     console.print()
     console.print(f"[bold]{escape(grade.submission)}[/] on {escape(grade.device)}", soft_wrap=True)
+    _show_mistakes(console, failing.mistakes(grade, hints), paged, then)
+    _show_undecided(console, grade.needs_review, then)
+    _show_open(console, failing.open_tasks(grade))
     for lab in grade.labs:
-        _show_lab(console, grade, lab, paged, then)
+        _show_lab(console, lab)
     _show_notes(console, grade.integrity)
-    for line in isolation:
-        console.print(f"[{'dim' if grade.isolation == 'namespaces' else 'yellow'}]{escape(line)}[/]")
     _show_result(console, grade, partial)
     if contact and (grade.needs_review or grade.incomplete):
         console.print(indented(f"Course staff: {contact.line()}", WIDTH, 0), soft_wrap=True)
@@ -111,22 +129,24 @@ def show(
         console.print(escape(progress), soft_wrap=True)
     for path in paths:
         console.print(f"[dim]report[/] {escape(as_seen_from(folder, path))}", soft_wrap=True)
+    for line in isolation:
+        console.print(f"[{'dim' if grade.isolation == 'namespaces' else 'yellow'}]{escape(line)}[/]")
     console.print(f"[dim]repeat with[/] --grade-seed {grade.seed}   [dim]took[/] {grade.seconds:.1f} s")
     if then and (partial or grade.score < grade.max_score):
         console.print(f"[dim]what to do next:[/] {escape(then)}", soft_wrap=True)
 
 
-def _show_lab(console: Console, grade: Grade, lab: LabResult, paged: bool, then: str) -> None:
+def _show_lab(console: Console, lab: LabResult) -> None:
     number = lab.id.removeprefix("lab")
     if not lab.available:
         console.print(f"\n[dim]Lab {number}  {lab.title}: not available yet ({points(lab.max_points)} points)[/]")
         return
     console.print(f"\n[bold]Lab {number}  {lab.title}[/]  {points(lab.points)}/{points(lab.max_points)}")
     for criterion in lab.criteria:
-        _show_criterion(console, grade, criterion, paged, then)
+        _show_criterion(console, criterion)
 
 
-def _show_criterion(console: Console, grade: Grade, criterion: CriterionResult, paged: bool, then: str) -> None:
+def _show_criterion(console: Console, criterion: CriterionResult) -> None:
     if not criterion.available:
         console.print(f"  [dim]- {criterion.title}: not available yet[/]")
         return
@@ -150,28 +170,68 @@ def _show_criterion(console: Console, grade: Grade, criterion: CriterionResult, 
             f"{criterion.override.reason}"
         )
         console.print(indented(text, console.width, 10), style="magenta", soft_wrap=True)
-    problem = criterion.first_problem
-    if problem is None:
+
+
+def _show_mistakes(console: Console, mistakes: Sequence[Mistake], paged: bool, then: str) -> None:
+    """Each mistake with what was seen and what to do, whole; the ones that cost least are left to the page."""
+    if not mistakes:
         return
-    mark, style = MARK[problem.outcome]
-    review = "  needs review" if problem.outcome is Outcome.NEEDS_REVIEW else ""
-    suffix = (f"  {problem.id}", "dim") if problem.title else ""
-    console.print(Text.assemble((f"{' ' * 10}{mark} {problem.name}{review}", style), suffix), soft_wrap=True)
-    console.print(indented(problem.message, console.width, 12), soft_wrap=True)
-    if problem.hint:
-        console.print(indented(f"→ {_typed(problem.hint, then)}", console.width, 12), style="cyan", soft_wrap=True)
-    others = [check for check in criterion.checks if check.outcome is not Outcome.PASSED and check is not problem]
-    waiting = sum(check.outcome is Outcome.BLOCKED for check in others)
-    for check in others:
-        if check.follows_from:
-            _show_following(console, check, grade.follows(check))
-        elif check.outcome is not Outcome.BLOCKED:
-            _show_in_a_line(console, check, problem)
-    if waiting:
-        blocked, style = MARK[Outcome.BLOCKED]
-        text = f"{waiting} more wait{'s' if waiting == 1 else ''} for another check"
-        text += ", all in grade.html" if paged else ""
-        console.print(Text.assemble((f"{' ' * 10}{blocked} ", style), (text, "dim")), soft_wrap=True)
+    console.print("\n[bold]What to fix[/]")
+    shown = mistakes[:_MOST_SHOWN] if paged else mistakes
+    for mistake in shown:
+        mark, style = MARK[Outcome.FAILED]
+        place = f" ({mistake.place})" if mistake.place else ""
+        costs = f": {_counted(mistake.points, 'point')}"
+        costs += f", seen in {mistake.count} checks" if mistake.count > 1 else ""
+        waiting = len(mistake.waiting)
+        costs += f"; {waiting} more wait{'s' if waiting == 1 else ''} for it" if waiting else ""
+        console.print(Text.assemble((f"  {mark} {mistake.title}", f"bold {style}"), f"{place}{costs}"), soft_wrap=True)
+        if mistake.title != mistake.check.id:
+            console.print(Text(f"    {mistake.check.id}", style="dim"), soft_wrap=True)
+        _show_finding(console, mistake.check.message, mistake.hint, then)
+    if len(mistakes) > len(shown):
+        left = mistakes[len(shown) :]
+        lost = sum((mistake.points for mistake in left), Decimal(0))
+        text = f"  and {len(left)} more, {_counted(lost, 'point')}: all in grade.html"
+        console.print(Text(text, style="dim"), soft_wrap=True)
+
+
+def _show_undecided(console: Console, undecided: Sequence[CheckResult], then: str) -> None:
+    """The checks that a person has to look at; those with one reason together."""
+    if not undecided:
+        return
+    console.print("\n[bold]What needs review[/]")
+    reasons: dict[tuple[str, str], list[CheckResult]] = {}
+    for check in undecided:
+        reasons.setdefault((check.message, check.hint), []).append(check)
+    mark, style = MARK[Outcome.NEEDS_REVIEW]
+    for (message, hint), checks in reasons.items():
+        for check in checks:
+            name = (f"  {check.id}", "dim") if check.title else ""
+            console.print(Text.assemble((f"  {mark} {check.name}", style), name), soft_wrap=True)
+        _show_finding(console, message, hint, then)
+
+
+def _show_finding(console: Console, message: str, hint: str, then: str) -> None:
+    console.print(indented(message, console.width, 4), soft_wrap=True)
+    if hint:
+        console.print(indented(f"→ {_typed(hint, then)}", console.width, 4), style="cyan", soft_wrap=True)
+
+
+def _show_open(console: Console, tasks: Sequence[OpenTasks]) -> None:
+    """Of each lab with open tasks, the one to begin with."""
+    if not tasks:
+        return
+    console.print("\n[bold]What is not begun[/]")
+    for row in tasks:
+        number = row.lab.id.removeprefix("lab")
+        more = f"  [{_counted(Decimal(row.count), 'open task')}, {_counted(row.points, 'point')}]"
+        text = f"Lab {number}: {row.begin}"
+        console.print(Text.assemble(indented(text, console.width, 2), (more, "dim")), soft_wrap=True)
+
+
+def _counted(amount: Decimal, what: str) -> str:
+    return f"{points(amount)} {what}{'' if amount == 1 else 's'}"
 
 
 def _typed(hint: str, then: str) -> str:
@@ -181,20 +241,6 @@ def _typed(hint: str, then: str) -> str:
     if not separator or rest == hint:
         return hint
     return f"{POINTER}{command} next{rest.partition(' next')[2]}"
-
-
-def _show_following(console: Console, check: CheckResult, cause: str) -> None:
-    mark, style = _FOLLOWS
-    console.print(Text.assemble((f"{' ' * 10}{mark} {check.name}", style), (f": {cause}", "dim")), soft_wrap=True)
-
-
-def _show_in_a_line(console: Console, check: CheckResult, first: CheckResult) -> None:
-    """Another check that did not pass, and what was seen, as far as a line goes; all of it is in grade.html."""
-    mark, style = MARK[check.outcome]
-    text = ": the same" if check.message == first.message else f": {' '.join(check.message.split())}"
-    row = Text.assemble((f"{' ' * 10}{mark} {check.name}", style), (text, "dim"))
-    row.truncate(console.width, overflow="ellipsis")
-    console.print(row, soft_wrap=True)
 
 
 def indented(text: str, width: int, indent: int) -> Text:

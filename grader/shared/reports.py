@@ -77,10 +77,16 @@ def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: 
     except tomllib.TOMLDecodeError as error:
         raise CheckFailed(f"the claims in REPORT.md are not valid TOML: {error}") from None
     unfilled = [name for name in kinds if name not in made or made[name] == ""]
+    if len(unfilled) == len(kinds):
+        raise CheckFailed(
+            f"Task {task} is open: fill in the {len(kinds)} claims of {lab}/REPORT.md",
+            "Run the lab's programs, then copy their numbers into the [claims] block.",
+            answered=False,
+        )
     require(
         not unfilled,
         f"{len(unfilled)} of {len(kinds)} claims are still open in REPORT.md, the first is {', '.join(unfilled[:1])}",
-        f"task {task}: run the lab's programs, then copy their numbers into the [claims] block",
+        "Run the lab's programs, then copy their numbers into the [claims] block.",
     )
     for name, types in kinds.items():
         value = made[name]

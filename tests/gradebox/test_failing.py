@@ -1,4 +1,4 @@
-"""What to mend: each mistake once, with what follows from it and what waits for it, and no task that is still open."""
+"""What to fix: each mistake once, with what follows from it and what waits for it, and no task that is still open."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import grader
 from gradebox.course import hints
 from gradebox.course.hints import Hint
 from gradebox.report import html
-from gradebox.report.failing import mistakes
+from gradebox.report.failing import mistakes, open_tasks
 from gradebox.run.grade import CheckReport, Circumstances, Grade, Outcome, grade
 
 RETURNS, WARMED, ONLY, SECONDS, NONSENSE = (
@@ -46,21 +46,57 @@ def test_a_mistake_counts_with_what_follows_from_it_and_waits_for_it() -> None:
     assert (first.check.id, [check.id for check in first.following], first.waiting) == (WARMED, [ONLY], ())
     assert (second.check.id, second.following, [check.id for check in second.waiting]) == (NONSENSE, (), [SECONDS])
     assert (first.points, second.points) == (Decimal(1), Decimal(1))  # what follows is not charged, what waits is
+    assert (first.count, second.count) == (2, 1)
     assert first.criterion.id == "lab1.benchmark"
 
 
-def test_the_page_lists_mistakes_with_links_and_counts_open_tasks_apart() -> None:
+def test_the_mistake_that_costs_most_comes_first_with_its_place_and_its_own_words() -> None:
+    cold = {"cause": "cold", "mistake": "Nothing warms up"}
+    grade = graded({NONSENSE: failed("saw 5"), WARMED: failed("saw 3", **cold), ONLY: failed("saw 4", **cold)})
+    known = {WARMED: Hint(WARMED, "1.2", ("benchmark.py benchmark_matmul", "benchmark.py other"), ("one",))}
+    first, second = mistakes(grade, known)
+    assert (first.title, first.place) == ("Nothing warms up", "benchmark.py, benchmark_matmul")
+    assert (second.title, second.place) == (grader.course().titles(grader.course().labs)[NONSENSE], "")
+
+
+def test_the_hint_that_says_most_is_shown_whichever_check_has_it() -> None:
+    pointer, specific = f"{hints.POINTER}gpulabs next", "Take the median."
+    both = {
+        WARMED: failed("saw 3", cause="cold", belongs_to=WARMED, hint=pointer),
+        ONLY: failed("saw 4", cause="cold", belongs_to=WARMED, hint=specific),
+    }
+    assert [mistake.hint for mistake in mistakes(graded(both))] == [specific]
+    assert mistakes(graded({WARMED: failed("saw 3", hint=pointer)}))[0].hint == pointer
+
+
+def test_open_tasks_name_the_one_to_begin_with() -> None:
+    reports = {
+        RETURNS: failed("Task 1.2 is open: write benchmark_matmul"),
+        WARMED: CheckReport(Outcome.BLOCKED, "blocked", blocked_by=RETURNS),
+        "lab1.memory.precisions_compared": failed("Task 1.3 is open: write compare_precisions"),
+        NONSENSE: failed("saw 5"),
+    }
+    (tasks,) = open_tasks(graded(reports))
+    assert (tasks.begin, tasks.count) == ("Begin with task 1.2: write benchmark_matmul", 2)
+    worth = {check.id: check.max_points for check in graded(reports).checks}
+    assert tasks.points == worth[RETURNS] + worth[WARMED] + worth["lab1.memory.precisions_compared"]
+    assert open_tasks(graded({NONSENSE: failed("saw 5")})) == ()
+
+
+def test_the_page_begins_with_the_mistakes_and_the_task_to_begin_with() -> None:
     page = html.render(two_mistakes())
-    assert "What to mend <span>2 checks, 2 points</span>" in page
-    assert f'from it follows <a href="#{ONLY}">' in page
-    assert "1 waits for it" in page
-    assert "1 more check fails because its task is still open." in page
+    assert "What to fix <span>2 mistakes, 2 points</span>" in page
+    assert "seen in 2 checks" in page
+    assert "1 more waits for it" in page
+    assert "Begin with task 1.3: write compare_precisions" in page
+    order = [page.index(text) for text in ("What to fix", "Lab 1: GPU basics", "About this run", "seed <b>")]
+    assert order == sorted(order)
     for check in (WARMED, ONLY, NONSENSE):
         assert page.count(f'id="{check}"') == 1
 
 
-def test_nothing_is_listed_where_there_is_one_mistake() -> None:
-    assert "What to mend" not in html.render(graded({WARMED: failed("saw 3")}))
+def test_nothing_is_listed_if_nothing_is_wrong() -> None:
+    assert "What to fix" not in html.render(graded({}))
 
 
 def test_hints_stand_one_within_the_other_and_only_where_something_is_to_be_mended() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import grader
 from gradebox import report
-from gradebox.report import html
+from gradebox.report import html, terminal
 from gradebox.report.document import SCHEMA_FILE, from_document, points, to_document
 from gradebox.report.html import breaks
 from gradebox.report.terminal import _typed
@@ -88,43 +88,70 @@ def test_every_check_that_fails_has_a_line_in_the_terminal(capsys: pytest.Captur
     course = grader.course()
     reports = {check.id: CheckReport(Outcome.PASSED) for check in course.rubric.checks()}
     names = [check.id for check in course.rubric.labs[0].criteria[0].checks]
-    reports[names[0]] = CheckReport(Outcome.FAILED, "saw 3, expected 4", "look")
+    reports[names[0]] = CheckReport(Outcome.FAILED, "saw 3, expected 4", "look", answered=True)
     reports[names[1]] = CheckReport(Outcome.FAILED, f"saw this\nand that {'x' * 200}")
-    reports[names[2]] = CheckReport(Outcome.FAILED, "saw 3, expected 4")
+    reports[names[2]] = CheckReport(Outcome.FAILED, "saw 3, expected 4", answered=True)
     reports[names[3]] = CheckReport(Outcome.BLOCKED, "blocked by", blocked_by=names[0])
     here = Circumstances("labs", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
     titles = course.titles(course.labs)
     report.show(grade(course.rubric, course.rubric.select((1,)), reports, here, titles), [], [])
-    lines = capsys.readouterr().out.splitlines()
+    text = capsys.readouterr().out
+    lines = text.splitlines()
     start = next(number for number, line in enumerate(lines) if titles[names[0]] in line)
-    assert lines[start + 1 : start + 3] == ["            saw 3, expected 4", "            → look"]
-    assert lines[start + 3].startswith(f"          ✗ {titles[names[1]]}: saw this and that xxx")
-    assert (len(lines[start + 3]), lines[start + 3][-1]) == (100, "…")
-    assert lines[start + 4] == f"          ✗ {titles[names[2]]}: the same"
-    assert lines[start + 5] == "          · 1 more waits for another check, all in grade.html"
+    assert lines[start] == f"  ✗ {titles[names[0]]}: 0.5 points, seen in 2 checks; 1 more waits for it"
+    assert lines[start + 1 : start + 4] == [f"    {names[0]}", "    saw 3, expected 4", "    → look"]
+    assert "x" * 200 in text  # the value is never cut off
+    assert text.index("What to fix") < text.index("Lab 1  GPU basics") < text.index("repeat with")
+
+
+def test_the_mistakes_that_cost_least_are_left_to_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    course = grader.course()
+    reports = {check.id: CheckReport(Outcome.FAILED, f"saw {check.id}") for check in course.rubric.checks()}
+    here = Circumstances("labs", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
+    result = grade(course.rubric, course.rubric.select((1,)), reports, here, course.titles(course.labs))
+    report.show(result, [], [])
+    text = capsys.readouterr().out
+    assert text.count("  ✗ ") == terminal._MOST_SHOWN
+    left = len(result.checks) - terminal._MOST_SHOWN
+    assert f"  and {left} more, " in text
+    terminal.show(result, [], [], paged=False)
+    assert capsys.readouterr().out.count("  ✗ ") == len(result.checks)
+
+
+def test_checks_that_need_review_for_one_reason_stand_together(capsys: pytest.CaptureFixture[str]) -> None:
+    course = grader.course()
+    reports = {check.id: CheckReport(Outcome.PASSED) for check in course.rubric.checks()}
+    names = [check.id for check in course.rubric.labs[0].criteria[0].checks][:2]
+    reports |= dict.fromkeys(names, CheckReport(Outcome.NEEDS_REVIEW, "Triton is not here", "pip install triton"))
+    here = Circumstances("labs", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
+    report.show(grade(course.rubric, course.rubric.select((1,)), reports, here, course.titles(course.labs)), [], [])
+    text = capsys.readouterr().out
+    assert text.count("Triton is not here") == 1
+    assert all(name in text for name in names)
 
 
 def test_what_follows_from_a_mistake_says_so_and_is_no_problem_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     course = grader.course()
     reports = {check.id: CheckReport(Outcome.PASSED) for check in course.rubric.checks()}
     names = [check.id for check in course.rubric.labs[0].criteria[0].checks][:3]
-    reports[names[0]] = CheckReport(Outcome.FAILED, "saw 3, expected 4", "count", cause="late", belongs_to=names[1])
-    reports[names[1]] = CheckReport(Outcome.FAILED, "saw 5, expected 6", "count", cause="late", belongs_to=names[1])
+    reports[names[0]] = CheckReport(
+        Outcome.FAILED, "saw 3, expected 4", "count", cause="late", belongs_to=names[1], answered=True
+    )
+    reports[names[1]] = CheckReport(
+        Outcome.FAILED, "saw 5, expected 6", "count", cause="late", belongs_to=names[1], answered=True
+    )
     here = Circumstances("labs", "ab" * 32, "virtual T4 (simulated)", True, "namespaces", 42, 3.21)
     titles = course.titles(course.labs)
     result = grade(course.rubric, course.rubric.select((1,)), reports, here, titles)
     report.show(result, [], [])
     lines = capsys.readouterr().out.splitlines()
     start = next(number for number, line in enumerate(lines) if f"✗ {titles[names[1]]}" in line)
-    assert lines[start - 1].split()[-1].startswith("↳✗✓")
-    assert (
-        lines[start + 3]
-        == f"          ↳ {titles[names[0]]}: the same mistake as in '{titles[names[1]]}', charged there"
-    )
+    assert "seen in 2 checks" in lines[start]
+    assert any(line.split()[-1:] and line.split()[-1].startswith("↳✗✓") for line in lines)
     page = html.render(result)
     assert page.count('<li class="follows"') == 1
     assert f'the same mistake as in &#39;<a href="#{names[1]}">{titles[names[1]]}</a>&#39;, charged there' in page
-    assert "failed by a mistake that is charged elsewhere" in page
+    assert "the same mistake as another check, which is charged" in page
     (followed,) = [check for check in result.checks if check.follows_from]
     assert followed.points == followed.max_points
 
@@ -133,14 +160,14 @@ def test_a_check_is_called_by_its_title_and_without_one_by_its_id(
     result: Grade, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report.show(result, [], [])
-    assert "✗ lab1.benchmark.warmed_up\n" in capsys.readouterr().out
+    assert "✗ lab1.benchmark.warmed_up: " in capsys.readouterr().out
     assert f"</span>{breaks('lab1.benchmark.warmed_up')}</span>" in html.render(result)
     document = to_document(result)
     for check in document["labs"][0]["criteria"][0]["checks"]:
         check["title"] = "Warms up & measures" if check["id"] == "lab1.benchmark.warmed_up" else ""
     titled = from_document(document)
     report.show(titled, [], [])
-    assert "✗ Warms up & measures  lab1.benchmark.warmed_up\n" in capsys.readouterr().out
+    assert "✗ Warms up & measures: " in capsys.readouterr().out
     page = html.render(titled)
     assert (
         '</span>Warms up &amp; measures <code class="id">lab1.<wbr>benchmark.<wbr>warmed_<wbr>up</code></span>' in page
