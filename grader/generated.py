@@ -17,7 +17,7 @@ import argparse
 import importlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ import grader
 from gradebox.authoring import release
 from gradebox.common.configuration import ROOT
 from gradebox.common.texts import printable
+from gradebox.course.course import CourseError
 from gradebox.report import document
 from grader import rubric_table
 
@@ -63,6 +64,25 @@ def _pages() -> Mapping[Path, str]:
     return {page: rubric_table.with_points(page.read_text(encoding="utf-8")) for page in pages}
 
 
+def problems() -> Iterator[str]:
+    """What has to be right before anything can follow from it, a line each."""
+    course = grader.course()
+    entries = importlib.import_module("tests.requirements.entries")
+    for lab in course.all_labs:
+        written, listed = (
+            set(course.checks(lab)),
+            {check.id for criterion in lab.criteria for check in criterion.checks},
+        )
+        for check in sorted(written ^ listed):
+            criterion, _, name = check.rpartition(".")
+            file = course.criterion_file(criterion).relative_to(ROOT)
+            lacks = (
+                f"has no [checks.{name}]" if check in written else f"has [checks.{name}], but there is no test_{name}"
+            )
+            yield f"{file} {lacks}"
+        yield from entries.ambiguous(lab.id)
+
+
 def _requirements() -> Mapping[Path, str]:
     # Not an import: tests are no part of what is installed.
     entries = importlib.import_module("tests.requirements.entries")
@@ -96,6 +116,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m grader.generated", description="Files that follow from others.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if something is stale")
     check: bool = parser.parse_args().check
+    try:
+        wrong = list(problems())
+    except CourseError as error:
+        wrong = [str(error)]
+    if wrong:
+        print(printable("\n".join([*wrong, "nothing is written: fix this first"])), file=sys.stderr)
+        return 1
     stale = {part: lines for part in PARTS if (lines := part.stale())}
     for part, lines in stale.items():
         for line in lines:

@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("grimp", reason="import-linter, of the extra dev, is not installed")
+from gradebox.course.course import Course
 from grader import generated
+from tests.requirements import entries
+
+CHECKS = Course.checks
 
 
 @pytest.mark.parametrize("part", generated.PARTS, ids=lambda part: part.name)
 def test_nothing_is_stale(part: generated.Part) -> None:
     assert part.stale() == [], f"run {generated.COMMAND}"
+
+
+def test_nothing_is_written_while_checks_and_their_tables_disagree(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert list(generated.problems()) == []
+    course = generated.grader.course()
+    checks = dict(course.checks(course.all_labs[0]))
+    gone = checks.pop("lab1.memory.memory_timeline_saved")
+    new = replace(gone, id="lab1.memory.nobody_knows_it")
+    changed = {**checks, new.id: new}
+    first = course.all_labs[0]
+    monkeypatch.setattr(Course, "checks", lambda self, lab: changed if lab is first else CHECKS(self, lab))
+    monkeypatch.setattr("sys.argv", ["generated"])
+    assert generated.main() == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "grader/lab1/memory/criterion.toml has [checks.memory_timeline_saved], but there is no test_memory_timeline_saved",
+        "grader/lab1/memory/criterion.toml has no [checks.nobody_knows_it]",
+        "nothing is written: fix this first",
+    ]
+
+
+def test_a_requirement_is_named_by_a_beginning_that_one_sentence_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {"lab1.a.none": ("No sentence of all begins so",), "lab1.a.several": ("T",)}
+    monkeypatch.setattr(entries, "_named_by_checks", lambda lab: named)
+    none, several = entries.ambiguous("lab1")
+    assert none.startswith("lab1.a.none: no sentence begins with 'No sentence of all begins so'; ")
+    assert several.startswith("lab1.a.several: ")
+    assert " sentences begin with 'T'; " in several
 
 
 def test_what_is_stale_is_named_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

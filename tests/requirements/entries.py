@@ -64,12 +64,19 @@ def problems(lab: str) -> Iterator[str]:
         gone = [text for text in table if text not in required.get(where, ())]
         yield from (f"[{where}] nothing says this any more: {text}" for text in gone)
     yield from (f"{name} asks for what no sentence requires" for name in sorted(checks - asking))
+    yield from ambiguous(lab)
+
+
+def ambiguous(lab: str) -> Iterator[str]:
+    """The beginnings in `criterion.toml` that are not those of one sentence, a line each."""
+    required = sentences.of_lab(grader.course().select(lab, None)[1][0].package, load(lab)[0])
+    every = {text for texts in required.values() for text in texts}
     for name, beginnings in _named_by_checks(lab).items():
         for beginning in beginnings:
-            matches = {text for texts in required.values() for text in texts if text.startswith(beginning)}
+            matches = [text for text in every if text.startswith(beginning)]
             if len(matches) != 1:
-                problem = f"{len(matches)} sentences begin with {beginning!r}; requirements names the one it is about"
-                yield f"{name}: {problem}"
+                found = "no sentence begins" if not matches else f"{len(matches)} sentences begin"
+                yield f"{name}: {found} with {beginning!r}; requirements must name one sentence by its beginning"
 
 
 def _named_by_checks(lab: str) -> dict[str, tuple[str, ...]]:
