@@ -31,12 +31,14 @@ MESSAGES = (
     ((740, 372), (600, 430), "fork, limits, files", (535, 396), False),
     ((620, 478), (700, 478), "launches", (626, 470), False),
     ((620, 450), (790, 372), "value, notes", (724, 416), True),
-    ((700, 330), (155, 222), "", (0, 0), True),
+    ((700, 322), (540, 222), "reply", (640, 262), True),
+    ((370, 200), (280, 200), "reply", (300, 216), True),
+    ((930, 222), (930, 430), "starts", (890, 268), False),
     ((495, 502), (495, 524), "", (0, 0), False),
     ((850, 430), (850, 372), "readings", (860, 405), True),
 )
-RETURNED = (("reply: values, readings, notes;", 60, 290), ("the judge checks it (sandbox/replies.py)", 60, 308))
-STUDENT = (370, 524, 250, 28, "labs/kernels_exercise/vector_add.py")
+RETURNED = (("reply: values, readings, notes.", 60, 250), ("The judge checks it: sandbox/replies.py", 60, 268))
+STUDENT = (370, 524, 250, 28, "labs/lab1_gpu_basics/environment.py")
 
 
 def drawing() -> str:
