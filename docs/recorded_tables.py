@@ -40,6 +40,7 @@ def planted_bugs(recorded: Mapping[str, Any]) -> str:
         "those that the bug must lose; the mistake may also show in the others. The submission kept every point of "
         "the criteria that have no column.", "",
     ]  # fmt: skip
+    lines += _summary([row for row in rows if row["kind"] == "bugs"])
     for kind, lab in dict.fromkeys((row["kind"], row["lab"]) for row in rows):
         own = [row for row in rows if (row["kind"], row["lab"]) == (kind, lab)]
         right = sum(not row["problem"] for row in own)
@@ -53,14 +54,35 @@ def planted_bugs(recorded: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _summary(bugs: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """How often one mistake is one charge, and how often a report begins with the function that is wrong."""
+    yield "| lab | planted bugs | charged once | charged more than once | the report begins with the right function |"
+    yield "|---|---:|---:|---:|---:|"
+    for lab in [*dict.fromkeys(row["lab"] for row in bugs), "all"]:
+        own = [row for row in bugs if lab in (row["lab"], "all")]
+        once = sum(len(row["charged"]) == 1 for row in own)
+        more = sum(len(row["charged"]) > 1 for row in own)
+        right = sum(row["leads_there"] for row in own)
+        yield f"| {lab} | {len(own)} | {_share(once, own)} | {_share(more, own)} | {_share(right, own)} |"
+    yield ""
+
+
+def _share(count: int, rows: Sequence[Mapping[str, Any]]) -> str:
+    return f"{count} ({100 * count / len(rows):.0f} %)" if rows else "0"
+
+
 def _bugs(lab: str, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     criteria = sorted({name for row in rows for name in (*row["lost"], *row["loses"])})
-    yield "| bug | " + " | ".join(name.removeprefix(f"{lab}.") for name in criteria) + " |"
-    yield "|---|" + "---:|" * len(criteria)
+    yield (
+        "| bug | the report begins with | charges | "
+        + " | ".join(name.removeprefix(f"{lab}.") for name in criteria)
+        + " |"
+    )
+    yield "|---|---|---:|" + "---:|" * len(criteria)
     for row in rows:
         problem = f" — **wrong: {row['problem']}**" if row["problem"] else ""
         cells = (_points(row, name) for name in criteria)
-        yield f"| {_title(row)}{problem} | {' | '.join(cells)} |"
+        yield f"| {_title(row)}{problem} | {row['first']} | {len(row['charged'])} | {' | '.join(cells)} |"
 
 
 def _points(row: Mapping[str, Any], criterion: str) -> str:

@@ -14,6 +14,7 @@ not as it should be.
 
 from __future__ import annotations
 
+import ast
 import atexit
 import functools
 import hashlib
@@ -23,7 +24,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,7 +34,10 @@ import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+import grader
 from benchmarks.measure import save
+from gradebox.course import hints
+from gradebox.report import failing
 from gradebox.run.request import GradingError
 from gradebox.sandbox import SandboxError, linux
 from tests.scenarios.build import ROOT, SCENARIOS, Scenario, load, scenarios
@@ -60,6 +64,10 @@ class Row:
     """The checks that cost points; what follows from one of them does not."""
     loses: list[str]
     may_lose: list[str]
+    first: str
+    """What a report begins with."""
+    leads_there: bool
+    """Whether that names the function, or the file if it has none, that the bug changed."""
     problem: str
     seconds: float
 
@@ -105,11 +113,35 @@ def judge(task: Task, graded: Graded, fingerprint: str) -> Row:
         problems.append(f"charged in {', '.join(others)} too")
     if task.kind != "bugs" and graded.grade.integrity:
         problems.append("has integrity notes")
+    mistakes = failing.mistakes(graded.grade, hints.known(grader.course()))
     return Row(
         lab=task.lab, kind=task.kind, name=task.name, title=str(scenario.table.get("title", "")),
         fingerprint=fingerprint, lost=lost, charged=sorted(graded.charged), loses=sorted(scenario.loses),
-        may_lose=sorted(scenario.may_lose), problem="; ".join(problems), seconds=graded.grade.seconds,
+        may_lose=sorted(scenario.may_lose), first=mistakes[0].title if mistakes else "",
+        leads_there=bool(mistakes) and _leads(mistakes[0].place, scenario),
+        problem="; ".join(problems), seconds=graded.grade.seconds,
     )  # fmt: skip
+
+
+def _leads(place: str, scenario: Scenario) -> bool:
+    """Whether a place, "amp_training.py, train_with_amp", is one that a bug has changed."""
+    file, _, function = place.partition(", ")
+    changed = {(Path(edit["file"]).name, _function(edit)) for edit in scenario.table.get("edit", [])}
+    changed |= {(path.name, "") for path in scenario.folder.rglob("*") if path.is_file() and path.suffix != ".toml"}
+    return any(file == where and (not name or name in function.split(".")) for where, name in changed)
+
+
+def _function(edit: Mapping[str, str]) -> str:
+    """The function that an edit of the reference changes; "" in no function, or in a helper that students may lack."""
+    file = ROOT / "solutions" / edit["file"]
+    text = file.read_text(encoding="utf-8")
+    if file.suffix != ".py" or edit["old"] not in text:
+        return ""
+    line = text.count("\n", 0, text.index(edit["old"])) + 1
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    around = [node for node in nodes if node.lineno <= line <= (node.end_lineno or line)]
+    name = max(around, key=lambda node: node.lineno).name if around else ""
+    return "" if name.startswith("_") and not name.startswith("__") else name
 
 
 @functools.cache
