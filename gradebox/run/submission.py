@@ -31,6 +31,10 @@ Observation = TypeVar("Observation")
 
 _BUSY_SECONDS = 0.3
 _BUSY_SHARE = 0.6
+_STARVED_SHARE = 0.25
+"""Of a run's time: what had to wait for a processor longer than that might have ended on a quiet machine."""
+_WAITING_SHARE = 0.2
+"""Of a run's time: code that used the processor less than that was waiting."""
 """A spinning process that gets less of a core than this is one of many."""
 
 MACHINE_WAS_BUSY = "the machine was busy"
@@ -200,8 +204,8 @@ class Submission:
         reply = self._run(request)
         if failed := [answer for answer in reply.ranks if answer.kind != "ok"]:
             if ranks > 1 and all(_left_alone(answer) or answer.kind == "timeout" for answer in failed):
-                raise _apart(reply.ranks)
-            raise self._problem(request, min(failed, key=_blame))
+                raise _apart(reply)
+            raise self._problem(request, reply, min(failed, key=_blame))
         for answer in reply.ranks:
             if not isinstance(answer.value, dict):
                 raise TypeError(f"the probe {name} must return a dictionary, not {shown(answer.value, 80)}")
@@ -263,7 +267,7 @@ class Submission:
         if any(map(timed_out, reply.ranks)):
             if cut:
                 raise self._left_out()
-            if _machine_is_busy():
+            if _was_starved(reply):
                 reply = self._run_in_turn(timed, call)
         return reply
 
@@ -306,8 +310,8 @@ class Submission:
                 notes.append(("ending", f"{request.probe} ended as {answer.kind}: {answer.message}", answer.where))
         call.notes = [(kind, printable(detail), printable(where or "")) for kind, detail, where in notes]
 
-    def _problem(self, request: Request, answer: RankReply) -> Exception:
-        """The outcome that fits how the child ended."""
+    def _problem(self, request: Request, reply: Reply, answer: RankReply) -> Exception:
+        """The outcome that fits how the child ended, whose answer is one of the reply."""
         where = f" at {answer.where}" if answer.where else ""
         text = answer.message or ""
         line = _line_of(answer)
@@ -340,12 +344,12 @@ class Submission:
                     answered=False,
                     evidence=line and f"crash {line}",
                 )
-            case "timeout" if _machine_is_busy():
+            case "timeout" if _was_starved(reply):
                 return NeedsReview(
                     f"no answer in time, and {MACHINE_WAS_BUSY}: {text}", "grade again on a quiet machine"
                 )
             case "timeout":
-                message = f"no answer in time: {text}{where}"
+                message = f"no answer in time: {text}{where}; {_pace(reply, answer)}"
                 return CheckFailed(message, _TIMEOUT_HINT, answered=False, evidence=line and f"no end {line}")
             case "memory":
                 message = f"too much memory: {text}{where}"
@@ -388,9 +392,9 @@ def _blame(answer: RankReply) -> tuple[bool, int]:
     return _left_alone(answer), _BLAME.index(answer.kind)
 
 
-def _apart(ranks: Sequence[RankReply]) -> Exception:
+def _apart(reply: Reply) -> Exception:
     """Why there is no result although no rank did anything wrong for itself: they waited for each other."""
-    stories = []
+    ranks, stories = reply.ranks, []
     for rank, answer in enumerate(ranks):
         at = f" at {answer.where}" if answer.where else ""
         if answer.kind == "ok":
@@ -400,10 +404,27 @@ def _apart(ranks: Sequence[RankReply]) -> Exception:
         else:
             stories.append(f"rank {rank} lost a connection{at}")
     text = f"the ranks did not meet: {', '.join(stories)}"
-    if any(answer.kind == "timeout" for answer in ranks) and _machine_is_busy():
+    if any(answer.kind == "timeout" for answer in ranks) and _was_starved(reply):
         return NeedsReview(f"{text}; and {MACHINE_WAS_BUSY}", "grade again on a quiet machine")
     lines = sorted({line for answer in ranks if (line := _line_of(answer))})
     return CheckFailed(text, _APART_HINT, answered=False, evidence=f"did not meet {', '.join(lines)}" if lines else "")
+
+
+def _was_starved(reply: Reply) -> bool:
+    """Whether what did not end in time lacked a processor for a good part of it, and so says little of the submission.
+
+    Code that waits by itself, for a lock or in `time.sleep`, is not starved, however busy the machine is.
+    """
+    counted = [rank.starved_seconds for rank in reply.ranks if rank.starved_seconds is not None]
+    if not counted:
+        return _machine_is_busy()
+    return max(counted) > _STARVED_SHARE * reply.seconds
+
+
+def _pace(reply: Reply, answer: RankReply) -> str:
+    """Whether code that did not end was waiting or computing."""
+    doing = "waiting" if answer.cpu_seconds < _WAITING_SHARE * reply.seconds else "computing"
+    return f"your code was {doing} (processor time {answer.cpu_seconds:.1f} s of {reply.seconds:.1f} s)"
 
 
 def _machine_is_busy() -> bool:

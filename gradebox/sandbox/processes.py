@@ -87,6 +87,20 @@ def usage(pids: Iterable[int], held: Inherited) -> Usage:
     return Usage(tasks, ticks / _TICKS_PER_SECOND, added)
 
 
+def starved_seconds(pid: int) -> float | None:
+    """How long the thread of a process that waited most could have run, but had no processor; None if nobody counts it.
+
+    Second field of `/proc/PID/task/*/schedstat` (Documentation/scheduler/sched-stats.rst in the kernel's source).
+    """
+    delays = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            fields = _read(f"/proc/{pid}/task/{task}/schedstat").split()
+            if len(fields) == 3:
+                delays.append(int(fields[1]) / 1e9)
+    return max(delays, default=None)
+
+
 def _resident(pid: int) -> tuple[int, int]:
     """Anonymous and shared memory in bytes, and threads."""
     figures = dict.fromkeys(("RssAnon", "RssShmem", "Threads"), 0)

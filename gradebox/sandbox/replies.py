@@ -69,7 +69,7 @@ def read(parts: list[bytes], probe: str, *, seconds: float, notes: Sequence[Note
 
 
 def _rank(side: dict[str, Any], payload: bytes, submissions: Sequence[str], readings: Sequence[Any]) -> RankReply:
-    common = {name: side[name] for name in ("stdout", "stderr", "cpu_seconds")}
+    common = {name: side[name] for name in ("stdout", "stderr", "cpu_seconds", "starved_seconds")}
     if side["kind"] != "result":
         where, importing = _where(side["trace"], submissions)
         return RankReply(

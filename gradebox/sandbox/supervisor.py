@@ -94,6 +94,7 @@ class _Rank:
         self.failed = False
         """Whether the rank has ended in a way that may leave others waiting: a crash, or a result that is not "ok"."""
         self.cpu_seconds = 0.0
+        self.starved_seconds: float | None = None
         self.verdict: tuple[str, str] | None = None
         self.kill_at: float | None = None
 
@@ -110,6 +111,8 @@ class _Rank:
         if not self.running or self.verdict is not None:
             return
         self.verdict = (kind, message)
+        # Read while the process is there: whether it was slow by itself, or for want of a processor.
+        self.starved_seconds = processes.starved_seconds(self.pid)
         self.kill_at = time.monotonic() + (_TERM_SECONDS if ask_first else 0.0)
         # A stopped process would not get round to answering.
         processes.send([self.pid], signal.SIGTERM if ask_first else signal.SIGKILL)
@@ -165,6 +168,7 @@ class _Rank:
             "silenced": silenced or self.page[worker.LOST] != 0,
             "voided": self.page[worker.VOIDED] != 0,
             "cpu_seconds": self.cpu_seconds,
+            "starved_seconds": self.starved_seconds,
         }
         return side, payload if kind == "result" and payload is not None else b""
 

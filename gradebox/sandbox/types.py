@@ -189,6 +189,8 @@ class RankReply:
     stdout: str = ""
     stderr: str = ""
     cpu_seconds: float = 0.0
+    starved_seconds: float | None = None
+    """If it was ended from outside: how long it could have run, but had no processor; None if nobody counted it."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ def test_nothing_is_written_while_checks_and_their_tables_disagree(
     monkeypatch.setattr("sys.argv", ["generated"])
     assert generated.main() == 1
     assert capsys.readouterr().err.splitlines() == [
-        "grader/lab1/memory/criterion.toml has [checks.memory_timeline_saved], but there is no test_memory_timeline_saved",
+        "grader/lab1/memory/criterion.toml has [checks.memory_timeline_saved], but there is no "
+        "test_memory_timeline_saved",
         "grader/lab1/memory/criterion.toml has no [checks.nobody_knows_it]",
         "nothing is written: fix this first",
     ]

@@ -30,6 +30,8 @@ class Answers:
     limits = Limits()
     pause = 0.0
     """Seconds that an answer takes."""
+    took = 0.0
+    """Seconds that an answer says it took."""
 
     def __init__(self, *answers: RankReply) -> None:
         self.answers = list(answers)
@@ -39,7 +41,7 @@ class Answers:
         self.asked.append(request)
         time.sleep(self.pause)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return Reply(answer.kind, (answer,), 0.0)
+        return Reply(answer.kind, (answer,), self.took)
 
 
 class Asking:
@@ -76,6 +78,37 @@ def test_a_function_that_hangs_decides_nothing_about_others() -> None:
             submission.probe("lab1.shared.benchmark.matmul", number=number)
     assert submission.probe("lab1.shared.benchmark.matmul", number=3).answer == 42
     assert len(grading.sandbox.asked) == 4
+
+
+@pytest.mark.parametrize(
+    ("cpu", "starved", "error", "says"),
+    [
+        (
+            0.4,
+            0.1,
+            CheckFailed,
+            r"at benchmark\.py:30 in run; your code was waiting \(processor time 0\.4 s of 60\.0 s\)",
+        ),
+        (58.0, 1.0, CheckFailed, r"your code was computing \(processor time 58\.0 s of 60\.0 s\)"),
+        (30.0, 29.0, NeedsReview, "the machine was busy"),
+    ],
+    ids=["waits", "computes", "lacks a processor"],
+)
+def test_who_is_to_blame_for_a_time_out_is_measured(
+    cpu: float, starved: float, error: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradebox.run.submission._machine_is_busy", lambda: True)  # it is no longer looked at
+    slow = RankReply(
+        "timeout",
+        message="no result within 60 s",
+        where="benchmark.py:30 in run",
+        cpu_seconds=cpu,
+        starved_seconds=starved,
+    )
+    grading = Asking(slow)
+    grading.sandbox.took = 60.0
+    with pytest.raises(error, match=says):
+        grading.check().probe("lab1.shared.benchmark.matmul")
 
 
 def test_a_question_that_two_checks_have_is_asked_once_though_they_ask_at_the_same_time() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from gradebox.sandbox import Limits, Reply, Request, Sandbox
+from gradebox.sandbox import Limits, Reply, Request, Sandbox, processes
 from tests.sandbox.sandbox_runs import Runner, call, place
 
 MIB = 2**20
@@ -58,6 +61,34 @@ def test_what_does_not_return_times_out_with_its_line(sandbox: Sandbox, function
     assert reply.where.startswith("endings.py:")
     assert reply.where.endswith(f" in {function}")
     assert time.monotonic() - started < SOON
+
+
+def test_code_that_waits_by_itself_lacks_no_processor(sandbox: Sandbox) -> None:
+    (rank,) = ending(sandbox, "wait_for_nobody", wall_seconds=2.0).ranks
+    assert rank.kind == "timeout"
+    assert rank.cpu_seconds < 1.0
+    if rank.starved_seconds is not None:  # a kernel may be built without schedstat
+        assert rank.starved_seconds < 1.0
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count it")
+def test_code_that_shares_a_processor_with_others_lacks_it_half_of_the_time() -> None:
+    core = min(os.sched_getaffinity(0))
+    spin = f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    spinners = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(3)]
+    try:
+        time.sleep(1.0)
+        for spinner in spinners:
+            before = processes.starved_seconds(spinner.pid)
+            time.sleep(1.0)
+            after = processes.starved_seconds(spinner.pid)
+            assert before is not None
+            assert after is not None
+            assert after - before > 0.25  # of three, each waits for two thirds of the time
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
 
 
 def test_ignoring_sigterm_does_not_help(sandbox: Sandbox) -> None:

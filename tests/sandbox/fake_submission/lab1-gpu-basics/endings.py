@@ -26,6 +26,10 @@ def kill_myself():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def wait_for_nobody():
+    threading.Event().wait()
+
+
 def spin():
     while True:
         pass
