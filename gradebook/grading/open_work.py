@@ -10,8 +10,8 @@ from gradebook.intake.collect import Store
 from gradebook.results import Student, Task
 from gradebook.store import Gradebook, Plan, Recorded
 from gradebox.course.course import Course
+from gradebox.run.endings import MACHINE_WAS_BUSY
 from gradebox.run.grade import Grade, Outcome
-from gradebox.run.submission import MACHINE_WAS_BUSY
 
 
 class OpenWork:

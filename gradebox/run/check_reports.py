@@ -1,6 +1,6 @@
 """What the exception of a check says of the submission, or of the check itself.
 
-Not for how a submission's process ended (`gradebox/run/submission.py`), which comes here as an exception already.
+Not for how a submission's process ended (`gradebox/run/endings.py`), which comes here as an exception already.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How the requests of one grading use a real device: when each may run, and what disturbed a measurement.
 
-Not here: what is run (`gradebox.sandbox`), and what a reply means for a check (`gradebox.run.submission`).
+Not here: what is run (`gradebox.sandbox`), and what a reply means for a check (`gradebox.run.endings`).
 """
 
 from __future__ import annotations

@@ -21,12 +21,13 @@ from gradebox.course.criterion import CheckFunction
 from gradebox.run import device_steadiness, device_trial, source_scan
 from gradebox.run.check_reports import Blocked, of_disturbance, of_error
 from gradebox.run.device_use import DeviceUse
+from gradebox.run.endings import ProbeFailed
 from gradebox.run.grade import CheckReport, Circumstances, Grade, IntegrityNote, Outcome, grade, in_doubt
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.probe_cache import CheckInputs, ProbeCache, ProbeCall
 from gradebox.run.reference_cache import ReferenceCache
 from gradebox.run.request import CheckGroup, GradingError, GradingRequest, check_groups, plan_of, titles_of
-from gradebox.run.submission import ProbeFailed, Submission
+from gradebox.run.submission import Submission
 from gradebox.sandbox import Isolation, Sandbox, SandboxError
 from gradebox.sandbox.devices import CPU
 

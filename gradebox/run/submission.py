@@ -1,14 +1,13 @@
 """The judge's view of a submission: ask a probe, get what it observed, or an honest reason why there is nothing.
 
-Runs probes in the sandbox and turns every way a student's code can end into a check's outcome. Not for judging values
-(a lab's `checks/`) and not for isolation (`gradebox/sandbox/`).
+Not for what it means if there is nothing (`endings.py`), not for judging values (a lab's `checks/`), and not for
+isolation (`gradebox/sandbox/`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,28 +16,17 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 from numpy.typing import NDArray
 
 from gradebox.common.texts import printable
-from gradebox.run import import_advice
+from gradebox.run import endings
 from gradebox.run.array_reference import ArrayReference
 from gradebox.run.assertions import CheckFailed, NeedsReview, shown
 from gradebox.run.encode_inputs import apart
 from gradebox.run.probe_cache import ProbeCache, ProbeCall
-from gradebox.sandbox import DEFINED_AS, Limits, RankReply, Reply, Request, Sandbox, SandboxError, codec
+from gradebox.sandbox import Limits, Reply, Request, Sandbox, SandboxError, codec
 from gradebox.sandbox.devices import Device
 from gradebox.sandbox.probe_types import ProbeInputs, build
 
 Observation = TypeVar("Observation")
 """What a probe says it returns."""
-
-_BUSY_SECONDS = 0.3
-_BUSY_SHARE = 0.6
-_STARVED_SHARE = 0.25
-"""Of a run's time: what had to wait for a processor longer than that might have ended on a quiet machine."""
-_WAITING_SHARE = 0.2
-"""Of a run's time: code that used the processor less than that was waiting."""
-"""A spinning process that gets less of a core than this is one of many."""
-
-MACHINE_WAS_BUSY = "the machine was busy"
-"""In the message of a check that needs review for that reason: it is worth a second look."""
 
 _IMPORT_TIMEOUTS = 2
 """So many imports without an end, and nothing of that lab is asked again: each costs a minute."""
@@ -48,33 +36,6 @@ _MIN_SECONDS = 1.0
 _SUSPICIOUS_ENDINGS = frozenset({"crashed", "timeout", "memory", "output"})
 _SUSPICIOUS_ERRORS = frozenset({"SystemExit", "Skipped", "Exit", "KeyboardInterrupt"})
 """Honest mistakes end like this too, so it costs nothing; but somebody may want to look."""
-
-_BLAME = (
-    *("tampered", "stub", "import_error", "wrong_return", "error", "crashed", "memory", "output", "timeout"),
-    *("unsupported", "probe_error", "ok"),
-)
-"""Of several ranks that failed, the kind that tells most comes first."""
-_LEFT_ALONE = ("onnection closed", "onnection reset", "imed out", "another rank failed", "remote process exited")
-"""In the message of a rank that waited for another one."""
-
-_APART_HINT = (
-    "every rank must make the same collectives in the same order: look for one under `if rank == 0`, for ranks that "
-    "have different numbers of batches, and for a rank that leaves before the others"
-)
-
-_STUB_OF_A_CHILD = re.compile(r"NotImplementedError: (Task [^\n]*)")
-"""In what a process tells of another one that it has started."""
-_LINE = re.compile(r"\S+:\d+")
-"""A file and a line, as `RankReply.where` begins with them."""
-_RAISED_HINT = "call the function yourself with arguments as its docstring describes them, and read the traceback"
-_PARAMETERS_HINT = "its docstring describes every parameter: add what is missing, with the default that is named there"
-_EXIT_HINT = "a function returns; sys.exit() belongs below `if __name__ == '__main__':`"
-_MEMORY_HINT = "look for lists that grow, or arrays far larger than the docstring's shapes"
-_TIMEOUT_HINT = "look for a loop that never ends, or for work far beyond what the docstring asks for"
-
-
-class ProbeFailed(NeedsReview):
-    """A probe of ours failed without any part of the submission in it: perhaps nothing works on this machine."""
 
 
 class Options(TypedDict, total=False):
@@ -203,9 +164,10 @@ class Submission:
         )
         reply = self._run(request)
         if failed := [answer for answer in reply.ranks if answer.kind != "ok"]:
-            if ranks > 1 and all(_left_alone(answer) or answer.kind == "timeout" for answer in failed):
-                raise _apart(reply)
-            raise self._problem(request, reply, min(failed, key=_blame))
+            if ranks > 1 and all(endings.left_alone(answer) or answer.kind == "timeout" for answer in failed):
+                raise endings.did_not_meet(reply)
+            worst = min(failed, key=endings.blame)
+            raise endings.problem(request, reply, worst, self.device.label, lambda: self._sandbox.files)
         for answer in reply.ranks:
             if not isinstance(answer.value, dict):
                 raise TypeError(f"the probe {name} must return a dictionary, not {shown(answer.value, 80)}")
@@ -264,10 +226,10 @@ class Submission:
         cut = left < limits.wall_seconds
         timed = replace(request, limits=replace(limits, wall_seconds=left)) if cut else request
         reply = self._run_in_turn(timed, call)
-        if any(map(timed_out, reply.ranks)):
+        if any(map(endings.timed_out, reply.ranks)):
             if cut:
                 raise self._left_out()
-            if _was_starved(reply):
+            if endings.was_starved(reply):
                 reply = self._run_in_turn(timed, call)
         return reply
 
@@ -309,138 +271,3 @@ class Submission:
             if answer.kind in _SUSPICIOUS_ENDINGS or answer.error in _SUSPICIOUS_ERRORS:
                 notes.append(("ending", f"{request.probe} ended as {answer.kind}: {answer.message}", answer.where))
         call.notes = [(kind, printable(detail), printable(where or "")) for kind, detail, where in notes]
-
-    def _problem(self, request: Request, reply: Reply, answer: RankReply) -> Exception:
-        """The outcome that fits how the child ended, whose answer is one of the reply."""
-        where = f" at {answer.where}" if answer.where else ""
-        text = answer.message or ""
-        line = _line_of(answer)
-        match answer.kind:
-            case "stub":
-                return _open(text)
-            case "error" if child := _STUB_OF_A_CHILD.search(text):
-                return _open(child[1])
-            case "import_error":
-                hint = (
-                    import_advice.hint(text, self._sandbox.files)
-                    or "run the file once with python; mend the first error"
-                )
-                message = f"the module does not import: {text}{where}"
-                return CheckFailed(message, hint, answered=False, evidence=f"import: {text}")
-            case "error":
-                hint = _EXIT_HINT if answer.error == "SystemExit" else _RAISED_HINT
-                if DEFINED_AS in text:
-                    hint = _PARAMETERS_HINT
-                message = f"your code raised {answer.error}: {text}{where}"
-                return CheckFailed(message, hint, answered=False, evidence=line and f"{answer.error} {line}")
-            case "wrong_return":
-                # There is nothing to judge, here and in checks that build on this one.
-                hint = "the docstring says what it must return, and what must hold afterwards"
-                return CheckFailed(text, hint, answered=False, evidence=f"wrong return: {text}")
-            case "crashed":
-                return CheckFailed(
-                    f"the process ended before the check was over: {text}{where}",
-                    "os._exit, sys.exit and crashes of the interpreter end a check",
-                    answered=False,
-                    evidence=line and f"crash {line}",
-                )
-            case "timeout" if _was_starved(reply):
-                return NeedsReview(
-                    f"no answer in time, and {MACHINE_WAS_BUSY}: {text}", "grade again on a quiet machine"
-                )
-            case "timeout":
-                message = f"no answer in time: {text}{where}; {_pace(reply, answer)}"
-                return CheckFailed(message, _TIMEOUT_HINT, answered=False, evidence=line and f"no end {line}")
-            case "memory":
-                message = f"too much memory: {text}{where}"
-                return CheckFailed(message, _MEMORY_HINT, answered=False, evidence=line and f"memory {line}")
-            case "output":
-                return CheckFailed(f"too much output: {text}", "print less inside loops", answered=False)
-            case "tampered":
-                return CheckFailed(
-                    f"void: the submission reached into what the grader measures with ({text})",
-                    "do not patch clocks, torch or the grader, and measure instead of asking the virtual GPU",
-                    answered=False,
-                )
-            case "unsupported":
-                return NeedsReview(
-                    f"the {self.device.label} cannot run this: {text}{where}", "grade it on a real GPU, or by hand"
-                )
-        return ProbeFailed(
-            f"the probe {request.probe} itself failed: {answer.error}: {text}{where}", "report this to the course staff"
-        )
-
-
-def _line_of(answer: RankReply) -> str:
-    """The line at which a rank's code ended, without the arguments of the call; empty if it is not known."""
-    place = _LINE.search(answer.where or "")
-    return place[0] if place else ""
-
-
-def _left_alone(answer: RankReply) -> bool:
-    """Whether this rank says no more than that another one did not come."""
-    return any(words in answer.message for words in _LEFT_ALONE)
-
-
-def timed_out(answer: RankReply) -> bool:
-    """Whether time ran out: ours, or that of a collective in which this rank waited."""
-    return answer.kind == "timeout" or (answer.kind in ("error", "probe_error") and "imed out" in answer.message)
-
-
-def _blame(answer: RankReply) -> tuple[bool, int]:
-    """Sorts the rank that failed first before those that failed because of it."""
-    return _left_alone(answer), _BLAME.index(answer.kind)
-
-
-def _apart(reply: Reply) -> Exception:
-    """Why there is no result although no rank did anything wrong for itself: they waited for each other."""
-    ranks, stories = reply.ranks, []
-    for rank, answer in enumerate(ranks):
-        at = f" at {answer.where}" if answer.where else ""
-        if answer.kind == "ok":
-            stories.append(f"rank {rank} was done")
-        elif timed_out(answer):
-            stories.append(f"rank {rank} was still{at or ' busy'} when time was up")
-        else:
-            stories.append(f"rank {rank} lost a connection{at}")
-    text = f"the ranks did not meet: {', '.join(stories)}"
-    if any(answer.kind == "timeout" for answer in ranks) and _was_starved(reply):
-        return NeedsReview(f"{text}; and {MACHINE_WAS_BUSY}", "grade again on a quiet machine")
-    lines = sorted({line for answer in ranks if (line := _line_of(answer))})
-    return CheckFailed(text, _APART_HINT, answered=False, evidence=f"did not meet {', '.join(lines)}" if lines else "")
-
-
-def _was_starved(reply: Reply) -> bool:
-    """Whether what did not end in time lacked a processor for a good part of it, and so says little of the submission.
-
-    Code that waits by itself, for a lock or in `time.sleep`, is not starved, however busy the machine is.
-    """
-    counted = [rank.starved_seconds for rank in reply.ranks if rank.starved_seconds is not None]
-    if not counted:
-        return _machine_is_busy()
-    return max(counted) > _STARVED_SHARE * reply.seconds
-
-
-def _pace(reply: Reply, answer: RankReply) -> str:
-    """Whether code that did not end was waiting or computing."""
-    doing = "waiting" if answer.cpu_seconds < _WAITING_SHARE * reply.seconds else "computing"
-    return f"your code was {doing} (processor time {answer.cpu_seconds:.1f} s of {reply.seconds:.1f} s)"
-
-
-def _machine_is_busy() -> bool:
-    """True when other work takes the core from us, so that a timeout says little about the submission.
-
-    Measured, not read from the load average: that one still remembers what the submission itself had started.
-    """
-    started, used = time.monotonic(), time.process_time()
-    while time.monotonic() - started < _BUSY_SECONDS:
-        pass
-    return time.process_time() - used < _BUSY_SHARE * (time.monotonic() - started)
-
-
-def _open(text: str) -> CheckFailed:
-    return CheckFailed(
-        text or "this task is still open",
-        "write what its docstring asks for, step by step where it has TODO steps",
-        answered=False,
-    )

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import grader
 from gradebook.results import Grading, Task
+from gradebox.run.endings import MACHINE_WAS_BUSY
 from gradebox.run.grade import CheckReport, Circumstances, IntegrityNote, Outcome, grade
-from gradebox.run.submission import MACHINE_WAS_BUSY
 
 NOTES = (
     IntegrityNote("file", "opened /etc/passwd", "memory_profiling.py:3", "lab1.memory.every_stage_present"),

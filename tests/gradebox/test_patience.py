@@ -21,7 +21,7 @@ FINE = RankReply("ok", {"answer": 42})
 
 @pytest.fixture(autouse=True)
 def _quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradebox.run.submission._machine_is_busy", lambda: False)
+    monkeypatch.setattr("gradebox.run.endings._machine_is_busy", lambda: False)
 
 
 class Answers:
@@ -97,7 +97,7 @@ def test_a_function_that_hangs_decides_nothing_about_others() -> None:
 def test_who_is_to_blame_for_a_time_out_is_measured(
     cpu: float, starved: float, error: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradebox.run.submission._machine_is_busy", lambda: True)  # it is no longer looked at
+    monkeypatch.setattr("gradebox.run.endings._machine_is_busy", lambda: True)  # it is no longer looked at
     slow = RankReply(
         "timeout",
         message="no result within 60 s",

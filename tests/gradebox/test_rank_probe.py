@@ -57,7 +57,7 @@ def test_an_open_task_is_told_before_what_follows_from_it() -> None:
 
 
 def test_ranks_that_waited_for_each_other_are_told_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradebox.run.submission._machine_is_busy", lambda: False)
+    monkeypatch.setattr("gradebox.run.endings._machine_is_busy", lambda: False)
     waited = RankReply("error", error="RuntimeError", message="Timed out waiting 10000ms", where="train.py:7 in train")
     left = RankReply("error", error="RuntimeError", message="Connection closed by peer", where="train.py:9 in train")
     with pytest.raises(CheckFailed) as caught:
@@ -74,7 +74,7 @@ def test_ranks_that_waited_on_a_busy_machine_get_a_second_chance(
     kind: Any, outcome: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where they gave up by themselves even then, they were not slow: a collective waits far longer than it takes."""
-    monkeypatch.setattr("gradebox.run.submission._machine_is_busy", lambda: True)
+    monkeypatch.setattr("gradebox.run.endings._machine_is_busy", lambda: True)
     waited = RankReply(kind, error="RuntimeError", message="Timed out waiting 10000ms")
     handed_in, sandbox = submission(waited, waited)
     with pytest.raises(outcome, match="the ranks did not meet"):

@@ -150,7 +150,7 @@ def _begun(kind: type[_Grading], lab: str, files: dict[str, str], replies: Path)
         (bench.folder / name).write_text(text, encoding="utf-8")
     bench.asking.begin(Turn(code_of(bench.folder), hangs=frozenset("*")))
     with (
-        mock.patch("gradebox.run.submission._was_starved", return_value=False),
+        mock.patch("gradebox.run.endings.was_starved", return_value=False),
         kind(bench.order(lab), bench.asking, sandbox=cast(Sandbox, bench.asking)) as grading,
     ):
         yield grading

@@ -175,7 +175,7 @@ class Bench:
         """Grade what the folder holds. Whether the machine is busy is no part of the answer: it is asked once."""
         asking = asking or self.asking
         with (
-            mock.patch("gradebox.run.submission._was_starved", return_value=False),
+            mock.patch("gradebox.run.endings.was_starved", return_value=False),
             kind(order, asking, sandbox=cast(Sandbox, asking)) as grading,
         ):
             grading.carry_out()

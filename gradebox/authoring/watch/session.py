@@ -18,11 +18,11 @@ from typing import Self
 from gradebox.authoring.code_dependencies import DependencyGraph
 from gradebox.course.criterion import CheckFunction
 from gradebox.course.rubric import Lab
+from gradebox.run.endings import timed_out
 from gradebox.run.grade import CheckReport, Grade, Outcome
 from gradebox.run.grading import Grading, Watcher
 from gradebox.run.probe_cache import CheckInputs, key_of
 from gradebox.run.request import GradingError, GradingRequest, check_groups, plan_of, titles_of
-from gradebox.run.submission import timed_out
 from gradebox.sandbox import Reply, Request, Sandbox, SandboxError, copying
 
 _REPLIES = 4000
