@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.course.criterion import criterion, requires
 from gradebox.run.assertions import CheckFailed, mebibytes, require, require_arrays_close, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
@@ -49,7 +49,6 @@ class TestAttention:
             _require_full_precision(forward["runs"], what)
             _require_close(forward["output"], attention(inputs, case)["output"], case, f"{what}: output")
 
-    @builds_on("forward_equals_reference")
     def test_backward_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = cases.lengths_types_and_masks(generator)
         for case, run in _runs(submission, inputs):
