@@ -16,7 +16,7 @@ from gradebook.export.markdown import code_block, escaped
 from gradebook.export.view import Line
 from gradebox.common.texts import printable, sentence
 from gradebox.course.contact import NOBODY, Contact
-from gradebox.report import html
+from gradebox.report import failing, html
 from gradebox.report.document import duration, points
 from gradebox.run.grade import CheckResult, CriterionResult, Grade, Outcome
 
@@ -116,7 +116,7 @@ def grade_markdown(
     head: Collection[str] = (),
     reviewed: Collection[str] = (),
 ) -> str:
-    """A grade as Markdown: the result, a table of criteria, and what to mend.
+    """A grade as Markdown: the result, what to fix, a table of criteria, and every check that did not pass.
 
     Args:
         grade: the grade.
@@ -131,7 +131,8 @@ def grade_markdown(
     blocks = [
         f"# {escaped(title)}: {points(score)} of {points(grade.max_score)} points, {verdict}",
         *head,
-        f"Pass at {points(grade.pass_score)} points. Graded on {escaped(grade.device)} with seed {grade.seed}.",
+        f"Pass at {points(grade.pass_score)} points.",
+        *_to_fix(grade),
         "\n".join(_table(grade)),
     ]
     if undecided := [check for check in grade.needs_review if check.id not in reviewed]:
@@ -143,6 +144,7 @@ def grade_markdown(
     for lab in grade.labs:
         for criterion in lab.criteria:
             blocks += _problems(grade, criterion, reviewed)
+    blocks.append(f"Graded on {escaped(grade.device)} with seed {grade.seed}.")
     return printable("\n\n".join(blocks) + "\n")
 
 
@@ -227,6 +229,21 @@ def _short_page(line: Line, title: str, contact: Contact) -> str:
         more=by_hand.section(line),
         contact=html.contact_section(contact),
     )
+
+
+def _to_fix(grade: Grade) -> Iterator[str]:
+    """The mistakes, those that cost most first, and the tasks to begin with."""
+    mistakes, tasks = failing.mistakes(grade), failing.open_tasks(grade)
+    if not mistakes and not tasks:
+        return
+    yield "## What to fix"
+    rows = [
+        f"- **{escaped(mistake.title)}**: {points(mistake.points)} point{'' if mistake.points == 1 else 's'}"
+        + (f", seen in {mistake.count} checks" if mistake.count > 1 else "")
+        for mistake in mistakes
+    ]
+    rows += [f"- Lab {task.lab.id.removeprefix('lab')}: {escaped(task.begin)}" for task in tasks]
+    yield "\n".join(rows)
 
 
 def _table(grade: Grade) -> Iterator[str]:

@@ -8,7 +8,7 @@ from tests.gradebook.export.classes import a_class, graded, student
 
 WHERE, FOLLOWER = "lab1.measurements.seconds_equal_reference", "lab1.measurements.tflops_counted"
 FAILED = CheckReport(Outcome.FAILED, "saw 1 s", cause="late", belongs_to=WHERE)
-TOLD = "Follows from 'lab1.measurements.seconds_equal_reference', charged there"
+TOLD = "The same mistake as in 'lab1.measurements.seconds_equal_reference', charged there"
 
 
 def test_feedback_and_gradescope_say_what_it_follows_from_and_keep_its_points() -> None:
@@ -25,5 +25,5 @@ def test_feedback_and_gradescope_say_what_it_follows_from_and_keep_its_points() 
 def test_titles_keep_their_capital_letters() -> None:
     from gradebox.common.texts import sentence
 
-    assert sentence("follows from 'Counts TFLOPS', charged there") == "Follows from 'Counts TFLOPS', charged there."
+    assert sentence("the same mistake as in 'Counts TFLOPS'") == "The same mistake as in 'Counts TFLOPS'."
     assert sentence("") == ""
