@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import vgpu
 from grader.lab1.shared.cases.drawn import launch_seconds, spec_of
-from grader.lab1.shared.cases.products import Call, Observation, ProductCount
+from grader.lab1.shared.cases.products import Call, Hiccup, Observation, ProductCount
 
 _HOST_TOLERANCE = 0.1
 _CLOCK_SECONDS = 5e-6
@@ -44,8 +44,13 @@ class Measurement:
     observed: Observation
     pace: float | None
     """So many times as long as its data sheet lets expect the virtual GPU takes; None on a real GPU."""
-    disturbed: bool = False
-    """Whether some of its products were slow."""
+    hiccups: Sequence[Hiccup] = ()
+    """Its products that were slow or fast on purpose."""
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether some of its products were slow."""
+        return bool(self.hiccups)
 
     @property
     def seconds(self) -> object:
@@ -90,10 +95,32 @@ def expected(device: str, measured: Measurement) -> Interval:
         own_seconds = measured.observed.own_seconds
         overhead = max(_REAL_OVERHEAD_SECONDS, _REAL_HOST_SHARE * measured.observed.host_seconds)
         return Interval(min(own_seconds) * (1 - _REAL_TOLERANCE), max(own_seconds) * (1 + _REAL_TOLERANCE) + overhead)
-    spec, size = spec_of(device), measured.call["size"]
-    kernel = _pace(measured) * vgpu.device.cost.matmul_seconds(spec, size, size, size, measured.dtype)
+    spec, kernel = spec_of(device), kernel_seconds(device, measured)
     overhead = 2 * launch_seconds(spec) + 2 * vgpu.device.cost.sync_seconds(spec) + _CLOCK_SECONDS
     return Interval(0.98 * kernel, 1.02 * kernel + overhead)
+
+
+def kernel_seconds(device: str, measured: Measurement, dtype: str | None = None) -> float:
+    """What the kernel of one undisturbed product takes on a virtual GPU."""
+    size = measured.call["size"]
+    dtype = dtype or measured.dtype
+    return _pace(measured) * vgpu.device.cost.matmul_seconds(spec_of(device), size, size, size, dtype)
+
+
+def mean_of(device: str, measured: Measurement) -> Interval:
+    """The seconds per product that a mean over all products gives on a virtual GPU, slow ones included."""
+    slowed = sum(hiccup["count"] * (hiccup["factor"] - 1) for hiccup in measured.hiccups) / measured.iterations
+    median, extra = expected(device, measured), slowed * kernel_seconds(device, measured)
+    return Interval(median.low + 0.98 * extra, median.high + 1.02 * extra)
+
+
+def with_transfers(device: str, measured: Measurement, operands: int) -> Interval:
+    """The seconds per product if so many operands are moved from pageable or pinned host memory before each one."""
+    spec, size = spec_of(device), measured.call["size"]
+    moved = size**2 * vgpu.device.cost.BYTES_PER_ELEMENT[measured.dtype]
+    slow, fast = (vgpu.device.cost.transfer_seconds(spec, moved, pinned=pinned) for pinned in (False, True))
+    alone = expected(device, measured)
+    return Interval(alone.low + 0.95 * operands * fast, alone.high + 1.05 * operands * slow)
 
 
 def _pace(measured: Measurement) -> float:

@@ -7,12 +7,18 @@ from grader.lab1.benchmark.cases import ComparisonRow, Measured
 from grader.lab1.shared.cases.products import Result
 from grader.lab1.shared.checks.documents import Document
 from grader.lab1.shared.checks.measuring import as_written
+from grader.lab1.shared.checks.mistakes import recognised_elsewhere, recognised_fields
 from grader.lab1.shared.reference import Measurement
 
 MANY = 60
 _OWN_WARM_UP = 3
 """Products per timed one: `torch.utils.benchmark` runs two before each measurement."""
-FIELDS = Cause("field_of_the_result", "each field holds what its line in the docstring says: size, iterations, times")
+FIELDS = Cause(
+    "field_of_the_result",
+    "Fill each field with what its line in the docstring says: `size` and `iterations` as they were given.",
+    "lab1.benchmark.returns_result",
+    mistake="MatmulResult.size or MatmulResult.iterations is not the number that was passed",
+)
 """What is measured can be judged all the same."""
 
 
@@ -21,11 +27,12 @@ def require_counted(measured: Measurement) -> None:
     call, result, iterations = measured.call, measured.observed.result, measured.iterations
     what, warmup = as_written(call), call.get("warmup", 0)
     place = call.get("device", "cuda").partition(":")[0]
-    require_equal(
-        [result["device"], result["dtype"]],
-        [place, measured.dtype],
-        what=f"{what}: device and dtype of its MatmulResult",
-    )
+    with recognised_fields(measured):
+        require_equal(
+            [result["device"], result["dtype"]],
+            [place, measured.dtype],
+            what=f"{what}: device and dtype of its MatmulResult",
+        )
     require_equal(
         [result["size"], result["iterations"]],
         [call["size"], iterations],
@@ -34,12 +41,13 @@ def require_counted(measured: Measurement) -> None:
     )
     ran, least = measured.count(), warmup + iterations
     # Some timers warm up by themselves, even for each product.
-    require(
-        least <= ran <= _OWN_WARM_UP * (iterations + 4) + (warmup if "warmup" in call else MANY),
-        f"{what} ran {ran} products of {call['size']} in {measured.dtype}, expected {least}",
-        "iterations counts the timed products of all measurements together, the last, shorter block included; warmup "
-        "those before",
-    )
+    with recognised_elsewhere(measured):
+        require(
+            least <= ran <= _OWN_WARM_UP * (iterations + 4) + (warmup if "warmup" in call else MANY),
+            f"{what} ran {ran} products of {call['size']} in {measured.dtype}, expected {least}",
+            "Run `warmup` products before the first timed one, and time `iterations` products in all measurements "
+            "together, a last and shorter block included.",
+        )
 
 
 def require_compared(
@@ -50,7 +58,12 @@ def require_compared(
     sides: dict[str, Result] = {"cpu": row["cpu"], "gpu": row["gpu"]}
     require(str(row["cpu"]["device"]) == "cpu", f"{what}: .cpu was measured on {row['cpu']['device']!r}")
     require(str(row["gpu"]["device"]).startswith("cuda"), f"{what}: .gpu was measured on {row['gpu']['device']!r}")
-    hint = Cause(FIELDS.name, "iterations and cpu_iterations are passed on, and told as they were given")
+    hint = Cause(
+        FIELDS.name,
+        "Pass `iterations` and `cpu_iterations` on to benchmark_matmul, which reports them as they were given.",
+        FIELDS.check,
+        mistake="MatmulResult.iterations is not the number that was passed",
+    )
     require_equal(row["gpu"]["iterations"], iterations, what=f"{what}: .gpu.iterations", hint=hint)
     if cpu_iterations is not None:
         require_equal(row["cpu"]["iterations"], cpu_iterations, what=f"{what}: .cpu.iterations", hint=hint)
