@@ -18,7 +18,7 @@ from grader.lab1.benchmark.cases import (
     made_up_comparisons,
     refused_products,
 )
-from grader.lab1.benchmark.checks.comparisons import FIELDS, MANY, compared, require_compared, require_counted
+from grader.lab1.benchmark.checks.comparisons import MANY, compared, fields_mistake, require_compared, require_counted
 from grader.lab1.benchmark.checks.environment import require_described
 from grader.lab1.benchmark.checks.speedup_plots import require_speedups_drawn
 from grader.lab1.shared.cases.drawn import devices, host_conditions, host_paces, long_size, long_sizes
@@ -46,7 +46,7 @@ from grader.lab1.shared.checks.mistakes import (
 from grader.lab1.shared.checks.pictures import require_written
 from grader.lab1.shared.checks.readings import require_crossed, require_seconds, require_started_idle
 from grader.lab1.shared.checks.refusals import calls_of, require_refused
-from grader.lab1.shared.reference import Interval, expected, expected_on_host, least_read
+from grader.lab1.shared.reference import WARM_UP, Interval, expected, expected_on_host, least_read
 from grader.shared.cards import card_of
 from grader.shared.programs import is_simulated, own_gpu, picture_and_json, require_simulated_pictures
 
@@ -92,7 +92,7 @@ class TestBenchmark:
         size = generator.odd(101, 199)
         (run,) = measure(submission, generator, submission.device.name, [{"size": size, "iterations": 7}])
         result = run.observed.result
-        with recognising(lambda: FIELDS):
+        with recognising(lambda: fields_mistake([result["size"], result["iterations"]], size, 7, WARM_UP)):
             require_equal(result["size"], size, what="MatmulResult.size")
             require_equal(result["iterations"], 7, what="MatmulResult.iterations")
             require(number(result["seconds"], "MatmulResult.seconds") > 0, f"seconds: saw {result['seconds']}")
@@ -176,7 +176,7 @@ class TestBenchmark:
             f"{as_written(often)} ran {ran} products, expected {often['warmup']} to warm up and 1 to be timed",
             warm_up_mistake(long) or "Run `warmup` products before the first timed one.",
         )
-        require_started_idle(submission.device, queued)
+        require_started_idle(submission.device, queued, cold["busy"])
 
     @requires("returns_result")
     def test_only_the_product_timed(self, submission: Submission, generator: InputGenerator) -> None:
@@ -215,8 +215,11 @@ class TestBenchmark:
         )
         sizes = long_sizes(device, generator, len(counts), card=card_of(submission))
         calls: list[Call] = [{"size": size, "iterations": count} for size, count in zip(sizes, counts, strict=True)]
-        for run in crossed(submission, generator, by_default=True):
-            require_counted(run)
+        by_default = crossed(submission, generator, by_default=True)
+        # However long the warm-up is, what comes before one timed product comes before more.
+        own_warm_up = min(run.count() - 1 for run in by_default if run.iterations == 1)
+        for run in by_default:
+            require_counted(run, own_warm_up)
         for run in measure(submission, generator, device, calls, warm=True):
             honest, took, iterations = expected(device, run), seconds_of(run), run.iterations
             launch = max(_LAUNCH_SECONDS, run.observed.host_seconds)
@@ -232,7 +235,7 @@ class TestBenchmark:
                     expected=f"about {seconds(honest.low)}",
                     hint="Divide the time by the number of products between start and stop.",
                 )
-            require_counted(run)
+            require_counted(run, own_warm_up)
 
     @requires("returns_result")
     def test_all_sizes_compared(self, submission: Submission, generator: InputGenerator) -> None:

@@ -6,6 +6,7 @@ A mistake is recognised if a reference with that mistake gives what was observed
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -13,13 +14,16 @@ from types import MappingProxyType
 from gradebox.run.assertions import Cause, recognising
 from grader.lab1.shared.cases.products import ProductCount
 from grader.lab1.shared.reference import (
+    WARM_UP,
     Measurement,
     count_of,
     expected,
+    factors,
     kernel_seconds,
     least_launch_seconds,
     least_read,
-    mean_of,
+    means,
+    with_older_work,
     with_transfers,
 )
 
@@ -106,8 +110,20 @@ NOT_THE_MEDIAN = Cause(
     "lab1.measurements.robust_against_one_slow_iteration",
     mistake="MatmulResult.seconds is no median: one slow or fast product decides the result",
 )
+BLOCKS_OF_ALL = Cause(
+    "each_measurement_times_all",
+    "Split `iterations` into the measurements: together they time that many products.",
+    "lab1.benchmark.seconds_per_product",
+    mistake="Each measurement times as many products as were asked for in all",
+)
+REMAINDER = Cause(
+    "remainder_not_timed",
+    "Time what is left over as well: let some blocks be longer by one product.",
+    "lab1.benchmark.seconds_per_product",
+    mistake="Products that are left over when `iterations` is split into blocks are not timed",
+)
 MEAN = Cause(
-    "mean_instead_of_median",
+    "not_the_median",
     "Take the median (`statistics.median`) of single products or of at least five blocks. One slow product changes "
     "the mean.",
     "lab1.measurements.robust_against_one_slow_iteration",
@@ -166,8 +182,6 @@ PROCESSOR_TIME = Cause(
     _SECONDS,
     mistake="The clock counts for how long a processor was busy, and not the time that passes",
 )
-_WARM_UP = 10
-"""Products of `benchmark_matmul` before the first timed one if nothing else is said."""
 _BUSY_SHARE = 0.1
 """Of a product that waits: for longer no processor is busy with it."""
 _BARELY_LAUNCHED = 1.6
@@ -272,11 +286,13 @@ def _mistake_among_others(device: str, measured: Measurement) -> Cause | None:
     if device != "cuda" and measured.disturbed:
         if cause := warm_up_mistake(measured):  # the slow products were others than the timed ones
             return cause
-        mean = mean_of(device, measured)
-        if took in mean:
-            return MEAN
-        if took / measured.iterations in mean:
-            return TOTAL
+        for cause, factor, intervals in (
+            (MEAN, 1, means(device, measured)),
+            (TOTAL, measured.iterations, means(device, measured)),
+            (OLDER_WORK, 1, with_older_work(device, measured)),
+        ):
+            if any(took / factor in interval for interval in intervals):
+                return cause
     if took < honest.low and took < _BARELY_LAUNCHED * least_launch_seconds(device):
         return NOT_WAITED
     if cause := _wrong_unit(took, honest.low, honest.high, measured.iterations):
@@ -292,10 +308,10 @@ def _mistake_among_others(device: str, measured: Measurement) -> Cause | None:
 
 def warm_up_mistake(measured: Measurement) -> Cause | None:
     """What the number of products shows, if it is not `warmup` that comes before the timed ones."""
-    warmup, before = measured.call.get("warmup", _WARM_UP), measured.count() - measured.iterations
+    warmup, before = measured.call.get("warmup", WARM_UP), measured.count() - measured.iterations
     if before == warmup or before < 0:
         return None
-    return NO_WARM_UP if not before else WARM_UP_IGNORED if before == _WARM_UP else None
+    return NO_WARM_UP if not before else WARM_UP_IGNORED if before == WARM_UP else None
 
 
 def named_otherwise(device: str, measurements: Sequence[Measurement]) -> Cause | None:
@@ -335,8 +351,7 @@ def _tflops_mistake(device: str, measured: Measurement) -> Cause | None:
         if abs(tflops * took / work / factor - 1) < _NEAR_TFLOPS:
             return cause
     if device != "cuda" and measured.disturbed:
-        slowed = sum(hiccup["count"] * (hiccup["factor"] - 1) for hiccup in measured.hiccups) / measured.iterations
-        mean = took + slowed * kernel_seconds(device, measured)
+        mean = took + (statistics.fmean(factors(measured)) - 1) * kernel_seconds(device, measured)
         if abs(tflops * mean / work - 1) < _NEAR:
             return TFLOPS_OF_THE_MEAN
     return None
