@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from gradebox.course.criterion import criterion, requires
 from gradebox.run.assertions import Cause, number, recognising, require, require_between, require_equal, seconds
@@ -22,6 +23,7 @@ from grader.lab1.benchmark.checks.comparisons import MANY, compared, fields_mist
 from grader.lab1.benchmark.checks.environment import require_described
 from grader.lab1.benchmark.checks.speedup_plots import require_speedups_drawn
 from grader.lab1.shared.cases.drawn import devices, host_conditions, host_paces, long_size, long_sizes
+from grader.lab1.shared.cases.operands import Operands
 from grader.lab1.shared.cases.products import NAMES, Call, ProductCount, call_of
 from grader.lab1.shared.checks.measuring import (
     LAUNCHED,
@@ -37,13 +39,14 @@ from grader.lab1.shared.checks.measuring import (
 from grader.lab1.shared.checks.mistakes import (
     DTYPE_IGNORED,
     ELSEWHERE,
+    ONE_OPERAND,
     TOTAL,
     recognised,
     recognised_elsewhere,
     recognised_fields,
     warm_up_mistake,
 )
-from grader.lab1.shared.checks.pictures import require_written
+from grader.lab1.shared.checks.pictures import require_visible, require_written
 from grader.lab1.shared.checks.readings import require_crossed, require_seconds, require_started_idle
 from grader.lab1.shared.checks.refusals import calls_of, require_refused
 from grader.lab1.shared.reference import WARM_UP, Interval, expected, expected_on_host, least_read
@@ -149,6 +152,14 @@ class TestBenchmark:
             (run,) = measure(submission, generator, place, [half], warm=True)
             require_seconds(place, run)
         require_crossed(submission.device, crossed(submission, generator, by_default=False))
+        operands = Operands(size=generator.odd(31, 63), iterations=6)
+        reply = submission.probe(operands, device="cpu")
+        require(
+            not reply.of_one_matrix,
+            f"benchmark_matmul('cpu', {operands.size}, {operands.iterations}): {reply.of_one_matrix} of "
+            f"{reply.products} products multiplied one matrix with itself, expected two operands",
+            ONE_OPERAND,
+        )
 
     @requires("returns_result")
     def test_warmed_up(self, submission: Submission, generator: InputGenerator) -> None:
@@ -313,7 +324,7 @@ class TestBenchmark:
         for drawn, axes, source in zip(
             [saved, *plots], [reply.shown, *reply.plots], ("speedup.png", *_CALLS), strict=True
         ):
-            require_speedups_drawn(axes, drawn, source)
+            require_visible("plot_speedup", partial(require_speedups_drawn, rows=drawn, what=source), axes, source)
         require_written("plot_speedup", reply)
 
 

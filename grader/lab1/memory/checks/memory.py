@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradebox.course.criterion import criterion, requires
 from gradebox.run.assertions import number, recognising, require, require_equal
 from gradebox.run.input_generator import InputGenerator
@@ -19,7 +21,7 @@ from grader.lab1.memory.cases import (
 from grader.lab1.memory.checks.memory_plots import require_memory_drawn
 from grader.lab1.memory.checks.mistakes import RUN, Profiled, in_bytes, mistake_of
 from grader.lab1.memory.checks.stages import allocated, require_falls, require_parameters, require_stages
-from grader.lab1.shared.checks.pictures import require_written
+from grader.lab1.shared.checks.pictures import require_visible, require_written
 from grader.lab1.shared.checks.refusals import require_refused
 from grader.shared.programs import picture_and_json
 from labkit.results import STAGES
@@ -132,7 +134,8 @@ class TestMemory:
         names = [str(row.get("dtype")).removeprefix("torch.") for row in rows if isinstance(row, dict)]
         require_equal(names, ["float32", "float16"], what="profiles in the results of memory_profiling")
         for profiles, axes in zip([rows, *plots], [reply.shown, *reply.plots], strict=True):
-            require_memory_drawn(axes, profiles, f"plot_memory() of {len(profiles)} profiles")
+            what = f"plot_memory() of {len(profiles)} profiles"
+            require_visible("plot_memory", partial(require_memory_drawn, profiles=profiles, what=what), axes, what)
         require_written("plot_memory", reply)
 
 

@@ -74,6 +74,12 @@ DTYPE_IGNORED = Cause(
     _PLACE,
     mistake="The argument dtype is ignored: the products run in float32",
 )
+ONE_OPERAND = Cause(
+    "one_operand",
+    "Create two matrices: a product of one with itself reads half as many operands from memory.",
+    _PLACE,
+    mistake="One matrix is multiplied with itself: there is only one operand",
+)
 TF32 = Cause(
     "tf32_switched_on",
     "Do not set allow_tf32 or the float32 matmul precision: TF32 rounds what is multiplied to 10 bits.",
