@@ -152,15 +152,16 @@ def _slower(device: str, measured: Measurement, factor: float) -> Interval:
     return Interval(alone.low + 0.95 * extra, alone.high + 1.05 * extra)
 
 
-def with_transfers(device: str, measured: Measurement, operands: int) -> Interval:
-    """The seconds per product if so many operands are moved from pageable or pinned host memory before each one."""
+def with_transfers(device: str, measured: Measurement) -> list[Interval]:
+    """The seconds per product if one operand or both are moved from pageable or pinned host memory before each one."""
     spec, size = spec_of(device), measured.call["size"]
     moved = size**2 * vgpu.device.cost.BYTES_PER_ELEMENT[measured.dtype]
-    slow, fast = (
-        _pace(measured) * vgpu.device.cost.transfer_seconds(spec, moved, pinned=pinned) for pinned in (False, True)
-    )
     alone = expected(device, measured)
-    return Interval(alone.low + 0.95 * operands * fast, alone.high + 1.05 * operands * slow)
+    intervals = []
+    for operands, pinned in itertools.product((1, 2), (False, True)):
+        extra = operands * _pace(measured) * vgpu.device.cost.transfer_seconds(spec, moved, pinned=pinned)
+        intervals.append(Interval(alone.low + 0.97 * extra, alone.high + 1.03 * extra))
+    return intervals
 
 
 def _pace(measured: Measurement) -> float:

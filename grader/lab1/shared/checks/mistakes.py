@@ -269,7 +269,7 @@ def _wrong_unit(took: float, low: float, high: float, iterations: int) -> Cause 
 
 def _moved(device: str, measured: Measurement, took: float) -> bool:
     """Whether one operand or both were moved before each product."""
-    return device != "cuda" and any(took in with_transfers(device, measured, operands) for operands in (1, 2))
+    return device != "cuda" and any(took in interval for interval in with_transfers(device, measured))
 
 
 @contextmanager
