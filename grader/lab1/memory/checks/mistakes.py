@@ -212,7 +212,40 @@ def mistake_of(profiled: Profiled, field: str, names: Sequence[str]) -> Cause | 
         figures_of = [_of(like(wrong[place], profiled.profiles[place]), field) for place in judged]
         if _explained(field, rows, figures_of):
             return RUN[name]
-    return None
+    return _from_some_stage_on(rows) if field == "allocated_bytes" else None
+
+
+def _from_some_stage_on(rows: Sequence[_Row]) -> Cause | None:
+    """The same bytes are there, or missing, from one stage on, or from one stage to another, in some steps.
+
+    In the others nothing is wrong: what is kept may be too small there.
+    """
+    places: set[tuple[int, int, bool]] = set()
+    for row in rows:
+        more = [seen - right for seen, right in zip(row.observed, _of(row.stages, "allocated_bytes"), strict=True)]
+        wrong = [place for place, size in enumerate(more) if abs(size) > row.slack]
+        if not wrong:
+            continue
+        sizes = more[wrong[0] : wrong[-1] + 1]
+        if max(sizes) - min(sizes) > row.slack:
+            return None
+        places.add((wrong[0], wrong[-1], sizes[0] > 0))
+    if len(places) != 1:
+        return None
+    ((first, last, is_more),) = places
+    if is_more:
+        return Cause(
+            f"kept_from_{STAGES[first]}_to_{STAGES[last]}",
+            "Keep batch, output and loss, and nothing else: let nothing refer to other tensors when the stage ends.",
+            _ALLOCATED,
+            mistake=f"From the stage {STAGES[first]!r} on something is allocated that a training loop does not keep",
+        )
+    return Cause(
+        f"let_go_from_{STAGES[first]}_to_{STAGES[last]}",
+        "Keep batch, output and loss under names of their own until the end of the step.",
+        _ALLOCATED,
+        mistake=f"From the stage {STAGES[first]!r} on something is missing that a training loop keeps",
+    )
 
 
 def unit_of(profiled: Profiled, field: str = "allocated_bytes") -> float | None:

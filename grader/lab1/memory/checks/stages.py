@@ -37,12 +37,12 @@ def require_stages(profiled: Profiled, field: str, hint: str, names: Sequence[st
             stages = like(reference, profile)
             slack = _slack(stages, share)
             figures = [(stage, dict[str, object](stage)[field]) for stage in profile["stages"]]
-            begun = _beyond(profile, stages) if field == "peak_bytes" else [0.0] * len(figures)
+            more_of = _beyond(profile, stages)
             with picturing(partial(_bars, field, figures, stages)):
-                for (stage, actual), more in zip(figures, begun, strict=True):
+                for (stage, actual), more in zip(figures, more_of, strict=True):
                     expected = _of(stages, stage)[field]
-                    if isinstance(actual, (int, float)) and abs(actual - more - expected) <= slack:
-                        continue  # of what was there when the stage began, other checks judge
+                    if field != "allocated_bytes" and _follows(actual, expected, more, slack):
+                        continue  # of what is allocated, another check judges
                     require_between(
                         actual,
                         expected - slack,
@@ -57,7 +57,8 @@ def require_stages(profiled: Profiled, field: str, hint: str, names: Sequence[st
 def require_falls(profiled: Profiled, hint: str) -> None:
     """Fail unless the peak of every stage is as far below the largest as it should, within the same TOLERANCE.
 
-    Peaks count as they are, or without what is there too much, or missing, when their stages begin.
+    A peak that is too large, or too small, by what the profile says is allocated too much, or missing, is none of this
+    check's business.
     """
     _, reference, profile, _ = profiled.steps[0]
     stages = like(reference, profile)
@@ -65,8 +66,10 @@ def require_falls(profiled: Profiled, hint: str) -> None:
     slack = TOLERANCE * largest
     actual = [number(stage["peak_bytes"], "peak_bytes") for stage in profile["stages"]]
     expected = [largest - _of(stages, stage)["peak_bytes"] for stage in profile["stages"]]
-    own = [peak - more for peak, more in zip(actual, _beyond(profile, stages), strict=True)]
-    if all(abs(max(own) - peak - fall) <= slack for peak, fall in zip(own, expected, strict=True)):
+    if all(
+        _follows(peak, largest - fall, more, slack)
+        for peak, fall, more in zip(actual, expected, _beyond(profile, stages), strict=True)
+    ):
         return
     with recognising(lambda: mistake_of(profiled, "peak_bytes", ALONE)):
         for stage, peak, fall in zip(profile["stages"], actual, expected, strict=True):
@@ -93,16 +96,25 @@ def _slack(stages: Stages, share: float) -> float:
     return share * max(stage["peak_bytes"] for stage in stages.values())
 
 
-def _beyond(profile: Profile, stages: Stages) -> list[float]:
-    """How much more than it should is allocated when each stage begins, by what the profile says itself."""
-    beyond = [0.0]
-    for stage in profile["stages"][:-1]:
-        size = stage["allocated_bytes"]
-        more = 0.0
+def _beyond(profile: Profile, stages: Stages) -> list[tuple[float, float]]:
+    """How much more than it should is allocated where each stage begins and where it ends, by the profile's own words.
+
+    The first one begins with what is there when it ends, because nothing of the step is there yet.
+    """
+    ends: list[float] = []
+    for stage in profile["stages"]:
+        size, more = stage["allocated_bytes"], 0.0
         if isinstance(size, (int, float)) and math.isfinite(size):
             more = size - _of(stages, stage)["allocated_bytes"]
-        beyond.append(more)
-    return beyond
+        ends.append(more)
+    return list(zip([ends[0], *ends[:-1]], ends, strict=True))
+
+
+def _follows(actual: object, expected: float, more: tuple[float, float], slack: float) -> bool:
+    """Whether a figure is right but for what is allocated too much, or missing, in its stage."""
+    if not isinstance(actual, (int, float)):
+        return False
+    return expected + min(more) - slack <= actual <= expected + max(more) + slack
 
 
 def _of(stages: Stages, stage: Stage) -> Mapping[str, int]:
