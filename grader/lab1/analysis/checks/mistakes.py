@@ -23,13 +23,15 @@ def _cause(name: str, hint: str, mistake: str) -> Cause:
 def recognised(
     cases: Sequence[C], answers: Sequence[object], mistakes: Sequence[tuple[Cause, Callable[[C], object]]]
 ) -> Iterator[None]:
-    """If answers are judged in here and one is wrong, say which mistake explains all of them, if one does."""
+    """If answers are judged in here and one is wrong, say which mistake explains all of them, if only one does."""
 
     def cause() -> Cause | None:
-        for mistake, answer in mistakes:
-            if all(_same(answer(case), seen) for case, seen in zip(cases, answers, strict=True)):
-                return mistake
-        return None
+        explanations = [
+            mistake
+            for mistake, answer in mistakes
+            if all(_same(answer(case), seen) for case, seen in zip(cases, answers, strict=True))
+        ]
+        return explanations[0] if len(explanations) == 1 else None
 
     with recognising(cause):
         yield
