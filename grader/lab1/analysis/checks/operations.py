@@ -72,10 +72,16 @@ def _rows(profile: ProfileReply | CpuProfileReply, required: Sequence[str], step
     require(bool(profile.operations), f"{what} returned nothing")
     names = [str(row["name"]) for row in profile.operations]
     others = [name for name in names if not name.startswith(PREFIX)]
-    require(not others, f"{what}: {', '.join(others[:2])} is no operation", "their names begin with aten::")
+    require(
+        not others,
+        f"{what}: {', '.join(others[:2])} is no operation",
+        "Return operations alone: their names begin with aten::.",
+    )
     twice = sorted({name for name in names if names.count(name) > 1})
     require(
-        not twice, f"{what}: {twice[:1]} stands there twice", "one OperationTime per operation, whatever its shapes"
+        not twice,
+        f"{what}: {twice[:1]} is there twice",
+        "Return one OperationTime per operation, whatever its shapes.",
     )
     require(
         profile.steps_run == warmup + steps,
@@ -88,7 +94,7 @@ def _rows(profile: ProfileReply | CpuProfileReply, required: Sequence[str], step
     require(
         not missing,
         f"{what}: {', '.join(missing)} ran, and is missing",
-        "every operation that ran is there, also one that launches nothing",
+        "Return every operation that ran, also one that launches nothing.",
     )
     return dict(zip(names, profile.operations, strict=True))
 
@@ -138,13 +144,13 @@ def require_profiled(profile: ProfileReply, inputs: ProfileOnGpu, slowest: str, 
         require(
             any(row["device_seconds"] != 0 for row in profile.operations),
             f"{what}: device_seconds of all operations are 0.0",
-            "a GPU may be named with its index; torch.device(device).type tells a CPU from a GPU",
+            "Ask torch.device(device).type whether it is a GPU, which may be named with its index.",
         )
     first = profile.operations[0]
     require(
         first["name"] == slowest,
         f"{what}: the slowest operation of a step with {repeats}: saw {first['name']!r}, expected {slowest!r}",
-        "operations, not kernels, have names that begin with aten::; the longest self time on the device first",
+        "Take operations, not kernels: their names begin with aten::. The longest self time on the device comes first.",
     )
     _require_calls(rows, {**calls, "aten::view": 1}, steps, inputs.warmup)
     took = _require_sorted(profile, "device_seconds")
@@ -152,7 +158,7 @@ def require_profiled(profile: ProfileReply, inputs: ProfileOnGpu, slowest: str, 
         return
     recorded = profile.device_record["seconds"]
     for name in calls:
-        require(name in recorded, f"{what}: {name} did not run", "call step() in the profiled steps")
+        require(name in recorded, f"{what}: {name} did not run", "Call step() in the profiled steps.")
         host, device = recorded[name]
         own = {"cpu_seconds": rows[name]["cpu_seconds"], "device_seconds": rows[name]["device_seconds"]}
         for field, expected in (("cpu_seconds", host), ("device_seconds", device)):
@@ -190,7 +196,9 @@ def require_profiled_on_cpu(profile: CpuProfileReply, steps: int, warmup: int) -
     rows = _rows(profile, [inner, outer], steps, warmup, what)
     _require_calls(rows, {inner: 1, outer: 1}, steps, warmup)
     on_device = {row["name"]: row["device_seconds"] for row in profile.operations if row["device_seconds"] != 0}
-    require(not on_device, f"{what}: device_seconds of {on_device}, expected 0.0", "a CPU launches no kernels")
+    require(
+        not on_device, f"{what}: device_seconds of {on_device}, expected 0.0", "Report 0.0: a CPU launches no kernels."
+    )
     took = _require_sorted(profile, "cpu_seconds")
     spent = sum(profile.step_seconds)
     own, called = (number(rows[name]["cpu_seconds"], f"{what}: cpu_seconds of {name}") for name in (outer, inner))

@@ -281,7 +281,8 @@ class TestBenchmark:
                 hint=SIZE_LEFT_OUT if _one_left_out(sizes_compared, expected_sizes) else "Compare each of `sizes`.",
             )
             for size, row in zip(expected_sizes, rows, strict=True):
-                require_compared(row, arguments.get("iterations", 100), arguments.get("cpu_iterations"), dtype)
+                counts = arguments.get("iterations", 100), arguments.get("cpu_iterations")
+                require_compared(row, *counts, dtype, partial(_iterations_reported, submission, generator))
                 if simulated:
                     took, iterations = row["cpu"]["seconds"], arguments.get("cpu_iterations", _CPU_ITERATIONS)
                     honest, single = (
@@ -327,7 +328,7 @@ class TestBenchmark:
         require(
             is_simulated(reply.json["benchmark.json"]) is submission.device.simulated,
             f"`{what}`: benchmark.json does not say whether its times are simulated",
-            "labkit.results.save_json writes the device's provenance beside the results",
+            "Write the results with labkit.results.save_json and device.provenance().",
         )
         if submission.device.simulated:
             require_simulated_pictures(reply, f"`{what}`")
@@ -351,6 +352,15 @@ def _without_a_size(submission: Submission) -> Cause | None:
     with suppress(CheckFailed, NeedsReview):  # then it is something else that is wrong
         (rows,) = submission.probe(Compare(calls=[{"sizes": [64], "iterations": 1}]), values=False).rows
         return None if rows else SIZE_LEFT_OUT
+    return None
+
+
+def _iterations_reported(submission: Submission, generator: InputGenerator, iterations: int) -> object:
+    """What `benchmark_matmul` says if it is given so many."""
+    with suppress(CheckFailed, NeedsReview):  # then it is something else that is wrong
+        call: Call = {"size": generator.odd(101, 199), "iterations": iterations}
+        (run,) = measure(submission, generator, submission.device.name, [call])
+        return run.observed.result["iterations"]
     return None
 
 

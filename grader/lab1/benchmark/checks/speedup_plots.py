@@ -29,12 +29,12 @@ def require_speedups_drawn(axes: Sequence[Axes], rows: Sequence[Measured], what:
     require(
         all(_in_order(line, speedups) for line in lines),
         f"{what}: the line through the speedups goes to and fro between the sizes ({listed})",
-        "comparisons may come in any order; a line through them goes from the smallest size to the largest",
+        "Sort the comparisons by size before you draw a line through them: they may come in any order.",
     )
     require(
         any(near(level, 1) for shown in axes for level in shown.levels),
         f"{what}: there is no line at a speedup of 1",
-        "above that line the GPU is faster: it goes through the whole width of the plot",
+        "Draw a line at 1 through the whole width of the plot: above it the GPU is faster.",
     )
 
 

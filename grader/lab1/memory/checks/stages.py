@@ -26,7 +26,9 @@ def allocated(profile: Profile, what: str) -> dict[str, float]:
     """Allocated bytes by stage, of all stages."""
     stages = {stage["stage"]: stage for stage in profile["stages"] if isinstance(stage["stage"], str)}
     missing = [name for name in STAGES if name not in stages]
-    require(not missing, f"{what}: there is no stage {', '.join(missing)}", "one StageMemory for each of STAGES")
+    require(
+        not missing, f"{what}: there is no stage {', '.join(missing)}", "Return one StageMemory for each of STAGES."
+    )
     return {name: number(stages[name]["allocated_bytes"], f"{what}: allocated_bytes of {name!r}") for name in STAGES}
 
 

@@ -26,7 +26,7 @@ def require_written(function: str, reply: PicturesReply) -> None:
         reply.unwritable,
         "OSError",
         what=f"what {function}() raised for a path that lies below a file",
-        hint="a plot that was not written must not look like one that was",
+        hint="Let the OSError pass: a plot that was not written must not look like one that was.",
     )
 
 
