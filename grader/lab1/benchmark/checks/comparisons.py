@@ -18,6 +18,13 @@ _OWN_WARM_UP = 3
 """Products per timed one: `torch.utils.benchmark` runs two before each measurement."""
 _BLOCKS = 5
 """Measurements that a result is the median of, at least."""
+_PASS_DTYPE = "Pass `dtype` on to benchmark_matmul for both sides."
+DTYPE_NOT_PASSED_ON = Cause(
+    "dtype_not_passed_on",
+    _PASS_DTYPE,
+    "lab1.benchmark.all_sizes_compared",
+    mistake="compare_cpu_gpu passes dtype on for one side only: the other one is measured in float32",
+)
 NOT_PASSED_ON = Cause(
     "iterations_not_passed_on",
     "Pass `iterations` on to benchmark_matmul for the GPU, and `cpu_iterations` for the CPU.",
@@ -120,9 +127,10 @@ def require_compared(
     if cpu_iterations is not None:
         what_cpu = f"{what}: .cpu.iterations"
         require_equal(row["cpu"]["iterations"], cpu_iterations, what=what_cpu, hint=NOT_PASSED_ON)
-    for side, result in sides.items():
-        kind = str(result["dtype"]).removeprefix("torch.")
-        require_equal(kind, dtype, what=f"{what}: .{side}.dtype", hint="Pass `dtype` on for both sides.")
+    kinds = {side: str(result["dtype"]).removeprefix("torch.") for side, result in sides.items()}
+    for side, kind in kinds.items():
+        hint = DTYPE_NOT_PASSED_ON if sorted(kinds.values()) == sorted(("float32", dtype)) else _PASS_DTYPE
+        require_equal(kind, dtype, what=f"{what}: .{side}.dtype", hint=hint)
     cpu, gpu = (positive(result["seconds"], f"{what}: .{side}.seconds") for side, result in sides.items())
     require_close(
         row["speedup"],
