@@ -12,6 +12,12 @@ from grader.lab1.benchmark.cases import Measured
 from grader.lab1.shared.cases.plots import Axes, Point
 from grader.lab1.shared.checks.pictures import near
 
+UNSORTED = Cause(
+    "speedups_in_the_order_given",
+    "Sort the comparisons by size before you draw a line through them: they may come in any order.",
+    "lab1.benchmark.results_and_plot_saved",
+    mistake="The line of speedups joins the sizes in the order given, so it goes to and fro",
+)
 _POINTS = "Draw one point per comparison: its size, and CPU seconds / GPU seconds."
 
 
@@ -29,7 +35,7 @@ def require_speedups_drawn(axes: Sequence[Axes], rows: Sequence[Measured], what:
     require(
         all(_in_order(line, speedups) for line in lines),
         f"{what}: the line through the speedups goes to and fro between the sizes ({listed})",
-        "Sort the comparisons by size before you draw a line through them: they may come in any order.",
+        UNSORTED,
     )
     require(
         any(near(level, 1) for shown in axes for level in shown.levels),
