@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gradebox.run.assertions import CheckFailed
 from gradebox.run.input_generator import InputGenerator
 from grader.lab1.shared import reference
-from grader.lab1.shared.cases.products import Call, Observation, ProductCount, Result
+from grader.lab1.shared.cases.products import Call, Hiccup, Observation, ProductCount, Result
 from grader.lab1.shared.checks import mistakes
 from grader.lab2.scaling.cases.trainings import Regression, Run, RunReport, crossed, regression
 from grader.lab2.scaling.checks import mistakes as amp
@@ -126,6 +128,10 @@ CALL: Call = {"size": 4001, "iterations": 10}
 PRODUCTS: list[ProductCount] = [{"device": "cuda", "dtype": "float32", "flops": 2 * 4001**3, "count": 10}]
 
 
+DEVICE = "vgpu:T4"
+WARMED: list[ProductCount] = [{"device": "cuda", "dtype": "float32", "flops": 2 * 4001**3, "count": 20}]
+
+
 def measurement(seconds: float = 0.0, products: list[ProductCount] = PRODUCTS) -> reference.Measurement:
     result: Result = {
         "device": "cuda", "dtype": "float32", "size": 4001, "iterations": 10, "seconds": seconds, "tflops": 1.0,
@@ -141,12 +147,36 @@ def judged(factor: float, products: list[ProductCount] = PRODUCTS) -> str:
     return "" if cause is None else cause.name
 
 
+def judged_seconds(intervals: Iterable[reference.Interval]) -> set[str]:
+    """By which mistakes the seconds in the middle of these intervals are explained."""
+    causes = [mistakes.mistake_of(DEVICE, measurement((each.low + each.high) / 2)) for each in intervals]
+    return {"" if cause is None else cause.name for cause in causes}
+
+
+def test_a_mean_and_a_start_too_early_are_told_from_a_median() -> None:
+    slow: list[Hiccup] = [{"first": 0, "count": 1, "factor": 200.0}, {"first": 9, "count": 1, "factor": 200.0}]
+    run = replace(measurement(), hiccups=slow, observed=replace(measurement().observed, products=WARMED))
+
+    def cause(interval: reference.Interval) -> str:
+        result: Result = {**run.observed.result, "seconds": (interval.low + interval.high) / 2}
+        seen = replace(run, observed=replace(run.observed, result=result))
+        with pytest.raises(CheckFailed) as failure, mistakes.recognised_among_others(DEVICE, seen):
+            raise CheckFailed("wrong")
+        return failure.value.cause.name if failure.value.cause else ""
+
+    assert {cause(mean) for mean in reference.means(DEVICE, run)} == {"not_the_median"}
+    early: list[Hiccup] = [{"first": 2, "count": 4, "factor": 200.0}]  # two of five blocks
+    run = replace(run, hiccups=early)
+    assert cause(reference.with_older_work(DEVICE, run)[1]) == "older_work_timed"
+
+
 def test_wrong_seconds_tell_which_mistake_they_are() -> None:
     assert judged(1.0) == ""
     assert judged(10) == "total_instead_of_per_product"
     assert judged(1 / 10) == "divided_twice"
     assert judged(1e3) == "milliseconds"
-    assert judged(2.3) == "more_is_timed"
+    assert judged(3.3) == "more_is_timed"
+    assert judged_seconds(reference.with_transfers(DEVICE, measurement())) == {"operands_moved_while_timed"}
     assert judged(1.0, products=[]) == "not_on_the_gpu"
 
 

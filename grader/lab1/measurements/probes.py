@@ -35,6 +35,9 @@ class _Waiting(TorchDispatchMode):
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
+        if func._can_decompose():  # in inference mode no autograd layer has taken it apart
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         if func.overloadpacket.__name__ not in _PRODUCTS:
             return func(*args, **(kwargs or {}))
         begin = time.perf_counter()

@@ -111,6 +111,17 @@ class StageBytes(TypedDict):
     peak_bytes: int
 
 
+MISTAKES = (
+    "graph_kept",
+    "not_cast",
+    "batch_let_go",
+    "output_let_go",
+    "loss_in_float32",
+    "gradients_kept",
+    "cache_kept",
+    "model_kept",
+)
+"""Of a training step, in words that `probes/reference_steps.py` understands."""
 FIGURES = ("allocated_bytes", "reserved_bytes", "peak_bytes")
 
 
@@ -128,6 +139,8 @@ class ReferenceSteps(ProbeInputs[ReferenceStepsReply], probe="lab1.memory.refere
     runs: list[Network]
     kept: int
     freed: int
+    mistake: str = ""
+    """One that the steps are to make, of `MISTAKES`."""
 
 
 class MadeUpProfile(TypedDict):

@@ -7,14 +7,18 @@ before and right after the student's call: quartiles by two methods, give or tak
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import vgpu
 from grader.lab1.shared.cases.drawn import launch_seconds, spec_of
-from grader.lab1.shared.cases.products import Call, Observation, ProductCount
+from grader.lab1.shared.cases.products import Call, Hiccup, Observation, ProductCount
 
+WARM_UP = 10
+"""Products of `benchmark_matmul` before the first timed one if nothing else is said."""
 _HOST_TOLERANCE = 0.1
 _CLOCK_SECONDS = 5e-6
 _REAL_TOLERANCE = 0.10
@@ -44,8 +48,13 @@ class Measurement:
     observed: Observation
     pace: float | None
     """So many times as long as its data sheet lets expect the virtual GPU takes; None on a real GPU."""
-    disturbed: bool = False
-    """Whether some of its products were slow."""
+    hiccups: Sequence[Hiccup] = ()
+    """Its products that were slow or fast on purpose."""
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether some of its products were slow."""
+        return bool(self.hiccups)
 
     @property
     def seconds(self) -> object:
@@ -90,10 +99,69 @@ def expected(device: str, measured: Measurement) -> Interval:
         own_seconds = measured.observed.own_seconds
         overhead = max(_REAL_OVERHEAD_SECONDS, _REAL_HOST_SHARE * measured.observed.host_seconds)
         return Interval(min(own_seconds) * (1 - _REAL_TOLERANCE), max(own_seconds) * (1 + _REAL_TOLERANCE) + overhead)
-    spec, size = spec_of(device), measured.call["size"]
-    kernel = _pace(measured) * vgpu.device.cost.matmul_seconds(spec, size, size, size, measured.dtype)
+    spec, kernel = spec_of(device), kernel_seconds(device, measured)
     overhead = 2 * launch_seconds(spec) + 2 * vgpu.device.cost.sync_seconds(spec) + _CLOCK_SECONDS
     return Interval(0.98 * kernel, 1.02 * kernel + overhead)
+
+
+def kernel_seconds(device: str, measured: Measurement, dtype: str | None = None) -> float:
+    """What the kernel of one undisturbed product takes on a virtual GPU."""
+    size = measured.call["size"]
+    dtype = dtype or measured.dtype
+    return _pace(measured) * vgpu.device.cost.matmul_seconds(spec_of(device), size, size, size, dtype)
+
+
+def means(device: str, measured: Measurement) -> list[Interval]:
+    """The seconds per product that a mean gives on a virtual GPU, slow products included: over all, or over blocks."""
+    return [
+        _slower(device, measured, statistics.fmean(map(statistics.fmean, blocks)))
+        for blocks in _blocks(factors(measured))
+    ]
+
+
+def with_older_work(device: str, measured: Measurement) -> list[Interval]:
+    """The seconds per product that a median gives on a virtual GPU if the first time has the warm-up's in it."""
+    before = measured.call.get("warmup", WARM_UP) + measured.call.get("busy", 0)
+    medians = []
+    for first, *others in _blocks(factors(measured)):
+        times = [(before + sum(first)) / len(first), *map(statistics.fmean, others)]
+        medians.append(_slower(device, measured, statistics.median(times)))
+    return medians
+
+
+def factors(measured: Measurement) -> list[float]:
+    """By what each timed product takes longer, or shorter, than others of its size."""
+    each = [1.0] * measured.iterations
+    for hiccup in measured.hiccups:
+        for place in range(hiccup["first"], min(hiccup["first"] + hiccup["count"], measured.iterations)):
+            each[place] = hiccup["factor"]
+    return each
+
+
+def _blocks(each: Sequence[float]) -> Iterator[list[Sequence[float]]]:
+    """Products one by one, and in at most five blocks whose lengths differ by one at most, longer ones first."""
+    yield [[factor] for factor in each]
+    count = min(len(each), 5)
+    lengths = [len(each) // count + (index < len(each) % count) for index in range(count)]
+    ends = list(itertools.accumulate(lengths))
+    yield [each[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+def _slower(device: str, measured: Measurement, factor: float) -> Interval:
+    alone, extra = expected(device, measured), (factor - 1) * kernel_seconds(device, measured)
+    return Interval(alone.low + 0.95 * extra, alone.high + 1.05 * extra)
+
+
+def with_transfers(device: str, measured: Measurement) -> list[Interval]:
+    """The seconds per product if one operand or both are moved from pageable or pinned host memory before each one."""
+    spec, size = spec_of(device), measured.call["size"]
+    moved = size**2 * vgpu.device.cost.BYTES_PER_ELEMENT[measured.dtype]
+    alone = expected(device, measured)
+    intervals = []
+    for operands, pinned in itertools.product((1, 2), (False, True)):
+        extra = operands * _pace(measured) * vgpu.device.cost.transfer_seconds(spec, moved, pinned=pinned)
+        intervals.append(Interval(alone.low + 0.97 * extra, alone.high + 1.03 * extra))
+    return intervals
 
 
 def _pace(measured: Measurement) -> float:

@@ -5,11 +5,58 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from gradebox.run.assertions import NeedsReview, number, require, require_between, require_close, require_equal, seconds
+from gradebox.run.assertions import (
+    Cause,
+    NeedsReview,
+    number,
+    require,
+    require_between,
+    require_close,
+    require_equal,
+    seconds,
+)
 from grader.lab1.analysis.cases import CpuProfileReply, Operation, ProfileOnGpu, ProfileReply
 from grader.lab1.analysis.cases.profiles import PREFIX
 
-_SELF = "self times: without the operations called in turn, and without listing kernels a second time"
+_SELF = "Sum up self times: without the operations called in turn, and without the kernels a second time."
+_CHECK = "lab1.analysis.slowest_operation_found"
+MICROSECONDS = Cause(
+    "microseconds_taken_for_seconds",
+    "Multiply the profiler's times by 1e-6: they are in microseconds.",
+    _CHECK,
+    mistake="The profiler's microseconds are reported as seconds",
+)
+WARM_UP_RECORDED = Cause(
+    "warm_up_steps_recorded",
+    "Run the warm-up steps before the profiler starts.",
+    _CHECK,
+    mistake="The profiler also records the warm-up steps",
+)
+BY_HOST_TIME = Cause(
+    "sorted_by_host_time",
+    "Sort by device_seconds on a GPU: cpu_seconds tell how long a launch takes.",
+    _CHECK,
+    mistake="The operations are sorted by the host's time instead of the device's",
+)
+TOTAL_TIMES = Cause(
+    "total_times_in_the_profile",
+    "Read the self times (`self_cpu_time_total`, `self_device_time_total`).",
+    _CHECK,
+    mistake="Total times are reported instead of self times: what an operation calls counts for it, too",
+)
+MEAN_OF_THE_STEPS = Cause(
+    "mean_of_the_steps",
+    "Sum up over all recorded calls.",
+    _CHECK,
+    mistake="The mean of the recorded steps is reported instead of their sum",
+)
+STILL_AT_WORK = Cause(
+    "recording_begins_while_the_device_works",
+    "Call torch.cuda.synchronize() after the warm-up: what is recorded shares the GPU with what was queued before.",
+    _CHECK,
+    mistake="The recording starts while the device still works on the warm-up",
+)
+_MICROSECOND = 1e-6
 _CLOCK_SHARE = 1.05
 """Self times of all operations together may not be longer than the steps took."""
 _LEAST_SHARE = 0.02
@@ -25,32 +72,41 @@ def _rows(profile: ProfileReply | CpuProfileReply, required: Sequence[str], step
     require(bool(profile.operations), f"{what} returned nothing")
     names = [str(row["name"]) for row in profile.operations]
     others = [name for name in names if not name.startswith(PREFIX)]
-    require(not others, f"{what}: {', '.join(others[:2])} is no operation", "their names begin with aten::")
+    require(
+        not others,
+        f"{what}: {', '.join(others[:2])} is no operation",
+        "Return operations alone: their names begin with aten::.",
+    )
     twice = sorted({name for name in names if names.count(name) > 1})
     require(
-        not twice, f"{what}: {twice[:1]} stands there twice", "one OperationTime per operation, whatever its shapes"
+        not twice,
+        f"{what}: {twice[:1]} is there twice",
+        "Return one OperationTime per operation, whatever its shapes.",
     )
     require(
         profile.steps_run == warmup + steps,
         f"{what}: the step ran {profile.steps_run} times, expected {steps} after {warmup} to warm up",
-        "warmup + steps calls, of which the last ones are recorded",
+        WARM_UP_RECORDED
+        if warmup and profile.steps_run == 2 * warmup + steps
+        else "Call the step `warmup + steps` times, and record the last ones.",
     )
     missing = [name for name in required if name not in names]
     require(
         not missing,
         f"{what}: {', '.join(missing)} ran, and is missing",
-        "every operation that ran is there, also one that launches nothing",
+        "Return every operation that ran, also one that launches nothing.",
     )
     return dict(zip(names, profile.operations, strict=True))
 
 
-def _require_calls(rows: Rows, expected: Mapping[str, int], steps: int) -> None:
+def _require_calls(rows: Rows, expected: Mapping[str, int], steps: int, warmup: int) -> None:
+    recorded = warmup > 0 and all(rows[name]["calls"] == (warmup + steps) * calls for name, calls in expected.items())
     for name, calls in expected.items():
         require_equal(
             rows[name]["calls"],
             steps * calls,
             what=f"calls of {name} in {steps} profiled steps",
-            hint="warm-up steps run before the profiler starts; every profiled step is counted",
+            hint=WARM_UP_RECORDED if recorded else "Count the calls of every profiled step, and of no other.",
         )
 
 
@@ -59,10 +115,12 @@ def _require_sorted(
 ) -> list[float]:
     took = [number(row[field], field) for row in profile.operations]
     shown = ", ".join(f"{row['name']} {seconds(spent)}" for row, spent in zip(profile.operations, took, strict=True))
+    host = [number(row["cpu_seconds"], "cpu_seconds") for row in profile.operations]
+    by_host = field == "device_seconds" and host == sorted(host, reverse=True)
     require(
         took == sorted(took, reverse=True),
-        f"the operations are not sorted by {field}, the slowest first: {shown[:200]}",
-        "the time on the device alone decides on a GPU, and the host's on a CPU",
+        f"the operations are not sorted by {field}, the slowest first: {shown}",
+        BY_HOST_TIME if by_host else "Sort by the time on the device on a GPU, and by the host's on a CPU.",
     )
     return took
 
@@ -86,28 +144,31 @@ def require_profiled(profile: ProfileReply, inputs: ProfileOnGpu, slowest: str, 
         require(
             any(row["device_seconds"] != 0 for row in profile.operations),
             f"{what}: device_seconds of all operations are 0.0",
-            "a GPU may be named with its index; torch.device(device).type tells a CPU from a GPU",
+            "Ask torch.device(device).type whether it is a GPU, which may be named with its index.",
         )
     first = profile.operations[0]
     require(
         first["name"] == slowest,
         f"{what}: the slowest operation of a step with {repeats}: saw {first['name']!r}, expected {slowest!r}",
-        "operations, not kernels, have names that begin with aten::; the longest self time on the device first",
+        "Take operations, not kernels: their names begin with aten::. The longest self time on the device comes first.",
     )
-    _require_calls(rows, {**calls, "aten::view": 1}, steps)
+    _require_calls(rows, {**calls, "aten::view": 1}, steps, inputs.warmup)
     took = _require_sorted(profile, "device_seconds")
     if not timed or profile.device_record is None:
         return
     recorded = profile.device_record["seconds"]
     for name in calls:
-        require(name in recorded, f"{what}: {name} did not run", "call step() in the profiled steps")
+        require(name in recorded, f"{what}: {name} did not run", "Call step() in the profiled steps.")
         host, device = recorded[name]
         own = {"cpu_seconds": rows[name]["cpu_seconds"], "device_seconds": rows[name]["device_seconds"]}
         for field, expected in (("cpu_seconds", host), ("device_seconds", device)):
             actual = number(own[field], field)
-            hint = "the profiler's times are in microseconds"
-            if field == "device_seconds" and 0.9 <= actual * steps / max(expected, 1e-12) <= 1.1:
-                hint = "summed over all recorded calls, not their mean"
+            ratio = actual / max(expected, 1e-12)
+            hint: str = "Report seconds, summed over all recorded calls; the profiler counts in microseconds."
+            if 0.9 <= ratio * _MICROSECOND <= 1.1:
+                hint = MICROSECONDS
+            elif steps > 1 and 0.9 <= ratio * steps <= 1.1:
+                hint = MEAN_OF_THE_STEPS
             require_close(
                 actual, expected, relative=_SAME, what=f"{field} of {name} in {steps} steps", show=seconds, hint=hint
             )
@@ -120,10 +181,11 @@ def require_profiled(profile: ProfileReply, inputs: ProfileOnGpu, slowest: str, 
         show=seconds,
         hint=_SELF,
     )
+    # Without a warm-up there is nothing of its own to wait for, and what others have queued may go on.
     require(
-        bool(profile.device_record["idle_at_start"]),
+        bool(profile.device_record["idle_at_start"]) or not inputs.warmup,
         f"{what}: work from before was not finished when the recording started",
-        "wait for the device after the warm-up: what is recorded shares the GPU with what was queued before",
+        STILL_AT_WORK,
     )
 
 
@@ -132,22 +194,29 @@ def require_profiled_on_cpu(profile: CpuProfileReply, steps: int, warmup: int) -
     what = 'profile_operations(device="cpu")'
     inner, outer = "aten::mm", "aten::matmul"
     rows = _rows(profile, [inner, outer], steps, warmup, what)
-    _require_calls(rows, {inner: 1, outer: 1}, steps)
+    _require_calls(rows, {inner: 1, outer: 1}, steps, warmup)
     on_device = {row["name"]: row["device_seconds"] for row in profile.operations if row["device_seconds"] != 0}
-    require(not on_device, f"{what}: device_seconds of {on_device}, expected 0.0", "a CPU launches no kernels")
+    require(
+        not on_device, f"{what}: device_seconds of {on_device}, expected 0.0", "Report 0.0: a CPU launches no kernels."
+    )
     took = _require_sorted(profile, "cpu_seconds")
     spent = sum(profile.step_seconds)
+    own, called = (number(rows[name]["cpu_seconds"], f"{what}: cpu_seconds of {name}") for name in (outer, inner))
+    hint: str = f"Report seconds, summed over the recorded calls. {_SELF}"
+    if _LEAST_SHARE * spent <= sum(took) * _MICROSECOND <= _CLOCK_SHARE * spent:
+        hint = MICROSECONDS
+    elif own >= called > 0:  # with what it calls it takes longer than that alone
+        hint = TOTAL_TIMES
     require_between(
         sum(took),
         _LEAST_SHARE * spent,
         _CLOCK_SHARE * spent,
         what=f"{what}: cpu_seconds of all operations together, in steps that took {seconds(spent)}",
         show=seconds,
-        hint=f"in seconds, summed over the recorded calls; {_SELF}",
+        hint=hint,
     )
-    own, called = (number(rows[name]["cpu_seconds"], f"{what}: cpu_seconds of {name}") for name in (outer, inner))
     require(
         own < _INNER_SHARE * called,
         f"{what}: {outer}, which calls {inner}, takes {seconds(own)}, and {inner} itself {seconds(called)}",
-        "self times: what an operation calls in turn is not its own",
+        TOTAL_TIMES if own >= called else _SELF,
     )

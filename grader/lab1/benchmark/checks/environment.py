@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gradebox.run.assertions import require, require_equal
+from gradebox.run.assertions import Cause, require, require_equal
 from grader.lab1.benchmark.cases import Described, EnvironmentReply
 
-ABSENT = "whatever a machine lacks is None, never an exception and never a made-up value"
+ABSENT = "Report None for what a machine lacks, never an exception and never a made-up value."
 _HINTS = {
-    "cuda": "what PyTorch was built for",
-    "driver": f"ask NVML through pynvml; {ABSENT}",
-    "memory_bytes": "all of the GPU's memory, not what is free; None on a CPU",
-    "device_name": "of GPU 0, or platform.processor() and, where that says nothing, platform.machine()",
+    "cuda": "Report what PyTorch was built for.",
+    "driver": f"Ask NVML through pynvml. {ABSENT}",
+    "memory_bytes": "Report all of the GPU's memory, not what is free, and None on a CPU.",
+    "device_name": "Report the name of GPU 0. On a CPU take platform.processor() or, if that is empty, "
+    "platform.machine().",
 }
+GPU_FOR_CPU = Cause(
+    "gpu_described_for_the_cpu",
+    "Look at `device`, and not at whether there is a GPU.",
+    "lab1.benchmark.environment_described",
+    mistake="The GPU is described although the CPU was asked for",
+)
 
 
 def require_described(reply: EnvironmentReply, devices: Sequence[str], where: str = "", *, simulated: bool) -> None:
@@ -30,6 +37,11 @@ def require_described(reply: EnvironmentReply, devices: Sequence[str], where: st
     ]
     for described, device, driver, unloaded in cases:
         gpu, actual = device == "cuda", dict[str, object](described)
+        of_gpu: Mapping[str, object] = {
+            "device_name": reply.device_name,
+            "memory_bytes": reply.memory_bytes,
+            "compute_capability": reply.capability,
+        }
         expected: Mapping[str, object] = {
             "python": reply.python,
             "torch": reply.torch,
@@ -43,6 +55,8 @@ def require_described(reply: EnvironmentReply, devices: Sequence[str], where: st
             "simulated": simulated,
         }
         for name, value in expected.items():
-            hint = _HINTS.get(name, ABSENT if value is None else "")
+            hint: str = _HINTS.get(name, ABSENT if value is None else "")
+            if not gpu and actual[name] == of_gpu.get(name, value) != value:
+                hint = GPU_FOR_CPU
             what = f"Environment.{name} of {device!r}{where}{unloaded}"
             require_equal(actual[name], value, what=what, hint=hint)

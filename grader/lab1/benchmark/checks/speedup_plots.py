@@ -7,10 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gradebox.run.assertions import require
+from gradebox.run.assertions import Cause, require
 from grader.lab1.benchmark.cases import Measured
 from grader.lab1.shared.cases.plots import Axes, Point
 from grader.lab1.shared.checks.pictures import near
+
+UNSORTED = Cause(
+    "speedups_in_the_order_given",
+    "Sort the comparisons by size before you draw a line through them: they may come in any order.",
+    "lab1.benchmark.results_and_plot_saved",
+    mistake="The line of speedups joins the sizes in the order given, so it goes to and fro",
+)
+_POINTS = "Draw one point per comparison: its size, and CPU seconds / GPU seconds."
 
 
 def require_speedups_drawn(axes: Sequence[Axes], rows: Sequence[Measured], what: str) -> None:
@@ -27,12 +35,12 @@ def require_speedups_drawn(axes: Sequence[Axes], rows: Sequence[Measured], what:
     require(
         all(_in_order(line, speedups) for line in lines),
         f"{what}: the line through the speedups goes to and fro between the sizes ({listed})",
-        "comparisons may come in any order; a line through them goes from the smallest size to the largest",
+        UNSORTED,
     )
     require(
         any(near(level, 1) for shown in axes for level in shown.levels),
         f"{what}: there is no line at a speedup of 1",
-        "above that line the GPU is faster: it goes through the whole width of the plot",
+        "Draw a line at 1 through the whole width of the plot: above it the GPU is faster.",
     )
 
 
@@ -64,14 +72,14 @@ def _in_order(line: Sequence[Point], speedups: Mapping[float, float]) -> bool:
 def _symptom(drawn: Iterable[Iterable[Point]], rows: Sequence[Measured]) -> str:
     """What is drawn instead."""
     heights = [y for series in drawn for _, y in series]
-    kinds = {
-        "what is drawn are the seconds of the GPU: a speedup is a ratio of two times": [row[2] for row in rows],
-        "what is drawn are the seconds of the CPU: a speedup is a ratio of two times": [row[1] for row in rows],
-        "what is drawn is GPU time / CPU time: turn it over": [row[2] / row[1] for row in rows],
-        "each speedup is drawn, but not over its own size": [row[1] / row[2] for row in rows],
-    }
-    for hint, values in kinds.items():
+    kinds = (
+        ("seconds_of_the_gpu", "the GPU's seconds are drawn instead of the speedup", [row[2] for row in rows]),
+        ("seconds_of_the_cpu", "the CPU's seconds are drawn instead of the speedup", [row[1] for row in rows]),
+        ("upside_down", "GPU time / CPU time is drawn instead of the speedup", [row[2] / row[1] for row in rows]),
+        ("at_other_sizes", "each speedup is drawn, but not over its own size", [row[1] / row[2] for row in rows]),
+    )
+    for name, mistake, values in kinds:
         for unit in (1, 1e3, 1e6):
             if all(any(near(y, value * unit) for y in heights) for value in values):
-                return hint
-    return "one point per comparison: its size, and CPU seconds / GPU seconds"
+                return Cause(f"drawn_{name}", _POINTS, mistake=f"In the plot of speedups {mistake}")
+    return _POINTS

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from gradebox.course.criterion import builds_on, criterion, requires
-from gradebox.run.assertions import number, require, require_equal
+from functools import partial
+
+from gradebox.course.criterion import criterion, requires
+from gradebox.run.assertions import number, recognising, require, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab1.memory.cases import (
@@ -17,9 +19,9 @@ from grader.lab1.memory.cases import (
     steps,
 )
 from grader.lab1.memory.checks.memory_plots import require_memory_drawn
-from grader.lab1.memory.checks.stages import allocated, measured, require_falls, require_parameters, require_stages
-from grader.lab1.memory.reference import Reference
-from grader.lab1.shared.checks.pictures import require_written
+from grader.lab1.memory.checks.mistakes import RUN, Profiled, in_bytes, mistake_of
+from grader.lab1.memory.checks.stages import allocated, require_falls, require_parameters, require_stages
+from grader.lab1.shared.checks.pictures import require_visible, require_written
 from grader.lab1.shared.checks.refusals import require_refused
 from grader.shared.programs import picture_and_json
 from labkit.results import STAGES
@@ -43,13 +45,12 @@ class TestMemory:
     @requires("every_stage_present")
     def test_allocated_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         hint = (
-            "torch.cuda.memory_allocated() at the end of each stage; until then keep what a training loop keeps "
-            "(batch, output, loss) and nothing else, and no gradients after zero_grad"
+            "Read torch.cuda.memory_allocated() at the end of each stage. Until then keep what a training loop keeps "
+            "(batch, output, loss) and nothing else, and no gradients after zero_grad."
         )
-        runs = _profiled(submission, generator)
-        for _, reference, profile in runs:
-            require_stages(reference, profile, "allocated_bytes", hint)
-        for network, _, profile in runs:
+        profiled = _profiled(submission, generator)
+        require_stages(profiled, "allocated_bytes", hint)
+        for network, profile in zip(profiled.runs, profiled.profiles, strict=True):
             stages = allocated(profile, "profile_training_memory()")
             held, dtype = stages["model"] - stages["baseline"], network.get("dtype", "float32")
             what = f"bytes that the parameters added in stage 'model', in {dtype}"
@@ -58,30 +59,23 @@ class TestMemory:
     @requires("every_stage_present")
     def test_reserved_told_apart(self, submission: Submission, generator: InputGenerator) -> None:
         hint = (
-            "reserved is what the caching allocator keeps, freed tensors included; the step begins with an empty cache"
+            "Read torch.cuda.memory_reserved(), what the caching allocator keeps, freed tensors included. Begin the "
+            "step with an empty cache."
         )
-        for network, reference, profile in _profiled(submission, generator):
-            if "dtype" not in network:  # a model may be cast before or after it is moved
-                require_stages(reference, profile, "reserved_bytes", hint)
+        require_stages(in_bytes(_profiled(submission, generator)), "reserved_bytes", hint)
 
     @requires("every_stage_present")
-    @builds_on("allocated_equals_reference")
     def test_peak_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
-        hint = "torch.cuda.max_memory_allocated(), reset where each stage begins"
-        for network, reference, profile in _profiled(submission, generator):
-            if "dtype" not in network:  # a model may be cast before or after it is moved
-                require_stages(reference, profile, "peak_bytes", hint)
+        hint = "Read torch.cuda.max_memory_allocated(), and reset it where each stage begins."
+        require_stages(in_bytes(_profiled(submission, generator)), "peak_bytes", hint)
 
     @requires("every_stage_present")
-    @builds_on("peak_equals_reference")
     def test_peak_reset_between_stages(self, submission: Submission, generator: InputGenerator) -> None:
-        _, reference, profile = _profiled(submission, generator)[0]
-        hint = "torch.cuda.reset_peak_memory_stats() where a stage begins, or every stage shows the largest so far"
+        hint = "Call torch.cuda.reset_peak_memory_stats() where a stage begins: else it shows the largest peak so far."
         # Not every Adam takes more in the step than is there after it: the reference says how far the peak falls.
-        require_falls(reference, profile, hint)
+        require_falls(in_bytes(_profiled(submission, generator)), hint)
 
     @requires("every_stage_present")
-    @builds_on("allocated_equals_reference", "peak_equals_reference")
     def test_precisions_compared(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = comparisons(generator)
         reply = submission.probe(inputs, values=False)
@@ -89,35 +83,45 @@ class TestMemory:
             {**network, "dtype": dtype} for network in inputs.networks for dtype in ("float32", "float16")
         ]
         hint = (
-            "the whole model is cast, and each precision starts from nothing: model, batch and optimizer of the run "
-            "before must be gone"
+            "Cast the whole model, and start each precision from nothing: model, batch and optimizer of the run before "
+            "must be gone."
         )
-        for network, profiles in zip(inputs.networks, reply.profiles, strict=True):
+        for profiles in reply.profiles:
             dtypes = [profile["dtype"] for profile in profiles]
             require_equal(dtypes, ["float32", "float16"], what="dtypes of compare_precisions()")
-            for profile, bytes_per_element in zip(profiles, _ELEMENT_BYTES, strict=True):
-                stages = allocated(profile, "compare_precisions()")
+            for profile in profiles:
+                allocated(profile, "compare_precisions()")
                 names = [stage["stage"] for stage in profile["stages"]]
                 require_equal(names, list(STAGES), what="stages of compare_precisions()")
+                require_equal(profile["device"], "cuda", what="MemoryProfile.device")
+        sizes = _ELEMENT_BYTES * len(inputs.networks)
+        compared = in_bytes(
+            Profiled(
+                submission=submission,
+                runs=runs,
+                kept=inputs.kept,
+                freed=inputs.freed,
+                profiles=[profile for profiles in reply.profiles for profile in profiles],
+                # Whichever runs first finds no workspaces of cuBLAS.
+                shares=[_EITHER_FIRST / size for size in sizes],
+            )
+        )
+        with recognising(lambda: mistake_of(compared, "allocated_bytes", tuple(RUN))):
+            for run, profile, bytes_per_element in zip(runs, compared.profiles, sizes, strict=True):
+                stages = allocated(profile, "compare_precisions()")
                 require_parameters(
                     stages["model"] - stages["baseline"],
-                    network["widths"],
+                    run["widths"],
                     bytes_per_element,
-                    f"bytes of the model in {profile['dtype']}, layers of {network['widths']}",
-                    f"{bytes_per_element} bytes per number: {hint}",
+                    f"bytes of the model in {profile['dtype']}, layers of {run['widths']}",
+                    hint,
                 )
-        compared = [profile for profiles in reply.profiles for profile in profiles]
-        references = measured(submission, runs, inputs.kept, inputs.freed)
-        sizes = _ELEMENT_BYTES * len(inputs.networks)
-        for reference, profile, bytes_per_element in zip(references, compared, sizes, strict=True):
-            require_equal(profile["device"], "cuda", what="MemoryProfile.device")
-            # Whichever runs first finds no workspaces of cuBLAS.
-            require_stages(reference, profile, "allocated_bytes", hint, share=_EITHER_FIRST / bytes_per_element)
+        require_stages(compared, "allocated_bytes", hint, tuple(RUN))
         require_refused(['profile_training_memory(device="cpu")', 'compare_precisions(device="cpu")'], reply.endings)
         require(
             not reply.indexed,
             f'profile_training_memory(device="cuda:0") raised {reply.indexed}',
-            "a GPU may be named with its index; torch.device(device).type tells a CPU from a GPU",
+            'Ask torch.device(device).type: a GPU may be named with its index, as in "cuda:0".',
         )
         for profile, network in zip(_profiles(submission, generator), steps(generator).runs, strict=True):
             require_equal(profile["dtype"], network.get("dtype", "float32"), what="MemoryProfile.dtype")
@@ -130,7 +134,8 @@ class TestMemory:
         names = [str(row.get("dtype")).removeprefix("torch.") for row in rows if isinstance(row, dict)]
         require_equal(names, ["float32", "float16"], what="profiles in the results of memory_profiling")
         for profiles, axes in zip([rows, *plots], [reply.shown, *reply.plots], strict=True):
-            require_memory_drawn(axes, profiles, f"plot_memory() of {len(profiles)} profiles")
+            what = f"plot_memory() of {len(profiles)} profiles"
+            require_visible("plot_memory", partial(require_memory_drawn, profiles=profiles, what=what), axes, what)
         require_written("plot_memory", reply)
 
 
@@ -143,11 +148,10 @@ def _profiles(submission: Submission, generator: InputGenerator) -> list[Profile
     return profiles
 
 
-def _profiled(submission: Submission, generator: InputGenerator) -> list[tuple[Network, Reference, Profile]]:
-    """This grading's steps, each with its reference and what the submission says of it."""
-    inputs, profiles = steps(generator), _profiles(submission, generator)
-    references = measured(submission, inputs.runs, inputs.kept, inputs.freed)
-    return list(zip(inputs.runs, references, profiles, strict=True))
+def _profiled(submission: Submission, generator: InputGenerator) -> Profiled:
+    """This grading's steps and what the submission says of them."""
+    inputs = steps(generator)
+    return Profiled(submission, inputs.runs, inputs.kept, inputs.freed, _profiles(submission, generator))
 
 
 def _require_stages(profile: Profile) -> None:

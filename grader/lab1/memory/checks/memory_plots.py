@@ -9,12 +9,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from gradebox.run.assertions import CheckFailed, require
+from gradebox.run.assertions import Cause, CheckFailed, require
 from grader.lab1.memory.cases import FIGURES
 from grader.lab1.shared.cases.plots import Axes
 from grader.lab1.shared.checks.documents import Document
 from grader.lab1.shared.checks.pictures import NEAR, near
 
+_CHECK = "lab1.memory.memory_timeline_saved"
 _UNITS = {1: "bytes", 1e3: "KB", 2**10: "KiB", 1e6: "MB", 2**20: "MiB", 1e9: "GB", 2**30: "GiB"}
 
 
@@ -27,7 +28,7 @@ def require_memory_drawn(axes: Sequence[Axes], profiles: Sequence[Mapping[str, D
             for figure in FIGURES
         }
     except (KeyError, TypeError, ValueError):
-        raise CheckFailed("the results hold no profiles", "save what compare_precisions returns") from None
+        raise CheckFailed("the results hold no profiles", "Save what compare_precisions returns.") from None
     best: tuple[int, list[str]] = (-1, [])
     for side in (1, 0):
         heights = sorted(point[side] for shown in axes for series in shown.series for point in series)
@@ -48,7 +49,7 @@ def require_memory_drawn(axes: Sequence[Axes], profiles: Sequence[Mapping[str, D
         False,
         f"{what} does not draw {missing[0]}"
         + (f" in {unit_name}, as it draws others" if count else " in bytes or MiB"),
-        "every stage of every profile has three figures, all in the same unit",
+        "Draw three figures for every stage of every profile, all in the same unit.",
     )
 
 
@@ -67,7 +68,12 @@ def _require_unit_named(axes: Sequence[Axes], side: int, drawn: str, what: str) 
             require(
                 any(drawn in _MEANT[unit] for unit in said),
                 f"{what}: the axis says {said[0]}, and what is drawn are {drawn}",
-                "divide what is drawn, or change the label",
+                Cause(
+                    "unit_of_the_memory_plot",
+                    "Divide what is drawn, or change the label.",
+                    _CHECK,
+                    mistake=f"The axis of the memory plot says {said[0]}, and what is drawn are {drawn}",
+                ),
             )
 
 
@@ -85,7 +91,9 @@ def _require_stages_in_order(axes: Sequence[Axes], side: int, row: Sequence[floa
             if at < math.inf:
                 return
     require(
-        not shows_all, f"{what} is not drawn over the stages in their order", "each figure over the name of its stage"
+        not shows_all,
+        f"{what} is not drawn over the stages in their order",
+        "Draw each figure over the name of its stage.",
     )
 
 
@@ -99,7 +107,12 @@ def _require_one_scale(axes: Sequence[Axes], side: int, values: Sequence[float],
     require(
         all(near(a, b) or abs(a - b) < NEAR for limit in limits for a, b in zip(limit, limits[0], strict=True)),
         f"{what}: the axes have scales of their own, up to {', '.join(f'{limit[1]:.4g}' for limit in limits)}",
-        "side by side means that the same height is the same memory: the axes share their scale",
+        Cause(
+            "scales_of_the_memory_plot",
+            "Let the axes share their scale: the same height is the same memory.",
+            _CHECK,
+            mistake="Each profile is drawn on a scale of its own",
+        ),
     )
 
 

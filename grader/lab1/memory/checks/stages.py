@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
-from gradebox.run.assertions import Cause, mebibytes, number, picturing, recognising, require, require_between
+from gradebox.run.assertions import mebibytes, number, picturing, recognising, require, require_between
 from gradebox.run.pictures import Picture, bars
-from gradebox.run.submission import Submission
-from grader.lab1.memory.cases import Network, Profile, ReferenceSteps, Stage
-from grader.lab1.memory.reference import TOLERANCE, Reference, Stages, parameter_interval, references
+from grader.lab1.memory.cases import Network, Profile, Stage
+from grader.lab1.memory.checks.mistakes import ALONE, Profiled, mistake_of
+from grader.lab1.memory.checks.reference_runs import like
+from grader.lab1.memory.reference import TOLERANCE, Reference, Stages, parameter_interval
 from labkit.results import STAGES
-
-_UNITS = "the figures are in bytes"
-LET_GO = Cause(
-    "let_go",
-    "something that a training loop keeps is gone before its stage ends: batch, output and loss have a name until "
-    "then (`inputs = inputs.to(device)`; a batch that is moved within the call of the model is kept by nobody)",
-    "lab1.memory.allocated_equals_reference",
-)
-
-
-def measured(submission: Submission, runs: Sequence[Network], kept: int, freed: int) -> list[Reference]:
-    """Run the steps by ourselves on the same device."""
-    inputs = ReferenceSteps(runs=list(runs), kept=kept, freed=freed)
-    reply = submission.probe(inputs, values=False, student=False)
-    return references(reply.stages, kept, mebibytes(kept))
 
 
 def require_parameters(held: float, widths: Sequence[int], bytes_per_element: int, what: str, hint: str = "") -> None:
@@ -39,35 +26,97 @@ def allocated(profile: Profile, what: str) -> dict[str, float]:
     """Allocated bytes by stage, of all stages."""
     stages = {stage["stage"]: stage for stage in profile["stages"] if isinstance(stage["stage"], str)}
     missing = [name for name in STAGES if name not in stages]
-    require(not missing, f"{what}: there is no stage {', '.join(missing)}", "one StageMemory for each of STAGES")
+    require(
+        not missing, f"{what}: there is no stage {', '.join(missing)}", "Return one StageMemory for each of STAGES."
+    )
     return {name: number(stages[name]["allocated_bytes"], f"{what}: allocated_bytes of {name!r}") for name in STAGES}
 
 
-def _like(reference: Reference, profile: Profile) -> Stages:
-    """The stages with the implementation of Adam that the student seems to use."""
-    peak = next((stage["peak_bytes"] for stage in profile["stages"] if stage["stage"] == "step"), 0)
-    return reference.like(number(peak, "peak_bytes of stage 'step'"))
+def require_stages(profiled: Profiled, field: str, hint: str, names: Sequence[str] = ALONE) -> None:
+    """Fail unless a field agrees in every stage of each step, within a share of the step's peak."""
+    with recognising(lambda: mistake_of(profiled, field, names)):
+        for _, reference, profile, share in _judged(profiled, field):
+            stages = like(reference, profile)
+            slack = _slack(stages, share)
+            figures = [(stage, dict[str, object](stage)[field]) for stage in profile["stages"]]
+            more_of = _beyond(profile, stages)
+            with picturing(partial(_bars, field, figures, stages)):
+                for (stage, actual), more in zip(figures, more_of, strict=True):
+                    expected = _of(stages, stage)[field]
+                    if field != "allocated_bytes" and _follows(actual, expected, more, slack):
+                        continue  # of what is allocated, another check judges
+                    require_between(
+                        actual,
+                        expected - slack,
+                        expected + slack,
+                        what=f"{field} of stage {stage['stage']!r}{reference.what}",
+                        show=mebibytes,
+                        expected=f"{mebibytes(expected)}, give or take {mebibytes(slack)}",
+                        hint=hint,
+                    )
 
 
-def _slack(stages: Stages, share: float = TOLERANCE) -> float:
+def require_falls(profiled: Profiled, hint: str) -> None:
+    """Fail unless the peak of every stage is as far below the largest as it should, within the same TOLERANCE.
+
+    A peak that is too large, or too small, by what the profile says is allocated too much, or missing, is none of this
+    check's business.
+    """
+    _, reference, profile, _ = profiled.steps[0]
+    stages = like(reference, profile)
+    largest = max(stage["peak_bytes"] for stage in stages.values())
+    slack = TOLERANCE * largest
+    actual = [number(stage["peak_bytes"], "peak_bytes") for stage in profile["stages"]]
+    expected = [largest - _of(stages, stage)["peak_bytes"] for stage in profile["stages"]]
+    if all(
+        _follows(peak, largest - fall, more, slack)
+        for peak, fall, more in zip(actual, expected, _beyond(profile, stages), strict=True)
+    ):
+        return
+    with recognising(lambda: mistake_of(profiled, "peak_bytes", ALONE)):
+        for stage, peak, fall in zip(profile["stages"], actual, expected, strict=True):
+            require_between(
+                max(actual) - peak,
+                fall - slack,
+                fall + slack,
+                what=f"how far peak_bytes of stage {stage['stage']!r} lies below the largest of the step"
+                f"{reference.what}",
+                show=mebibytes,
+                expected=f"{mebibytes(fall)}, give or take {mebibytes(slack)}",
+                hint=hint,
+            )
+
+
+def _judged(profiled: Profiled, field: str) -> Iterator[tuple[Network, Reference, Profile, float]]:
+    """A model may be cast before or after it is moved: then only what is allocated is known."""
+    for step in profiled.steps:
+        if field == "allocated_bytes" or "dtype" not in step[0]:
+            yield step
+
+
+def _slack(stages: Stages, share: float) -> float:
     return share * max(stage["peak_bytes"] for stage in stages.values())
 
 
-def _mistake_of(reference: Reference, profile: Profile) -> Cause | None:
-    """Something that was let go of: the same bytes are missing of what is allocated at the end of some stages, and
-    nowhere is anything too much."""
-    stages = _like(reference, profile)
-    slack = _slack(stages)
-    missing = []
+def _beyond(profile: Profile, stages: Stages) -> list[tuple[float, float]]:
+    """How much more than it should is allocated where each stage begins and where it ends, by the profile's own words.
+
+    The first one begins with what is there when it ends, because nothing of the step is there yet.
+    """
+    ends: list[float] = []
     for stage in profile["stages"]:
-        size = stage["allocated_bytes"]
-        if not isinstance(size, (int, float)) or not math.isfinite(size):
-            return None
-        missing.append(_of(stages, stage)["allocated_bytes"] - size)
-    short = [size for size in missing if size > slack]
-    if not short or min(missing) < -slack or max(short) - min(short) > slack:
-        return None
-    return LET_GO
+        size, more = stage["allocated_bytes"], 0.0
+        if isinstance(size, (int, float)) and math.isfinite(size):
+            more = size - _of(stages, stage)["allocated_bytes"]
+        ends.append(more)
+    return list(zip([ends[0], *ends[:-1]], ends, strict=True))
+
+
+def _follows(actual: object, expected: float, more: tuple[float, float], slack: float) -> bool:
+    """Whether a figure is right but for what is allocated too much, or missing, in its stage."""
+    if not isinstance(actual, (int, float)):
+        return False
+    return expected + min(more) - slack <= actual <= expected + max(more) + slack
 
 
 def _of(stages: Stages, stage: Stage) -> Mapping[str, int]:
@@ -80,46 +129,6 @@ def _of(stages: Stages, stage: Stage) -> Mapping[str, int]:
     }
 
 
-def require_stages(reference: Reference, profile: Profile, field: str, hint: str, *, share: float = TOLERANCE) -> None:
-    """Fail unless `field` agrees in every stage, within a share of the step's peak."""
-    stages = _like(reference, profile)
-    slack = _slack(stages, share)
-    figures = [(stage, dict[str, object](stage)[field]) for stage in profile["stages"]]
-    with recognising(lambda: _mistake_of(reference, profile)), picturing(lambda: _bars(field, figures, stages)):
-        for stage, actual in figures:
-            expected = _of(stages, stage)[field]
-            require_between(
-                actual,
-                expected - slack,
-                expected + slack,
-                what=f"{field} of stage {stage['stage']!r}{reference.what}",
-                show=mebibytes,
-                expected=f"{mebibytes(expected)}, give or take {mebibytes(slack)}",
-                hint=_UNITS if _in_mebibytes(actual, expected) else hint,
-            )
-
-
-def require_falls(reference: Reference, profile: Profile, hint: str) -> None:
-    """Fail unless the peak of every stage is as far below the largest as it should, within the same TOLERANCE."""
-    stages = _like(reference, profile)
-    largest = max(stage["peak_bytes"] for stage in stages.values())
-    peak = max(number(stage["peak_bytes"], "peak_bytes") for stage in profile["stages"])
-    slack = TOLERANCE * largest
-    with recognising(lambda: _mistake_of(reference, profile)):
-        for stage in profile["stages"]:
-            expected = largest - _of(stages, stage)["peak_bytes"]
-            require_between(
-                peak - number(stage["peak_bytes"], "peak_bytes"),
-                expected - slack,
-                expected + slack,
-                what=f"how far peak_bytes of stage {stage['stage']!r} lies below the largest of the step"
-                f"{reference.what}",
-                show=mebibytes,
-                expected=f"{mebibytes(expected)}, give or take {mebibytes(slack)}",
-                hint=hint,
-            )
-
-
 def _bars(field: str, figures: Sequence[tuple[Stage, object]], stages: Stages) -> Picture | None:
     sizes: list[tuple[str, float]] = []
     for stage, size in figures:
@@ -128,10 +137,3 @@ def _bars(field: str, figures: Sequence[tuple[Stage, object]], stages: Stages) -
         sizes.append((str(stage["stage"]), size / 2**20))
     expected = [(str(stage["stage"]), _of(stages, stage)[field] / 2**20) for stage, _ in figures]
     return bars(f"{field} of each stage", "MiB", sizes, expected)
-
-
-def _in_mebibytes(actual: object, expected: int) -> bool:
-    """Whether somebody has divided."""
-    return isinstance(actual, (int, float)) and any(
-        0.9 * expected <= actual * unit <= 1.1 * expected for unit in (2**10, 1e6, 2**20, 2**30)
-    )

@@ -34,12 +34,16 @@ def measured(student: Student, inputs: ReferenceSteps) -> ReferenceStepsReply:
         torch._C._cuda_clearCublasWorkspaces()
         others = torch.empty(inputs.kept, dtype=torch.uint8, device="cuda")
         torch.empty(inputs.freed, dtype=torch.uint8, device="cuda")
-        implementations.append([step(run, options) for run in inputs.runs])
-        del others
+        models: list[nn.Module] = []
+        implementations.append([step(run, options, inputs.mistake, models) for run in inputs.runs])
+        del others, models
+        gc.collect()
+        torch.cuda.empty_cache()
     return ReferenceStepsReply(stages=implementations)
 
 
-def step(run: Network, adam: Adam) -> list[StageBytes]:
+def step(run: Network, adam: Adam, mistake: str, models: list[nn.Module]) -> list[StageBytes]:
+    """One step, with a mistake of `MISTAKES` or with none; `models` is for those that stay on the device."""
     create_model, create_batch = network(run["widths"], run["batch"], run["room"])
     stages: list[StageBytes] = []
 
@@ -55,26 +59,37 @@ def step(run: Network, adam: Adam) -> list[StageBytes]:
         )
         torch.cuda.reset_peak_memory_stats()
 
+    if mistake == "model_kept" and "dtype" in run and run["dtype"] == "float32":
+        models.clear()
     gc.collect()
-    kind = getattr(torch, run.get("dtype", "float32"))
+    kind = getattr(torch, "float32" if mistake == "not_cast" else run.get("dtype", "float32"))
     inputs, targets = create_batch()
     with torch.device("meta"):  # how many bytes there are does not depend on the weights
         model = create_model()
-    torch.cuda.empty_cache()
+    if mistake != "cache_kept":
+        torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     end("baseline")
     model = model.to(kind).to_empty(device="cuda")
+    if mistake == "model_kept":
+        models.append(model)
     optimizer = torch.optim.Adam(model.parameters(), **adam)
     end("model")
-    inputs, targets = inputs.to("cuda", kind), targets.to("cuda")
-    output = model(inputs)
+    targets = targets.to("cuda")
+    if mistake == "batch_let_go":
+        output = model(inputs.to("cuda", kind))
+    else:
+        inputs = inputs.to("cuda", kind)
+        output = model(inputs)
     end("forward")
-    loss = nn.functional.cross_entropy(output, targets)
+    loss = nn.functional.cross_entropy(output.float() if mistake == "loss_in_float32" else output, targets)
+    if mistake == "output_let_go":
+        del output
     end("loss")
-    loss.backward()
+    loss.backward(retain_graph=mistake == "graph_kept")
     end("backward")
     optimizer.step()
     end("step")
-    optimizer.zero_grad()
+    optimizer.zero_grad(set_to_none=mistake != "gradients_kept")
     end("zero_grad")
     return stages

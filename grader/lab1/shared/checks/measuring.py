@@ -15,6 +15,7 @@ from grader.lab1.shared.cases.drawn import (
     hiccup_conditions,
 )
 from grader.lab1.shared.cases.products import Call, Hiccup, Matmul, ProductCount
+from grader.lab1.shared.checks.mistakes import DEVICE_AS_TEXT, named_otherwise
 from grader.lab1.shared.reference import Interval, Measurement, count_of, expected
 from grader.shared.cards import card_of
 
@@ -68,7 +69,7 @@ def crossed(submission: Submission, generator: InputGenerator, *, by_default: bo
     calls, disturbed = crossed_calls(generator, device, card_of(submission), by_default=by_default)
     hiccups = [first_and_last(call) if slow else [] for call, slow in zip(calls, disturbed, strict=True)]
     measurements = measure(submission, generator, device.name, calls, warm=True, hiccups=hiccups)
-    return [replace(run, disturbed=slow) for run, slow in zip(measurements, disturbed, strict=True)]
+    return [replace(run, hiccups=slow) for run, slow in zip(measurements, hiccups, strict=True)]
 
 
 def require_within(interval: Interval, observed: object, what: str, hint: str) -> None:
@@ -124,10 +125,11 @@ def require_waited_for_by_any_name(device: str, measurements: Sequence[Measureme
     took = [seconds_of(run) for run in measurements]
     honest = [expected(device, run) for run in measurements]
     right = [0.5 * interval.low <= own <= 3 * interval.high for own, interval in zip(took, honest, strict=True)]
+    cause = named_otherwise(device, measurements)
     for run, own, good in zip(measurements, took, right, strict=True):
         require(
             good or not right[0],
             f"benchmark_matmul({named(run.call)}, {run.call['size']}, iterations=1): saw {seconds(own)}, but "
             f"{seconds(took[0])} with 'cuda' as a text, which is the same GPU",
-            "a torch.device is not equal to a text, nor 'cuda:0' to 'cuda': torch.device(device).type tells what it is",
+            cause or str(DEVICE_AS_TEXT),
         )

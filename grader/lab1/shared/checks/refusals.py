@@ -22,5 +22,5 @@ def require_refused(calls: Sequence[str], endings: Sequence[str]) -> None:
         require(
             ending == "ValueError",
             f"{call} {f'raised {ending}' if ending else 'returned'}, expected a ValueError",
-            "look at Raises in its docstring: arguments that make no sense are refused before anything else happens",
+            "Raise what its docstring names under Raises, before anything else happens.",
         )
