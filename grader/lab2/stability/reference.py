@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grader.lab2.shared.reference import Adam, FloatArray, LossScale
+from grader.lab2.shared.reference import Adam, FloatArray, LossScale, to_bfloat16
 from grader.lab2.stability.cases.loss_scale import ScaleSettings
 from grader.lab2.stability.cases.tools import Softmax, SoftmaxCase
 from grader.lab2.stability.cases.unstable import WEIGHTS, StepsCase, UnstableSteps
@@ -49,13 +49,6 @@ def softmax(x: FloatArray, dim: int) -> FloatArray:
     """Along `dim`."""
     shifted = np.exp(x - x.max(axis=dim, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=dim, keepdims=True))
-
-
-def to_bfloat16(x: FloatArray) -> FloatArray:
-    """Rounded to the 8 significant bits of bfloat16, to even as hardware does."""
-    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
-    rounded = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
-    return rounded.astype(np.uint32).view(np.float32).astype(np.float64)
 
 
 def scales(settings: ScaleSettings, overflows: Sequence[bool]) -> list[float]:

@@ -8,17 +8,26 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradebox.course.criterion import builds_on, criterion, requires
-from gradebox.run.assertions import number, require, require_arrays_close, require_between, require_close, require_equal
+from gradebox.course.criterion import criterion, requires
+from gradebox.run.assertions import (
+    number,
+    recognising,
+    require,
+    require_arrays_close,
+    require_between,
+    require_close,
+    require_equal,
+)
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab2.scaling import reference
 from grader.lab2.scaling.cases import steps, trainings
 from grader.lab2.scaling.cases.trainings import Regression, Run, RunReport
-from grader.lab2.scaling.checks.mistakes import recognised
+from grader.lab2.scaling.checks.mistakes import recognised, recognised_steps, scaling_cause_of
 from grader.lab2.scaling.checks.trainings import require_followed, train
 from grader.lab2.shared.cases import AmpResult
 from grader.lab2.shared.checks import listed, require_accurate, require_ran
+from grader.lab2.shared.endings import trained_by
 from grader.lab2.shared.reference import relative_error
 from grader.shared.results import is_result, require_result
 
@@ -70,18 +79,18 @@ class TestScaling:
     @requires(TRAINS)
     def test_overflow_skips_the_step(self, submission: Submission, generator: InputGenerator) -> None:
         case = steps.default_overflow(generator)
-        reply = submission.numeric_probe(case.steps)
+        reply = trained_by(submission, case.steps)
         epochs = case.steps.epochs
         overflows = case.overflows * epochs
-        _require_steps(reply.before, reply.after, reply.frozen, overflows)
-        require_ran(reply.result, "float16", taken=len(overflows) - sum(overflows), skipped=sum(overflows))
-        if not is_result(reply.result):
-            return
-        _require_halved(reply.result, 2.0**16, sum(overflows))
-        _require_losses(reply.result, [reference.taken_loss(case)] * epochs, overflows)
+        with recognised_steps(case.steps, case.overflows, reply):
+            _require_steps(reply.before, reply.after, reply.frozen, overflows)
+            require_ran(reply.result, "float16", taken=len(overflows) - sum(overflows), skipped=sum(overflows))
+            if not is_result(reply.result):
+                return
+            _require_halved(reply.result, 2.0**16, sum(overflows))
+            _require_losses(reply.result, [reference.taken_loss(case)] * epochs, overflows)
 
     @requires(TRAINS)
-    @builds_on("overflow_skips_the_step")
     def test_scheduler_waits_for_the_optimizer(self, submission: Submission, generator: InputGenerator) -> None:
         overflow, runs = trainings.skipping(generator, scheduled=True)
         reports = train(submission, overflow, runs)
@@ -109,7 +118,6 @@ class TestScaling:
             _require_schedule(case, run, report)
 
     @requires(TRAINS)
-    @builds_on("clipping_sees_unscaled_gradients", "overflow_skips_the_step")
     def test_scale_follows_its_settings(self, submission: Submission, generator: InputGenerator) -> None:
         overflow, skipping = trainings.skipping(generator, scheduled=False)
         reports = train(submission, overflow, skipping)
@@ -132,7 +140,6 @@ class TestScaling:
                 )
 
     @requires(TRAINS)
-    @builds_on("clipping_sees_unscaled_gradients", "overflow_skips_the_step", "scheduler_waits_for_the_optimizer")
     def test_accumulation_equals_one_large_batch(self, submission: Submission, generator: InputGenerator) -> None:
         case = trainings.regression(generator)
         runs = trainings.accumulated(generator)
@@ -142,44 +149,45 @@ class TestScaling:
             _require_accumulated(case, runs, reports)
 
     @requires(TRAINS)
-    @builds_on("accumulation_equals_one_large_batch")
     def test_small_gradients_survive(self, submission: Submission, generator: InputGenerator) -> None:
         case = steps.small_gradients(generator)
-        reply = submission.numeric_probe(case)
-        require_between(
-            relative_error(reply.after, reference.after_one_step(case), np.asarray(case.weight, dtype=np.float64)),
-            0,
-            LOW_PRECISION,
-            what="relative error of a step in float16 from gradients of about 1e-8, without a given scaler",
-            hint="float16 knows nothing between 0 and 6e-8: the loss must be scaled before backward",
-        )
+        reply = trained_by(submission, case)
+        with recognised_steps(case, [False], reply):
+            require_between(
+                relative_error(reply.after, reference.after_one_step(case), np.asarray(case.weight, dtype=np.float64)),
+                0,
+                LOW_PRECISION,
+                what="relative error of a step in float16 from gradients of about 1e-8, without a given scaler",
+                hint="Scale the loss before backward. Float16 knows nothing between 0 and 6e-8.",
+            )
 
     @requires(TRAINS)
-    @builds_on("overflow_skips_the_step", "accumulation_equals_one_large_batch")
     def test_only_float16_is_scaled(self, submission: Submission, generator: InputGenerator) -> None:
         case = trainings.regression(generator)
         runs = trainings.scaled(generator)
         scale, samples = reference.first_scale(runs[0]), runs[0].sizes[0]
         largest = float(np.abs(reference.difference(case, reference.start(case), slice(0, samples))).max()) / samples
-        for run, report in zip(runs, train(submission, case, runs), strict=True):
-            is_scaled = run.dtype == "float16"
-            expected = largest * (scale if is_scaled else 1.0)
-            require_between(
-                max(report.largest_gradients, default=0.0),
-                expected * (1 - LOW_PRECISION),
-                expected * (1 + LOW_PRECISION) * samples,  # if losses are added up and gradients divided later
-                what=f"largest gradient of the outputs in backward with dtype=torch.{run.dtype}, a scaler of "
-                f"{scale:g} being given",
-                show=lambda value: f"{value:.4g}",
-                hint="float16 needs the loss multiplied by the scale; bfloat16 has float32's range and does not",
-            )
-            if not is_scaled and is_result(report.result):
-                require_equal(
-                    report.result["final_scale"], None, what=f"AmpTraining.final_scale with dtype=torch.{run.dtype}"
+        reports = train(submission, case, runs)
+        with recognising(lambda: scaling_cause_of(case, runs, reports)):
+            for run, report in zip(runs, reports, strict=True):
+                is_scaled = run.dtype == "float16"
+                expected = largest * (scale if is_scaled else 1.0)
+                require_between(
+                    max(report.largest_gradients, default=0.0),
+                    expected * (1 - LOW_PRECISION),
+                    expected * (1 + LOW_PRECISION) * samples,  # if losses are added up and gradients divided later
+                    what=f"largest gradient of the outputs in backward with dtype=torch.{run.dtype}, a scaler of "
+                    f"{scale:g} being given",
+                    show=lambda value: f"{value:.4g}",
+                    hint="Multiply the loss by the scale in float16 only. Bfloat16 has float32's range and does "
+                    "without.",
                 )
+                if not is_scaled and is_result(report.result):
+                    require_equal(
+                        report.result["final_scale"], None, what=f"AmpTraining.final_scale with dtype=torch.{run.dtype}"
+                    )
 
     @requires(TRAINS)
-    @builds_on("overflow_skips_the_step", "accumulation_equals_one_large_batch")
     def test_float16_as_accurate_as_float32(self, submission: Submission, generator: InputGenerator) -> None:
         require_accurate(submission, generator, "float16")
 

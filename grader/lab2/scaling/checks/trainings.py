@@ -11,6 +11,7 @@ from gradebox.run.submission import Submission
 from grader.lab2.scaling import reference
 from grader.lab2.scaling.cases.trainings import NEVER_CLIPS, Regression, Run, RunReport, Train
 from grader.lab2.shared.checks import listed
+from grader.lab2.shared.endings import trained_by
 from grader.lab2.shared.reference import relative_error
 from grader.shared.results import require_result
 
@@ -24,7 +25,7 @@ _UNCLIPPED = 1e-9
 def train(submission: Submission, case: Regression, runs: Sequence[Run]) -> list[RunReport]:
     """What was observed of each run."""
     inputs = Train(weight=case.weight, inputs=case.inputs, targets=case.targets, runs=list(runs))
-    reports = submission.numeric_probe(inputs).runs
+    reports = trained_by(submission, inputs).runs
     for report in reports:
         require(
             bool(report.before),
