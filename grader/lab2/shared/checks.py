@@ -14,7 +14,7 @@ from gradebox.run.assertions import (
 )
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
-from grader.lab2.comparison.cases.clearing import ClearedDigits
+from grader.lab2.controls.cases import ClearedDigits
 from grader.lab2.scaling.checks.mistakes import MISTAKES
 from grader.lab2.shared.cases import DIGITS_EPOCHS, AmpResult, Digits, digits
 from grader.lab2.shared.endings import trained_by

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from gradebox.run.assertions import Cause
 from gradebox.run.submission import Submission
 from grader.lab2.amp.mistakes import DEFAULT_DTYPE, EVALUATED_IN_TRAINING_MODE
-from grader.lab2.comparison.cases.clearing import ClearedAccuracies
 from grader.lab2.comparison.cases.measuring import (
     Accuracies,
     AccuraciesReply,
@@ -21,6 +20,7 @@ from grader.lab2.comparison.cases.measuring import (
     TrainedModel,
 )
 from grader.lab2.comparison.cases.mistaken import MistakenReply, MistakenSteps
+from grader.lab2.controls.cases import ClearedAccuracies
 from grader.lab2.scaling.checks.mistakes import MISTAKES
 from grader.lab2.shared.cases import DIGITS
 

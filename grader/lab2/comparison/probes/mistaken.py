@@ -37,10 +37,12 @@ def _measure(inputs: MistakenSteps, dtype: torch.dtype, kept: list[torch.optim.O
 
     def step() -> None:
         optimizer.zero_grad()
-        samples = batch[0].cuda() if mistake.startswith("batch_moved") else features
+        samples = batch[0].cuda() if mistake == "batch_moved" else features
         targets = batch[1].cuda() if mistake == "batch_moved" else labels
         with torch.autocast("cuda", dtype=dtype, enabled=dtype != torch.float32 and not is_cast):
-            loss = nn.functional.cross_entropy(model(samples), targets)
+            loss = nn.functional.cross_entropy(
+                model(batch[0].cuda() if mistake == "batch_moved_again" else samples), targets
+            )
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()

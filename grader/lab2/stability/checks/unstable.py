@@ -10,11 +10,22 @@ import numpy as np
 from gradebox.run.assertions import number, require, require_arrays_close, require_between, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
+from gradebox.sandbox.probe_types import ProbeInputs
+from grader.lab2.controls.cases import UnstableStepsWithTools, UnstableWithTools
 from grader.lab2.shared.checks import as_reported, listed
 from grader.lab2.shared.reference import relative_error
 from grader.lab2.stability import reference
 from grader.lab2.stability.cases import unstable
-from grader.lab2.stability.cases.unstable import GainCase, GainRun, StabilityResult, StepsCase, StepsRun, UnstableSteps
+from grader.lab2.stability.cases.unstable import (
+    GainCase,
+    GainRun,
+    StabilityResult,
+    StepsCase,
+    StepsRun,
+    UnstableReply,
+    UnstableSteps,
+    UnstableStepsReply,
+)
 
 FALLS_TO = 0.7
 """Last loss / first loss of the unstable model; 0.35 to 0.40 over 14 seeds, and at least 1 when it does not learn."""
@@ -31,10 +42,16 @@ _EVERYTHING = ["encoder.1.weight", "encoder.1.bias", "decoder.0.weight", "decode
 """The parameters of the unstable model."""
 
 
-def require_steps(submission: Submission, generator: InputGenerator) -> None:
-    """Fail unless steps in float32 are exact, and the first skipped step is the one that is reported."""
+def require_steps(submission: Submission, generator: InputGenerator, replaced: Sequence[str]) -> None:
+    """Fail unless steps in float32 are exact, and the first skipped step is the one that is reported.
+
+    Of the student's tools, those that are `replaced` are the course's.
+    """
     drawn = unstable.unstable_steps(generator)
-    runs = iter(submission.numeric_probe(drawn.inputs).runs)
+    inputs: ProbeInputs[UnstableStepsReply] = drawn.inputs
+    if replaced:
+        inputs = UnstableStepsWithTools(**drawn.inputs.fields_by_name(), replaced=replaced)
+    runs = iter(submission.numeric_probe(inputs).runs)
     exact, overflowing, others, crossed = (
         list(zip(cases, runs, strict=False)) for cases in (drawn.exact, drawn.overflowing, drawn.others, drawn.crossed)
     )
@@ -155,10 +172,16 @@ def _require_first_skip(
         require(loss < 10, f"{what}: a loss of {loss:.3g}", "skipped steps do not count")
 
 
-def require_gains(submission: Submission, generator: InputGenerator) -> None:
-    """Fail unless the unstable model learns where it can, and says why where it cannot."""
+def require_gains(submission: Submission, generator: InputGenerator, replaced: Sequence[str]) -> None:
+    """Fail unless the unstable model learns where it can, and says why where it cannot.
+
+    Of the student's tools, those that are `replaced` are the course's.
+    """
     inputs, cases = unstable.unstable(generator)
-    reply = submission.numeric_probe(inputs)
+    asked: ProbeInputs[UnstableReply] = inputs
+    if replaced:
+        asked = UnstableWithTools(**inputs.fields_by_name(), replaced=replaced)
+    reply = submission.numeric_probe(asked)
     runs = [reply.runs[inputs.cases.index(case)] for case in cases]
     results = [
         _require_consistent(case, run, batches=len(inputs.sizes) * case.epochs)
