@@ -41,7 +41,7 @@ from grader.lab2.amp.cases import (
     refused_arguments,
 )
 from grader.lab2.amp.mistakes import ADAM_ERROR, LOSS_ERROR
-from grader.lab2.shared.checks import listed, require_accurate, require_ran
+from grader.lab2.shared.checks import listed, require_accurate, require_passes, require_ran
 from grader.lab2.shared.endings import trained_by
 from grader.lab2.shared.reference import relative_error
 from grader.shared.results import require_result
@@ -116,6 +116,7 @@ class TestAmp:
                 f"{SEVERAL_EPOCHS} epochs of {len(case.sizes)} batches: {error.message}", error.cause or error.hint
             ) from error
         self._require_complete(reply, case, SEVERAL_EPOCHS)
+        require_passes(submission, generator, "train_with_amp")
 
     @staticmethod
     def _require_complete(reply: PrecisionReply, case: Precision, epochs: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from gradebox.run.assertions import (
     Cause,
     CheckFailed,
@@ -15,6 +17,7 @@ from gradebox.run.assertions import (
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab2.controls.cases import ClearedDigits
+from grader.lab2.passes.cases import passes
 from grader.lab2.scaling.checks.mistakes import MISTAKES
 from grader.lab2.shared.cases import DIGITS_EPOCHS, AmpResult, Digits, digits
 from grader.lab2.shared.endings import trained_by
@@ -83,3 +86,37 @@ def require_refused(refused: bool, expected: bool, call: str) -> None:
             f"{call} raised a ValueError although it makes sense",
             "Refuse what its docstring names under Raises, and nothing else.",
         )
+
+
+READ_ONCE = Cause(
+    "loader_read_once",
+    "Go through the loader itself in each epoch. One that shuffles has other batches each time.",
+    "lab2.amp.returns_result",
+    mistake="The loader is read once, and its batches are trained on again in every epoch",
+)
+UNSTABLE_READ_ONCE = Cause(
+    "unstable_loader_read_once", str(READ_ONCE), "lab2.stability.unstable_model_trained", mistake=READ_ONCE.mistake
+)
+
+
+def require_passes(submission: Submission, generator: InputGenerator, function: str) -> None:
+    """Fail unless each epoch of a training goes through its loader again, and trains on all that it then has."""
+    inputs = passes(generator, function)
+    seen = trained_by(submission, inputs).batches
+    count = inputs.batches
+    epochs = [seen[first : first + count] for first in range(0, len(seen), count)]
+    replayed = [*range(count)] * inputs.epochs
+    numbers = [batches[0] // count for batches in epochs]
+    # Another pass before the training, to count samples perhaps, does no harm.
+    is_right = len(epochs) == inputs.epochs and all(
+        batches == [*range(number * count, (number + 1) * count)]
+        for batches, number in zip(epochs, numbers, strict=True)
+    )
+    is_right = is_right and all(earlier < later for earlier, later in itertools.pairwise(numbers))
+    cause = UNSTABLE_READ_ONCE if function == "train_unstable" else READ_ONCE
+    require(
+        is_right,
+        f"{function}() for {inputs.epochs} epochs of a loader that has {count} new batches in each: trained on batches "
+        f"{seen}, expected {[*range(count * inputs.epochs)]}",
+        cause if seen and len(seen) == len(replayed) and len(set(numbers)) == 1 else str(READ_ONCE),
+    )

@@ -37,11 +37,11 @@ from grader.lab2.comparison.cases.measuring import (
     ReferenceRow,
 )
 from grader.lab2.comparison.checks import report as lab2_report
-from grader.lab2.comparison.checks.conclusions import require_conclusions
+from grader.lab2.comparison.checks.conclusions import cause_of_recommendations, require_conclusions
 from grader.lab2.comparison.checks.mistakes import ACCURACY_ERROR, Comparison, cause_of_accuracies
 from grader.lab2.comparison.checks.plots import require_plots, require_written
 from grader.lab2.shared.cases import DIGITS, PRECISIONS
-from grader.lab2.shared.checks import require_refused
+from grader.lab2.shared.checks import require_passes, require_refused
 from grader.lab2.shared.endings import trained_by
 from grader.shared.cards import card_of
 
@@ -253,13 +253,15 @@ class TestComparison:
             )
         on_cpu = submission.numeric_probe(AccuraciesOnCpu())
         require_equal(on_cpu.ran, ["cpu"], what='measure_accuracies(..., device="cpu"): where its models ran')
+        require_passes(submission, generator, "measure_accuracies")
 
     def test_conclusions_follow(self, submission: Submission, generator: InputGenerator) -> None:
         cases = conclusions.made_up(generator)
         cases += [(case, reference.recommendation(case)) for case in conclusions.crossed(generator)]
         reply = submission.numeric_probe(Conclude([case for case, _ in cases]))
+        hint = cause_of_recommendations(cases, reply.answers)
         for (case, expected), answer in zip(cases, reply.answers, strict=True):
-            require_conclusions(case, expected, answer)
+            require_conclusions(case, expected, answer, hint)
 
     def test_wrong_arguments_refused(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = measuring.refused(generator)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradebox.run.assertions import number, require, require_arrays_close, require_between, require_equal
+from gradebox.run.assertions import number, recognising, require, require_arrays_close, require_between, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from gradebox.sandbox.probe_types import ProbeInputs
@@ -26,6 +26,7 @@ from grader.lab2.stability.cases.unstable import (
     UnstableSteps,
     UnstableStepsReply,
 )
+from grader.lab2.stability.checks.mistakes import cause_of_steps
 
 FALLS_TO = 0.7
 """Last loss / first loss of the unstable model; 0.35 to 0.40 over 14 seeds, and at least 1 when it does not learn."""
@@ -55,10 +56,11 @@ def require_steps(submission: Submission, generator: InputGenerator, replaced: S
     exact, overflowing, others, crossed = (
         list(zip(cases, runs, strict=False)) for cases in (drawn.exact, drawn.overflowing, drawn.others, drawn.crossed)
     )
-    for case, run in crossed:
-        _require_followed(drawn.inputs, case, run)
-    for case, run in exact:
-        _require_exact(drawn.inputs, case, run)
+    with recognising(lambda: cause_of_steps(drawn.inputs, exact, error=STEP_ERROR)):
+        for case, run in crossed:
+            _require_followed(drawn.inputs, case, run)
+        for case, run in exact:
+            _require_exact(drawn.inputs, case, run)
     (_, in_backward), (_, in_forward) = overflowing
     _require_first_skip(
         in_backward.result, "in backward only, then in forward", _EVERYTHING[:1], None, third_scale=0.25
@@ -238,8 +240,10 @@ def _require_learned(run: GainRun, name: str, epochs: int) -> None:
     require(
         after < FALLS_TO * before,
         f"train_unstable() with {name}: over the samples that it was trained on, the model's loss went from "
-        f"{before:.3g} to {after:.3g}, though it told {last:.3g}",
-        "the model that is passed in is trained, in place",
+        f"{before:.3g} to {after:.3g}, though it reported {last:.3g}",
+        "Train the model that is passed in, in place."
+        if after == before
+        else "Report the losses of the model that is trained, and clear its gradients before each batch.",
     )
 
 
@@ -277,6 +281,6 @@ def _require_consistent(case: GainCase, run: GainRun, *, batches: int) -> Stabil
     require(
         skipped - 1 <= halved <= skipped,
         f"{what}: {result['skipped_steps']} steps were skipped, but the scale was halved {halved} times",
-        "update the scale once per batch, whether its step was taken or skipped",
+        "Update the scale once per batch, whether its step was taken or skipped.",
     )
     return result
