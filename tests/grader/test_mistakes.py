@@ -13,10 +13,16 @@ from gradebox.run.input_generator import InputGenerator
 from grader.lab1.shared import reference
 from grader.lab1.shared.cases.products import Call, Observation, ProductCount, Result
 from grader.lab1.shared.checks import mistakes
+from grader.lab2.scaling import reference as scaling_reference
 from grader.lab2.scaling.cases.steps import StepsReply, default_overflow
 from grader.lab2.scaling.cases.trainings import Regression, Run, RunReport, crossed, regression
 from grader.lab2.scaling.checks import mistakes as amp
+from grader.lab2.scaling.probes import _DISTANT_TARGET
 from grader.lab2.scaling.reference import first_norm, follow, follow_steps
+from grader.lab2.shared.probes import OVERFLOWING_INPUT
+from grader.lab2.stability.cases.loss_scale import loss_scales
+from grader.lab2.stability.checks import mistakes as scale_by_hand
+from grader.lab2.stability.reference import mistaken_scales
 from grader.lab3.accumulation.cases import Pass, PassReply, mixed
 from grader.lab3.accumulation.cases import regression as regression_pass
 from grader.lab3.accumulation.checks import CAUSES, cause_of
@@ -189,3 +195,17 @@ def test_each_mistake_of_a_training_at_the_default_scale_is_recognised(seed: int
     )
     cause = amp.cause_of_steps(drawn.steps, drawn.overflows, reply)
     assert (cause.name if cause else "") == (amp.STEPS[mistake].name if mistake else "")
+
+
+@pytest.mark.parametrize("mistake", ["", *scale_by_hand.SCALES])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_mistake_of_a_loss_scale_by_hand_is_recognised(seed: int, mistake: str) -> None:
+    inputs = loss_scales(InputGenerator(seed, "lab2.stability.loss_scale_adapts"))
+    observed = [mistaken_scales(case.settings, case.overflows, mistake) for case in inputs.cases]
+    cause = scale_by_hand.cause_of_scales(inputs, observed)
+    assert (cause.name if cause else "") == mistake
+
+
+def test_what_the_probes_plant_is_what_the_reference_computes_with() -> None:
+    assert scaling_reference.OVERFLOWING_INPUT == OVERFLOWING_INPUT
+    assert scaling_reference.DISTANT_TARGET == _DISTANT_TARGET

@@ -98,7 +98,11 @@ def _require_trained(model: ComparedModel, name: str, plan: Plan) -> None:
     what = f"compare_precisions(..., steps={plan.steps}, warmup={plan.warmup}) in {name}"
     # torch.utils.benchmark warms up on its own account, so there may be more.
     passes, least = model.forwards, plan.steps + plan.warmup
-    require(passes >= least, f"{what}: the model ran forward {passes} times, expected {least} at least")
+    require(
+        passes >= least,
+        f"{what}: the model ran forward {passes} times, expected {least} at least",
+        "Make `warmup` steps that are not timed, and then `steps` that are.",
+    )
     require_equal(
         model.modes, [True], what=f"{what}: model.training in each forward pass", hint="Call `model.train()`."
     )

@@ -247,6 +247,7 @@ def _require_shown(drawn: Sequence[float], expected: Sequence[float], what: str)
         [round(value, 4) for value in missing],
         [],
         what=f"numbers that {what} was to show and does not, as they are, in percent or as logarithms",
+        hint="Draw each number, and leave room for it: what the limits of the axes cut off is not seen.",
     )
 
 

@@ -288,6 +288,8 @@ def _steps_agree(expected: StepsTrajectory, reply: StepsReply, mistake: str = ""
         return False
     start = expected.weights[0]
     for state, weight in zip(states, expected.weights, strict=True):
+        if state.size != weight.size:
+            return False
         if not np.isfinite(weight).all():
             if np.isfinite(state).all():
                 return False
