@@ -83,7 +83,7 @@ def cause_of_dtypes(run: PrecisionRun, dtype: str, device: str) -> Cause | None:
     inside = {note.autocast for note in run.backwards}
     seen = (run.products, run.losses, during, inside)
     right: tuple[Any, ...] = ([dtype], run.losses and ["float32"], ["float32"], {False})
-    mistakes = [(BACKWARD_INSIDE, {3: {True}})]
+    mistakes: list[tuple[Cause, dict[int, Any]]] = [(BACKWARD_INSIDE, {3: {True}})]
     if low:
         mistakes += [
             (MISTAKES["forward_in_float32"], {0: ["float32"]}),

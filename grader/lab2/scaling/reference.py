@@ -154,7 +154,7 @@ def _follow(case: Regression, run: Run, mistake: str) -> Trajectory:
     skipped, scheduler_steps, moved = 0, 0, []
     is_cast = mistake == "model_cast" and run.dtype == "bfloat16"
     if is_cast:
-        case = replace(case, inputs=to_bfloat16(case.inputs))
+        case = replace(case, inputs=to_bfloat16(case.inputs).astype(np.float32))
         weight = to_bfloat16(weight)
     for _ in range(run.epochs):
         total, samples, late_decay = 0.0, 0, 1.0
