@@ -209,8 +209,8 @@ _LOSS_LOOKED_AT = Cause(
 STEPS: dict[str, Cause] = {
     **{name: MISTAKES[name] for name in ("never_cleared", "step_with_zeros", "not_scaled", "forward_in_float32")},
     "loss_in_low_precision": LOSS_IN_LOW_PRECISION,
-    "loss_looked_at": _LOSS_LOOKED_AT,
     "optimizer_steps_by_itself": OVERFLOW,
+    "loss_looked_at": _LOSS_LOOKED_AT,  # where it can be told from the former
 }
 """Mistakes that show in a training with the document's arguments."""
 
