@@ -37,7 +37,11 @@ from grader.lab2.comparison.cases.measuring import (
     ReferenceRow,
 )
 from grader.lab2.comparison.checks import report as lab2_report
-from grader.lab2.comparison.checks.conclusions import cause_of_recommendations, require_conclusions
+from grader.lab2.comparison.checks.conclusions import (
+    cause_of_recommendations,
+    cause_of_speedups,
+    require_conclusions,
+)
 from grader.lab2.comparison.checks.mistakes import ACCURACY_ERROR, Comparison, cause_of_accuracies
 from grader.lab2.comparison.checks.plots import require_plots, require_written
 from grader.lab2.shared.cases import DIGITS, PRECISIONS
@@ -264,8 +268,9 @@ class TestComparison:
         cases += [(case, reference.recommendation(case)) for case in conclusions.crossed(generator)]
         reply = submission.numeric_probe(Conclude([case for case, _ in cases]))
         hint = cause_of_recommendations(cases, reply.answers)
-        for (case, expected), answer in zip(cases, reply.answers, strict=True):
-            require_conclusions(case, expected, answer, hint)
+        with recognising(lambda: cause_of_speedups(cases, reply.answers)):
+            for (case, expected), answer in zip(cases, reply.answers, strict=True):
+                require_conclusions(case, expected, answer, hint)
 
     def test_wrong_arguments_refused(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = measuring.refused(generator)

@@ -8,6 +8,7 @@ from gradebox.run.assertions import Cause, CheckFailed, require_between, require
 from grader.lab2.comparison import reference
 from grader.lab2.comparison.cases.conclusions import Case, Conclusions, Recommendation
 
+_ROUNDING = 1e-9
 _FOLLOW = "lab2.comparison.conclusions_follow"
 _RECOMMENDED: dict[str, Cause] = {
     cause.name: cause
@@ -38,6 +39,28 @@ _RECOMMENDED: dict[str, Cause] = {
         ),
     )
 }
+
+
+SPEEDUPS_INVERTED = Cause(
+    "speedups_inverted",
+    "Divide float32's step_seconds by the other's. A speedup above 1 is faster.",
+    _FOLLOW,
+    mistake="Speedups are upside down: the time of each precision by float32's, instead of the reverse",
+)
+
+
+def cause_of_speedups(cases: Sequence[tuple[Case, Recommendation]], answers: Sequence[Conclusions]) -> Cause | None:
+    """Whether all speedups are turned over, and some are not 1."""
+    right = [reference.figures(case)["speedups"] for case, _ in cases]
+    for expected, answer in zip(right, answers, strict=True):
+        speedups = answer["speedups"]
+        if not isinstance(speedups, dict) or sorted(speedups) != sorted(expected):
+            return None
+        for name, value in expected.items():
+            if not isinstance(speedups[name], float) or abs(speedups[name] * value - 1) > _ROUNDING:
+                return None
+    is_told = any(abs(value - 1) > _ROUNDING for expected in right for value in expected.values())
+    return SPEEDUPS_INVERTED if is_told else None
 
 
 def cause_of_recommendations(cases: Sequence[tuple[Case, Recommendation]], answers: Sequence[Conclusions]) -> str:
