@@ -15,9 +15,16 @@ from gradebox.run.input_generator import InputGenerator
 from grader.lab1.shared import reference
 from grader.lab1.shared.cases.products import Call, Hiccup, Observation, ProductCount, Result
 from grader.lab1.shared.checks import mistakes
+from grader.lab2.scaling import reference as scaling_reference
+from grader.lab2.scaling.cases.steps import StepsReply, default_overflow
 from grader.lab2.scaling.cases.trainings import Regression, Run, RunReport, crossed, regression
 from grader.lab2.scaling.checks import mistakes as amp
-from grader.lab2.scaling.reference import first_norm, follow
+from grader.lab2.scaling.probes import _DISTANT_TARGET
+from grader.lab2.scaling.reference import first_norm, follow, follow_steps
+from grader.lab2.shared.probes import OVERFLOWING_INPUT
+from grader.lab2.stability.cases.loss_scale import loss_scales
+from grader.lab2.stability.checks import mistakes as scale_by_hand
+from grader.lab2.stability.reference import mistaken_scales
 from grader.lab3.accumulation.cases import Pass, PassReply, mixed
 from grader.lab3.accumulation.cases import regression as regression_pass
 from grader.lab3.accumulation.checks import CAUSES, cause_of
@@ -42,12 +49,17 @@ def trainings(seed: int) -> tuple[Regression, list[Run]]:
     return case, [*crossed(generator, lambda run: first_norm(case, run)), common, clipped]
 
 
-def reported(weights: NDArray[np.float64]) -> RunReport:
-    """What the probe reports of a training that came to these weights; its result says nothing."""
+def reported(weights: NDArray[np.float64], skipped: int | None = None) -> RunReport:
+    """What the probe reports of a training that came to these weights; of its result only the skipped steps."""
     return RunReport(
-        result={}, before=[], after=weights.ravel().tolist(), largest_gradients=[], passes=[], frozen=[0.5, 0.5],
+        result={} if skipped is None else {"skipped_steps": skipped},
+        before=[],
+        after=weights.ravel().tolist(),
+        largest_gradients=[],
+        passes=[],
+        frozen=[0.5, 0.5],
         scheduler_steps=None,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -60,7 +72,8 @@ def test_right_weights_show_no_mistake(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_mistake_of_a_training_is_recognised(seed: int, mistake: str) -> None:
     case, runs = trainings(seed)
-    reports = [reported(follow(case, run, mistake).end) for run in runs]
+    trajectories = [follow(case, run, mistake) for run in runs]
+    reports = [reported(trajectory.end, trajectory.skipped) for trajectory in trajectories]
     assert amp.cause_of(case, runs, reports) is amp.MISTAKES[mistake]
 
 
@@ -197,3 +210,32 @@ def test_an_overflow_in_the_weights_explains_nothing_where_other_trainings_are_w
     usual = next(index for index, run in enumerate(runs) if not run.overflowing)
     reports[usual] = reported(np.array(reports[usual].after) + 1.0)
     assert amp.cause_of(case, runs, reports) is None
+
+
+@pytest.mark.parametrize("mistake", ["", *amp.STEPS])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_mistake_of_a_training_at_the_default_scale_is_recognised(seed: int, mistake: str) -> None:
+    drawn = default_overflow(InputGenerator(seed, "lab2.scaling.overflow_skips_the_step"))
+    came_to = follow_steps(drawn.steps, drawn.overflows, mistake)
+    reply = StepsReply(
+        result={"optimizer_steps": came_to.taken, "skipped_steps": came_to.skipped},
+        before=[weights.ravel().tolist() for weights in came_to.weights[:-1]],
+        after=came_to.weights[-1].ravel().tolist(),
+        frozen=[0.5, 0.5],
+    )
+    cause = amp.cause_of_steps(drawn.steps, drawn.overflows, reply)
+    assert (cause.name if cause else "") == (amp.STEPS[mistake].name if mistake else "")
+
+
+@pytest.mark.parametrize("mistake", ["", *scale_by_hand.SCALES])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_mistake_of_a_loss_scale_by_hand_is_recognised(seed: int, mistake: str) -> None:
+    inputs = loss_scales(InputGenerator(seed, "lab2.stability.loss_scale_adapts"))
+    observed = [mistaken_scales(case.settings, case.overflows, mistake) for case in inputs.cases]
+    cause = scale_by_hand.cause_of_scales(inputs, observed)
+    assert (cause.name if cause else "") == mistake
+
+
+def test_what_the_probes_plant_is_what_the_reference_computes_with() -> None:
+    assert scaling_reference.OVERFLOWING_INPUT == OVERFLOWING_INPUT
+    assert scaling_reference.DISTANT_TARGET == _DISTANT_TARGET

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 
-from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.course.criterion import criterion, requires
 from gradebox.run.assertions import (
     Cause,
     CheckFailed,
@@ -19,33 +21,34 @@ from gradebox.run.assertions import (
 )
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
-from grader.lab2.amp import reference
+from grader.lab2.amp import mistakes, reference
 from grader.lab2.amp.cases import (
     ONE_EPOCH,
     OTHERS,
     SEVERAL_EPOCHS,
     Defaults,
+    DefaultsRun,
     EvaluateCall,
     Evaluation,
     Precision,
     PrecisionReply,
     PrecisionRun,
+    TrainArguments,
     classification,
     defaulted_arguments,
     evaluate,
     precision,
     refused_arguments,
 )
-from grader.lab2.scaling.checks.mistakes import MISTAKES
-from grader.lab2.shared.checks import listed, require_accurate, require_ran
+from grader.lab2.amp.mistakes import ADAM_ERROR, LOSS_ERROR
+from grader.lab2.shared.checks import listed, require_accurate, require_passes, require_ran
+from grader.lab2.shared.endings import trained_by
 from grader.lab2.shared.reference import relative_error
 from grader.shared.results import require_result
 
-_INCOMPLETE = Cause("another_number_of_steps", "`epochs` times through all batches: a step for each, one loss an epoch")
-"""What is trained can be judged all the same."""
-_ADAM_ERROR = 1e-3
-"""Float32 makes 1e-5 of it; weight decay of AdamW's default already moves weights by 3e-3 of the way."""
-AUTOCAST_HINT = "with torch.autocast(device_type, dtype=...) around the forward pass and the loss, and nothing else"
+AUTOCAST_HINT = (
+    "Put `with torch.autocast(device_type, dtype=...)` around the forward pass and the loss, and around nothing else."
+)
 
 
 def trained(
@@ -53,7 +56,7 @@ def trained(
 ) -> tuple[PrecisionReply, Precision]:
     """What was observed of a classifier's training in each precision, and the case it was trained on."""
     case = precision(generator, precisions, epochs)
-    return submission.numeric_probe(case), case
+    return trained_by(submission, case), case
 
 
 def _require_in_float32(run: PrecisionRun, dtype: str) -> None:
@@ -89,25 +92,44 @@ def _require_backward_outside(run: PrecisionRun, dtype: str) -> None:
     )
 
 
+def _recognised(
+    run: PrecisionRun, dtype: str, device: str, case: Precision | None = None
+) -> AbstractContextManager[None]:
+    """If a comparison in here fails, name the mistake that leads to the dtypes; with a case, to the steps as well."""
+
+    def cause() -> Cause | None:
+        in_steps = case and mistakes.cause_of_steps(run, case, dtype, ONE_EPOCH, device)
+        return in_steps or mistakes.cause_of_dtypes(run, dtype, device)
+
+    return recognising(cause)
+
+
 @criterion("lab2.amp")
 class TestAmp:
     def test_returns_result(self, submission: Submission, generator: InputGenerator) -> None:
         reply, case = trained(submission, generator)
-        self._require_complete(reply.runs["float16"], case, ONE_EPOCH)
+        self._require_complete(reply, case, ONE_EPOCH)
         try:
             reply, case = trained(submission, generator, epochs=SEVERAL_EPOCHS)
         except CheckFailed as error:  # one step can be judged all the same
             raise CheckFailed(
-                f"{SEVERAL_EPOCHS} epochs of {len(case.sizes)} batch: {error.message}", error.hint
+                f"{SEVERAL_EPOCHS} epochs of {len(case.sizes)} batches: {error.message}", error.cause or error.hint
             ) from error
-        self._require_complete(reply.runs["float16"], case, SEVERAL_EPOCHS)
+        self._require_complete(reply, case, SEVERAL_EPOCHS)
+        require_passes(submission, generator, "train_with_amp")
 
     @staticmethod
-    def _require_complete(run: PrecisionRun, case: Precision, epochs: int) -> None:
+    def _require_complete(reply: PrecisionReply, case: Precision, epochs: int) -> None:
+        run, device = reply.runs["float16"], reply.device
         samples = sum(note.samples for note in run.forwards)
         trained_at_all = samples >= sum(case.sizes)
         losses = require_result(run.result)["losses"]
-        with recognising(lambda: _INCOMPLETE if trained_at_all and losses else None):
+
+        def cause() -> Cause | None:
+            in_steps = mistakes.cause_of_steps(run, case, "float16", epochs, device)
+            return in_steps or (mistakes.INCOMPLETE if trained_at_all and losses else None)
+
+        with recognising(cause):
             require_equal(samples, epochs * sum(case.sizes), what=f"samples that passed the model in {epochs} epochs")
             require_ran(run.result, "float16", taken=epochs * len(case.sizes), skipped=0)
             if not isinstance(losses, list):
@@ -126,6 +148,11 @@ class TestAmp:
 
     @staticmethod
     def _require_reported(reply: PrecisionReply, case: Precision, dtype: str, epochs: int) -> None:
+        with recognising(lambda: mistakes.cause_of_report(reply, case, dtype, epochs)):
+            TestAmp._require_all_reported(reply, case, dtype, epochs)
+
+    @staticmethod
+    def _require_all_reported(reply: PrecisionReply, case: Precision, dtype: str, epochs: int) -> None:
         run, idle = reply.runs[dtype], reply.idle_bytes
         what = f"train_with_amp(){'' if dtype == 'float16' else f' in {dtype}'}"
         result = require_result(run.result)
@@ -133,22 +160,22 @@ class TestAmp:
         require(
             all(all(note.training) for note in run.forwards),
             f"{what}: the model came in evaluation mode and was trained in it, or some of its modules were",
-            "model.train() before the first batch",
+            "Call `model.train()` before the first batch.",
         )
         losses = listed(result["losses"], f"{what}: AmpTraining.losses")
         require_close(
             number(losses[0] if losses else None, f"{what}: loss of the first epoch"),
             reference.untrained_loss(case),
-            relative=0.02,  # the steps of an epoch move it by 1 %; a sum over batches, or a scaled loss, is far off
+            relative=LOSS_ERROR,
             what=f"{what}: loss of the first epoch, the mean over all samples",
-            hint="batches differ in size; report the loss without its scale",
+            hint="Report the mean over all samples, without the loss scale. Batches differ in size.",
         )
         elapsed = run.elapsed_seconds
         require_between(result["seconds"], 0.2 * elapsed, 1.02 * elapsed, what=f"{what}: seconds", show=seconds)
         require_equal(result["device"], reply.device, what=f"{what}: AmpTraining.device")
         if reply.device == "cuda":
             of_peak = f"{what}: peak_bytes of a small model, after {mebibytes(idle)} of earlier work were freed"
-            hint = "torch.cuda.reset_peak_memory_stats() before the training begins"
+            hint = "Call `torch.cuda.reset_peak_memory_stats()` before the training begins."
             peak = number(result["peak_bytes"], of_peak, hint)
             require_between(
                 peak,
@@ -163,7 +190,7 @@ class TestAmp:
                 peak >= run.most_bytes,
                 f"{what}: peak_bytes is {mebibytes(peak)}, but during a backward pass "
                 f"{mebibytes(run.most_bytes)} were allocated",
-                "the most at any moment of the training, not what is left when it is over",
+                "Report the most at any moment of the training, not what is left when it is over.",
             )
 
     @requires("returns_result")
@@ -172,36 +199,47 @@ class TestAmp:
         others, case = trained(submission, generator, OTHERS, SEVERAL_EPOCHS)
         for dtype, run in {**by_default.runs, **others.runs}.items():
             what = f"matrix products of train_with_amp() in {dtype}"
-            require_equal(run.products, [dtype], what=f"{what}: dtypes", hint=AUTOCAST_HINT)
+            with _recognised(run, dtype, others.device):
+                require_equal(run.products, [dtype], what=f"{what}: dtypes", hint=AUTOCAST_HINT)
             least = 2 * (SEVERAL_EPOCHS * len(case.sizes) if dtype in others.runs else 1)
             require(run.product_count >= least, f"{what}: only {run.product_count} of {least}")
         for dtype, run in others.runs.items():  # what the checks of the default look at holds here, too
-            _require_in_float32(run, dtype)
-            _require_loss_in_float32(run, dtype)
-            _require_backward_outside(run, dtype)
+            with _recognised(run, dtype, others.device):
+                _require_in_float32(run, dtype)
+                _require_loss_in_float32(run, dtype)
+                _require_backward_outside(run, dtype)
             self._require_reported(others, case, dtype, SEVERAL_EPOCHS)
 
     @requires("returns_result")
     def test_loss_in_float32(self, submission: Submission, generator: InputGenerator) -> None:
-        reply, _ = trained(submission, generator)
-        _require_loss_in_float32(reply.runs["float16"], "float16")
+        reply, case = trained(submission, generator)
+        run = reply.runs["float16"]
+        with _recognised(run, "float16", reply.device, case):
+            _require_loss_in_float32(run, "float16")
 
     @requires("returns_result")
     def test_parameters_and_state_stay_float32(self, submission: Submission, generator: InputGenerator) -> None:
-        reply, _ = trained(submission, generator)
-        _require_in_float32(reply.runs["float16"], "float16")
+        reply, case = trained(submission, generator)
+        run = reply.runs["float16"]
+        if not run.state:  # its only step was skipped
+            reply, _ = trained(submission, generator, epochs=SEVERAL_EPOCHS)
+            run = replace(run, state=reply.runs["float16"].state)
+        with _recognised(run, "float16", reply.device, case):
+            _require_in_float32(run, "float16")
 
     @requires("returns_result")
     def test_backward_outside_autocast(self, submission: Submission, generator: InputGenerator) -> None:
-        reply, _ = trained(submission, generator)
-        _require_backward_outside(reply.runs["float16"], "float16")
+        reply, case = trained(submission, generator)
+        run = reply.runs["float16"]
+        with _recognised(run, "float16", reply.device, case):
+            _require_backward_outside(run, "float16")
 
-    @builds_on("products_in_low_precision")
     def test_evaluates_every_sample(self, submission: Submission, generator: InputGenerator) -> None:
         inputs, shares = evaluate(generator)
         reply = submission.numeric_probe(inputs)
         for call, evaluation in zip(inputs.calls, reply.calls, strict=True):
-            _require_evaluated(call, evaluation, shares[call.targets])
+            with recognising(lambda: mistakes.cause_of_evaluation(evaluation, call.dtype)):  # noqa: B023
+                _require_evaluated(call, evaluation, shares[call.targets])
         for empty in reply.empty:
             what = "evaluate() of a loader without samples"
             require(empty.refused, f"{what} raised no ValueError")
@@ -209,64 +247,72 @@ class TestAmp:
                 empty.after,
                 empty.before,
                 what=f"{what}: `training` of each of the model's modules afterwards",
-                hint="put the modes back before you raise: whoever catches the error goes on with the model",
+                hint="Put the modes back before you raise. A caller that catches the error goes on with the model.",
             )
 
     @requires("returns_result")
-    @builds_on("loss_in_float32", "parameters_and_state_stay_float32")
     def test_bfloat16_as_accurate_as_float32(self, submission: Submission, generator: InputGenerator) -> None:
         require_accurate(submission, generator, "bfloat16")
 
     @requires("returns_result")
-    @builds_on("loss_time_and_memory_reported", "products_in_low_precision", "loss_in_float32")
     def test_defaults_and_refusals(self, submission: Submission, generator: InputGenerator) -> None:
         case = classification(generator)
         refusals = refused_arguments(generator)
         others = defaulted_arguments(generator, case.epochs - 1)
-        reply = submission.numeric_probe(
-            Defaults(
-                weight=case.weight,
-                inputs=case.inputs,
-                labels=case.labels,
-                runs=[{"dtype": "float32", "epochs": case.epochs}, {}, *others],
-                refusals=refusals,
-            )
+        inputs = Defaults(
+            weight=case.weight,
+            inputs=case.inputs,
+            labels=case.labels,
+            runs=[{"dtype": "float32", "epochs": case.epochs}, {}, *others],
+            refusals=refusals,
         )
+        reply = trained_by(submission, inputs)
         exact, bare, *rest = reply.runs
         start = reference.start(case)
 
-        def mistake() -> Cause | None:
-            cleared = relative_error(exact.after, reference.trained(case, cleared=False), start) > _ADAM_ERROR
-            return None if cleared else MISTAKES["never_cleared"]
-
-        with recognising(mistake):
+        with recognising(lambda: mistakes.cause_of_defaults(case, exact)):
             require_between(
                 relative_error(exact.after, reference.trained(case), start),
                 0,
-                _ADAM_ERROR,
+                ADAM_ERROR,
                 what=f"relative error of {case.epochs} steps in float32, with neither optimizer nor criterion given",
-                hint="then it is torch.optim.Adam(model.parameters()) with its defaults, on the cross entropy",
+                hint="Take `torch.optim.Adam(model.parameters())` with its defaults, and the cross entropy.",
             )
-        require_ran(bare.result, "float16", taken=10, skipped=0)
-        losses = listed(bare.result["losses"], "AmpTraining.losses, epochs not being given")
-        require_equal(len(losses), 10, what="number of AmpTraining.losses, epochs not being given")
-        require_equal(
-            bare.result["final_scale"],
-            2.0**16,
-            what="AmpTraining.final_scale after ten good steps, no scaler being given",
-            hint="torch.amp.GradScaler with its defaults",
-        )
-        for arguments, run in zip(others, rest, strict=True):
-            count, dtype = arguments.get("epochs", 10), arguments.get("dtype", "float16")
-            require_ran(run.result, dtype, taken=count, skipped=0)
-            what = f"AmpTraining of train_with_amp(model, loader{''.join(f', {k}={v}' for k, v in arguments.items())})"
-            losses = listed(run.result["losses"], f"{what}: losses")
-            require_equal(len(losses), count, what=f"{what}: number of losses")
-            scale = 2.0**16 if dtype == "float16" else None
-            require_equal(run.result["final_scale"], scale, what=f"{what}: final_scale")
+        runs = [("float16", 10, bare)]
+        runs += [
+            (call.get("dtype", "float16"), call.get("epochs", 10), run) for call, run in zip(others, rest, strict=True)
+        ]
+        with recognising(lambda: mistakes.cause_of_scales(case, runs)):
+            _require_bare(bare)
+            for call, run in zip(others, rest, strict=True):
+                _require_as_called(call, run)
         for arguments, refused in zip(refusals, reply.refused, strict=True):
             shown = ", ".join(f"{name}={value}" for name, value in arguments.items())
             require(refused, f"train_with_amp(model, loader, {shown}) raised no ValueError")
+
+
+def _require_bare(run: DefaultsRun) -> None:
+    """Fail unless a training with nothing but a model and a loader took the defaults."""
+    require_ran(run.result, "float16", taken=10, skipped=0)
+    losses = listed(run.result["losses"], "AmpTraining.losses, epochs not being given")
+    require_equal(len(losses), 10, what="number of AmpTraining.losses, epochs not being given")
+    require_equal(
+        run.result["final_scale"],
+        2.0**16,
+        what="AmpTraining.final_scale after ten good steps, no scaler being given",
+        hint="Take `torch.amp.GradScaler` with its defaults.",
+    )
+
+
+def _require_as_called(call: TrainArguments, run: DefaultsRun) -> None:
+    """Fail unless a training with some of the arguments took them, and the defaults of the others."""
+    count, dtype = call.get("epochs", 10), call.get("dtype", "float16")
+    require_ran(run.result, dtype, taken=count, skipped=0)
+    what = f"AmpTraining of train_with_amp(model, loader{''.join(f', {k}={v}' for k, v in call.items())})"
+    losses = listed(run.result["losses"], f"{what}: losses")
+    require_equal(len(losses), count, what=f"{what}: number of losses")
+    scale = 2.0**16 if dtype == "float16" else None
+    require_equal(run.result["final_scale"], scale, what=f"{what}: final_scale")
 
 
 def _require_evaluated(call: EvaluateCall, evaluation: Evaluation, share: float) -> None:
@@ -276,23 +322,28 @@ def _require_evaluated(call: EvaluateCall, evaluation: Evaluation, share: float)
     require(
         not any(evaluation.during) and bool(evaluation.during),
         f"{what} ran the model, or one of its modules, in training mode, with dropout",
-        "model.eval() before the first batch",
+        "Call `model.eval()` before the first batch.",
     )
     require_close(
         evaluation.accuracy,
         share,
         relative=1e-6,
         what=f"{what} with batches of {call.sizes}",
-        hint="right samples / all samples: a mean over batches weighs a short batch too much",
+        hint="Divide right samples by all samples. A mean over batches weighs a short batch too much.",
     )
-    require(not any(evaluation.gradients), f"{what} recorded a graph", "with torch.no_grad():")
+    require(
+        not any(evaluation.gradients), f"{what} recorded a graph", "Put the batches inside of `with torch.no_grad():`."
+    )
     require_equal(
         evaluation.after,
         evaluation.before,
         what=f"{what}: `training` of each of the model's modules afterwards",
-        hint="model.train(mode) puts every module into that mode; they were not all in the same one",
+        hint="Remember the mode of each module, and put each one back. `model.train(mode)` puts all into the same one.",
     )
     require(evaluation.unchanged, f"{what} changed the model's parameters")
     require_equal(
-        evaluation.products, [call.dtype or "float32"], what=f"{what}: dtypes of products", hint="autocast here too"
+        evaluation.products,
+        [call.dtype or "float32"],
+        what=f"{what}: dtypes of products",
+        hint="Use autocast here, too.",
     )

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from gradebox.run.assertions import CheckFailed, number, require, require_between, require_equal, shown
+import itertools
+
+from gradebox.run.assertions import (
+    Cause,
+    CheckFailed,
+    number,
+    recognising,
+    require,
+    require_between,
+    require_equal,
+    shown,
+)
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
+from grader.lab2.controls.cases import ClearedDigits
+from grader.lab2.passes.cases import passes
+from grader.lab2.scaling.checks.mistakes import MISTAKES
 from grader.lab2.shared.cases import DIGITS_EPOCHS, AmpResult, Digits, digits
+from grader.lab2.shared.endings import trained_by
 from grader.shared.results import is_result
 
 ACCURACY_LOSS = 0.01
@@ -28,16 +43,23 @@ def as_reported(value: object, what: str) -> int | float:
 def require_accurate(submission: Submission, generator: InputGenerator, dtype: str) -> None:
     """Fail unless training digits in `dtype` is as good as in float32, to within 1 %."""
     training = digits(generator)
-    reply = submission.numeric_probe(Digits(**training.fields_by_name(), dtype=dtype))
+    reply = trained_by(submission, Digits(**training.fields_by_name(), dtype=dtype))
     expected = submission.probe(training, device="cpu", student=False).accuracy
-    require_between(
-        reply.accuracy,
-        expected - ACCURACY_LOSS,
-        1.0,
-        what=f"accuracy on digits after {DIGITS_EPOCHS} epochs in {dtype}, where float32 reaches {expected:.4f}",
-        hint="autocast changes the type of products, not what is learned; are weights kept in float32, and does each "
-        "batch make a step?",
-    )
+
+    def cause() -> Cause | None:
+        """A control experiment: who clears gradients himself comes to the same."""
+        control = submission.numeric_probe(ClearedDigits(**training.fields_by_name(), dtype=dtype))
+        return MISTAKES["never_cleared"] if control.accuracy >= expected - ACCURACY_LOSS else None
+
+    with recognising(cause):
+        require_between(
+            reply.accuracy,
+            expected - ACCURACY_LOSS,
+            1.0,
+            what=f"accuracy on digits after {DIGITS_EPOCHS} epochs in {dtype}, where float32 reaches {expected:.4f}",
+            hint="Keep the weights in float32, and make a step for each batch. Autocast changes the type of products, "
+            "not what is learned.",
+        )
 
 
 def require_ran(result: AmpResult, dtype: str, taken: int, skipped: int) -> None:
@@ -49,7 +71,7 @@ def require_ran(result: AmpResult, dtype: str, taken: int, skipped: int) -> None
         result["optimizer_steps"],
         taken,
         what=f"AmpTraining.optimizer_steps of train_with_amp() in {dtype}",
-        hint="one for each window; a step was skipped where update() made the scale smaller: one that grows is no skip",
+        hint="Count one optimizer step per window. A step was skipped only if `update()` lowered the scale.",
     )
     require_equal(result["skipped_steps"], skipped, what=f"AmpTraining.skipped_steps in {dtype}")
 
@@ -57,10 +79,44 @@ def require_ran(result: AmpResult, dtype: str, taken: int, skipped: int) -> None
 def require_refused(refused: bool, expected: bool, call: str) -> None:
     """Fail unless `call` raised a ValueError if it makes no sense, and none if it does."""
     if expected:
-        require(refused, f"{call} raised no ValueError", "see Raises in its docstring")
+        require(refused, f"{call} raised no ValueError", "Raise what its docstring names under Raises.")
     else:
         require(
             not refused,
             f"{call} raised a ValueError although it makes sense",
-            "refuse what its docstring names under Raises, and nothing else",
+            "Refuse what its docstring names under Raises, and nothing else.",
         )
+
+
+READ_ONCE = Cause(
+    "loader_read_once",
+    "Go through the loader itself in each epoch. One that shuffles has other batches each time.",
+    "lab2.amp.returns_result",
+    mistake="The loader is read once, and its batches are trained on again in every epoch",
+)
+UNSTABLE_READ_ONCE = Cause(
+    "unstable_loader_read_once", str(READ_ONCE), "lab2.stability.unstable_model_trained", mistake=READ_ONCE.mistake
+)
+
+
+def require_passes(submission: Submission, generator: InputGenerator, function: str) -> None:
+    """Fail unless each epoch of a training goes through its loader again, and trains on all that it then has."""
+    inputs = passes(generator, function)
+    seen = trained_by(submission, inputs).batches
+    count = inputs.batches
+    epochs = [seen[first : first + count] for first in range(0, len(seen), count)]
+    replayed = [*range(count)] * inputs.epochs
+    numbers = [batches[0] // count for batches in epochs]
+    # Another pass before the training, to count samples perhaps, does no harm.
+    is_right = len(epochs) == inputs.epochs and all(
+        batches == [*range(number * count, (number + 1) * count)]
+        for batches, number in zip(epochs, numbers, strict=True)
+    )
+    is_right = is_right and all(earlier < later for earlier, later in itertools.pairwise(numbers))
+    cause = UNSTABLE_READ_ONCE if function == "train_unstable" else READ_ONCE
+    require(
+        is_right,
+        f"{function}() for {inputs.epochs} epochs of a loader that has {count} new batches in each: trained on batches "
+        f"{seen}, expected {[*range(count * inputs.epochs)]}",
+        cause if seen and len(seen) == len(replayed) and len(set(numbers)) == 1 else str(READ_ONCE),
+    )

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FloatArray = NDArray[np.float64]
+ADAM_RATE = 1e-3
+"""Of learning, by default."""
 
 
 class Adam:
@@ -22,7 +24,7 @@ class Adam:
         self._mean = 0.9 * self._mean + 0.1 * gradient
         self._square = 0.999 * self._square + 0.001 * gradient**2
         mean, square = self._mean / (1 - 0.9**self._steps), self._square / (1 - 0.999**self._steps)
-        return 1e-3 * mean / (np.sqrt(square) + 1e-8)
+        return ADAM_RATE * mean / (np.sqrt(square) + 1e-8)
 
 
 class LossScale:
@@ -55,6 +57,13 @@ class LossScale:
         return self.scale
 
 
+def to_bfloat16(x: NDArray[np.floating]) -> FloatArray:
+    """Rounded to the 8 significant bits of bfloat16, to even as hardware does."""
+    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
+    return rounded.astype(np.uint32).view(np.float32).astype(np.float64)
+
+
 def mean_cross_entropy(logits: FloatArray, labels: NDArray[np.int64]) -> float:
     """Over all samples."""
     largest = logits.max(axis=1, keepdims=True)
@@ -64,7 +73,8 @@ def mean_cross_entropy(logits: FloatArray, labels: NDArray[np.int64]) -> float:
 
 def cross_entropy_gradient(weight: FloatArray, inputs: FloatArray, labels: NDArray[np.int64]) -> FloatArray:
     """Of the mean cross entropy of a linear classifier, outputs inputs @ weight.T, with respect to its weight."""
-    scores = np.exp(inputs @ weight.T)
+    logits = inputs @ weight.T
+    scores = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares = scores / scores.sum(axis=1, keepdims=True) - np.eye(len(weight))[labels]
     return np.asarray(shares.T @ inputs / len(inputs))
 

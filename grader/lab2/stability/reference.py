@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grader.lab2.shared.reference import Adam, FloatArray, LossScale
+from grader.lab2.shared.reference import Adam, FloatArray, LossScale, to_bfloat16
 from grader.lab2.stability.cases.loss_scale import ScaleSettings
 from grader.lab2.stability.cases.tools import Softmax, SoftmaxCase
 from grader.lab2.stability.cases.unstable import WEIGHTS, StepsCase, UnstableSteps
@@ -51,13 +51,6 @@ def softmax(x: FloatArray, dim: int) -> FloatArray:
     return np.asarray(shifted / shifted.sum(axis=dim, keepdims=True))
 
 
-def to_bfloat16(x: FloatArray) -> FloatArray:
-    """Rounded to the 8 significant bits of bfloat16, to even as hardware does."""
-    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
-    rounded = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
-    return rounded.astype(np.uint32).view(np.float32).astype(np.float64)
-
-
 def scales(settings: ScaleSettings, overflows: Sequence[bool]) -> list[float]:
     """The scale of a `DynamicLossScale` before and after each step."""
     options = {"init_scale" if name == "initial_scale" else name: value for name, value in dict(settings).items()}
@@ -66,6 +59,24 @@ def scales(settings: ScaleSettings, overflows: Sequence[bool]) -> list[float]:
     for overflow in overflows:
         scaling.update(overflow)
         values.append(scaling.scale)
+    return values
+
+
+def mistaken_scales(settings: ScaleSettings, overflows: Sequence[bool], mistake: str) -> list[float]:
+    """The same with a mistake: "never_reset", "each_good_step", "one_step_late" or "never_grows"."""
+    scale = settings.get("initial_scale", 2.0**16)
+    interval = settings.get("growth_interval", 2000)
+    needed = {"each_good_step": 1, "one_step_late": interval + 1}.get(mistake, interval)
+    values, good = [scale], 0
+    for overflow in overflows:
+        if overflow:
+            scale *= settings.get("backoff_factor", 0.5)
+            good = good if mistake == "never_reset" else 0
+        else:
+            good += 1
+            if good == needed and mistake != "never_grows":
+                scale, good = scale * settings.get("growth_factor", 2.0), 0
+        values.append(scale)
     return values
 
 
@@ -84,15 +95,18 @@ def start(inputs: UnstableSteps) -> FloatArray:
     return np.concatenate([np.asarray(inputs.weights[name], dtype=np.float64).ravel() for name in WEIGHTS])
 
 
-def follow(inputs: UnstableSteps, case: StepsCase) -> Trajectory:
+def follow(inputs: UnstableSteps, case: StepsCase, mistake: str = "") -> Trajectory:
     """Train the unstable model in float32, where its gain changes nothing, by SGD or by Adam with its defaults.
 
-    The step of the batch that overflows is skipped in each epoch.
+    The step of the batch that overflows is skipped in each epoch. With a mistake gradients are "never_cleared" or
+    "never_unscaled".
     """
+    scale = (case.scale or {}).get("initial_scale", 1.0)
     weights = {name: np.asarray(inputs.weights[name], dtype=np.float64) for name in WEIGHTS}
     pixels = np.asarray(inputs.images, dtype=np.float64).reshape(len(inputs.images), -1)
     adam = {name: Adam() for name in weights}
     losses = []
+    left = {name: np.zeros_like(weight) for name, weight in weights.items()}
     for _ in range(case.arguments.get("epochs", 5)):
         total, samples = 0.0, 0
         for position, batch in enumerate(np.split(pixels, np.cumsum(inputs.sizes)[:-1])):
@@ -102,6 +116,10 @@ def follow(inputs: UnstableSteps, case: StepsCase) -> Trajectory:
             loss, gradients = _loss(weights, batch)
             total += loss * len(batch)
             for name, gradient in gradients.items():
+                if mistake == "never_cleared":  # what is left has been unscaled, and what is added has not
+                    gradient = left[name] = left[name] / scale + gradient
+                if mistake == "never_unscaled":
+                    gradient = scale * gradient
                 step = adam[name].step(gradient) if case.rate is None else case.rate * gradient
                 weights[name] = weights[name] - step
         losses.append(total / samples)

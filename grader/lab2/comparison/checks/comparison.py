@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 
-from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.course.criterion import criterion, requires
 from gradebox.run.assertions import (
     CheckFailed,
     mebibytes,
     number,
+    recognising,
     require,
     require_between,
     require_close,
@@ -37,18 +37,22 @@ from grader.lab2.comparison.cases.measuring import (
     ReferenceRow,
 )
 from grader.lab2.comparison.checks import report as lab2_report
-from grader.lab2.comparison.checks.conclusions import require_conclusions
+from grader.lab2.comparison.checks.conclusions import (
+    cause_of_recommendations,
+    cause_of_speedups,
+    require_conclusions,
+)
+from grader.lab2.comparison.checks.mistakes import ACCURACY_ERROR, Comparison, cause_of_accuracies
 from grader.lab2.comparison.checks.plots import require_plots, require_written
 from grader.lab2.shared.cases import DIGITS, PRECISIONS
-from grader.lab2.shared.checks import require_refused
+from grader.lab2.shared.checks import require_passes, require_refused
+from grader.lab2.shared.endings import trained_by
 from grader.shared.cards import card_of
 
 _OVERHEAD_SECONDS = 60e-6
 """What an honest method may add to a step: synchronisations, readings of clocks, a loss that is looked at."""
-_TF32 = "faster than float32 can be: was the clock stopped too early, or TF32 switched on, which stays off?"
+_TF32 = "Wait for the device before you stop the clock, and leave TF32 off. This is faster than float32 can be."
 _TOLERANCE, _REAL_TOLERANCE = 0.02, 0.10
-_ACCURACY_TOLERANCE = 0.02
-"""More than twice what bfloat16 was seen to change (`TRAINING_BATCH` of the probes)."""
 _PEAK_TOLERANCE = 0.02
 """For a batch or an output that one method keeps longer than another. Between precisions are 20 % and more, and a
 peak that is not reset, or a model that is not let go, shows in full."""
@@ -98,22 +102,28 @@ def _require_trained(model: ComparedModel, name: str, plan: Plan) -> None:
     what = f"compare_precisions(..., steps={plan.steps}, warmup={plan.warmup}) in {name}"
     # torch.utils.benchmark warms up on its own account, so there may be more.
     passes, least = model.forwards, plan.steps + plan.warmup
-    require(passes >= least, f"{what}: the model ran forward {passes} times, expected {least} at least")
-    require_equal(model.modes, [True], what=f"{what}: model.training in each forward pass", hint="model.train()")
+    require(
+        passes >= least,
+        f"{what}: the model ran forward {passes} times, expected {least} at least",
+        "Make `warmup` steps that are not timed, and then `steps` that are.",
+    )
+    require_equal(
+        model.modes, [True], what=f"{what}: model.training in each forward pass", hint="Call `model.train()`."
+    )
     require_equal(model.steps, passes, what=f"{what}: steps of the optimizer, in {passes} forward passes")
     require(
         not {"float16", "bfloat16"} & set(model.losses),
         f"{what}: the cross entropy was computed in {' and '.join(model.losses)}",
-        "compute the loss in autocast, too: there it is computed in float32",
+        "Compute the loss in autocast, too. There it is computed in float32.",
     )
     require_equal(
         model.updates,
         passes if name == "float16" else 0,
         what=f"{what}: updates of a GradScaler",
-        hint="float16 is trained with one, and its time is that of such a training; the others need none",
+        hint="Train float16 with a scaler, and no other precision: its time is that of such a training.",
     )
     adam = {"kind": "Adam", "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0}
-    require_equal(model.optimizers, [adam], what=f"{what}: its optimizer", hint="Adam with its defaults")
+    require_equal(model.optimizers, [adam], what=f"{what}: its optimizer", hint="Take Adam with its defaults.")
 
 
 def reference_rows(submission: Submission, device: str, case: Network) -> dict[str, ReferenceRow]:
@@ -127,15 +137,27 @@ def reference_rows(submission: Submission, device: str, case: Network) -> dict[s
     return submission.probe(inputs, device=device, values=False, student=False).rows
 
 
-def _rows_of(
-    submission: Submission,
-    device: str,
-    case: Network,
-    plan: Plan,
-    conditions: list[dict[str, float]] | None = None,
-) -> Iterator[tuple[PrecisionRow, tuple[str, float]]]:
-    """The rows that `compare_precisions` returned, each with its precision and the accuracy that was handed in."""
-    return zip(compared(submission, device, case, plan, conditions).rows, plan.accuracies, strict=True)
+def _require_seconds(submission: Submission, device: str, case: Network, plan: Plan, reply: CompareReply) -> None:
+    """Fail unless steps take what the course's own take."""
+    if device == "cuda":
+        slack, took = _REAL_TOLERANCE, reply.reference_seconds
+    else:
+        real = reference_rows(submission, device, case)
+        slack, took = _TOLERANCE, {name: [real[name].step_seconds] for name in PRECISIONS}
+    for row, (name, _) in zip(reply.rows, plan.accuracies, strict=True):
+        low, high = min(took[name]), max(took[name])
+        require_between(
+            row["step_seconds"],
+            low * (1 - slack),
+            high * (1 + slack) + _OVERHEAD_SECONDS,
+            what=f"seconds of a training step in {name} on {device}",
+            show=seconds,
+            expected=f"{seconds(low)} within {slack:.0%}",
+            hint=_TF32
+            if name == "float32" and number(row["step_seconds"], "step_seconds") < low
+            else "Time from an idle device to an idle device, after the warm-up. Forward and loss run in autocast, "
+            "with the precision's own dtype.",
+        )
 
 
 @criterion("lab2.comparison", early=True, timeline=True)
@@ -145,116 +167,110 @@ class TestComparison:
         for device in measuring.devices(submission.device):
             plan = measuring.plans(submission.device, generator)[device]
             reply = compared(submission, device, case, plan)
-            require_steps(reply, plan)
-            if device == "cuda":
-                slack, took = _REAL_TOLERANCE, reply.reference_seconds
-            else:
-                real = reference_rows(submission, device, case)
-                slack, took = _TOLERANCE, {name: [real[name].step_seconds] for name in PRECISIONS}
-            for row, (name, _) in zip(reply.rows, plan.accuracies, strict=True):
-                low, high = min(took[name]), max(took[name])
-                require_between(
-                    row["step_seconds"],
-                    low * (1 - slack),
-                    high * (1 + slack) + _OVERHEAD_SECONDS,
-                    what=f"seconds of a training step in {name} on {device}",
-                    show=seconds,
-                    expected=f"{seconds(low)} within {slack:.0%}",
-                    hint=_TF32
-                    if name == "float32" and number(row["step_seconds"], "step_seconds") < low
-                    else "from an idle device to an idle device, after the warm-up; forward and loss in autocast, with "
-                    "the precision's own dtype",
-                )
+            comparison = Comparison(submission, device, case, plan)
+            with recognising(lambda: comparison.cause_of_seconds(reply.rows)):  # noqa: B023
+                require_steps(reply, plan)
+                _require_seconds(submission, device, case, plan, reply)
 
-    @builds_on("step_seconds_equal_reference")
     def test_peaks_equal_reference(self, submission: Submission, generator: InputGenerator) -> None:
         case = measuring.network(generator)
         device = submission.device.name
         real = reference_rows(submission, device, case)
         plan = measuring.plans(submission.device, generator)[device]
         reply = compared(submission, device, case, plan)
-        for row, (name, _) in zip(reply.rows, plan.accuracies, strict=True):
-            peak = real[name].peak_bytes
-            slack = _PEAK_TOLERANCE * peak + (_REAL_UNSPLIT_BYTES if device == "cuda" else 0)
-            require_between(
-                row["peak_bytes"],
-                peak - slack,
-                peak + slack,
-                what=f"peak_bytes of training steps in {name}",
-                show=mebibytes,
-                expected=f"{mebibytes(peak)}, give or take {mebibytes(slack)}",
-                hint="reset the peak for each precision, and let go of the model before; parameters stay float32",
-            )
+        comparison = Comparison(submission, device, case, plan)
+        with recognising(lambda: comparison.cause_of_peaks(reply.rows)):
+            for row, (name, _) in zip(reply.rows, plan.accuracies, strict=True):
+                peak = real[name].peak_bytes
+                slack = _PEAK_TOLERANCE * peak + (_REAL_UNSPLIT_BYTES if device == "cuda" else 0)
+                require_between(
+                    row["peak_bytes"],
+                    peak - slack,
+                    peak + slack,
+                    what=f"peak_bytes of training steps in {name}",
+                    show=mebibytes,
+                    expected=f"{mebibytes(peak)}, give or take {mebibytes(slack)}",
+                    hint="Reset the peak for each precision, and let go of the model before. Parameters stay float32.",
+                )
         on_cpu = submission.numeric_probe(ComparedOnCpu())
         what = 'compare_precisions(..., device="cpu")'
         require_equal(on_cpu.ran, ["cpu"], what=f"{what}: where its models ran")
         placed = [[row["device"], row["peak_bytes"]] for row in on_cpu.rows]
         require_equal(placed, [["cpu", None]], what=f"{what}: device and peak_bytes of its rows")
 
-    @builds_on("step_seconds_equal_reference")
     def test_throughput_from_the_median_step(self, submission: Submission, generator: InputGenerator) -> None:
         case = measuring.network(generator)
         device = submission.device.name if submission.device.simulated else "vgpu:T4"
         plans = measuring.plans(submission.device, generator)
         plan = plans[SLOW]
         calm: dict[str, PrecisionRow] = {}
-        for row, (name, _) in _rows_of(submission, device, case, plans.get(device, plan)):
+        calm_plan = plans.get(device, plan)
+        calm_rows = compared(submission, device, case, calm_plan).rows
+        for row, (name, _) in zip(calm_rows, calm_plan.accuracies, strict=True):
             calm[name] = row
-        for row, (name, _) in _rows_of(submission, device, case, plan, measuring.one_slow_product(case, plan)):
-            took = number(row["step_seconds"], "step_seconds")
-            require_close(
-                took,
-                number(calm[name]["step_seconds"], "step_seconds"),
-                relative=0.05,
-                what=f"step_seconds in {name}, when one product of one of {plan.steps} timed steps takes "
-                f"200 times as long, after {plan.warmup} steps to warm up",
-                show=seconds,
-                hint="the median of steps that are timed one by one",
-            )
-            require_close(
-                row["samples_per_second"],
-                case.batch / took,
-                relative=1e-6,
-                what=f"samples_per_second in {name} for steps of {case.batch} samples in {seconds(took)}",
-                show=lambda value: f"{value:.6g}",
-                hint="samples of a batch / seconds of a step",
-            )
+        conditions = measuring.one_slow_product(case, plan)
+        reply = compared(submission, device, case, plan, conditions)
+        comparison = Comparison(submission, device, case, plan, conditions)
+        with recognising(lambda: comparison.cause_of_seconds(reply.rows)):
+            for row, (name, _) in zip(reply.rows, plan.accuracies, strict=True):
+                took = number(row["step_seconds"], "step_seconds")
+                require_close(
+                    took,
+                    number(calm[name]["step_seconds"], "step_seconds"),
+                    relative=0.05,
+                    what=f"step_seconds in {name}, when one product of one of {plan.steps} timed steps takes "
+                    f"200 times as long, after {plan.warmup} steps to warm up",
+                    show=seconds,
+                    hint="Time the steps one by one, and take the median.",
+                )
+                require_close(
+                    row["samples_per_second"],
+                    case.batch / took,
+                    relative=1e-6,
+                    what=f"samples_per_second in {name} for steps of {case.batch} samples in {seconds(took)}",
+                    show=lambda value: f"{value:.6g}",
+                    hint="Divide the samples of a batch by the seconds of a step.",
+                )
 
     @requires("lab2.amp.returns_result")
     def test_accuracies_equal_reference(self, submission: Submission, generator: InputGenerator) -> None:
         inputs, training, share = measuring.accuracies(generator)
-        reply = submission.numeric_probe(inputs)
+        reply = trained_by(submission, inputs)
         real = submission.probe(training, device="cpu", student=False)
         accuracies: object = reply.accuracies
         if not isinstance(accuracies, dict):
             raise CheckFailed(f"measure_accuracies() returned {accuracies!r}, expected a dict")
         require_equal(list(accuracies), inputs.precisions, what="names in measure_accuracies(), in the order of dtypes")
-        for name in inputs.precisions:
-            require_between(
-                accuracies[name],
-                real.test - _ACCURACY_TOLERANCE,
-                real.test + _ACCURACY_TOLERANCE,
-                what=f"accuracy in {name} on 359 test images, {share:.0%} of them with a wrong label",
-                expected=f"about {real.test:.3f} (on the training images: {real.train:.3f})",
-                hint="a new model for each precision; train on the one loader, evaluate on the other",
+        with recognising(lambda: cause_of_accuracies(submission, inputs, reply, real)):
+            for name in inputs.precisions:
+                require_between(
+                    accuracies[name],
+                    real.test - ACCURACY_ERROR,
+                    real.test + ACCURACY_ERROR,
+                    what=f"accuracy in {name} on 359 test images, {share:.0%} of them with a wrong label",
+                    expected=f"about {real.test:.3f} (on the training images: {real.train:.3f})",
+                    hint="Make a new model for each precision. Train on the one loader, and evaluate on the other.",
+                )
+            batches = inputs.epochs * -(-DIGITS // 200)
+            require_equal(
+                [asdict(model) for model in reply.models],
+                [{"training": [name], "evaluation": [name], "batches": batches} for name in inputs.precisions],
+                what="dtypes of the outputs in training and evaluation, and batches trained on, of each model that "
+                "measure_accuracies() made",
+                hint="Train each model for all epochs in one precision, and evaluate it in the same one.",
             )
-        batches = inputs.epochs * -(-DIGITS // 200)
-        require_equal(
-            [asdict(model) for model in reply.models],
-            [{"training": [name], "evaluation": [name], "batches": batches} for name in inputs.precisions],
-            what="dtypes of the outputs in training and evaluation, and batches trained on, of each model that "
-            "measure_accuracies() made",
-            hint="a model is trained for all epochs in one precision, and evaluated in the same one",
-        )
         on_cpu = submission.numeric_probe(AccuraciesOnCpu())
         require_equal(on_cpu.ran, ["cpu"], what='measure_accuracies(..., device="cpu"): where its models ran')
+        require_passes(submission, generator, "measure_accuracies")
 
     def test_conclusions_follow(self, submission: Submission, generator: InputGenerator) -> None:
         cases = conclusions.made_up(generator)
         cases += [(case, reference.recommendation(case)) for case in conclusions.crossed(generator)]
         reply = submission.numeric_probe(Conclude([case for case, _ in cases]))
-        for (case, expected), answer in zip(cases, reply.answers, strict=True):
-            require_conclusions(case, expected, answer)
+        hint = cause_of_recommendations(cases, reply.answers)
+        with recognising(lambda: cause_of_speedups(cases, reply.answers)):
+            for (case, expected), answer in zip(cases, reply.answers, strict=True):
+                require_conclusions(case, expected, answer, hint)
 
     def test_wrong_arguments_refused(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = measuring.refused(generator)
@@ -266,7 +282,6 @@ class TestComparison:
             is_wrong = names is not inputs.concluded[-1]
             require_refused(refused, is_wrong, f"conclude() of results in {', '.join(names) or 'nothing'}")
 
-    @builds_on("conclusions_follow")
     def test_results_and_plots_saved(self, submission: Submission, generator: InputGenerator) -> None:
         require_plots(submission, generator)
         chosen = ["--precisions=bfloat16,float32", "--epochs=1"]  # float16's own troubles are judged elsewhere

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gradebox.run.assertions import require, require_equal
+from gradebox.run.assertions import Cause, CheckFailed, recognising, require, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab2.comparison.cases.plots import Figure, Program, Series, plots
+from grader.lab2.comparison.checks.conclusions import SPEEDUPS_INVERTED
 from grader.shared.programs import is_simulated, picture_and_json
 
 _CLOSE = 0.001
@@ -82,8 +83,21 @@ def require_plots(submission: Submission, generator: InputGenerator) -> None:
         require(plot.written and plot.path_returned, f"{name}(results, path) did not write `path`, or returned another")
         require(plot.refused, f"{name}(results, path) raised no OSError for a file that cannot be written")
         shown = f"{name}()" if " " not in name else f"{name}, whose peaks are None,"
-        _require_drawn(plot.figure, inputs.rows[name], shown, of_precisions=name.startswith("plot_precisions"))
+        of_precisions = name.startswith("plot_precisions")
+        with recognising(lambda: _cause_of_shares(plot.figure, inputs.rows[name]) if of_precisions else None):  # noqa: B023
+            _require_drawn(plot.figure, inputs.rows[name], shown, of_precisions=of_precisions)
     _require_run_without_steps(reply.plots["plot_runs"].figure, len(inputs.rows["plot_runs"]))
+
+
+def _cause_of_shares(figure: Figure, rows: Iterable[object]) -> Cause | None:
+    """Whether a plot that is wrong would be right if speedups were turned over, as `conclude` may give them."""
+    costs = _read(rows, _costs_of)
+    turned = [replace(row, step_seconds=1 / row.step_seconds) for row in costs]
+    try:
+        _require_shares(figure, turned, "")
+    except CheckFailed:
+        return None
+    return SPEEDUPS_INVERTED
 
 
 def require_written(submission: Submission, name: str, stem: str, arguments: Sequence[str]) -> list[object]:
@@ -247,6 +261,7 @@ def _require_shown(drawn: Sequence[float], expected: Sequence[float], what: str)
         [round(value, 4) for value in missing],
         [],
         what=f"numbers that {what} was to show and does not, as they are, in percent or as logarithms",
+        hint="Draw each number, and leave room for it: what the limits of the axes cut off is not seen.",
     )
 
 

@@ -61,7 +61,7 @@ Batch: TypeAlias = tuple[Tensor, Tensor]
 """Inputs and targets."""
 
 
-def _makers(network: Network) -> tuple[Callable[[], nn.Module], Callable[[], Batch]]:
+def makers(network: Network) -> tuple[Callable[[], nn.Module], Callable[[], Batch]]:
     """Makers of a model and of a batch. Large, and quick to make: weights and samples are zeros."""
 
     def create_model() -> nn.Module:
@@ -92,7 +92,7 @@ class Noted(nn.Module):
 @measures("time")
 def compare(student: Student, inputs: Compare) -> CompareReply:
     """`compare_precisions` of a fully connected network, next to the course's own steps on a real card."""
-    create, create_batch = _makers(inputs.network)
+    create, create_batch = makers(inputs.network)
     module = student.module(COMPARISON)
     plan = inputs.plan
     precisions = [name for name, _ in plan.accuracies]
@@ -229,7 +229,7 @@ class _Measured:
 
 
 def _measure(network: Network, dtype: torch.dtype, steps: int) -> _Measured:
-    create_model, create_batch = _makers(network)
+    create_model, create_batch = makers(network)
     torch.cuda.reset_peak_memory_stats()
     model = create_model().cuda()
     optimizer = torch.optim.Adam(model.parameters())

@@ -77,11 +77,13 @@ def _figure(figure: DrawnFigure) -> Figure:
 
 
 def _series(axes: Axes) -> Iterator[Series]:
-    """Of lines, bars and points: the numbers that are finite."""
+    """Of lines, bars and points: the numbers that can be seen, so not what the axes' limits cut off."""
     x_ticks, y_ticks = _ticks(axes.xaxis), _ticks(axes.yaxis)
+    limits = sorted(axes.get_xlim()), sorted(axes.get_ylim())
 
     def series(label: object, points: ArrayLike) -> Series:
-        return {"label": str(label), "points": _finite(points), "x_ticks": x_ticks, "y_ticks": y_ticks}
+        visible = [point for point in _finite(points) if all(map(_is_within, point, limits))]
+        return {"label": str(label), "points": visible, "x_ticks": x_ticks, "y_ticks": y_ticks}
 
     for line in axes.get_lines():
         yield series(line.get_label(), line.get_xydata())
@@ -103,6 +105,13 @@ def _ticks(axis: Axis) -> list[tuple[float, str]]:
         (float(place), label.get_text())
         for place, label in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=False)
     ]
+
+
+def _is_within(number: float, limits: Sequence[float]) -> bool:
+    """Whether an axis shows a number; one that is right at its end counts."""
+    low, high = limits
+    slack = 1e-6 * (high - low)
+    return low - slack <= number <= high + slack
 
 
 def _finite(points: ArrayLike) -> list[list[float]]:

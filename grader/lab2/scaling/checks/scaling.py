@@ -8,24 +8,33 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradebox.course.criterion import builds_on, criterion, requires
-from gradebox.run.assertions import number, require, require_arrays_close, require_between, require_close, require_equal
+from gradebox.course.criterion import criterion, requires
+from gradebox.run.assertions import (
+    number,
+    recognising,
+    require,
+    require_arrays_close,
+    require_between,
+    require_close,
+    require_equal,
+)
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab2.scaling import reference
 from grader.lab2.scaling.cases import steps, trainings
 from grader.lab2.scaling.cases.trainings import Regression, Run, RunReport
-from grader.lab2.scaling.checks.mistakes import recognised
-from grader.lab2.scaling.checks.trainings import require_followed, train
+from grader.lab2.scaling.checks.mistakes import recognised, recognised_steps, scaling_cause_of
+from grader.lab2.scaling.checks.trainings import require_followed, require_training_mode, train
 from grader.lab2.shared.cases import AmpResult
 from grader.lab2.shared.checks import listed, require_accurate, require_ran
+from grader.lab2.shared.endings import trained_by
 from grader.lab2.shared.reference import relative_error
 from grader.shared.results import is_result, require_result
 
 TRAINS = "lab2.amp.returns_result"
 LOW_PRECISION = 0.03
 """Relative: float16 and bfloat16 round each product by 0.05 % and 0.4 %; no mistake looked for is below 30 %."""
-ORDER_HINT = "per window: backward of the scaled loss, unscale_, clip, step, update"
+ORDER_HINT = "Call per window: backward of the scaled loss, unscale_, clip, step, update."
 
 
 @criterion("lab2.scaling")
@@ -64,24 +73,25 @@ class TestScaling:
                     0,
                     2 * LOW_PRECISION,
                     what=f"relative error of {what}, {where}: it has the right length, but another direction",
-                    hint="one norm over all parameters, once per window: clipping changes no direction",
+                    hint="Clip one norm over all parameters, once per window. Clipping changes no direction.",
                 )
 
     @requires(TRAINS)
     def test_overflow_skips_the_step(self, submission: Submission, generator: InputGenerator) -> None:
         case = steps.default_overflow(generator)
-        reply = submission.numeric_probe(case.steps)
+        reply = trained_by(submission, case.steps)
+        require_training_mode(reply.before)
         epochs = case.steps.epochs
         overflows = case.overflows * epochs
-        _require_steps(reply.before, reply.after, reply.frozen, overflows)
-        require_ran(reply.result, "float16", taken=len(overflows) - sum(overflows), skipped=sum(overflows))
-        if not is_result(reply.result):
-            return
-        _require_halved(reply.result, 2.0**16, sum(overflows))
-        _require_losses(reply.result, [reference.taken_loss(case)] * epochs, overflows)
+        with recognised_steps(case.steps, case.overflows, reply):
+            _require_steps(reply.before, reply.after, reply.frozen, overflows)
+            require_ran(reply.result, "float16", taken=len(overflows) - sum(overflows), skipped=sum(overflows))
+            if not is_result(reply.result):
+                return
+            _require_halved(reply.result, 2.0**16, sum(overflows))
+            _require_losses(reply.result, [reference.taken_loss(case)] * epochs, overflows)
 
     @requires(TRAINS)
-    @builds_on("overflow_skips_the_step")
     def test_scheduler_waits_for_the_optimizer(self, submission: Submission, generator: InputGenerator) -> None:
         overflow, runs = trainings.skipping(generator, scheduled=True)
         reports = train(submission, overflow, runs)
@@ -92,7 +102,7 @@ class TestScaling:
                     report.scheduler_steps,
                     len(overflows) - sum(overflows),
                     what=f"steps of the scheduler over {len(overflows)} batches, when {_which(overflows)} in float16",
-                    hint="only after a step that was taken: compare the scale before and after update()",
+                    hint="Move the scheduler after a taken step only: compare the scale before and after update().",
                 )
             _require_schedule(overflow, runs[0], reports[0])
         case = trainings.regression(generator)
@@ -104,12 +114,11 @@ class TestScaling:
                 run.epochs * len(reference.windows(run)),
                 what=f"steps of the scheduler over {run.epochs} epochs of {len(run.sizes)} batches, with "
                 f"accumulation_steps={run.accumulation_steps}",
-                hint="once per optimizer step, not per batch or epoch",
+                hint="Let the scheduler go on once per optimizer step, not per batch or epoch.",
             )
             _require_schedule(case, run, report)
 
     @requires(TRAINS)
-    @builds_on("clipping_sees_unscaled_gradients", "overflow_skips_the_step")
     def test_scale_follows_its_settings(self, submission: Submission, generator: InputGenerator) -> None:
         overflow, skipping = trainings.skipping(generator, scheduled=False)
         reports = train(submission, overflow, skipping)
@@ -128,11 +137,10 @@ class TestScaling:
                     reference.final_scale(run),
                     what=f"AmpTraining.final_scale after {len(overflows)} windows, when {_which(overflows)}, with "
                     f"{run.scaler}",
-                    hint="update() once per window: a window is one step, however many batches it has",
+                    hint="Call `update()` once per window. A window is one step, however many batches it has.",
                 )
 
     @requires(TRAINS)
-    @builds_on("clipping_sees_unscaled_gradients", "overflow_skips_the_step", "scheduler_waits_for_the_optimizer")
     def test_accumulation_equals_one_large_batch(self, submission: Submission, generator: InputGenerator) -> None:
         case = trainings.regression(generator)
         runs = trainings.accumulated(generator)
@@ -142,44 +150,45 @@ class TestScaling:
             _require_accumulated(case, runs, reports)
 
     @requires(TRAINS)
-    @builds_on("accumulation_equals_one_large_batch")
     def test_small_gradients_survive(self, submission: Submission, generator: InputGenerator) -> None:
         case = steps.small_gradients(generator)
-        reply = submission.numeric_probe(case)
-        require_between(
-            relative_error(reply.after, reference.after_one_step(case), np.asarray(case.weight, dtype=np.float64)),
-            0,
-            LOW_PRECISION,
-            what="relative error of a step in float16 from gradients of about 1e-8, without a given scaler",
-            hint="float16 knows nothing between 0 and 6e-8: the loss must be scaled before backward",
-        )
+        reply = trained_by(submission, case)
+        with recognised_steps(case, [False], reply):
+            require_between(
+                relative_error(reply.after, reference.after_one_step(case), np.asarray(case.weight, dtype=np.float64)),
+                0,
+                LOW_PRECISION,
+                what="relative error of a step in float16 from gradients of about 1e-8, without a given scaler",
+                hint="Scale the loss before backward. Float16 knows nothing between 0 and 6e-8.",
+            )
 
     @requires(TRAINS)
-    @builds_on("overflow_skips_the_step", "accumulation_equals_one_large_batch")
     def test_only_float16_is_scaled(self, submission: Submission, generator: InputGenerator) -> None:
         case = trainings.regression(generator)
         runs = trainings.scaled(generator)
         scale, samples = reference.first_scale(runs[0]), runs[0].sizes[0]
         largest = float(np.abs(reference.difference(case, reference.start(case), slice(0, samples))).max()) / samples
-        for run, report in zip(runs, train(submission, case, runs), strict=True):
-            is_scaled = run.dtype == "float16"
-            expected = largest * (scale if is_scaled else 1.0)
-            require_between(
-                max(report.largest_gradients, default=0.0),
-                expected * (1 - LOW_PRECISION),
-                expected * (1 + LOW_PRECISION) * samples,  # if losses are added up and gradients divided later
-                what=f"largest gradient of the outputs in backward with dtype=torch.{run.dtype}, a scaler of "
-                f"{scale:g} being given",
-                show=lambda value: f"{value:.4g}",
-                hint="float16 needs the loss multiplied by the scale; bfloat16 has float32's range and does not",
-            )
-            if not is_scaled and is_result(report.result):
-                require_equal(
-                    report.result["final_scale"], None, what=f"AmpTraining.final_scale with dtype=torch.{run.dtype}"
+        reports = train(submission, case, runs)
+        with recognising(lambda: scaling_cause_of(case, runs, reports)):
+            for run, report in zip(runs, reports, strict=True):
+                is_scaled = run.dtype == "float16"
+                expected = largest * (scale if is_scaled else 1.0)
+                require_between(
+                    max(report.largest_gradients, default=0.0),
+                    expected * (1 - LOW_PRECISION),
+                    expected * (1 + LOW_PRECISION) * samples,  # if losses are added up and gradients divided later
+                    what=f"largest gradient of the outputs in backward with dtype=torch.{run.dtype}, a scaler of "
+                    f"{scale:g} being given",
+                    show=lambda value: f"{value:.4g}",
+                    hint="Multiply the loss by the scale in float16 only. Bfloat16 has float32's range and does "
+                    "without.",
                 )
+                if not is_scaled and is_result(report.result):
+                    require_equal(
+                        report.result["final_scale"], None, what=f"AmpTraining.final_scale with dtype=torch.{run.dtype}"
+                    )
 
     @requires(TRAINS)
-    @builds_on("overflow_skips_the_step", "accumulation_equals_one_large_batch")
     def test_float16_as_accurate_as_float32(self, submission: Submission, generator: InputGenerator) -> None:
         require_accurate(submission, generator, "float16")
 
@@ -193,7 +202,7 @@ def _require_steps(
     require(
         all(np.isfinite(state).all() for state in states),
         "a batch that overflows in float16 left NaN or infinity in the weights",
-        "look for gradients that are not finite before the optimizer's step, and skip it",
+        "Look for gradients that are not finite before the optimizer's step, and skip it.",
     )
     moved = [bool(np.any(np.not_equal(earlier, later))) for earlier, later in itertools.pairwise(states)]
     require_equal(
@@ -210,7 +219,7 @@ def _require_halved(result: AmpResult, scale: float, overflows: int) -> None:
         number(result["final_scale"], "AmpTraining.final_scale"),
         scale / 2**overflows,
         what=f"AmpTraining.final_scale after {overflows} overflows, where the scaler began with {scale:g}",
-        hint="update() once per step; it halves the scale after an overflow",
+        hint="Call `update()` once per step. It halves the scale after an overflow.",
     )
 
 
@@ -224,7 +233,7 @@ def _require_losses(result: AmpResult, expected: Sequence[float | None], overflo
             expected_loss or 0.0,
             relative=LOW_PRECISION,
             what=f"AmpTraining.losses[{epoch}], when {_which(overflows)}",
-            hint="the mean over the samples of the steps that were taken",
+            hint="Report the mean over the samples of the steps that were taken.",
         )
 
 
@@ -255,18 +264,18 @@ def _require_accumulated(case: Regression, runs: Sequence[Run], reports: Sequenc
         rtol=1e-9,
         atol=1e-12,
         what=f"weights after two epochs of batches of {sizes} in float64, with accumulation_steps=2",
-        hint="right to seven digits: something was float32 on the way, the loss perhaps; what is finer stays as it is"
+        hint="Keep float64 all the way, also in the loss. This is right to seven digits."
         if np.allclose(in_float64.after, expected.end.ravel(), rtol=1e-6, atol=1e-6)
-        else "the mean over all samples of the window, the short last window included: weigh each batch by its share, "
-        "and clear the gradients once per window",
+        else "Weigh each batch by its share of the window's samples, in the short last window, too, and clear the "
+        "gradients once per window.",
     )
     require_arrays_close(
         require_result(in_float64.result)["losses"],
         [loss or 0.0 for loss in expected.losses],
         rtol=1e-6,
         what="AmpTraining.losses of that training, the mean over all samples of an epoch",
-        hint="weigh each batch's mean by its samples, and divide by all of them; what was divided for accumulation is "
-        "no mean any more",
+        hint="Weigh each batch's mean by its samples, and divide by all of them. What was divided for accumulation is "
+        "no mean any more.",
     )
     for report, run in ((in_float64, exact), (in_float16, low)):
         require_equal(
@@ -274,14 +283,14 @@ def _require_accumulated(case: Regression, runs: Sequence[Run], reports: Sequenc
             ["forward", "backward"] * len(run.sizes) * run.epochs,
             what=f"forward and backward passes over batches of {run.sizes}, with accumulation_steps="
             f"{run.accumulation_steps}",
-            hint="a window must not have to fit into memory: one forward pass and one backward pass per batch",
+            hint="Make one forward and one backward pass per batch. A window might not fit into memory.",
         )
     require_between(
         relative_error(in_float16.after, reference.follow(case, low).end, reference.start(case)),
         0,
         LOW_PRECISION,
         what="relative error of one step in float16 from three batches, clipped at a norm that is never reached",
-        hint=f"gradients add up while they are scaled; {ORDER_HINT}",
+        hint=f"Let gradients add up while they are scaled. {ORDER_HINT}",
     )
     for run, report in zip(others, other_reports, strict=True):
         require_followed(case, run, report)
@@ -295,17 +304,17 @@ def _require_schedule(case: Regression, run: Run, report: RunReport) -> None:
         LOW_PRECISION,
         what=f"relative error of the weights in {run.dtype} after {run.epochs} epochs, when the scheduler "
         f"multiplies the learning rate by {run.decay:.3g} after each step",
-        hint="the scheduler goes on right after the optimizer's step, not all at once at the end of an epoch",
+        hint="Let the scheduler go on right after the optimizer's step, not all at once at the end of an epoch.",
     )
 
 
 def _clipping_hint(length: float, expected: float, norm: float, scale: float) -> str:
     """What a step of this length instead of the expected one shows."""
     if abs(length / norm - 1) < LOW_PRECISION:
-        return "the step has the norm of the whole gradient: nothing was clipped"
+        return "Clip the gradients to max_grad_norm: the step has the norm of the whole gradient."
     if length < 1.5 * expected / scale:
-        return f"the step is {scale:g} times too short, and that is the loss scale: clip what has been unscaled"
-    return f"clipping must see gradients without the loss scale, and one norm over all parameters; {ORDER_HINT}"
+        return f"Clip what has been unscaled. The step is {scale:g} times too short, and that is the loss scale."
+    return f"Clip gradients without the loss scale, by one norm over all parameters. {ORDER_HINT}"
 
 
 def _which(overflows: Sequence[bool]) -> str:

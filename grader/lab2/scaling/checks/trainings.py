@@ -8,9 +8,11 @@ import numpy as np
 
 from gradebox.run.assertions import number, require, require_between, require_close, require_equal
 from gradebox.run.submission import Submission
+from grader.lab2.amp.mistakes import EVALUATION_MODE
 from grader.lab2.scaling import reference
 from grader.lab2.scaling.cases.trainings import NEVER_CLIPS, Regression, Run, RunReport, Train
 from grader.lab2.shared.checks import listed
+from grader.lab2.shared.endings import trained_by
 from grader.lab2.shared.reference import relative_error
 from grader.shared.results import require_result
 
@@ -24,14 +26,24 @@ _UNCLIPPED = 1e-9
 def train(submission: Submission, case: Regression, runs: Sequence[Run]) -> list[RunReport]:
     """What was observed of each run."""
     inputs = Train(weight=case.weight, inputs=case.inputs, targets=case.targets, runs=list(runs))
-    reports = submission.numeric_probe(inputs).runs
+    reports = trained_by(submission, inputs).runs
     for report in reports:
         require(
             bool(report.before),
             "train_with_amp() returned without a forward pass of the model",
-            "go through the batches of train_loader, as often as epochs says",
+            "Go through the batches of train_loader, as often as epochs says.",
         )
+        require_training_mode(report.before)
     return reports
+
+
+def require_training_mode(weights: Sequence[Sequence[float]]) -> None:
+    """Fail unless the weights before each forward pass were seen, which they are in training mode only."""
+    require(
+        all(weights),
+        "train_with_amp() put the model into evaluation mode: a forward pass of the training ran in it",
+        EVALUATION_MODE,
+    )
 
 
 def require_followed(case: Regression, run: Run, report: RunReport) -> None:
@@ -44,13 +56,13 @@ def require_followed(case: Regression, run: Run, report: RunReport) -> None:
     require(
         all(np.isfinite(state).all() for state in [*report.before, report.after]),
         f"{what} left NaN or infinity in the weights",
-        "look for gradients that are not finite before the optimizer's step, and skip it",
+        "Look for gradients that are not finite before the optimizer's step, and skip it.",
     )
     require_equal(
         [result["optimizer_steps"], result["skipped_steps"]],
         [len(overflows) - skipped, skipped],
         what=f"{what}: optimizer_steps and skipped_steps",
-        hint="one step per window, in the last, shorter window of an epoch, too",
+        hint="Make one step per window, in the last, shorter window of an epoch, too.",
     )
     require_equal(result["dtype"], run.dtype, what=f"{what}: AmpTraining.dtype")
     require_equal(report.frozen, [0.5, 0.5], what=f"{what}: a parameter that requires no gradient, afterwards")
@@ -59,14 +71,14 @@ def require_followed(case: Regression, run: Run, report: RunReport) -> None:
             report.scheduler_steps,
             len(overflows) - skipped,
             what=f"{what}: steps of the scheduler",
-            hint="once after each step that was taken",
+            hint="Let the scheduler go on once after each step that was taken.",
         )
     losses = listed(result["losses"], f"{what}: AmpTraining.losses")
     require_equal(
         [loss is None for loss in losses],
         [loss is None for loss in expected.losses],
         what=f"{what}: whether AmpTraining.losses of each epoch is None",
-        hint="None where no step was taken",
+        hint="Report None for an epoch in which no step was taken.",
     )
     for loss, expected_loss in zip(losses, expected.losses, strict=True):
         if expected_loss is not None:
@@ -75,17 +87,17 @@ def require_followed(case: Regression, run: Run, report: RunReport) -> None:
                 expected_loss,
                 relative=_ERROR[dtype],
                 what=f"{what}: AmpTraining.losses of an epoch",
-                hint="unscaled, the mean over the samples of the steps that were taken",
+                hint="Report the unscaled mean over the samples of the steps that were taken.",
             )
     require_equal(
         result["final_scale"],
         reference.final_scale(run) if run.dtype == "float16" else None,
         what=f"{what}: AmpTraining.final_scale",
-        hint="update() once per window, in float16 only",
+        hint="Call `update()` once per window, in float16 only.",
     )
     hint = (
-        "a step is made from the mean over all samples of its window, clipped where that is asked for, at the learning "
-        "rate of that moment"
+        "Make each step from the mean over all samples of its window, clipped if that is asked for, at the learning "
+        "rate of that moment."
     )
     if skipped == len(overflows):
         require(

@@ -7,14 +7,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradebox.run.assertions import number, require, require_arrays_close, require_between, require_equal
+from gradebox.run.assertions import number, recognising, require, require_arrays_close, require_between, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
+from gradebox.sandbox.probe_types import ProbeInputs
+from grader.lab2.controls.cases import UnstableStepsWithTools, UnstableWithTools
 from grader.lab2.shared.checks import as_reported, listed
 from grader.lab2.shared.reference import relative_error
 from grader.lab2.stability import reference
 from grader.lab2.stability.cases import unstable
-from grader.lab2.stability.cases.unstable import GainCase, GainRun, StabilityResult, StepsCase, StepsRun, UnstableSteps
+from grader.lab2.stability.cases.unstable import (
+    GainCase,
+    GainRun,
+    StabilityResult,
+    StepsCase,
+    StepsRun,
+    UnstableReply,
+    UnstableSteps,
+    UnstableStepsReply,
+)
+from grader.lab2.stability.checks.mistakes import cause_of_steps
 
 FALLS_TO = 0.7
 """Last loss / first loss of the unstable model; 0.35 to 0.40 over 14 seeds, and at least 1 when it does not learn."""
@@ -31,17 +43,24 @@ _EVERYTHING = ["encoder.1.weight", "encoder.1.bias", "decoder.0.weight", "decode
 """The parameters of the unstable model."""
 
 
-def require_steps(submission: Submission, generator: InputGenerator) -> None:
-    """Fail unless steps in float32 are exact, and the first skipped step is the one that is reported."""
+def require_steps(submission: Submission, generator: InputGenerator, replaced: Sequence[str]) -> None:
+    """Fail unless steps in float32 are exact, and the first skipped step is the one that is reported.
+
+    Of the student's tools, those that are `replaced` are the course's.
+    """
     drawn = unstable.unstable_steps(generator)
-    runs = iter(submission.numeric_probe(drawn.inputs).runs)
+    inputs: ProbeInputs[UnstableStepsReply] = drawn.inputs
+    if replaced:
+        inputs = UnstableStepsWithTools(**drawn.inputs.fields_by_name(), replaced=replaced)
+    runs = iter(submission.numeric_probe(inputs).runs)
     exact, overflowing, others, crossed = (
         list(zip(cases, runs, strict=False)) for cases in (drawn.exact, drawn.overflowing, drawn.others, drawn.crossed)
     )
-    for case, run in crossed:
-        _require_followed(drawn.inputs, case, run)
-    for case, run in exact:
-        _require_exact(drawn.inputs, case, run)
+    with recognising(lambda: cause_of_steps(drawn.inputs, exact, error=STEP_ERROR)):
+        for case, run in crossed:
+            _require_followed(drawn.inputs, case, run)
+        for case, run in exact:
+            _require_exact(drawn.inputs, case, run)
     (_, in_backward), (_, in_forward) = overflowing
     _require_first_skip(
         in_backward.result, "in backward only, then in forward", _EVERYTHING[:1], None, third_scale=0.25
@@ -155,10 +174,16 @@ def _require_first_skip(
         require(loss < 10, f"{what}: a loss of {loss:.3g}", "skipped steps do not count")
 
 
-def require_gains(submission: Submission, generator: InputGenerator) -> None:
-    """Fail unless the unstable model learns where it can, and says why where it cannot."""
+def require_gains(submission: Submission, generator: InputGenerator, replaced: Sequence[str]) -> None:
+    """Fail unless the unstable model learns where it can, and says why where it cannot.
+
+    Of the student's tools, those that are `replaced` are the course's.
+    """
     inputs, cases = unstable.unstable(generator)
-    reply = submission.numeric_probe(inputs)
+    asked: ProbeInputs[UnstableReply] = inputs
+    if replaced:
+        asked = UnstableWithTools(**inputs.fields_by_name(), replaced=replaced)
+    reply = submission.numeric_probe(asked)
     runs = [reply.runs[inputs.cases.index(case)] for case in cases]
     results = [
         _require_consistent(case, run, batches=len(inputs.sizes) * case.epochs)
@@ -215,8 +240,10 @@ def _require_learned(run: GainRun, name: str, epochs: int) -> None:
     require(
         after < FALLS_TO * before,
         f"train_unstable() with {name}: over the samples that it was trained on, the model's loss went from "
-        f"{before:.3g} to {after:.3g}, though it told {last:.3g}",
-        "the model that is passed in is trained, in place",
+        f"{before:.3g} to {after:.3g}, though it reported {last:.3g}",
+        "Train the model that is passed in, in place."
+        if after == before
+        else "Report the losses of the model that is trained, and clear its gradients before each batch.",
     )
 
 
@@ -254,6 +281,6 @@ def _require_consistent(case: GainCase, run: GainRun, *, batches: int) -> Stabil
     require(
         skipped - 1 <= halved <= skipped,
         f"{what}: {result['skipped_steps']} steps were skipped, but the scale was halved {halved} times",
-        "update the scale once per batch, whether its step was taken or skipped",
+        "Update the scale once per batch, whether its step was taken or skipped.",
     )
     return result
