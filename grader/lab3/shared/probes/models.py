@@ -16,8 +16,8 @@ class Regression(nn.Module):
     """A linear model with a buffer. The first number of each input is the sample's; it is only noted.
 
     In training it draws random numbers as dropout does, and ignores them unless `dropout` is given; and it multiplies
-    its inputs by `factors`, one for each forward pass, of which no other rank knows. Its first forward pass takes
-    `nap_seconds` longer, in which no processor is used.
+    its inputs by `factors`, one for each forward pass, of which no other rank knows. Its first forward pass, and the
+    first one in evaluation mode, take `nap_seconds` longer, in which no processor is used.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Regression(nn.Module):
         self.nap_seconds = nap_seconds
         self.samples: list[list[int]] = []
         self.draws: list[list[float]] = []
+        self.tested = False
         self.moments: list[float] = []
         """When forward passes began and ended, by the host's clock."""
         self.patience = 0.0
@@ -50,7 +51,9 @@ class Regression(nn.Module):
         self.moments.append(time.perf_counter())
         if len(self.moments) == 1:
             self.patience = 0.0 if x.is_cuda else _patience()
+        if len(self.moments) == 1 or not (self.training or self.tested):
             time.sleep(self.nap_seconds)
+        self.tested = self.tested or not self.training
         numbers, x = x[:, 0], x[:, 1:]
         if self.training:
             if len(self.samples) < len(self.factors):
