@@ -53,6 +53,8 @@ _COUNTS = "lab3.accumulation.uneven_counts"
 _REDUCED = "lab3.accumulation.gradients_reduced_once_per_step"
 _SIZES = "lab3.accumulation.effective_batch_size_reported"
 _DEFAULT = "Without an optimizer, train with torch.optim.SGD(model.parameters(), lr=0.1), which has no momentum."
+_TAIL_HINT = "Divide by what is in the window: a last, shorter window has fewer batches."
+_TAIL_MISTAKE = "The shorter last window is divided by accumulation_steps, as if it were a full one"
 CAUSES: Mapping[str, Cause] = {
     cause.name: cause
     for cause in (
@@ -87,12 +89,8 @@ CAUSES: Mapping[str, Cause] = {
             _COUNTS,
             mistake="Each batch of a window weighs the same, however many samples count in it (a mean of means)",
         ),
-        Cause(
-            "by_full_windows",
-            "Divide by what is in the window: a last, shorter window has fewer batches.",
-            _TAIL,
-            mistake="The shorter last window is divided by accumulation_steps, as if it were a full one",
-        ),
+        Cause("by_full_windows", _TAIL_HINT, _TAIL, mistake=_TAIL_MISTAKE),
+        Cause("weighed_by_full_windows", _TAIL_HINT, _TAIL, mistake=_TAIL_MISTAKE),
         Cause(
             "last_window_dropped",
             "Make an optimizer step after the last batch, too, however many batches the window has.",

@@ -11,7 +11,7 @@ from grader.lab3.shared.reference import Array, Sgd, class_loss, half_squares
 
 MISTAKES = (
     "never_cleared", "cleared_each_batch", "not_cleared_before",
-    "summed", "all_alike", "by_full_windows", "last_window_dropped",
+    "summed", "all_alike", "by_full_windows", "weighed_by_full_windows", "last_window_dropped",
     "never_exchanged", "tail_not_exchanged", "another_default_momentum", "another_default_rate",
 )  # fmt: skip
 """By which names `follow` knows them."""
@@ -151,4 +151,6 @@ def _share(mistake: str, counted: int, of_window: int, batches: int, steps: int,
         ranks: that take part.
     """
     each = {"summed": 1.0, "all_alike": 1 / batches, "by_full_windows": 1 / steps}
+    if mistake == "weighed_by_full_windows":
+        return counted / of_window * batches / steps
     return each[mistake] / ranks if mistake in each else counted / of_window

@@ -25,6 +25,7 @@ from grader.lab3.checkpointing.cases import (
     Load,
     LoadOnACpu,
     LoadReply,
+    Network,
     ResumeReply,
     Resumption,
     SaveOnAGpu,
@@ -44,6 +45,41 @@ _LEARNED = 0.7
 trainings, with dropout of a half."""
 
 
+_CONTINUES = "lab3.checkpointing.continues_as_if_never_stopped"
+_LOADS = "lab3.checkpointing.loads_with_and_without_ddp"
+_EPOCHS = "Begin with the number of epochs that load_checkpoint() returns: epochs counts those before, too."
+_EACH_EPOCH = "Write it after every epoch, and wait for it: a training may be killed at any moment."
+BEGINS_AGAIN = Cause(
+    "begins_at_epoch_zero",
+    _EPOCHS,
+    _CONTINUES,
+    mistake="A resumed training begins at epoch 0 again, as if it had just begun",
+)
+AT_THE_END = Cause(
+    "checkpoint_at_the_end_only",
+    _EACH_EPOCH,
+    _CONTINUES,
+    mistake="train() writes its checkpoint once, after the last epoch, and not after every epoch",
+)
+NOTHING_LOADED = Cause(
+    "nothing_loaded",
+    "Save and load the module that DistributedDataParallel wraps, strictly: its names have no 'module.'.",
+    _LOADS,
+    mistake="load_checkpoint() leaves the model as it was and says nothing (names with 'module.', strict=False)",
+)
+WRONG_DEVICE = Cause(
+    "loaded_onto_the_old_device",
+    "Pass map_location to torch.load: the device on which the model is.",
+    _LOADS,
+    mistake="load_checkpoint() loads onto the device that the file was saved from",
+)
+_LOST = {
+    "momentum": "What the optimizer remembers of its steps (momentum, Adam's averages) does not come back",
+    "rates": "The learning rates of the optimizer's groups do not come back",
+    "count": "A buffer of the model does not come back",
+    "buffer": "A buffer of the model does not come back",
+    "parameters": "The model's parameters do not come back",
+}
 EVERY_RANK_WRITES = Cause(
     "every_rank_writes",
     "Let rank 0 alone write, temporary files included: the replicas are equal, and two ranks that write one file spoil "
@@ -57,6 +93,14 @@ def save(submission: Submission, generator: InputGenerator, *, replicated: bool)
     """What two ranks observed when they saved."""
     first, second = submission.rank_probe(saved(generator, replicated=replicated), 2, device="cpu")
     return first, second
+
+
+def _lost(name: str) -> Cause:
+    """What to say if a part of a checkpoint does not come back."""
+    hint = "Save and load the module that DistributedDataParallel wraps: its names have no 'module.'."
+    if name in ("momentum", "rates"):
+        hint = "Save and load all of optimizer.state_dict(): the optimizer belongs to the checkpoint, too."
+    return Cause(f"lost_{name}", hint, _LOADS, mistake=_LOST[name])
 
 
 @criterion("lab3.checkpointing")
@@ -151,28 +195,37 @@ class TestCheckpointing:
                     replicated=wrapped,
                 )
                 replies = submission.rank_probe(load, ranks, device="cpu")
-                self._require_loaded(replies, source, case.kind, case.epoch, what)
+                self._require_loaded(replies, source, case.kind, case.epoch, load.network, what)
         if submission.device.name != "cpu":
             model = network(generator, "lab3.save")
             gpu = submission.probe(SaveOnAGpu(network=model))
-            cpu = submission.probe(LoadOnACpu(content=gpu.content, network=model), device="cpu")
+            try:
+                cpu = submission.probe(LoadOnACpu(content=gpu.content, network=model), device="cpu")
+            except CheckFailed as failed:
+                if "deserialize object on a CUDA device" not in failed.message:
+                    raise
+                raise CheckFailed(
+                    failed.message, WRONG_DEVICE, answered=failed.answered, evidence=failed.evidence
+                ) from failed
             require_arrays_close(
                 cpu.parameters, gpu.parameters, rtol=0, what="saved on a GPU, loaded on a CPU: parameters"
             )
 
     @staticmethod
-    def _require_loaded(replies: list[LoadReply], source: SaveReply, kind: Kind, epoch: int, what: str) -> None:
+    def _require_loaded(
+        replies: list[LoadReply], source: SaveReply, kind: Kind, epoch: int, network: Network, what: str
+    ) -> None:
         names = {**_NAMES, "momentum": "averages of Adam"} if kind.adam else _NAMES
+        untouched = np.concatenate([np.ravel(network.first), np.ravel(network.second)]).astype(np.float64)
         for rank, reply in enumerate(replies):
+            unchanged = np.array_equal(np.asarray(reply.model_only, dtype=np.float64), untouched)
             for name in ("parameters", "buffer", "count", "momentum", "rates"):
                 require_arrays_close(
                     getattr(reply.state, name),
                     getattr(source.state, name),
                     rtol=0,
                     what=f"{what}, rank {rank}: {names.get(name, name)}",
-                    hint="Save and load all of optimizer.state_dict(): the optimizer belongs to the checkpoint, too."
-                    if name in ("momentum", "rates")
-                    else "Save and load the module that DistributedDataParallel wraps: its names have no 'module.'.",
+                    hint=NOTHING_LOADED if name == "parameters" and unchanged else _lost(name),
                 )
             require(
                 reply.in_place,
@@ -233,12 +286,11 @@ class TestCheckpointing:
 
     def _require_continued(self, case: Resumption, trained: list[list[ResumeReply]], *, everybody: bool) -> None:
         for rank, replies in enumerate(trained):
-            self._require_continued_on(case, *replies, rank, versions=everybody or rank == 0)
+            self._require_continued_on(case, replies, rank, versions=everybody or rank == 0)
 
     @staticmethod
-    def _require_continued_on(
-        case: Resumption, whole: ResumeReply, stopped: ResumeReply, again: ResumeReply, rank: int, *, versions: bool
-    ) -> None:
+    def _require_continued_on(case: Resumption, replies: list[ResumeReply], rank: int, *, versions: bool) -> None:
+        whole, stopped, again = replies
         epochs, stop = case.epochs, case.stop
         (unbroken,), (begun,), (resumed, *complete) = whole.runs, stopped.runs, again.runs
         steps = unbroken.batches // epochs
@@ -247,7 +299,7 @@ class TestCheckpointing:
             resumed.batches,
             steps * (epochs - stop),
             what=f"{what}: steps that rank {rank} then made",
-            hint="Begin with the number of epochs that load_checkpoint() returns: epochs counts those before, too.",
+            hint=BEGINS_AGAIN if resumed.batches == steps * epochs else _EPOCHS,
         )
         expected = np.asarray(unbroken.weight, dtype=np.float64)
         inputs, targets = case.whole.inputs, case.whole.targets
@@ -288,10 +340,11 @@ class TestCheckpointing:
             require_close(actual, loss, relative=1e-6, what=losses_of)
         if not versions:
             return
+        at_the_end = [begun.versions, resumed.versions] == [1, 2]
         require_equal(
             [begun.versions, resumed.versions],
             [stop, epochs - stop + 1],
             what=f"versions of the checkpoint that rank {rank} saw in its forward passes and at the end, in {stop} "
             f"epochs and in the {epochs - stop} that followed",
-            hint="Write it after every epoch, and wait for it: a training may be killed at any moment.",
+            hint=AT_THE_END if at_the_end else _EACH_EPOCH,
         )

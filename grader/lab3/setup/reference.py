@@ -48,7 +48,7 @@ def follow(case: Train, ranks: Steps, *, summed: bool = False) -> Trained:
         sizes = [len(own[step]) for own in ranks]
         of_ranks.append([loss for loss, _ in parts])
         losses.append(float(np.average(of_ranks[-1], weights=sizes)))
-        trained.step(sum(gradient for _, gradient in parts) / len(parts))
+        trained.step(np.mean([gradient for _, gradient in parts], axis=0))
     return Trained(trained.weight, losses, of_ranks)
 
 
@@ -67,7 +67,7 @@ def follow_apart(case: Train, ranks: Steps, *, exchanged: bool) -> list[Array]:
             _gradient(case, trained[rank].weight, np.asarray(shifts[rank], dtype=np.float64), rank, own[step], step)[1]
             for rank, own in enumerate(ranks)
         ]
-        mean = sum(gradients) / len(gradients)
+        mean: Array = np.mean(gradients, axis=0)
         for own_trained, gradient in zip(trained, gradients, strict=True):
             own_trained.step(mean if exchanged else gradient)
     return [own_trained.weight for own_trained in trained]

@@ -42,8 +42,7 @@ from grader.lab3.scaling.cases.mistakes import TimedWrongly
 from grader.lab3.scaling.checks import report
 from grader.lab3.scaling.checks.mistakes import cause_of_names, cause_of_parts, cause_of_ratios, cause_of_times
 from grader.lab3.scaling.reference import named_steps, shared_steps, split
-from grader.lab3.setup.cases.training import OnCpu
-from grader.lab3.setup.checks.joining import ALWAYS_GLOO, NCCL_FOR_THE_CPU, cause_of_error
+from grader.lab3.setup.checks.joining import ALWAYS_GLOO, cause_of_error, joins_the_cpu_by_nccl
 from grader.lab3.shared.cases.modules import SCALING
 from grader.lab3.shared.cases.programs import Program
 from grader.lab3.shared.checks.programs import require_simulation_declared
@@ -153,7 +152,8 @@ class TestScaling:
         )
         names = submission.probe(bottlenecks, device="cpu").names
         hint = "Find the largest loss first (of equal ones the first), then compare it with threshold * step."
-        with recognising(lambda: cause_of_names(made, names)):
+        shares = Shares(profiles=[step.profile for step in made])
+        with recognising(lambda: cause_of_names(made, names, lambda: submission.probe(shares, device="cpu").parts)):
             for actual, step in zip(names, made, strict=True):
                 parts = split(step.profile)
                 shown = ", ".join(f"{part} {value / sum(parts.values()):.0%}" for part, value in parts.items())
@@ -290,9 +290,14 @@ def _require_scaling_measured(submission: Submission, generator: InputGenerator)
     try:
         replies = submission.probe(Several(calls=calls), device="cpu").replies
     except CheckFailed as failed:
-        # On GPUs alone, or on the CPU alone, where ranks cannot meet on the other one.
-        where = "cpu" if not _ends_on_gpus(submission, generator) else "cuda" if _fails_on_cpu(submission) else ""
-        if failed.answered or not where:
+        # On GPUs alone, or on the CPU alone, if ranks cannot meet on the other one.
+        if failed.answered:
+            raise
+        if not _ends_on_gpus(submission, generator):
+            where = "cpu"
+        elif joins_the_cpu_by_nccl(submission):
+            where = "cuda"
+        else:
             raise
         for call in calls:
             call["device"] = where
@@ -306,15 +311,6 @@ def _require_scaling_measured(submission: Submission, generator: InputGenerator)
         f"{whole.calls['1']} times",
         "Hand on all that measure_rank is told: kind, batch_size, device and steps.",
     )
-
-
-def _fails_on_cpu(submission: Submission) -> bool:
-    """Whether ranks on the CPU of a machine that has a GPU are joined by NCCL, which `nccl_on_gpus` says."""
-    try:
-        submission.probe(OnCpu(), device="cpu")
-    except CheckFailed as failed:
-        return cause_of_error(failed.message) is NCCL_FOR_THE_CPU
-    return False
 
 
 def _require_shares(reply: SharesReply, made: Sequence[tuple[Profile, float]]) -> None:
@@ -380,7 +376,9 @@ def _require_plotted(plot: Plot, ratios: Mapping[str, Mapping[int, float]]) -> N
         shown = [line for line in plot.drawn if _shows(line, speedups)]
         require(
             bool(shown),
-            f"{what}: no line, markers or bars at {', '.join(f'{ratio:.3g}' for ratio in speedups.values())}, the "
+            f"{what}: what is drawn are the efficiencies of {kind} scaling, and not its speedups"
+            if any(_shows(line, {size: ratio / size for size, ratio in speedups.items()}) for line in plot.drawn)
+            else f"{what}: no line, markers or bars at {', '.join(f'{ratio:.3g}' for ratio in speedups.values())}, the "
             f"speedups of {kind} scaling",
             "Draw a line for each kind: its speedups over the numbers of processes.",
         )
@@ -421,10 +419,14 @@ def _require_called(plot: Plot, kind: str, ratios: Mapping[str, Mapping[int, flo
 def _require_measured(call: Call, reply: CallReply) -> None:
     """Fail unless `measure_scaling` returned a point for each number of processes, measured as the call says."""
     batch, weak = call["batch_size"], call["kind"] == "weak"
+    backend = "nccl" if call["device"] == "cuda" else "gloo"  # a GPU for each process
     require_equal(
-        [(point["world_size"], point["kind"], point["batch_size"], point["device"]) for point in reply.points],
-        [(size, call["kind"], size * batch if weak else batch, call["device"]) for size in call["world_sizes"]],
-        what=f"world_size, kind, batch_size and device that measure_scaling({call['world_sizes']}, "
+        [[point[name] for name in ("world_size", "kind", "batch_size", "device", "backend")] for point in reply.points],
+        [
+            [size, call["kind"], size * batch if weak else batch, call["device"], backend]
+            for size in call["world_sizes"]
+        ],
+        what=f"world_size, kind, batch_size, device and backend that measure_scaling({call['world_sizes']}, "
         f"kind={call['kind']!r}, batch_size={batch}, device={call['device']!r}) told",
         hint="Return one point for each number of processes, in the order in which they are given.",
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from gradebox.run.assertions import Cause
 from grader.lab3.scaling.cases.analysis import Point, Profile
 from grader.lab3.scaling.cases.measuring import MeasuredReply, TimedReply
-from grader.lab3.scaling.reference import DEFAULT_THRESHOLD, LOSSES, Named, split
+from grader.lab3.scaling.reference import DEFAULT_THRESHOLD, LOSSES, Named, bottleneck, split
 
 _STEP = "lab3.scaling.step_seconds_equal_reference"
 _PARTS = "lab3.scaling.profile_equals_reference"
@@ -75,9 +76,9 @@ def _explains(measured: Sequence[MeasuredReply], timed: Sequence[TimedReply]) ->
     for reply in timed:
         expected += [reply.data_seconds, reply.compute_seconds]
         expected.append(max(0.0, reply.step_seconds - reply.data_seconds - reply.compute_seconds))
-    for reply in measured:
-        figures = [reply.point["step_seconds"]]
-        parts = [reply.point["profile"].get(f"{name}_seconds") for name in ("data", "compute", "communication")]
+    for seen in measured:
+        figures = [seen.point["step_seconds"]]
+        parts = [seen.point["profile"].get(f"{name}_seconds") for name in ("data", "compute", "communication")]
         if not all(isinstance(part, list) and len(part) == len(timed) for part in parts):
             return False
         figures += [part[rank] for rank in range(len(timed)) for part in parts if isinstance(part, list)]
@@ -150,38 +151,42 @@ def _same(answers: Mapping[str, object], expected: Mapping[str, float]) -> bool:
 _SPLIT = "Follow the docstring's line for each of the four; together they are the step."
 
 
+_PARTS_MISTAKES = {
+    "mean_communication": "The mean of all ranks is taken for communication, so that waiting counts",
+    "mean_communication_alone": "The mean of all ranks is taken for communication, so that waiting for a slow rank "
+    "counts as communication and not as imbalance",
+    "largest_communication": "The largest communication of any rank is taken, which is mostly waiting",
+    "imbalance_of_compute": "Imbalance leaves out data_seconds: a rank that waits for its data is a slow one, too",
+    "imbalance_to_the_fastest": "Imbalance is against the fastest rank, not against the mean",
+}
+
+
+def _wrong_parts(mistake: str, profile: Profile) -> dict[str, float]:
+    """The parts of a step by `split_step` with a mistake."""
+    right, communication, compute = split(profile), profile["communication_seconds"], profile["compute_seconds"]
+    work = [data + own for data, own in zip(profile["data_seconds"], compute, strict=True)]
+    mean = statistics.fmean(communication)
+    changed = {
+        "mean_communication": {"communication": mean},
+        "mean_communication_alone": {"communication": mean, "imbalance": 0.0},
+        "largest_communication": {"communication": max(communication)},
+        "imbalance_of_compute": {"imbalance": max(compute) - statistics.fmean(compute)},
+        "imbalance_to_the_fastest": {"imbalance": max(work) - min(work)},
+    }
+    return {**right, **changed[mistake]}
+
+
+def _parts_cause(mistake: str) -> Cause:
+    check = "lab3.scaling.communication_share_found"
+    return Cause(f"parts_{mistake}", _SPLIT, check, mistake=_PARTS_MISTAKES[mistake])
+
+
 def cause_of_parts(profiles: Sequence[Profile], parts: Sequence[Mapping[str, object]]) -> Cause | None:
     """The mistake that leads to the parts of all steps."""
-
-    def mean(values: Sequence[float]) -> float:
-        return sum(values) / len(values)
-
-    def wrong(name: str, profile: Profile) -> dict[str, float]:
-        right, communication = split(profile), profile["communication_seconds"]
-        data, compute = profile["data_seconds"], profile["compute_seconds"]
-        if name == "mean_communication":
-            return {**right, "communication": mean(communication)}
-        if name == "mean_communication_alone":
-            return {**right, "communication": mean(communication), "imbalance": 0.0}
-        if name == "largest_communication":
-            return {**right, "communication": max(communication)}
-        if name == "imbalance_of_compute":
-            return {**right, "imbalance": max(compute) - mean(compute)}
-        return {**right, "imbalance": max(map(sum, zip(data, compute, strict=True))) - min(
-            map(sum, zip(data, compute, strict=True))
-        )}  # fmt: skip
-
-    mistakes = {
-        "mean_communication": "The mean of all ranks is taken for communication, so that waiting counts",
-        "mean_communication_alone": "The mean of all ranks is taken for communication, so that waiting for a slow rank "
-        "counts as communication and not as imbalance",
-        "largest_communication": "The largest communication of any rank is taken, which is mostly waiting",
-        "imbalance_of_compute": "Imbalance leaves out data_seconds: a rank that waits for its data is a slow one, too",
-        "imbalance_to_the_fastest": "Imbalance is against the fastest rank, not against the mean",
-    }
-    for name, mistake in mistakes.items():
-        if all(_are(actual, wrong(name, profile)) for actual, profile in zip(parts, profiles, strict=True)):
-            return Cause(f"parts_{name}", _SPLIT, "lab3.scaling.communication_share_found", mistake=mistake)
+    for mistake in _PARTS_MISTAKES:
+        pairs = zip(parts, profiles, strict=True)
+        if all(_are(actual, _wrong_parts(mistake, profile)) for actual, profile in pairs):
+            return _parts_cause(mistake)
     return None
 
 
@@ -193,8 +198,13 @@ def _are(actual: Mapping[str, object], expected: Mapping[str, float]) -> bool:
     )
 
 
-def cause_of_names(steps: Sequence[Named], names: Sequence[object]) -> Cause | None:
-    """The mistake that leads to all names of bottlenecks."""
+def cause_of_names(
+    steps: Sequence[Named], names: Sequence[object], parts: Callable[[], Sequence[Mapping[str, object]]]
+) -> Cause | None:
+    """The mistake that leads to all names of bottlenecks: in naming them, or in the parts of the steps.
+
+    `parts` asks for those that the submission's `split_step` returns.
+    """
 
     def wrong(mistake: str, step: Named) -> str:
         parts = split(step.profile)
@@ -224,4 +234,16 @@ def cause_of_names(steps: Sequence[Named], names: Sequence[object]) -> Cause | N
         if [wrong(name, step) for step in steps] == list(names):
             hint = "Find the largest loss first (of equal ones the first), then compare it with threshold * step."
             return Cause(f"bottleneck_{name}", hint, "lab3.scaling.bottleneck_named", mistake=mistake)
+    return _cause_of_names_by_parts(steps, names, parts())
+
+
+def _cause_of_names_by_parts(
+    steps: Sequence[Named], names: Sequence[object], parts: Sequence[Mapping[str, object]]
+) -> Cause | None:
+    thresholds = [DEFAULT_THRESHOLD if step.threshold is None else step.threshold for step in steps]
+    for mistake in _PARTS_MISTAKES:
+        wrong = [_wrong_parts(mistake, step.profile) for step in steps]
+        if all(_are(actual, expected) for actual, expected in zip(parts, wrong, strict=True)):
+            named = [bottleneck(*pair) for pair in zip(wrong, thresholds, strict=True)]
+            return _parts_cause(mistake) if named == list(names) else None
     return None

@@ -60,6 +60,33 @@ from grader.shared.results import require_result
 SHARES = "Let a DistributedSampler with this rank's number give it its own share of every epoch; drop nothing."
 _SCRIPT = "lab3.setup.debugged_script_trains_right"
 _SCRIPT_ENDS = "lab3.setup.debugged_script_ends"
+_HINT_EPOCH = "Tell the sampler which epoch it is, before each of them: sampler.set_epoch(epoch)."
+_RESHUFFLED = "lab3.setup.reshuffled_each_epoch"
+NO_SET_EPOCH = Cause(
+    "no_set_epoch",
+    _HINT_EPOCH,
+    _RESHUFFLED,
+    mistake="The sampler is never told which epoch it is, so that every epoch has the same samples in the same order",
+)
+NOT_SHUFFLED = Cause(
+    "not_shuffled",
+    "Let the sampler shuffle by seed and epoch: DistributedSampler(..., shuffle=True, seed=seed), set_epoch(epoch).",
+    _RESHUFFLED,
+    mistake="The samples are never shuffled: each epoch has the same order, whatever the seed",
+)
+_ERRORS_HINT = "Let errors pass through to the caller unchanged, on every rank."
+SWALLOWED = Cause(
+    "error_swallowed",
+    _ERRORS_HINT,
+    "lab3.setup.fails_cleanly",
+    mistake="train() swallows the error of a rank and returns as if all were well",
+)
+STAYS = Cause(
+    "stays_in_the_group",
+    "Call cleanup() in `finally:`, so that a rank leaves whatever happens.",
+    "lab3.setup.fails_cleanly",
+    mistake="A rank that fails stays in the process group",
+)
 DIFFERENT = Cause(
     "ranks_tell_different_losses",
     "Let every rank take part: dist.all_reduce leaves the sum over all ranks on each of them, dist.reduce on one.",
@@ -147,7 +174,7 @@ class TestSetup:
                 raise CheckFailed(
                     failed.message, CLEANUP_WAITS, answered=failed.answered, evidence=failed.evidence
                 ) from failed
-        require_joined(meetings, replies)
+        require_joined(submission, meetings, replies)
         return replies
 
     @staticmethod
@@ -212,12 +239,12 @@ class TestSetup:
                 require(
                     calls.quiet,
                     f"{what}: a forward pass was not in evaluation mode, or with gradients",
-                    "model.eval(), which reaches every part, and torch.no_grad() around the loop",
+                    "Call model.eval(), which reaches every part, and put torch.no_grad() around the loop.",
                 )
                 require(
                     calls.modes_kept,
                     f"{what}: afterwards a part of the model was in another mode than before",
-                    "note the mode of each of model.modules(), and put it back: train() changes them all",
+                    "Note the mode of each of model.modules(), and put it back: model.train() changes them all.",
                 )
 
     @requires("gradients_equal_full_batch")
@@ -231,8 +258,9 @@ class TestSetup:
         require_equal(alone.device, "cpu", what='device that train(device="cpu") tells, on a machine that has a GPU')
         require_equal(alone.without_tests, None, what="accuracy that train(dataset=...) tells, without a test_dataset")
         for datasets, (accuracy, expected) in alone.accuracies.items():
-            what = f"accuracy that train() tells, of its data sets {datasets} given"
+            what = f"accuracy that train() reports, with {datasets} of dataset and test_dataset given"
             hint = "Test on test_dataset if it is given, and else on the test images of digits (split='test')."
+            require(accuracy is not None, f"{what}: None, although there is a test set", hint)
             share = number(accuracy, what, hint)
             if evaluated:
                 require_close(share, expected, relative=1e-6, what=what, hint=hint)
@@ -271,8 +299,11 @@ class TestSetup:
         for rank, reply in enumerate(replies):
             shares = epochs_of(reply, epochs)
             what = f"train(), rank {rank}"
-            hint = "Tell the sampler which epoch it is, before each of them: sampler.set_epoch(epoch)."
+            hint: str = _HINT_EPOCH
             orders = {tuple(share) for share in shares}
+            if len(orders) == 1:
+                drawn = [number for batch in reply.again[1].samples for number in batch]
+                hint = NOT_SHUFFLED if drawn[: len(shares[0])] == shares[0] else NO_SET_EPOCH
             require(len(orders) == len(shares), f"{what}: the same samples in the same order in two epochs", hint)
             members = {frozenset(share) for share in shares}
             require(
@@ -303,12 +334,12 @@ class TestSetup:
         replies = train(submission, broken)
         errors = [reply.error for reply in replies]
         ends = [f"{error.type} ({error.message.strip()[:100]})" if error else "no error" for error in errors]
-        late = all(error is not None and timed_out(error.message) for error in errors)
+        late = all(errors) and any(error is not None and timed_out(error.message) for error in errors)
         require(
             all(errors) and any(e is not None and e.type == "LookupError" and mark in e.message for e in errors),
             f"a rank of train() met a sample that is {mark} (LookupError); rank 0 ended with {ends[0]}, rank 1 with "
             f"{ends[1]}",
-            CLEANUP_WAITS if late else "Let errors pass through to the caller unchanged, on every rank.",
+            CLEANUP_WAITS if late else SWALLOWED if not any(errors) else _ERRORS_HINT,
         )
         waited = [end for end, error in zip(ends, errors, strict=True) if error and timed_out(error.message)]
         require(
@@ -317,9 +348,9 @@ class TestSetup:
             CLEANUP_WAITS,
         )
         require_patience(train(submission, case), name="train")
-        left = [not reply.in_group for reply in replies]
-        require_equal(
-            left, [True, True], what="process group left by each rank after an error", hint="Leave in `finally:`."
+        inside = [rank for rank, reply in enumerate(replies) if reply.in_group]
+        require(
+            not inside, f"train() ended with an error, and these ranks are still in the process group: {inside}", STAYS
         )
 
     def test_started_by_spawn(self, submission: Submission, generator: InputGenerator) -> None:

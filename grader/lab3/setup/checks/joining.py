@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gradebox.run.assertions import Cause, CheckFailed, recognising, require_equal
 from gradebox.run.submission import Submission
 from grader.lab3.setup.cases.joining import Join, Meeting, SetupReply
+from grader.lab3.setup.cases.training import OnCpu
 
 _NCCL = "lab3.setup.nccl_on_gpus"
 _BACKEND_HINT = "Use nccl if this rank computes on a GPU and each rank of its machine has a GPU of its own; else gloo."
@@ -158,9 +159,26 @@ def naming_errors_of_setup() -> Iterator[None]:
         ) from failed
 
 
-def require_joined(meetings: Sequence[Meeting], replies: Sequence[SetupReply]) -> None:
+def joins_the_cpu_by_nccl(submission: Submission) -> bool:
+    """Whether ranks that compute on the CPU of a machine that has a GPU are joined by NCCL."""
+    try:
+        submission.probe(OnCpu(), device="cpu")
+    except CheckFailed as failed:
+        return cause_of_error(failed.message) is NCCL_FOR_THE_CPU
+    return False
+
+
+def require_joined(submission: Submission, meetings: Sequence[Meeting], replies: Sequence[SetupReply]) -> None:
     """Fail unless the ranks met in all meetings; name the mistake that leads to all their backends and devices."""
-    with recognising(lambda: _cause_of(meetings, replies)):
+
+    def cause() -> Cause | None:
+        causes = _causes_of(meetings, replies)
+        if len(causes) > 1:  # of these meetings none is on the CPU, or none is on several machines
+            for_the_cpu = joins_the_cpu_by_nccl(submission)
+            causes = [each for each in causes if (each is NCCL_FOR_THE_CPU) == for_the_cpu]
+        return causes[0] if len(causes) == 1 else None
+
+    with recognising(cause):
         for rank, reply in enumerate(replies):
             for index, meeting in enumerate(meetings):
                 _require_joined_as(meeting, reply, index, rank, len(replies))
@@ -178,20 +196,20 @@ def _place_of(meeting: Meeting, reply: SetupReply, rank: int, ranks: int) -> _Pl
     )
 
 
-def _cause_of(meetings: Sequence[Meeting], replies: Sequence[SetupReply]) -> Cause | None:
+def _causes_of(meetings: Sequence[Meeting], replies: Sequence[SetupReply]) -> list[Cause]:
+    """The mistakes of which each leads to all backends and devices; none if these are right."""
     places = [
         (_place_of(meeting, reply, rank, len(replies)), reply.meetings[index])
         for rank, reply in enumerate(replies)
         for index, meeting in enumerate(meetings)
     ]
     if all(joined.backend == place.backend and joined.device == place.device for place, joined in places):
-        return None
+        return []
 
     def explains(cause: Cause) -> bool:
         return all((joined.backend, joined.device) == place.with_mistake(cause) for place, joined in places)
 
-    causes = [cause for cause in _CAUSES if explains(cause)]
-    return causes[0] if len(causes) == 1 else None
+    return [cause for cause in _CAUSES if explains(cause)]
 
 
 def _require_joined_as(meeting: Meeting, reply: SetupReply, index: int, rank: int, ranks: int) -> None:

@@ -49,6 +49,11 @@ OWN_START = Cause(
     "lab3.setup.replicas_equal",
     mistake="Every rank begins with parameters of its own: nobody makes them equal",
 )
+BATCH_DIVIDED = Cause(
+    "batch_divided_among_the_ranks",
+    "Hand batch_size to each rank's loader as it is.",
+    mistake="batch_size is divided among the ranks, although it is that of each rank",
+)
 TIMEOUT = Cause(
     "timeout_not_passed_on",
     "Pass timeout=datetime.timedelta(seconds=timeout_seconds) to init_process_group.",
@@ -151,11 +156,12 @@ def _cause_of_losses(case: Train, replies: Sequence[TrainReply]) -> Cause | None
     trained = follow(case, replies)
     reported = [require_result(reply.result)["losses"] for reply in replies]
     name = case.function.rpartition(".")[2]
+    if not all(isinstance(losses, list) and len(losses) == epochs for losses in reported):
+        return None
     for wrong, said in _LOSSES.items():
         expected = [reference.wrong_losses(trained, steps, epochs, rank)[wrong] for rank in range(case.ranks)]
-        if np.shape(reported) == np.shape(expected) and np.allclose(
-            np.asarray(reported, dtype=np.float64), expected, rtol=max(1e-6, RTOL[case.dtype]), atol=0
-        ):
+        actual = np.asarray(reported, dtype=np.float64)
+        if np.allclose(actual, expected, rtol=max(1e-6, RTOL[case.dtype]), atol=0):
             return Cause(f"{name}_losses_{wrong}", _LOSS_HINT, mistake=f"In {name}() {said}")
     return None
 
@@ -200,6 +206,8 @@ def require_batches(replies: Sequence[Passed], samples: int, options: Options, *
     expected = reference.batch_sizes(samples, len(replies), size)
     for rank, reply in enumerate(replies):
         sizes = [len(batch) for batch in reply.samples]
+        if sizes == reference.batch_sizes(samples, len(replies), max(1, size // len(replies))) * options["epochs"]:
+            hint = BATCH_DIVIDED
         require(
             sizes == expected * options["epochs"],
             f"{what}, batch_size={size}: rank {rank} made batches of {sizes[: len(expected)]} samples in an epoch, "
