@@ -104,6 +104,8 @@ def cause_of_ratios(
     right = {size: rate / rates["1"] for size, rate in rates.items()}
     slowest, first, last = max(seconds, key=lambda size: seconds[size]), next(iter(own)), list(own)[-1]
     by_time = {size: seconds["1"] / taken for size, taken in seconds.items()}
+    if _same(speedups, right) and _same(efficiencies, {size: ratio / int(size) for size, ratio in right.items()}):
+        return None
     if _same(speedups, right):
         wrong = {
             "efficiency_is_speedup": (right, "efficiency() returns the speedup: it is not divided by the world size"),

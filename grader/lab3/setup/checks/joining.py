@@ -17,7 +17,7 @@ _GPU_HINT = "Take GPU number LOCAL_RANK (or rank) % torch.cuda.device_count(), a
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """What `setup` can know of where a rank is."""
 
     on_gpu: bool
@@ -184,9 +184,10 @@ def require_joined(submission: Submission, meetings: Sequence[Meeting], replies:
                 _require_joined_as(meeting, reply, index, rank, len(replies))
 
 
-def _place_of(meeting: Meeting, reply: SetupReply, rank: int, ranks: int) -> _Place:
+def place_of(meeting: Meeting, reply: SetupReply, rank: int, ranks: int) -> Place:
+    """Where a rank is in a meeting."""
     gpus = reply.gpus if meeting.gpus is None else meeting.gpus
-    return _Place(
+    return Place(
         on_gpu=meeting.device == "cuda" or (meeting.device is None and gpus > 0),
         rank=rank,
         ranks=ranks,
@@ -199,7 +200,7 @@ def _place_of(meeting: Meeting, reply: SetupReply, rank: int, ranks: int) -> _Pl
 def _causes_of(meetings: Sequence[Meeting], replies: Sequence[SetupReply]) -> list[Cause]:
     """The mistakes of which each leads to all backends and devices; none if these are right."""
     places = [
-        (_place_of(meeting, reply, rank, len(replies)), reply.meetings[index])
+        (place_of(meeting, reply, rank, len(replies)), reply.meetings[index])
         for rank, reply in enumerate(replies)
         for index, meeting in enumerate(meetings)
     ]
@@ -214,7 +215,7 @@ def _causes_of(meetings: Sequence[Meeting], replies: Sequence[SetupReply]) -> li
 
 def _require_joined_as(meeting: Meeting, reply: SetupReply, index: int, rank: int, ranks: int) -> None:
     """Fail unless a rank met the others, by the right backend and on its own device."""
-    place, joined = _place_of(meeting, reply, rank, ranks), reply.meetings[index]
+    place, joined = place_of(meeting, reply, rank, ranks), reply.meetings[index]
     device = "" if meeting.device is None else f", device={meeting.device!r}"
     what = f"setup({rank}, {ranks}{device}), meeting by {meeting.way}"
     if meeting.local is not None:
