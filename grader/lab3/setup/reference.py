@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,21 +35,31 @@ class Trained:
     """The same of each rank's own samples, by step and rank."""
 
 
-def follow(case: Train, ranks: Steps, *, summed: bool = False) -> Trained:
+Kept = Literal["", "always", "in an epoch"]
+"""How long gradients are not cleared: not beyond a step, never, or only when an epoch begins."""
+
+
+def follow(case: Train, ranks: Steps, *, summed: bool = False, kept: Kept = "") -> Trained:
     """Do the ranks' steps from rank 0's weights, each by the mean of the ranks' gradients.
 
-    With a mistake: with gradients that are `summed` over ranks.
+    With a mistake: with gradients that are `summed` over ranks, or `kept` from one step to the next.
     """
     weight, shift = (np.asarray(value[0], dtype=np.float64) for value in (case.weights, case.shifts))
     rate, momentum = case.options["learning_rate"], case.options.get("momentum", 0.0)
     trained = Sgd(weight, rate * (case.ranks if summed else 1), momentum)
     losses, of_ranks = [], []
+    accumulated = np.zeros_like(weight)
+    steps_of_epoch = max(1, len(ranks[0]) // case.options["epochs"])
     for step in range(len(ranks[0])):
+        if not kept or (kept == "in an epoch" and step % steps_of_epoch == 0):
+            accumulated = np.zeros_like(weight)
         parts = [_gradient(case, trained.weight, shift, rank, own[step], step) for rank, own in enumerate(ranks)]
         sizes = [len(own[step]) for own in ranks]
         of_ranks.append([loss for loss, _ in parts])
         losses.append(float(np.average(of_ranks[-1], weights=sizes)))
-        trained.step(np.mean([gradient for _, gradient in parts], axis=0))
+        # What was exchanged before is the same on all ranks, so that its mean is itself.
+        accumulated = accumulated + np.mean([gradient for _, gradient in parts], axis=0)
+        trained.step(accumulated)
     return Trained(trained.weight, losses, of_ranks)
 
 

@@ -20,9 +20,10 @@ from gradebox.run.assertions import (
     require_equal,
     seconds,
 )
+from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab3.setup import reference
-from grader.lab3.setup.cases.training import TRAIN_TWO_HEADS, Options, Passed, Train, TrainReply
+from grader.lab3.setup.cases.training import TRAIN_TWO_HEADS, Options, Passed, Train, TrainReply, main_training
 from grader.lab3.setup.checks.joining import meets_at_fixed_port
 from grader.lab3.setup.reference import RTOL, Trained
 from grader.lab3.shared.reference import Array, are_close
@@ -42,6 +43,25 @@ NOT_EXCHANGED = Cause(
     "Call the wrapper that DistributedDataParallel made, not the module inside: its forward prepares the exchange.",
     _GRADIENTS,
     mistake="Gradients are never exchanged: each rank trains on its own share alone",
+)
+NEVER_CLEARED = Cause(
+    "train_never_clears",
+    "Call optimizer.zero_grad() in each step, before backward().",
+    _GRADIENTS,
+    mistake="Gradients are never cleared: each step adds its own to those of all steps before",
+)
+CLEARED_EACH_EPOCH = Cause(
+    "train_clears_each_epoch",
+    "Call optimizer.zero_grad() in each step, before backward(), and not only when an epoch begins.",
+    _GRADIENTS,
+    mistake="Gradients are cleared once per epoch and not in each step",
+)
+UNCHANGED = Cause(
+    "train_changes_nothing",
+    "Hand the parameters of the model that is passed in to the optimizer. Clear gradients before backward(), and not "
+    "before step().",
+    "lab3.setup.replicas_equal",
+    mistake="Training leaves the weights as they were",
 )
 OWN_START = Cause(
     "train_never_makes_equal",
@@ -121,33 +141,55 @@ def follow(case: Train, replies: Sequence[TrainReply], *, summed: bool = False) 
     return reference.follow(case, steps_of(replies), summed=summed)
 
 
-def recognised(case: Train, replies: Sequence[TrainReply]) -> AbstractContextManager[None]:
-    """Where a comparison in here fails, say which mistake leads to the ranks' weights, if one does."""
+def cause_of(case: Train, replies: Sequence[TrainReply]) -> Cause | None:
+    """The mistake that leads to the ranks' weights; None if there is none, or if the weights are right."""
+    cause, _ = _explained(case, replies)
+    if cause is None or case.function != TRAIN_TWO_HEADS:
+        return cause
+    # The same mistake in other code is another mistake.
+    name = cause.name.replace("train_", "train_two_heads_")
+    return Cause(name, cause, "lab3.setup.debugged_script_trains_right", mistake=cause.mistake)
+
+
+def _explained(case: Train, replies: Sequence[TrainReply]) -> tuple[Cause | None, Trained]:
+    """The mistake that leads to the ranks' weights, and the training with it if all ranks have the same weights."""
+    steps = steps_of(replies)
+    right = reference.follow(case, steps)
 
     def are(expected: Sequence[Array]) -> bool:
         rtol = RTOL[case.dtype]
         return all(are_close(reply.weight, weight, rtol) for reply, weight in zip(replies, expected, strict=True))
 
-    def mistake() -> Cause | None:
-        steps = steps_of(replies)
-        right, summed = (reference.follow(case, steps, summed=wrong).weight for wrong in (False, True))
-        if are([right] * case.ranks):
-            return None
-        if are([summed] * case.ranks):
-            return SUMMED
-        if are(reference.follow_apart(case, steps, exchanged=False)):
-            return NOT_EXCHANGED
-        return OWN_START if are(reference.follow_apart(case, steps, exchanged=True)) else None
+    if are([right.weight] * case.ranks):
+        return None, right
+    wrong = (
+        (SUMMED, reference.follow(case, steps, summed=True)),
+        (NEVER_CLEARED, reference.follow(case, steps, kept="always")),
+        (CLEARED_EACH_EPOCH, reference.follow(case, steps, kept="in an epoch")),
+    )
+    for cause, trained in wrong:
+        if are([trained.weight] * case.ranks):
+            return cause, trained
+    starts = [np.asarray(weight, dtype=np.float64) for weight in case.weights]
+    if are(starts) or are(starts[:1] * case.ranks):
+        return UNCHANGED, right
+    if are(reference.follow_apart(case, steps, exchanged=False)):
+        return NOT_EXCHANGED, right
+    return (OWN_START if are(reference.follow_apart(case, steps, exchanged=True)) else None), right
 
-    def of_function() -> Cause | None:
-        cause = mistake()
-        if cause is None or case.function != TRAIN_TWO_HEADS:
-            return cause
-        # The same mistake in other code is another mistake.
-        name = cause.name.replace("train_", "train_two_heads_")
-        return Cause(name, cause, "lab3.setup.debugged_script_trains_right", mistake=cause.mistake)
 
-    return recognising(of_function)
+def recognised(case: Train, replies: Sequence[TrainReply]) -> AbstractContextManager[None]:
+    """Where a comparison in here fails, say which mistake leads to the ranks' weights, if one does."""
+    return recognising(lambda: cause_of(case, replies))
+
+
+def cause_of_training(submission: Submission, generator: InputGenerator) -> Cause | None:
+    """The mistake that leads to the weights of the training by which `gradients_equal_full_batch` judges."""
+    case = main_training(generator)
+    try:
+        return cause_of(case, train(submission, case))
+    except CheckFailed:
+        return None
 
 
 def _cause_of_losses(case: Train, replies: Sequence[TrainReply]) -> Cause | None:
@@ -219,10 +261,11 @@ def require_batches(replies: Sequence[Passed], samples: int, options: Options, *
 def require_reported(case: Train, replies: Sequence[TrainReply], *, what: str, evaluated: bool = True) -> None:
     """Fail unless each rank's `DdpTraining` reports the training that its model saw.
 
-    Unless it was `evaluated`, any accuracy will do.
+    With a mistake that was recognised in the weights, what is reported must be right for the training with that
+    mistake. Unless it was `evaluated`, any accuracy will do.
     """
     steps = steps_of(replies)
-    trained = follow(case, replies)
+    _, trained = _explained(case, replies)
     epochs, size = case.options["epochs"], case.options["batch_size"]
     losses = reference.epoch_losses(trained, steps, epochs)
     accuracy = reference.accuracy(case, trained.weight)
@@ -246,7 +289,7 @@ def require_reported(case: Train, replies: Sequence[TrainReply], *, what: str, e
         for name, value in expected.items():
             require_equal(report[name], value, what=f"{what}: DdpTraining.{name} on rank {rank}")
         reported = numbers(report["losses"], epochs, f"{what}: DdpTraining.losses on rank {rank}")
-        with recognising(lambda: _cause_of_losses(case, replies)):
+        with recognised(case, replies), recognising(lambda: _cause_of_losses(case, replies)):
             for epoch, (actual, loss) in enumerate(zip(reported, losses, strict=True)):
                 require_close(
                     actual,
@@ -261,7 +304,8 @@ def require_reported(case: Train, replies: Sequence[TrainReply], *, what: str, e
         elif evaluated:
             hint = "Call evaluate() with the trained model and the test set at the end, on all ranks."
             least, most = accuracy
-            require_between(report["accuracy"], least - 1e-6, most + 1e-6, what=accuracy_of, hint=hint)
+            with recognised(case, replies):
+                require_between(report["accuracy"], least - 1e-6, most + 1e-6, what=accuracy_of, hint=hint)
         require_between(
             report["seconds"],
             reply.least_seconds,
