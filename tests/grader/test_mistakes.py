@@ -25,7 +25,7 @@ from grader.lab2.shared.probes import OVERFLOWING_INPUT
 from grader.lab2.stability.cases.loss_scale import loss_scales
 from grader.lab2.stability.checks import mistakes as scale_by_hand
 from grader.lab2.stability.reference import mistaken_scales
-from grader.lab3.accumulation.cases import Pass, PassReply, mixed
+from grader.lab3.accumulation.cases import Pass, PassReply, classification, mixed
 from grader.lab3.accumulation.cases import regression as regression_pass
 from grader.lab3.accumulation.checks import CAUSES, cause_of
 from grader.lab3.accumulation.reference import MISTAKES
@@ -87,14 +87,17 @@ def test_two_mistakes_are_not_recognised_as_one() -> None:
 def passes(seed: int) -> list[Pass]:
     generator = InputGenerator(seed, "lab3.accumulation.uneven_counts")
     uneven = regression_pass(generator, [[3, 5, 2, 7, 4], [4, 6, 1, 2, 9]], 2, momentum=0.5)
-    return [uneven, *(case for _, case in mixed(generator))]
+    default = classification(generator, [[3, 5, 2], [4, 6, 1]], 2)
+    return [uneven, default, *(case for _, case in mixed(generator))]
 
 
 def replies(case: Pass, mistake: str = "") -> list[PassReply]:
     """What the ranks report of a pass with this mistake in it."""
-    weight = follow_pass(case, mistake).weight
-    reply = PassReply(result={}, weight=weight, frozen=np.ones(1), modes=[True], reduced_bytes=0, gradient_bytes=0)
-    return [reply for _ in case.sizes]
+    weights = [follow_pass(case, mistake, rank).weight for rank in range(len(case.sizes))]
+    return [
+        PassReply(result={}, weight=weight, frozen=np.ones(1), modes=[True], reduced_bytes=0, gradient_bytes=0)
+        for weight in weights
+    ]
 
 
 def test_there_are_words_for_each_mistake_of_an_accumulation() -> None:
@@ -104,7 +107,8 @@ def test_there_are_words_for_each_mistake_of_an_accumulation() -> None:
 @pytest.mark.parametrize("mistake", MISTAKES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_mistake_of_an_accumulation_is_recognised(seed: int, mistake: str) -> None:
-    case = passes(seed)[0]
+    uneven, default, *_ = passes(seed)
+    case = default if mistake.startswith("another_default") else uneven
     cause = cause_of(case, replies(case, mistake))
     assert cause is not None
     assert cause.name == mistake

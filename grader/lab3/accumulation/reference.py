@@ -11,9 +11,16 @@ from grader.lab3.shared.reference import Array, Sgd, class_loss, half_squares
 
 MISTAKES = (
     "never_cleared", "cleared_each_batch", "not_cleared_before",
-    "summed", "all_alike", "by_full_windows", "last_window_dropped",
+    "summed", "all_alike", "by_full_windows", "weighed_by_full_windows", "last_window_dropped",
+    "never_exchanged", "tail_not_exchanged", "another_default_momentum", "another_default_rate",
 )  # fmt: skip
 """By which names `follow` knows them."""
+APART = ("never_exchanged", "tail_not_exchanged")
+"""With these mistakes each rank comes to weights of its own."""
+WRONG_LOSSES = ("of_one_rank", "mean_of_means", "of_one_rank_mean_of_means", "summed", "of_the_last_batch")
+"""By which names `losses_with` knows mistakes in the losses of windows."""
+_WRONG_MOMENTUM, _WRONG_RATE = 0.9, 0.01
+"""Of default optimizers that are not plain SGD with the rate of the document."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,8 @@ class Accumulated:
     """Mean loss of each window before its step."""
     counts: list[int]
     """Samples or tokens that each window's loss is the mean over."""
+    batch_losses: list[list[tuple[float, int]]]
+    """Mean loss of each batch of a window, rank after rank, before its step; and what counts in it."""
 
 
 def windows(case: Pass) -> list[list[list[int]]]:
@@ -41,11 +50,17 @@ def windows(case: Pass) -> list[list[list[int]]]:
     return made
 
 
-def follow(case: Pass, mistake: str = "") -> Accumulated:
-    """Do the steps of a pass, with one of `MISTAKES` or with none."""
-    trained = Sgd(np.asarray(case.weight, dtype=np.float64), case.rate, case.momentum)
-    losses: list[float] = []
-    counts: list[int] = []
+def follow(case: Pass, mistake: str = "", rank: int = 0) -> Accumulated:
+    """Do the steps of a pass, with one of `MISTAKES` or with none.
+
+    With a mistake that lets ranks come to weights of their own, these are the weights of `rank`.
+    """
+    rate, momentum = case.rate, case.momentum
+    if case.default_optimizer:
+        rate = _WRONG_RATE if mistake == "another_default_rate" else rate
+        momentum = _WRONG_MOMENTUM if mistake == "another_default_momentum" else momentum
+    trained = Sgd(np.asarray(case.weight, dtype=np.float64), rate, momentum)
+    made: list[list[tuple[float, int]]] = []
     keeps_first = mistake in ("never_cleared", "not_cleared_before")
     accumulated = np.full_like(trained.weight, case.stale if keeps_first else 0.0)
     ranks = len(case.sizes)
@@ -53,17 +68,61 @@ def follow(case: Pass, mistake: str = "") -> Accumulated:
         batches = len(window) // ranks
         if mistake == "last_window_dropped" and batches < case.steps:
             break
-        if not keeps_first or (mistake == "not_cleared_before" and losses):
+        if not keeps_first or (mistake == "not_cleared_before" and made):
             accumulated = np.zeros_like(trained.weight)
+        alone = mistake == "never_exchanged" or (mistake == "tail_not_exchanged" and batches < case.steps)
         parts = [_batch(case, trained.weight, batch) for batch in window]
         counted = sum(count for _, count, _ in parts)
-        losses.append(sum(loss * count for loss, count, _ in parts) / counted)
-        counts.append(counted)
+        made.append([(loss, count) for loss, count, _ in parts])
         for index, (_, count, gradient) in enumerate(parts):
+            if alone and index // batches != rank:
+                continue
             if mistake != "cleared_each_batch" or index % batches == batches - 1:
-                accumulated = accumulated + _share(mistake, count, counted, batches, case.steps, ranks) * gradient
+                share = _share(mistake, count, counted, batches, case.steps, ranks)
+                accumulated = accumulated + share * (ranks if alone else 1) * gradient
         trained.step(accumulated)
-    return Accumulated(trained.weight, losses, counts)
+    return Accumulated(
+        weight=trained.weight,
+        losses=[_mean(window) for window in made],
+        counts=[sum(count for _, count in window) for window in made],
+        batch_losses=made,
+    )
+
+
+def losses_after(case: Pass, mistake: str) -> list[float]:
+    """The mean loss of each window before its step, if the pass is made with one of `MISTAKES` or with none."""
+    if mistake not in APART:
+        return follow(case, mistake).losses
+    by_rank = [follow(case, mistake, rank).batch_losses for rank in range(len(case.sizes))]
+    losses = []
+    for windows_of_ranks in zip(*by_rank, strict=True):
+        batches = len(windows_of_ranks[0]) // len(by_rank)
+        own = [window[rank * batches : (rank + 1) * batches] for rank, window in enumerate(windows_of_ranks)]
+        losses.append(_mean([batch for part in own for batch in part]))
+    return losses
+
+
+def losses_with(case: Pass, mistake: str, rank: int) -> list[float]:
+    """The losses that a rank reports of a pass with right weights, if it makes one of `WRONG_LOSSES`."""
+    losses = []
+    for window in follow(case).batch_losses:
+        batches = len(window) // len(case.sizes)
+        own = window[rank * batches : (rank + 1) * batches]
+        chosen = own if mistake in ("of_one_rank", "of_one_rank_mean_of_means", "of_the_last_batch") else window
+        if mistake == "of_one_rank":
+            losses.append(_mean(chosen))
+        elif mistake == "of_the_last_batch":
+            losses.append(chosen[-1][0])
+        elif mistake == "summed":
+            losses.append(sum(loss for loss, _ in chosen) / len(case.sizes))
+        else:
+            losses.append(sum(loss for loss, _ in chosen) / len(chosen))
+    return losses
+
+
+def _mean(batches: list[tuple[float, int]]) -> float:
+    """Of losses, each with what counts in its batch."""
+    return sum(loss * count for loss, count in batches) / sum(count for _, count in batches)
 
 
 def _batch(case: Pass, weight: Array, batch: list[int]) -> tuple[float, int, Array]:
@@ -92,4 +151,6 @@ def _share(mistake: str, counted: int, of_window: int, batches: int, steps: int,
         ranks: that take part.
     """
     each = {"summed": 1.0, "all_alike": 1 / batches, "by_full_windows": 1 / steps}
+    if mistake == "weighed_by_full_windows":
+        return counted / of_window * batches / steps
     return each[mistake] / ranks if mistake in each else counted / of_window

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypedDict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -214,6 +214,8 @@ class Resume(ProbeInputs[ResumeReply], probe="lab3.checkpointing.resume"):
     checkpointed: bool
     path_objects: list[bool]
     """For each training whether its checkpoint's path is a `Path`."""
+    dropout: float = 0.5
+    """Share of the outputs."""
     content: Array = None
     """Bytes of a checkpoint that is there before; None: there is none."""
 
@@ -309,6 +311,21 @@ class Resumption:
     stopped: Resume
     again: Resume
     """From the checkpoint of `stopped`, whose bytes are not known yet: the rest, then twice what is complete."""
+
+    def without_momentum(self) -> Resumption:
+        """The same with an optimizer that remembers nothing, and steps as large as momentum makes them in the end."""
+        options = self.whole.options
+        rate = options["learning_rate"] / (1 - options["momentum"])
+        return self._with(options={**options, "momentum": 0.0, "learning_rate": rate})
+
+    def without_dropout(self) -> Resumption:
+        """The same with a model that draws no random numbers that count."""
+        return self._with(dropout=0.0)
+
+    def _with(self, **changed: Any) -> Resumption:
+        """With these fields of each training. `Any`: whatever a `Resume` has."""
+        runs = {name: replace(getattr(self, name), **changed) for name in ("whole", "stopped", "again")}
+        return replace(self, **runs)
 
 
 def resumption(generator: InputGenerator) -> Resumption:

@@ -6,8 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradebox.course.criterion import criterion
-from gradebox.run.assertions import CheckFailed, numbers, require, require_arrays_close, require_close, require_equal
+from gradebox.course.criterion import builds_on, criterion
+from gradebox.run.assertions import (
+    Cause,
+    CheckFailed,
+    numbers,
+    recognising,
+    require,
+    require_arrays_close,
+    require_close,
+    require_equal,
+)
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab3.checkpointing.cases import (
@@ -16,6 +25,7 @@ from grader.lab3.checkpointing.cases import (
     Load,
     LoadOnACpu,
     LoadReply,
+    Network,
     ResumeReply,
     Resumption,
     SaveOnAGpu,
@@ -24,20 +34,78 @@ from grader.lab3.checkpointing.cases import (
     resumption,
     saved,
 )
+from grader.lab3.setup.checks.training import NEVER_CLEARED, cause_of_training
+from grader.lab3.shared.checks.draws import DRAWS
 from grader.lab3.shared.checks.replicas import RTOL
 
 _LEAST_BYTES = 4
 """Of a parameter in float64, even where a file is compressed."""
 _NAMES = {"count": "buffer of whole numbers", "rates": "learning rates of the optimizer's groups"}
+_MOVED = 1e-3
+"""So far some weight moves in any training, also with a mistake."""
 _LEARNED = 0.7
 """Loss after training / loss of a model that says 0, where the targets can be learned: 0.43 was the most in a thousand
 trainings, with dropout of a half."""
+
+
+_CONTINUES = "lab3.checkpointing.continues_as_if_never_stopped"
+_LOADS = "lab3.checkpointing.loads_with_and_without_ddp"
+_EPOCHS = "Begin with the number of epochs that load_checkpoint() returns: epochs counts those before, too."
+_EACH_EPOCH = "Write it after every epoch, and wait for it: a training may be killed at any moment."
+BEGINS_AGAIN = Cause(
+    "begins_at_epoch_zero",
+    _EPOCHS,
+    _CONTINUES,
+    mistake="A resumed training begins at epoch 0 again, as if it had just begun",
+)
+AT_THE_END = Cause(
+    "checkpoint_at_the_end_only",
+    _EACH_EPOCH,
+    _CONTINUES,
+    mistake="train() writes its checkpoint once, after the last epoch, and not after every epoch",
+)
+NOTHING_LOADED = Cause(
+    "nothing_loaded",
+    "Save and load the module that DistributedDataParallel wraps, strictly: its names have no 'module.'.",
+    _LOADS,
+    mistake="load_checkpoint() leaves the model as it was and says nothing (names with 'module.', strict=False)",
+)
+WRONG_DEVICE = Cause(
+    "loaded_onto_the_old_device",
+    "Pass map_location to torch.load: the device on which the model is.",
+    _LOADS,
+    mistake="load_checkpoint() loads onto the device that the file was saved from",
+)
+_LOST = {
+    "momentum": "What the optimizer remembers of its steps (momentum, Adam's averages) does not come back",
+    "rates": "The learning rates of the optimizer's groups do not come back",
+    "count": "A buffer of the model does not come back",
+    "buffer": "A buffer of the model does not come back",
+    "parameters": "The model's parameters do not come back",
+}
+EVERY_RANK_WRITES = Cause(
+    "every_rank_writes",
+    "Let rank 0 alone write, temporary files included: the replicas are equal, and two ranks that write one file spoil "
+    "it.",
+    "lab3.checkpointing.rank_zero_alone_writes",
+    mistake="Every rank writes the checkpoint, not rank 0 alone",
+)
 
 
 def save(submission: Submission, generator: InputGenerator, *, replicated: bool) -> tuple[SaveReply, SaveReply]:
     """What two ranks observed when they saved."""
     first, second = submission.rank_probe(saved(generator, replicated=replicated), 2, device="cpu")
     return first, second
+
+
+def _lost(name: str) -> Cause:
+    """What to say if a part of a checkpoint does not come back."""
+    hint = "Save and load the module that DistributedDataParallel wraps: its names have no 'module.'."
+    if name in ("momentum", "rates"):
+        hint = "Save and load all of optimizer.state_dict(): the optimizer belongs to the checkpoint, too."
+    elif name in ("buffer", "count"):
+        hint = "Save and load all of state_dict(), which has the buffers, too."
+    return Cause(f"lost_{name}", hint, _LOADS, mistake=_LOST[name])
 
 
 @criterion("lab3.checkpointing")
@@ -48,7 +116,7 @@ class TestCheckpointing:
             first.files,
             ["checkpoint.pt"],
             what="files in rank 0's folder after save_checkpoint('checkpoint.pt', ...) on 2 ranks, twice",
-            hint="one file; what is written for the time being is gone in the end",
+            hint="Write one file, and remove what is written for the time being.",
         )
         parameters = first.state.parameters.size
         least = _LEAST_BYTES * parameters
@@ -61,7 +129,7 @@ class TestCheckpointing:
             second.files,
             [],
             what="files that rank 1 made in save_checkpoint() (here each rank has a working folder of its own)",
-            hint="the replicas are equal; two ranks that write one file spoil it",
+            hint=EVERY_RANK_WRITES,
         )
 
     def test_every_rank_waits_for_the_file(self, submission: Submission, generator: InputGenerator) -> None:
@@ -70,14 +138,13 @@ class TestCheckpointing:
             require(
                 reply.complete,
                 f"save_checkpoint(), over an old file, returned on rank {rank} before rank 0 had written it anew",
-                "a barrier after writing, on every rank: who loads too early reads an old file or none",
+                "Call dist.barrier() after writing, on every rank: a rank that loads too early reads an old file.",
             )
         for rank, reply in enumerate(replies):
             require(
                 not reply.returned_without_a_file,
                 f"save_checkpoint() returned on rank {rank} although rank 0's disk was full and there is no new file",
-                "who goes on believes that the file is there: let rank 0's error through before the others are told "
-                "that it is done, or tell them of it",
+                "Let rank 0's error through before the others are told that the file is there, or tell them of it.",
             )
 
     def test_saved_atomically(self, submission: Submission, generator: InputGenerator) -> None:
@@ -86,35 +153,35 @@ class TestCheckpointing:
         require(
             not reply.unread,
             f"load_checkpoint() of what save_checkpoint() has just written, without an optimizer: {reply.unread}",
-            "nothing has failed before: it is the loading",
+            "Look at the loading: nothing has failed before.",
         )
         if reply.loaded:
             raise CheckFailed(
                 f"after a save that failed half-way, the file from before cannot be loaded: {reply.loaded}",
-                "write to a temporary file in the same folder, then os.replace() it",
+                "Write to a temporary file in the same folder, then os.replace() it.",
             )
         require_equal(reply.epoch, 1, what="epoch in the file after a save that failed")
         require_arrays_close(reply.parameters, reply.saved, rtol=0, what="parameters in the file after a failed save")
         require(
             not reply.refused_there,
             f"save_checkpoint() into /dev/shm, which is another file system than that of /tmp: {reply.refused_there}",
-            "nothing can be moved from one disk to another at once: write the temporary file into the same folder",
+            "Write the temporary file into the same folder: nothing can be moved from one disk to another at once.",
         )
         require(
             not (reply.overwritten or reply.overwritten_there),
             "save_checkpoint() opened the file that was there for writing, so a crash at that moment destroys it",
-            "os.replace() puts a new file in place at once if both lie in one folder; moving between disks copies",
+            "Write a temporary file in the same folder, then os.replace() it. Moving between disks copies.",
         )
         require(
             not reply.taken_away,
             "save_checkpoint() removed or renamed the file that was there before the new one was in its place",
-            "os.replace() takes the place of the old file by itself: there is no moment without one",
+            "Call os.replace() alone: it takes the place of the old file, so there is no moment without one.",
         )
         require(
             not reply.left,
             f"save_checkpoint() left {', '.join(reply.left)} when the disk was full in the middle of writing: "
             "expected no file that was not there before",
-            "what was begun is removed when an error passes (try, finally): a full disk needs the room",
+            "Remove what was begun when an error passes (try, finally): a full disk needs the space.",
         )
 
     def test_loads_with_and_without_ddp(self, submission: Submission, generator: InputGenerator) -> None:
@@ -133,33 +200,42 @@ class TestCheckpointing:
                     replicated=wrapped,
                 )
                 replies = submission.rank_probe(load, ranks, device="cpu")
-                self._require_loaded(replies, source, case.kind, case.epoch, what)
+                self._require_loaded(replies, source, case.kind, case.epoch, load.network, what)
         if submission.device.name != "cpu":
             model = network(generator, "lab3.save")
             gpu = submission.probe(SaveOnAGpu(network=model))
-            cpu = submission.probe(LoadOnACpu(content=gpu.content, network=model), device="cpu")
+            try:
+                cpu = submission.probe(LoadOnACpu(content=gpu.content, network=model), device="cpu")
+            except CheckFailed as failed:
+                if "deserialize object on a CUDA device" not in failed.message:
+                    raise
+                raise CheckFailed(
+                    failed.message, WRONG_DEVICE, answered=failed.answered, evidence=failed.evidence
+                ) from failed
             require_arrays_close(
                 cpu.parameters, gpu.parameters, rtol=0, what="saved on a GPU, loaded on a CPU: parameters"
             )
 
     @staticmethod
-    def _require_loaded(replies: list[LoadReply], source: SaveReply, kind: Kind, epoch: int, what: str) -> None:
+    def _require_loaded(
+        replies: list[LoadReply], source: SaveReply, kind: Kind, epoch: int, network: Network, what: str
+    ) -> None:
         names = {**_NAMES, "momentum": "averages of Adam"} if kind.adam else _NAMES
+        untouched = np.concatenate([np.ravel(network.first), np.ravel(network.second)]).astype(np.float64)
         for rank, reply in enumerate(replies):
+            unchanged = np.array_equal(np.asarray(reply.model_only, dtype=np.float64), untouched)
             for name in ("parameters", "buffer", "count", "momentum", "rates"):
                 require_arrays_close(
                     getattr(reply.state, name),
                     getattr(source.state, name),
                     rtol=0,
                     what=f"{what}, rank {rank}: {names.get(name, name)}",
-                    hint="the optimizer's state belongs to the checkpoint as well: state_dict() has all of it"
-                    if name in ("momentum", "rates")
-                    else "save and load the module that DistributedDataParallel wraps: its names have no 'module.'",
+                    hint=NOTHING_LOADED if name == "parameters" and unchanged else _lost(name),
                 )
             require(
                 reply.in_place,
                 f"{what}, rank {rank}: the model has other parameters or buffers than before, which no optimizer knows",
-                "load_state_dict() overwrites their values",
+                "Overwrite their values, as load_state_dict() does.",
             )
             parameters = source.state.parameters
             require_arrays_close(reply.model_only, parameters, rtol=0, what=f"{what}, no optimizer: parameters")
@@ -170,23 +246,68 @@ class TestCheckpointing:
                 require(
                     refused,
                     f"{what}: no RuntimeError from a model {which}",
-                    "load_state_dict is strict by default; with strict=False nothing fits and nothing is said",
+                    "Load strictly, as load_state_dict does by default: strict=False leaves out what does not fit.",
                 )
             require(reply.missing, "load_checkpoint() of a file that is not there raised no OSError")
 
-    def test_continues_as_if_never_stopped(self, submission: Submission, generator: InputGenerator) -> None:
+    @builds_on("loads_with_and_without_ddp", "every_rank_waits_for_the_file")
+    def test_continues_as_if_never_stopped(
+        self, submission: Submission, generator: InputGenerator, without: frozenset[str]
+    ) -> None:
         case = resumption(generator)
-        whole = submission.rank_probe(case.whole, 2, device="cpu")
-        stopped = submission.rank_probe(case.stopped, 2, device="cpu")
-        again = replace(case.again, content=np.asarray(stopped[0].content))
-        resumed = submission.rank_probe(again, 2, device="cpu")
-        for rank, replies in enumerate(zip(whole, stopped, resumed, strict=True)):
-            self._require_continued(case, *replies, rank)
+        if "loads_with_and_without_ddp" in without:
+            case = case.without_momentum()  # then the optimizer has no state that could be lost
+        everybody = "every_rank_waits_for_the_file" not in without  # else only rank 0 looks at the file
+
+        def mistake() -> Cause | None:
+            """Recognises that what differs is what dropout draws, since without dropout all is right; and gradients
+            that should have been cleared, which no checkpoint holds."""
+            if cause_of_training(submission, generator) is NEVER_CLEARED:
+                return NEVER_CLEARED
+            try:
+                self._require_continued(submission, generator, case.without_dropout(), everybody=everybody)
+            except CheckFailed:
+                return None
+            return DRAWS
+
+        with recognising(mistake):
+            self._require_continued(submission, generator, case, everybody=everybody)
 
     @staticmethod
+    def _trained(submission: Submission, generator: InputGenerator, case: Resumption) -> list[list[ResumeReply]]:
+        """What each rank observed: without a break, until the break, and after it."""
+        try:
+            whole = submission.rank_probe(case.whole, 2, device="cpu")
+            stopped = submission.rank_probe(case.stopped, 2, device="cpu")
+            again = replace(case.again, content=np.asarray(stopped[0].content))
+            resumed = submission.rank_probe(again, 2, device="cpu")
+        except CheckFailed as failed:
+            if "FileNotFoundError" not in failed.message or not save(submission, generator, replicated=True)[1].files:
+                raise
+            # One rank has moved the other one's file away.
+            raise CheckFailed(
+                failed.message, EVERY_RANK_WRITES, answered=failed.answered, evidence=failed.evidence
+            ) from failed
+        return [list(replies) for replies in zip(whole, stopped, resumed, strict=True)]
+
     def _require_continued(
-        case: Resumption, whole: ResumeReply, stopped: ResumeReply, again: ResumeReply, rank: int
+        self, submission: Submission, generator: InputGenerator, case: Resumption, *, everybody: bool
     ) -> None:
+        for rank, replies in enumerate(self._trained(submission, generator, case)):
+            versions = everybody or rank == 0
+            self._require_continued_on(submission, generator, case, replies, rank, versions=versions)
+
+    @staticmethod
+    def _require_continued_on(
+        submission: Submission,
+        generator: InputGenerator,
+        case: Resumption,
+        replies: list[ResumeReply],
+        rank: int,
+        *,
+        versions: bool,
+    ) -> None:
+        whole, stopped, again = replies
         epochs, stop = case.epochs, case.stop
         (unbroken,), (begun,), (resumed, *complete) = whole.runs, stopped.runs, again.runs
         steps = unbroken.batches // epochs
@@ -195,16 +316,19 @@ class TestCheckpointing:
             resumed.batches,
             steps * (epochs - stop),
             what=f"{what}: steps that rank {rank} then made",
-            hint="epochs counts those before the checkpoint, too",
+            hint=BEGINS_AGAIN if resumed.batches == steps * epochs else _EPOCHS,
         )
         expected = np.asarray(unbroken.weight, dtype=np.float64)
         inputs, targets = case.whole.inputs, case.whole.targets
         learned = float(((inputs @ expected.T - targets) ** 2).sum() / (targets**2).sum())
+        moved = float(np.abs(expected - np.asarray(case.whole.weights[0], dtype=np.float64)).max())
+        # How well a training with a mistake learns is no question; that is judged where the mistake is.
+        wrong = None if learned < _LEARNED else cause_of_training(submission, generator)
         require(
-            learned < _LEARNED,
+            learned < _LEARNED or (wrong is not None and moved > _MOVED),
             f"train() on 2 ranks, {epochs} epochs without a break: the loss of rank {rank} is {learned:.3g} "
             "times that of one that says 0, so nothing was learned that could be lost",
-            "the model that is passed in is trained, in place",
+            wrong or "Train the model that is passed in, in place.",
         )
         require_arrays_close(
             resumed.weight,
@@ -212,7 +336,7 @@ class TestCheckpointing:
             rtol=RTOL,
             atol=RTOL,
             what=f"{what}: weights of rank {rank}, against {epochs} epochs without a break",
-            hint="model, optimizer (momentum), number of the epoch (it shuffles by it), random numbers (dropout)",
+            hint="Restore the model, the optimizer (momentum) and the number of the epoch, by which training shuffles.",
         )
         for run in complete:
             require_equal(run.batches, 0, what="steps made from a checkpoint whose training was complete")
@@ -221,23 +345,26 @@ class TestCheckpointing:
             [epochs, stop, epochs, epochs, epochs],
             what=f"DdpTraining.epochs of {epochs} epochs, of {stop}, of those gone on with to {epochs}, and of "
             f"{epochs} and {stop} where {epochs} are done already",
-            hint="epochs that the model has seen in all",
+            hint="Report the epochs that the model has seen in all.",
         )
         require_equal(
             [run.steps for run in again.runs],
             [steps * (epochs - stop), 0, 0],
             what=f"{what}: DdpTraining.optimizer_steps on rank {rank}, then of runs with nothing left to do",
-            hint="those of this run",
+            hint="Count the steps of this run.",
         )
         losses_of = f"{what}: DdpTraining.losses on rank {rank}"
         losses = numbers(resumed.losses, epochs - stop, losses_of, "of this run")
         unbroken_losses = numbers(unbroken.losses, epochs, f"train() on 2 ranks: DdpTraining.losses on rank {rank}")
         for actual, loss in zip(losses, unbroken_losses[stop:], strict=True):
             require_close(actual, loss, relative=1e-6, what=losses_of)
+        if not versions:
+            return
+        at_the_end = [begun.versions, resumed.versions] == [1, 2]
         require_equal(
             [begun.versions, resumed.versions],
             [stop, epochs - stop + 1],
             what=f"versions of the checkpoint that rank {rank} saw in its forward passes and at the end, in {stop} "
             f"epochs and in the {epochs - stop} that followed",
-            hint="written after every epoch: a training may be killed at any moment",
+            hint=AT_THE_END if at_the_end else _EACH_EPOCH,
         )

@@ -328,7 +328,7 @@ def _writes(event: str, arguments: tuple[object, ...]) -> bool:
 
 
 def resume(student: Student, inputs: Resume) -> ResumeReply:
-    """`train` with dropout, once for each number of epochs, each time with a new model.
+    """`train`, once for each number of epochs, each time with a new model.
 
     With a checkpoint: what it is in the end comes back, and how many versions of it the model's forward passes met,
     with the last one. Nothing else passes from one request to the next: what a module remembers does not help.
@@ -346,7 +346,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
     for index, epochs in enumerate(inputs.until):
         versions: list[tuple[int, int] | None] = []
         first: Array = weights[(index + student.rank) % len(weights)] if inputs.content is not None else weights[0]
-        model = Regression(first, shift, dropout=0.5)
+        model = Regression(first, shift, dropout=inputs.dropout)
         model.register_forward_pre_hook(lambda *_, versions=versions: versions.append(_version(path)))
         torch.rand(7)  # what was drawn before must not matter
         os.environ["MASTER_PORT"] = str(port + index)  # one for each: a rank that is slow to leave meets nobody else

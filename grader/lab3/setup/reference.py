@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,32 +31,68 @@ class Trained:
     weight: Array
     losses: list[float]
     """Mean loss of each step, over the samples of all ranks, before it."""
+    of_ranks: list[list[float]]
+    """The same of each rank's own samples, by step and rank."""
 
 
-def follow(case: Train, ranks: Steps, *, summed: bool = False) -> Trained:
-    """Do the ranks' steps from rank 0's weights.
+Kept = Literal["", "always", "in an epoch"]
+"""How long gradients are not cleared: not beyond a step, never, or only when an epoch begins."""
 
-    With a mistake: with gradients that are `summed` over ranks.
+
+def follow(case: Train, ranks: Steps, *, summed: bool = False, kept: Kept = "") -> Trained:
+    """Do the ranks' steps from rank 0's weights, each by the mean of the ranks' gradients.
+
+    With a mistake: with gradients that are `summed` over ranks, or `kept` from one step to the next.
     """
     weight, shift = (np.asarray(value[0], dtype=np.float64) for value in (case.weights, case.shifts))
     rate, momentum = case.options["learning_rate"], case.options.get("momentum", 0.0)
     trained = Sgd(weight, rate * (case.ranks if summed else 1), momentum)
-    loss_of = cross_entropy if case.classes else half_squares
-    losses = []
+    losses, of_ranks = [], []
+    accumulated = np.zeros_like(weight)
+    steps_of_epoch = max(1, len(ranks[0]) // case.options["epochs"])
     for step in range(len(ranks[0])):
-        samples = [sample for rank in ranks for sample in rank[step]]
-        x = np.asarray(case.inputs[samples], dtype=np.float64) * _factors(case, ranks, step)
-        targets = np.asarray(case.targets[samples], dtype=np.float64)
-        loss, difference = loss_of(x @ trained.weight.T + shift, targets)
-        losses.append(loss)
-        trained.step(difference.T @ x / len(x))
-    return Trained(trained.weight, losses)
+        if not kept or (kept == "in an epoch" and step % steps_of_epoch == 0):
+            accumulated = np.zeros_like(weight)
+        parts = [_gradient(case, trained.weight, shift, rank, own[step], step) for rank, own in enumerate(ranks)]
+        sizes = [len(own[step]) for own in ranks]
+        of_ranks.append([loss for loss, _ in parts])
+        losses.append(float(np.average(of_ranks[-1], weights=sizes)))
+        # What was exchanged before is the same on all ranks, so that its mean is itself.
+        accumulated = accumulated + np.mean([gradient for _, gradient in parts], axis=0)
+        trained.step(accumulated)
+    return Trained(trained.weight, losses, of_ranks)
 
 
-def _factors(case: Train, ranks: Steps, step: int) -> Array:
-    """[samples of all ranks, 1]: what the inputs of each were multiplied by."""
-    drawn = [own[step] if step < len(own) else 1.0 for own in case.factors]
-    return np.repeat(drawn, [len(rank[step]) for rank in ranks])[:, np.newaxis]
+def follow_apart(case: Train, ranks: Steps, *, exchanged: bool) -> list[Array]:
+    """The weights of each rank, if each keeps weights of its own.
+
+    With a mistake: gradients are `exchanged`, but each rank begins with its own weights; or all begin with those of
+    rank 0, and no rank hears of another's gradients.
+    """
+    rate, momentum = case.options["learning_rate"], case.options.get("momentum", 0.0)
+    starts = case.weights if exchanged else [case.weights[0]] * case.ranks
+    shifts = case.shifts if exchanged else [case.shifts[0]] * case.ranks
+    trained = [Sgd(np.asarray(start, dtype=np.float64), rate, momentum) for start in starts]
+    for step in range(len(ranks[0])):
+        gradients = [
+            _gradient(case, trained[rank].weight, np.asarray(shifts[rank], dtype=np.float64), rank, own[step], step)[1]
+            for rank, own in enumerate(ranks)
+        ]
+        mean: Array = np.mean(gradients, axis=0)
+        for own_trained, gradient in zip(trained, gradients, strict=True):
+            own_trained.step(mean if exchanged else gradient)
+    return [own_trained.weight for own_trained in trained]
+
+
+def _gradient(
+    case: Train, weight: Array, shift: Array, rank: int, samples: Sequence[int], step: int
+) -> tuple[float, Array]:
+    """Mean loss and gradient of one rank's batch."""
+    factor = case.factors[rank][step] if step < len(case.factors[rank]) else 1.0
+    x = np.asarray(case.inputs[list(samples)], dtype=np.float64) * factor
+    targets = np.asarray(case.targets[list(samples)], dtype=np.float64)
+    loss, difference = (cross_entropy if case.classes else half_squares)(x @ weight.T + shift, targets)
+    return loss, difference.T @ x / len(x)
 
 
 def epoch_losses(trained: Trained, ranks: Steps, epochs: int) -> list[float]:
@@ -64,6 +101,22 @@ def epoch_losses(trained: Trained, ranks: Steps, epochs: int) -> list[float]:
     sizes = np.array([sum(len(rank[step]) for rank in ranks) for step in range(steps)])
     parts = [slice(epoch * steps // epochs, (epoch + 1) * steps // epochs) for epoch in range(epochs)]
     return [float((np.array(trained.losses[part]) * sizes[part]).sum() / sizes[part].sum()) for part in parts]
+
+
+def wrong_losses(trained: Trained, ranks: Steps, epochs: int, rank: int) -> dict[str, list[float]]:
+    """The losses of epochs that a rank reports, by the mistake that it makes."""
+    steps = len(trained.losses)
+    own = np.array(trained.of_ranks)
+    sizes = np.array([[len(batches[step]) for batches in ranks] for step in range(steps)])
+    parts = [slice(epoch * steps // epochs, (epoch + 1) * steps // epochs) for epoch in range(epochs)]
+    right = epoch_losses(trained, ranks, epochs)
+    return {
+        "of_this_rank": [float((own * sizes)[part, rank].sum() / sizes[part, rank].sum()) for part in parts],
+        "means_of_this_rank": [float(own[part, rank].mean()) for part in parts],
+        "mean_of_means": [float(own[part].mean()) for part in parts],
+        "summed": [loss * len(ranks) for loss in right],
+        "last_batch": [float(own[part][-1, rank]) for part in parts],
+    }
 
 
 def accuracy(case: Train, weight: Array) -> tuple[float, float] | None:

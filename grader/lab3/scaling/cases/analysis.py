@@ -63,7 +63,9 @@ class Plot:
     """Whether it returned the path that it was given."""
     written: bool
     drawn: list[list[list[float]]]
-    """The points of each line, group of markers or group of bars."""
+    """The points of each line, group of markers or group of bars that can be seen."""
+    visible: list[list[list[float]]]
+    """Those of these points that are within the limits of the axes."""
     labels: list[str]
     """What a legend calls each of them."""
 

@@ -87,31 +87,52 @@ def plotted(student: Student, inputs: Plotted) -> PlottedReply:
             Plot(
                 returned_path=str(returned) == str(path),
                 written=path.is_file(),
-                drawn=[drawn for _, drawn in shown],
-                labels=[label for label, _ in shown],
+                drawn=[drawn for _, drawn, _ in shown],
+                visible=[visible for _, _, visible in shown],
+                labels=[label for label, _, _ in shown],
             )
         )
     return PlottedReply(plots=plots)
 
 
-def _drawn(figure: Any) -> list[tuple[str, list[list[float]]]]:
-    """The data in a figure, with what a legend calls it: lines, groups of markers and of bars.
+def _drawn(figure: Any) -> list[tuple[str, list[list[float]], list[list[float]]]]:
+    """The data in a figure, with what a legend calls it: lines, groups of markers and of bars; all, and what is within
+    the limits of the axes.
 
     `Any`: matplotlib's annotations promise all that NumPy would take for an array.
     """
     from matplotlib.collections import PathCollection
 
-    drawn: list[tuple[object, Any]] = []
+    drawn = []
     for axes in figure.axes:
-        drawn += [(line.get_label(), line.get_xydata()) for line in axes.lines]
-        drawn += [
-            (each.get_label(), each.get_offsets()) for each in axes.collections if isinstance(each, PathCollection)
+        if not axes.get_visible():
+            continue
+        groups: list[tuple[object, Any, float]] = [
+            (line.get_label(), line.get_xydata(), 0.0) for line in axes.lines if line.get_visible()
+        ]
+        groups += [
+            (each.get_label(), each.get_offsets(), 0.0)
+            for each in axes.collections
+            if isinstance(each, PathCollection) and each.get_visible()
         ]
         for group in axes.containers:
             # Containers of error bars and stems hold lines, which are among the axes' own.
-            bars = [bar for bar in group if hasattr(bar, "get_height")]
-            drawn.append((group.get_label(), [[bar.get_x(), bar.get_height()] for bar in bars]))
-    return [(str(label), np.asarray(points, dtype=float).reshape(-1, 2).tolist()) for label, points in drawn]
+            bars = [bar for bar in group if hasattr(bar, "get_height") and bar.get_visible()]
+            middle = bars[0].get_width() / 2 if bars else 0.0
+            groups.append((group.get_label(), [[bar.get_x(), bar.get_height()] for bar in bars], middle))
+        limits = [sorted(axes.get_xlim()), sorted(axes.get_ylim())]
+        for label, data, middle in groups:
+            points = np.asarray(data, dtype=float).reshape(-1, 2).tolist()
+            drawn.append((str(label), points, [[x, y] for x, y in points if _is_within([x + middle, y], limits)]))
+    return drawn
+
+
+def _is_within(point: list[float], limits: list[list[float]]) -> bool:
+    """Whether a point is where something can be seen, or at the edge."""
+    return all(
+        low - 1e-6 * (high - low) <= value <= high + 1e-6 * (high - low)
+        for value, (low, high) in zip(point, limits, strict=True)
+    )
 
 
 def shares(student: Student, inputs: Shares) -> SharesReply:

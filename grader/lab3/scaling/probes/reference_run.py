@@ -5,6 +5,7 @@ Ranks of a virtual machine share one virtual time, so the seconds of a step are 
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 
@@ -13,14 +14,25 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradebox.sandbox.probe_loader import Student
-from grader.lab3.scaling.cases.measuring import Timed, TimedReply
+from grader.lab3.scaling.cases.measuring import Steps, Timed, TimedReply
+from grader.lab3.scaling.cases.mistakes import TimedWrongly
 from grader.shared.probes.handed_out import square_layers, waiting_batches
 from grader.shared.probes.ranks import group
 
 
 def timed(student: Student, inputs: Timed) -> TimedReply:
     """Whole steps, and their parts without exchange."""
+    return _timed(student, inputs)
+
+
+def timed_wrongly(student: Student, inputs: TimedWrongly) -> TimedReply:
+    """The same, measured with a mistake."""
+    return _timed(student, inputs, inputs.mistake)
+
+
+def _timed(student: Student, inputs: Steps, mistake: str = "") -> TimedReply:
     own = inputs.batch_size // student.ranks if inputs.kind == "strong" else inputs.batch_size
+    middle = statistics.fmean if mistake == "averaged" else statistics.median
     torch.cuda.set_device(student.rank)
     with group(student, "reference", backend="nccl"):
         model = square_layers(inputs.width, inputs.layers).cuda()
@@ -30,24 +42,34 @@ def timed(student: Student, inputs: Timed) -> TimedReply:
         batches = waiting_batches(own, inputs.width, load, first)
 
         def now() -> float:
-            torch.cuda.synchronize()
+            if mistake != "device_not_waited_for":
+                torch.cuda.synchronize()
             return time.perf_counter()
 
-        def times(module: nn.Module) -> tuple[float, float]:
+        def times(module: DistributedDataParallel, *, exchanged: bool, warmup: int) -> tuple[float, float]:
             arrivals, rests = [], []
-            for _ in range(inputs.warmup + inputs.steps):
-                start = now()
-                samples, targets = (tensor.cuda() for tensor in next(batches))
-                arrived = now()
-                optimizer.zero_grad()
-                nn.functional.mse_loss(module(samples), targets).backward()
-                optimizer.step()
-                arrivals.append(arrived - start)
-                rests.append(now() - arrived)
-            return statistics.median(arrivals[inputs.warmup :]), statistics.median(rests[inputs.warmup :])
+            with contextlib.nullcontext() if exchanged else module.no_sync():
+                for _ in range(warmup + inputs.steps):
+                    start = now()
+                    samples, targets = (tensor.cuda() for tensor in next(batches))
+                    arrived = now()
+                    optimizer.zero_grad()
+                    nn.functional.mse_loss(module(samples), targets).backward()
+                    optimizer.step()
+                    arrivals.append(arrived - start)
+                    rests.append(now() - arrived)
+            return middle(arrivals[warmup:]), middle(rests[warmup:])
 
-        whole = sum(times(replica))
-        with replica.no_sync():
-            data, compute = times(replica)
+        whole = times(replica, exchanged=mistake != "whole_without_exchange", warmup=inputs.warmup)
+        data, compute = times(
+            replica,
+            exchanged=mistake == "parts_with_exchange",
+            warmup=0 if mistake == "parts_without_warmup" else inputs.warmup,
+        )
         del replica
-    return TimedReply(batch_size=own * student.ranks, step_seconds=whole, data_seconds=data, compute_seconds=compute)
+    return TimedReply(
+        batch_size=own * student.ranks,
+        step_seconds=whole[1] if mistake == "batch_left_out" else sum(whole),
+        data_seconds=data,
+        compute_seconds=compute,
+    )

@@ -115,6 +115,10 @@ class Train(ProbeInputs[TrainReply], probe="lab3.setup.training.train"):
     damage: str = "damaged"
     """What the error then says of it."""
     function: str = f"{DDP}.train"
+    crowded: bool = True
+    """Whether others listen at the usual ports, if it is the script of Task 3.5 that trains."""
+    unused: bool = True
+    """Whether the model has parameters that take no part, if it is that script."""
 
     @property
     def ranks(self) -> int:

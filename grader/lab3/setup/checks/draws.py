@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from gradebox.run.assertions import require
 from grader.lab3.setup.cases.training import Train, TrainReply
+from grader.lab3.shared.checks.draws import DRAWS
 
-_HINT = "seed the random numbers in each epoch by seed, epoch and rank together"
+_HINT = "Before each epoch, seed the random numbers by seed, epoch and rank together."
 _SAID = "train(): the model drew the same random numbers (dropout)"
 _BY_CHANCE = 1
 """Coincidences that a right solution may have: a hash of few bits has one now and then, a sum has one of each kind."""
@@ -21,7 +22,7 @@ def require_own_draws(case: Train, replies: Sequence[TrainReply]) -> None:
     require(
         first != second,
         f"{_SAID} on both ranks",
-        "seed the random numbers by the rank, too; weights are made equal by DistributedDataParallel",
+        "Seed the random numbers by the rank, too. DistributedDataParallel makes the weights equal.",
     )
     for rank, reply in enumerate(replies):
         same, other = (training.draws for training in reply.again)
@@ -30,9 +31,9 @@ def require_own_draws(case: Train, replies: Sequence[TrainReply]) -> None:
             same == reply.draws[:length],
             f"train(), rank {rank}: with the same seed the model drew other random numbers (dropout) once "
             "something else had been drawn before",
-            _HINT,
+            DRAWS,
         )
-        require(other[:length] != same, f"{_SAID} with another seed, rank {rank}", _HINT)
+        require(other[:length] != same, f"{_SAID} with another seed, rank {rank}", DRAWS)
     _require_no_coincidence(case, replies, length)
 
 
@@ -49,5 +50,5 @@ def _require_no_coincidence(case: Train, replies: Sequence[TrainReply], length: 
     require(
         len(alike) <= _BY_CHANCE,
         f"{_SAID} with {'; and with '.join(alike[:2])}: expected other ones each time",
-        "in a plain sum of seed, epoch and rank one makes up for another: give each its own place, as digits have",
+        "Give seed, epoch and rank each its own place, as digits have: in a plain sum one makes up for another.",
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import numpy as np
 
 from gradebox.run.assertions import (
     Cause,
+    CheckFailed,
     numbers,
     recognising,
     require,
@@ -18,31 +20,94 @@ from gradebox.run.assertions import (
     require_equal,
     seconds,
 )
+from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab3.setup import reference
-from grader.lab3.setup.cases.training import Options, Passed, Train, TrainReply
+from grader.lab3.setup.cases.training import TRAIN_TWO_HEADS, Options, Passed, Train, TrainReply, main_training
+from grader.lab3.setup.checks.joining import meets_at_fixed_port
 from grader.lab3.setup.reference import RTOL, Trained
 from grader.lab3.shared.reference import Array, are_close
 from grader.shared.results import require_result
 
 PATIENCE_SECONDS = 10.0
 """What the probe passes as `timeout_seconds`, less the number of ranks."""
+_GRADIENTS = "lab3.setup.gradients_equal_full_batch"
 SUMMED = Cause(
-    "summed_over_ranks",
-    "the weights are those of a training that adds up the gradients of all ranks, or multiplies the learning rate by "
-    "their number: each step follows their mean, with the learning rate given",
-    "lab3.setup.gradients_equal_full_batch",
+    "train_sums_over_ranks",
+    "Follow the mean gradient of all ranks, with the learning rate given: leave gradients to DistributedDataParallel.",
+    _GRADIENTS,
+    mistake="Gradients are added up over the ranks (or the learning rate is multiplied by their number)",
+)
+NOT_EXCHANGED = Cause(
+    "train_never_exchanges",
+    "Call the wrapper that DistributedDataParallel made, not the module inside: its forward prepares the exchange.",
+    _GRADIENTS,
+    mistake="Gradients are never exchanged: each rank trains on its own share alone",
+)
+NEVER_CLEARED = Cause(
+    "train_never_clears",
+    "Call optimizer.zero_grad() in each step, before backward().",
+    _GRADIENTS,
+    mistake="Gradients are never cleared: each step adds its own to those of all steps before",
+)
+CLEARED_EACH_EPOCH = Cause(
+    "train_clears_each_epoch",
+    "Call optimizer.zero_grad() in each step, before backward(), and not only when an epoch begins.",
+    _GRADIENTS,
+    mistake="Gradients are cleared once per epoch and not in each step",
+)
+UNCHANGED = Cause(
+    "train_changes_nothing",
+    "Hand the parameters of the model that is passed in to the optimizer. Clear gradients before backward(), and not "
+    "before step().",
+    "lab3.setup.replicas_equal",
+    mistake="Training leaves the weights as they were",
+)
+OWN_START = Cause(
+    "train_never_makes_equal",
+    "Wrap the model in DistributedDataParallel, which hands out rank 0's parameters and buffers.",
+    "lab3.setup.replicas_equal",
+    mistake="Every rank begins with parameters of its own: nobody makes them equal",
+)
+BATCH_DIVIDED = Cause(
+    "batch_divided_among_the_ranks",
+    "Hand batch_size to each rank's loader as it is.",
+    mistake="batch_size is divided among the ranks, although it is that of each rank",
 )
 TIMEOUT = Cause(
     "timeout_not_passed_on",
-    "init_process_group takes a timeout: timeout_seconds is passed on to setup(), and from there to it",
-    "lab3.setup.joins_and_leaves",
+    "Pass timeout=datetime.timedelta(seconds=timeout_seconds) to init_process_group.",
+    "lab3.setup.meets_where_it_is_told",
+    mistake="setup() does not pass timeout_seconds on to init_process_group",
 )
+_PYTORCH_SECONDS, _SETUP_SECONDS = 1800.0, 600.0
+"""How long a group waits if nothing is passed to `init_process_group`, and if nothing is passed to `setup`."""
+_LOSS_HINT = "Sum up each batch's mean loss times its samples over all ranks, then divide by all samples."
+_LOSSES = {
+    "of_this_rank": "each rank reports the mean loss of its own samples alone",
+    "means_of_this_rank": "each rank reports the mean over its own batches, in which a smaller last batch weighs as "
+    "much as the others",
+    "mean_of_means": "the loss of an epoch is the mean over batches (a mean of means), in which a smaller last batch "
+    "weighs as much as the others",
+    "summed": "the losses of the ranks are added up and not divided by their number",
+    "last_batch": "the loss of an epoch is that of its last batch",
+}
+"""What to say of each of `reference.wrong_losses`."""
 
 
 def train(submission: Submission, case: Train) -> list[TrainReply]:
-    """What each rank observed when it trained on the CPU."""
-    return submission.rank_probe(case, case.ranks, device="cpu")
+    """What each rank observed when it trained on the CPU.
+
+    If `setup` meets at a fixed port, which `joins_and_leaves` says, ranks that train again meet those that have not
+    left yet. Then there are no further trainings.
+    """
+    try:
+        return submission.rank_probe(case, case.ranks, device="cpu")
+    except CheckFailed as failed:
+        again = case.again and case.function != TRAIN_TWO_HEADS and not failed.answered
+        if not again or not meets_at_fixed_port(submission):
+            raise
+        return submission.rank_probe(replace(case, again=[]), case.ranks, device="cpu")
 
 
 def steps_of(replies: Sequence[Passed]) -> list[list[list[int]]]:
@@ -76,17 +141,71 @@ def follow(case: Train, replies: Sequence[TrainReply], *, summed: bool = False) 
     return reference.follow(case, steps_of(replies), summed=summed)
 
 
+def cause_of(case: Train, replies: Sequence[TrainReply]) -> Cause | None:
+    """The mistake that leads to the ranks' weights; None if there is none, or if the weights are right."""
+    cause, _ = _explained(case, replies)
+    if cause is None or case.function != TRAIN_TWO_HEADS:
+        return cause
+    # The same mistake in other code is another mistake.
+    name = cause.name.replace("train_", "train_two_heads_")
+    return Cause(name, cause, "lab3.setup.debugged_script_trains_right", mistake=cause.mistake)
+
+
+def _explained(case: Train, replies: Sequence[TrainReply]) -> tuple[Cause | None, Trained]:
+    """The mistake that leads to the ranks' weights, and the training with it if all ranks have the same weights."""
+    steps = steps_of(replies)
+    right = reference.follow(case, steps)
+
+    def are(expected: Sequence[Array]) -> bool:
+        rtol = RTOL[case.dtype]
+        return all(are_close(reply.weight, weight, rtol) for reply, weight in zip(replies, expected, strict=True))
+
+    if are([right.weight] * case.ranks):
+        return None, right
+    wrong = (
+        (SUMMED, reference.follow(case, steps, summed=True)),
+        (NEVER_CLEARED, reference.follow(case, steps, kept="always")),
+        (CLEARED_EACH_EPOCH, reference.follow(case, steps, kept="in an epoch")),
+    )
+    for cause, trained in wrong:
+        if are([trained.weight] * case.ranks):
+            return cause, trained
+    starts = [np.asarray(weight, dtype=np.float64) for weight in case.weights]
+    if are(starts) or are(starts[:1] * case.ranks):
+        return UNCHANGED, right
+    if are(reference.follow_apart(case, steps, exchanged=False)):
+        return NOT_EXCHANGED, right
+    return (OWN_START if are(reference.follow_apart(case, steps, exchanged=True)) else None), right
+
+
 def recognised(case: Train, replies: Sequence[TrainReply]) -> AbstractContextManager[None]:
     """Where a comparison in here fails, say which mistake leads to the ranks' weights, if one does."""
+    return recognising(lambda: cause_of(case, replies))
 
-    def are(expected: Array) -> bool:
-        return all(are_close(reply.weight, expected, RTOL[case.dtype]) for reply in replies)
 
-    def mistake() -> Cause | None:
-        right, summed = follow(case, replies).weight, follow(case, replies, summed=True).weight
-        return SUMMED if are(summed) and not are(right) else None
+def cause_of_training(submission: Submission, generator: InputGenerator) -> Cause | None:
+    """The mistake that leads to the weights of the training by which `gradients_equal_full_batch` judges."""
+    case = main_training(generator)
+    try:
+        return cause_of(case, train(submission, case))
+    except CheckFailed:
+        return None
 
-    return recognising(mistake)
+
+def _cause_of_losses(case: Train, replies: Sequence[TrainReply]) -> Cause | None:
+    """The mistake that leads to the losses that all ranks report, where the weights are right."""
+    steps, epochs = steps_of(replies), case.options["epochs"]
+    trained = follow(case, replies)
+    reported = [require_result(reply.result)["losses"] for reply in replies]
+    name = case.function.rpartition(".")[2]
+    if not all(isinstance(losses, list) and len(losses) == epochs for losses in reported):
+        return None
+    for wrong, said in _LOSSES.items():
+        expected = [reference.wrong_losses(trained, steps, epochs, rank)[wrong] for rank in range(case.ranks)]
+        actual = np.asarray(reported, dtype=np.float64)
+        if np.allclose(actual, expected, rtol=max(1e-6, RTOL[case.dtype]), atol=0):
+            return Cause(f"{name}_losses_{wrong}", _LOSS_HINT, mistake=f"In {name}() {said}")
+    return None
 
 
 def require_weights(replies: Sequence[TrainReply], expected: Array, *, rtol: float, what: str, hint: str) -> None:
@@ -105,7 +224,7 @@ def require_exchanged(replies: Sequence[TrainReply], *, what: str) -> None:
             reply.carried_bytes >= least,
             f"{what}: collectives on rank {rank} carried {reply.carried_bytes} bytes, fewer than the {least} of "
             f"{len(reply.samples)} steps' gradients",
-            "the ranks tell each other their gradients in every step, through the process group",
+            "Exchange gradients in every step, through the process group: call the wrapper, not the module inside.",
         )
 
 
@@ -129,6 +248,8 @@ def require_batches(replies: Sequence[Passed], samples: int, options: Options, *
     expected = reference.batch_sizes(samples, len(replies), size)
     for rank, reply in enumerate(replies):
         sizes = [len(batch) for batch in reply.samples]
+        if sizes == reference.batch_sizes(samples, len(replies), max(1, size // len(replies))) * options["epochs"]:
+            hint = BATCH_DIVIDED
         require(
             sizes == expected * options["epochs"],
             f"{what}, batch_size={size}: rank {rank} made batches of {sizes[: len(expected)]} samples in an epoch, "
@@ -137,10 +258,14 @@ def require_batches(replies: Sequence[Passed], samples: int, options: Options, *
         )
 
 
-def require_reported(case: Train, replies: Sequence[TrainReply], *, what: str) -> None:
-    """Fail unless each rank's `DdpTraining` reports the training that its model saw."""
+def require_reported(case: Train, replies: Sequence[TrainReply], *, what: str, evaluated: bool = True) -> None:
+    """Fail unless each rank's `DdpTraining` reports the training that its model saw.
+
+    With a mistake that was recognised in the weights, what is reported must be right for the training with that
+    mistake. Unless it was `evaluated`, any accuracy will do.
+    """
     steps = steps_of(replies)
-    trained = follow(case, replies)
+    _, trained = _explained(case, replies)
     epochs, size = case.options["epochs"], case.options["batch_size"]
     losses = reference.epoch_losses(trained, steps, epochs)
     accuracy = reference.accuracy(case, trained.weight)
@@ -164,21 +289,23 @@ def require_reported(case: Train, replies: Sequence[TrainReply], *, what: str) -
         for name, value in expected.items():
             require_equal(report[name], value, what=f"{what}: DdpTraining.{name} on rank {rank}")
         reported = numbers(report["losses"], epochs, f"{what}: DdpTraining.losses on rank {rank}")
-        for epoch, (actual, loss) in enumerate(zip(reported, losses, strict=True)):
-            require_close(
-                actual,
-                loss,
-                relative=max(1e-6, RTOL[case.dtype]),
-                what=f"{what}: DdpTraining.losses[{epoch}] on rank {rank}",
-                hint="the mean over all samples on all ranks: sum up losses times samples, reduce, divide",
-            )
+        with recognised(case, replies), recognising(lambda: _cause_of_losses(case, replies)):
+            for epoch, (actual, loss) in enumerate(zip(reported, losses, strict=True)):
+                require_close(
+                    actual,
+                    loss,
+                    relative=max(1e-6, RTOL[case.dtype]),
+                    what=f"{what}: DdpTraining.losses[{epoch}] on rank {rank}",
+                    hint=_LOSS_HINT,
+                )
         accuracy_of = f"{what}: DdpTraining.accuracy on rank {rank}"
         if accuracy is None:
-            require_equal(report["accuracy"], None, what=accuracy_of, hint="there was no test set")
-        else:
-            hint = "of the trained model: evaluate() of the test set at the end, by all ranks together"
+            require_equal(report["accuracy"], None, what=accuracy_of, hint="Report None if there is no test set.")
+        elif evaluated:
+            hint = "Call evaluate() with the trained model and the test set at the end, on all ranks."
             least, most = accuracy
-            require_between(report["accuracy"], least - 1e-6, most + 1e-6, what=accuracy_of, hint=hint)
+            with recognised(case, replies):
+                require_between(report["accuracy"], least - 1e-6, most + 1e-6, what=accuracy_of, hint=hint)
         require_between(
             report["seconds"],
             reply.least_seconds,
@@ -187,17 +314,24 @@ def require_reported(case: Train, replies: Sequence[TrainReply], *, what: str) -
             show=seconds,
             expected=f"{seconds(reply.least_seconds)} (first to last forward pass, test included) to "
             f"{seconds(reply.whole_seconds)} (all of the call)",
-            hint="the time that passes (not processor time) from the first epoch to the end of the test",
+            hint="Take the time that passes (not processor time) from the first epoch to the end of the test.",
         )
 
 
-def require_patience(replies: Sequence[TrainReply], *, what: str) -> None:
-    """Fail unless the process group waited as long for a rank as the call said."""
+def require_patience(replies: Sequence[TrainReply], *, name: str) -> None:
+    """Fail unless the process group waited as long for a rank as the call of the function of this name said."""
     for rank, reply in enumerate(replies):
         expected = PATIENCE_SECONDS + len(replies)
+        hint: str = f"Hand timeout_seconds on from {name}() to setup()."
+        if reply.patience == _PYTORCH_SECONDS:
+            hint = TIMEOUT
+        elif reply.patience == _SETUP_SECONDS:
+            hint = Cause(
+                f"{name}_keeps_its_timeout", hint, mistake=f"{name}() does not hand timeout_seconds to setup()"
+            )
         require(
             abs(reply.patience - expected) < 1e-3,
-            f"{what} with timeout_seconds={expected:g}: the process group of rank {rank} waits {reply.patience:g} s "
-            "for a rank that does not come",
-            TIMEOUT,
+            f"{name}(timeout_seconds={expected:g}): the process group of rank {rank} waits {reply.patience:g} s for a "
+            "rank that does not come",
+            hint,
         )

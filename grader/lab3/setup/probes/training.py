@@ -89,7 +89,7 @@ def train(student: Student, inputs: Train) -> TrainReply:
     extra: dict[str, object] = {} if inputs.classes else {"criterion": half_squares}
     if inputs.tests:
         extra["test_dataset"] = Indexed(numbered(inputs.inputs[learned:]).to(dtype), labels[learned:])
-    occupied = occupy_usual_ports(student.rank) if debugging else []
+    occupied = occupy_usual_ports(student.rank) if debugging and inputs.crowded else []
     port = int(os.environ["MASTER_PORT"]) + 1  # the sandbox's is one of the usual ones
     run = getattr(student.module(module), name)
     wait = GPU_TIMEOUT_SECONDS if inputs.kind == "cuda" and student.gpu is None else TIMEOUT_SECONDS
@@ -109,7 +109,7 @@ def train(student: Student, inputs: Train) -> TrainReply:
         model = Regression(
             inputs.weights[student.rank],
             inputs.shifts[student.rank],
-            unused=debugging,
+            unused=debugging and inputs.unused,
             factors=inputs.factors[student.rank],
             nap_seconds=nap_seconds,
             dtype=dtype,

@@ -13,6 +13,8 @@ from grader.lab3.shared.reference import Array
 RTOL = 1e-9
 """Relative to the largest weight, in float64. Sums in another order differ by 1e-15; every planted mistake by 1e-3 and
 more."""
+_STILL = 1e-9
+"""So far, relative to their length, weights move that nobody has trained."""
 _SAME_WAY = 0.5
 """Cosine between two ways that weights moved. Right ones: 1; with a mistake in steps or means still nearly that."""
 
@@ -41,5 +43,7 @@ def require_moved_alike(weights: Sequence[ArrayLike], start: ArrayLike, expected
         require(
             alike > _SAME_WAY,
             f"{what}: the weights of rank {rank} moved by {length:.3g}, and not the way that its samples lead",
-            "the model that is passed in is trained, in place",
+            "Train the model that is passed in, in place."
+            if length < _STILL * float(np.linalg.norm(begin))
+            else "Do one step by hand on the samples of all ranks, and compare: is the gradient cleared in each step?",
         )
