@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from gradebox.run.assertions import (
     mebibytes,
     number,
     picturing,
+    recognising,
     require,
     require_arrays_close,
     require_close,
@@ -24,15 +26,18 @@ from grader.lab4.oom.cases import (
     LENGTH,
     Attempts,
     Fits,
+    ForwardPass,
     OomProgram,
     OtherReply,
     OtherTraining,
     Retry,
     RetryRun,
     SmallModel,
+    Steady,
     SteadyReply,
     TrainingsReply,
 )
+from grader.lab4.oom.mistakes import ONLY_THE_FIRST_PART, cause_of
 from grader.lab4.oom.reference import Batch, Losses, Training, sizes_tried, split, trained
 from grader.lab4.shared.checks import judge_refusals, memory_bars
 
@@ -43,7 +48,8 @@ SAME = 1e-8
 """In float64, after two epochs; measured: 1e-14. Without Adam's bias correction, or a sum for a mean: 1e-2 and more."""
 _LOW, _APART = 0.05, 0.7
 """Room for bfloat16: Adam's steps of single weights may then turn around. Without any movement it is 1."""
-_SHARE_HINT = "each micro-batch counts by its share of the batch's samples, in the loss and in the gradient"
+_SHARE_HINT = "Weigh each micro-batch by its share of the batch's samples, in the loss and in the gradient."
+_STEP_HINT = "Clear the gradients before the first micro-batch of a batch, and take one step after the last one."
 _FLAT_SHARE = 0.5
 """Of the smallest thing that a kept graph holds. Losses kept as tensors of their own take 512 bytes each."""
 _FIRST_STEP = 1
@@ -69,11 +75,7 @@ class TestOom:
             f"with micro_batch=16, {largest} samples went through the model at once",
             "in training and in validation: cut each batch into micro-batches",
         )
-        require(
-            sum(reply.forwards) >= 3 * 64,
-            f"of three batches of 64 samples, {sum(reply.forwards)} samples went through the model",
-            "train on both batches of train_loader, and validate on that of val_loader",
-        )
+        _require_samples("train_large_model(), one epoch", sum(reply.forwards), inputs.batches, inputs.validation, 16)
         require(
             reply.peak_bytes >= _LEAST_BYTES,
             f"train_large_model() held {mebibytes(reply.peak_bytes)} at most, less than the model and Adam's averages",
@@ -116,21 +118,29 @@ class TestOom:
         training = Training(model.weights, model.biases, inputs.learning_rate)
         expected = trained(training, batches, validation, inputs.epochs)
         what = f"of train_large_model(), batches of {inputs.batches} in micro-batches of {inputs.micro_batch}"
-        require_arrays_close(
-            reply.result["losses"], expected.training, rtol=SAME, what=f"losses {what}", hint=_SHARE_HINT
-        )
-        require_arrays_close(
-            reply.weights, expected.weights, rtol=SAME, atol=SAME, what=f"weights {what}", hint="one step per batch"
-        )
-        require_arrays_close(
-            reply.result["validation_losses"],
-            expected.validation,
-            rtol=SAME,
-            what=f"validation losses {what}, validation batches of {inputs.validation}",
-            hint="the mean over samples: batches differ in size",
-        )
-        for other, ended in zip(inputs.others, reply.others, strict=True):
-            _require_same(model, inputs.learning_rate, batches, validation, other, ended)
+        with recognising(lambda: cause_of(model, inputs, batches, validation, reply, SAME)):
+            require_arrays_close(
+                reply.result["losses"], expected.training, rtol=SAME, what=f"losses {what}", hint=_SHARE_HINT
+            )
+            require_arrays_close(
+                reply.weights, expected.weights, rtol=SAME, atol=SAME, what=f"weights {what}", hint=_STEP_HINT
+            )
+            require_arrays_close(
+                reply.result["validation_losses"],
+                expected.validation,
+                rtol=SAME,
+                what=f"validation losses {what}, validation batches of {inputs.validation}",
+                hint="Take the mean over all samples: batches differ in size.",
+            )
+            for other, ended in zip(inputs.others, reply.others, strict=True):
+                _require_same(model, inputs.learning_rate, batches, validation, other, ended)
+        for name, passes, least in zip(("train_loader", "val_loader"), reply.passes, [inputs.epochs] * 2, strict=True):
+            require(
+                passes >= least,
+                f"train_large_model(), {least} epochs: {name} was read {passes} times and its batches were kept, "
+                f"expected {least} passes over it",
+                f"Iterate over {name} again in every epoch: a loader that shuffles gives other batches each time.",
+            )
         require_equal(reply.result["optimizer_steps"], len(expected.training), what=f"optimizer_steps {what}")
         require(reply.are_numbers, f"losses {what} are no Python numbers", "loss.item()")
         require_equal(reply.result["device"], reply.device, what=f"device {what}")
@@ -140,18 +150,21 @@ class TestOom:
         _require_small(model, trained(small, batches, validation, 1), reply)
 
     def test_memory_flat_over_steps(self, submission: Submission, generator: InputGenerator) -> None:
-        reply = _steady(submission, generator)
-        passes: list[list[int]] = [[0], [0], *reply.training_bytes]
-        first, second = passes[-2:]
+        inputs, reply = _steady(submission, generator)
+        steps = _starts_of_batches(reply.forwards, "training", inputs.batches)
+        first, second = ([call.held_bytes for call in epoch] or [0] for epoch in steps)
         allowed = _FLAT_SHARE * reply.ballast_bytes
         held = [(str(index), size, (first + second)[_FIRST_STEP]) for index, size in enumerate(first + second)]
         # Like is compared with like: a local variable may hold the last loss, or none, when an epoch begins.
         for growth, where in (
-            (_growth(first), "from the first step to the last of the first epoch"),
-            (_growth(second), "from the first step to the last of the second epoch"),
-            (second[-1] - first[-1] if len(first) > 1 else 0, "from the end of the first epoch to that of the second"),
+            (_growth(first), "from the second step to the last of the first epoch"),
+            (_growth(second), "from the second step to the last of the second epoch"),
+            (
+                second[-1] - first[-1] if len(first) > 1 else 0,
+                "from the last step of the first epoch to that of the second",
+            ),
         ):
-            with picturing(lambda: memory_bars("what is allocated after each batch of the last two epochs", held)):
+            with picturing(lambda: memory_bars("what is allocated when each step of the two epochs begins", held)):
                 require(
                     growth <= allowed,
                     f"train_large_model(): what is allocated grows by {mebibytes(growth)} {where}, expected no growth",
@@ -159,8 +172,7 @@ class TestOom:
                 )
         # Local variables come and go, and some fetch a batch ahead: what leaks grows with every step of every epoch.
         # A loss or two per micro-batch, each a number, are allowed: less than half a sample.
-        steps = [_least_growth(held) for held in reply.requested_bytes[-2:]]
-        leak = min(steps, default=0)
+        leak = min(_least_growth([call.requested_bytes for call in epoch]) for epoch in steps)
         require(
             leak < reply.sample_bytes,
             f"train_large_model(): tensors on the device take {leak:,} bytes more after every step, expected none, "
@@ -170,7 +182,7 @@ class TestOom:
         )
 
     def test_validation_without_graph(self, submission: Submission, generator: InputGenerator) -> None:
-        reply = _steady(submission, generator)
+        inputs, reply = _steady(submission, generator)
         validated = [call for call in reply.forwards if call.phase == "validation"]
         require(bool(validated), "the model was never called with batches of val_loader")
         require(
@@ -189,7 +201,8 @@ class TestOom:
             "train_large_model(): after the first validation the model is no longer in training mode",
             "model.train() before each epoch and in the end",
         )
-        growth = max(_growth(held) for held in reply.validation_bytes)
+        passes = _starts_of_batches(reply.forwards, "validation", inputs.validation)
+        growth = max(_growth([call.held_bytes for call in calls]) for calls in passes)
         require(
             growth <= _FLAT_SHARE * reply.ballast_bytes,
             f"what is allocated grows by {mebibytes(growth)} during validation",
@@ -284,7 +297,7 @@ class TestOom:
 
 
 def _growth(held: list[int]) -> int:
-    """What is held more at the end of one pass over the batches than after its first batch."""
+    """What is held more when the last batch of a pass begins than after its first batch."""
     return held[-1] - held[_FIRST_STEP] if len(held) > _FIRST_STEP else 0
 
 
@@ -293,18 +306,46 @@ def _least_growth(held: list[int]) -> int:
     return min((after - before for before, after in pairwise(held[_FIRST_STEP:])), default=0)
 
 
-def _steady(submission: Submission, generator: InputGenerator) -> SteadyReply:
+def _starts_of_batches(forwards: Sequence[ForwardPass], phase: str, sizes: Sequence[int]) -> list[list[ForwardPass]]:
+    """For each of two epochs the forward passes with which batches begin, by the samples that went through before."""
+    starts: list[ForwardPass] = []
+    begins, samples = [0, *accumulate([*sizes, *sizes])][:-1], 0
+    for call in forwards:
+        if call.phase == phase:
+            if len(starts) < len(begins) and samples >= begins[len(starts)]:
+                starts.append(call)
+            samples += call.samples
+    return [starts[: len(sizes)], starts[len(sizes) :]]
+
+
+def _require_samples(
+    what: str, samples: int, training: Sequence[int], validation: Sequence[int], micro_batch: int
+) -> None:
+    """Fail unless so many samples went through the model as the batches of both loaders have."""
+    expected = sum(training) + sum(validation)
+    firsts = [[min(size, micro_batch) for size in sizes] for sizes in (training, validation)]
+    only_first = samples in (sum(firsts[0]) + sum(validation), sum(firsts[0]) + sum(firsts[1]))
+    require(
+        samples >= expected,
+        f"{what}: {samples} samples went through the model, expected the {expected} of all batches of both loaders",
+        ONLY_THE_FIRST_PART
+        if only_first
+        else "Train on every batch of train_loader and validate on every batch of val_loader, in every epoch.",
+    )
+
+
+def _steady(submission: Submission, generator: InputGenerator) -> tuple[Steady, SteadyReply]:
     """A training in which what is held must not grow; fails unless all samples went through the model."""
     inputs = cases.steady(generator)
     reply = submission.probe(inputs, values=not submission.device.simulated)
-    samples = sum(call.samples for call in reply.forwards)
-    expected = 2 * (sum(inputs.batches) + sum(inputs.validation))
-    require(
-        samples >= expected,
-        f"train_large_model(), two epochs: {samples} samples went through the model, expected {expected}",
-        "nothing grows where nothing is trained: every batch of both loaders, in every epoch",
+    _require_samples(
+        "train_large_model(), two epochs",
+        sum(call.samples for call in reply.forwards),
+        [*inputs.batches, *inputs.batches],
+        [*inputs.validation, *inputs.validation],
+        inputs.micro_batch,
     )
-    return reply
+    return inputs, reply
 
 
 def _retried(submission: Submission, generator: InputGenerator) -> list[tuple[Attempts, RetryRun]]:

@@ -22,8 +22,10 @@ TOLERANCE = {"float64": 1e-10, "float32": 2e-5, "float16": 5e-3, "bfloat16": 4e-
 _LARGE_SCORES = 1e-11
 """In float64, where scores are some hundred: a weight exp(score - log-sum-exp) has the roundings of both, 1e-13 of it,
 and where one weight is nearly 1 the gradients are small differences of terms as large as the output's gradient."""
-LENGTHS_HINT = "query i sees key j if j <= i + keys - queries; PyTorch's is_causal counts from the other corner"
-KEPT_HINT = ".to() and .float() give the operand itself where its dtype is right: nothing in place on what they give"
+LENGTHS_HINT = "Let query i see key j if j <= i + keys - queries. PyTorch's is_causal counts from the other corner."
+KEPT_HINT = (
+    "Change nothing in place on what .to() and .float() give: it is the operand itself if its dtype is right already."
+)
 _TILED_BACKWARD = (
     "the output is right, and its way back is not: with weights P and dP = dO V^T, dV = P^T dO, "
     "dS = P * (dP - rowsum(dO * O)), dQ = dS K / sqrt(head_dim), dK = dS^T Q / sqrt(head_dim)"
@@ -34,6 +36,8 @@ _LARGE_SCORES_32 = 20
 _OF = {"d_query": "Q", "d_key": "K", "d_value": "V"}
 _UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Half the distance of two neighbouring numbers, as a share of them at most."""
+_RANDOM = 1e-2
+"""Between two outputs of one call, of numbers of about 1; dropout changes them by as much as they are."""
 _ROUNDINGS = 1.3
 """Error of tiled attention's output, in roundings of the reference. Measured: 0.6 to 0.8; 1.8 and more if tiles of
 three keys are added up in 16 bits. Not of gradients, which autograd may add up by itself."""
@@ -56,7 +60,7 @@ def judge(
     drawn = [(call, generator.integer(0, 1) == 1) for call in chosen]
     calls = [replace(call, transposed=views) if call.transposed is None else call for call, views in drawn]
     runs = submission.numeric_probe(Attend(function=function, calls=calls, **shared)).runs
-    with recognising(lambda: _mask_of(shared, calls, runs)):
+    with recognising(lambda: _cause_of(submission, function, shared, calls, runs)):
         for call, run in zip(calls, runs, strict=True):
             _require_equal_to_reference(shared, function, call, run)
 
@@ -69,14 +73,37 @@ def _operands(shared: Operands, call: DrawnCall) -> list[NDArray[np.float32]]:
     return [query * np.float32(call.factor), key, value, gradient]
 
 
-def _mask_of(shared: Operands, calls: Sequence[DrawnCall], runs: Sequence[AttendRun]) -> Cause | None:
-    """The mistake in the mask that all outputs show; judged where scores are of usual size."""
-    usual = [(call, run) for call, run in zip(calls, runs, strict=True) if call.factor == 1]
+def _cause_of(
+    submission: Submission, function: str, shared: Operands, calls: Sequence[DrawnCall], runs: Sequence[AttendRun]
+) -> Cause | None:
+    """The mistake in the mask or the scale that all outputs show, or else that one call gives two different outputs.
+
+    Judged where scores are of usual size, and in types of 32 bits and more.
+    """
+    usual = [
+        (call, run)
+        for call, run in zip(calls, runs, strict=True)
+        if call.factor == 1 and call.dtype in ("float32", "float64")
+    ]
     observed = []
     for call, run in usual:
         query, key, value, _ = _operands(shared, call)
         observed.append(Observed(query, key, value, call.causal, run.output))
-    return cause_of(mistake_in_outputs(observed, max(TOLERANCE[call.dtype] for call, _ in usual)))
+    mistake = mistake_in_outputs(observed, max(TOLERANCE[call.dtype] for call, _ in usual))
+    if mistake is not None:
+        return cause_of(mistake, function)
+    plain = [replace(call, causal=causal) for call, _ in usual[:1] for causal in (False, True)]
+    again = submission.numeric_probe(Attend(function=function, calls=[*plain, *plain], **shared)).runs
+    pairs = zip(again[: len(plain)], again[len(plain) :], strict=True)
+    random = any(float(np.abs(first.output - second.output).max()) > _RANDOM for first, second in pairs)
+    if not random:
+        return None
+    return Cause(
+        f"random output of {function}",
+        "Leave dropout_p at 0: this course's attention has no dropout, in training or otherwise.",
+        f"lab4.attention.{function.removesuffix('_attention')}_equals_reference",
+        mistake=f"{function}() gives another output each time: dropout is on",
+    )
 
 
 def _hint(function: str, call: DrawnCall, name: str, actual: NDArray[np.float64]) -> str:
