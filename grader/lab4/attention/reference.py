@@ -23,7 +23,10 @@ Mistake: TypeAlias = Literal[
 ]
 MISTAKES: tuple[Mistake, ...] = get_args(Mistake)
 """What may be wrong with a mask, or with the scale of the scores."""
-_POWERS: Mapping[str, float] = {"scale_forgotten": 0.0, "scale_without_the_root": -1.0}
+BackwardMistake: TypeAlias = Literal["no_second_term", "no_scale"]
+BACKWARD_MISTAKES: tuple[BackwardMistake, ...] = get_args(BackwardMistake)
+"""What may be wrong with gradients, if the output is right."""
+POWERS: Mapping[str, float] = {"scale_forgotten": 0.0, "scale_without_the_root": -1.0}
 """Of head_dim, in the scale of the scores."""
 
 
@@ -47,11 +50,12 @@ def attention(
     causal: bool,
     shift: int = 0,
     power: float = -0.5,
+    backward: BackwardMistake | None = None,
 ) -> Mapping[str, Array]:
     """Output, and the gradients of query, key and value; causal is aligned to the last query and key.
 
     A query that sees no key has an output of 0. With a mistake, `shift` more keys are seen by each,
-    or scores are multiplied by another `power` of head_dim.
+    or scores are multiplied by another `power` of head_dim, or gradients lack something.
     """
     q, k, v = (np.asarray(array, dtype=np.float64) for array in (query, key, value))
     scale = q.shape[-1] ** power
@@ -68,7 +72,9 @@ def attention(
     if gradient is not None:
         g = np.asarray(gradient, dtype=np.float64)
         d_weights = g @ v.swapaxes(-1, -2)
-        d_scores = weights * (d_weights - (d_weights * weights).sum(-1, keepdims=True)) * scale
+        correction = (d_weights * weights).sum(-1, keepdims=True)
+        d_scores = weights * (d_weights - (0.0 if backward == "no_second_term" else correction))
+        d_scores *= 1.0 if backward == "no_scale" else scale
         result |= {
             "d_query": d_scores @ k,
             "d_key": d_scores.swapaxes(-1, -2) @ q,
@@ -108,7 +114,7 @@ def _possible(finite: bool) -> tuple[Mistake, ...]:
 def _explains(mistake: Mistake | None, call: Observed, error: float) -> bool:
     queries, keys = np.shape(call.query)[-2], np.shape(call.key)[-2]
     shift = shift_of(mistake, queries, keys) if mistake and call.causal else 0
-    power = _POWERS.get(mistake or "", -0.5)
+    power = POWERS.get(mistake or "", -0.5)
     expected = attention(call.query, call.key, call.value, None, causal=call.causal, shift=shift, power=power)["output"]
     actual = np.asarray(call.output, dtype=np.float64)
     if actual.shape != expected.shape:
@@ -125,7 +131,7 @@ def mistake_in_influence(moved: Sequence[tuple[ChangedKey, Array]]) -> Mistake |
     possible = (
         mistake
         for mistake in _possible(finite)
-        if mistake not in _POWERS and all(_reaches(mistake, case, distance) for case, distance in moved)
+        if mistake not in POWERS and all(_reaches(mistake, case, distance) for case, distance in moved)
     )
     return next(possible, None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -40,6 +40,7 @@ from grader.lab4.checkpointing.cases.draws import (
 )
 from grader.lab4.checkpointing.cases.types import (
     Best,
+    Choice,
     Equivalence,
     Evaluation,
     ForwardStart,
@@ -53,7 +54,16 @@ from grader.lab4.checkpointing.cases.types import (
     TrainedRun,
     Way,
 )
-from grader.lab4.checkpointing.reference import best_interval, kept_bytes
+from grader.lab4.checkpointing.reference import (
+    CHOICE_MISTAKES,
+    KEPT_MISTAKES,
+    ChoiceMistake,
+    KeptMistake,
+    best_interval,
+    chosen_with,
+    kept_bytes,
+    kept_with,
+)
 from grader.lab4.shared.cases import Shown
 from grader.lab4.shared.checks import (
     MEBIBYTE,
@@ -114,13 +124,33 @@ _NOT_THE_MEDIAN = Cause(
 )
 
 
-def _kept_too_much(held: float, plain: float, unit: float, interval: int) -> str:
-    """What the bytes that are held look like."""
-    if abs(held - plain) < 0.1 * plain:
-        return "that is all of it: ask the module's mode and whether gradients are on; the input need not require one"
-    if abs(held - unit * min(interval, LAYERS)) < unit / 2:
-        return "checkpoint_every is the blocks of a segment, not the number of segments"
-    return "each segment of that many blocks keeps its input, and nothing from inside it"
+_KEPT_HINT = "Checkpoint every segment as one: it keeps its input, and nothing from inside it."
+_KEPT: Mapping[KeptMistake, str] = {
+    "nothing_checkpointed": "Nothing is checkpointed: a forward pass keeps every activation",
+    "only_with_input_gradient": "Blocks are checkpointed only if the input requires a gradient",
+    "interval_ignored": "The interval is ignored: every block is a segment of its own",
+    "interval_taken_for_segments": "checkpoint_every is taken for the number of segments; it is their length in blocks",
+    "one_block_per_interval": "Only one block per interval is checkpointed, and the others keep their activations",
+    "only_the_first_segment": "Only the first segment is checkpointed",
+}
+_CHOSEN: Mapping[ChoiceMistake, tuple[str, str]] = {
+    "budget_ignored": (
+        "The fastest interval is chosen whether it fits into the budget or not",
+        "Leave out what needs more than the budget first, and raise ValueError if nothing is left.",
+    ),
+    "smallest_peak": (
+        "The interval with the smallest peak is chosen, not the fastest that fits",
+        "Take the fastest of those that fit. The peak decides between equally fast ones only.",
+    ),
+    "never_without": (
+        "Training without checkpointing (None) is never chosen, although it fits",
+        "Treat None as any other interval, and test it with `is None`, not by its truth.",
+    ),
+    "ties_as_they_come": (
+        "Of equally fast intervals the first is chosen, not the one with the smallest peak",
+        "Compare by seconds and then by peak.",
+    ),
+}
 
 
 @criterion("lab4.checkpointing")
@@ -158,7 +188,10 @@ class TestCheckpointing:
         rows = [
             (str(every), run.held_bytes, kept_bytes(LAYERS, every, unit, plain).every_segment) for every, _, run in kept
         ]
-        with picturing(lambda: memory_bars("what the forward pass leaves, by interval", rows)):
+        with (
+            picturing(lambda: memory_bars("what the forward pass leaves, by interval", rows)),
+            recognising(lambda: _kept_mistake(kept, unit, plain)),
+        ):
             for interval, input_gradient, run in kept:
                 _require_kept(interval, input_gradient, run, unit, plain)
         small_case, ways = small(generator), training_ways(generator)
@@ -270,20 +303,9 @@ class TestCheckpointing:
     def test_best_interval_found(self, submission: Submission, generator: InputGenerator) -> None:
         cases = choices(generator)
         reply = submission.numeric_probe(Best(cases=cases))
-        for case, chosen in zip(cases, reply.chosen, strict=True):
-            rows = [list(row) for row in case.rows]
-            what = f"best_interval() of (interval, seconds, bytes) {rows} within {case.budget} bytes"
-            if not case.fitting:
-                require_equal(chosen, "ValueError", what=what, hint="nothing fits: say so")
-                continue
-            if not isinstance(chosen, dict):
-                raise CheckFailed(f"{what} raised {chosen}", "a peak equal to the budget still fits")
-            require_equal(
-                chosen["checkpoint_every"],
-                best_interval(case),
-                what=what,
-                hint="the fastest of those that fit, then the smallest",
-            )
+        with recognising(lambda: _choice_mistake(cases, reply.chosen)):
+            for case, chosen in zip(cases, reply.chosen, strict=True):
+                _require_best(case, chosen)
 
     def test_nonsense_refused(self, submission: Submission) -> None:
         judge_refusals(submission, "checkpointing")
@@ -317,6 +339,53 @@ def require_shown(shown: Shown, rows: list[Result]) -> None:
         )
 
 
+def _require_best(case: Choice, chosen: Mapping[str, object] | str) -> None:
+    """Fail unless the interval is the fastest of those within the budget, then the smallest."""
+    rows = ", ".join(f"{every}: {took:.4g} s, {peak} bytes" for every, took, peak in case.rows)
+    what = f"best_interval() within {case.budget} bytes, of the intervals {{{rows}}}"
+    if not case.fitting:
+        hint = "Raise ValueError if nothing fits."
+        require(chosen == "ValueError", f"{what}: chose {_interval_of(chosen)}, expected a ValueError", hint)
+        return
+    if not isinstance(chosen, dict):
+        raise CheckFailed(f"{what} raised {chosen}", "Accept a peak that is equal to the budget: it still fits.")
+    require_equal(
+        chosen["checkpoint_every"],
+        best_interval(case),
+        what=what,
+        hint="Take the fastest of those that fit, and of equally fast ones the smallest.",
+    )
+
+
+def _interval_of(chosen: Mapping[str, object] | str) -> object:
+    return chosen if isinstance(chosen, str) else chosen["checkpoint_every"]
+
+
+def _choice_mistake(cases: Sequence[Choice], chosen: Sequence[Mapping[str, object] | str]) -> Cause | None:
+    """The mistake that explains all choices."""
+    for mistake in CHOICE_MISTAKES:
+        rows = [chosen_with(mistake, case) for case in cases]
+        expected = ["ValueError" if row is None else row[0] for row in rows]
+        if [_interval_of(each) for each in chosen] == expected:
+            text, hint = _CHOSEN[mistake]
+            return Cause(f"best interval: {mistake}", hint, mistake=text)
+    return None
+
+
+def _kept_mistake(kept: Sequence[tuple[int, bool, KeptBytes]], unit: float, plain: float) -> Cause | None:
+    """The mistake that explains what is held with every interval."""
+
+    def explains(mistake: KeptMistake) -> bool:
+        return all(
+            abs(run.held_bytes - expected) <= 1.3 * unit + 0.03 * expected
+            for interval, needed, run in kept
+            for expected in [kept_with(mistake, LAYERS, interval, unit, plain, input_gradient=needed)]
+        )
+
+    mistake = next((mistake for mistake in KEPT_MISTAKES if explains(mistake)), None)
+    return None if mistake is None else Cause(f"kept bytes: {mistake}", _KEPT_HINT, mistake=_KEPT[mistake])
+
+
 def _require_kept(interval: int, input_gradient: bool, run: KeptBytes, unit: float, plain: float) -> None:
     """Fail unless a forward pass keeps the inputs of segments alone; without checkpointing it keeps `plain` bytes."""
     # One tensor per segment and the output, the model's own input aside. Room for a copy of that input. Or the last
@@ -331,13 +400,13 @@ def _require_kept(interval: int, input_gradient: bool, run: KeptBytes, unit: flo
         f"a forward pass with checkpoint_every={interval} and an input that requires {'a' if input_gradient else 'no'} "
         f"gradient leaves {mebibytes(run.held_bytes)}, without checkpointing {mebibytes(plain)}; expected about "
         f"{mebibytes(expected.every_segment)}: {expected.segments} tensors of {unit:,.0f} bytes",
-        _kept_too_much(run.held_bytes, plain, unit, interval),
+        _KEPT_HINT,
     )
     require(
         run.saved_bytes <= expected.all_but_last + 2.3 * unit,
         f"with checkpoint_every={interval} {mebibytes(run.saved_bytes)} were saved for backward, expected at most "
         f"{mebibytes(expected.all_but_last)}",
-        "every segment must be checkpointed, not the first one only",
+        _KEPT_HINT,
     )
 
 

@@ -68,18 +68,19 @@ class TestOom:
             reply.died is None,
             f"{'' if 0 < largest <= 16 else 'Task 4.3, oom_fixes.py: '}train_large_model() dies on a virtual GPU of 24 "
             f"GB, with batches of 64 x {LENGTH} x 4096 and micro_batch=16: {reply.died}",
-            "what does a forward pass keep of so many samples, and what is never let go?",
+            "Look for what holds activations longer than its micro-batch: retain_graph=True, losses kept as tensors, "
+            "whole batches on the device.",
         )
         require(
             0 < largest <= 16,
             f"with micro_batch=16, {largest} samples went through the model at once",
-            "in training and in validation: cut each batch into micro-batches",
+            "Cut each batch into micro-batches, in training and in validation.",
         )
         _require_samples("train_large_model(), one epoch", sum(reply.forwards), inputs.batches, inputs.validation, 16)
         require(
             reply.peak_bytes >= _LEAST_BYTES,
             f"train_large_model() held {mebibytes(reply.peak_bytes)} at most, less than the model and Adam's averages",
-            "the whole model is trained, with Adam",
+            "Train the whole model, with Adam.",
         )
         # Data and target of 16 samples; of a whole batch it would be four times as much.
         micro_bytes = 2 * 16 * LENGTH * 4096 * 4
@@ -88,7 +89,7 @@ class TestOom:
                 moved < 2 * micro_bytes,
                 f"when the first micro-batch of {loader}_loader reaches the model, {mebibytes(moved)} have come to the "
                 f"device since the batch was fetched; data and target of 16 samples are {mebibytes(micro_bytes)}",
-                "cut first, then move: a micro-batch is on the device, and not its whole batch",
+                "Cut first, then move: a micro-batch is on the device, and not its whole batch.",
             )
         result = reply.result
         if result is None:
@@ -99,7 +100,7 @@ class TestOom:
             reply.peak_bytes < reply.before_bytes,
             f"peak_bytes: saw {mebibytes(number(result['peak_bytes'], 'peak_bytes'))}, but "
             f"{mebibytes(reply.before_bytes)} were allocated before train_large_model() was called, and let go",
-            "the peak of the training alone: reset it when the training begins",
+            "Reset the peak when the training begins: it is that of the training alone.",
         )
         require_close(
             result["peak_bytes"],
@@ -107,7 +108,7 @@ class TestOom:
             relative=0.01,
             what="peak_bytes",
             show=mebibytes,
-            hint="torch.cuda.max_memory_allocated() at the end",
+            hint="Read torch.cuda.max_memory_allocated() at the end.",
         )
 
     def test_same_losses(self, submission: Submission, generator: InputGenerator) -> None:
@@ -168,7 +169,7 @@ class TestOom:
                 require(
                     growth <= allowed,
                     f"train_large_model(): what is allocated grows by {mebibytes(growth)} {where}, expected no growth",
-                    "which tensor of an earlier step is still referenced? A loss that is kept keeps its graph",
+                    "Keep losses as numbers (loss.item()): as a tensor a loss keeps its graph and its activations.",
                 )
         # Local variables come and go, and some fetch a batch ahead: what leaks grows with every step of every epoch.
         # A loss or two per micro-batch, each a number, are allowed: less than half a sample.
@@ -188,25 +189,25 @@ class TestOom:
         require(
             not any(call.graph for call in validated),
             "train_large_model(): validation records a graph, which nobody needs and which takes memory",
-            "with torch.no_grad() around it, or torch.inference_mode()",
+            "Validate inside torch.no_grad() or torch.inference_mode().",
         )
         require(
             not any(call.training for call in validated),
             "train_large_model(): validation runs in training mode, with dropout",
-            "model.eval()",
+            "Call model.eval() before the validation.",
         )
         in_training = [call for call in reply.forwards if call.phase == "training"]
         require(
             all(call.training for call in in_training) and reply.training_afterwards,
             "train_large_model(): after the first validation the model is no longer in training mode",
-            "model.train() before each epoch and in the end",
+            "Call model.train() before each epoch, and once more at the end.",
         )
         passes = _starts_of_batches(reply.forwards, "validation", inputs.validation)
         growth = max(_growth([call.held_bytes for call in calls]) for calls in passes)
         require(
             growth <= _FLAT_SHARE * reply.ballast_bytes,
             f"what is allocated grows by {mebibytes(growth)} during validation",
-            "keep numbers, not tensors with a graph",
+            "Keep numbers, not tensors with a graph.",
         )
 
     def test_retry_halves_the_micro_batch(self, submission: Submission, generator: InputGenerator) -> None:
@@ -220,20 +221,20 @@ class TestOom:
             require(
                 not further,
                 f"{what} tried {further[:1]} after {expected[-1]}, with which the attempt had ended and returned None",
-                "what an attempt returns is its own affair, None as well: it failed only where it raised",
+                "Take whatever an attempt returns for its result, None as well: it failed only if it raised.",
             )
             require_equal(
                 run.attempts[: len(expected) + 1],
                 expected,
                 what=f"micro-batches tried by {what}",
-                hint="halve, down to 1",
+                hint="Halve the micro-batch after each failure, rounded down, and end at 1.",
             )
             if case.fits == 0:
                 require_equal(
                     run.raised,
                     "OutOfMemoryError",
                     what=f"error of {what}",
-                    hint="with a micro-batch of 1 there is nothing left to halve: let the error through",
+                    hint="Let the error through if a micro-batch of 1 fails: there is nothing left to halve.",
                 )
                 continue
             require_equal(run.raised, None, what=f"error of {what}")
@@ -248,21 +249,21 @@ class TestOom:
             require(
                 bool(run.held_bytes),
                 f"{what} made no attempt",
-                "call `attempt` with the micro-batch, and again with half of it after running out of memory",
+                "Call `attempt` with the micro-batch, and again with half of it after running out of memory.",
             )
             left = max(run.held_bytes) - run.held_bytes[0]
             require(
                 left < 2**20,
                 f"{what}: {mebibytes(left)} of a failed attempt are still allocated when the next one begins",
-                "inside the except block the exception's traceback holds the attempt's tensors: go on after the block"
+                "Go on after the except block, and keep no error: its traceback holds the failed attempt's tensors."
                 if not case.cycle
-                else "objects that refer to each other hold their tensors until garbage is collected: gc.collect()",
+                else "Call gc.collect(): objects that refer to each other hold their tensors until then.",
             )
             kept = max(run.reserved_bytes) - run.reserved_bytes[0]
             require(
                 kept < 2**21,
                 f"{what}: the allocator still reserves {mebibytes(kept)} more when the next attempt begins",
-                "torch.cuda.empty_cache(), when nothing of the failed attempt is left",
+                "Call torch.cuda.empty_cache() when nothing of the failed attempt is left.",
             )
 
     def test_other_errors_pass_through(self, submission: Submission, generator: InputGenerator) -> None:
@@ -270,7 +271,7 @@ class TestOom:
         require(
             any(len(run.attempts) > 1 for case, run in runs if not case.raises),
             "run_with_oom_retry() lets every error through, and so tries nothing again",
-            "catch torch.OutOfMemoryError, and nothing else",
+            "Catch torch.OutOfMemoryError, and nothing else.",
         )
         for case, run in runs:
             if not case.raises:
@@ -280,10 +281,10 @@ class TestOom:
                 run.attempts,
                 sizes_tried(case),
                 what=f"attempts of {what}",
-                hint="a wrong shape stays wrong at any size",
+                hint="Catch torch.OutOfMemoryError alone: any other error is the caller's, whatever its message says.",
             )
-            require_equal(run.raised, case.raises, what=f"error of {what}", hint="torch.OutOfMemoryError only")
-            require_equal(run.message, case.message, what=f"message of {what}", hint="let the error itself through")
+            require_equal(run.raised, case.raises, what=f"error of {what}", hint="Catch torch.OutOfMemoryError only.")
+            require_equal(run.message, case.message, what=f"message of {what}", hint="Let the error itself through.")
 
     def test_nonsense_refused(self, submission: Submission) -> None:
         judge_refusals(submission, "oom")
@@ -389,7 +390,7 @@ def _require_small(model: SmallModel, expected: Losses, reply: TrainingsReply) -
         losses,
         rtol=_LOW,
         what=f"first loss {what}",
-        hint="the given criterion",
+        hint="Train on the given criterion.",
     )
     moved, expected_moves = (
         np.asarray(weights, dtype=np.float64) - model.weights for weights in (reply.small_weights, expected.weights)
@@ -398,6 +399,7 @@ def _require_small(model: SmallModel, expected: Losses, reply: TrainingsReply) -
     apart = float(np.sqrt(((moved - expected_moves) ** 2).sum() / (expected_moves**2).sum()))
     require(
         apart < _APART,
-        f"the weights {what} moved {share:.2f} times as far as they should, and end {apart:.2f} of the way off",
-        "small gradients: float16 turns them into zeros unless the loss is scaled; bfloat16 or float32 do not",
+        f"small gradients are lost: the weights {what} moved {share:.2f} times as far as they should, and end "
+        f"{apart:.2f} of the way off",
+        "Use bfloat16 or float32, or scale the loss: float16 turns small gradients into zeros.",
     )

@@ -68,7 +68,7 @@ _MISTAKES: Mapping[Mistake, Cause] = {
         "Call optimizer.zero_grad() once per batch, before its first micro-batch.",
     ),
 }
-_REPORTS: Mapping[Report, Cause] = {
+REPORTED: Mapping[Report, Cause] = {
     "of_the_last_part": _cause(
         "loss_of_the_last_part", "The loss reported for a batch is that of its last micro-batch", _SHARE
     ),
@@ -79,7 +79,7 @@ _REPORTS: Mapping[Report, Cause] = {
         "loss_without_shares", "The losses of the micro-batches are added up and not weighed by their share", _SHARE
     ),
 }
-_VALIDATED: Mapping[Validated, Cause] = {
+VALIDATION: Mapping[Validated, Cause] = {
     "mean_of_batches": _cause(
         "validation_by_batches", "In the validation loss each batch counts the same, whatever its size", _VALIDATION
     ),
@@ -184,8 +184,8 @@ def cause_of(
     if not explains(weights):
         return None
     if not explains(reported):
-        return next((_REPORTS[report] for report in REPORTS if explains(reported, report=report)), None)
-    return next((_VALIDATED[by] for by in VALIDATED if explains(validated, validated_by=by)), None)
+        return next((REPORTED[report] for report in REPORTS if explains(reported, report=report)), None)
+    return next((VALIDATION[by] for by in VALIDATED if explains(validated, validated_by=by)), None)
 
 
 def _same(observed: object, expected: ArrayLike, tolerance: float) -> bool:
