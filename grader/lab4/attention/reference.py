@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -39,6 +39,8 @@ class Observed:
     value: ArrayLike
     causal: bool
     output: ArrayLike
+    block_size: int = 0
+    """Keys of a tile, of which those are left out that a query sees nothing of; 0 if there are no tiles."""
 
 
 def attention(
@@ -49,13 +51,15 @@ def attention(
     *,
     causal: bool,
     shift: int = 0,
+    block_size: int = 0,
     power: float = -0.5,
     backward: BackwardMistake | None = None,
 ) -> Mapping[str, Array]:
     """Output, and the gradients of query, key and value; causal is aligned to the last query and key.
 
-    A query that sees no key has an output of 0. With a mistake, `shift` more keys are seen by each,
-    or scores are multiplied by another `power` of head_dim, or gradients lack something.
+    A query that sees no key has an output of 0. With a mistake, `shift` more keys are seen by each
+    (except in tiles of `block_size` keys of which it should see none), scores are multiplied by another `power` of
+    head_dim, or gradients lack something.
     """
     q, k, v = (np.asarray(array, dtype=np.float64) for array in (query, key, value))
     scale = q.shape[-1] ** power
@@ -63,7 +67,10 @@ def attention(
     queries, keys = scores.shape[-2:]
     visible = np.ones((queries, keys), dtype=bool)
     if causal:
-        visible = np.arange(keys)[None, :] <= np.arange(queries)[:, None] + keys - queries + shift
+        last_seen = np.arange(queries)[:, None] + keys - queries
+        visible = np.arange(keys)[None, :] <= last_seen + shift
+        if block_size:
+            visible &= np.arange(keys)[None, :] // block_size * block_size <= last_seen
     largest = np.where(visible, scores, -1e300).max(-1, keepdims=True)
     weights = np.where(visible, np.exp(np.where(visible, scores - largest, 0.0)), 0.0)
     total = weights.sum(-1, keepdims=True)
@@ -102,7 +109,12 @@ def mistake_in_outputs(calls: Sequence[Observed], error: float) -> Mistake | Non
     if all(_explains(None, call, error) for call in calls):
         return None
     finite = all(np.isfinite(call.output).all() for call in calls)
-    possible = (mistake for mistake in _possible(finite) if all(_explains(mistake, call, error) for call in calls))
+    whole = [replace(call, block_size=0) for call in calls]
+    possible = (
+        mistake
+        for mistake in _possible(finite)
+        if any(all(_explains(mistake, call, error) for call in observed) for observed in (whole, calls))
+    )
     return next(possible, None)
 
 
@@ -115,7 +127,9 @@ def _explains(mistake: Mistake | None, call: Observed, error: float) -> bool:
     queries, keys = np.shape(call.query)[-2], np.shape(call.key)[-2]
     shift = shift_of(mistake, queries, keys) if mistake and call.causal else 0
     power = POWERS.get(mistake or "", -0.5)
-    expected = attention(call.query, call.key, call.value, None, causal=call.causal, shift=shift, power=power)["output"]
+    expected = attention(
+        call.query, call.key, call.value, None, causal=call.causal, shift=shift, block_size=call.block_size, power=power
+    )["output"]
     actual = np.asarray(call.output, dtype=np.float64)
     if actual.shape != expected.shape:
         return False

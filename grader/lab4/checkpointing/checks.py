@@ -178,7 +178,7 @@ class TestCheckpointing:
         require(
             plain > 12 * LAYERS * unit,
             f"without checkpointing the forward pass keeps {mebibytes(plain)}, less than {LAYERS} blocks need",
-            "checkpoint_every=None means that every activation is kept",
+            "Keep every activation with checkpoint_every=None.",
         )
         kept = [
             (way.interval, way.input_gradient, run)
@@ -211,7 +211,7 @@ class TestCheckpointing:
                 of_way.names,
                 trained[0][1].names,
                 what=f"names of the parameters with checkpoint_every={way.interval}",
-                hint="as without checkpointing: one state dict fits every interval",
+                hint="Name the parameters as without checkpointing, so that one state dict fits every interval.",
             )
         if "outputs_unchanged" not in without or _holds(lambda: _require_evaluated(submission, small_case, [1])):
             _require_evaluated(submission, small_case, [None, 1])
@@ -229,7 +229,7 @@ class TestCheckpointing:
                 expected,
                 relative=0.01,  # one block computed twice adds 7 % and more
                 what=f"work of CheckpointedTransformer in evaluation mode, {how}, in FLOPs of products",
-                hint="ask self.training and torch.is_grad_enabled() before you checkpoint",
+                hint="Ask self.training and torch.is_grad_enabled() before you checkpoint.",
             )
 
     def test_measured_table_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
@@ -250,9 +250,9 @@ class TestCheckpointing:
         # Somebody may make a block in vain; those of two whole models are too many.
         require(
             reply.most_blocks < 2 * sizes["num_layers"],
-            f"measure_checkpointing(): {reply.most_blocks} blocks are there at once, of models of "
-            f"{sizes['num_layers']}",
-            "a loop's variables hold the model of one interval until the next one is made: let go of it before",
+            f"measure_checkpointing(): the model of one interval is still there when the next is made: "
+            f"{reply.most_blocks} blocks at once, of models of {sizes['num_layers']}",
+            "Let go of the model before the next one is made (`del model`): a loop's variable holds it until then.",
         )
         _require_steps(reply.forwards, steps)
         peaks = [
@@ -290,14 +290,14 @@ class TestCheckpointing:
             steps + warmup - 0.1 < ran < steps + warmup + 1.1,
             f"measure_checkpointing(steps={steps}, warmup={warmup}) ran {ran:.3g} steps per interval, expected "
             f"{steps + warmup}",
-            "as many timed steps, after as many untimed ones, as the arguments say",
+            "Time as many steps, after as many untimed ones, as the arguments say.",
         )
         (row,) = reply.on_cpu
         require_equal(
             [row["device"], row["checkpoint_every"], row["peak_bytes"]],
             ["cpu", 2, None],
             what='device, interval and peak of measure_checkpointing(device="cpu")',
-            hint="PyTorch does not count the memory of a CPU: None",
+            hint="Report None: PyTorch does not count the memory of a CPU.",
         )
 
     def test_best_interval_found(self, submission: Submission, generator: InputGenerator) -> None:
@@ -329,13 +329,13 @@ def require_shown(shown: Shown, rows: list[Result]) -> None:
         require(
             among(points, expected),
             f"plot_checkpointing() has no point at {expected[0]:.4g} ms and {expected[1]:.5g} MiB, for {row}",
-            "milliseconds to the right, MiB upwards: 1 MiB has 2**20 bytes",
+            "Draw milliseconds to the right and MiB upwards: 1 MiB has 2**20 bytes.",
         )
         every = row["checkpoint_every"]
         require(
             every is None or any(re.search(rf"\b{every}\b", text) for text in (*shown.texts, *shown.legend)),
             f"plot_checkpointing() does not say which point is that of interval {every}",
-            "write the interval beside its point",
+            "Write the interval beside its point.",
         )
 
 
@@ -454,14 +454,14 @@ def _require_steps(forwards: list[list[ForwardStart]], steps: int) -> None:
         require(
             not all(start.input_requires_gradient for start in passes),
             "measure_checkpointing(): the model's input requires a gradient, which every step then computes and keeps",
-            "an input is data: torch.randn(..., device=device), without requires_grad",
+            "Make the input as data: torch.randn(..., device=device), without requires_grad.",
         )
         most = max(start.gradients for start in passes[-steps:])
         require(
             most == 0,
             f"measure_checkpointing(): when the forward pass of a timed step begins, {most} parameters have the "
             "gradients of the step before, expected None",
-            "they lie beside the activations: model.zero_grad(set_to_none=True) before the forward pass",
+            "Call model.zero_grad(set_to_none=True) before the forward pass: else they lie beside the activations.",
         )
 
 
@@ -486,7 +486,7 @@ def _require_outputs(trained: Sequence[Trained]) -> None:
             atol=SAME,
             what=f"output of CheckpointedTransformer in training with checkpoint_every={way.interval}, and the same "
             "seed",
-            hint="the blocks one after the other, each once and in order",
+            hint="Run the blocks one after the other, each once and in order.",
         )
         require(
             not run.input_changed,

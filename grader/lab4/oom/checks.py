@@ -138,8 +138,8 @@ class TestOom:
         for name, passes, least in zip(("train_loader", "val_loader"), reply.passes, [inputs.epochs] * 2, strict=True):
             require(
                 passes >= least,
-                f"train_large_model(), {least} epochs: {name} was read {passes} times and its batches were kept, "
-                f"expected {least} passes over it",
+                f"train_large_model(), {least} epochs: {name} was iterated {passes} of {least} times, and its batches "
+                "were kept",
                 f"Iterate over {name} again in every epoch: a loader that shuffles gives other batches each time.",
             )
         require_equal(reply.result["optimizer_steps"], len(expected.training), what=f"optimizer_steps {what}")

@@ -80,13 +80,13 @@ class TestBenchmark:
             [row["device"], row["backend"], row["peak_bytes"]],
             ["cpu", "sdpa", None],
             what='device, backend and peak of benchmark_attention(device="cpu")',
-            hint="PyTorch does not count the memory of a CPU: None",
+            hint="Report None: PyTorch does not count the memory of a CPU.",
         )
         require(
             reply.of_integers not in ("", "OutOfMemoryError"),
             "benchmark_attention(dtype=torch.int64) told a result, but nothing of integers has a gradient: PyTorch "
             "refuses that with a RuntimeError",
-            "catch torch.OutOfMemoryError alone: other errors are the caller's",
+            "Catch torch.OutOfMemoryError alone: other errors are the caller's.",
         )
         zeros = np.zeros((1, 1, 3, 8), dtype=np.float32)
         installed = Installed(
@@ -124,7 +124,7 @@ def _require_measured(call: BenchmarkCall, reply: BenchmarkReply, *, simulated: 
         [[row["length"], row["method"]] for row in reply.rows],
         [[length, method] for length in [*lengths, lengths[-1]] for method in methods],
         what="lengths and methods of benchmark_attention()",
-        hint="every length with every method; one that runs out of memory has a row, too, and the next is tried",
+        hint="Give every length with every method a row, also if memory runs out, and try the next.",
     )
     peaks = [
         (f"{row['method']}, {row['length']}", row["peak_bytes"], cost.peak_bytes)
@@ -204,7 +204,7 @@ def _require_counted(call: BenchmarkCall, reply: BenchmarkReply) -> None:
         total - 0.1 < (ran := reply.flops / reply.flops_of_one_each) < total + 1.1,
         f"benchmark_attention(iterations={iterations}, warmup={warmup}) ran {ran:.3g} iterations of "
         f"each method, expected {total}",
-        "as many timed iterations, after as many untimed ones, as the arguments say",
+        "Time as many iterations, after as many untimed ones, as the arguments say.",
     )
     for row in reply.small:
         method = str(row["method"])
@@ -215,7 +215,7 @@ def _require_counted(call: BenchmarkCall, reply: BenchmarkReply) -> None:
             took < 0.5 * reply.busy_seconds,
             f"benchmark_attention(iterations={iterations}, warmup={warmup}), {method}: "
             f"{seconds(took)}, as the first {warmup} iterations take, which wake the device up",
-            "untimed iterations come first, as many as `warmup` says",
+            "Run the untimed iterations first, as many as `warmup` says.",
         )
     for method, gradients in reply.gradients.items():
         most = max(gradients[-iterations:], default=0)
@@ -223,7 +223,7 @@ def _require_counted(call: BenchmarkCall, reply: BenchmarkReply) -> None:
             most == 0,
             f"benchmark_attention(), {method}: when a timed iteration's forward pass begins, {most} of Q, K, V "
             "have the gradient of the one before, expected None",
-            "gradients to None, then forward, then backward: else they lie beside the scores",
+            "Set gradients to None, then run forward and backward: else they lie beside the scores.",
         )
 
 
@@ -250,7 +250,7 @@ def _require_axes(place: str, axes: ShownAxes, unit: str, rows: Sequence[tuple[s
             any(all(among(line, point) for point in expected) for line in axes.lines),
             f"plot_attention(): the {place} axes have no line through the {unit} of {method} attention over the "
             f"length: {', '.join(f'({x}, {y:.4g})' for x, y in expected)}",
-            "MiB in the first, milliseconds in the second; one line per method",
+            "Draw MiB in the first and milliseconds in the second, with one line per method.",
         )
         died = [length for name, length, value in rows if name == method and value is None]
         require(
@@ -261,29 +261,29 @@ def _require_axes(place: str, axes: ShownAxes, unit: str, rows: Sequence[tuple[s
             ),
             f"plot_attention(): the line of {method} attention on the {place} axes goes on to {died} tokens, where "
             "memory ran out",
-            "leave such results out: there is no value to draw, and a 0 has no place on a logarithmic axis",
+            "Leave such results out: there is no value to draw, and a 0 has no place on a logarithmic axis.",
         )
     require(
         "linear" not in axes.scales,
         f"plot_attention(): the scales of the {place} axes are {' and '.join(axes.scales)}",
-        "both logarithmic: what grows with the square of the length is a steeper line then",
+        "Make both logarithmic: what grows with the square of the length is a steeper line then.",
     )
     require(
         bool(axes.labels[1] or axes.labels[2]),
         f"plot_attention(): the {place} axes do not say what they show",
-        "label the y axis of both",
+        "Label the y axis of both.",
     )
     label = " ".join(axes.labels[1:])
     own, other = (_ABOUT[name] for name in (unit, *(_ABOUT.keys() - {unit})))
     require(
         bool(own.search(label)) or not other.search(label),
         f"plot_attention(): the {place} axes show {unit}, and say {label.strip()!r}",
-        "a label names what is drawn at its axis",
+        "Name at each axis what is drawn there.",
     )
     require(
         not axes.shares_y,
         "plot_attention(): MiB and milliseconds share one y axis",
-        "new_figure(..., share_y=False): a common scale squeezes one of them into a corner",
+        "Call new_figure(..., share_y=False): a common scale squeezes one of them into a corner.",
     )
 
 

@@ -101,7 +101,7 @@ def _cause_of(
     observed = []
     for call, run in usual:
         query, key, value, _ = _operands(shared, call)
-        observed.append(Observed(query, key, value, call.causal, run.output))
+        observed.append(Observed(query, key, value, call.causal, run.output, call.block_size or 0))
     mistake = mistake_in_outputs(observed, max(TOLERANCE[call.dtype] for call, _ in usual))
     if mistake is not None:
         return cause_of(mistake, function)
