@@ -54,6 +54,7 @@ from grader.lab4.checkpointing.cases.types import (
     TrainedRun,
     Way,
 )
+from grader.lab4.checkpointing.mistakes import NO_GRADIENT, ending_without_a_graph
 from grader.lab4.checkpointing.reference import (
     CHOICE_MISTAKES,
     KEPT_MISTAKES,
@@ -105,12 +106,6 @@ _OTHER_MASKS = Cause(
     "each forward pass.",
     _GRADIENTS,
     mistake="When backward computes a segment again, dropout draws other random numbers than the first time",
-)
-_NO_GRADIENT = Cause(
-    "no_gradient_without_that_of_the_input",
-    "Use use_reentrant=False. A reentrant checkpoint whose input requires no gradient passes none on.",
-    _GRADIENTS,
-    mistake="No parameter gets a gradient if the input requires none",
 )
 _NO_BACKWARD = Cause(
     "step_without_backward",
@@ -241,11 +236,12 @@ class TestCheckpointing:
         # One product of a timed step takes far too long: there are twelve and more per block and step.
         before = 12 * sizes["num_layers"] * (warmup + 2) + 5
         late = {"factor": 200.0, "skip": before, "count": 1, "min_flops": 2.0 * sizes["width"] ** 2}
-        reply = submission.probe(
-            inputs,
-            values=False,  # neither seconds nor peaks depend on them
-            conditions=[late] if submission.device.simulated else [],
-        )
+        with ending_without_a_graph(submission, generator):
+            reply = submission.probe(
+                inputs,
+                values=False,  # neither seconds nor peaks depend on them
+                conditions=[late] if submission.device.simulated else [],
+            )
         require_equal([row["checkpoint_every"] for row in reply.rows], inputs.intervals, what="intervals in the table")
         # Somebody may make a block in vain; those of two whole models are too many.
         require(
@@ -313,7 +309,8 @@ class TestCheckpointing:
     def test_results_and_plot_saved(self, submission: Submission, generator: InputGenerator) -> None:
         # In four layers an interval fits into half of the peak, in one layer none does.
         for layers in ("4", "1"):
-            rows = judge_program(submission, "gradient_checkpointing", ["--steps", "1", "--layers", layers])
+            with ending_without_a_graph(submission, generator):
+                rows = judge_program(submission, "gradient_checkpointing", ["--steps", "1", "--layers", layers])
             intervals = [row.get("checkpoint_every", "?") for row in rows if isinstance(row, dict)]
             require({None, 1} <= set(intervals), f"intervals in the results: {intervals}, expected none, 1 and others")
         judge_plot(
@@ -374,6 +371,13 @@ def _choice_mistake(cases: Sequence[Choice], chosen: Sequence[Mapping[str, objec
 
 def _kept_mistake(kept: Sequence[tuple[int, bool, KeptBytes]], unit: float, plain: float) -> Cause | None:
     """The mistake that explains what is held with every interval."""
+    graphs = [
+        abs(run.held_bytes - (kept_bytes(LAYERS, interval, unit, plain).every_segment if needed else unit))
+        < (1.3 if needed else 0.5) * unit
+        for interval, needed, run in kept
+    ]
+    if all(graphs) and not all(needed for _, needed, _ in kept):
+        return NO_GRADIENT  # without a graph the output alone is left
 
     def explains(mistake: KeptMistake) -> bool:
         return all(
@@ -506,7 +510,7 @@ def _require_gradients(submission: Submission, case: Model, trained: Sequence[Tr
             0,
             what=f"parameters without a gradient after backward, {what}, of an input that requires "
             f"{'a' if way.input_gradient else 'no'} gradient",
-            hint=_NO_GRADIENT if none_at_all else "Let the gradient pass through every segment to all parameters.",
+            hint=NO_GRADIENT if none_at_all else "Let the gradient pass through every segment to all parameters.",
         )
         with recognising(lambda: _masks_of(submission, case, way)):  # noqa: B023 - called in here
             require_arrays_close(

@@ -20,6 +20,7 @@ from grader.lab4.analysis.cases import Part, Predictions, Setup, Steps, made_up_
 from grader.lab4.analysis.checks import report
 from grader.lab4.analysis.checks.plot import require_shown
 from grader.lab4.analysis.reference import CHECKPOINTED, NEAR, PLAIN, Mistake, mistake_in, numbers_per_parameter
+from grader.lab4.checkpointing.mistakes import ending_without_a_graph
 from grader.lab4.shared.cases import Fields
 from grader.lab4.shared.checks import judge_plot, judge_program, judge_refusals, memory_bars
 
@@ -98,7 +99,8 @@ class TestAnalysis:
         judge_refusals(submission, "analysis")
 
     def test_results_and_plot_saved(self, submission: Submission, generator: InputGenerator) -> None:
-        rows = judge_program(submission, "memory_analysis", [])
+        with ending_without_a_graph(submission, generator):
+            rows = judge_program(submission, "memory_analysis", [])
         require(
             all(isinstance(row, dict) and {"setup", "predicted", "measured"} <= row.keys() for row in rows),
             "the results of memory_analysis are no comparisons of predicted and measured",
