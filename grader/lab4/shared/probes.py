@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -141,9 +142,12 @@ def _shown_axes(axes: Axes, all_axes: Sequence[Axes], *, cut: bool) -> ShownAxes
             sides = [min(x, x + width), max(x, x + width), min(y, y + height), max(y, y + height)]
             if cut:
                 # A bar on a logarithmic axis may well begin at 0, which is nowhere.
-                first = [left if axes.get_xscale() == "linear" else -np.inf, right]
-                second = [bottom if axes.get_yscale() == "linear" else -np.inf, top]
-                sides = [*np.clip(sides[:2], *first), *np.clip(sides[2:], *second)]
+                least_x = left if axes.get_xscale() == "linear" else -math.inf
+                least_y = bottom if axes.get_yscale() == "linear" else -math.inf
+                sides = [
+                    *(min(max(side, least_x), right) for side in sides[:2]),
+                    *(min(max(side, least_y), top) for side in sides[2:]),
+                ]
             bars.append([float(side) for side in sides])
     shared = axes.get_shared_y_axes()
     return ShownAxes(
