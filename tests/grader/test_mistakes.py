@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gradebox.run.assertions import CheckFailed
+from gradebox.run.assertions import Cause, CheckFailed
 from gradebox.run.input_generator import InputGenerator
 from grader.lab1.shared import reference
 from grader.lab1.shared.cases.products import Call, Hiccup, Observation, ProductCount, Result
@@ -30,8 +32,13 @@ from grader.lab3.accumulation.cases import regression as regression_pass
 from grader.lab3.accumulation.checks import CAUSES, cause_of
 from grader.lab3.accumulation.reference import MISTAKES
 from grader.lab3.accumulation.reference import follow as follow_pass
+from grader.lab4.analysis import cases as memory_cases
+from grader.lab4.analysis import reference as memory
 from grader.lab4.attention import reference as masks
 from grader.lab4.attention.reference import Observed, attention
+from grader.lab4.oom import cases as oom_cases
+from grader.lab4.oom import mistakes as oom_mistakes
+from grader.lab4.oom import reference as oom_reference
 
 SEEDS = range(6)
 
@@ -126,7 +133,8 @@ def calls(mistake: masks.Mistake) -> list[Observed]:
     for queries, keys, causal in ((9, 9, True), (5, 11, True), (11, 5, True), (7, 4, False)):
         q, k, v = generator.normal(1, queries, 4), generator.normal(1, keys, 4), generator.normal(1, keys, 4)
         shift = masks.shift_of(mistake, queries, keys) if causal else 0
-        output = attention(q, k, v, None, causal=causal, shift=shift)["output"]
+        power = masks.POWERS.get(mistake, -0.5)
+        output = attention(q, k, v, None, causal=causal, shift=shift, power=power)["output"]
         if mistake == "nothing_seen_is_nan" and causal:
             output[:, : max(0, queries - keys)] = np.nan
         observed.append(Observed(q, k, v, causal, output))
@@ -139,6 +147,85 @@ def test_each_mistake_of_a_mask_is_recognised(mistake: masks.Mistake) -> None:
     *right, last = calls(mistake)
     wrong = replace(last, output=np.asarray(last.output) + 1.0)  # where no mask is: something else is wrong
     assert masks.mistake_in_outputs([*right, wrong], 1e-9) is None
+
+
+def test_right_outputs_show_no_mistake_of_a_mask() -> None:
+    generator = InputGenerator(3, "lab4.attention")
+    q, k, v = (generator.normal(1, 2, 9, 8) for _ in range(3))
+    output = attention(q, k, v, None, causal=False)["output"]
+    assert masks.mistake_in_outputs([Observed(q, k, v, causal=False, output=output)], 1e-9) is None
+
+
+LARGE_SAME = 1e-8
+
+
+def large_trainings(
+    mistake: oom_reference.Mistake | None = None,
+    report: oom_reference.Report | None = None,
+    validated_by: oom_reference.Validated | None = None,
+) -> Cause | None:
+    """The cause that is recognised where all trainings of the large model have these mistakes."""
+    model, inputs = oom_cases.trainings(InputGenerator(5, "lab4.oom.same_losses"))
+    pairs = oom_reference.split(model.data, model.targets, [*inputs.batches, *inputs.validation])
+    batches, validation = pairs[: len(inputs.batches)], pairs[len(inputs.batches) :]
+
+    def follow(micro_batch: int, epochs: int, *, absolute: bool = False) -> oom_reference.Losses:
+        training = oom_reference.Training(model.weights, model.biases, inputs.learning_rate, absolute=absolute)
+        return oom_reference.trained(
+            training, batches, validation, epochs, micro_batch=micro_batch, mistake=mistake, report=report,
+            validated_by=validated_by,
+        )  # fmt: skip
+
+    def fields(losses: oom_reference.Losses) -> dict[str, object]:
+        return {"losses": losses.training, "validation_losses": losses.validation}
+
+    first = follow(inputs.micro_batch, inputs.epochs)
+    others = [
+        follow(other.micro_batch * (2 if other.sequence else 1), other.epochs, absolute=other.criterion_given)
+        for other in inputs.others
+    ]
+    reply = SimpleNamespace(
+        result=fields(first),
+        weights=first.weights,
+        others=[SimpleNamespace(result=fields(other), weights=other.weights) for other in others],
+    )
+    return oom_mistakes.cause_of(model, inputs, batches, validation, cast(Any, reply), LARGE_SAME)
+
+
+@pytest.mark.parametrize("mistake", oom_reference.MISTAKES)
+def test_each_mistake_of_micro_batches_is_recognised(mistake: oom_reference.Mistake) -> None:
+    cause = large_trainings(mistake)
+    assert cause is not None
+    assert cause.name == mistake
+
+
+@pytest.mark.parametrize("report", oom_reference.REPORTS)
+def test_each_mistake_of_a_reported_loss_is_recognised(report: oom_reference.Report) -> None:
+    assert large_trainings(report=report) is oom_mistakes.REPORTED[report]
+
+
+@pytest.mark.parametrize("by", oom_reference.VALIDATED)
+def test_each_mistake_of_a_validation_is_recognised(by: oom_reference.Validated) -> None:
+    assert large_trainings(validated_by=by) is oom_mistakes.VALIDATION[by]
+
+
+def test_a_right_training_of_the_large_model_shows_no_mistake() -> None:
+    assert large_trainings() is None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_mistake_of_a_memory_prediction_is_recognised_and_no_other(seed: int) -> None:
+    setups = memory_cases.setups_of(InputGenerator(seed, "lab4.analysis"))
+    for known, checkpointed in ((memory.PLAIN, False), (memory.CHECKPOINTED, True)):
+        own = [setup for setup in setups if (setup["checkpoint_every"] is not None) is checkpointed]
+        for model in ("transformer",) if checkpointed else ("mlp", "transformer"):
+            of_model = [setup for setup in own if setup["model"] == model]
+            right = [memory.activation_bytes(setup) for setup in of_model]
+            assert memory.mistake_in(known, list(zip(of_model, right, strict=True)), model) is None
+            for mistake in known:
+                wrong = [memory.activation_bytes(setup, mistake) for setup in of_model]
+                if model in mistake.models and wrong != right:
+                    assert memory.mistake_in(known, list(zip(of_model, wrong, strict=True)), model) is mistake
 
 
 CALL: Call = {"size": 4001, "iterations": 10}

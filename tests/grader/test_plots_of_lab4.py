@@ -147,3 +147,24 @@ def test_intervals_may_stand_in_a_legend(tmp_path: Path) -> None:
 def test_a_checkpointing_plot_of_something_else_fails(how: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(CheckFailed, match=message):
         judge("checkpointing", lambda figure, rows: checkpointing(figure, rows, **how), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "draw", "message"),
+    [
+        ("memory", flat, "no bar is"),
+        ("attention", attention, "no line through"),
+        ("checkpointing", checkpointing, "no point at"),
+    ],
+)
+def test_what_lies_outside_of_the_limits_of_its_axes_is_not_shown(
+    kind: str, draw: Callable[[Figure, Rows], None], message: str, tmp_path: Path
+) -> None:
+    def cut(figure: Figure, rows: Rows) -> None:
+        draw(figure, rows)
+        axes = figure.axes[0]
+        left, right = axes.get_xlim()
+        axes.set_xlim(left, left + (right - left) / 2)
+
+    with pytest.raises(CheckFailed, match=message):
+        judge(kind, cut, tmp_path)

@@ -1,10 +1,10 @@
-"""Attention in NumPy float64, right or with a mistake in its mask, so that a mistake is recognised by its result."""
+"""Attention in NumPy float64, right or with a mistake in its mask or scale, which is recognised by its result."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,14 +12,22 @@ from numpy.typing import ArrayLike, NDArray
 from grader.lab4.attention.cases.types import ChangedKey
 
 Array: TypeAlias = NDArray[np.float64]
-Mistake: TypeAlias = Literal["one_key_too_many", "one_key_too_few", "mask_from_the_other_corner", "nothing_seen_is_nan"]
-MISTAKES: tuple[Mistake, ...] = (
+Mistake: TypeAlias = Literal[
     "one_key_too_many",
     "one_key_too_few",
     "mask_from_the_other_corner",
+    "no_mask",
     "nothing_seen_is_nan",
-)
-"""What may be wrong with a mask."""
+    "scale_forgotten",
+    "scale_without_the_root",
+]
+MISTAKES: tuple[Mistake, ...] = get_args(Mistake)
+"""What may be wrong with a mask, or with the scale of the scores."""
+BackwardMistake: TypeAlias = Literal["no_second_term", "no_scale"]
+BACKWARD_MISTAKES: tuple[BackwardMistake, ...] = get_args(BackwardMistake)
+"""What may be wrong with gradients, if the output is right."""
+POWERS: Mapping[str, float] = {"scale_forgotten": 0.0, "scale_without_the_root": -1.0}
+"""Of head_dim, in the scale of the scores."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,8 @@ class Observed:
     value: ArrayLike
     causal: bool
     output: ArrayLike
+    block_size: int = 0
+    """Keys of a tile, of which those are left out that a query sees nothing of; 0 if there are no tiles."""
 
 
 def attention(
@@ -41,18 +51,26 @@ def attention(
     *,
     causal: bool,
     shift: int = 0,
+    block_size: int = 0,
+    power: float = -0.5,
+    backward: BackwardMistake | None = None,
 ) -> Mapping[str, Array]:
     """Output, and the gradients of query, key and value; causal is aligned to the last query and key.
 
-    A query that sees no key has an output of 0. With a mistake, `shift` more keys are seen by each.
+    A query that sees no key has an output of 0. With a mistake, `shift` more keys are seen by each
+    (except in tiles of `block_size` keys of which it should see none), scores are multiplied by another `power` of
+    head_dim, or gradients lack something.
     """
     q, k, v = (np.asarray(array, dtype=np.float64) for array in (query, key, value))
-    scale = q.shape[-1] ** -0.5
+    scale = q.shape[-1] ** power
     scores = q @ k.swapaxes(-1, -2) * scale
     queries, keys = scores.shape[-2:]
     visible = np.ones((queries, keys), dtype=bool)
     if causal:
-        visible = np.arange(keys)[None, :] <= np.arange(queries)[:, None] + keys - queries + shift
+        last_seen = np.arange(queries)[:, None] + keys - queries
+        visible = np.arange(keys)[None, :] <= last_seen + shift
+        if block_size:
+            visible &= np.arange(keys)[None, :] // block_size * block_size <= last_seen
     largest = np.where(visible, scores, -1e300).max(-1, keepdims=True)
     weights = np.where(visible, np.exp(np.where(visible, scores - largest, 0.0)), 0.0)
     total = weights.sum(-1, keepdims=True)
@@ -61,7 +79,9 @@ def attention(
     if gradient is not None:
         g = np.asarray(gradient, dtype=np.float64)
         d_weights = g @ v.swapaxes(-1, -2)
-        d_scores = weights * (d_weights - (d_weights * weights).sum(-1, keepdims=True)) * scale
+        correction = (d_weights * weights).sum(-1, keepdims=True)
+        d_scores = weights * (d_weights - (0.0 if backward == "no_second_term" else correction))
+        d_scores *= 1.0 if backward == "no_scale" else scale
         result |= {
             "d_query": d_scores @ k,
             "d_key": d_scores.swapaxes(-1, -2) @ q,
@@ -76,14 +96,25 @@ def shift_of(mistake: Mistake, queries: int, keys: int) -> int:
         "one_key_too_many": 1,
         "one_key_too_few": -1,
         "mask_from_the_other_corner": queries - keys,
+        "no_mask": queries + keys,
     }
     return shifts.get(mistake, 0)
 
 
 def mistake_in_outputs(calls: Sequence[Observed], error: float) -> Mistake | None:
-    """The mistake that explains the outputs of all calls, to within `error` of the largest number of each."""
+    """The mistake that explains the outputs of all calls, to within `error` of the largest number of each.
+
+    None if no mistake is needed: then another one shows elsewhere.
+    """
+    if all(_explains(None, call, error) for call in calls):
+        return None
     finite = all(np.isfinite(call.output).all() for call in calls)
-    possible = (mistake for mistake in _possible(finite) if all(_explains(mistake, call, error) for call in calls))
+    whole = [replace(call, block_size=0) for call in calls]
+    possible = (
+        mistake
+        for mistake in _possible(finite)
+        if any(all(_explains(mistake, call, error) for call in observed) for observed in (whole, calls))
+    )
     return next(possible, None)
 
 
@@ -92,10 +123,13 @@ def _possible(finite: bool) -> tuple[Mistake, ...]:
     return tuple(mistake for mistake in MISTAKES if (mistake == "nothing_seen_is_nan") != finite)
 
 
-def _explains(mistake: Mistake, call: Observed, error: float) -> bool:
+def _explains(mistake: Mistake | None, call: Observed, error: float) -> bool:
     queries, keys = np.shape(call.query)[-2], np.shape(call.key)[-2]
-    shift = shift_of(mistake, queries, keys) if call.causal else 0
-    expected = attention(call.query, call.key, call.value, None, causal=call.causal, shift=shift)["output"]
+    shift = shift_of(mistake, queries, keys) if mistake and call.causal else 0
+    power = POWERS.get(mistake or "", -0.5)
+    expected = attention(
+        call.query, call.key, call.value, None, causal=call.causal, shift=shift, block_size=call.block_size, power=power
+    )["output"]
     actual = np.asarray(call.output, dtype=np.float64)
     if actual.shape != expected.shape:
         return False
@@ -109,7 +143,9 @@ def mistake_in_influence(moved: Sequence[tuple[ChangedKey, Array]]) -> Mistake |
     """The mistake that explains which queries a changed key moves: each case, and how far each query's output moved."""
     finite = all(np.isfinite(distance).all() for _, distance in moved)
     possible = (
-        mistake for mistake in _possible(finite) if all(_reaches(mistake, case, distance) for case, distance in moved)
+        mistake
+        for mistake in _possible(finite)
+        if mistake not in POWERS and all(_reaches(mistake, case, distance) for case, distance in moved)
     )
     return next(possible, None)
 

@@ -82,6 +82,8 @@ class TrainingsReply:
     weights: Array
     are_numbers: bool
     """Whether all losses are numbers of Python."""
+    passes: list[int]
+    """How often the training loader and the validation loader of this training were iterated."""
     device: str
     small_result: Fields
     """Of the training in float32 with a small criterion."""
@@ -114,24 +116,25 @@ class ForwardPass:
     """One call of the model."""
 
     phase: str
-    """The loader that gave the last batch: "training", "validation" or "none"."""
+    """Where its samples come from: "training" or "validation"."""
     samples: int
     training: bool
     """Whether the model was in training mode."""
     graph: bool
     """Whether a graph was recorded."""
+    held_bytes: int
+    """What was allocated when it began."""
+    requested_bytes: int
+    """What live tensors had asked for then: without the allocator's rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SteadyReply:
-    """Bytes on the device whenever a batch is fetched, by pass over the loader, and how the model was called."""
+    """How the model was called, and what the device held then."""
 
-    training_bytes: list[list[int]]
-    validation_bytes: list[list[int]]
-    requested_bytes: list[list[int]]
-    """What live tensors asked for in the passes over the training loader."""
     sample_bytes: int
     forwards: list[ForwardPass]
+    """Those that backward computes again are not among them."""
     training_afterwards: bool
     ballast_bytes: int
     """What each graph holds in addition."""
@@ -256,9 +259,9 @@ def steady(generator: InputGenerator) -> Steady:
     generator = generator.shared("lab4.steady")
     # All equally large: what a local variable still holds of the last one is then the same after each step.
     return Steady(
-        batches=[generator.integer(9, 14)] * 4,
+        batches=[generator.integer(9, 14)] * 5,
         width=generator.odd(63, 95),
-        validation=[generator.integer(5, 9) for _ in range(3)],
+        validation=[generator.integer(5, 9) for _ in range(4)],
         micro_batch=generator.integer(3, 4),
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from gradebox.run.assertions import (
     mebibytes,
     number,
     picturing,
+    recognising,
     require,
     require_arrays_close,
     require_close,
@@ -24,15 +26,18 @@ from grader.lab4.oom.cases import (
     LENGTH,
     Attempts,
     Fits,
+    ForwardPass,
     OomProgram,
     OtherReply,
     OtherTraining,
     Retry,
     RetryRun,
     SmallModel,
+    Steady,
     SteadyReply,
     TrainingsReply,
 )
+from grader.lab4.oom.mistakes import ONLY_THE_FIRST_PART, cause_of
 from grader.lab4.oom.reference import Batch, Losses, Training, sizes_tried, split, trained
 from grader.lab4.shared.checks import judge_refusals, memory_bars
 
@@ -43,7 +48,8 @@ SAME = 1e-8
 """In float64, after two epochs; measured: 1e-14. Without Adam's bias correction, or a sum for a mean: 1e-2 and more."""
 _LOW, _APART = 0.05, 0.7
 """Room for bfloat16: Adam's steps of single weights may then turn around. Without any movement it is 1."""
-_SHARE_HINT = "each micro-batch counts by its share of the batch's samples, in the loss and in the gradient"
+_SHARE_HINT = "Weigh each micro-batch by its share of the batch's samples, in the loss and in the gradient."
+_STEP_HINT = "Clear the gradients before the first micro-batch of a batch, and take one step after the last one."
 _FLAT_SHARE = 0.5
 """Of the smallest thing that a kept graph holds. Losses kept as tensors of their own take 512 bytes each."""
 _FIRST_STEP = 1
@@ -62,22 +68,19 @@ class TestOom:
             reply.died is None,
             f"{'' if 0 < largest <= 16 else 'Task 4.3, oom_fixes.py: '}train_large_model() dies on a virtual GPU of 24 "
             f"GB, with batches of 64 x {LENGTH} x 4096 and micro_batch=16: {reply.died}",
-            "what does a forward pass keep of so many samples, and what is never let go?",
+            "Look for what holds activations longer than its micro-batch: retain_graph=True, losses kept as tensors, "
+            "whole batches on the device.",
         )
         require(
             0 < largest <= 16,
             f"with micro_batch=16, {largest} samples went through the model at once",
-            "in training and in validation: cut each batch into micro-batches",
+            "Cut each batch into micro-batches, in training and in validation.",
         )
-        require(
-            sum(reply.forwards) >= 3 * 64,
-            f"of three batches of 64 samples, {sum(reply.forwards)} samples went through the model",
-            "train on both batches of train_loader, and validate on that of val_loader",
-        )
+        _require_samples("train_large_model(), one epoch", sum(reply.forwards), inputs.batches, inputs.validation, 16)
         require(
             reply.peak_bytes >= _LEAST_BYTES,
             f"train_large_model() held {mebibytes(reply.peak_bytes)} at most, less than the model and Adam's averages",
-            "the whole model is trained, with Adam",
+            "Train the whole model, with Adam.",
         )
         # Data and target of 16 samples; of a whole batch it would be four times as much.
         micro_bytes = 2 * 16 * LENGTH * 4096 * 4
@@ -86,7 +89,7 @@ class TestOom:
                 moved < 2 * micro_bytes,
                 f"when the first micro-batch of {loader}_loader reaches the model, {mebibytes(moved)} have come to the "
                 f"device since the batch was fetched; data and target of 16 samples are {mebibytes(micro_bytes)}",
-                "cut first, then move: a micro-batch is on the device, and not its whole batch",
+                "Cut first, then move: a micro-batch is on the device, and not its whole batch.",
             )
         result = reply.result
         if result is None:
@@ -97,7 +100,7 @@ class TestOom:
             reply.peak_bytes < reply.before_bytes,
             f"peak_bytes: saw {mebibytes(number(result['peak_bytes'], 'peak_bytes'))}, but "
             f"{mebibytes(reply.before_bytes)} were allocated before train_large_model() was called, and let go",
-            "the peak of the training alone: reset it when the training begins",
+            "Reset the peak when the training begins: it is that of the training alone.",
         )
         require_close(
             result["peak_bytes"],
@@ -105,7 +108,7 @@ class TestOom:
             relative=0.01,
             what="peak_bytes",
             show=mebibytes,
-            hint="torch.cuda.max_memory_allocated() at the end",
+            hint="Read torch.cuda.max_memory_allocated() at the end.",
         )
 
     def test_same_losses(self, submission: Submission, generator: InputGenerator) -> None:
@@ -116,21 +119,29 @@ class TestOom:
         training = Training(model.weights, model.biases, inputs.learning_rate)
         expected = trained(training, batches, validation, inputs.epochs)
         what = f"of train_large_model(), batches of {inputs.batches} in micro-batches of {inputs.micro_batch}"
-        require_arrays_close(
-            reply.result["losses"], expected.training, rtol=SAME, what=f"losses {what}", hint=_SHARE_HINT
-        )
-        require_arrays_close(
-            reply.weights, expected.weights, rtol=SAME, atol=SAME, what=f"weights {what}", hint="one step per batch"
-        )
-        require_arrays_close(
-            reply.result["validation_losses"],
-            expected.validation,
-            rtol=SAME,
-            what=f"validation losses {what}, validation batches of {inputs.validation}",
-            hint="the mean over samples: batches differ in size",
-        )
-        for other, ended in zip(inputs.others, reply.others, strict=True):
-            _require_same(model, inputs.learning_rate, batches, validation, other, ended)
+        with recognising(lambda: cause_of(model, inputs, batches, validation, reply, SAME)):
+            require_arrays_close(
+                reply.result["losses"], expected.training, rtol=SAME, what=f"losses {what}", hint=_SHARE_HINT
+            )
+            require_arrays_close(
+                reply.weights, expected.weights, rtol=SAME, atol=SAME, what=f"weights {what}", hint=_STEP_HINT
+            )
+            require_arrays_close(
+                reply.result["validation_losses"],
+                expected.validation,
+                rtol=SAME,
+                what=f"validation losses {what}, validation batches of {inputs.validation}",
+                hint="Take the mean over all samples: batches differ in size.",
+            )
+            for other, ended in zip(inputs.others, reply.others, strict=True):
+                _require_same(model, inputs.learning_rate, batches, validation, other, ended)
+        for name, passes, least in zip(("train_loader", "val_loader"), reply.passes, [inputs.epochs] * 2, strict=True):
+            require(
+                passes >= least,
+                f"train_large_model(), {least} epochs: {name} was iterated {passes} of {least} times, and its batches "
+                "were kept",
+                f"Iterate over {name} again in every epoch: a loader that shuffles gives other batches each time.",
+            )
         require_equal(reply.result["optimizer_steps"], len(expected.training), what=f"optimizer_steps {what}")
         require(reply.are_numbers, f"losses {what} are no Python numbers", "loss.item()")
         require_equal(reply.result["device"], reply.device, what=f"device {what}")
@@ -140,27 +151,29 @@ class TestOom:
         _require_small(model, trained(small, batches, validation, 1), reply)
 
     def test_memory_flat_over_steps(self, submission: Submission, generator: InputGenerator) -> None:
-        reply = _steady(submission, generator)
-        passes: list[list[int]] = [[0], [0], *reply.training_bytes]
-        first, second = passes[-2:]
+        inputs, reply = _steady(submission, generator)
+        steps = _starts_of_batches(reply.forwards, "training", inputs.batches)
+        first, second = ([call.held_bytes for call in epoch] or [0] for epoch in steps)
         allowed = _FLAT_SHARE * reply.ballast_bytes
         held = [(str(index), size, (first + second)[_FIRST_STEP]) for index, size in enumerate(first + second)]
         # Like is compared with like: a local variable may hold the last loss, or none, when an epoch begins.
         for growth, where in (
-            (_growth(first), "from the first step to the last of the first epoch"),
-            (_growth(second), "from the first step to the last of the second epoch"),
-            (second[-1] - first[-1] if len(first) > 1 else 0, "from the end of the first epoch to that of the second"),
+            (_growth(first), "from the second step to the last of the first epoch"),
+            (_growth(second), "from the second step to the last of the second epoch"),
+            (
+                second[-1] - first[-1] if len(first) > 1 else 0,
+                "from the last step of the first epoch to that of the second",
+            ),
         ):
-            with picturing(lambda: memory_bars("what is allocated after each batch of the last two epochs", held)):
+            with picturing(lambda: memory_bars("what is allocated when each step of the two epochs begins", held)):
                 require(
                     growth <= allowed,
                     f"train_large_model(): what is allocated grows by {mebibytes(growth)} {where}, expected no growth",
-                    "which tensor of an earlier step is still referenced? A loss that is kept keeps its graph",
+                    "Keep losses as numbers (loss.item()): as a tensor a loss keeps its graph and its activations.",
                 )
         # Local variables come and go, and some fetch a batch ahead: what leaks grows with every step of every epoch.
         # A loss or two per micro-batch, each a number, are allowed: less than half a sample.
-        steps = [_least_growth(held) for held in reply.requested_bytes[-2:]]
-        leak = min(steps, default=0)
+        leak = min(_least_growth([call.requested_bytes for call in epoch]) for epoch in steps)
         require(
             leak < reply.sample_bytes,
             f"train_large_model(): tensors on the device take {leak:,} bytes more after every step, expected none, "
@@ -170,30 +183,31 @@ class TestOom:
         )
 
     def test_validation_without_graph(self, submission: Submission, generator: InputGenerator) -> None:
-        reply = _steady(submission, generator)
+        inputs, reply = _steady(submission, generator)
         validated = [call for call in reply.forwards if call.phase == "validation"]
         require(bool(validated), "the model was never called with batches of val_loader")
         require(
             not any(call.graph for call in validated),
             "train_large_model(): validation records a graph, which nobody needs and which takes memory",
-            "with torch.no_grad() around it, or torch.inference_mode()",
+            "Validate inside torch.no_grad() or torch.inference_mode().",
         )
         require(
             not any(call.training for call in validated),
             "train_large_model(): validation runs in training mode, with dropout",
-            "model.eval()",
+            "Call model.eval() before the validation.",
         )
         in_training = [call for call in reply.forwards if call.phase == "training"]
         require(
             all(call.training for call in in_training) and reply.training_afterwards,
             "train_large_model(): after the first validation the model is no longer in training mode",
-            "model.train() before each epoch and in the end",
+            "Call model.train() before each epoch, and once more at the end.",
         )
-        growth = max(_growth(held) for held in reply.validation_bytes)
+        passes = _starts_of_batches(reply.forwards, "validation", inputs.validation)
+        growth = max(_growth([call.held_bytes for call in calls]) for calls in passes)
         require(
             growth <= _FLAT_SHARE * reply.ballast_bytes,
             f"what is allocated grows by {mebibytes(growth)} during validation",
-            "keep numbers, not tensors with a graph",
+            "Keep numbers, not tensors with a graph.",
         )
 
     def test_retry_halves_the_micro_batch(self, submission: Submission, generator: InputGenerator) -> None:
@@ -207,20 +221,20 @@ class TestOom:
             require(
                 not further,
                 f"{what} tried {further[:1]} after {expected[-1]}, with which the attempt had ended and returned None",
-                "what an attempt returns is its own affair, None as well: it failed only where it raised",
+                "Take whatever an attempt returns for its result, None as well: it failed only if it raised.",
             )
             require_equal(
                 run.attempts[: len(expected) + 1],
                 expected,
                 what=f"micro-batches tried by {what}",
-                hint="halve, down to 1",
+                hint="Halve the micro-batch after each failure, rounded down, and end at 1.",
             )
             if case.fits == 0:
                 require_equal(
                     run.raised,
                     "OutOfMemoryError",
                     what=f"error of {what}",
-                    hint="with a micro-batch of 1 there is nothing left to halve: let the error through",
+                    hint="Let the error through if a micro-batch of 1 fails: there is nothing left to halve.",
                 )
                 continue
             require_equal(run.raised, None, what=f"error of {what}")
@@ -235,21 +249,21 @@ class TestOom:
             require(
                 bool(run.held_bytes),
                 f"{what} made no attempt",
-                "call `attempt` with the micro-batch, and again with half of it after running out of memory",
+                "Call `attempt` with the micro-batch, and again with half of it after running out of memory.",
             )
             left = max(run.held_bytes) - run.held_bytes[0]
             require(
                 left < 2**20,
                 f"{what}: {mebibytes(left)} of a failed attempt are still allocated when the next one begins",
-                "inside the except block the exception's traceback holds the attempt's tensors: go on after the block"
+                "Go on after the except block, and keep no error: its traceback holds the failed attempt's tensors."
                 if not case.cycle
-                else "objects that refer to each other hold their tensors until garbage is collected: gc.collect()",
+                else "Call gc.collect(): objects that refer to each other hold their tensors until then.",
             )
             kept = max(run.reserved_bytes) - run.reserved_bytes[0]
             require(
                 kept < 2**21,
                 f"{what}: the allocator still reserves {mebibytes(kept)} more when the next attempt begins",
-                "torch.cuda.empty_cache(), when nothing of the failed attempt is left",
+                "Call torch.cuda.empty_cache() when nothing of the failed attempt is left.",
             )
 
     def test_other_errors_pass_through(self, submission: Submission, generator: InputGenerator) -> None:
@@ -257,7 +271,7 @@ class TestOom:
         require(
             any(len(run.attempts) > 1 for case, run in runs if not case.raises),
             "run_with_oom_retry() lets every error through, and so tries nothing again",
-            "catch torch.OutOfMemoryError, and nothing else",
+            "Catch torch.OutOfMemoryError, and nothing else.",
         )
         for case, run in runs:
             if not case.raises:
@@ -267,10 +281,10 @@ class TestOom:
                 run.attempts,
                 sizes_tried(case),
                 what=f"attempts of {what}",
-                hint="a wrong shape stays wrong at any size",
+                hint="Catch torch.OutOfMemoryError alone: any other error is the caller's, whatever its message says.",
             )
-            require_equal(run.raised, case.raises, what=f"error of {what}", hint="torch.OutOfMemoryError only")
-            require_equal(run.message, case.message, what=f"message of {what}", hint="let the error itself through")
+            require_equal(run.raised, case.raises, what=f"error of {what}", hint="Catch torch.OutOfMemoryError only.")
+            require_equal(run.message, case.message, what=f"message of {what}", hint="Let the error itself through.")
 
     def test_nonsense_refused(self, submission: Submission) -> None:
         judge_refusals(submission, "oom")
@@ -284,7 +298,7 @@ class TestOom:
 
 
 def _growth(held: list[int]) -> int:
-    """What is held more at the end of one pass over the batches than after its first batch."""
+    """What is held more when the last batch of a pass begins than after its first batch."""
     return held[-1] - held[_FIRST_STEP] if len(held) > _FIRST_STEP else 0
 
 
@@ -293,18 +307,46 @@ def _least_growth(held: list[int]) -> int:
     return min((after - before for before, after in pairwise(held[_FIRST_STEP:])), default=0)
 
 
-def _steady(submission: Submission, generator: InputGenerator) -> SteadyReply:
+def _starts_of_batches(forwards: Sequence[ForwardPass], phase: str, sizes: Sequence[int]) -> list[list[ForwardPass]]:
+    """For each of two epochs the forward passes with which batches begin, by the samples that went through before."""
+    starts: list[ForwardPass] = []
+    begins, samples = [0, *accumulate([*sizes, *sizes])][:-1], 0
+    for call in forwards:
+        if call.phase == phase:
+            if len(starts) < len(begins) and samples >= begins[len(starts)]:
+                starts.append(call)
+            samples += call.samples
+    return [starts[: len(sizes)], starts[len(sizes) :]]
+
+
+def _require_samples(
+    what: str, samples: int, training: Sequence[int], validation: Sequence[int], micro_batch: int
+) -> None:
+    """Fail unless so many samples went through the model as the batches of both loaders have."""
+    expected = sum(training) + sum(validation)
+    firsts = [[min(size, micro_batch) for size in sizes] for sizes in (training, validation)]
+    only_first = samples in (sum(firsts[0]) + sum(validation), sum(firsts[0]) + sum(firsts[1]))
+    require(
+        samples >= expected,
+        f"{what}: {samples} samples went through the model, expected the {expected} of all batches of both loaders",
+        ONLY_THE_FIRST_PART
+        if only_first
+        else "Train on every batch of train_loader and validate on every batch of val_loader, in every epoch.",
+    )
+
+
+def _steady(submission: Submission, generator: InputGenerator) -> tuple[Steady, SteadyReply]:
     """A training in which what is held must not grow; fails unless all samples went through the model."""
     inputs = cases.steady(generator)
     reply = submission.probe(inputs, values=not submission.device.simulated)
-    samples = sum(call.samples for call in reply.forwards)
-    expected = 2 * (sum(inputs.batches) + sum(inputs.validation))
-    require(
-        samples >= expected,
-        f"train_large_model(), two epochs: {samples} samples went through the model, expected {expected}",
-        "nothing grows where nothing is trained: every batch of both loaders, in every epoch",
+    _require_samples(
+        "train_large_model(), two epochs",
+        sum(call.samples for call in reply.forwards),
+        [*inputs.batches, *inputs.batches],
+        [*inputs.validation, *inputs.validation],
+        inputs.micro_batch,
     )
-    return reply
+    return inputs, reply
 
 
 def _retried(submission: Submission, generator: InputGenerator) -> list[tuple[Attempts, RetryRun]]:
@@ -348,7 +390,7 @@ def _require_small(model: SmallModel, expected: Losses, reply: TrainingsReply) -
         losses,
         rtol=_LOW,
         what=f"first loss {what}",
-        hint="the given criterion",
+        hint="Train on the given criterion.",
     )
     moved, expected_moves = (
         np.asarray(weights, dtype=np.float64) - model.weights for weights in (reply.small_weights, expected.weights)
@@ -357,6 +399,7 @@ def _require_small(model: SmallModel, expected: Losses, reply: TrainingsReply) -
     apart = float(np.sqrt(((moved - expected_moves) ** 2).sum() / (expected_moves**2).sum()))
     require(
         apart < _APART,
-        f"the weights {what} moved {share:.2f} times as far as they should, and end {apart:.2f} of the way off",
-        "small gradients: float16 turns them into zeros unless the loss is scaled; bfloat16 or float32 do not",
+        f"small gradients are lost: the weights {what} moved {share:.2f} times as far as they should, and end "
+        f"{apart:.2f} of the way off",
+        "Use bfloat16 or float32, or scale the loss: float16 turns small gradients into zeros.",
     )

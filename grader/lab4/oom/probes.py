@@ -44,6 +44,8 @@ _BALLAST_BYTES = 2**20
 _NOBODY_HAS = 2**50
 """Bytes. A driver may lend a GPU the machine's memory (Windows does), so that twice its own is there."""
 _ERRORS = {"RuntimeError": RuntimeError, "ValueError": ValueError, "MemoryError": MemoryError}
+_TOKENS = {"training": 1, "validation": 2}
+"""Of a sample of each loader."""
 _STEP = 2**28
 """Bytes: what fills the device leaves less than that free."""
 
@@ -128,10 +130,10 @@ def trainings(student: Student, inputs: Trainings) -> TrainingsReply:
     sizes = [*inputs.batches, *inputs.validation]
     pairs = list(zip(inputs.data.split(sizes), inputs.targets.split(sizes), strict=True))
     model = filled(torch.float64)
+    loaders = _Counted(pairs[:steps]), _Counted(pairs[steps:])
     result = module.train_large_model(
         model,
-        pairs[:steps],
-        pairs[steps:],
+        *loaders,
         epochs=inputs.epochs,
         micro_batch=inputs.micro_batch,
         learning_rate=inputs.learning_rate,
@@ -169,6 +171,7 @@ def trainings(student: Student, inputs: Trainings) -> TrainingsReply:
         others=[train(other) for other in inputs.others],
         device=student.device,
         result=reported,
+        passes=[loader.passes for loader in loaders],
         weights=_weights(model),
         are_numbers=all(isinstance(loss, (int, float)) for loss in (*result.losses, *result.validation_losses)),
         small_result=fields(small_result, LargeTraining, "train_large_model()"),
@@ -179,6 +182,16 @@ def trainings(student: Student, inputs: Trainings) -> TrainingsReply:
 def _weights(model: StudentModel) -> Tensor:
     """Of all layers of a submission's model."""
     return torch.stack([layer.weight.detach() for layer in model.layers])
+
+
+class _Counted(list[Batch]):
+    """A list that counts how often it is iterated."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.passes += 1
+        return super().__iter__()
 
 
 class _Streamed:
@@ -205,83 +218,66 @@ class _Ballast(torch.autograd.Function):
 
 
 class _Loader:
-    """Batches on the CPU; for each pass, notes what the device holds whenever one is fetched, and after the last.
+    """Batches on the CPU, whose samples are sequences of so many tokens: by that the model knows where they are from.
 
-    `passes` has what is allocated, `requested` what live tensors asked for: without the allocator's rounding.
+    When a batch is fetched says nothing: some fetch one ahead, or all batches of an epoch at once.
     """
 
-    def __init__(self, sizes: Sequence[int], width: int, phases: list[str], phase: str) -> None:
-        self.sizes, self.width, self.phases, self.phase = sizes, width, phases, phase
-        self.passes: list[list[int]] = []
-        self.requested: list[list[int]] = []
+    def __init__(self, sizes: Sequence[int], width: int, phase: str) -> None:
+        self.sizes, self.width, self.tokens = sizes, width, _TOKENS[phase]
 
     def __iter__(self) -> Iterator[Batch]:
-        self.phases.append(self.phase)
-        notes: list[int] = []
-        requested: list[int] = []
-        self.passes.append(notes)
-        self.requested.append(requested)
-
-        def note() -> None:
-            notes.append(torch.cuda.memory_allocated())
-            requested.append(int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0)))
-
         for size in self.sizes:
-            note()
-            yield torch.randn(size, self.width), torch.randn(size, self.width)
-        note()
+            shape = (size, self.tokens, self.width)
+            yield torch.randn(shape), torch.randn(shape)
 
 
 class _Watched(nn.Module):
-    """A small model that notes each forward pass: phase, samples, mode, and whether a graph is recorded."""
+    """A small model that notes each forward pass: phase, samples, mode, whether a graph is recorded, and memory."""
 
-    def __init__(self, width: int, phases: list[str]) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(width, width), nn.Dropout(0.3), nn.ReLU(), nn.Linear(width, width))
-        self.phases = phases
         self.forwards: list[ForwardPass] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        self.forwards.append(
-            ForwardPass(
-                phase=self.phases[-1] if self.phases else "none",
-                samples=len(x),
-                training=self.training,
-                graph=torch.is_grad_enabled(),
+        if torch._C._current_graph_task_id() == -1:  # else backward computes a checkpoint again
+            self.forwards.append(
+                ForwardPass(
+                    phase=next((phase for phase, tokens in _TOKENS.items() if x.shape[1] == tokens), "none"),
+                    samples=len(x),
+                    training=self.training,
+                    graph=torch.is_grad_enabled(),
+                    held_bytes=torch.cuda.memory_allocated(),
+                    requested_bytes=int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0)),
+                )
             )
-        )
         output: Tensor = self.layers(x)
         return output
 
 
 def steady(student: Student, inputs: Steady) -> SteadyReply:
-    """What is allocated whenever a batch is fetched, over two epochs, and how the model was called.
+    """How the model was called over two epochs, and what was allocated then.
 
     Each graph holds a ballast, so that a loss which is kept with its graph shows.
     """
-    phases: list[str] = []
-    model = _Watched(inputs.width, phases).to(student.device).eval()
+    model = _Watched(inputs.width).to(student.device).eval()
 
     def criterion(output: Tensor, target: Tensor) -> Tensor:
         loss: Tensor = _Ballast.apply(functional.mse_loss(output, target))
         return loss
 
-    train_loader = _Loader(inputs.batches, inputs.width, phases, "training")
-    val_loader = _Loader(inputs.validation, inputs.width, phases, "validation")
     result = student.module(SCRIPT).train_large_model(
         model,
-        train_loader,
-        val_loader,
+        _Loader(inputs.batches, inputs.width, "training"),
+        _Loader(inputs.validation, inputs.width, "validation"),
         epochs=2,
         micro_batch=inputs.micro_batch,
         criterion=criterion,
     )
     fields(result, LargeTraining, "train_large_model()")  # something else is a wrong return
     return SteadyReply(
-        training_bytes=train_loader.passes,
-        requested_bytes=train_loader.requested,
         sample_bytes=inputs.width * 4,
-        validation_bytes=val_loader.passes,
         forwards=model.forwards,
         training_afterwards=model.training,
         ballast_bytes=_BALLAST_BYTES,

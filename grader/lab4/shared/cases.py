@@ -89,6 +89,9 @@ class PlotsReply:
     is_picture: bool
     """Whether there is a PNG file at that path."""
     shown: Shown
+    """Within the limits of the axes, which is what people see."""
+    drawn: Shown
+    """With what lies outside of them."""
     refused: str | None
     """The error with a path that cannot be written."""
 

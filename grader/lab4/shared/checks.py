@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeGuard, TypeVar
 
-from gradebox.run.assertions import require, require_equal
+from gradebox.run.assertions import Cause, CheckFailed, recognising, require, require_equal
 from gradebox.run.pictures import Picture, bars
 from gradebox.run.submission import Submission
 from grader.lab4.shared.cases import (
@@ -53,12 +53,16 @@ def judge_refusals(submission: Submission, criterion: Criterion) -> None:
     reply = submission.numeric_probe(Refusals())
     for call, error in reply.calls[criterion].items():
         ending = "is not written yet" if error == "NotImplementedError" else f"raised {error or 'nothing'}"
-        require(error == "ValueError", f"{call} {ending}, expected a ValueError", "see Raises in its docstring")
+        require(
+            error == "ValueError",
+            f"{call} {ending}, expected a ValueError",
+            "Raise ValueError before anything else is done: see Raises in the docstring.",
+        )
     for call, error in reply.sensible[criterion].items():
         require(
             error != "ValueError",
             f"{call} raised a ValueError although it makes sense",
-            "refuse what its docstring names under Raises, and nothing else",
+            "Refuse what its docstring names under Raises, and nothing else.",
         )
 
 
@@ -90,7 +94,7 @@ def judge_program_on_cpu(submission: Submission, module: str, arguments: list[st
     require(
         not reply.pictures,
         f"{what} wrote {', '.join(reply.pictures)}, but PyTorch counts no memory of a CPU: there are no peaks",
-        "draw where there are peaks, and only there",
+        "Draw only where there are peaks.",
     )
     require_provenance(reply, what, simulated=False)
     _require_printed(reply, what)
@@ -103,7 +107,11 @@ def _command(module: str, arguments: Sequence[str]) -> str:
 def _require_printed(reply: ProgramReply, what: str) -> None:
     printed = "".join(reply.printed.split())  # however long lines are folded
     for name in (*reply.json, *reply.pictures):
-        require(name in printed, f"{what} does not print where it wrote {name}", "program.print_written(all, paths)")
+        require(
+            name in printed,
+            f"{what} does not print where it wrote {name}",
+            "Call program.print_written() with all paths that were written.",
+        )
 
 
 def judge_plot(
@@ -116,19 +124,37 @@ def judge_plot(
     reply = submission.probe(Plots(kind=kind, rows=rows), device="cpu")
     what = f"plot_{kind}()"
     require(
-        reply.is_picture, f"{what} wrote no PNG file to the path it was given", "labkit.plotting.save_png(figure, path)"
+        reply.is_picture,
+        f"{what} wrote no PNG file to the path it was given",
+        "Save it with labkit.plotting.save_png(figure, path).",
     )
     require(reply.is_its_path, f"{what} did not return the path it was given")
-    require(bool(reply.shown.axes), f"{what} drew no data", "draw on the figure that you save")
-    require_shown(reply.shown, rows)
+    require(bool(reply.shown.axes), f"{what} drew no data", "Draw on the figure that you save.")
+    with recognising(lambda: _cut_off(kind, reply.drawn, rows, require_shown)):
+        require_shown(reply.shown, rows)
     require_equal(reply.refused, "OSError", what=f"error of {what} with a path that cannot be written")
+
+
+def _cut_off(
+    kind: PlotKind, drawn: Shown, rows: list[Row], require_shown: Callable[[Shown, list[Row]], None]
+) -> Cause | None:
+    """Whether a plot is right but for the limits of its axes."""
+    try:
+        require_shown(drawn, rows)
+    except CheckFailed:
+        return None
+    return Cause(
+        f"cut off in the {kind} plot",
+        "Choose limits of the axes that hold all of the data, or leave them to matplotlib.",
+        mistake=f"plot_{kind}() cuts data off: some of it lies outside of the axes' limits",
+    )
 
 
 def require_named(shown: Shown, words: Sequence[str], message: str) -> None:
     """Fail unless a legend has as many entries, in whatever words, or each of `words` is in the picture."""
     texts = " ".join([*shown.legend, *shown.texts]).casefold()
     named = len(shown.legend) >= len(words) or all(word in texts for word in words)
-    require(named, message, "a legend, or names written beside them")
+    require(named, message, "Add a legend, or write the names beside them.")
 
 
 def all_points(axes: ShownAxes) -> list[Sequence[float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -44,6 +45,8 @@ _PLOTS: Mapping[PlotKind, tuple[str, str, type]] = {
 }
 _CHECKPOINTING, _ATTENTION = "lab4_memory.gradient_checkpointing", "lab4_memory.flash_attention"
 
+_EDGE = 1e-6
+"""Of an axis: by so much a point at its end may be outside."""
 _DEFAULT_INTERVAL = 1
 _SETUP = TrainingSetup(
     model="mlp",
@@ -78,7 +81,7 @@ def plots(student: Student, inputs: Plots) -> PlotsReply:
     results: list[object] = [build(kind, row, f"a result for {name}() has") for row in inputs.rows]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a plot.png")
-        with watch_png(_shown) as figures:
+        with watch_png(lambda figure: (_shown(figure), _shown(figure, cut=False))) as figures:
             returned = plain(str(plot(results, path)), name)
         is_picture = path.is_file() and path.read_bytes().startswith(b"\x89PNG")
         no_folder = Path(folder, "file")
@@ -93,22 +96,31 @@ def plots(student: Student, inputs: Plots) -> PlotsReply:
         return PlotsReply(
             is_its_path=returned == str(path),
             is_picture=is_picture,
-            shown=figures[-1] if figures else Shown(axes=[], legend=[], texts=[]),
+            shown=figures[-1][0] if figures else Shown(axes=[], legend=[], texts=[]),
+            drawn=figures[-1][1] if figures else Shown(axes=[], legend=[], texts=[]),
             refused=refused,
         )
 
 
-def _shown(figure: Figure) -> Shown:
+def _shown(figure: Figure, *, cut: bool = True) -> Shown:
+    """What a figure shows; not `cut`, also what lies outside of the limits of its axes."""
     visible = [axes for axes in figure.axes if axes.get_visible()]
     legends = [*figure.legends, *(legend for axes in visible if (legend := axes.get_legend()) is not None)]
     return Shown(
-        axes=[_shown_axes(axes, visible) for axes in visible],
+        axes=[_shown_axes(axes, visible, cut=cut) for axes in visible],
         legend=[text.get_text() for legend in legends for text in legend.get_texts()],
         texts=[text.get_text() for texts in (figure.texts, *(axes.texts for axes in visible)) for text in texts],
     )
 
 
-def _shown_axes(axes: Axes, all_axes: Sequence[Axes]) -> ShownAxes:
+def _shown_axes(axes: Axes, all_axes: Sequence[Axes], *, cut: bool) -> ShownAxes:
+    left, right = sorted(axes.get_xlim())
+    bottom, top = sorted(axes.get_ylim())
+    edges = (left, right, bottom, top)
+
+    def seen(points: ArrayLike) -> list[list[float]]:
+        return [point for point in _points(points) if not cut or _is_inside(point, edges)]
+
     drawn: list[ArrayLike] = []
     marks: list[Sequence[float]] = [text.xy if hasattr(text, "xy") else text.get_position() for text in axes.texts]
     bars: list[list[float]] = []
@@ -127,15 +139,33 @@ def _shown_axes(axes: Axes, all_axes: Sequence[Axes]) -> ShownAxes:
                 marks += _points(np.ma.filled(artist.get_offsets(), np.nan))
         elif isinstance(artist, patches.Rectangle) and artist.get_transform().contains_branch(axes.transData):
             x, y, width, height = artist.get_x(), artist.get_y(), artist.get_width(), artist.get_height()
-            bars.append([float(side) for side in (min(x, x + width), max(x, x + width), y, y + height)])
+            sides = [min(x, x + width), max(x, x + width), min(y, y + height), max(y, y + height)]
+            if cut:
+                # A bar on a logarithmic axis may well begin at 0, which is nowhere.
+                least_x = left if axes.get_xscale() == "linear" else -math.inf
+                least_y = bottom if axes.get_yscale() == "linear" else -math.inf
+                sides = [
+                    *(min(max(side, least_x), right) for side in sides[:2]),
+                    *(min(max(side, least_y), top) for side in sides[2:]),
+                ]
+            bars.append([float(side) for side in sides])
     shared = axes.get_shared_y_axes()
     return ShownAxes(
-        lines=[_points(points) for points in drawn],
-        marks=_points([tuple(mark) for mark in marks]),
+        lines=[seen(points) for points in drawn],
+        marks=seen([tuple(mark) for mark in marks]),
         bars=bars,
         scales=[axes.get_xscale(), axes.get_yscale()],
         labels=[axes.get_xlabel(), axes.get_ylabel(), axes.get_title()],
         shares_y=any(other is not axes and shared.joined(axes, other) for other in all_axes),
+    )
+
+
+def _is_inside(point: Sequence[float], edges: tuple[float, float, float, float]) -> bool:
+    """Whether a point is within the limits of its axes, to rounding."""
+    (x, y), (left, right, bottom, top) = point, edges
+    return bool(
+        left - _EDGE * (right - left) <= x <= right + _EDGE * (right - left)
+        and bottom - _EDGE * (top - bottom) <= y <= top + _EDGE * (top - bottom)
     )
 
 

@@ -37,7 +37,7 @@ def _require_row(bars: Sequence[Bar], points: Sequence[Sequence[float]], row: Re
         require(
             not value or any(near(bar[1] - bar[0], value) for bar in own),
             f"{what}: no bar is {value:.5g} MiB long; the parts predicted are {predicted} MiB",
-            "a bar of parameters, gradients, optimizer state and activations, in MiB",
+            "Draw a bar of parameters, gradients, optimizer state and activations, in MiB.",
         )
     total, ends = sum(parts), [0.0, *(bar[1] for bar in own)]
     require(
@@ -45,13 +45,13 @@ def _require_row(bars: Sequence[Bar], points: Sequence[Sequence[float]], row: Re
         and max(bar[2] for bar in own) < min(bar[3] for bar in own),
         f"{what}: its parts begin at {', '.join(f'{bar[0]:.5g}' for bar in own)} MiB and end at "
         f"{', '.join(f'{end:.5g}' for end in ends[1:])}",
-        "stacked: each part begins where all before it end, so that the end of the bar is their sum",
+        "Stack the parts: each begins where all before it end, so that the end of the bar is their sum.",
     )
     measured = sum(row["measured"][part] for part in PARTS) / MEBIBYTE
     require(
         any(near(x, measured) and own[0][2] <= y <= own[0][3] for x, y in points),
         f"{what}: no mark on its bar at the {measured:.5g} MiB that were measured",
-        "a mark at the measured total, beside the prediction's bar",
+        "Draw a mark at the measured total, on the bar of the prediction.",
     )
 
 

@@ -10,7 +10,17 @@ from dataclasses import replace
 import numpy as np
 
 from gradebox.course.criterion import criterion
-from gradebox.run.assertions import mebibytes, number, picturing, require, require_between, require_equal, seconds
+from gradebox.run.assertions import (
+    Cause,
+    mebibytes,
+    number,
+    picturing,
+    recognising,
+    require,
+    require_between,
+    require_equal,
+    seconds,
+)
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from gradebox.sandbox import Limits
@@ -70,13 +80,13 @@ class TestBenchmark:
             [row["device"], row["backend"], row["peak_bytes"]],
             ["cpu", "sdpa", None],
             what='device, backend and peak of benchmark_attention(device="cpu")',
-            hint="PyTorch does not count the memory of a CPU: None",
+            hint="Report None: PyTorch does not count the memory of a CPU.",
         )
         require(
             reply.of_integers not in ("", "OutOfMemoryError"),
             "benchmark_attention(dtype=torch.int64) told a result, but nothing of integers has a gradient: PyTorch "
             "refuses that with a RuntimeError",
-            "catch torch.OutOfMemoryError alone: other errors are the caller's",
+            "Catch torch.OutOfMemoryError alone: other errors are the caller's.",
         )
         zeros = np.zeros((1, 1, 3, 8), dtype=np.float32)
         installed = Installed(
@@ -93,7 +103,7 @@ class TestBenchmark:
                 backend,
                 expected,
                 what=f"backend of benchmark_attention() in {dtype}, on a virtual A100-80GB with flash_attn installed",
-                hint="attention_backend(device, dtype): of the dtype that is measured",
+                hint="Call attention_backend(device, dtype) with the dtype that is measured.",
             )
 
     def test_nonsense_refused(self, submission: Submission) -> None:
@@ -112,15 +122,15 @@ def _require_measured(call: BenchmarkCall, reply: BenchmarkReply, *, simulated: 
     lengths, methods = call.lengths, call.methods
     require_equal(
         [[row["length"], row["method"]] for row in reply.rows],
-        [[length, method] for length in [*lengths, lengths[1]] for method in methods],
+        [[length, method] for length in [*lengths, lengths[-1]] for method in methods],
         what="lengths and methods of benchmark_attention()",
-        hint="every length with every method; one that runs out of memory has a row, too, and the next is tried",
+        hint="Give every length with every method a row, also if memory runs out, and try the next.",
     )
     peaks = [
         (f"{row['method']}, {row['length']}", row["peak_bytes"], cost.peak_bytes)
         for row, cost in zip(reply.rows, reply.costs, strict=True)
     ]
-    all_lengths = [length for length in [*lengths, lengths[1]] for _ in methods]
+    all_lengths = [length for length in [*lengths, lengths[-1]] for _ in methods]
     for index, (length, row, cost) in enumerate(zip(all_lengths, reply.rows, reply.costs, strict=True)):
         causal = call.causal is (index < len(lengths) * len(methods))
         what = f"benchmark_attention(causal={causal}), {row['method']}, {length} tokens"
@@ -131,9 +141,14 @@ def _require_measured(call: BenchmarkCall, reply: BenchmarkReply, *, simulated: 
             require(
                 row["seconds"] is None and row["peak_bytes"] is None,
                 f"{what}: seconds {row['seconds']!r} and peak {row['peak_bytes']!r}, but it runs out of memory",
-                "None for both, and on to the next",
+                "Give None for both, and go on with the next measurement.",
             )
             continue
+        require(
+            row["seconds"] is not None,
+            f"{what}: seconds None, although memory does not run out there; it did at a longer one before",
+            "Try every length with every method: one that ran out of memory says nothing of the next.",
+        )
         low, high = min(cost.seconds), max(cost.seconds)
         close = MEASURED * high if simulated else max(_REAL_TOLERANCE * high, _HOST_SECONDS)
         require_between(
@@ -143,12 +158,17 @@ def _require_measured(call: BenchmarkCall, reply: BenchmarkReply, *, simulated: 
             what=f"{what}: seconds",
             show=seconds,
             expected=f"{seconds(low)}, give or take {seconds(close)}",
-            hint="forward and backward together, the median, from an idle device to an idle device",
+            hint="Time forward and backward together, from an idle device to an idle device, and take the median.",
         )
         # Whether the output of the iteration before is still in a variable is a matter of style: one output more.
         one_output = 2 * call.batch * call.heads * length * call.head_dim
         slack = MEASURED * cost.peak_bytes + UNSPLIT_BYTES + one_output
-        with picturing(lambda: memory_bars("peak_bytes by method and tokens", peaks)):
+        # Q, K, V and the gradient of the output, each as large as an output.
+        before = (cost.peak_bytes + 4 * one_output, slack)
+        with (
+            picturing(lambda: memory_bars("peak_bytes by method and tokens", peaks)),
+            recognising(lambda: _with_what_was_there(row["peak_bytes"], *before)),  # noqa: B023 - called in here
+        ):
             require_between(
                 row["peak_bytes"],
                 cost.peak_bytes - slack,
@@ -156,8 +176,18 @@ def _require_measured(call: BenchmarkCall, reply: BenchmarkReply, *, simulated: 
                 what=f"{what}: peak_bytes",
                 show=mebibytes,
                 expected=f"{mebibytes(cost.peak_bytes)}, give or take {mebibytes(slack)}",
-                hint="less what was allocated before the first timed one, with the gradients at None",
+                hint="Subtract what was allocated before the first timed iteration, with the gradients at None.",
             )
+
+
+def _with_what_was_there(peak: object, expected: float, slack: float) -> Cause | None:
+    if not isinstance(peak, (int, float)) or abs(peak - expected) > slack:
+        return None
+    return Cause(
+        "peak_with_what_was_there",
+        "Subtract what was allocated before the first timed iteration: Q, K, V and the gradient of the output.",
+        mistake="peak_bytes includes what was allocated before: Q, K, V and the gradient of the output",
+    )
 
 
 def _require_counted(call: BenchmarkCall, reply: BenchmarkReply) -> None:
@@ -174,7 +204,7 @@ def _require_counted(call: BenchmarkCall, reply: BenchmarkReply) -> None:
         total - 0.1 < (ran := reply.flops / reply.flops_of_one_each) < total + 1.1,
         f"benchmark_attention(iterations={iterations}, warmup={warmup}) ran {ran:.3g} iterations of "
         f"each method, expected {total}",
-        "as many timed iterations, after as many untimed ones, as the arguments say",
+        "Time as many iterations, after as many untimed ones, as the arguments say.",
     )
     for row in reply.small:
         method = str(row["method"])
@@ -185,7 +215,7 @@ def _require_counted(call: BenchmarkCall, reply: BenchmarkReply) -> None:
             took < 0.5 * reply.busy_seconds,
             f"benchmark_attention(iterations={iterations}, warmup={warmup}), {method}: "
             f"{seconds(took)}, as the first {warmup} iterations take, which wake the device up",
-            "untimed iterations come first, as many as `warmup` says",
+            "Run the untimed iterations first, as many as `warmup` says.",
         )
     for method, gradients in reply.gradients.items():
         most = max(gradients[-iterations:], default=0)
@@ -193,7 +223,7 @@ def _require_counted(call: BenchmarkCall, reply: BenchmarkReply) -> None:
             most == 0,
             f"benchmark_attention(), {method}: when a timed iteration's forward pass begins, {most} of Q, K, V "
             "have the gradient of the one before, expected None",
-            "gradients to None, then forward, then backward: else they lie beside the scores",
+            "Set gradients to None, then run forward and backward: else they lie beside the scores.",
         )
 
 
@@ -220,7 +250,7 @@ def _require_axes(place: str, axes: ShownAxes, unit: str, rows: Sequence[tuple[s
             any(all(among(line, point) for point in expected) for line in axes.lines),
             f"plot_attention(): the {place} axes have no line through the {unit} of {method} attention over the "
             f"length: {', '.join(f'({x}, {y:.4g})' for x, y in expected)}",
-            "MiB in the first, milliseconds in the second; one line per method",
+            "Draw MiB in the first and milliseconds in the second, with one line per method.",
         )
         died = [length for name, length, value in rows if name == method and value is None]
         require(
@@ -231,37 +261,39 @@ def _require_axes(place: str, axes: ShownAxes, unit: str, rows: Sequence[tuple[s
             ),
             f"plot_attention(): the line of {method} attention on the {place} axes goes on to {died} tokens, where "
             "memory ran out",
-            "leave such results out: there is no value to draw, and a 0 has no place on a logarithmic axis",
+            "Leave such results out: there is no value to draw, and a 0 has no place on a logarithmic axis.",
         )
     require(
         "linear" not in axes.scales,
         f"plot_attention(): the scales of the {place} axes are {' and '.join(axes.scales)}",
-        "both logarithmic: what grows with the square of the length is a steeper line then",
+        "Make both logarithmic: what grows with the square of the length is a steeper line then.",
     )
     require(
         bool(axes.labels[1] or axes.labels[2]),
         f"plot_attention(): the {place} axes do not say what they show",
-        "label the y axis of both",
+        "Label the y axis of both.",
     )
     label = " ".join(axes.labels[1:])
     own, other = (_ABOUT[name] for name in (unit, *(_ABOUT.keys() - {unit})))
     require(
         bool(own.search(label)) or not other.search(label),
         f"plot_attention(): the {place} axes show {unit}, and say {label.strip()!r}",
-        "a label names what is drawn at its axis",
+        "Name at each axis what is drawn there.",
     )
     require(
         not axes.shares_y,
         "plot_attention(): MiB and milliseconds share one y axis",
-        "new_figure(..., share_y=False): a common scale squeezes one of them into a corner",
+        "Call new_figure(..., share_y=False): a common scale squeezes one of them into a corner.",
     )
 
 
 def _lengths_for(card: Card, call: BenchmarkCall) -> list[int]:
-    """These lengths as they suit a card's memory: two that fit well, and one whose scores are larger than all of it."""
-    *short, _ = call.lengths
+    """These lengths as they suit a card's memory: the scores of the longest are larger than it, and the others fit."""
+    longest = max(call.lengths)
+    short = [length for length in call.lengths if length != longest]
     pair_bytes = 2 * call.batch * call.heads
     fits = math.sqrt(_REAL_FITS * card.free_bytes / (_REAL_TENSORS * pair_bytes))
     part = min(1.0, fits / max(short))
-    longest = math.sqrt(_REAL_TOO_LARGE * card.memory_bytes / pair_bytes)
-    return [int(length) // 2 * 2 + 1 for length in (*(part * length for length in short), longest)]
+    too_long = math.sqrt(_REAL_TOO_LARGE * card.memory_bytes / pair_bytes)
+    suited = (too_long if length == longest else part * length for length in call.lengths)
+    return [int(length) // 2 * 2 + 1 for length in suited]

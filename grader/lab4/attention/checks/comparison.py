@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,13 @@ from gradebox.run.submission import Submission
 from grader.lab4.attention.cases.draws import Operands, mixed_calls, operands
 from grader.lab4.attention.cases.types import Attend, AttendRun, DrawnCall
 from grader.lab4.attention.checks.masks import cause_of
-from grader.lab4.attention.reference import Observed, attention, mistake_in_outputs
+from grader.lab4.attention.reference import (
+    BACKWARD_MISTAKES,
+    BackwardMistake,
+    Observed,
+    attention,
+    mistake_in_outputs,
+)
 
 # Of the largest value that is expected. Measured: float64 1e-15, float32 7e-7, float16 1.3e-3 and bfloat16 1.1e-2 where
 # the scores are rounded to the low dtype, a third of that where they are not. A wrong scale or mask: 0.1 and more.
@@ -22,21 +28,32 @@ TOLERANCE = {"float64": 1e-10, "float32": 2e-5, "float16": 5e-3, "bfloat16": 4e-
 _LARGE_SCORES = 1e-11
 """In float64, where scores are some hundred: a weight exp(score - log-sum-exp) has the roundings of both, 1e-13 of it,
 and where one weight is nearly 1 the gradients are small differences of terms as large as the output's gradient."""
-LENGTHS_HINT = "query i sees key j if j <= i + keys - queries; PyTorch's is_causal counts from the other corner"
-KEPT_HINT = ".to() and .float() give the operand itself where its dtype is right: nothing in place on what they give"
-_TILED_BACKWARD = (
-    "the output is right, and its way back is not: with weights P and dP = dO V^T, dV = P^T dO, "
-    "dS = P * (dP - rowsum(dO * O)), dQ = dS K / sqrt(head_dim), dK = dS^T Q / sqrt(head_dim)"
+LENGTHS_HINT = "Let query i see key j if j <= i + keys - queries. PyTorch's is_causal counts from the other corner."
+KEPT_HINT = (
+    "Change nothing in place on what .to() and .float() give: it is the operand itself if its dtype is right already."
 )
-_OWN_BACKWARD = "the output is right, and its gradient is not: what is changed in place, or detached, on the way?"
+_TILED_BACKWARD = (
+    "Correct the backward pass; the output is right. With weights P and dP = dO V^T: dV = P^T dO, "
+    "dS = P * (dP - rowsum(dO * O)), dQ = dS K / sqrt(head_dim), dK = dS^T Q / sqrt(head_dim)."
+)
+_OWN_BACKWARD = "Look for what is changed in place or detached on the way: the output is right, its gradient is not."
+_BACKWARD: Mapping[BackwardMistake, str] = {
+    "no_second_term": "the gradient of the softmax lacks its second term, the row sum of dO * O",
+    "no_scale": "the scores' gradient is not divided by the square root of head_dim",
+}
 _LARGE_SCORES_32 = 20
 """Times the tolerance of float32: such scores have an error of 1e-4, and so have weights; outputs 1.7e-5 at most."""
 _OF = {"d_query": "Q", "d_key": "K", "d_value": "V"}
 _UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Half the distance of two neighbouring numbers, as a share of them at most."""
+_RANDOM = 1e-2
+"""Between two outputs of one call, of numbers of about 1; dropout changes them by as much as they are."""
 _ROUNDINGS = 1.3
 """Error of tiled attention's output, in roundings of the reference. Measured: 0.6 to 0.8; 1.8 and more if tiles of
 three keys are added up in 16 bits. Not of gradients, which autograd may add up by itself."""
+_BACKWARD_ROUNDINGS, _MANY_KEYS = 1.8, 30
+"""The same of the queries' gradient, of one tile with so many keys and no mask. Measured: 0.7 to 1.0, 3.1 and more if
+the log-sum-exp is kept in 16 bits."""
 
 
 def judge(
@@ -56,7 +73,7 @@ def judge(
     drawn = [(call, generator.integer(0, 1) == 1) for call in chosen]
     calls = [replace(call, transposed=views) if call.transposed is None else call for call, views in drawn]
     runs = submission.numeric_probe(Attend(function=function, calls=calls, **shared)).runs
-    with recognising(lambda: _mask_of(shared, calls, runs)):
+    with recognising(lambda: _cause_of(submission, function, shared, calls, runs)):
         for call, run in zip(calls, runs, strict=True):
             _require_equal_to_reference(shared, function, call, run)
 
@@ -69,22 +86,73 @@ def _operands(shared: Operands, call: DrawnCall) -> list[NDArray[np.float32]]:
     return [query * np.float32(call.factor), key, value, gradient]
 
 
-def _mask_of(shared: Operands, calls: Sequence[DrawnCall], runs: Sequence[AttendRun]) -> Cause | None:
-    """The mistake in the mask that all outputs show; judged where scores are of usual size."""
-    usual = [(call, run) for call, run in zip(calls, runs, strict=True) if call.factor == 1]
+def _cause_of(
+    submission: Submission, function: str, shared: Operands, calls: Sequence[DrawnCall], runs: Sequence[AttendRun]
+) -> Cause | None:
+    """The mistake in the mask or the scale that all outputs show, or else that one call gives two different outputs.
+
+    Judged where scores are of usual size, and in types of 32 bits and more.
+    """
+    usual = [
+        (call, run)
+        for call, run in zip(calls, runs, strict=True)
+        if call.factor == 1 and call.dtype in ("float32", "float64")
+    ]
     observed = []
     for call, run in usual:
         query, key, value, _ = _operands(shared, call)
-        observed.append(Observed(query, key, value, call.causal, run.output))
-    return cause_of(mistake_in_outputs(observed, max(TOLERANCE[call.dtype] for call, _ in usual)))
+        observed.append(Observed(query, key, value, call.causal, run.output, call.block_size or 0))
+    mistake = mistake_in_outputs(observed, max(TOLERANCE[call.dtype] for call, _ in usual))
+    if mistake is not None:
+        return cause_of(mistake, function)
+    if (backward := _backward_of(function, shared, usual)) is not None:
+        return backward
+    plain = [replace(call, causal=causal) for call, _ in usual[:1] for causal in (False, True)]
+    again = submission.numeric_probe(Attend(function=function, calls=[*plain, *plain], **shared)).runs
+    pairs = zip(again[: len(plain)], again[len(plain) :], strict=True)
+    random = any(float(np.abs(first.output - second.output).max()) > _RANDOM for first, second in pairs)
+    if not random:
+        return None
+    return Cause(
+        f"random output of {function}",
+        "Leave dropout_p at 0: this course's attention has no dropout, in training or otherwise.",
+        f"lab4.attention.{function.removesuffix('_attention')}_equals_reference",
+        mistake=f"{function}() gives another output each time: dropout is on",
+    )
+
+
+def _backward_of(function: str, shared: Operands, usual: Sequence[tuple[DrawnCall, AttendRun]]) -> Cause | None:
+    """The mistake that explains the gradients of all calls that need all three."""
+    whole = [(call, run) for call, run in usual if call.needed == "QKV" and call.keys > 1]
+
+    def explains(mistake: BackwardMistake | None) -> bool:
+        for call, run in whole:
+            expected = attention(*_operands(shared, call), causal=call.causal, backward=mistake)
+            for name, actual in (("d_query", run.d_query), ("d_key", run.d_key), ("d_value", run.d_value)):
+                largest = float(np.abs(expected[name]).max())
+                if not (np.abs(actual - expected[name]) <= TOLERANCE[call.dtype] * largest).all():
+                    return False
+        return True
+
+    if explains(None):
+        return None
+    mistake = next((mistake for mistake in BACKWARD_MISTAKES if explains(mistake)), None)
+    if mistake is None:
+        return None
+    return Cause(
+        f"{mistake} in {function}",
+        _TILED_BACKWARD,
+        f"lab4.attention.{function.removesuffix('_attention')}_equals_reference",
+        mistake=f"In the backward pass of {function}(), {_BACKWARD[mistake]}",
+    )
 
 
 def _hint(function: str, call: DrawnCall, name: str, actual: NDArray[np.float64]) -> str:
     if call.factor > 1 and not np.isfinite(actual).all():
-        return "exp() of some hundred is infinite: take each query's largest score off first, which changes no weight"
+        return "Take each query's largest score off before exp(): of some hundred it is infinite. No weight changes."
     if name in _OF:  # the output was right
         return _TILED_BACKWARD if function == "tiled_attention" else _OWN_BACKWARD
-    return LENGTHS_HINT if call.causal else "softmax(Q K^T / sqrt(head_dim)) V"
+    return LENGTHS_HINT if call.causal else "Compute softmax(Q K^T / sqrt(head_dim)) V."
 
 
 def _described(function: str, call: DrawnCall) -> str:
@@ -121,13 +189,39 @@ def _require_equal_to_reference(shared: Operands, function: str, call: DrawnCall
         )
         if call.dtype in _UNIT and function == "tiled_attention" and name == "output":
             # What is computed in float32 is about as far from the reference as the reference rounded.
-            rounding = np.abs(expected) * _UNIT[call.dtype] / 3**0.5
-            ratio = float(np.sqrt(((actual - expected) ** 2).mean() / (rounding**2).mean()))
+            ratio = _in_roundings(call, actual, expected)
             require(
                 ratio < _ROUNDINGS,
                 f"{what}: {name} is {ratio:.1f} times as far from the exact value as its last rounding explains",
-                "16-bit inputs are computed in float32, within a tile and in the sums over the tiles",
+                "Compute 16-bit inputs in float32, within a tile and in the sums over the tiles.",
             )
+        if name == "d_query" and _is_one_tile(call):
+            _require_wide_backward(what, call, actual, expected)
+
+
+def _is_one_tile(call: DrawnCall) -> bool:
+    """Whether the gradient of the queries is that of a single tile of many keys in 16 bits."""
+    keys = (call.block_size or 0) >= call.keys >= _MANY_KEYS
+    return keys and call.dtype in _UNIT and not call.causal and call.factor == 1
+
+
+def _require_wide_backward(
+    what: str, call: DrawnCall, actual: NDArray[np.float64], expected: NDArray[np.float64]
+) -> None:
+    """Fail if more is rounded to 16 bits between forward and backward than the output."""
+    ratio = _in_roundings(call, actual, expected)
+    require(
+        ratio < _BACKWARD_ROUNDINGS,
+        f"{what}: d_query is {ratio:.1f} times as far from the exact value as its last rounding explains, although one "
+        "tile has all keys: something that backward needs is kept in 16 bits",
+        "Keep the log-sum-exp in float32 between forward and backward. Round only the output and the gradients.",
+    )
+
+
+def _in_roundings(call: DrawnCall, actual: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
+    """How far values are from the exact ones, in what rounding the exact ones explains."""
+    rounding = np.abs(expected) * _UNIT[call.dtype] / 3**0.5
+    return float(np.sqrt(((actual - expected) ** 2).mean() / (rounding**2).mean()))
 
 
 def _tolerance(call: DrawnCall, expected: NDArray[np.float64], gradient: NDArray[np.float32]) -> float:

@@ -2,21 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gradebox.course.criterion import criterion
-from gradebox.run.assertions import require_arrays_close, require_equal
+from gradebox.run.assertions import Cause, recognising, require_arrays_close, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab4.attention.cases.draws import as_bfloat16
-from grader.lab4.attention.cases.types import Installed
+from grader.lab4.attention.cases.types import Installed, InstalledReply
 from grader.lab4.attention.checks.comparison import TOLERANCE
 from grader.lab4.attention.reference import attention
 
 _KERNELS = (
-    "flash_attn: float16 or bfloat16, compute capability 8.0 or higher; flash_attn.cute: 9.0 or higher, and before it; "
-    "each looked for at each call"
+    "Try flash_attn.cute first (compute capability 9.0 or higher), then flash_attn (8.0 or higher). Use both for "
+    "float16 and bfloat16 only, and look for them at each call."
 )
+_CAPABILITIES = {"T4": 7.5, "A100-80GB": 8.0, "H100": 9.0}
+_LOW = ("float16", "bfloat16")
+_CHECK = "lab4.attention.flash_attn_used_when_installed"
+_MISTAKES: Mapping[str, tuple[str, str]] = {
+    "looked_for_once": (
+        "attention_backend() does not notice a package that is installed after its first call",
+        "Look for the packages at each call, not at import, and keep no answer of an earlier call.",
+    ),
+    "flash_attn_on_any_gpu": (
+        "attention_backend() chooses flash_attn on a GPU that it does not support",
+        "Use flash_attn from compute capability 8.0 on, and PyTorch's own attention below.",
+    ),
+    "cute_on_any_gpu": (
+        "attention_backend() chooses flash_attn.cute on a GPU that it does not support",
+        "Use flash_attn.cute from compute capability 9.0 on.",
+    ),
+    "on_any_gpu": (
+        "attention_backend() does not ask for the GPU's compute capability",
+        "Use flash_attn from compute capability 8.0 on, and flash_attn.cute from 9.0 on.",
+    ),
+    "any_dtype": (
+        "attention_backend() does not ask for the dtype",
+        "Use flash-attn for float16 and bfloat16 only.",
+    ),
+    "flash_attn_first": (
+        "attention_backend() prefers flash_attn to flash_attn.cute",
+        "Try flash_attn.cute first where the GPU has compute capability 9.0 or higher.",
+    ),
+}
+
+
+def _backend(library: Library, mistake: str) -> str:
+    """What attention_backend() says with a mistake."""
+    capability = _CAPABILITIES[library.gpu]
+    least = {
+        "flash_attn.cute": 0.0 if mistake in ("cute_on_any_gpu", "on_any_gpu") else 9.0,
+        "flash_attn": 0.0 if mistake in ("flash_attn_on_any_gpu", "on_any_gpu") else 8.0,
+    }
+    if mistake == "looked_for_once" or not (library.dtype in _LOW or mistake == "any_dtype"):
+        return "sdpa"
+    order = sorted(least, reverse=mistake != "flash_attn_first")
+    return next((name for name in order if name in library.packages and capability >= least[name]), "sdpa")
 
 
 @dataclass(frozen=True)
@@ -37,7 +83,8 @@ class TestLibrary:
 
 
 def libraries(generator: InputGenerator) -> list[Library]:
-    """What may be installed where."""
+    """What may be installed where; the same for all checks of a grading."""
+    generator = generator.shared("lab4.libraries")
     v2, cute = ["flash_attn"], ["flash_attn.cute"]
     both = [*v2, *cute]
     low = generator.shuffled(["float16", "bfloat16"] * 3)
@@ -57,17 +104,14 @@ def require_library(
     submission: Submission, generator: InputGenerator, library: Library, *, causal: bool = False
 ) -> None:
     """Fail unless flash_attention() calls the library that is expected, once it is installed."""
-    generator = generator.shared("lab4.installed")
     packages, dtype, expected = library.packages, library.dtype, library.expected
-    queries, keys = generator.odd(5, 9), generator.odd(11, 15)
-    q, k, v = (as_bfloat16(generator.normal(2, 3, count, 8)) for count in (queries, keys, keys))
-    reply = submission.probe(
-        Installed(modules=packages, dtype=dtype, causal=causal, q=q, k=k, v=v), device=f"vgpu:{library.gpu}"
-    )
+    reply, (q, k, v) = _installed(submission, generator, library, causal=causal)
+    queries, keys = q.shape[-2], k.shape[-2]
     what = f"on a virtual {library.gpu} in {dtype}, with {' and '.join(packages) or 'no flash-attn'} installed"
-    hint = "look for the packages at each call, not at import, and keep no answer of an earlier call"
+    hint = _MISTAKES["looked_for_once"][1]
     require_equal(reply.before, "sdpa", what="attention_backend() before anything is installed", hint=hint)
-    require_equal(reply.backend, expected, what=f"attention_backend() {what} since its first call", hint=_KERNELS)
+    with recognising(lambda: _cause_of(submission, generator)):
+        require_equal(reply.backend, expected, what=f"attention_backend() {what} since its first call", hint=_KERNELS)
     require_equal(reply.on_cpu, "sdpa", what=f'attention_backend("cpu") {what}', hint="ask for the device given")
     called = [call.module for call in reply.calls]
     require_equal(
@@ -77,12 +121,14 @@ def require_library(
     )
     for call in reply.calls:
         shapes = [[2, count, 3, 8] for count in (queries, keys, keys)]
-        hint = "flash-attn wants [batch, length, heads, head_dim]: swap heads and length, and swap back"
+        hint = (
+            "Swap heads and length before the call, and swap back: flash-attn wants [batch, length, heads, head_dim]."
+        )
         require_equal(call.shapes, shapes, what=f"shapes that {expected} was given {what}", hint=hint)
         require_equal(call.causal, causal, what=f"causal that {expected} was given {what}")
     if expected == "sdpa":  # what comes out then is judged by flash_equals_reference
         return
-    hints = ["swap heads back", "version 4 may return a tuple, or the output alone"]
+    hints = ["Swap heads and length back.", "Take both: version 4 may return a tuple, or the output alone."]
     for output, hint in zip(reply.outputs, hints, strict=True):
         require_arrays_close(
             output,
@@ -92,3 +138,24 @@ def require_library(
             what=f"output of flash_attention() {what}",
             hint=hint,
         )
+
+
+def _installed(
+    submission: Submission, generator: InputGenerator, library: Library, *, causal: bool
+) -> tuple[InstalledReply, list[NDArray[np.float32]]]:
+    """What the submission does once a library is installed, and the operands that it is given."""
+    generator = generator.shared("lab4.installed")
+    queries, keys = generator.odd(5, 9), generator.odd(11, 15)
+    q, k, v = (as_bfloat16(generator.normal(2, 3, count, 8)) for count in (queries, keys, keys))
+    inputs = Installed(modules=library.packages, dtype=library.dtype, causal=causal, q=q, k=k, v=v)
+    return submission.probe(inputs, device=f"vgpu:{library.gpu}"), [q, k, v]
+
+
+def _cause_of(submission: Submission, generator: InputGenerator) -> Cause | None:
+    """The mistake that explains what attention_backend() says of all libraries."""
+    every = libraries(generator)
+    backends = [_installed(submission, generator, library, causal=False)[0].backend for library in every]
+    for name, (mistake, hint) in _MISTAKES.items():
+        if backends == [_backend(library, name) for library in every]:
+            return Cause(f"library {name}", hint, _CHECK, mistake=mistake)
+    return None

@@ -35,20 +35,22 @@ def require_no_square(submission: Submission, function: str, cases: list[Call]) 
     for case, run in zip(cases, reply.runs, strict=True):
         square = case.queries * case.keys
         mask = "causal, " if case.causal else ""
-        what = f"{function}(), {mask}{case.queries} queries, {case.keys} keys, {case.dtype}, one head"
+        what = f"{mask}{case.queries} queries, {case.keys} keys, {case.dtype}, one head"
         # Measured: tiles of 256 keys 0.09, strips of 512 queries 0.18; all scores or their mask 1.
         require(
             run.largest_elements < 0.5 * square,
-            f"{what}: a tensor of {run.largest_elements:,} elements was made; all scores are {square:,}",
-            "neither scores nor mask nor weights for all pairs, in forward or in backward",
+            f"{function}() makes a tensor as large as all scores, of {run.largest_elements:,} elements: {what}, "
+            f"{square:,} scores",
+            "Make neither scores nor mask nor weights for all pairs of queries and keys, in forward or in backward.",
         )
         # Measured: 0.56 and less where tiles are computed again (most with fewer queries than keys), 1.2 and
         # more where they are kept for backward.
         # Strips with a mask each, which PyTorch keeps for backward, are allowed in flash_attention: 0.9.
         require(
             function == "flash_attention" or run.added_bytes < 0.85 * 4 * square,
-            f"{what}: forward and backward add {mebibytes(run.added_bytes)}, as much as all scores would",
-            "what is kept for backward adds up: compute the tiles again there",
+            f"{function}() keeps its tiles for backward, or as much as they are: forward and backward add "
+            f"{mebibytes(run.added_bytes)}, as much as all scores would: {what}",
+            "Compute the tiles again in backward: what is kept of each adds up to all scores.",
         )
 
 
@@ -65,7 +67,7 @@ def _require_tiles(submission: Submission, generator: InputGenerator) -> None:
     most = 4 * max(block, _NARROW) * max(queries, keys)
     require(
         run.largest_elements <= most,
-        f"tiled_attention(block_size={block}), {queries} queries, {keys} keys: a tensor of "
-        f"{run.largest_elements:,} elements was made; with all queries such a tile has {block * queries:,}",
-        "block_size says how many keys a tile has at most",
+        f"tiled_attention(block_size={block}) makes tiles of more than {block} keys: with {queries} queries and {keys} "
+        f"keys a tensor has {run.largest_elements:,} elements, and a tile with all queries has {block * queries:,}",
+        "Cut the keys into tiles of block_size, whatever it is.",
     )

@@ -41,14 +41,21 @@ def measured(student: Student, inputs: Benchmark) -> BenchmarkReply:
     """
     module = without_libraries(student)
     first, counted = inputs.measured, inputs.counted
-    other_way = replace(first, lengths=first.lengths[1:2], causal=not first.causal)
+    longest = max(first.lengths)
+    other_way = replace(first, lengths=first.lengths[-1:], causal=not first.causal)
     rows: list[object] = []
     costs: list[AttentionCost] = []
     real = student.gpu is None
     if real:
         wake()
     for call in (first, other_way):
-        before = _costs(module, student.device, call, call.lengths[:2]) if real else []
+        before: list[AttentionCost] = []
+        for length in call.lengths if real else []:
+            before += (
+                _costs(module, student.device, call, [length])
+                if length != longest
+                else [AttentionCost(seconds=None, peak_bytes=None) for _ in call.methods]
+            )
         rows += _benchmark(module, call, on_device(student))
         costs += _joined(before, _costs(module, student.device, call, call.lengths))
 

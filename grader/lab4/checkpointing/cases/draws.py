@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LAYERS = 13
 """So that most intervals leave a short last segment: one kept as a whole is not taken for a first one kept."""
-_ALL_OPTIONS = ("width", "heads", "dropout", "checkpoint_every")
+ALL_OPTIONS = ("width", "heads", "dropout", "checkpoint_every")
 
 
 def by_default(generator: InputGenerator) -> Model:
@@ -59,7 +59,7 @@ def small(generator: InputGenerator) -> Model:
         batch=generator.integer(2, 3),
         length=generator.odd(5, 9),
         seed=generator.integer(1, 10**6),
-        options=_ALL_OPTIONS,
+        options=ALL_OPTIONS,
     )
 
 

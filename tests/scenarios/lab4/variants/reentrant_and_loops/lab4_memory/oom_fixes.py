@@ -54,7 +54,8 @@ def train_large_model(
 
     for _ in range(epochs):
         model.train()
-        for data, target in train_loader:
+        batches, held_out = list(train_loader), list(val_loader)
+        for data, target in batches:
             samples = data.shape[0]
             kept = torch.zeros((), dtype=torch.float64, device=device)
             for first in range(0, samples, micro_batch):
@@ -70,7 +71,7 @@ def train_large_model(
         model.eval()
         with torch.inference_mode():
             count, total = 0, 0.0
-            for data, target in val_loader:
+            for data, target in held_out:
                 for first in range(0, data.shape[0], micro_batch):
                     piece = slice(first, first + micro_batch)
                     size = data[piece].shape[0]
