@@ -137,6 +137,8 @@ class BackgroundReply:
     history: int
     followed: bool
     """Whether the history came to show the new temperature."""
+    latest: object
+    """What the history says of GPU 0 in the end, in degrees; None if it says nothing."""
     elsewhere: int
     """Questions by other threads than the training's."""
     asked_by_logging: int

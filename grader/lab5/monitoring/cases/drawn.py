@@ -128,7 +128,7 @@ _GOOD: ReadingCase = {
     "ecc_errors": 0,
     "xid_errors": 0,
 }
-_UNKNOWN: ReadingCase = {
+UNKNOWN: ReadingCase = {
     "temperature_celsius": None,
     "utilization_ratio": None,
     "memory_used_bytes": None,
@@ -199,8 +199,8 @@ def _readings(generator: InputGenerator, limit: float) -> list[ReadingCase]:
         {"temperature_celsius": None, "utilization_ratio": 0.1, "ecc_errors": 3},
         {"utilization_ratio": None, "temperature_celsius": limit + 9.0},
         {"xid_errors": None, "ecc_errors": 1},
-        _UNKNOWN,
-        {**_UNKNOWN, "up": False},
+        UNKNOWN,
+        {**UNKNOWN, "up": False},
     ]
     return generator.shuffled(cases)
 

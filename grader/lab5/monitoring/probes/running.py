@@ -61,6 +61,7 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
         history = len(monitor.history)
         nvml.gpus[0]["celsius"] = celsius
         followed = history >= samples and wait_for(lambda: latest_celsius(monitor.history) == celsius)
+        latest = latest_celsius(monitor.history)
         elsewhere = sum(thread != here for thread in nvml.calls)
         before_logging = len([thread for thread in nvml.calls if thread == here])
         for step in range(logs):
@@ -95,6 +96,7 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
         holding_up=holding_up,
         history=history,
         followed=followed,
+        latest=latest,
         elsewhere=elsewhere,
         asked_by_logging=asked_by_logging,
         reached=reached,

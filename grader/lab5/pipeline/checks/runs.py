@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
-from gradebox.run.assertions import CheckFailed, require_arrays_close, require_close, require_equal
+from gradebox.run.assertions import CheckFailed, recognising, require_arrays_close, require_close, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab5.pipeline.cases import (
@@ -12,10 +13,13 @@ from grader.lab5.pipeline.cases import (
     LoggedReply,
     Resume,
     ResumeReply,
+    StoppedReply,
+    StoppedRun,
     Training,
 )
 from grader.lab5.pipeline.cases import drawn as cases
-from grader.lab5.pipeline.checks.steps import SINGLE, judge_logged_steps, on_ranks
+from grader.lab5.pipeline.checks.mistakes import SINGLE, cause_of_logs, cause_of_resume
+from grader.lab5.pipeline.checks.steps import judge_logged_steps, on_ranks
 from grader.lab5.pipeline.reference import simulate
 
 _STATES = "model, optimizer, scheduler, scaler, steps, and of each rank random numbers, loader and progress"
@@ -96,19 +100,31 @@ def judge_stops(submission: Submission, generator: InputGenerator, ranks: int) -
                 what=f"{what}: TrainerRun.ended, batches before it stopped, complete epochs",
                 hint="ask stop_requested after each window; every rank must come to the same answer",
             )  # fmt: skip
-            _require_same_bits(at.again, reply.expected, f"{what}, then fit() by a new trainer")
-            run: Mapping[str, object] = at.run
-            uninterrupted: Mapping[str, object] = reply.uninterrupted
-            for name in _RUN:
-                require_equal(
-                    run[name], uninterrupted[name],
-                    what=f"{what}, then fit() by a new trainer: TrainerRun.{name}, expected that of a run left alone",
-                    hint="the progress of an epoch, `epochs` and `validations` belong to the checkpoint",
-                )  # fmt: skip
+            with recognising(partial(cause_of_resume, [each.places[place].loaded for each in replies])):
+                _judge_run(at, reply, what)
 
 
-def judge_log(training: Training, replies: Sequence[LoggedReply]) -> None:
-    """Files and TensorBoard's entries of a run."""
+def _judge_run(at: StoppedRun, reply: StoppedReply, what: str) -> None:
+    """A stopped run that another trainer went on with."""
+    _require_same_bits(at.again, reply.expected, f"{what}, then fit() by a new trainer")
+    run: Mapping[str, object] = at.run
+    uninterrupted: Mapping[str, object] = reply.uninterrupted
+    for name in _RUN:
+        require_equal(
+            run[name], uninterrupted[name],
+            what=f"{what}, then fit() by a new trainer: TrainerRun.{name}, expected that of a run left alone",
+            hint="the progress of an epoch, `epochs` and `validations` belong to the checkpoint",
+        )  # fmt: skip
+
+
+def judge_logs(runs: Sequence[tuple[Training, Sequence[LoggedReply]]]) -> None:
+    """Files and TensorBoard's entries of runs."""
+    for training, replies in runs:
+        with recognising(lambda: cause_of_logs(runs)):
+            _judge_log(training, replies)
+
+
+def _judge_log(training: Training, replies: Sequence[LoggedReply]) -> None:
     ranks, first, every = len(replies), replies[0], training.config["log_every_steps"]
     total, each_epoch = training.total_steps(ranks), training.steps_per_epoch(ranks)
     for rank, reply in enumerate(replies[1:], 1):

@@ -6,25 +6,33 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradebox.run.assertions import number, require, require_arrays_close, require_between, require_close, require_equal
+from gradebox.run.assertions import (
+    number,
+    recognising,
+    require,
+    require_arrays_close,
+    require_between,
+    require_close,
+    require_equal,
+)
 from grader.lab5.pipeline.cases import (
-    Batches,
+    GROWTH,
     EpochsReply,
     LoggedStep,
     MixedReply,
     TrainedEpochs,
     Training,
 )
-from grader.lab5.pipeline.cases import drawn as cases
+from grader.lab5.pipeline.checks.mistakes import (
+    LOW_RTOL,
+    RTOL,
+    Run,
+    cause_of_epochs,
+    cause_of_mixed,
+    cause_of_rates,
+    clipping,
+)
 from grader.lab5.pipeline.reference import Outcome, mean_loss, rate, scale_after, simulate
-
-RTOL = 1e-9
-"""Of weights in float64: right ones agree to 1e-14, the smallest planted mistake is 1e-3."""
-LOW_RTOL = 0.05
-"""Of the way the weights move in float16 and bfloat16: right ones are off by 0.0002 to 0.005, those of a gradient that
-was clipped before it was unscaled by 1."""
-SINGLE = 1e-5
-"""TensorBoard keeps float32."""
 
 
 def on_ranks(function: str, ranks: int) -> str:
@@ -32,8 +40,15 @@ def on_ranks(function: str, ranks: int) -> str:
     return f"{function} on {ranks} rank{'s' * (ranks > 1)}"
 
 
-def judge_epochs(training: Training, runs: Sequence[TrainedEpochs], what: str) -> None:
-    """What `train_epoch` made of a training, on each rank."""
+def judge_epochs(all_runs: Sequence[Run]) -> None:
+    """What `train_epoch` made of trainings, on each rank."""
+    with recognising(lambda: cause_of_epochs(all_runs)):
+        for training, runs in all_runs:
+            what = f"{on_ranks('train_epoch()', len(runs))}, {training.described()}"
+            _judge_training(training, runs, what)
+
+
+def _judge_training(training: Training, runs: Sequence[TrainedEpochs], what: str) -> None:
     ranks = len(runs)
     for rank, run in enumerate(runs):
         require_equal(
@@ -50,7 +65,7 @@ def judge_epochs(training: Training, runs: Sequence[TrainedEpochs], what: str) -
     for rank, run in enumerate(runs):
         require_equal(run.steps, total, what=f"{what}: ProductionTrainer.steps of rank {rank}")
         require_arrays_close(
-            run.weight, expected.weight, rtol=RTOL, atol=RTOL + _clipping(training, numbers),
+            run.weight, expected.weight, rtol=RTOL, atol=RTOL + clipping(training, numbers),
             what=f"{what}: weights of rank {rank}",
             hint="the mean over all samples of the window on all ranks (the last window and its last batch are "
             "smaller), clipped once as a whole, then one step at the scheduled rate",
@@ -78,12 +93,6 @@ def judge_epochs(training: Training, runs: Sequence[TrainedEpochs], what: str) -
             )  # fmt: skip
 
 
-def _clipping(training: Training, batches_by_rank: Sequence[Batches]) -> float:
-    """How far weights may be off where gradients were clipped exactly, unlike PyTorch's: both are right."""
-    limit = training.config["max_grad_norm"]
-    return 0.0 if limit is None else 1e-5 * len(training.windows(batches_by_rank)) * training.config["learning_rate"]
-
-
 def judge_orders(training: Training, replies: Sequence[EpochsReply]) -> None:
     """Which batches an epoch has, wherever the loader is when it is asked for."""
     ranks = len(replies)
@@ -103,18 +112,37 @@ def judge_orders(training: Training, replies: Sequence[EpochsReply]) -> None:
             )  # fmt: skip
 
 
+def judge_rates_of(all_runs: Sequence[Run]) -> None:
+    """The learning rate of each step."""
+    with recognising(lambda: cause_of_rates(all_runs)):
+        for training, runs in all_runs:
+            ranks = len(runs)
+            what, total = f"{on_ranks('train_epoch()', ranks)}, {training.described()}", training.total_steps(ranks)
+            require_equal(len(runs[0].rates), total, what=f"{what}: optimizer steps")
+            judge_rates(training, runs[0].rates, total, what)
+
+
 def judge_rates(training: Training, rates: Sequence[float], total: int, what: str) -> None:
     for index, observed in enumerate(rates):
         require_close(
             observed, rate(training.config, index, total), relative=1e-6,
             what=f"{what}: learning rate of optimizer step {index} of {total}",
-            hint="the schedule counts the optimizer steps that were taken; total_steps are those of all epochs",
         )  # fmt: skip
 
 
-def judge_mixed(training: Training, reply: MixedReply, what: str) -> None:
+def judge_mixed(runs: Sequence[tuple[Training, MixedReply]]) -> None:
     """Epochs in float16 or bfloat16."""
-    dtype, total, windows = training.config["dtype"], training.total_steps(1), training.windows([reply.batches])
+    for training, reply in runs:
+        dtype = training.config["dtype"]
+        what = f"train_epoch() in {dtype}, {training.described()}"
+        what += ", whose first steps overflow" * (dtype == "float16")
+        _judge_counts_in_16_bits(training, reply, what)
+        with recognising(lambda: cause_of_mixed(runs)):
+            _judge_steps_in_16_bits(training, reply, what)
+
+
+def _judge_counts_in_16_bits(training: Training, reply: MixedReply, what: str) -> None:
+    dtype, total = training.config["dtype"], training.total_steps(1)
     size, batches = training.config["accumulation_steps"], training.batches(1)
     each_epoch = training.steps_per_epoch(1)
     taken = [batch // batches * each_epoch + batch % batches // size for batch in reply.taken]
@@ -132,11 +160,16 @@ def judge_mixed(training: Training, reply: MixedReply, what: str) -> None:
     if dtype == "float16":
         require(left_out >= 1, f"{what}: no step was skipped, at a loss scale of 2^20")
         require(made >= 1, f"{what}: every step was skipped")
-        scale = scale_after(training.config["initial_scale"], taken, total, cases.GROWTH)
-        growing = f"{what}: loss scale, which grows after {cases.GROWTH} good steps in a row"
+        scale = scale_after(training.config["initial_scale"], taken, total, GROWTH)
+        growing = f"{what}: loss scale, which grows after {GROWTH} good steps in a row"
         require_equal(reply.scale, scale, what=growing)
     else:
         require(reply.scale in (None, 1.0), f"{what}: the loss is scaled by {reply.scale}; bfloat16 needs no scale")
+
+
+def _judge_steps_in_16_bits(training: Training, reply: MixedReply, what: str) -> None:
+    taken = training.taken(reply.taken)
+    total, windows, each_epoch = training.total_steps(1), training.windows([reply.batches]), training.steps_per_epoch(1)
     expected = simulate(training, [reply.batches], taken)
     moved = np.linalg.norm(expected.weight - np.asarray(training.weight, np.float64))
     apart = float(np.linalg.norm(reply.weight - expected.weight) / moved)
@@ -144,7 +177,7 @@ def judge_mixed(training: Training, reply: MixedReply, what: str) -> None:
         apart < LOW_RTOL,
         f"{what}: the weights end {apart:.3g} times the way that they should have moved away from where they should "
         f"be, expected less than {LOW_RTOL} (rounding)",
-        "unscale the gradients before they are clipped: max_grad_norm is meant for the gradient itself",
+        "Scale, go backward, unscale, clip, step, update, in this order.",
     )
     for epoch, result in enumerate(reply.results):
         steps = slice(epoch * each_epoch, (epoch + 1) * each_epoch)

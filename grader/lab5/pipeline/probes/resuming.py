@@ -32,6 +32,7 @@ from grader.lab5.pipeline.cases import (
 )
 from grader.lab5.pipeline.probes.trainers import (
     Sink,
+    Watched,
     base_of,
     end_state,
     epoch_of,
@@ -85,6 +86,8 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         saving: Settings = {**training.config, "save_every_steps": every} if middle else training.config
         first = trainer_of(folder, replace(training, config=saving))
         halve_scale(first)
+        watched = Watched()
+        watched.saving(first)
         seed(1 + student.rank)
         for epoch in range(stop + middle):
             first.train_epoch(epoch)
@@ -103,6 +106,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
                     f"train_epoch() with save_every_steps={every} left no {path.name}: {names(path.parent)}"
                 )
         second = trainer_of(folder, training, start=0.5)
+        watched.loading(second)
         seed(99)
         begin = plain(second.load_checkpoint(path), "load_checkpoint()")
         resumed = [epoch_of(second, epoch) for epoch in range(stop, total)]
@@ -119,6 +123,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         resumed=resumed,
         drawn=drawn,
         refused=refused,
+        loaded=watched.pair,
     )
 
 
@@ -164,12 +169,17 @@ def _stopped_at(student: Student, inputs: Stopped, folder: Path, at: int) -> Sto
     """A `fit` that SIGTERM stops with the `at`-th sample, then a new trainer's `fit`."""
     trainer_of = partial(make, student, folder, inputs.training, dropout=0.5)
     first = trainer_of(at=[at] if student.rank == inputs.signalled else [])
+    watched = Watched()
+    watched.saving(first)
     seed(1 + student.rank)
     run = _fit(first)
     second = trainer_of(start=0.5)
+    watched.loading(second)
     seed(99)
     rest = _fit(second)
-    return StoppedRun(stopped=run, run=rest, batches=len(first.model.batches), again=end_state(second))
+    return StoppedRun(
+        stopped=run, run=rest, batches=len(first.model.batches), again=end_state(second), loaded=watched.pair
+    )
 
 
 def _fit(trainer: StudentObject) -> RunFields:

@@ -123,6 +123,8 @@ class PlantedReply:
     times: Mapping[str, object]
     """The fields of a `DeviceTime`."""
     bottleneck: object
+    timeline: TimelineCase
+    """What `profile_job` recorded."""
     idle: list[bool]
     """Whether the device was, each time that a profiler was told of a step."""
 

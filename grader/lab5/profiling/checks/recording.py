@@ -7,13 +7,14 @@ are simulated.
 from __future__ import annotations
 
 from gradebox.course.criterion import builds_on, criterion, requires
-from gradebox.run.assertions import CheckFailed, require, require_between, require_equal, seconds
+from gradebox.run.assertions import CheckFailed, recognising, require, require_between, require_equal, seconds
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab5.profiling.cases import OnCpu, PlantedReference, Record, RecordReply
 from grader.lab5.profiling.cases import drawn as cases
 from grader.lab5.profiling.cases.drawn import NAMES, SUFFIXES, UNRECORDED
 from grader.lab5.profiling.checks import tuning
+from grader.lab5.profiling.checks.mistakes import cause_of_names, cause_of_times
 from grader.lab5.profiling.reference.accounts import account
 from grader.lab5.profiling.reference.constructed import bottlenecks
 
@@ -62,6 +63,9 @@ class TestProfiling:
             if events is None:
                 raise CheckFailed(f"{what} is not there", "export_chrome_trace; make missing folders")
             counts = {name: len(events[name]) for name in REGIONS}
+            # Which steps are recorded is another check's question.
+            if isinstance(reply.steps, int) and reply.steps > 0:
+                steps = reply.steps
             require_equal(
                 counts, dict.fromkeys(REGIONS, steps), what=f"{what}: regions by name",
                 hint="record_function around each part of each step; only recorded steps count",
@@ -95,43 +99,57 @@ class TestProfiling:
     def test_idle_time_explained(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = cases.timelines(generator)
         reply = submission.probe(inputs, device="cpu")
-        for timeline, times in zip(inputs.timelines, reply.times, strict=True):
-            expected = account(timeline)
-            step = sum(expected.values())
-            for name in NAMES:
-                require_between(
-                    times[f"{name}_seconds"], expected[name] - 1e-6 * step, expected[name] + 1e-6 * step,
-                    what=f"where_time_goes(timeline).{name}_seconds, {timeline.steps} steps of {seconds(step)}",
-                    show=seconds, expected=seconds(expected[name]),
-                    hint="each moment belongs to the first in the docstring's list that is true of it",
-                )  # fmt: skip
+        with recognising(lambda: cause_of_times(inputs.timelines, reply.times)):
+            for timeline, times in zip(inputs.timelines, reply.times, strict=True):
+                expected = account(timeline)
+                step = sum(expected.values())
+                for name in NAMES:
+                    require_between(
+                        times[f"{name}_seconds"], expected[name] - 1e-6 * step, expected[name] + 1e-6 * step,
+                        what=f"where_time_goes(timeline).{name}_seconds, {timeline.steps} steps of {seconds(step)}",
+                        show=seconds, expected=seconds(expected[name]),
+                        hint="each moment belongs to the first in the docstring's list that is true of it",
+                    )  # fmt: skip
 
     def test_bottleneck_named(self, submission: Submission, generator: InputGenerator) -> None:
         expected, inputs = bottlenecks(generator)
         names = submission.probe(inputs, device="cpu").names
-        for actual, right, times, target in zip(names, expected, inputs.times, inputs.targets, strict=True):
-            step = sum(times.values())
-            shown = ", ".join(f"{part} {times[f'{part}_seconds'] / step:.0%}" for part in NAMES)
-            at = "the default target" if target is None else f"target={target}"
-            require_equal(actual, right, what=f"find_bottleneck() of a step with {shown}, at {at}")
+        with recognising(lambda: cause_of_names(inputs, names)):
+            for actual, right, times, target in zip(names, expected, inputs.times, inputs.targets, strict=True):
+                step = sum(times.values())
+                shown = ", ".join(f"{part} {times[f'{part}_seconds'] / step:.0%}" for part in NAMES)
+                at = "the default target" if target is None else f"target={target}"
+                require_equal(actual, right, what=f"find_bottleneck() of a step with {shown}, at {at}")
 
     @requires("schedule_kept", "idle_time_explained", "bottleneck_named")
-    def test_planted_bottlenecks_found(self, submission: Submission, generator: InputGenerator) -> None:
+    @builds_on("schedule_kept", "regions_named_in_trace", "idle_time_explained", "bottleneck_named")
+    def test_planted_bottlenecks_found(
+        self, submission: Submission, generator: InputGenerator, without: frozenset[str]
+    ) -> None:
         for fault in cases.FAULTS:
+            if fault == "compute" and "schedule_kept" in without:
+                continue  # its first batches are slow: it depends on which steps are recorded
             inputs = cases.planted(generator, fault)
             reply = submission.probe(inputs, device=DEVICE, values=False)
             reference = PlantedReference(job=inputs.job, steps=inputs.steps)
             expected = account(submission.probe(reference, device=DEVICE, values=False, student=False))
             about = {"compute": "a healthy job, its first batches apart"}.get(fault, f"a job that suffers from {fault}")
             slack = TOLERANCE * sum(expected.values())
+            times = reply.times
+            if "idle_time_explained" in without:
+                times = {f"{name}_seconds": value for name, value in account(reply.timeline).items()}
             for name, value in expected.items():
+                # The other moments are told apart by the regions.
+                if "regions_named_in_trace" in without and name not in ("compute", "communication"):
+                    continue
                 require_between(
-                    reply.times[f"{name}_seconds"], value - slack, value + slack, show=seconds,
+                    times[f"{name}_seconds"], value - slack, value + slack, show=seconds,
                     what=f"where_time_goes(profile_job(job)).{name}_seconds of {about} (simulated)",
                     expected=f"{seconds(value)}, give or take {seconds(slack)}",
                     hint="is the device idle when the recording starts, and when it ends, and left alone in between?",
                 )  # fmt: skip
-            require_equal(reply.bottleneck, fault, what=f"find_bottleneck() for {about}")
+            if without.isdisjoint({"regions_named_in_trace", "idle_time_explained", "bottleneck_named"}):
+                require_equal(reply.bottleneck, fault, what=f"find_bottleneck() for {about}")
             if len(reply.idle) == UNRECORDED + inputs.steps:
                 for which, number in (("before the first", UNRECORDED), ("after the last", len(reply.idle))):
                     require(
@@ -140,13 +158,17 @@ class TestProfiling:
                         "wait for it before the profiler is told of the step",
                     )
 
-    @builds_on("idle_time_explained")
-    def test_settings_measured(self, submission: Submission, generator: InputGenerator) -> None:
-        tuning.judge_settings(submission, generator)
+    @builds_on("schedule_kept", "idle_time_explained", "planted_bottlenecks_found")
+    def test_settings_measured(
+        self, submission: Submission, generator: InputGenerator, without: frozenset[str]
+    ) -> None:
+        # The utilisation is what profile_job and where_time_goes make of it.
+        tuning.judge_settings(submission, generator, with_utilization=not without)
 
     def test_cheapest_fast_setting_chosen(self, submission: Submission, generator: InputGenerator) -> None:
         tuning.judge_choice(submission, generator)
 
     @requires("settings_measured", "cheapest_fast_setting_chosen", "planted_bottlenecks_found")
-    def test_busy_after_tuning(self, submission: Submission) -> None:
-        tuning.judge_program(submission)
+    @builds_on(*tuning.PREMISES)
+    def test_busy_after_tuning(self, submission: Submission, without: frozenset[str]) -> None:
+        tuning.judge_program(submission, without)

@@ -182,9 +182,30 @@ def planted(student: Student, inputs: Planted) -> PlantedReply:
 
     torch.profiler.profile.step = step  # type: ignore[method-assign, assignment]
     try:
-        times = module.where_time_goes(module.profile_job(planted_job(inputs.job), steps=inputs.steps))
+        recording = module.profile_job(planted_job(inputs.job), steps=inputs.steps)
+        times = module.where_time_goes(recording)
     finally:
         torch.profiler.profile.step = original  # type: ignore[method-assign]
     return PlantedReply(
-        times=fields(times, DeviceTime, "where_time_goes()"), bottleneck=module.find_bottleneck(times), idle=idle
+        times=fields(times, DeviceTime, "where_time_goes()"),
+        bottleneck=module.find_bottleneck(times),
+        timeline=_case(recording),
+        idle=idle,
+    )
+
+
+def _case(recording: object) -> TimelineCase:
+    """A timeline that `profile_job` returned, in plain values."""
+    values = fields(recording, Timeline, "profile_job()")
+    spans = {
+        name: [(float(begin), float(end)) for begin, end in values[name]]
+        for name in ("kernels", "collectives", "copies_in", "copies_out", "waits")
+    }
+    regions = {name: [(float(begin), float(end)) for begin, end in each] for name, each in values["regions"].items()}
+    return TimelineCase(
+        start=float(values["start"]),
+        stop=float(values["stop"]),
+        steps=int(values["steps"]),
+        regions={"data": [], "transfer": []} | regions,
+        **spans,
     )
