@@ -116,11 +116,23 @@ _MESSAGE = Cause(
     _FIRE,
     mistake="An alert's message does not say which GPU it is about",
 )
+NOT_FINITE_LEFT_OUT = Cause(
+    "not_finite_left_out",
+    "Keep every metric, NaN and infinite ones included. The exports and the alerts are there to show them.",
+    "lab5.monitoring.training_metrics_logged",
+    mistake="Metrics that are not finite are left out: a NaN loss is not in the snapshot",
+)
 _RAISED = ("GpuHot", "LossNotFinite")
 """The rules of the monitor that reports alerts."""
 _WITHOUT_WAITING: dict[str, RuleChange] = {name: {"for_seconds": 0.0} for name in SEVERITIES}
 
 Run = tuple[Evaluate, EvaluateReply]
+
+
+def cause_of_no_lost_loss(submission: Submission) -> Cause | None:
+    """If a monitor raised no alert of a lost loss: whether the student's engine does, so that it never saw the loss."""
+    lost = Evaluate(rules={}, snapshots=[{"time": 1.0, "metrics": {"loss": "nan"}}])
+    return NOT_FINITE_LEFT_OUT if ("LossNotFinite", None) in _conditions(submission, lost)[0] else None
 
 
 def judge_at_once(submission: Submission, generator: InputGenerator) -> None:
@@ -229,6 +241,8 @@ def judge_reported(submission: Submission, generator: InputGenerator, *, own_con
         firing = [[key for key in keys if key[0] in _RAISED] for keys in _conditions(submission, evaluated)]
 
     def cause() -> Cause | None:
+        if received == expected_reports([[key for key in keys if key[0] != "LossNotFinite"] for keys in firing]):
+            return cause_of_no_lost_loss(submission)
         for mistake in CONDITION_MISTAKES:
             if received == expected_reports(_firing(evaluated, mistake)):
                 return _CAUSES[mistake]

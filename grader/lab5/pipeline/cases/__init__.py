@@ -155,6 +155,8 @@ class MixedReply:
     weight: Array
     steps: object
     scale: float | None
+    event_files: int
+    """TensorBoard's, before the validation."""
     logged: list[LoggedStep]
 
 

@@ -27,6 +27,8 @@ RTOL = 1e-9
 LOW_RTOL = 0.05
 """Of the way the weights move in float16 and bfloat16: right ones are off by 0.0002 to 0.005, those of a gradient that
 was clipped before it was unscaled by 1."""
+ROUNDING = 1e-6
+"""Of weights in float32, in which the smallest steps are lost."""
 SINGLE = 1e-5
 """TensorBoard keeps float32."""
 Run = tuple[Training, Sequence[TrainedEpochs]]
@@ -199,6 +201,18 @@ CAUSES: Mapping[str, Cause] = {
     ),
 }
 """What to say of each of the reference's mistakes."""
+NO_MONITOR = Cause(
+    "monitor_not_passed_on",
+    "Pass the monitor to the `Log` that the trainer makes. What TensorBoard gets, it gets as well.",
+    _LOGS,
+    mistake="The monitor receives nothing of the training, TensorBoard does",
+)
+NO_LOG = Cause(
+    "steps_not_logged",
+    "Call `log_step` on every rank for each step that was taken, once `steps` counts it.",
+    _LOGS,
+    mistake="No step of the training is logged",
+)
 OTHER_RATES = Cause(
     "rates_of_the_steps",
     "The schedule counts the optimizer steps that were taken. Its `total_steps` are those of all epochs.",
@@ -317,21 +331,27 @@ def cause_of_mixed(runs: Sequence[tuple[Training, MixedReply]]) -> Cause | None:
     With windows of one batch, some mistakes cannot be told apart: all trainings count.
     """
 
+    if not any(reply.logged for _, reply in runs) and all(
+        _leads_to("", training, reply, with_log=False) for training, reply in runs
+    ):
+        return NO_MONITOR if all(reply.event_files for _, reply in runs) else NO_LOG
+
     def explains(mistake: str) -> bool:
         return all(_leads_to(mistake, training, reply) for training, reply in runs)
 
     return _only_cause(explains, (*STEP_MISTAKES, *RATE_MISTAKES, *LOG_MISTAKES))
 
 
-def _leads_to(mistake: str, training: Training, reply: MixedReply) -> bool:
+def _leads_to(mistake: str, training: Training, reply: MixedReply, *, with_log: bool = True) -> bool:
     taken, every = training.taken(reply.taken), training.config["log_every_steps"]
     outcome = simulate(training, [reply.batches], taken, mistake)
-    moved = float(np.linalg.norm(outcome.weight - np.asarray(training.weight, np.float64)))
+    start = np.asarray(training.weight, np.float64)
+    within = LOW_RTOL * float(np.linalg.norm(outcome.weight - start)) + ROUNDING * float(np.linalg.norm(start))
     scheduled = rates(training, 1, taken, mistake if mistake in RATE_MISTAKES else "")
     return (
-        float(np.linalg.norm(reply.weight - outcome.weight)) < LOW_RTOL * moved
+        float(np.linalg.norm(reply.weight - outcome.weight)) < within
         and _equal(reply.rates, scheduled, 1e-6)
-        and _has_log(outcome, reply.logged, every, LOW_RTOL)
+        and (not with_log or _has_log(outcome, reply.logged, every, LOW_RTOL))
     )
 
 
@@ -349,6 +369,12 @@ def cause_of_logs(runs: Sequence[tuple[Training, Sequence[LoggedReply]]]) -> Cau
         batches = training.batches(len(replies)) * training.config["epochs"]
         if any(len(reply.batches) != batches for reply in replies):
             return None
+    first = [replies[0] for _, replies in runs]
+    shown = [any(tag.startswith("train/") for tag in reply.entries) for reply in first]
+    if all(shown) and not any(reply.logged for reply in first):
+        return NO_MONITOR
+    if not any(shown) and not any("loss" in each.metrics for reply in first for each in reply.logged):
+        return NO_LOG
 
     def explains(mistake: str) -> bool:
         return all(

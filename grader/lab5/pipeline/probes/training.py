@@ -135,6 +135,7 @@ def mixed(student: Student, inputs: Mixed) -> MixedReply:
     with _optimizer_steps(model) as (rates, batches):
         results = [epoch_of(trainer, epoch) for epoch in range(inputs.training.config["epochs"])]
     in_the_end = [*model.batches]
+    event_files = len([*Path("mixed").rglob("*tfevents*")])
     return MixedReply(
         results=results,
         validation=fields(trainer.validate(), ValidationResult, "validate()"),
@@ -146,6 +147,7 @@ def mixed(student: Student, inputs: Mixed) -> MixedReply:
         weight=model.whole(),
         steps=steps_of(trainer),
         scale=scale_of(trainer),
+        event_files=event_files,
         logged=sink.logged,
     )
 
