@@ -276,6 +276,8 @@ class FailingReply:
     alerts: FullMailbox
     others_go_on: bool | None
     """Whether `log_metrics` returned while `on_alert` took long; None if no alert came."""
+    repeated: bool
+    """Whether `log_metrics` called `on_alert` with the same alert meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,7 +115,7 @@ def moments(generator: InputGenerator) -> Moments:
 
 def background(generator: InputGenerator) -> Background:
     """The first of them, which gets colder than it is at the beginning."""
-    celsius = generator.integer(20, 40)
+    celsius = generator.shared("lab5.background").integer(20, 40)
     return Background(gpus=_gpus(generator, 1), samples=4, logs=25, celsius=celsius)
 
 

@@ -116,11 +116,18 @@ _MESSAGE = Cause(
     _FIRE,
     mistake="An alert's message does not say which GPU it is about",
 )
+REPORTED_EVERY_TIME = _CAUSES["every_time"]
 NOT_FINITE_LEFT_OUT = Cause(
     "not_finite_left_out",
     "Keep every metric, NaN and infinite ones included. The exports and the alerts are there to show them.",
     "lab5.monitoring.training_metrics_logged",
     mistake="Metrics that are not finite are left out: a NaN loss is not in the snapshot",
+)
+DROPPED = Cause(
+    "readings_not_in_the_snapshot",
+    "Put what the reader returned into the snapshot: `gpus` of the new one.",
+    "lab5.monitoring.training_metrics_logged",
+    mistake="The readings of the GPUs are dropped: no snapshot has them",
 )
 _RAISED = ("GpuHot", "LossNotFinite")
 """The rules of the monitor that reports alerts."""
@@ -129,10 +136,19 @@ _WITHOUT_WAITING: dict[str, RuleChange] = {name: {"for_seconds": 0.0} for name i
 Run = tuple[Evaluate, EvaluateReply]
 
 
-def cause_of_no_lost_loss(submission: Submission) -> Cause | None:
-    """If a monitor raised no alert of a lost loss: whether the student's engine does, so that it never saw the loss."""
-    lost = Evaluate(rules={}, snapshots=[{"time": 1.0, "metrics": {"loss": "nan"}}])
-    return NOT_FINITE_LEFT_OUT if ("LossNotFinite", None) in _conditions(submission, lost)[0] else None
+def cause_of_missing_alerts(submission: Submission, received: Sequence[object]) -> Cause | None:
+    """Why a monitor raised no alert of one of two rules, if the student's engine raises both: it never saw the one."""
+    snapshot: SnapshotCase = {
+        "time": 1.0,
+        "metrics": {"loss": "nan"},
+        "gpus": [{"index": 0, **cases.UNKNOWN, "temperature_celsius": cases.HOT + 5.0}],
+    }
+    (firing,) = _conditions(submission, Evaluate(rules={}, snapshots=[snapshot]))
+    if set(firing) != {("GpuHot", 0), ("LossNotFinite", None)}:
+        return None
+    if len(received) != 1:
+        return None
+    return {"GpuHot": NOT_FINITE_LEFT_OUT, "LossNotFinite": DROPPED}.get(str(received[0]))
 
 
 def judge_at_once(submission: Submission, generator: InputGenerator) -> None:
@@ -236,16 +252,15 @@ def judge_reported(submission: Submission, generator: InputGenerator, *, own_con
     numbers = [step for step, on in enumerate(lost) if on]
     what = f"alerts given to on_alert while GPUs have {inputs.celsius} degrees, and the loss is NaN at steps {numbers}"
     evaluated = Evaluate(rules=_WITHOUT_WAITING, snapshots=_evaluated(inputs))
-    firing = _firing(evaluated, "")
-    if own_conditions:
-        firing = [[key for key in keys if key[0] in _RAISED] for keys in _conditions(submission, evaluated)]
+    firing = _own_firing(submission, evaluated) if own_conditions else _firing(evaluated, "")
 
     def cause() -> Cause | None:
-        if received == expected_reports([[key for key in keys if key[0] != "LossNotFinite"] for keys in firing]):
-            return cause_of_no_lost_loss(submission)
-        for mistake in CONDITION_MISTAKES:
-            if received == expected_reports(_firing(evaluated, mistake)):
-                return _CAUSES[mistake]
+        if _own_firing(submission, evaluated) != _firing(evaluated, ""):
+            mistakes = [name for name in CONDITION_MISTAKES if received == expected_reports(_firing(evaluated, name))]
+            return _CAUSES[mistakes[0]] if mistakes else None
+        for rule in _RAISED:
+            if received == expected_reports([[key for key in keys if key[0] == rule] for keys in firing]):
+                return cause_of_missing_alerts(submission, [rule])
         return next((_CAUSES[name] for name in REPORT_MISTAKES if received == expected_reports(firing, name)), None)
 
     hint = "once when it begins, and again only after it had stopped; each GPU has alerts of its own"
@@ -271,6 +286,10 @@ def _evaluated(inputs: Raised) -> list[SnapshotCase]:
         loss = "nan" if inputs.lost[step] else 1.0
         snapshots.append({"time": float(step), "metrics": {"loss": loss}, "gpus": gpus})
     return snapshots
+
+
+def _own_firing(submission: Submission, inputs: Evaluate) -> list[list[Key]]:
+    return [[key for key in keys if key[0] in _RAISED] for keys in _conditions(submission, inputs)]
 
 
 def _firing(inputs: Evaluate, mistake: str) -> list[list[Key]]:

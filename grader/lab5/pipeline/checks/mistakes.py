@@ -432,6 +432,8 @@ def cause_of_resume(loaded_of_ranks: Sequence[Sequence[Mapping[str, str]]]) -> C
         rank: [name for name in _PARTS if saved.get(name) != loaded.get(name)]
         for rank, (saved, loaded) in enumerate(pairs)
     }
+    if len({saved["weights"] for saved, _ in pairs}) > 1:
+        return CAUSES["ranks_apart"]
     names = [name for name in _PARTS if any(name in of_rank for of_rank in lost.values())]
     if not names:
         return None

@@ -213,6 +213,9 @@ class MeasuredPoint:
 
     samples_per_second: float
     utilization: float
+    by_mistake: dict[str, float]
+    """Samples per second as they are measured by a mistake: the last step is not waited for, the warm-up is timed, or
+    each step is waited for."""
 
 
 @dataclass(frozen=True, kw_only=True)

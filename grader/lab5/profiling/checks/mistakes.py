@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gradebox.run.assertions import Cause, number
-from grader.lab5.profiling.cases import Bottlenecks, PointFields, TimelineCase
+from grader.lab5.profiling.cases import Bottlenecks, MeasuredPoint, PointFields, Record, RecordReply, TimelineCase
 from grader.lab5.profiling.cases.drawn import NAMES
 from grader.lab5.profiling.reference.accounts import MISTAKES, account
 from grader.lab5.profiling.reference.constructed import (
@@ -142,6 +142,130 @@ _CHOICES = _causes(
         ),
     },
 )
+
+
+_SETTINGS = _causes(
+    "lab5.profiling.settings_measured",
+    {
+        "clock_stopped_early": (
+            "The clock stops before the GPU has finished",
+            "Wait for the device after the last timed step, before you read the clock.",
+        ),
+        "warmup_timed": (
+            "The warm-up steps are timed as well, with the start of the workers",
+            "Start the clock after the warm-up steps, once the device is idle.",
+        ),
+        "each_step_waited_for": (
+            "Settings are timed with a wait in every step",
+            "Wait for the device before the first timed step and after the last, and never in between.",
+        ),
+    },
+)
+_RECORDINGS = _causes(
+    "lab5.profiling.schedule_kept",
+    {
+        "first_steps_recorded": (
+            "The first WAIT + WARMUP steps are recorded as well",
+            "Use `torch.profiler.schedule(wait=WAIT, warmup=WARMUP, active=steps, repeat=1)`.",
+        ),
+        "steps_counts_all": (
+            "`steps` is taken for all steps of the job, the unrecorded ones included",
+            "Make WAIT + WARMUP steps more than are recorded.",
+        ),
+    },
+)
+_REGIONS = _causes(
+    "lab5.profiling.regions_named_in_trace",
+    {
+        "data": ('The batch is fetched outside the region "data"', 'Call `next(batches)` inside the region "data".'),
+        "forward": (
+            'The loss is computed outside the region "forward"',
+            'Put model and criterion into the region "forward".',
+        ),
+        "backward": (
+            'The backward pass runs outside the region "backward"',
+            'Put `zero_grad` and `loss.backward()` into the region "backward".',
+        ),
+        "optimizer": (
+            'The optimizer steps outside the region "optimizer"',
+            'Put `job.optimizer.step()` into the region "optimizer".',
+        ),
+        "after_step": (
+            "`after_step` runs inside a region",
+            "Call `after_step` after the last region. It belongs to none.",
+        ),
+        "waited_copies": (
+            "Copies are waited for although the job does not wait for them",
+            "Pass `non_blocking=job.non_blocking` to each `to(device)`.",
+        ),
+    },
+)
+_WAITS = _causes(
+    "lab5.profiling.planted_bottlenecks_found",
+    {
+        "each_step_waited_for": (
+            "The profiled loop waits for the device after every step",
+            "Wait only twice: before the first recorded step, and at the end of the last.",
+        ),
+        "busy_at_the_start": (
+            "The recording starts while the device is still busy with earlier steps",
+            "Wait for the device after the last unrecorded step, before the profiler is told of it.",
+        ),
+        "busy_at_the_end": (
+            "The recording ends before the device has finished the last step",
+            "Wait for the device after the last recorded step, before the profiler is told of it.",
+        ),
+    },
+)
+
+
+def cause_of_schedule(asked: int, unrecorded: int, reply: RecordReply) -> Cause | None:
+    """The mistake that leads to this number of recorded steps, if `asked` for."""
+    if reply.steps == unrecorded + asked == reply.updates:
+        return _RECORDINGS["first_steps_recorded"]
+    if reply.steps == max(1, asked - unrecorded) and reply.updates == max(unrecorded + 1, asked):
+        return _RECORDINGS["steps_counts_all"]
+    return None
+
+
+def cause_of_region(name: str, length: float, inputs: Record) -> Cause | None:
+    """The mistake that leads to a region of this length."""
+    slept, after = inputs.seconds.get(name, 0.0), inputs.seconds["after_step"]
+    if length < slept / 2:
+        return _REGIONS.get(name)
+    if slept + after <= length < slept + after + 5e-3:
+        return _REGIONS["after_step"]
+    return _REGIONS["waited_copies"] if name == "transfer" and inputs.pinned else None
+
+
+def cause_of_waits(idle: Sequence[bool], unrecorded: int, steps: int, *, runs_ahead: bool) -> Cause | None:
+    """The mistake in when the device was waited for; `idle` is whether it was at the end of each step.
+
+    Args:
+        idle: of all steps.
+        unrecorded: how many of them are not recorded.
+        steps: how many are recorded.
+        runs_ahead: whether the host launches a step before the device has finished the one before.
+    """
+    if len(idle) != unrecorded + steps:
+        return None
+    if not idle[unrecorded - 1]:
+        return _WAITS["busy_at_the_start"]
+    if not idle[-1]:
+        return _WAITS["busy_at_the_end"]
+    return _WAITS["each_step_waited_for"] if runs_ahead and all(idle) else None
+
+
+def cause_of_speeds(speeds: Sequence[float], references: Sequence[MeasuredPoint], relative: float) -> Cause | None:
+    """The mistake that leads to these samples per second of all settings."""
+
+    def explains(mistake: str) -> bool:
+        return all(
+            abs(actual / reference.by_mistake[mistake] - 1) <= relative
+            for actual, reference in zip(speeds, references, strict=True)
+        )
+
+    return next((cause for mistake, cause in _SETTINGS.items() if explains(mistake)), None)
 
 
 def cause_of_times(timelines: Sequence[TimelineCase], times: Sequence[Mapping[str, object]]) -> Cause | None:

@@ -6,6 +6,8 @@ are simulated.
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradebox.course.criterion import builds_on, criterion, requires
 from gradebox.run.assertions import CheckFailed, recognising, require, require_between, require_equal, seconds
 from gradebox.run.input_generator import InputGenerator
@@ -14,7 +16,13 @@ from grader.lab5.profiling.cases import OnCpu, PlantedReference, Record, RecordR
 from grader.lab5.profiling.cases import drawn as cases
 from grader.lab5.profiling.cases.drawn import NAMES, SUFFIXES, UNRECORDED
 from grader.lab5.profiling.checks import tuning
-from grader.lab5.profiling.checks.mistakes import cause_of_names, cause_of_times
+from grader.lab5.profiling.checks.mistakes import (
+    cause_of_names,
+    cause_of_region,
+    cause_of_schedule,
+    cause_of_times,
+    cause_of_waits,
+)
 from grader.lab5.profiling.reference.accounts import account
 from grader.lab5.profiling.reference.constructed import bottlenecks
 
@@ -38,7 +46,8 @@ class TestProfiling:
             inputs, reply = recorded(submission, generator, suffix)
             steps = inputs.steps
             what = f"profile_job(job, steps={steps})"
-            require_equal(reply.steps, steps, what=f"{what}: steps in its timeline", hint=SCHEDULE)
+            require_equal(reply.steps, steps, what=f"{what}: steps in its timeline",
+                          hint=cause_of_schedule(steps, UNRECORDED, reply) or SCHEDULE)  # fmt: skip
             made = UNRECORDED + steps
             hint = f"WAIT + WARMUP steps come first and are not recorded; the whole job has {made} steps here"
             require_equal(reply.updates, made, what=f"{what}: optimizer steps made", hint=hint)
@@ -80,8 +89,9 @@ class TestProfiling:
                         length, slept - 1e-6, slept + (5e-4 if quick else 5e-3),
                         what=f"{what}: region {name!r}, in which the host slept for {seconds(slept)} (simulated)",
                         show=seconds,
-                        hint="the docstring says what lies in which region; after_step lies in none; copies are waited "
-                        "for only where job.non_blocking is False",
+                        hint=cause_of_region(name, length, inputs)
+                        or "the docstring says what lies in which region; after_step lies in none; copies are waited "
+                        "for only if job.non_blocking is False",
                     )  # fmt: skip
             outside = [
                 start
@@ -138,16 +148,18 @@ class TestProfiling:
             times = reply.times
             if "idle_time_explained" in without:
                 times = {f"{name}_seconds": value for name, value in account(reply.timeline).items()}
-            for name, value in expected.items():
-                # The other moments are told apart by the regions.
-                if "regions_named_in_trace" in without and name not in ("compute", "communication"):
-                    continue
-                require_between(
-                    times[f"{name}_seconds"], value - slack, value + slack, show=seconds,
-                    what=f"where_time_goes(profile_job(job)).{name}_seconds of {about} (simulated)",
-                    expected=f"{seconds(value)}, give or take {seconds(slack)}",
-                    hint="is the device idle when the recording starts, and when it ends, and left alone in between?",
-                )  # fmt: skip
+            waits = partial(cause_of_waits, reply.idle, UNRECORDED, inputs.steps, runs_ahead=fault == "compute")
+            with recognising(waits):
+                for name, value in expected.items():
+                    # The other moments are told apart by the regions.
+                    if "regions_named_in_trace" in without and name not in ("compute", "communication"):
+                        continue
+                    require_between(
+                        times[f"{name}_seconds"], value - slack, value + slack, show=seconds,
+                        what=f"where_time_goes(profile_job(job)).{name}_seconds of {about} (simulated)",
+                        expected=f"{seconds(value)}, give or take {seconds(slack)}",
+                        hint="is the device idle when the recording starts and ends, and left alone in between?",
+                    )  # fmt: skip
             if without.isdisjoint({"regions_named_in_trace", "idle_time_explained", "bottleneck_named"}):
                 require_equal(reply.bottleneck, fault, what=f"find_bottleneck() for {about}")
             if len(reply.idle) == UNRECORDED + inputs.steps:
@@ -155,7 +167,7 @@ class TestProfiling:
                     require(
                         reply.idle[number - 1],
                         f"profile_job() of {about}: the device is still busy {which} recorded step",
-                        "wait for it before the profiler is told of the step",
+                        waits() or "wait for it before the profiler is told of the step",
                     )
 
     @builds_on("schedule_kept", "idle_time_explained", "planted_bottlenecks_found")

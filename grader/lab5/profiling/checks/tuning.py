@@ -5,11 +5,20 @@
 
 from __future__ import annotations
 
-from gradebox.run.assertions import number, recognising, require, require_between, require_close, require_equal
+from gradebox.run.assertions import (
+    Cause,
+    number,
+    positive,
+    recognising,
+    require,
+    require_between,
+    require_close,
+    require_equal,
+)
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab5.profiling.cases import drawn as cases
-from grader.lab5.profiling.checks.mistakes import cause_of_choices, limit_cause
+from grader.lab5.profiling.checks.mistakes import cause_of_choices, cause_of_speeds, limit_cause
 from grader.lab5.profiling.reference.constructed import TOLERATED, cheapest, choice
 from grader.shared.cases import RunProgram
 from grader.shared.programs import picture_and_json
@@ -33,29 +42,50 @@ def judge_settings(submission: Submission, generator: InputGenerator, *, with_ut
     inputs = cases.tuned(generator)
     reply = submission.probe(inputs, device=DEVICE, values=False)
     reference = cases.reference_of(inputs)
+    measured = [point["settings"] for point in reply.points]
+    before = [each for each in inputs.settings if each in reference.settings]
+    fitting = next(place for place, each in enumerate(inputs.settings) if each not in reference.settings)
     require_equal(
-        [point["settings"] for point in reply.points], reference.settings, what="tune(): settings of its points",
-        hint="one point each, in the order given; settings that do not fit in memory are left out",
+        measured, reference.settings, what="tune(): settings of its points",
+        hint=Cause(
+            "out_of_memory_ends_tuning",
+            "Go on with the next settings after `torch.OutOfMemoryError`.",
+            mistake="Settings that do not fit in memory end the search",
+        )
+        if measured == before[:fitting]
+        else "one point each, in the order given; settings that do not fit in memory are left out",
     )  # fmt: skip
     require_equal(
         reply.error, "RuntimeError", what="error that comes out of tune() where tensors do not fit each other",
-        hint="only torch.OutOfMemoryError says that settings do not fit: any other is somebody's mistake",
+        hint=Cause(
+            "every_error_is_lack_of_memory",
+            "Catch `torch.OutOfMemoryError` alone. Any other error is somebody's mistake.",
+            mistake="Settings that fail for any reason are left out, not only those that do not fit in memory",
+        ),
     )  # fmt: skip
     require_equal(len(reply.held), len(inputs.settings), what="jobs that tune() asked for, one for each setting")
     require(bool(reply.held), "tune() asked for no job, and measured nothing")
     require(
         max(reply.held) < 1 << 20,
         f"tune() asked for a job while {max(reply.held) / 2**20:.1f} MiB of an earlier one were still on the GPU",
-        "drop every name of the job, batches and loss included; an exception's traceback holds them, too",
+        Cause(
+            "earlier_jobs_kept",
+            "Drop every name of the job, batches and loss included. An exception's traceback holds them, too.",
+            mistake="Earlier jobs are kept on the GPU while the next is made",
+        ),
     )
     expected_points = submission.probe(reference, device=DEVICE, values=False, student=False).points
+    speeds = [positive(point["samples_per_second"], "TuningPoint.samples_per_second") for point in reply.points]
+    with recognising(lambda: cause_of_speeds(speeds, expected_points, TOLERANCE)):
+        for speed, settings, expected in zip(speeds, reference.settings, expected_points, strict=True):
+            about = f"{settings['batch_size']} samples, {settings['num_workers']} workers (simulated)"
+            require_close(
+                speed, expected.samples_per_second, relative=TOLERANCE,
+                what=f"tune(): samples_per_second with {about}",
+                hint="wait for the device before the first timed step and after the last, and never in between",
+            )  # fmt: skip
     for point, settings, expected in zip(reply.points, reference.settings, expected_points, strict=True):
         about = f"{settings['batch_size']} samples, {settings['num_workers']} workers (simulated)"
-        require_close(
-            point["samples_per_second"], expected.samples_per_second, relative=TOLERANCE,
-            what=f"tune(): samples_per_second with {about}",
-            hint="wait for the device before the first timed step and after the last, and never in between",
-        )  # fmt: skip
         if not with_utilization:
             continue
         require_between(
