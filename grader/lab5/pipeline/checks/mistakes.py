@@ -7,17 +7,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from gradebox.run.assertions import Cause
-from grader.lab5.pipeline.cases import Batches, LoggedReply, LoggedStep, MixedReply, TrainedEpochs, Training
+from grader.lab5.pipeline.cases import (
+    Batches,
+    LoggedReply,
+    LoggedStep,
+    MixedReply,
+    TrainedEpochs,
+    Training,
+    Validate,
+    ValidateReply,
+)
 from grader.lab5.pipeline.reference import (
     LOG_MISTAKES,
     RATE_MISTAKES,
     STEP_MISTAKES,
     Outcome,
     Step,
+    cross_entropy,
     rates,
     simulate,
 )
@@ -269,6 +280,27 @@ _OF_RANK_0 = Cause(
 )
 
 
+_VALIDATION = "lab5.pipeline.validation_weighs_samples"
+_IN_TRAINING_MODE = Cause(
+    "validation_in_training_mode",
+    "Call `model.eval()` before the validation. Otherwise dropout is on.",
+    _VALIDATION,
+    mistake="Validation runs in training mode, with dropout",
+)
+_BATCHES_AVERAGED = Cause(
+    "validation_averages_batches",
+    "Add up each batch's mean loss times its samples, over all ranks, and divide once by all samples.",
+    _VALIDATION,
+    mistake="The validation loss is the mean of the batches' means",
+)
+_ONE_RANK = Cause(
+    "validation_of_one_rank",
+    "Add up losses, correct predictions and samples over the ranks with `sum_over_ranks`, then divide.",
+    _VALIDATION,
+    mistake="Each rank reports its own share of the validation",
+)
+
+
 def cause_of_epochs(runs: Sequence[Run]) -> Cause | None:
     """The mistake that leads to the weights of all ranks in all trainings; None if they are right."""
     observed = [[run.rates for run in of_ranks] for _, of_ranks in runs]
@@ -419,6 +451,33 @@ def _equal(actual: Sequence[float], expected: Sequence[float], relative: float) 
     if len(actual) != len(expected):
         return False
     return bool(np.allclose(actual, expected, rtol=relative, atol=1e-12, equal_nan=True))
+
+
+def cause_of_validation(inputs: Validate, rank: int, reply: ValidateReply) -> Cause | None:
+    """The mistake that leads to these validations, with the model in training and in evaluation mode before."""
+    ends = np.cumsum([size for sizes in inputs.sizes for size in sizes])
+    losses = cross_entropy(inputs.logits.astype(np.float64), inputs.classes)[0]
+    means = [float(part.mean()) for part in np.split(losses, ends[:-1])]
+    counts, places = [sum(sizes) for sizes in inputs.sizes], np.cumsum([0, *map(len, inputs.sizes)])
+    of_ranks = [means[start:end] for start, end in pairwise(places)]
+    averaged = [
+        float(np.mean(means)),
+        sum(float(np.mean(own)) * count for own, count in zip(of_ranks, counts, strict=True) if own) / sum(counts),
+        float(np.mean([np.mean(own) for own in of_ranks if own])),
+    ]
+    right = float(losses.mean())
+    trained, evaluated = ([run.result["samples"], run.result["loss"]] for run in (reply.training, reply.evaluation))
+
+    def is_near(result: list[object], loss: float) -> bool:
+        return isinstance(result[1], (int, float)) and abs(result[1] / loss - 1) < 1e-6
+
+    if is_near(evaluated, right) and not is_near(trained, right):
+        return _IN_TRAINING_MODE
+    if any(is_near(trained, loss) and is_near(evaluated, loss) and abs(loss / right - 1) > 1e-6 for loss in averaged):
+        return _BATCHES_AVERAGED
+    if len(counts) > 1 and trained[0] == evaluated[0] == counts[rank] != sum(counts):
+        return _ONE_RANK
+    return None
 
 
 def cause_of_resume(loaded_of_ranks: Sequence[Sequence[Mapping[str, str]]]) -> Cause | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
-from gradebox.run.assertions import CheckFailed, recognising, require_arrays_close, require_close, require_equal
+from gradebox.run.assertions import Cause, CheckFailed, recognising, require_arrays_close, require_close, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab5.pipeline.cases import (
@@ -68,23 +69,36 @@ def _require_same_bits(actual: EndState, expected: EndState, what: str) -> None:
 _RUN = ("epochs", "validations", "ended", "optimizer_steps", "best_epoch")
 
 
-def judge_stops(submission: Submission, generator: InputGenerator, ranks: int) -> None:
+def judge_stops(submission: Submission, generator: InputGenerator, ranks: int, *, cleared: bool) -> None:
     """A run that SIGTERM stops in the middle of an epoch, or in the last window of one, goes on where it was."""
-    inputs = cases.stops(generator, ranks)
+    inputs = replace(cases.stops(generator, ranks), cleared=cleared)
     training = inputs.training
     replies = submission.rank_probe(inputs, ranks, device="cpu")
     on = f"{on_ranks('fit()', ranks)} with save_every_steps=2"
     total, each_epoch = training.total_steps(ranks), training.steps_per_epoch(ranks)
+    by_epoch = [
+        f"step-{step:08d}.pt" for step in range(1, total + 1) if step % each_epoch == 0 or step % each_epoch % 2 == 0
+    ]
     saved = [step for step in range(1, total + 1) if step % each_epoch == 0 or step % 2 == 0]
     require_equal(
         replies[0].files, [f"step-{step:08d}.pt" for step in saved],
         what=f"checkpoints of {on}, {each_epoch} steps to an epoch",
-        hint="after every save_every_steps steps of the run, and after each epoch's validation",
+        hint=Cause(
+            "saved_by_steps_of_the_epoch",
+            "Compare `steps`, which counts those of the whole run, with `save_every_steps`.",
+            mistake="The steps between two checkpoints are counted again in each epoch",
+        )
+        if replies[0].files == by_epoch
+        else "after every save_every_steps steps of the run, and after each epoch's validation",
     )  # fmt: skip
     require_equal(
         replies[0].saved_before, [False] * 3,
         what=f"whether {on} has saved the last step of an epoch before it validates",
-        hint="do not save at the end of the epoch: fit validates first",
+        hint=Cause(
+            "saved_before_validation",
+            "Leave the loop at the end of the epoch before you save. `fit` validates first, and saves then.",
+            mistake="The checkpoint of an epoch's last step is saved before validation",
+        ),
     )  # fmt: skip
     size, batches = training.batch_size, training.batches(ranks)
     windows = (inputs.places[cases.IN_AN_EPOCH] - 1) // size // 2 + 1
@@ -128,7 +142,12 @@ def _judge_log(training: Training, replies: Sequence[LoggedReply]) -> None:
     ranks, first, every = len(replies), replies[0], training.config["log_every_steps"]
     total, each_epoch = training.total_steps(ranks), training.steps_per_epoch(ranks)
     for rank, reply in enumerate(replies[1:], 1):
-        require_equal(reply.files, [], what=f"files that rank {rank} made in fit() (each rank has a folder of its own)")
+        require_equal(reply.files, [], what=f"files that rank {rank} made in fit() (each rank has a folder of its own)",
+                      hint=Cause(
+                          "every_rank_writes",
+                          "Let rank 0 alone write: checkpoints, and what goes to TensorBoard.",
+                          mistake="Every rank writes files, not only rank 0",
+                      ))  # fmt: skip
         received = [[each.step, each.metrics] for each in reply.logged]
         require_equal(received, [], what=f"metrics that the monitor of rank {rank} received")
     checkpoints = [name for name in first.files if name.startswith("run/checkpoints/")]
@@ -149,5 +168,9 @@ def _judge_log(training: Training, replies: Sequence[LoggedReply]) -> None:
             again = [int(step) for step, _ in first.again.get(tag, [])]
             require_equal(
                 again, logged, what=f"steps of TensorBoard's {tag} after a run went back to an older checkpoint and on",
-                hint="load_checkpoint calls log.resume_at: entries of later steps no longer count",
+                hint=Cause(
+                    "log_shows_steps_twice",
+                    "Call `self.log.resume_at(self.steps)` in `load_checkpoint`. Later entries no longer count.",
+                    mistake="After a resume the log still shows what a killed run had left of later steps",
+                ),
             )  # fmt: skip

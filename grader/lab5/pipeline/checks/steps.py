@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradebox.run.assertions import (
+    Cause,
     number,
     recognising,
     require,
@@ -34,6 +35,9 @@ from grader.lab5.pipeline.checks.mistakes import (
 )
 from grader.lab5.pipeline.reference import Outcome, mean_loss, rate, scale_after, simulate
 
+_DEFAULT_SCALE = 2.0**16
+"""With which PyTorch's GradScaler begins."""
+
 
 def on_ranks(function: str, ranks: int) -> str:
     """A call in a message, and on how many ranks it was made."""
@@ -55,7 +59,13 @@ def _judge_training(training: Training, runs: Sequence[TrainedEpochs], what: str
             [run.validated, run.modes], [0, [True] * training.config["epochs"]],
             what=f"{what}: samples that passed the model in evaluation mode, and whether each epoch ends in training "
             "mode; the model was in evaluation mode before",
-            hint="train_epoch() trains in training mode, whatever the mode was",
+            hint=Cause(
+                "trained_in_the_mode_it_had",
+                "Call `model.train()` at the beginning of `train_epoch`, whatever the mode was.",
+                mistake="An epoch is trained in evaluation mode, if the model was in it",
+            )
+            if run.validated
+            else "train_epoch() trains in training mode, whatever the mode was",
         )  # fmt: skip
         batches = training.batches(ranks) * training.config["epochs"]
         require_equal(len(run.batches), batches, what=f"{what}: batches of rank {rank}")
@@ -89,7 +99,13 @@ def _judge_training(training: Training, runs: Sequence[TrainedEpochs], what: str
                 # Gradients may be exchanged without a reduction: right weights say that they were.
                 run.reduced_gradients / total, 0.0, 1.99,
                 what=f"{what}: bytes reduced, in gradients per optimizer step", expected="1, and a little for sums",
-                hint="use no_sync() around forward and backward of all batches of a window except the last",
+                hint=Cause(
+                    "each_batch_exchanged",
+                    "Use `no_sync()` around forward and backward of all batches of a window except the last.",
+                    mistake="Every batch of a window is exchanged among the ranks, not only the last",
+                )
+                if abs(run.reduced_gradients / len(run.batches) - 1) < 0.2
+                else "use no_sync() around forward and backward of all batches of a window except the last",
             )  # fmt: skip
 
 
@@ -136,18 +152,33 @@ def judge_mixed(runs: Sequence[tuple[Training, MixedReply]]) -> None:
         dtype = training.config["dtype"]
         what = f"train_epoch() in {dtype}, {training.described()}"
         what += ", whose first steps overflow" * (dtype == "float16")
-        _judge_counts_in_16_bits(training, reply, what)
+        _judge_counts_in_16_bits(training, reply, what, runs)
         with recognising(lambda: cause_of_mixed(runs)):
             _judge_steps_in_16_bits(training, reply, what)
 
 
-def _judge_counts_in_16_bits(training: Training, reply: MixedReply, what: str) -> None:
+def _judge_counts_in_16_bits(
+    training: Training, reply: MixedReply, what: str, runs: Sequence[tuple[Training, MixedReply]]
+) -> None:
     dtype, total = training.config["dtype"], training.total_steps(1)
     size, batches = training.config["accumulation_steps"], training.batches(1)
     each_epoch = training.steps_per_epoch(1)
     taken = [batch // batches * each_epoch + batch % batches // size for batch in reply.taken]
     products = f"{what}: dtypes of the products, in training and validation"
-    require_equal(reply.products, [[dtype], [dtype]], what=products)
+    in_float32 = {
+        "[['float32'], ['float32']]": "Autocast is not used: forward passes run in float32",
+        f"[['{dtype}'], ['float32']]": "Validation runs in float32, whatever training does",
+    }.get(str(reply.products))
+    require_equal(
+        reply.products, [[dtype], [dtype]], what=products,
+        hint=Cause(
+            "without_autocast",
+            "Put model and loss into autocast to `self.dtype` in `forward`. Training and validation both use it.",
+            mistake=in_float32,
+        )
+        if in_float32
+        else "",
+    )  # fmt: skip
     require_equal(reply.parameters, "float32", what=f"{what}: dtype of the parameters")
     made, left_out = (
         sum(int(number(each[name], name)) for each in reply.results) for name in ("optimizer_steps", "skipped_steps")
@@ -155,16 +186,54 @@ def _judge_counts_in_16_bits(training: Training, reply: MixedReply, what: str) -
     require_equal(
         [made, reply.steps, made + left_out], [len(taken), len(taken), total],
         what=f"{what}: optimizer_steps, ProductionTrainer.steps, and optimizer_steps + skipped_steps",
-        hint="a step that the scaler skipped is not an optimizer step",
+        hint=_cause_of_counts(training, taken, made, left_out) or "a step that the scaler skipped is no optimizer step",
     )  # fmt: skip
+    usual = Cause(
+        "initial_scale_ignored",
+        "Pass `config.initial_scale` to GradScaler as `init_scale`.",
+        mistake="The loss scale begins at PyTorch's default, not at config.initial_scale",
+    )
+    begun_at_default = reply.scale == scale_after(_DEFAULT_SCALE, taken, total, GROWTH)
     if dtype == "float16":
-        require(left_out >= 1, f"{what}: no step was skipped, at a loss scale of 2^20")
-        require(made >= 1, f"{what}: every step was skipped")
+        require(
+            left_out >= 1, f"{what}: no step was skipped, at a loss scale of 2^20", usual if begun_at_default else ""
+        )
+        with recognising(lambda: cause_of_mixed(runs)):
+            require(made >= 1, f"{what}: every step was skipped")
         scale = scale_after(training.config["initial_scale"], taken, total, GROWTH)
         growing = f"{what}: loss scale, which grows after {GROWTH} good steps in a row"
-        require_equal(reply.scale, scale, what=growing)
+        require_equal(reply.scale, scale, what=growing, hint=usual if begun_at_default else "")
     else:
-        require(reply.scale in (None, 1.0), f"{what}: the loss is scaled by {reply.scale}; bfloat16 needs no scale")
+        require(
+            reply.scale in (None, 1.0), f"{what}: the loss is scaled by {reply.scale}; bfloat16 needs no scale",
+            Cause(
+                "bfloat16_is_scaled",
+                "Enable the GradScaler for float16 only.",
+                mistake="The loss is scaled in bfloat16, too",
+            ),
+        )  # fmt: skip
+
+
+def _cause_of_counts(training: Training, taken: Sequence[int], made: int, left_out: int) -> Cause | None:
+    """The mistake that leads to so many steps, made and left out."""
+    windows = training.total_steps(1)
+    if training.config["dtype"] != "float16":
+        return None
+    scales = [scale_after(training.config["initial_scale"], taken, window, GROWTH) for window in range(windows + 1)]
+    grown = sum(scales[window + 1] > scales[window] for window in taken)
+    if (made, left_out) == (windows, 0):
+        return Cause(
+            "skipped_steps_counted",
+            "Count a step only if it was taken. It was skipped only if `update()` lowered the scale.",
+            mistake="A skipped step counts as one that was taken",
+        )
+    if grown and (made, left_out) == (len(taken) - grown, windows - len(taken) + grown):
+        return Cause(
+            "growing_scale_counts_as_overflow",
+            "A step was skipped only if `update()` lowered the scale. A scale that grows is no overflow.",
+            mistake="A step after which the loss scale grows counts as skipped",
+        )
+    return None
 
 
 def _judge_steps_in_16_bits(training: Training, reply: MixedReply, what: str) -> None:
@@ -182,7 +251,14 @@ def _judge_steps_in_16_bits(training: Training, reply: MixedReply, what: str) ->
     for epoch, result in enumerate(reply.results):
         steps = slice(epoch * each_epoch, (epoch + 1) * each_epoch)
         samples = sum(map(len, windows[steps]))
+        of_taken = sum(len(windows[window]) for window in taken if window // each_epoch == epoch)
         hint = "the samples and the loss of a skipped window belong to the epoch, too"
+        if result["samples"] == of_taken:
+            hint = Cause(
+                "skipped_windows_not_counted",
+                "Add samples and loss of every window to `progress`, also of one whose step was skipped.",
+                mistake="Samples and loss of a skipped window are left out of the epoch",
+            )
         require_equal(result["samples"], samples, what=f"{what}: samples of epoch {epoch}", hint=hint)
         require_close(
             number(result["loss"], f"{what}: loss"), sum(expected.losses[steps]) / samples, relative=LOW_RTOL,

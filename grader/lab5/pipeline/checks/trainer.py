@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from gradebox.course.criterion import criterion, requires
-from gradebox.run.assertions import number, recognising, require_close, require_equal
+from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.run.assertions import Cause, number, recognising, require_close, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab5.pipeline.cases import (
     Epochs,
     EpochsReply,
     Training,
+    ValidateReply,
 )
 from grader.lab5.pipeline.cases import drawn as cases
 from grader.lab5.pipeline.checks import report as lab5_report
-from grader.lab5.pipeline.checks.mistakes import Run, cause_of_resume
+from grader.lab5.pipeline.checks.mistakes import Run, cause_of_resume, cause_of_validation
 from grader.lab5.pipeline.checks.runs import judge_logs, judge_resumed, judge_stops
 from grader.lab5.pipeline.checks.steps import judge_epochs, judge_mixed, judge_orders, judge_rates_of
 from grader.lab5.pipeline.reference import cross_entropy
@@ -36,6 +38,26 @@ def _runs(submission: Submission, generator: InputGenerator) -> list[Run]:
         trainings, replies = trained(submission, generator, ranks)
         runs += [(training, [reply.runs[place] for reply in replies]) for place, training in enumerate(trainings)]
     return runs
+
+
+def _judge_validated(reply: ValidateReply, samples: int, loss: float, right: float, what: str) -> None:
+    for run in (reply.training, reply.evaluation):
+        result = run.result
+        require_equal(result["samples"], samples, what=f"{what}: samples")
+        require_close(
+            number(result["loss"], f"{what}: loss"), loss, relative=1e-6, what=f"{what}: loss",
+            hint="sum mean loss times samples over all batches and ranks, then divide once; no dropout",
+        )  # fmt: skip
+        accuracy = number(result["accuracy"], f"{what}: accuracy")
+        require_close(accuracy, right, relative=1e-6, what=f"{what}: accuracy")
+        require_equal(
+            run.modes, run.before, what=f"{what}: modes of the model and its modules afterwards",
+            hint=Cause(
+                "modes_not_put_back",
+                "Note the mode of each module before, and put each back. Some may be frozen while others train.",
+                mistake="After validation the modules are not in the modes that they had",
+            ),
+        )  # fmt: skip
 
 
 @criterion("lab5.pipeline", early=True)
@@ -60,34 +82,30 @@ class TestPipeline:
             right = float(np.mean(inputs.logits.argmax(1) == inputs.classes))
             for rank, reply in enumerate(replies):
                 what = f"validate() on batches of {inputs.sizes} samples by rank, rank {rank}"
-                for run in (reply.training, reply.evaluation):
-                    result = run.result
-                    require_equal(result["samples"], samples, what=f"{what}: samples")
-                    require_close(
-                        number(result["loss"], f"{what}: loss"), loss, relative=1e-6, what=f"{what}: loss",
-                        hint="sum mean loss times samples over all batches and ranks, then divide once; no dropout",
-                    )  # fmt: skip
-                    accuracy = number(result["accuracy"], f"{what}: accuracy")
-                    require_close(accuracy, right, relative=1e-6, what=f"{what}: accuracy")
-                    require_equal(
-                        run.modes, run.before, what=f"{what}: modes of the model and its modules afterwards",
-                        hint="put each module's mode back: some may be frozen while others train",
-                    )  # fmt: skip
+                with recognising(partial(cause_of_validation, inputs, rank, reply)):
+                    _judge_validated(reply, samples, loss, right, what)
                 require_equal(reply.graphs, 0, what=f"{what}: outputs that hold a graph", hint="use torch.no_grad()")
                 if ranks == 1:
                     require_equal(reply.empty, "ValueError", what="error of validate() without any sample")
 
-    def test_resumed_run_has_the_same_bits(self, submission: Submission, generator: InputGenerator) -> None:
+    @builds_on("steps_follow_the_mean_gradient")
+    def test_resumed_run_has_the_same_bits(
+        self, submission: Submission, generator: InputGenerator, without: frozenset[str]
+    ) -> None:
+        # Gradients that are never cleared are in no checkpoint.
         for dtype in ("float32", "float16"):
-            inputs = cases.run_in_two_parts(generator, dtype, 1)
+            inputs = replace(cases.run_in_two_parts(generator, dtype, 1), cleared=bool(without))
             reply = submission.numeric_probe(inputs, device="cpu" if dtype == "float32" else None)
             what = f"{inputs.stop} epochs{' and a step' * inputs.middle} + save, load + the rest in {dtype}, "
             with recognising(partial(cause_of_resume, [reply.loaded])):
                 judge_resumed(inputs, reply, what + inputs.training.described())
 
     @requires("resumed_run_has_the_same_bits")
-    def test_resumed_on_every_rank(self, submission: Submission, generator: InputGenerator) -> None:
-        inputs = cases.run_in_two_parts(generator, "float32", 2)
+    @builds_on("steps_follow_the_mean_gradient")
+    def test_resumed_on_every_rank(
+        self, submission: Submission, generator: InputGenerator, without: frozenset[str]
+    ) -> None:
+        inputs = replace(cases.run_in_two_parts(generator, "float32", 2), cleared=bool(without))
         replies = submission.rank_probe(inputs, 2, device="cpu")
         for rank, reply in enumerate(replies):
             what = f"{inputs.stop} epochs{' and a step' * inputs.middle} + save, load + the rest on 2 ranks, "
@@ -103,9 +121,12 @@ class TestPipeline:
                 what="error of load_checkpoint(): a run on 2 ranks, loaded by one without a process group",
             )  # fmt: skip
 
-    def test_goes_on_after_sigterm(self, submission: Submission, generator: InputGenerator) -> None:
+    @builds_on("steps_follow_the_mean_gradient")
+    def test_goes_on_after_sigterm(
+        self, submission: Submission, generator: InputGenerator, without: frozenset[str]
+    ) -> None:
         for ranks in (1, 2):
-            judge_stops(submission, generator, ranks)
+            judge_stops(submission, generator, ranks, cleared=bool(without))
 
     def test_rank_zero_logs(self, submission: Submission, generator: InputGenerator) -> None:
         judge_logs(

@@ -28,7 +28,6 @@ from grader.lab5.pipeline.cases import (
     Stopped,
     StoppedReply,
     StoppedRun,
-    Training,
 )
 from grader.lab5.pipeline.probes.trainers import (
     Sink,
@@ -74,7 +73,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
     torch.set_num_threads(1)
     training, stop, middle = inputs.training, inputs.stop, inputs.middle
     low = training.config.get("dtype", "float32") != "float32"
-    trainer_of = partial(make, student, dropout=0.5, device=student.device if low else "cpu")
+    trainer_of = partial(make, student, dropout=0.5, device=student.device if low else "cpu", cleared=inputs.cleared)
     folder, total = base_of(student) / "resumed", training.config["epochs"]
     with ranks_of(student):
         whole = trainer_of(base_of(student) / "whole", training)
@@ -83,7 +82,9 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         results = [epoch_of(whole, epoch) for epoch in range(total)]
         expected = end_state(whole)
         every = sum(cast(int, result["optimizer_steps"]) for result in results[:stop]) + 1
-        saving: Settings = {**training.config, "save_every_steps": every} if middle else training.config
+        # Every step is saved: when a trainer saves is another check's question.
+        each: Settings = {"save_every_steps": 1, "keep_checkpoints": 99}
+        saving: Settings = {**training.config, **each} if middle else training.config
         first = trainer_of(folder, replace(training, config=saving))
         halve_scale(first)
         watched = Watched()
@@ -102,9 +103,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         if middle:
             path = folder / "checkpoints" / f"step-{every:08d}.pt"
             if not path.is_file():
-                raise WrongReturn(
-                    f"train_epoch() with save_every_steps={every} left no {path.name}: {names(path.parent)}"
-                )
+                raise WrongReturn(f"train_epoch() with save_every_steps=1 left no {path.name}: {names(path.parent)}")
         second = trainer_of(folder, training, start=0.5)
         watched.loading(second)
         seed(99)
@@ -134,7 +133,7 @@ def stopped(student: Student, inputs: Stopped) -> StoppedReply:
     before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
     try:
         with ranks_of(student):
-            uninterrupted, expected, saved_before = _left_alone(student, inputs.training)
+            uninterrupted, expected, saved_before = _left_alone(student, inputs)
             places = {
                 place: _stopped_at(student, inputs, base_of(student) / f"stopped-{number}", at)
                 for number, (place, at) in enumerate(inputs.places.items())
@@ -151,9 +150,9 @@ def stopped(student: Student, inputs: Stopped) -> StoppedReply:
     )
 
 
-def _left_alone(student: Student, training: Training) -> tuple[RunFields, EndState, list[bool]]:
+def _left_alone(student: Student, inputs: Stopped) -> tuple[RunFields, EndState, list[bool]]:
     """A whole `fit`; and at each validation of it, whether the checkpoint of the last step was there."""
-    whole = make(student, base_of(student) / "whole", training, dropout=0.5)
+    whole = make(student, base_of(student) / "whole", inputs.training, dropout=0.5, cleared=inputs.cleared)
     validate, saved_before = whole.validate, []
 
     def noting() -> object:
@@ -167,7 +166,7 @@ def _left_alone(student: Student, training: Training) -> tuple[RunFields, EndSta
 
 def _stopped_at(student: Student, inputs: Stopped, folder: Path, at: int) -> StoppedRun:
     """A `fit` that SIGTERM stops with the `at`-th sample, then a new trainer's `fit`."""
-    trainer_of = partial(make, student, folder, inputs.training, dropout=0.5)
+    trainer_of = partial(make, student, folder, inputs.training, dropout=0.5, cleared=inputs.cleared)
     first = trainer_of(at=[at] if student.rank == inputs.signalled else [])
     watched = Watched()
     watched.saving(first)

@@ -107,10 +107,12 @@ def make(
     start: float = 1.0,
     at: Collection[int] = (),
     monitor: Sink | None = None,
+    cleared: bool = False,
 ) -> StudentObject:
     """A trainer that writes below `folder`; its model begins with `start` times the weight.
 
-    Parameters are float64, or float32 for a run in autocast. SIGTERM comes with the `at`-th samples.
+    Parameters are float64, or float32 for a run in autocast. SIGTERM comes with the `at`-th samples. With `cleared`,
+    gradients are cleared before each window.
     """
     dtype = torch.float64 if training.config.get("dtype", "float32") == "float32" else torch.float32
     settings = student.module(CONFIG).TrainerConfig(output_dir=str(folder), **training.config)
@@ -121,8 +123,20 @@ def make(
     more = {} if monitor is None else {"monitor": monitor}
     trainer = student.module(TRAINER).ProductionTrainer(model, train, val, settings, **more)
     trainer.validate = _apart(model, trainer.validate)
+    if cleared:
+        trainer.train_window = _clearing(model, trainer.train_window)
     KEPT.append(trainer)
     return trainer
+
+
+def _clearing(model: Model, train_window: Callable[[StudentObject], object]) -> Callable[[StudentObject], object]:
+    """A window before which there are no gradients."""
+
+    def clearing(window: StudentObject) -> object:
+        model.zero_grad()
+        return train_window(window)
+
+    return clearing
 
 
 def _apart(model: Model, validate: Callable[[], object]) -> Callable[[], object]:
