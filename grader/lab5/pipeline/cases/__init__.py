@@ -307,6 +307,8 @@ class LoggedReply:
     """What TensorBoard shows: step and value of each entry, by tag."""
     again: dict[str, list[tuple[float, float]]]
     """The same after another trainer went back to an older checkpoint; empty on several ranks."""
+    loaded: list[dict[str, str]]
+    """As in `ResumeReply`, of that trainer."""
     logged: list[LoggedStep]
 
 

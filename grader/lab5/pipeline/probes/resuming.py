@@ -195,18 +195,27 @@ def logged(student: Student, inputs: Logged) -> LoggedReply:
     folder = base_of(student) / f"own-{student.rank}"
     folder.mkdir()
     os.chdir(folder)
-    sink = Sink()
+    sink, watched = Sink(), Watched()
     with ranks_of(student):
         trainer = make(student, Path("run"), inputs.training, monitor=sink)
+        watched.saving(trainer)
         trainer.fit()
         files = _files(folder)
         entries, again = _entries(folder), {}
         if student.ranks == 1:
             second = make(student, Path("run"), inputs.training)
+            watched.loading(second)
             second.load_checkpoint(Path("run", "checkpoints", f"step-{inputs.back_to:08d}.pt"))
             second.fit()
             again = _entries(folder)
-    return LoggedReply(batches=trainer.model.batches, files=files, entries=entries, again=again, logged=sink.logged)
+    return LoggedReply(
+        batches=trainer.model.batches,
+        files=files,
+        entries=entries,
+        again=again,
+        loaded=watched.pair,
+        logged=sink.logged,
+    )
 
 
 def _files(folder: Path) -> list[str]:

@@ -22,7 +22,10 @@ _CHOSEN = "lab5.profiling.cheapest_fast_setting_chosen"
 
 
 def _causes(check: str, table: Mapping[str, tuple[str, str]]) -> dict[str, Cause]:
-    return {name: Cause(name, hint, check, mistake=mistake) for name, (mistake, hint) in table.items()}
+    return {
+        name: Cause(f"{check.rpartition('.')[2]}: {name}", hint, check, mistake=mistake)
+        for name, (mistake, hint) in table.items()
+    }
 
 
 _ACCOUNTS = _causes(
