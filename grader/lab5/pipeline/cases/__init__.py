@@ -244,8 +244,6 @@ class Resume(ProbeInputs[ResumeReply], probe="lab5.pipeline.resuming.resume"):
     training: Training
     stop: int
     middle: bool
-    cleared: bool = False
-    """Whether gradients are cleared before each window, whatever the submission does."""
 
 
 class RunFields(TypedDict):
@@ -293,8 +291,6 @@ class Stopped(ProbeInputs[StoppedReply], probe="lab5.pipeline.resuming.stopped")
     training: Training
     places: dict[str, int]
     signalled: int
-    cleared: bool = False
-    """As of `Resume`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from gradebox.run.assertions import Cause, CheckFailed, recognising, require_arrays_close, require_close, require_equal
@@ -69,9 +68,9 @@ def _require_same_bits(actual: EndState, expected: EndState, what: str) -> None:
 _RUN = ("epochs", "validations", "ended", "optimizer_steps", "best_epoch")
 
 
-def judge_stops(submission: Submission, generator: InputGenerator, ranks: int, *, cleared: bool) -> None:
+def judge_stops(submission: Submission, generator: InputGenerator, ranks: int) -> None:
     """A run that SIGTERM stops in the middle of an epoch, or in the last window of one, goes on where it was."""
-    inputs = replace(cases.stops(generator, ranks), cleared=cleared)
+    inputs = cases.stops(generator, ranks)
     training = inputs.training
     replies = submission.rank_probe(inputs, ranks, device="cpu")
     on = f"{on_ranks('fit()', ranks)} with save_every_steps=2"

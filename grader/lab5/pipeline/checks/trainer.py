@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.course.criterion import criterion, requires
 from gradebox.run.assertions import Cause, number, recognising, require_close, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
@@ -88,24 +87,17 @@ class TestPipeline:
                 if ranks == 1:
                     require_equal(reply.empty, "ValueError", what="error of validate() without any sample")
 
-    @builds_on("steps_follow_the_mean_gradient")
-    def test_resumed_run_has_the_same_bits(
-        self, submission: Submission, generator: InputGenerator, without: frozenset[str]
-    ) -> None:
-        # Gradients that are never cleared are in no checkpoint.
+    def test_resumed_run_has_the_same_bits(self, submission: Submission, generator: InputGenerator) -> None:
         for dtype in ("float32", "float16"):
-            inputs = replace(cases.run_in_two_parts(generator, dtype, 1), cleared=bool(without))
+            inputs = cases.run_in_two_parts(generator, dtype, 1)
             reply = submission.numeric_probe(inputs, device="cpu" if dtype == "float32" else None)
             what = f"{inputs.stop} epochs{' and a step' * inputs.middle} + save, load + the rest in {dtype}, "
             with recognising(partial(cause_of_resume, [reply.loaded])):
                 judge_resumed(inputs, reply, what + inputs.training.described())
 
     @requires("resumed_run_has_the_same_bits")
-    @builds_on("steps_follow_the_mean_gradient")
-    def test_resumed_on_every_rank(
-        self, submission: Submission, generator: InputGenerator, without: frozenset[str]
-    ) -> None:
-        inputs = replace(cases.run_in_two_parts(generator, "float32", 2), cleared=bool(without))
+    def test_resumed_on_every_rank(self, submission: Submission, generator: InputGenerator) -> None:
+        inputs = cases.run_in_two_parts(generator, "float32", 2)
         replies = submission.rank_probe(inputs, 2, device="cpu")
         for rank, reply in enumerate(replies):
             what = f"{inputs.stop} epochs{' and a step' * inputs.middle} + save, load + the rest on 2 ranks, "
@@ -121,12 +113,9 @@ class TestPipeline:
                 what="error of load_checkpoint(): a run on 2 ranks, loaded by one without a process group",
             )  # fmt: skip
 
-    @builds_on("steps_follow_the_mean_gradient")
-    def test_goes_on_after_sigterm(
-        self, submission: Submission, generator: InputGenerator, without: frozenset[str]
-    ) -> None:
+    def test_goes_on_after_sigterm(self, submission: Submission, generator: InputGenerator) -> None:
         for ranks in (1, 2):
-            judge_stops(submission, generator, ranks, cleared=bool(without))
+            judge_stops(submission, generator, ranks)
 
     def test_rank_zero_logs(self, submission: Submission, generator: InputGenerator) -> None:
         judge_logs(

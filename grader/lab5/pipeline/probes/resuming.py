@@ -1,6 +1,8 @@
 """Probes of runs of Lab 5's trainer: what they leave behind, and how they go on after an end or a signal.
 
-They run in each rank, next to the student's code, and look at states in the end and at files.
+They run in each rank, next to the student's code, and look at states in the end and at files. Where runs are compared
+bit by bit, gradients are cleared before each window: those that are never cleared are in no checkpoint, and another
+check is about them.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from grader.lab5.pipeline.cases import (
     Stopped,
     StoppedReply,
     StoppedRun,
+    Training,
 )
 from grader.lab5.pipeline.probes.trainers import (
     Sink,
@@ -73,7 +76,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
     torch.set_num_threads(1)
     training, stop, middle = inputs.training, inputs.stop, inputs.middle
     low = training.config.get("dtype", "float32") != "float32"
-    trainer_of = partial(make, student, dropout=0.5, device=student.device if low else "cpu", cleared=inputs.cleared)
+    trainer_of = partial(make, student, dropout=0.5, device=student.device if low else "cpu", cleared=True)
     folder, total = base_of(student) / "resumed", training.config["epochs"]
     with ranks_of(student):
         whole = trainer_of(base_of(student) / "whole", training)
@@ -133,7 +136,7 @@ def stopped(student: Student, inputs: Stopped) -> StoppedReply:
     before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
     try:
         with ranks_of(student):
-            uninterrupted, expected, saved_before = _left_alone(student, inputs)
+            uninterrupted, expected, saved_before = _left_alone(student, inputs.training)
             places = {
                 place: _stopped_at(student, inputs, base_of(student) / f"stopped-{number}", at)
                 for number, (place, at) in enumerate(inputs.places.items())
@@ -150,9 +153,9 @@ def stopped(student: Student, inputs: Stopped) -> StoppedReply:
     )
 
 
-def _left_alone(student: Student, inputs: Stopped) -> tuple[RunFields, EndState, list[bool]]:
+def _left_alone(student: Student, training: Training) -> tuple[RunFields, EndState, list[bool]]:
     """A whole `fit`; and at each validation of it, whether the checkpoint of the last step was there."""
-    whole = make(student, base_of(student) / "whole", inputs.training, dropout=0.5, cleared=inputs.cleared)
+    whole = make(student, base_of(student) / "whole", training, dropout=0.5, cleared=True)
     validate, saved_before = whole.validate, []
 
     def noting() -> object:
@@ -166,7 +169,7 @@ def _left_alone(student: Student, inputs: Stopped) -> tuple[RunFields, EndState,
 
 def _stopped_at(student: Student, inputs: Stopped, folder: Path, at: int) -> StoppedRun:
     """A `fit` that SIGTERM stops with the `at`-th sample, then a new trainer's `fit`."""
-    trainer_of = partial(make, student, folder, inputs.training, dropout=0.5, cleared=inputs.cleared)
+    trainer_of = partial(make, student, folder, inputs.training, dropout=0.5, cleared=True)
     first = trainer_of(at=[at] if student.rank == inputs.signalled else [])
     watched = Watched()
     watched.saving(first)

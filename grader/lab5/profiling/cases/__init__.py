@@ -31,6 +31,8 @@ class RecordReply:
     """Steps in the returned timeline."""
     events: dict[str, list[Span]] | None
     """Start and duration of the host's regions and copies, by name; None if there is no trace."""
+    new_folder: str
+    """What went wrong when the trace's folder did not exist; "" if nothing did."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,14 @@ are simulated.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from gradebox.course.criterion import builds_on, criterion, requires
-from gradebox.run.assertions import CheckFailed, recognising, require, require_between, require_equal, seconds
+from gradebox.run.assertions import Cause, CheckFailed, recognising, require, require_between, require_equal, seconds
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
-from grader.lab5.profiling.cases import OnCpu, PlantedReference, Record, RecordReply
+from grader.lab5.profiling.cases import OnCpu, PlantedReference, Record, RecordReply, TimelineCase
 from grader.lab5.profiling.cases import drawn as cases
 from grader.lab5.profiling.cases.drawn import NAMES, SUFFIXES, UNRECORDED
 from grader.lab5.profiling.checks import tuning
@@ -37,6 +38,12 @@ def recorded(submission: Submission, generator: InputGenerator, suffix: str) -> 
     """A job whose parts sleep for known times, recorded by the student."""
     inputs = cases.recorded(generator, suffix)
     return inputs, submission.probe(inputs, device=DEVICE, values=False)
+
+
+def _last_steps(timeline: TimelineCase, steps: int) -> TimelineCase:
+    """A recording from the beginning of its so many last steps on."""
+    last = sorted(timeline.regions["data"])[-steps:]
+    return replace(timeline, start=last[0][0], steps=len(last)) if last else timeline
 
 
 @criterion("lab5.profiling", early=True, timeline=True)
@@ -70,7 +77,15 @@ class TestProfiling:
             steps, events = inputs.steps, reply.events
             what = f"the trace written by profile_job(job, steps={steps}, trace='…/trace{suffix}')"
             if events is None:
-                raise CheckFailed(f"{what} is not there", "export_chrome_trace; make missing folders")
+                raise CheckFailed(f"{what} is not there", "export_chrome_trace")
+            require_equal(
+                reply.new_folder, "", what="error of profile_job() with a trace in a folder that does not exist",
+                hint=Cause(
+                    "trace_folder_not_made",
+                    "Make missing folders before you write the trace: `Path(trace).parent.mkdir(...)`.",
+                    mistake="The trace's folder is not made",
+                ),
+            )  # fmt: skip
             counts = {name: len(events[name]) for name in REGIONS}
             # How many steps are recorded is another check's question: of more than were asked for, the last ones count.
             recorded_steps = reply.steps if isinstance(reply.steps, int) and reply.steps > 0 else steps
@@ -147,8 +162,9 @@ class TestProfiling:
             about = {"compute": "a healthy job, its first batches apart"}.get(fault, f"a job that suffers from {fault}")
             slack = TOLERANCE * sum(expected.values())
             times = reply.times
-            if "idle_time_explained" in without:
-                times = {f"{name}_seconds": value for name, value in account(reply.timeline).items()}
+            if not without.isdisjoint({"schedule_kept", "idle_time_explained"}):
+                timeline = _last_steps(reply.timeline, inputs.steps) if "schedule_kept" in without else reply.timeline
+                times = {f"{name}_seconds": value for name, value in account(timeline).items()}
             waits = partial(cause_of_waits, reply.idle, UNRECORDED, inputs.steps, runs_ahead=fault == "compute")
             with recognising(waits):
                 for name, value in expected.items():
@@ -161,7 +177,7 @@ class TestProfiling:
                         expected=f"{seconds(value)}, give or take {seconds(slack)}",
                         hint="is the device idle when the recording starts and ends, and left alone in between?",
                     )  # fmt: skip
-            if without.isdisjoint({"regions_named_in_trace", "idle_time_explained", "bottleneck_named"}):
+            if not without:
                 require_equal(reply.bottleneck, fault, what=f"find_bottleneck() for {about}")
             if len(reply.idle) == UNRECORDED + inputs.steps:
                 for which, number in (("before the first", UNRECORDED), ("after the last", len(reply.idle))):

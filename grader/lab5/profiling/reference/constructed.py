@@ -120,7 +120,7 @@ def chosen_by(mistake: str, points: list[Point], tolerance: float | None) -> Poi
     allowed = TOLERATED if usual or tolerance is None else tolerance
     enough = [point for point in points if point.share >= 1 - allowed]
     if mistake == "limit_too_slow":
-        enough = [point for point in points if point.share > 1 - allowed]
+        enough = [point for point in points if point.share > 1 - allowed] or points
     if mistake in ("busiest_of_all", "all_points"):
         enough = points
     keys: Mapping[str, Callable[[Point], tuple[float, ...]]] = {
