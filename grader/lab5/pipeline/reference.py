@@ -269,10 +269,10 @@ def _clipped(gradient: Floats, limit: float | None, scale: float = 1.0) -> Float
     return gradient * min(1.0, limit / (float(np.linalg.norm(gradient)) * scale + 1e-6))
 
 
-def mean_loss(training: Training, weight: ArrayLike) -> float:
-    """The mean over all samples with these weights."""
-    samples = range(len(training.classes))
-    return float(_slopes(training, np.asarray(weight, np.float64), samples)[0].mean())
+def mean_loss(training: Training, weight: ArrayLike, samples: Sequence[int] | None = None) -> float:
+    """The mean over these samples, by default all, with these weights."""
+    chosen = range(len(training.classes)) if samples is None else samples
+    return float(_slopes(training, np.asarray(weight, np.float64), chosen)[0].mean())
 
 
 def _slopes(training: Training, weight: Floats, samples: Sequence[int]) -> tuple[Floats, Floats, Floats]:

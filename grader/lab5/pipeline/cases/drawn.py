@@ -127,7 +127,7 @@ def validations(generator: InputGenerator) -> list[Validate]:
     """Batches of different sizes, on one rank and on two, one of which has hardly any."""
     classes, large = generator.integer(3, 5), generator.odd(9, 15)
     cases = []
-    for sizes in ([[large, 2, large, 1]], [[], [large, 2, 3]], [[4, large], [1]]):
+    for sizes in ([[large, 2, large, 1]], [[4, large], [1]], [[], [large, 2, 3]]):
         samples = sum(map(sum, sizes))
         shared = generator.shared(f"lab5.validate{sizes}")
         logits = shared.normal(samples, classes) * 2

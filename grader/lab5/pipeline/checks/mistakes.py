@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gradebox.run.assertions import Cause
 from grader.lab5.pipeline.cases import (
@@ -29,6 +30,7 @@ from grader.lab5.pipeline.reference import (
     Outcome,
     Step,
     cross_entropy,
+    mean_loss,
     rates,
     simulate,
 )
@@ -260,10 +262,15 @@ _PARTS: Mapping[str, tuple[str, str, str]] = {
         "What the epoch had done before the resume is forgotten: `progress`",
         "Save `progress` of each rank, and put it back when you load.",
     ),
-    "results": (
+    "validations": (
         _SIGTERM,
-        "The epochs and validations before the resume are forgotten",
-        "Save `epochs` and `validations`, and put both back when you load. Early stopping goes by them.",
+        "The validations before the resume are forgotten",
+        "Save `validations`, and put them back when you load. Early stopping goes by them.",
+    ),
+    "epochs": (
+        _SIGTERM,
+        "The epochs before the resume are forgotten",
+        "Save `epochs`, and put them back when you load.",
     ),
     "next epoch": (
         _SIGTERM,
@@ -453,6 +460,13 @@ def _equal(actual: Sequence[float], expected: Sequence[float], relative: float) 
     return bool(np.allclose(actual, expected, rtol=relative, atol=1e-12, equal_nan=True))
 
 
+def cause_of_loss(training: Training, weight: ArrayLike, loss: float) -> Cause | None:
+    """The mistake that leads to this loss of a validation with these weights."""
+    samples, size = range(len(training.classes)), training.batch_size
+    losses = [mean_loss(training, weight, samples[start : start + size]) for start in samples[::size]]
+    return _BATCHES_AVERAGED if abs(loss / float(np.mean(losses)) - 1) < LOW_RTOL / 5 else None
+
+
 def cause_of_validation(inputs: Validate, rank: int, reply: ValidateReply) -> Cause | None:
     """The mistake that leads to these validations, with the model in training and in evaluation mode before."""
     ends = np.cumsum([size for sizes in inputs.sizes for size in sizes])
@@ -493,6 +507,8 @@ def cause_of_resume(loaded_of_ranks: Sequence[Sequence[Mapping[str, str]]]) -> C
     }
     if len({saved["weights"] for saved, _ in pairs}) > 1:
         return CAUSES["ranks_apart"]
+    if len({saved.get("validations") for saved, _ in pairs}) > 1:  # each must have those of all ranks
+        return _ONE_RANK
     names = [name for name in _PARTS if any(name in of_rank for of_rank in lost.values())]
     if not names:
         return None

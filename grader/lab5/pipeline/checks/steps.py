@@ -29,6 +29,7 @@ from grader.lab5.pipeline.checks.mistakes import (
     RTOL,
     Run,
     cause_of_epochs,
+    cause_of_loss,
     cause_of_mixed,
     cause_of_rates,
     clipping,
@@ -265,7 +266,11 @@ def _judge_steps_in_16_bits(training: Training, reply: MixedReply, what: str) ->
             what=f"{what}: loss of epoch {epoch}", hint=hint,
         )  # fmt: skip
     loss = number(reply.validation["loss"], f"{what}: loss of validate()")
-    require_close(loss, mean_loss(training, reply.weight), relative=LOW_RTOL, what=f"{what}: loss of validate()")
+    right = mean_loss(training, reply.weight)
+    require_close(
+        loss, right, relative=LOW_RTOL, what=f"{what}: loss of validate()",
+        hint=cause_of_loss(training, reply.weight, loss) or "",
+    )  # fmt: skip
     judge_rates(training, reply.rates, total, what)
     judge_logged_steps(expected, reply.logged, training.config["log_every_steps"], LOW_RTOL, what)
 

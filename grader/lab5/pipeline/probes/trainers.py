@@ -230,7 +230,8 @@ def parts_of(trainer: StudentObject) -> dict[str, str]:
         "steps": steps_of(trainer),
         "position": trainer.train_loader.state_dict(),
         "progress": progress,
-        "results": [repr(list(getattr(trainer, name, ()))) for name in ("epochs", "validations")],
+        "epochs": repr(list(getattr(trainer, "epochs", ()))),
+        "validations": repr(list(getattr(trainer, "validations", ()))),
         "random": generators(trainer.model.linear.weight.device),
     }
     return {name: _fingerprint(part) for name, part in parts.items()}
