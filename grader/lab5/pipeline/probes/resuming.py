@@ -68,6 +68,14 @@ def _slow_names(seconds: float) -> Iterator[None]:
         os.replace = real
 
 
+def _own(student: Student, name: str) -> Path:
+    """A folder of this rank's own: if every rank writes, they do not disturb each other, and another check says so.
+
+    What is loaded is rank 0's.
+    """
+    return base_of(student) / (name if student.rank == 0 else f"{name}-of-rank-{student.rank}")
+
+
 def resume(student: Student, inputs: Resume) -> ResumeReply:
     """All epochs in one run; and `stop` of them, saved, then the others by a new trainer with other weights.
 
@@ -79,7 +87,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
     trainer_of = partial(make, student, dropout=0.5, device=student.device if low else "cpu", cleared=True)
     folder, total = base_of(student) / "resumed", training.config["epochs"]
     with ranks_of(student):
-        whole = trainer_of(base_of(student) / "whole", training)
+        whole = trainer_of(_own(student, "whole"), training)
         halve_scale(whole)
         seed(1 + student.rank)
         results = [epoch_of(whole, epoch) for epoch in range(total)]
@@ -88,7 +96,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         # Every step is saved: when a trainer saves is another check's question.
         each: Settings = {"save_every_steps": 1, "keep_checkpoints": 99}
         saving: Settings = {**training.config, **each} if middle else training.config
-        first = trainer_of(folder, replace(training, config=saving))
+        first = trainer_of(_own(student, folder.name), replace(training, config=saving))
         halve_scale(first)
         watched = Watched()
         watched.saving(first)
@@ -100,14 +108,14 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
             returned = first.save_checkpoint(stop + middle - 1)
         if not isinstance(returned, (str, Path)):
             raise WrongReturn(f"save_checkpoint() returned a {type(returned).__name__}, expected the path of the file")
-        path = Path(returned)
+        path = folder / "checkpoints" / Path(returned).name
         complete = path.is_file()
         drawn.append(generators(first.model.linear.weight.device))
         if middle:
             path = folder / "checkpoints" / f"step-{every:08d}.pt"
             if not path.is_file():
                 raise WrongReturn(f"train_epoch() with save_every_steps=1 left no {path.name}: {names(path.parent)}")
-        second = trainer_of(folder, training, start=0.5)
+        second = trainer_of(_own(student, folder.name), training, start=0.5)
         watched.loading(second)
         seed(99)
         begin = plain(second.load_checkpoint(path), "load_checkpoint()")
@@ -138,7 +146,7 @@ def stopped(student: Student, inputs: Stopped) -> StoppedReply:
         with ranks_of(student):
             uninterrupted, expected, saved_before = _left_alone(student, inputs.training)
             places = {
-                place: _stopped_at(student, inputs, base_of(student) / f"stopped-{number}", at)
+                place: _stopped_at(student, inputs, _own(student, f"stopped-{number}"), at)
                 for number, (place, at) in enumerate(inputs.places.items())
             }
     finally:
@@ -155,7 +163,7 @@ def stopped(student: Student, inputs: Stopped) -> StoppedReply:
 
 def _left_alone(student: Student, training: Training) -> tuple[RunFields, EndState, list[bool]]:
     """A whole `fit`; and at each validation of it, whether the checkpoint of the last step was there."""
-    whole = make(student, base_of(student) / "whole", training, dropout=0.5, cleared=True)
+    whole = make(student, _own(student, "whole"), training, dropout=0.5, cleared=True)
     validate, saved_before = whole.validate, []
 
     def noting() -> object:
