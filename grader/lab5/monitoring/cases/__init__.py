@@ -137,6 +137,8 @@ class BackgroundReply:
     history: int
     followed: bool
     """Whether the history came to show the new temperature."""
+    latest: object
+    """What the history says of GPU 0 in the end, in degrees; None if it says nothing."""
     elsewhere: int
     """Questions by other threads than the training's."""
     asked_by_logging: int
@@ -274,6 +276,8 @@ class FailingReply:
     alerts: FullMailbox
     others_go_on: bool | None
     """Whether `log_metrics` returned while `on_alert` took long; None if no alert came."""
+    repeated: bool
+    """Whether `log_metrics` called `on_alert` with the same alert meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,7 +115,7 @@ def moments(generator: InputGenerator) -> Moments:
 
 def background(generator: InputGenerator) -> Background:
     """The first of them, which gets colder than it is at the beginning."""
-    celsius = generator.integer(20, 40)
+    celsius = generator.shared("lab5.background").integer(20, 40)
     return Background(gpus=_gpus(generator, 1), samples=4, logs=25, celsius=celsius)
 
 
@@ -128,7 +128,7 @@ _GOOD: ReadingCase = {
     "ecc_errors": 0,
     "xid_errors": 0,
 }
-_UNKNOWN: ReadingCase = {
+UNKNOWN: ReadingCase = {
     "temperature_celsius": None,
     "utilization_ratio": None,
     "memory_used_bytes": None,
@@ -199,8 +199,8 @@ def _readings(generator: InputGenerator, limit: float) -> list[ReadingCase]:
         {"temperature_celsius": None, "utilization_ratio": 0.1, "ecc_errors": 3},
         {"utilization_ratio": None, "temperature_celsius": limit + 9.0},
         {"xid_errors": None, "ecc_errors": 1},
-        _UNKNOWN,
-        {**_UNKNOWN, "up": False},
+        UNKNOWN,
+        {**UNKNOWN, "up": False},
     ]
     return generator.shuffled(cases)
 

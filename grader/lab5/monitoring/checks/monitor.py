@@ -6,19 +6,72 @@ this machine is.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import operator
+from collections.abc import Mapping
+
 from gradebox.course.criterion import builds_on, criterion, requires
-from gradebox.run.assertions import number, require, require_between, require_close, require_equal
+from gradebox.run.assertions import (
+    Cause,
+    CheckFailed,
+    number,
+    recognising,
+    require,
+    require_between,
+    require_close,
+    require_equal,
+)
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
-from grader.lab5.monitoring.cases import Exported, ExportedReply, Logs, MomentsReply
+from grader.lab5.monitoring.cases import Exported, ExportedReply, LeftBehind, Logs, MomentsReply
 from grader.lab5.monitoring.cases import drawn as cases
-from grader.lab5.monitoring.checks.alerts import judge_at_once, judge_over_time, judge_reported
+from grader.lab5.monitoring.checks.alerts import (
+    DROPPED,
+    NOT_FINITE_LEFT_OUT,
+    REPORTED_EVERY_TIME,
+    cause_of_missing_alerts,
+    judge_at_once,
+    judge_over_time,
+    judge_reported,
+)
 from grader.lab5.monitoring.checks.exports import last_families, length, records, series
 
 SINGLE = 1e-6
 """TensorBoard keeps float32."""
 _SHARE = 0.6
 """Of the time that a call takes by the probe's clock, at least so much is counted: threads may be made to wait."""
+_BACKGROUND = "lab5.monitoring.sampled_in_background"
+ASKED = Cause(
+    "log_metrics_asks_the_gpus",
+    "Take the latest sample in `log_metrics`. Only `sample` asks the GPUs, and the background thread calls it.",
+    _BACKGROUND,
+    mistake="log_metrics asks the GPUs, so that each training step waits for NVML",
+)
+THREAD_LEFT = Cause(
+    "thread_outlives_the_monitor",
+    "Tell the thread to stop in `close`, and join it.",
+    _BACKGROUND,
+    mistake="close does not end the thread",
+)
+NO_THREAD = Cause(
+    "no_thread_samples",
+    "Start a daemon thread that samples every `interval` seconds, until `close` tells it to stop.",
+    _BACKGROUND,
+    mistake="No thread samples in the background",
+)
+MESSAGE_KEPT = Cause(
+    "message_not_in_the_snapshot",
+    "Put the reader's message into the snapshot as well. The page for people shows it.",
+    mistake="The snapshot does not say why there are no GPUs",
+)
+LEFT_OPEN = Cause(
+    "nvml_left_open",
+    "Close the reader in `close`, after the thread has ended.",
+    _BACKGROUND,
+    mistake="NVML stays initialised after close",
+)
+"""Mistakes that several checks see."""
 _OS_ERRORS = ["OSError", "FileExistsError", "NotADirectoryError"]
 
 
@@ -29,50 +82,85 @@ class TestMonitoring:
             reply = submission.probe(inputs, device="cpu")
             require_equal(
                 reply.said.strip().count("\n") + bool(reply.said.strip()), 1,
-                what=f"lines that the monitor prints at its start {reason}", hint="one line on standard error",
+                what=f"lines that the monitor prints at its start {reason}", hint=Cause(
+                    "silent_without_nvml",
+                    "Print the reader's message once, on standard error.",
+                    mistake="Nobody is told that no GPU is monitored",
+                )
+                if not reply.said.strip()
+                else "one line on standard error",
             )  # fmt: skip
             require(
                 not reply.later.strip(),
                 f"{reason} the monitor goes on printing after its start: {reply.later[:120]!r}",
-                "print the message once: a line per sample fills somebody's disk",
+                Cause(
+                    "complains_at_every_sample",
+                    "Print the message once, at the start. A line per sample fills somebody's disk.",
+                    mistake="Without NVML the monitor prints its message again and again",
+                ),
             )  # fmt: skip
             first, second = reply.messages
             require(bool(first), f"{reason} GPUMonitor.message is {first!r}", "GpuReader.message says why")
-            require_equal(second, first, what=f"message of GPUMonitor.snapshot() {reason}")
+            require_equal(second, first, what=f"message of GPUMonitor.snapshot() {reason}",
+                          hint=MESSAGE_KEPT)  # fmt: skip
             loss = series(reply.text).get(("training_loss", ""))
             require_equal(loss, inputs.logs[-1][1]["loss"], what=f"training_loss {reason}",
                           hint="training metrics go on without a GPU")  # fmt: skip
-            require_equal(reply.left_open, 0, what=f"nvmlInit without nvmlShutdown {reason}, after close()")
+            require_equal(
+                reply.left_open, 0, what=f"nvmlInit without nvmlShutdown {reason}, after close()",
+                hint=LEFT_OPEN if reply.left_open == 1 else "",
+            )  # fmt: skip
 
     @builds_on("alerts_fire")
-    def test_ends_no_training(self, submission: Submission, generator: InputGenerator) -> None:
+    def test_ends_no_training(self, submission: Submission, generator: InputGenerator, without: frozenset[str]) -> None:
         reply = submission.probe(cases.failing(generator), device="cpu")
         alerts = reply.alerts
         what = "if on_alert raises"
-        require_equal(alerts.error, "", what=f"error of log_metrics() {what}", hint="see on_alert in the docstring")
         require_equal(
-            alerts.received, ["GpuHot", "LossNotFinite"], what=f"rules of the alerts given to on_alert, {what}"
-        )
+            alerts.error, "", what=f"error of log_metrics() {what}",
+            hint=Cause(
+                "on_alert_ends_the_training",
+                "Catch what `on_alert` raises and report it in a line. It must not end the training.",
+                mistake="What on_alert raises comes out of log_metrics, and ends the training",
+            ),
+        )  # fmt: skip
+        if "alerts_fire" not in without:
+            # Of a thread that on_alert ended, its alert was received.
+            unsampled = alerts.received == ["LossNotFinite"] and alerts.samples_later == 0
+            with recognising(lambda: NO_THREAD if unsampled else cause_of_missing_alerts(submission, alerts.received)):
+                require_equal(
+                    alerts.received, ["GpuHot", "LossNotFinite"], what=f"rules of the alerts given to on_alert, {what}"
+                )
         require(
             alerts.samples_later >= 3, f"{alerts.samples_later} samples were taken in the background {what}",
             "an exception ends a thread: catch what others' functions raise, report it, and go on",
         )  # fmt: skip
-        require("mailbox" in alerts.said, f"nothing on standard error says what was raised {what}")
+        require(
+            "mailbox" in alerts.said or not alerts.received, f"nothing on standard error says what was raised {what}"
+        )
         require(
             reply.others_go_on is not False, "log_metrics() waited while the sampling thread was in on_alert",
-            "call on_alert when the lock is free again: a mail that takes a minute is nobody else's minute",
+            REPORTED_EVERY_TIME
+            if reply.repeated
+            else Cause(
+                "on_alert_under_the_lock",
+                "Call `on_alert` when the lock is free again. A mail that takes a minute is nobody else's minute.",
+                mistake="on_alert is called with the lock held, so that log_metrics waits for it",
+            ),
         )  # fmt: skip
         for name, case in reply.cases.items():
             right = ["ValueError"] if name.startswith("interval") else _OS_ERRORS
             error = case.error or "nothing"
             require(error in right, f"GPUMonitor() with {name} raised {error}, expected {right[0]}")
+            hint: str = "close what is open before the error goes on"
+            if case.threads or case.left_open:
+                hint = _cause_of_what_is_left(submission, generator, case) or hint
             require_equal(
                 [case.threads, case.left_open], [0, 0],
                 what=f"threads, and nvmlInit without nvmlShutdown, that GPUMonitor() with {name} left behind",
-                hint="close what is open before the error goes on",
+                hint=hint,
             )  # fmt: skip
 
-    @builds_on("ends_no_training")
     def test_training_metrics_logged(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = cases.exported(generator)
         reply = submission.probe(inputs, device="cpu")
@@ -81,45 +169,54 @@ class TestMonitoring:
         _judge_ranks(submission, generator)
         _judge_moments(submission.probe(cases.moments(generator), device="cpu"))
 
-    @builds_on("training_metrics_logged")
     def test_sampled_in_background(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = cases.background(generator)
         reply = submission.probe(inputs, device="cpu")
         require(
             reply.history >= inputs.samples and reply.elsewhere > 0,
             f"with an interval of 10 ms, {reply.history} samples after seconds, {reply.elsewhere} questions in the "
-            "background", "start a daemon thread that samples until close() tells it to stop",
+            "background",
+            NO_THREAD
+            if reply.elsewhere == 0
+            else "start a daemon thread that samples until close() tells it to stop",
         )  # fmt: skip
         require_equal(reply.holding_up, 0, what="threads of a GPUMonitor that are no daemons",
                       hint="a program that fails before close() would never end")  # fmt: skip
         require(
             reply.followed,
-            f"GPU 0 went to {inputs.celsius} degrees, and GPUMonitor.history[-1] did not say so within seconds",
-            "each sample appends a Snapshot of what the GPUs said then",
+            f"GPU 0 went to {inputs.celsius} degrees, and GPUMonitor.history[-1] did not say so within seconds; it "
+            f"says {reply.latest}",
+            DROPPED if reply.latest is None else "each sample appends a Snapshot of what the GPUs said then",
         )  # fmt: skip
         require_equal(
-            reply.asked_by_logging,
-            0,
-            what="questions to GPUs by 25 calls of log_metrics",
-            hint="take the latest sample",
+            reply.asked_by_logging, 0, what=f"questions to GPUs by {inputs.logs} calls of log_metrics", hint=ASKED
         )
         require(reply.reached, "the background thread stopped sampling")
         require(
             reply.logged_meanwhile, "log_metrics() does not return while a GPU takes long to answer",
-            "hold no lock while you ask: a training step would wait with you",
+            Cause(
+                "lock_held_while_asking",
+                "Hold no lock while you ask the GPUs. A training step would wait with you.",
+                mistake="The lock is held while the GPUs are asked, so that log_metrics waits",
+            ),
         )  # fmt: skip
         require(
             not reply.closed_meanwhile,
             "close() returns, or shuts NVML down, while the thread still waits for a GPU that takes long to answer",
-            "join the thread for as long as it takes: it must not ask an NVML that is gone",
+            THREAD_LEFT
+            if reply.sampled_after_close > 1  # one that was begun before may end
+            else Cause(
+                "close_does_not_wait_for_the_thread",
+                "Join the thread for as long as it takes. It must not ask an NVML that is gone.",
+                mistake="close does not wait until the thread has ended",
+            ),
         )
         require_equal(reply.sampled_after_close, 0, what="snapshots added to history after close()")
         require_equal(reply.asked_after_close, 0, what="questions to NVML after close()",
                       hint="stop the thread, join it, then close the reader")  # fmt: skip
-        require_equal(
-            reply.threads_left, 0, what="threads that close() left behind", hint="tell it to stop, and join it"
-        )
-        require_equal(reply.left_open, 0, what="nvmlInit without nvmlShutdown after close()", hint="close the reader")
+        require_equal(reply.threads_left, 0, what="threads that close() left behind", hint=THREAD_LEFT)
+        require_equal(reply.left_open, 0, what="nvmlInit without nvmlShutdown after close()",
+                      hint=LEFT_OPEN if reply.left_open == 1 else "close the reader")  # fmt: skip
         moments = submission.probe(cases.moments(generator), device="cpu")
         require_equal(
             moments.lengths, [1, 2], what="snapshots in history after three calls of log_metrics, then a sample"
@@ -131,7 +228,13 @@ class TestMonitoring:
             require_between(
                 rose, _SHARE * took, took,
                 what=f"seconds that monitor_seconds_total rose by in {what}, which took {took:.3g} seconds",
-                hint="it is what all samples and all calls of log_metrics took",
+                hint=Cause(
+                    "own_time_incomplete",
+                    "Add the seconds of each call of `sample` and of `log_metrics`.",
+                    mistake=f"monitor_seconds_total leaves out what {what} took",
+                )
+                if rose == 0
+                else "it is what all samples and all calls of log_metrics took",
             )  # fmt: skip
         # Each sample asks the GPU several times, and each answer takes this long.
         require(
@@ -143,9 +246,29 @@ class TestMonitoring:
         judge_at_once(submission, generator)
 
     @requires("alerts_fire")
-    def test_alerts_wait_and_clear(self, submission: Submission, generator: InputGenerator) -> None:
-        judge_over_time(submission, generator)
-        judge_reported(submission, generator)
+    @builds_on("alerts_fire")
+    def test_alerts_wait_and_clear(
+        self, submission: Submission, generator: InputGenerator, without: frozenset[str]
+    ) -> None:
+        own_conditions = "alerts_fire" in without
+        judge_over_time(submission, generator, own_conditions=own_conditions)
+        judge_reported(submission, generator, own_conditions=own_conditions)
+
+
+def _cause_of_what_is_left(submission: Submission, generator: InputGenerator, case: LeftBehind) -> Cause | None:
+    """If a monitor that could not begin leaves what `close` leaves as well, the mistake is in `close`."""
+    with contextlib.suppress(CheckFailed):
+        closed = submission.probe(cases.background(generator), device="cpu")
+        if case.threads and closed.sampled_after_close > 1 and not case.left_open:
+            return THREAD_LEFT
+        if case.left_open == closed.left_open == 1 and not case.threads:
+            return LEFT_OPEN
+    return None
+
+
+def _is_never_shut_down(reply: ExportedReply) -> bool:
+    """Whether each of the two monitors left NVML initialised."""
+    return reply.left_open == 2
 
 
 def _spent(text: str) -> float:
@@ -155,12 +278,17 @@ def _spent(text: str) -> float:
 def _judge_moments(reply: MomentsReply) -> None:
     """Times of steps and of snapshots."""
     (begin, first, end), (_, again, _), (low, smaller, high) = reply.steps
-    hint = "step_time is when the step last changed: a stalled training may log the same step again"
+    hint = Cause(
+        "step_time_of_every_call",
+        "Keep `step_time` if the step is the same as before. A stalled training may log the same step again.",
+        mistake="step_time is the time of the last call, also when the step is the same",
+    )
     require_between(number(first, "Snapshot.step_time"), begin - 0.01, end + 0.01, what="step_time of step 7")
     require_equal(again, first, what="step_time after step 7 was logged again", hint=hint)
     require_between(
-        number(smaller, "Snapshot.step_time"), low - 0.01, high + 0.01, what="step_time of step 3", hint=hint
-    )
+        number(smaller, "Snapshot.step_time"), low - 0.01, high + 0.01, what="step_time of step 3, after step 7",
+        hint="Take the time of this call if the step is another one. A smaller step is a change, too.",
+    )  # fmt: skip
     for name, (begin, taken, end) in zip(("log_metrics",) * 3 + ("sample",), reply.taken, strict=True):
         what = f"time of the snapshot after a call of {name}"
         require_between(number(taken, "Snapshot.time"), begin - 0.01, end + 0.01, what=what)
@@ -170,10 +298,13 @@ def _judge_prometheus(inputs: Exported, reply: ExportedReply) -> None:
     """The text that Prometheus scrapes."""
     (_, before), (_, after), (third, _) = inputs.logs
     values = series(reply.text)
+    without_readings = not any(name.startswith("gpu_") for name, _ in values)
     for index, gpu in enumerate(inputs.gpus):
         celsius = values.get(("gpu_temperature_celsius", str(index)))
-        require_equal(celsius, float(gpu["celsius"]), what=f"gpu_temperature_celsius of GPU {index} in /metrics",
-                      hint="collect yields what prometheus_metrics makes of the snapshot")  # fmt: skip
+        require_equal(
+            celsius, float(gpu["celsius"]), what=f"gpu_temperature_celsius of GPU {index} in /metrics",
+            hint=DROPPED if without_readings else "collect yields what prometheus_metrics makes of the snapshot",
+        )  # fmt: skip
     by_dcgm = series(reply.by_dcgm).get(("DCGM_FI_DEV_GPU_TEMP", "0"))
     celsius = float(inputs.gpus[0]["celsius"])
     require_equal(by_dcgm, celsius, what="DCGM_FI_DEV_GPU_TEMP of GPU 0 with dcgm_names=True")
@@ -184,15 +315,44 @@ def _judge_prometheus(inputs: Exported, reply: ExportedReply) -> None:
         "training_val_loss": before["val/loss"],
         "training_step": float(third),
     }.items():
-        require_equal(values.get((name, "")), value, what=f"{name} in /metrics", hint="the value that was logged last")
+        require_equal(
+            values.get((name, "")), value, what=f"{name} in /metrics",
+            hint=_cause_of_metrics(inputs.logs, values) or "the value that was logged last",
+        )  # fmt: skip
     loss = values.get(("training_loss", ""), 0.0)
-    require(loss != loss, f"training_loss in /metrics is {loss} after a loss that is not a number", "export NaN")
+    require(
+        loss != loss, f"training_loss in /metrics is {loss} after a loss that is not a number",
+        NOT_FINITE_LEFT_OUT if loss in (after["loss"], 0.0) else "export NaN",
+    )  # fmt: skip
     early = [name for name, _ in series(reply.first) if name.startswith("training_")]
     require_equal(early, [], what="training metrics in /metrics before any was logged")
     counters = [["monitor_samples_total", "counter"], ["monitor_seconds_total", "counter"]]
     what = "last two families in /metrics, and their types"
     require_equal(last_families(reply.text, 2), counters, what=what, hint="see collect()")
-    require_equal(values.get(("monitor_samples_total", "")), 2.0, what="monitor_samples_total after two samples")
+    samples = values.get(("monitor_samples_total", ""))
+    require_equal(
+        samples, 2.0, what=f"monitor_samples_total after two samples and {len(inputs.logs)} calls of log_metrics",
+        hint=ASKED if samples == 2 + len(inputs.logs) else "",
+    )  # fmt: skip
+
+
+def _cause_of_metrics(logs: Logs, values: Mapping[tuple[str, str], float]) -> Cause | None:
+    """The mistake that leads to these training metrics: only the last call's, or a step that never falls."""
+    steps = [float(step) for step, _ in logs]
+    names = {name for name, _ in values if name.startswith("training_")}
+    if names.isdisjoint({"training_accuracy_ratio", "training_samples_per_second", "training_learning_rate"}):
+        return Cause(
+            "earlier_metrics_forgotten",
+            "Keep the latest value of every name in the snapshot: the metrics before, updated by those of this call.",
+            mistake="A metric that is not in the last call is gone from Prometheus",
+        )
+    if values.get(("training_step", "")) == max(steps) > steps[-1]:
+        return Cause(
+            "step_never_falls",
+            "Take the step of the call as it is. After a resume it is a smaller one.",
+            mistake="A step that is smaller than the one before is not taken",
+        )
+    return None
 
 
 def _judge_files(logs: Logs, reply: ExportedReply) -> None:
@@ -202,13 +362,21 @@ def _judge_files(logs: Logs, reply: ExportedReply) -> None:
     require_equal(reply.lines, [1, 2, 3], what="lines in metrics.jsonl after one, two, three steps", hint=hint)
     require_equal([record["step"] for record in lines], [step for step, _ in logs], what="steps in metrics.jsonl")
     shown = {"nan": "NaN", "inf": "Infinity"}
+    expected_metrics: list[dict[str, float | str]] = [
+        {name: shown.get(value, value) if isinstance(value, str) else value for name, value in metrics.items()}
+        for _, metrics in logs
+    ]
+    all_so_far = [functools.reduce(operator.or_, expected_metrics[: place + 1]) for place in range(len(logs))]
+    actual_metrics = [record["metrics"] for record in lines]
     require_equal(
-        [record["metrics"] for record in lines],
-        [
-            {name: shown.get(value, value) if isinstance(value, str) else value for name, value in metrics.items()}
-            for _, metrics in logs
-        ],
-        what="metrics in metrics.jsonl", hint="those of this call only, one line each",
+        actual_metrics, expected_metrics, what="metrics in metrics.jsonl",
+        hint=Cause(
+            "old_metrics_repeated",
+            "Write a snapshot with the metrics of this call only. The snapshot itself keeps those of earlier calls.",
+            mistake="Each line of metrics.jsonl repeats the metrics of earlier calls",
+        )
+        if actual_metrics == all_so_far
+        else "those of this call only, one line each",
     )  # fmt: skip
     require_equal([length(record["gpus"]) for record in lines], [2, 2, 2], what="GPUs in each line of metrics.jsonl")
     actual = sorted((row for row in reply.scalars if row[0].startswith("training/")), key=str)
@@ -222,8 +390,12 @@ def _judge_files(logs: Logs, reply: ExportedReply) -> None:
             require_equal(value, logged, what=f"scalar {tag} at step {step}")
         else:
             require_close(value, logged, relative=SINGLE, what=f"scalar {tag} at step {step}")
-    require_equal(reply.left_open, 0, what="nvmlInit without nvmlShutdown after close()")
-    require(not reply.answers, "the server still answers after close()", "close() closes the server, too")
+    if not _is_never_shut_down(reply):  # else another check says so
+        require_equal(reply.left_open, 0, what="nvmlInit without nvmlShutdown after close(), by two monitors")
+    require(
+        not reply.answers, "the server still answers after close()",
+        Cause("server_left_running", "Close the server in `close`.", mistake="The server still runs after close"),
+    )  # fmt: skip
 
 
 def _judge_ranks(submission: Submission, generator: InputGenerator) -> None:
@@ -231,11 +403,19 @@ def _judge_ranks(submission: Submission, generator: InputGenerator) -> None:
     reply = submission.probe(cases.by_rank(generator), device="cpu")
     nothing = {"starts of NVML": 0, "a folder": False, "an address": None, "snapshots": 0, "alerts": 0, "threads": 0}
     require_equal(reply.silent, nothing, what="what a monitor has if RANK is 1 in the environment",
-                  hint="rank 0 alone monitors: every method begins with a look at `active`")  # fmt: skip
+                      hint=Cause(
+                          "every_rank_monitors",
+                          "Let every method begin with a look at `active`. Only rank 0 monitors.",
+                          mistake="Every rank monitors: one that is not rank 0 has files, a thread, a port or NVML",
+                      ))  # fmt: skip
     require_equal(reply.started, 2, what="starts of NVML by two monitors with rank=0, if RANK is 1")
     others_loss = any(name == "training_loss" for name, _ in series(reply.idle_text))
     require_equal(
         [reply.one_registry, others_loss], [False, False],
         what="whether two monitors have one registry, and one of them the other's training_loss",
-        hint="register with the monitor's own registry: two monitors do not disturb each other",
+        hint=Cause(
+            "one_registry_for_all",
+            "Register with the monitor's own `registry`. Two monitors do not disturb each other.",
+            mistake="Two monitors export through one registry",
+        ),
     )  # fmt: skip

@@ -61,6 +61,7 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
         history = len(monitor.history)
         nvml.gpus[0]["celsius"] = celsius
         followed = history >= samples and wait_for(lambda: latest_celsius(monitor.history) == celsius)
+        latest = latest_celsius(monitor.history)
         elsewhere = sum(thread != here for thread in nvml.calls)
         before_logging = len([thread for thread in nvml.calls if thread == here])
         for step in range(logs):
@@ -95,6 +96,7 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
         holding_up=holding_up,
         history=history,
         followed=followed,
+        latest=latest,
         elsewhere=elsewhere,
         asked_by_logging=asked_by_logging,
         reached=reached,
@@ -150,10 +152,13 @@ def failing(student: Student, inputs: Failing) -> FailingReply:
                 error = ending(partial(module.GPUMonitor, **arguments))
                 cases[name] = LeftBehind(error=error, threads=settled(before), left_open=nvml.users - users)
     nvml.users = 0
+    alerts = _with_a_full_mailbox(module, nvml, inputs.hot)
+    others_go_on, repeated = _beside_a_slow_mailer(module, nvml, inputs.hot)
     return FailingReply(
         cases=cases,
-        alerts=_with_a_full_mailbox(module, nvml, inputs.hot),
-        others_go_on=_beside_a_slow_mailer(module, nvml, inputs.hot),
+        alerts=alerts,
+        others_go_on=others_go_on,
+        repeated=repeated,
     )
 
 
@@ -192,12 +197,17 @@ def _with_a_full_mailbox(module: ModuleType, nvml: FakeNvml, hot: int) -> FullMa
     return FullMailbox(error=error, received=rules_received, samples_later=more, said=said.getvalue())
 
 
-def _beside_a_slow_mailer(module: ModuleType, nvml: FakeNvml, hot: int) -> bool | None:
-    """Whether `log_metrics` returns while the sampling thread is in `on_alert`; None if no alert came."""
+def _beside_a_slow_mailer(module: ModuleType, nvml: FakeNvml, hot: int) -> tuple[bool | None, bool]:
+    """Whether `log_metrics` returns while the sampling thread is in `on_alert`; None if no alert came.
+
+    And whether it called `on_alert` itself, with the alert that is reported already.
+    """
     rules = [replace(rule, for_seconds=0.0) for rule in RULES if rule.name == "GpuHot"]
     mailing, mailed, logged = threading.Event(), threading.Event(), threading.Event()
+    callers: list[int | None] = []
 
     def on_alert(_: Alert) -> None:
+        callers.append(threading.get_ident())
         mailing.set()
         mailed.wait(2 * PATIENCE_SECONDS)
 
@@ -210,9 +220,10 @@ def _beside_a_slow_mailer(module: ModuleType, nvml: FakeNvml, hot: int) -> bool 
     try:
         nvml.gpus[0]["celsius"] = hot
         if not mailing.wait(PATIENCE_SECONDS):
-            return None
-        threading.Thread(target=log, daemon=True).start()
-        return logged.wait(PATIENCE_SECONDS)
+            return None, False
+        logging = threading.Thread(target=log, daemon=True)
+        logging.start()
+        return logged.wait(PATIENCE_SECONDS), logging.ident in callers
     finally:
         nvml.gpus[0].pop("celsius")
         mailed.set()

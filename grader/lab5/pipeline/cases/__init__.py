@@ -18,6 +18,10 @@ Batches: TypeAlias = list[list[int]]
 """The numbers of the samples of each batch that passed a model, in the order of the batches."""
 
 
+GROWTH = 3
+"""Good steps in a row after which the loss scale grows."""
+
+
 class Settings(TypedDict, total=False):
     """Fields of the submission's `TrainerConfig`."""
 
@@ -66,17 +70,26 @@ class Training:
         """Optimizer steps in all epochs."""
         return self.config["epochs"] * self.steps_per_epoch(ranks)
 
-    def windows(self, batches_by_rank: Sequence[Batches]) -> Batches:
-        """The samples behind each optimizer step, of each rank some batches in turn, fewer at the end of an epoch."""
+    def taken(self, batches: Sequence[int]) -> list[int]:
+        """The windows, on one rank, whose steps were taken after these batches, both counted from 0."""
+        size, per_epoch, each_epoch = self.config["accumulation_steps"], self.batches(1), self.steps_per_epoch(1)
+        return [batch // per_epoch * each_epoch + batch % per_epoch // size for batch in batches]
+
+    def windows_by_rank(self, batches_by_rank: Sequence[Batches]) -> list[list[Batches]]:
+        """The batches behind each optimizer step, by rank, fewer at the end of an epoch."""
         per_epoch, size = self.batches(len(batches_by_rank)), self.config["accumulation_steps"]
         total = len(batches_by_rank[0])
         windows = []
         for epoch in range(0, total, per_epoch):
             last = min(epoch + per_epoch, total)
             for start in range(epoch, last, size):
-                stop = min(start + size, last)
-                windows.append([number for rank in batches_by_rank for batch in rank[start:stop] for number in batch])
+                windows.append([rank[start : min(start + size, last)] for rank in batches_by_rank])
         return windows
+
+    def windows(self, batches_by_rank: Sequence[Batches]) -> Batches:
+        """The samples behind each optimizer step, of all ranks."""
+        windows = self.windows_by_rank(batches_by_rank)
+        return [[number for batches in window for batch in batches for number in batch] for window in windows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +144,7 @@ class MixedReply:
     results: list[Fields]
     validation: Fields
     products: list[list[str]]
-    """The dtypes of products in training mode, and in evaluation mode."""
+    """The dtypes of products in training, and in validation."""
     parameters: str
     """The dtype of the parameters."""
     batches: Batches
@@ -142,6 +155,8 @@ class MixedReply:
     weight: Array
     steps: object
     scale: float | None
+    event_files: int
+    """TensorBoard's, before the validation."""
     logged: list[LoggedStep]
 
 
@@ -216,6 +231,8 @@ class ResumeReply:
     """Those of the second part."""
     drawn: list[dict[str, str]]
     """Hashes of the generators' states before and after the checkpoint was saved."""
+    loaded: list[dict[str, str]]
+    """Hashes of the parts of a trainer when it saved the checkpoint, and of the other one's once it had loaded it."""
     refused: str
     """The error of a single process that loads the checkpoint of several; "" of a run on one rank."""
 
@@ -248,6 +265,8 @@ class StoppedRun:
     batches: int
     """Batches of the first one."""
     again: EndState
+    loaded: list[dict[str, str]]
+    """As in `ResumeReply`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,6 +303,8 @@ class LoggedReply:
     """What TensorBoard shows: step and value of each entry, by tag."""
     again: dict[str, list[tuple[float, float]]]
     """The same after another trainer went back to an older checkpoint; empty on several ranks."""
+    loaded: list[dict[str, str]]
+    """As in `ResumeReply`, of that trainer."""
     logged: list[LoggedStep]
 
 

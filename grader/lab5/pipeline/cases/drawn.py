@@ -11,14 +11,12 @@ import numpy as np
 from gradebox.run.input_generator import InputGenerator
 from gradebox.sandbox import Request
 from gradebox.sandbox.codec import put_back
-from grader.lab5.pipeline.cases import Epochs, Logged, Mixed, Resume, Settings, Stopped, Training, Validate
+from grader.lab5.pipeline.cases import GROWTH, Epochs, Logged, Mixed, Resume, Settings, Stopped, Training, Validate
 from grader.shared.cases import Row, full_rows
 from grader.shared.dimensions import Case, Dimension, Space, drawable
 
 BATCHES = 5
 """Of each rank in an epoch."""
-GROWTH = 3
-"""Good steps in a row after which the loss scale grows."""
 OPTIMIZERS: dict[str, Settings] = {
     "momentum": {"optimizer": "sgd", "momentum": 0.9},
     "decay": {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.1},
@@ -129,7 +127,7 @@ def validations(generator: InputGenerator) -> list[Validate]:
     """Batches of different sizes, on one rank and on two, one of which has hardly any."""
     classes, large = generator.integer(3, 5), generator.odd(9, 15)
     cases = []
-    for sizes in ([[large, 2, large, 1]], [[], [large, 2, 3]], [[4, large], [1]]):
+    for sizes in ([[large, 2, large, 1]], [[4, large], [1]], [[], [large, 2, 3]]):
         samples = sum(map(sum, sizes))
         shared = generator.shared(f"lab5.validate{sizes}")
         logits = shared.normal(samples, classes) * 2

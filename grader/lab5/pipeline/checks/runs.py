@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
-from gradebox.run.assertions import CheckFailed, require_arrays_close, require_close, require_equal
+from gradebox.run.assertions import Cause, CheckFailed, recognising, require_arrays_close, require_close, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab5.pipeline.cases import (
@@ -12,10 +13,13 @@ from grader.lab5.pipeline.cases import (
     LoggedReply,
     Resume,
     ResumeReply,
+    StoppedReply,
+    StoppedRun,
     Training,
 )
 from grader.lab5.pipeline.cases import drawn as cases
-from grader.lab5.pipeline.checks.steps import SINGLE, judge_logged_steps, on_ranks
+from grader.lab5.pipeline.checks.mistakes import SINGLE, cause_of_logs, cause_of_resume
+from grader.lab5.pipeline.checks.steps import judge_logged_steps, on_ranks
 from grader.lab5.pipeline.reference import simulate
 
 _STATES = "model, optimizer, scheduler, scaler, steps, and of each rank random numbers, loader and progress"
@@ -71,16 +75,29 @@ def judge_stops(submission: Submission, generator: InputGenerator, ranks: int) -
     replies = submission.rank_probe(inputs, ranks, device="cpu")
     on = f"{on_ranks('fit()', ranks)} with save_every_steps=2"
     total, each_epoch = training.total_steps(ranks), training.steps_per_epoch(ranks)
+    by_epoch = [
+        f"step-{step:08d}.pt" for step in range(1, total + 1) if step % each_epoch == 0 or step % each_epoch % 2 == 0
+    ]
     saved = [step for step in range(1, total + 1) if step % each_epoch == 0 or step % 2 == 0]
     require_equal(
         replies[0].files, [f"step-{step:08d}.pt" for step in saved],
         what=f"checkpoints of {on}, {each_epoch} steps to an epoch",
-        hint="after every save_every_steps steps of the run, and after each epoch's validation",
+        hint=Cause(
+            "saved_by_steps_of_the_epoch",
+            "Compare `steps`, which counts those of the whole run, with `save_every_steps`.",
+            mistake="The steps between two checkpoints are counted again in each epoch",
+        )
+        if replies[0].files == by_epoch
+        else "after every save_every_steps steps of the run, and after each epoch's validation",
     )  # fmt: skip
     require_equal(
         replies[0].saved_before, [False] * 3,
         what=f"whether {on} has saved the last step of an epoch before it validates",
-        hint="do not save at the end of the epoch: fit validates first",
+        hint=Cause(
+            "saved_before_validation",
+            "Leave the loop at the end of the epoch before you save. `fit` validates first, and saves then.",
+            mistake="The checkpoint of an epoch's last step is saved before validation",
+        ),
     )  # fmt: skip
     size, batches = training.batch_size, training.batches(ranks)
     windows = (inputs.places[cases.IN_AN_EPOCH] - 1) // size // 2 + 1
@@ -96,23 +113,40 @@ def judge_stops(submission: Submission, generator: InputGenerator, ranks: int) -
                 what=f"{what}: TrainerRun.ended, batches before it stopped, complete epochs",
                 hint="ask stop_requested after each window; every rank must come to the same answer",
             )  # fmt: skip
-            _require_same_bits(at.again, reply.expected, f"{what}, then fit() by a new trainer")
-            run: Mapping[str, object] = at.run
-            uninterrupted: Mapping[str, object] = reply.uninterrupted
-            for name in _RUN:
-                require_equal(
-                    run[name], uninterrupted[name],
-                    what=f"{what}, then fit() by a new trainer: TrainerRun.{name}, expected that of a run left alone",
-                    hint="the progress of an epoch, `epochs` and `validations` belong to the checkpoint",
-                )  # fmt: skip
+            with recognising(partial(cause_of_resume, [each.places[place].loaded for each in replies])):
+                _judge_run(at, reply, what)
 
 
-def judge_log(training: Training, replies: Sequence[LoggedReply]) -> None:
-    """Files and TensorBoard's entries of a run."""
+def _judge_run(at: StoppedRun, reply: StoppedReply, what: str) -> None:
+    """A stopped run that another trainer went on with."""
+    _require_same_bits(at.again, reply.expected, f"{what}, then fit() by a new trainer")
+    run: Mapping[str, object] = at.run
+    uninterrupted: Mapping[str, object] = reply.uninterrupted
+    for name in _RUN:
+        require_equal(
+            run[name], uninterrupted[name],
+            what=f"{what}, then fit() by a new trainer: TrainerRun.{name}, expected that of a run left alone",
+            hint="the progress of an epoch, `epochs` and `validations` belong to the checkpoint",
+        )  # fmt: skip
+
+
+def judge_logs(runs: Sequence[tuple[Training, Sequence[LoggedReply]]]) -> None:
+    """Files and TensorBoard's entries of runs."""
+    for training, replies in runs:
+        with recognising(lambda: cause_of_logs(runs)):
+            _judge_log(training, replies)
+
+
+def _judge_log(training: Training, replies: Sequence[LoggedReply]) -> None:
     ranks, first, every = len(replies), replies[0], training.config["log_every_steps"]
     total, each_epoch = training.total_steps(ranks), training.steps_per_epoch(ranks)
     for rank, reply in enumerate(replies[1:], 1):
-        require_equal(reply.files, [], what=f"files that rank {rank} made in fit() (each rank has a folder of its own)")
+        require_equal(reply.files, [], what=f"files that rank {rank} made in fit() (each rank has a folder of its own)",
+                      hint=Cause(
+                          "every_rank_writes",
+                          "Let rank 0 alone write: checkpoints, and what goes to TensorBoard.",
+                          mistake="Every rank writes files, not only rank 0",
+                      ))  # fmt: skip
         received = [[each.step, each.metrics] for each in reply.logged]
         require_equal(received, [], what=f"metrics that the monitor of rank {rank} received")
     checkpoints = [name for name in first.files if name.startswith("run/checkpoints/")]
@@ -131,7 +165,15 @@ def judge_log(training: Training, replies: Sequence[LoggedReply]) -> None:
             require_close(value, value_then, relative=SINGLE, what=f"TensorBoard's {tag} of step {int(step)}")
         if ranks == 1:
             again = [int(step) for step, _ in first.again.get(tag, [])]
-            require_equal(
-                again, logged, what=f"steps of TensorBoard's {tag} after a run went back to an older checkpoint and on",
-                hint="load_checkpoint calls log.resume_at: entries of later steps no longer count",
-            )  # fmt: skip
+            with recognising(partial(cause_of_resume, [first.loaded])):
+                require_equal(
+                    again, logged,
+                    what=f"steps of TensorBoard's {tag} after a run went back to an older checkpoint and on",
+                    hint=Cause(
+                        "log_shows_steps_twice",
+                        "Call `self.log.resume_at(self.steps)` in `load_checkpoint`. Later entries no longer count.",
+                        mistake="After a resume the log still shows what a killed run had left of later steps",
+                    )
+                    if again == [*logged, *(step for step in logged if step > 2 * each_epoch)]
+                    else "load_checkpoint calls log.resume_at: entries of later steps no longer count",
+                )  # fmt: skip

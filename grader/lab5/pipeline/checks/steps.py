@@ -6,25 +6,38 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradebox.run.assertions import number, require, require_arrays_close, require_between, require_close, require_equal
+from gradebox.run.assertions import (
+    Cause,
+    number,
+    recognising,
+    require,
+    require_arrays_close,
+    require_between,
+    require_close,
+    require_equal,
+)
 from grader.lab5.pipeline.cases import (
-    Batches,
+    GROWTH,
     EpochsReply,
     LoggedStep,
     MixedReply,
     TrainedEpochs,
     Training,
 )
-from grader.lab5.pipeline.cases import drawn as cases
+from grader.lab5.pipeline.checks.mistakes import (
+    LOW_RTOL,
+    RTOL,
+    Run,
+    cause_of_epochs,
+    cause_of_loss,
+    cause_of_mixed,
+    cause_of_rates,
+    clipping,
+)
 from grader.lab5.pipeline.reference import Outcome, mean_loss, rate, scale_after, simulate
 
-RTOL = 1e-9
-"""Of weights in float64: right ones agree to 1e-14, the smallest planted mistake is 1e-3."""
-LOW_RTOL = 0.05
-"""Of the way the weights move in float16 and bfloat16: right ones are off by 0.0002 to 0.005, those of a gradient that
-was clipped before it was unscaled by 1."""
-SINGLE = 1e-5
-"""TensorBoard keeps float32."""
+_DEFAULT_SCALE = 2.0**16
+"""With which PyTorch's GradScaler begins."""
 
 
 def on_ranks(function: str, ranks: int) -> str:
@@ -32,15 +45,28 @@ def on_ranks(function: str, ranks: int) -> str:
     return f"{function} on {ranks} rank{'s' * (ranks > 1)}"
 
 
-def judge_epochs(training: Training, runs: Sequence[TrainedEpochs], what: str) -> None:
-    """What `train_epoch` made of a training, on each rank."""
+def judge_epochs(all_runs: Sequence[Run]) -> None:
+    """What `train_epoch` made of trainings, on each rank."""
+    with recognising(lambda: cause_of_epochs(all_runs)):
+        for training, runs in all_runs:
+            what = f"{on_ranks('train_epoch()', len(runs))}, {training.described()}"
+            _judge_training(training, runs, what)
+
+
+def _judge_training(training: Training, runs: Sequence[TrainedEpochs], what: str) -> None:
     ranks = len(runs)
     for rank, run in enumerate(runs):
         require_equal(
             [run.validated, run.modes], [0, [True] * training.config["epochs"]],
             what=f"{what}: samples that passed the model in evaluation mode, and whether each epoch ends in training "
             "mode; the model was in evaluation mode before",
-            hint="train_epoch() trains in training mode, whatever the mode was",
+            hint=Cause(
+                "trained_in_the_mode_it_had",
+                "Call `model.train()` at the beginning of `train_epoch`, whatever the mode was.",
+                mistake="An epoch is trained in evaluation mode, if the model was in it",
+            )
+            if run.validated
+            else "train_epoch() trains in training mode, whatever the mode was",
         )  # fmt: skip
         batches = training.batches(ranks) * training.config["epochs"]
         require_equal(len(run.batches), batches, what=f"{what}: batches of rank {rank}")
@@ -50,7 +76,7 @@ def judge_epochs(training: Training, runs: Sequence[TrainedEpochs], what: str) -
     for rank, run in enumerate(runs):
         require_equal(run.steps, total, what=f"{what}: ProductionTrainer.steps of rank {rank}")
         require_arrays_close(
-            run.weight, expected.weight, rtol=RTOL, atol=RTOL + _clipping(training, numbers),
+            run.weight, expected.weight, rtol=RTOL, atol=RTOL + clipping(training, numbers),
             what=f"{what}: weights of rank {rank}",
             hint="the mean over all samples of the window on all ranks (the last window and its last batch are "
             "smaller), clipped once as a whole, then one step at the scheduled rate",
@@ -74,14 +100,14 @@ def judge_epochs(training: Training, runs: Sequence[TrainedEpochs], what: str) -
                 # Gradients may be exchanged without a reduction: right weights say that they were.
                 run.reduced_gradients / total, 0.0, 1.99,
                 what=f"{what}: bytes reduced, in gradients per optimizer step", expected="1, and a little for sums",
-                hint="use no_sync() around forward and backward of all batches of a window except the last",
+                hint=Cause(
+                    "each_batch_exchanged",
+                    "Use `no_sync()` around forward and backward of all batches of a window except the last.",
+                    mistake="Every batch of a window is exchanged among the ranks, not only the last",
+                )
+                if abs(run.reduced_gradients / len(run.batches) - 1) < 0.2
+                else "use no_sync() around forward and backward of all batches of a window except the last",
             )  # fmt: skip
-
-
-def _clipping(training: Training, batches_by_rank: Sequence[Batches]) -> float:
-    """How far weights may be off where gradients were clipped exactly, unlike PyTorch's: both are right."""
-    limit = training.config["max_grad_norm"]
-    return 0.0 if limit is None else 1e-5 * len(training.windows(batches_by_rank)) * training.config["learning_rate"]
 
 
 def judge_orders(training: Training, replies: Sequence[EpochsReply]) -> None:
@@ -103,23 +129,57 @@ def judge_orders(training: Training, replies: Sequence[EpochsReply]) -> None:
             )  # fmt: skip
 
 
+def judge_rates_of(all_runs: Sequence[Run]) -> None:
+    """The learning rate of each step."""
+    with recognising(lambda: cause_of_rates(all_runs)):
+        for training, runs in all_runs:
+            ranks = len(runs)
+            what, total = f"{on_ranks('train_epoch()', ranks)}, {training.described()}", training.total_steps(ranks)
+            require_equal(len(runs[0].rates), total, what=f"{what}: optimizer steps")
+            judge_rates(training, runs[0].rates, total, what)
+
+
 def judge_rates(training: Training, rates: Sequence[float], total: int, what: str) -> None:
     for index, observed in enumerate(rates):
         require_close(
             observed, rate(training.config, index, total), relative=1e-6,
             what=f"{what}: learning rate of optimizer step {index} of {total}",
-            hint="the schedule counts the optimizer steps that were taken; total_steps are those of all epochs",
         )  # fmt: skip
 
 
-def judge_mixed(training: Training, reply: MixedReply, what: str) -> None:
+def judge_mixed(runs: Sequence[tuple[Training, MixedReply]]) -> None:
     """Epochs in float16 or bfloat16."""
-    dtype, total, windows = training.config["dtype"], training.total_steps(1), training.windows([reply.batches])
+    for training, reply in runs:
+        dtype = training.config["dtype"]
+        what = f"train_epoch() in {dtype}, {training.described()}"
+        what += ", whose first steps overflow" * (dtype == "float16")
+        _judge_counts_in_16_bits(training, reply, what, runs)
+        with recognising(lambda: cause_of_mixed(runs)):
+            _judge_steps_in_16_bits(training, reply, what)
+
+
+def _judge_counts_in_16_bits(
+    training: Training, reply: MixedReply, what: str, runs: Sequence[tuple[Training, MixedReply]]
+) -> None:
+    dtype, total = training.config["dtype"], training.total_steps(1)
     size, batches = training.config["accumulation_steps"], training.batches(1)
     each_epoch = training.steps_per_epoch(1)
     taken = [batch // batches * each_epoch + batch % batches // size for batch in reply.taken]
     products = f"{what}: dtypes of the products, in training and validation"
-    require_equal(reply.products, [[dtype], [dtype]], what=products)
+    in_float32 = {
+        "[['float32'], ['float32']]": "Autocast is not used: forward passes run in float32",
+        f"[['{dtype}'], ['float32']]": "Validation runs in float32, whatever training does",
+    }.get(str(reply.products))
+    require_equal(
+        reply.products, [[dtype], [dtype]], what=products,
+        hint=Cause(
+            "without_autocast",
+            "Put model and loss into autocast to `self.dtype` in `forward`. Training and validation both use it.",
+            mistake=in_float32,
+        )
+        if in_float32
+        else "",
+    )  # fmt: skip
     require_equal(reply.parameters, "float32", what=f"{what}: dtype of the parameters")
     made, left_out = (
         sum(int(number(each[name], name)) for each in reply.results) for name in ("optimizer_steps", "skipped_steps")
@@ -127,16 +187,59 @@ def judge_mixed(training: Training, reply: MixedReply, what: str) -> None:
     require_equal(
         [made, reply.steps, made + left_out], [len(taken), len(taken), total],
         what=f"{what}: optimizer_steps, ProductionTrainer.steps, and optimizer_steps + skipped_steps",
-        hint="a step that the scaler skipped is not an optimizer step",
+        hint=_cause_of_counts(training, taken, made, left_out) or "a step that the scaler skipped is no optimizer step",
     )  # fmt: skip
+    usual = Cause(
+        "initial_scale_ignored",
+        "Pass `config.initial_scale` to GradScaler as `init_scale`.",
+        mistake="The loss scale begins at PyTorch's default, not at config.initial_scale",
+    )
+    begun_at_default = reply.scale == scale_after(_DEFAULT_SCALE, taken, total, GROWTH)
     if dtype == "float16":
-        require(left_out >= 1, f"{what}: no step was skipped, at a loss scale of 2^20")
-        require(made >= 1, f"{what}: every step was skipped")
-        scale = scale_after(training.config["initial_scale"], taken, total, cases.GROWTH)
-        growing = f"{what}: loss scale, which grows after {cases.GROWTH} good steps in a row"
-        require_equal(reply.scale, scale, what=growing)
+        require(
+            left_out >= 1, f"{what}: no step was skipped, at a loss scale of 2^20", usual if begun_at_default else ""
+        )
+        with recognising(lambda: cause_of_mixed(runs)):
+            require(made >= 1, f"{what}: every step was skipped")
+        scale = scale_after(training.config["initial_scale"], taken, total, GROWTH)
+        growing = f"{what}: loss scale, which grows after {GROWTH} good steps in a row"
+        require_equal(reply.scale, scale, what=growing, hint=usual if begun_at_default else "")
     else:
-        require(reply.scale in (None, 1.0), f"{what}: the loss is scaled by {reply.scale}; bfloat16 needs no scale")
+        require(
+            reply.scale in (None, 1.0), f"{what}: the loss is scaled by {reply.scale}; bfloat16 needs no scale",
+            Cause(
+                "bfloat16_is_scaled",
+                "Enable the GradScaler for float16 only.",
+                mistake="The loss is scaled in bfloat16, too",
+            ),
+        )  # fmt: skip
+
+
+def _cause_of_counts(training: Training, taken: Sequence[int], made: int, left_out: int) -> Cause | None:
+    """The mistake that leads to so many steps, made and left out."""
+    windows = training.total_steps(1)
+    if training.config["dtype"] != "float16":
+        return None
+    scales = [scale_after(training.config["initial_scale"], taken, window, GROWTH) for window in range(windows + 1)]
+    grown = sum(scales[window + 1] > scales[window] for window in taken)
+    if (made, left_out) == (windows, 0):
+        return Cause(
+            "skipped_steps_counted",
+            "Count a step only if it was taken. It was skipped only if `update()` lowered the scale.",
+            mistake="A skipped step counts as one that was taken",
+        )
+    if grown and (made, left_out) == (len(taken) - grown, windows - len(taken) + grown):
+        return Cause(
+            "growing_scale_counts_as_overflow",
+            "A step was skipped only if `update()` lowered the scale. A scale that grows is no overflow.",
+            mistake="A step after which the loss scale grows counts as skipped",
+        )
+    return None
+
+
+def _judge_steps_in_16_bits(training: Training, reply: MixedReply, what: str) -> None:
+    taken = training.taken(reply.taken)
+    total, windows, each_epoch = training.total_steps(1), training.windows([reply.batches]), training.steps_per_epoch(1)
     expected = simulate(training, [reply.batches], taken)
     moved = np.linalg.norm(expected.weight - np.asarray(training.weight, np.float64))
     apart = float(np.linalg.norm(reply.weight - expected.weight) / moved)
@@ -144,19 +247,30 @@ def judge_mixed(training: Training, reply: MixedReply, what: str) -> None:
         apart < LOW_RTOL,
         f"{what}: the weights end {apart:.3g} times the way that they should have moved away from where they should "
         f"be, expected less than {LOW_RTOL} (rounding)",
-        "unscale the gradients before they are clipped: max_grad_norm is meant for the gradient itself",
+        "Scale, go backward, unscale, clip, step, update, in this order.",
     )
     for epoch, result in enumerate(reply.results):
         steps = slice(epoch * each_epoch, (epoch + 1) * each_epoch)
         samples = sum(map(len, windows[steps]))
+        of_taken = sum(len(windows[window]) for window in taken if window // each_epoch == epoch)
         hint = "the samples and the loss of a skipped window belong to the epoch, too"
+        if result["samples"] == of_taken:
+            hint = Cause(
+                "skipped_windows_not_counted",
+                "Add samples and loss of every window to `progress`, also of one whose step was skipped.",
+                mistake="Samples and loss of a skipped window are left out of the epoch",
+            )
         require_equal(result["samples"], samples, what=f"{what}: samples of epoch {epoch}", hint=hint)
         require_close(
             number(result["loss"], f"{what}: loss"), sum(expected.losses[steps]) / samples, relative=LOW_RTOL,
             what=f"{what}: loss of epoch {epoch}", hint=hint,
         )  # fmt: skip
     loss = number(reply.validation["loss"], f"{what}: loss of validate()")
-    require_close(loss, mean_loss(training, reply.weight), relative=LOW_RTOL, what=f"{what}: loss of validate()")
+    right = mean_loss(training, reply.weight)
+    require_close(
+        loss, right, relative=LOW_RTOL, what=f"{what}: loss of validate()",
+        hint=cause_of_loss(training, reply.weight, loss) or "",
+    )  # fmt: skip
     judge_rates(training, reply.rates, total, what)
     judge_logged_steps(expected, reply.logged, training.config["log_every_steps"], LOW_RTOL, what)
 

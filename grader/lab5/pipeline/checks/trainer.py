@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from gradebox.course.criterion import builds_on, criterion, requires
-from gradebox.run.assertions import number, require_close, require_equal
+from gradebox.course.criterion import criterion, requires
+from gradebox.run.assertions import Cause, number, recognising, require_close, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab5.pipeline.cases import (
     Epochs,
     EpochsReply,
     Training,
+    ValidateReply,
 )
 from grader.lab5.pipeline.cases import drawn as cases
 from grader.lab5.pipeline.checks import report as lab5_report
-from grader.lab5.pipeline.checks.runs import judge_log, judge_resumed, judge_stops
-from grader.lab5.pipeline.checks.steps import judge_epochs, judge_mixed, judge_orders, judge_rates, on_ranks
+from grader.lab5.pipeline.checks.mistakes import Run, cause_of_resume, cause_of_validation
+from grader.lab5.pipeline.checks.runs import judge_logs, judge_resumed, judge_stops
+from grader.lab5.pipeline.checks.steps import judge_epochs, judge_mixed, judge_orders, judge_rates_of
 from grader.lab5.pipeline.reference import cross_entropy
 
 
@@ -26,33 +30,48 @@ def trained(submission: Submission, generator: InputGenerator, ranks: int) -> tu
     return trainings, submission.rank_probe(Epochs(trainings=trainings), ranks, device="cpu")
 
 
+def _runs(submission: Submission, generator: InputGenerator) -> list[Run]:
+    """These epochs on one rank and on two."""
+    runs: list[Run] = []
+    for ranks in (1, 2):
+        trainings, replies = trained(submission, generator, ranks)
+        runs += [(training, [reply.runs[place] for reply in replies]) for place, training in enumerate(trainings)]
+    return runs
+
+
+def _judge_validated(reply: ValidateReply, samples: int, loss: float, right: float, what: str) -> None:
+    for run in (reply.training, reply.evaluation):
+        result = run.result
+        require_equal(result["samples"], samples, what=f"{what}: samples")
+        require_close(
+            number(result["loss"], f"{what}: loss"), loss, relative=1e-6, what=f"{what}: loss",
+            hint="sum mean loss times samples over all batches and ranks, then divide once; no dropout",
+        )  # fmt: skip
+        accuracy = number(result["accuracy"], f"{what}: accuracy")
+        require_close(accuracy, right, relative=1e-6, what=f"{what}: accuracy")
+        require_equal(
+            run.modes, run.before, what=f"{what}: modes of the model and its modules afterwards",
+            hint=Cause(
+                "modes_not_put_back",
+                "Note the mode of each module before, and put each back. Some may be frozen while others train.",
+                mistake="After validation the modules are not in the modes that they had",
+            ),
+        )  # fmt: skip
+
+
 @criterion("lab5.pipeline", early=True)
 class TestPipeline:
     def test_steps_follow_the_mean_gradient(self, submission: Submission, generator: InputGenerator) -> None:
+        judge_epochs(_runs(submission, generator))
         for ranks in (1, 2):
             trainings, replies = trained(submission, generator, ranks)
-            for place, training in enumerate(trainings):
-                what = f"{on_ranks('train_epoch()', ranks)}, {training.described()}"
-                judge_epochs(training, [reply.runs[place] for reply in replies], what)
             judge_orders(trainings[0], replies)
 
-    @builds_on("steps_follow_the_mean_gradient")
     def test_learning_rate_per_optimizer_step(self, submission: Submission, generator: InputGenerator) -> None:
-        for ranks in (1, 2):
-            trainings, replies = trained(submission, generator, ranks)
-            for training, run in zip(trainings, replies[0].runs, strict=True):
-                total, rates = training.total_steps(ranks), run.rates
-                what = f"{on_ranks('train_epoch()', ranks)}, {training.described()}"
-                require_equal(len(rates), total, what=f"{what}: optimizer steps")
-                judge_rates(training, rates, total, what)
+        judge_rates_of(_runs(submission, generator))
 
-    @builds_on("steps_follow_the_mean_gradient")
     def test_overflow_leaves_everything_alone(self, submission: Submission, generator: InputGenerator) -> None:
-        for inputs in cases.mixed(generator):
-            dtype = inputs.training.config["dtype"]
-            what = f"train_epoch() in {dtype}, {inputs.training.described()}"
-            what += ", whose first steps overflow" * (dtype == "float16")
-            judge_mixed(inputs.training, submission.numeric_probe(inputs), what)
+        judge_mixed([(inputs.training, submission.numeric_probe(inputs)) for inputs in cases.mixed(generator)])
 
     def test_validation_weighs_samples(self, submission: Submission, generator: InputGenerator) -> None:
         for inputs in cases.validations(generator):
@@ -62,19 +81,8 @@ class TestPipeline:
             right = float(np.mean(inputs.logits.argmax(1) == inputs.classes))
             for rank, reply in enumerate(replies):
                 what = f"validate() on batches of {inputs.sizes} samples by rank, rank {rank}"
-                for run in (reply.training, reply.evaluation):
-                    result = run.result
-                    require_equal(result["samples"], samples, what=f"{what}: samples")
-                    require_close(
-                        number(result["loss"], f"{what}: loss"), loss, relative=1e-6, what=f"{what}: loss",
-                        hint="sum mean loss times samples over all batches and ranks, then divide once; no dropout",
-                    )  # fmt: skip
-                    accuracy = number(result["accuracy"], f"{what}: accuracy")
-                    require_close(accuracy, right, relative=1e-6, what=f"{what}: accuracy")
-                    require_equal(
-                        run.modes, run.before, what=f"{what}: modes of the model and its modules afterwards",
-                        hint="put each module's mode back: some may be frozen while others train",
-                    )  # fmt: skip
+                with recognising(partial(cause_of_validation, inputs, rank, reply)):
+                    _judge_validated(reply, samples, loss, right, what)
                 require_equal(reply.graphs, 0, what=f"{what}: outputs that hold a graph", hint="use torch.no_grad()")
                 if ranks == 1:
                     require_equal(reply.empty, "ValueError", what="error of validate() without any sample")
@@ -84,33 +92,38 @@ class TestPipeline:
             inputs = cases.run_in_two_parts(generator, dtype, 1)
             reply = submission.numeric_probe(inputs, device="cpu" if dtype == "float32" else None)
             what = f"{inputs.stop} epochs{' and a step' * inputs.middle} + save, load + the rest in {dtype}, "
-            judge_resumed(inputs, reply, what + inputs.training.described())
+            with recognising(partial(cause_of_resume, [reply.loaded])):
+                judge_resumed(inputs, reply, what + inputs.training.described())
 
     @requires("resumed_run_has_the_same_bits")
     def test_resumed_on_every_rank(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = cases.run_in_two_parts(generator, "float32", 2)
-        for rank, reply in enumerate(submission.rank_probe(inputs, 2, device="cpu")):
+        replies = submission.rank_probe(inputs, 2, device="cpu")
+        for rank, reply in enumerate(replies):
             what = f"{inputs.stop} epochs{' and a step' * inputs.middle} + save, load + the rest on 2 ranks, "
             what += f"{inputs.training.described()}: rank {rank}"
             require_equal(
                 reply.complete, True, what=f"{what}: whether the file is there once save_checkpoint() returns",
                 hint="all ranks wait until rank 0 has written it",
             )  # fmt: skip
-            judge_resumed(inputs, reply, what)
+            with recognising(lambda: cause_of_resume([each.loaded for each in replies])):
+                judge_resumed(inputs, reply, what)
             require_equal(
                 reply.refused, "ValueError",
                 what="error of load_checkpoint(): a run on 2 ranks, loaded by one without a process group",
             )  # fmt: skip
 
-    @builds_on("resumed_run_has_the_same_bits", "validation_weighs_samples")
     def test_goes_on_after_sigterm(self, submission: Submission, generator: InputGenerator) -> None:
         for ranks in (1, 2):
             judge_stops(submission, generator, ranks)
 
-    @builds_on("steps_follow_the_mean_gradient", "validation_weighs_samples", "resumed_run_has_the_same_bits")
     def test_rank_zero_logs(self, submission: Submission, generator: InputGenerator) -> None:
-        for ranks, inputs in cases.logged(generator):
-            judge_log(inputs.training, submission.rank_probe(inputs, ranks, device="cpu"))
+        judge_logs(
+            [
+                (inputs.training, submission.rank_probe(inputs, ranks, device="cpu"))
+                for ranks, inputs in cases.logged(generator)
+            ]
+        )
 
     def test_report_agrees_with_results(self, submission: Submission) -> None:
         lab5_report.judge(submission)

@@ -1,6 +1,8 @@
 """Probes of runs of Lab 5's trainer: what they leave behind, and how they go on after an end or a signal.
 
-They run in each rank, next to the student's code, and look at states in the end and at files.
+They run in each rank, next to the student's code, and look at states in the end and at files. Where runs are compared
+bit by bit, gradients are cleared before each window: those that are never cleared are in no checkpoint, and another
+check is about them.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from grader.lab5.pipeline.cases import (
 )
 from grader.lab5.pipeline.probes.trainers import (
     Sink,
+    Watched,
     base_of,
     end_state,
     epoch_of,
@@ -65,6 +68,14 @@ def _slow_names(seconds: float) -> Iterator[None]:
         os.replace = real
 
 
+def _own(student: Student, name: str) -> Path:
+    """A folder of this rank's own: if every rank writes, they do not disturb each other, and another check says so.
+
+    What is loaded is rank 0's.
+    """
+    return base_of(student) / (name if student.rank == 0 else f"{name}-of-rank-{student.rank}")
+
+
 def resume(student: Student, inputs: Resume) -> ResumeReply:
     """All epochs in one run; and `stop` of them, saved, then the others by a new trainer with other weights.
 
@@ -73,18 +84,22 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
     torch.set_num_threads(1)
     training, stop, middle = inputs.training, inputs.stop, inputs.middle
     low = training.config.get("dtype", "float32") != "float32"
-    trainer_of = partial(make, student, dropout=0.5, device=student.device if low else "cpu")
+    trainer_of = partial(make, student, dropout=0.5, device=student.device if low else "cpu", cleared=True)
     folder, total = base_of(student) / "resumed", training.config["epochs"]
     with ranks_of(student):
-        whole = trainer_of(base_of(student) / "whole", training)
+        whole = trainer_of(_own(student, "whole"), training)
         halve_scale(whole)
         seed(1 + student.rank)
         results = [epoch_of(whole, epoch) for epoch in range(total)]
         expected = end_state(whole)
         every = sum(cast(int, result["optimizer_steps"]) for result in results[:stop]) + 1
-        saving: Settings = {**training.config, "save_every_steps": every} if middle else training.config
-        first = trainer_of(folder, replace(training, config=saving))
+        # Every step is saved: when a trainer saves is another check's question.
+        each: Settings = {"save_every_steps": 1, "keep_checkpoints": 99}
+        saving: Settings = {**training.config, **each} if middle else training.config
+        first = trainer_of(_own(student, folder.name), replace(training, config=saving))
         halve_scale(first)
+        watched = Watched()
+        watched.saving(first)
         seed(1 + student.rank)
         for epoch in range(stop + middle):
             first.train_epoch(epoch)
@@ -93,16 +108,15 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
             returned = first.save_checkpoint(stop + middle - 1)
         if not isinstance(returned, (str, Path)):
             raise WrongReturn(f"save_checkpoint() returned a {type(returned).__name__}, expected the path of the file")
-        path = Path(returned)
+        path = folder / "checkpoints" / Path(returned).name
         complete = path.is_file()
         drawn.append(generators(first.model.linear.weight.device))
         if middle:
             path = folder / "checkpoints" / f"step-{every:08d}.pt"
             if not path.is_file():
-                raise WrongReturn(
-                    f"train_epoch() with save_every_steps={every} left no {path.name}: {names(path.parent)}"
-                )
-        second = trainer_of(folder, training, start=0.5)
+                raise WrongReturn(f"train_epoch() with save_every_steps=1 left no {path.name}: {names(path.parent)}")
+        second = trainer_of(_own(student, folder.name), training, start=0.5)
+        watched.loading(second)
         seed(99)
         begin = plain(second.load_checkpoint(path), "load_checkpoint()")
         resumed = [epoch_of(second, epoch) for epoch in range(stop, total)]
@@ -119,6 +133,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         resumed=resumed,
         drawn=drawn,
         refused=refused,
+        loaded=watched.pair,
     )
 
 
@@ -131,7 +146,7 @@ def stopped(student: Student, inputs: Stopped) -> StoppedReply:
         with ranks_of(student):
             uninterrupted, expected, saved_before = _left_alone(student, inputs.training)
             places = {
-                place: _stopped_at(student, inputs, base_of(student) / f"stopped-{number}", at)
+                place: _stopped_at(student, inputs, _own(student, f"stopped-{number}"), at)
                 for number, (place, at) in enumerate(inputs.places.items())
             }
     finally:
@@ -148,7 +163,7 @@ def stopped(student: Student, inputs: Stopped) -> StoppedReply:
 
 def _left_alone(student: Student, training: Training) -> tuple[RunFields, EndState, list[bool]]:
     """A whole `fit`; and at each validation of it, whether the checkpoint of the last step was there."""
-    whole = make(student, base_of(student) / "whole", training, dropout=0.5)
+    whole = make(student, _own(student, "whole"), training, dropout=0.5, cleared=True)
     validate, saved_before = whole.validate, []
 
     def noting() -> object:
@@ -162,14 +177,19 @@ def _left_alone(student: Student, training: Training) -> tuple[RunFields, EndSta
 
 def _stopped_at(student: Student, inputs: Stopped, folder: Path, at: int) -> StoppedRun:
     """A `fit` that SIGTERM stops with the `at`-th sample, then a new trainer's `fit`."""
-    trainer_of = partial(make, student, folder, inputs.training, dropout=0.5)
+    trainer_of = partial(make, student, folder, inputs.training, dropout=0.5, cleared=True)
     first = trainer_of(at=[at] if student.rank == inputs.signalled else [])
+    watched = Watched()
+    watched.saving(first)
     seed(1 + student.rank)
     run = _fit(first)
     second = trainer_of(start=0.5)
+    watched.loading(second)
     seed(99)
     rest = _fit(second)
-    return StoppedRun(stopped=run, run=rest, batches=len(first.model.batches), again=end_state(second))
+    return StoppedRun(
+        stopped=run, run=rest, batches=len(first.model.batches), again=end_state(second), loaded=watched.pair
+    )
 
 
 def _fit(trainer: StudentObject) -> RunFields:
@@ -186,18 +206,27 @@ def logged(student: Student, inputs: Logged) -> LoggedReply:
     folder = base_of(student) / f"own-{student.rank}"
     folder.mkdir()
     os.chdir(folder)
-    sink = Sink()
+    sink, watched = Sink(), Watched()
     with ranks_of(student):
         trainer = make(student, Path("run"), inputs.training, monitor=sink)
+        watched.saving(trainer)
         trainer.fit()
         files = _files(folder)
         entries, again = _entries(folder), {}
         if student.ranks == 1:
             second = make(student, Path("run"), inputs.training)
+            watched.loading(second)
             second.load_checkpoint(Path("run", "checkpoints", f"step-{inputs.back_to:08d}.pt"))
             second.fit()
             again = _entries(folder)
-    return LoggedReply(batches=trainer.model.batches, files=files, entries=entries, again=again, logged=sink.logged)
+    return LoggedReply(
+        batches=trainer.model.batches,
+        files=files,
+        entries=entries,
+        again=again,
+        loaded=watched.pair,
+        logged=sink.logged,
+    )
 
 
 def _files(folder: Path) -> list[str]:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import random
 import signal
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -46,18 +46,21 @@ class Model(nn.Module):
         self.dropout = dropout
         self.batches: list[list[int]] = []
         self.validated: list[int] = []
+        self.validating = False
+        """Whether `validate` runs, in whatever mode."""
         self.products: dict[bool, set[str]] = {True: set(), False: set()}
-        """Dtypes of the products, in training mode and in evaluation mode."""
+        """Dtypes of the products, in training and in validation."""
 
     def forward(self, x: Tensor) -> Tensor:
         numbers = [round(number) for number in x[:, 0].tolist()]
-        if self.training:
+        trained = self.training and not self.validating
+        if trained:
             self.batches.append(numbers)
         else:
             self.validated += numbers
         dropped = functional.dropout(x[:, 1:].to(self.linear.weight.dtype), self.dropout, self.training)
         output: Tensor = self.linear(dropped * self.gain)
-        self.products[self.training].add(str(output.dtype).removeprefix("torch."))
+        self.products[trained].add(str(output.dtype).removeprefix("torch."))
         return output
 
     def whole(self) -> Tensor:
@@ -104,10 +107,12 @@ def make(
     start: float = 1.0,
     at: Collection[int] = (),
     monitor: Sink | None = None,
+    cleared: bool = False,
 ) -> StudentObject:
     """A trainer that writes below `folder`; its model begins with `start` times the weight.
 
-    Parameters are float64, or float32 for a run in autocast. SIGTERM comes with the `at`-th samples.
+    Parameters are float64, or float32 for a run in autocast. SIGTERM comes with the `at`-th samples. With `cleared`,
+    gradients are cleared before each window.
     """
     dtype = torch.float64 if training.config.get("dtype", "float32") == "float32" else torch.float32
     settings = student.module(CONFIG).TrainerConfig(output_dir=str(folder), **training.config)
@@ -117,8 +122,34 @@ def make(
     val = ResumableLoader(dataset, training.batch_size, shuffle=False, padded=False)
     more = {} if monitor is None else {"monitor": monitor}
     trainer = student.module(TRAINER).ProductionTrainer(model, train, val, settings, **more)
+    trainer.validate = _apart(model, trainer.validate)
+    if cleared:
+        trainer.train_window = _clearing(model, trainer.train_window)
     KEPT.append(trainer)
     return trainer
+
+
+def _clearing(model: Model, train_window: Callable[[StudentObject], object]) -> Callable[[StudentObject], object]:
+    """A window before which there are no gradients."""
+
+    def clearing(window: StudentObject) -> object:
+        model.zero_grad()
+        return train_window(window)
+
+    return clearing
+
+
+def _apart(model: Model, validate: Callable[[], object]) -> Callable[[], object]:
+    """A validation whose samples the model tells apart from those that it is trained with, whatever its mode."""
+
+    def validating() -> object:
+        model.validating = True
+        try:
+            return validate()
+        finally:
+            model.validating = False
+
+    return validating
 
 
 @contextlib.contextmanager
@@ -184,6 +215,62 @@ def try_parts(trainer: StudentObject) -> None:
         raise WrongReturn(f"forward() returned a {type(pair).__name__}, expected a tuple: logits and mean loss")
     if not isinstance(plain(trainer.train_window([batch]), "train_window()"), bool):
         raise WrongReturn("train_window() returned no bool, expected whether the step was taken")
+
+
+def parts_of(trainer: StudentObject) -> dict[str, str]:
+    """Hashes of all that a checkpoint holds, by the names that messages have for them."""
+    scheduler = getattr(trainer, "scheduler", None)
+    progress = dict(getattr(getattr(trainer, "progress", None), "__dict__", {}))
+    progress = {name: float(value) for name, value in progress.items()}  # a loss is a tensor, or not
+    parts: dict[str, object] = {
+        "weights": trainer.model.state_dict(),
+        "optimizer": optimizer_of(trainer).state_dict(),
+        "scheduler": scheduler.state_dict() if scheduler is not None else "none",
+        "scaler": scaler_of(trainer).state_dict(),
+        "steps": steps_of(trainer),
+        "position": trainer.train_loader.state_dict(),
+        "progress": progress,
+        "epochs": repr(list(getattr(trainer, "epochs", ()))),
+        "validations": repr(list(getattr(trainer, "validations", ()))),
+        "random": generators(trainer.model.linear.weight.device),
+    }
+    return {name: _fingerprint(part) for name, part in parts.items()}
+
+
+class Watched:
+    """What a trainer holds when it saves a checkpoint, and what another one holds once it has loaded it."""
+
+    def __init__(self) -> None:
+        self.saved: dict[str, dict[str, str]] = {}
+        self._next: dict[str, int] = {}
+        self.pair: list[dict[str, str]] = []
+        """What the last loaded checkpoint should have put back, and what it put back; empty before."""
+
+    def saving(self, trainer: StudentObject) -> None:
+        """Note what this trainer saves, by the name of the file."""
+        save = trainer.save_checkpoint
+
+        def noting(epoch: int) -> object:
+            parts, loader = parts_of(trainer), trainer.train_loader
+            following = epoch + (loader.position >= len(loader))
+            path = save(epoch)
+            if isinstance(path, (str, Path)):
+                self.saved[Path(path).name] = parts | {"next epoch": str(following)}
+            return path
+
+        trainer.save_checkpoint = noting
+
+    def loading(self, trainer: StudentObject) -> None:
+        """Note what this trainer has loaded."""
+        load = trainer.load_checkpoint
+
+        def noting(path: Path | str) -> object:
+            following = load(path)
+            if (saved := self.saved.get(Path(path).name)) is not None:
+                self.pair = [saved, parts_of(trainer) | {"next epoch": str(following)}]
+            return following
+
+        trainer.load_checkpoint = noting
 
 
 def end_state(trainer: StudentObject) -> EndState:

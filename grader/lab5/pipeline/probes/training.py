@@ -134,17 +134,20 @@ def mixed(student: Student, inputs: Mixed) -> MixedReply:
     model = trainer.model
     with _optimizer_steps(model) as (rates, batches):
         results = [epoch_of(trainer, epoch) for epoch in range(inputs.training.config["epochs"])]
+    in_the_end = [*model.batches]
+    event_files = len([*Path("mixed").rglob("*tfevents*")])
     return MixedReply(
         results=results,
         validation=fields(trainer.validate(), ValidationResult, "validate()"),
         products=[sorted(model.products[mode]) for mode in (True, False)],
         parameters=str(model.linear.weight.dtype).removeprefix("torch."),
-        batches=model.batches,
+        batches=in_the_end,
         taken=batches,
         rates=[*rates, rate_of(trainer)],
         weight=model.whole(),
         steps=steps_of(trainer),
         scale=scale_of(trainer),
+        event_files=event_files,
         logged=sink.logged,
     )
 

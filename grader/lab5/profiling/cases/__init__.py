@@ -31,6 +31,8 @@ class RecordReply:
     """Steps in the returned timeline."""
     events: dict[str, list[Span]] | None
     """Start and duration of the host's regions and copies, by name; None if there is no trace."""
+    new_folder: str
+    """What went wrong when the trace's folder did not exist; "" if nothing did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +125,8 @@ class PlantedReply:
     times: Mapping[str, object]
     """The fields of a `DeviceTime`."""
     bottleneck: object
+    timeline: TimelineCase
+    """What `profile_job` recorded."""
     idle: list[bool]
     """Whether the device was, each time that a profiler was told of a step."""
 
@@ -211,6 +215,9 @@ class MeasuredPoint:
 
     samples_per_second: float
     utilization: float
+    by_mistake: dict[str, float]
+    """Samples per second as they are measured by a mistake: the last step is not waited for, the warm-up is timed, or
+    each step is waited for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,9 +76,10 @@ def record(student: Student, inputs: Record) -> RecordReply:
     job.optimizer.register_step_post_hook(after_update)
     next(iter(job.model.parameters())).register_post_accumulate_grad_hook(lambda _: naps["backward"]())
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "traces", "new", f"trace{inputs.suffix}")
+        path = Path(folder, f"trace{inputs.suffix}")
         recording = student.module(PROFILING).profile_job(job, steps=inputs.steps, trace=path)
         events = _trace(path)
+        new_folder = _error_in_a_new_folder(student, Path(folder, "traces", "new", path.name))
     timeline = fields(recording, Timeline, "profile_job()")
     batches = len(taken())
     return RecordReply(
@@ -88,7 +89,15 @@ def record(student: Student, inputs: Record) -> RecordReply:
         updates=len(updates()),
         steps=timeline["steps"],
         events=events,
+        new_folder=new_folder,
     )
+
+
+def _error_in_a_new_folder(student: Student, path: Path) -> str:
+    """What goes wrong if a trace is to be written to a folder that is not there."""
+    job = job_of(samples=8, width=8, layers=1, load_seconds=0.0)
+    error = ending(lambda: student.module(PROFILING).profile_job(job, steps=1, trace=path))
+    return error or ("" if path.is_file() else "no trace")
 
 
 def _trace(path: Path) -> dict[str, list[Span]] | None:
@@ -182,9 +191,30 @@ def planted(student: Student, inputs: Planted) -> PlantedReply:
 
     torch.profiler.profile.step = step  # type: ignore[method-assign, assignment]
     try:
-        times = module.where_time_goes(module.profile_job(planted_job(inputs.job), steps=inputs.steps))
+        recording = module.profile_job(planted_job(inputs.job), steps=inputs.steps)
+        times = module.where_time_goes(recording)
     finally:
         torch.profiler.profile.step = original  # type: ignore[method-assign]
     return PlantedReply(
-        times=fields(times, DeviceTime, "where_time_goes()"), bottleneck=module.find_bottleneck(times), idle=idle
+        times=fields(times, DeviceTime, "where_time_goes()"),
+        bottleneck=module.find_bottleneck(times),
+        timeline=_case(recording),
+        idle=idle,
+    )
+
+
+def _case(recording: object) -> TimelineCase:
+    """A timeline that `profile_job` returned, in plain values."""
+    values = fields(recording, Timeline, "profile_job()")
+    spans = {
+        name: [(float(begin), float(end)) for begin, end in values[name]]
+        for name in ("kernels", "collectives", "copies_in", "copies_out", "waits")
+    }
+    regions = {name: [(float(begin), float(end)) for begin, end in each] for name, each in values["regions"].items()}
+    return TimelineCase(
+        start=float(values["start"]),
+        stop=float(values["stop"]),
+        steps=int(values["steps"]),
+        regions={"data": [], "transfer": []} | regions,
+        **spans,
     )

@@ -78,6 +78,10 @@ def tuned(student: Student, inputs: TunedReference) -> TunedReferenceReply:
     for case in inputs.settings:
         settings = PipelineSettings(**case)
         point = _measured(student, make(settings), inputs.steps, inputs.warmup)
+        _tidy()
+        waited = _measured(student, make(settings), inputs.steps, inputs.warmup, waiting=True)
+        mistaken = {**point.by_mistake, "each_step_waited_for": waited.samples_per_second}
+        point = replace(point, by_mistake=mistaken)
         if settings.batch_size == inputs.maker.late_batch:  # its profile comes later, when no step is late any more
             _tidy()
             usual = _measured(student, punctual(settings), inputs.steps, inputs.warmup)
@@ -92,15 +96,27 @@ def _tidy() -> None:
     torch.cuda.empty_cache()
 
 
-def _measured(student: Student, job: TrainingJob, steps: int, warmup: int) -> MeasuredPoint:
+def _measured(student: Student, job: TrainingJob, steps: int, warmup: int, *, waiting: bool = False) -> MeasuredPoint:
+    """One point; with `waiting`, as it is measured if each step is waited for."""
     batches, gpu = job.batches(), student.gpu
-    start = 0.0
+    start, first = 0.0, gpu.now()
     for step in range(warmup + steps):
         if step == warmup:
             torch.cuda.synchronize()
             start = gpu.now()
         job.train(step, *next(batches))
+        if waiting:
+            torch.cuda.synchronize()
+    launched = gpu.now()
     torch.cuda.synchronize()
     seconds = gpu.now() - start
     busy = sum(kernel.seconds for kernel in gpu.timeline if kernel.start >= start and "Memcpy" not in kernel.name)
-    return MeasuredPoint(samples_per_second=steps * job.batch_size / seconds, utilization=busy / seconds)
+    samples = steps * job.batch_size
+    return MeasuredPoint(
+        samples_per_second=samples / seconds,
+        utilization=busy / seconds,
+        by_mistake={
+            "clock_stopped_early": samples / (launched - start),
+            "warmup_timed": samples / (start + seconds - first),
+        },
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gradebox.run.input_generator import InputGenerator
@@ -10,6 +11,8 @@ from grader.lab5.profiling.cases.drawn import NAMES, TOLERANCES
 
 LOSSES = ("data", "transfer", "sync", "communication", "launch")
 """What a step loses time to, in the order of the docstring of `find_bottleneck`."""
+USUAL_TARGET = 0.8
+"""Of `find_bottleneck`, by its docstring."""
 TOLERATED = 0.05
 """What `choose` may lose unless its arguments say otherwise, by its docstring."""
 
@@ -20,6 +23,33 @@ def device_time(generator: InputGenerator, **shares: float) -> dict[str, float]:
     shares = {name: shares.get(name, 0.0) for name in NAMES[1:]}
     shares["compute"] = 1 - sum(shares.values())
     return {f"{name}_seconds": share * step for name, share in shares.items()}
+
+
+BOTTLENECK_MISTAKES = (
+    "always_a_loss",
+    "communication_is_work",
+    "each_against_the_limit",
+    "target_is_enough",
+    "target_ignored",
+    "never_communication",
+)
+"""What `bottleneck_by` can make of a step."""
+
+
+def bottleneck_by(mistake: str, times: Mapping[str, float], target: float | None) -> str:
+    """The bottleneck of a step (the fields of a `DeviceTime`) by one of these mistakes."""
+    limit = USUAL_TARGET if target is None or mistake == "target_ignored" else target
+    step = sum(times[f"{name}_seconds"] for name in NAMES)
+    compute = times["compute_seconds"]
+    losses = [name for name in LOSSES if mistake != "never_communication" or name != "communication"]
+    largest = max(losses, key=lambda name: times[f"{name}_seconds"])
+    busy = {
+        "always_a_loss": not any(times[f"{name}_seconds"] for name in LOSSES),
+        "communication_is_work": compute + times["communication_seconds"] > limit * step,
+        "each_against_the_limit": max(times[f"{name}_seconds"] for name in LOSSES) < (1 - limit) * step,
+        "target_is_enough": compute >= limit * step,
+    }.get(mistake, compute > limit * step)
+    return "compute" if busy else largest
 
 
 def bottlenecks(generator: InputGenerator) -> tuple[list[str], Bottlenecks]:
@@ -68,11 +98,51 @@ class Point:
         return {"settings": settings, "samples_per_second": speed, "utilization": self.utilization}
 
 
+CHOICE_MISTAKES = (
+    "fastest",
+    "busiest",
+    "busiest_of_all",
+    "workers_first",
+    "limit_too_slow",
+    "no_tolerance_is_usual",
+    "tolerance_ignored",
+    "all_points",
+    "slowest_of_equal",
+)
+"""What `chosen_by` can choose."""
+
+
+def chosen_by(mistake: str, points: list[Point], tolerance: float | None) -> Point:
+    """The point that one of these mistakes takes."""
+    usual = (
+        tolerance is None or mistake == "tolerance_ignored" or (not tolerance and mistake == "no_tolerance_is_usual")
+    )
+    allowed = TOLERATED if usual or tolerance is None else tolerance
+    enough = [point for point in points if point.share >= 1 - allowed]
+    if mistake == "limit_too_slow":
+        enough = [point for point in points if point.share > 1 - allowed] or points
+    if mistake in ("busiest_of_all", "all_points"):
+        enough = points
+    keys: Mapping[str, Callable[[Point], tuple[float, ...]]] = {
+        "fastest": lambda point: (-point.share,),
+        "busiest": lambda point: (-point.utilization,),
+        "busiest_of_all": lambda point: (-point.utilization,),
+        "workers_first": lambda point: (point.num_workers, point.batch_size, -point.share),
+        "slowest_of_equal": lambda point: (point.batch_size, point.num_workers, point.share),
+    }
+    return min(enough, key=keys.get(mistake, _cost))
+
+
+def _cost(point: Point) -> tuple[float, ...]:
+    """The smallest batch, then the fewest workers, then the most samples per second."""
+    return point.batch_size, point.num_workers, -point.share
+
+
 def cheapest(points: list[Point], tolerance: float) -> Point:
     """The smallest batch, then the fewest workers, among those that are fast enough; of equal settings the faster."""
     return min(
         (point for point in points if point.share >= 1 - tolerance),
-        key=lambda point: (point.batch_size, point.num_workers, -point.share),
+        key=_cost,
     )
 
 
