@@ -271,7 +271,7 @@ def test_a_mean_and_a_start_too_early_are_told_from_a_median() -> None:
     assert {cause(mean) for mean in reference.means(DEVICE, run)} == {"not_the_median"}
     early: list[Hiccup] = [{"first": 2, "count": 4, "factor": 200.0}]  # two of five blocks
     run = replace(run, hiccups=early)
-    assert cause(reference.with_older_work(DEVICE, run)[1]) == "older_work_timed"
+    assert cause(reference.with_older_work(DEVICE, run)[2]) == "older_work_timed"
 
 
 def test_wrong_seconds_tell_which_mistake_they_are() -> None:
@@ -280,6 +280,7 @@ def test_wrong_seconds_tell_which_mistake_they_are() -> None:
     assert judged(1 / 10) == "divided_twice"
     assert judged(1e3) == "milliseconds"
     assert judged(3.3) == "more_is_timed"
+    assert judged(2.0, WARMED) == "older_work_timed"  # ten to warm up, and ten to be timed
     assert judged_seconds(reference.with_transfers(DEVICE, measurement())) == {"operands_moved_while_timed"}
     assert judged(1.0, products=[]) == "not_on_the_gpu"
 

@@ -120,13 +120,20 @@ def means(device: str, measured: Measurement) -> list[Interval]:
 
 
 def with_older_work(device: str, measured: Measurement) -> list[Interval]:
-    """The seconds per product that a median gives on a virtual GPU if the first time has the warm-up's in it."""
+    """The seconds per product on a virtual GPU if the first time has in it what the warm-up takes.
+
+    By a median over single products or blocks, and by one block over all, or a mean.
+    """
     before = measured.call.get("warmup", WARM_UP) + measured.call.get("busy", 0)
-    medians = []
+    seconds: list[Interval] = []
     for first, *others in _blocks(factors(measured)):
         times = [(before + sum(first)) / len(first), *map(statistics.fmean, others)]
-        medians.append(_slower(device, measured, statistics.median(times)))
-    return medians
+        seconds += [
+            _slower(device, measured, statistics.median(times)),
+            _slower(device, measured, statistics.fmean(times)),
+        ]
+    each = factors(measured)
+    return [*seconds, _slower(device, measured, (before + sum(each)) / len(each))]
 
 
 def factors(measured: Measurement) -> list[float]:

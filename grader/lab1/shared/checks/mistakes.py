@@ -248,6 +248,8 @@ def mistake_of(device: str, measured: Measurement) -> Cause | None:
             return TF32
         # If nobody waits, the clock reads what launches take, and no number that was made up.
         return NOT_WAITED if least_read(device, measured) <= took < _FAR * honest.low else None
+    if device != "cuda" and any(took in interval for interval in with_older_work(device, measured)):
+        return OLDER_WORK
     return MOVED if _moved(device, measured, took) else MORE
 
 
