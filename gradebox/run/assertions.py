@@ -53,13 +53,22 @@ class Cause(str):
 
 @contextlib.contextmanager
 def recognising(cause: Callable[[], Cause | None]) -> Iterator[None]:
-    """Where a check fails in here without saying why, let `cause` look for the mistake, and say that."""
+    """If a check fails in here without saying why, let `cause` look for the mistake, and say that.
+
+    What `cause` looks at may be wrong in other ways as well: if it fails itself, nothing is recognised.
+    """
     try:
         yield
     except CheckFailed as error:
-        if error.cause is None and (mistake := cause()) is not None:
-            raise CheckFailed(error.message, mistake, picture=error.picture) from None
-        raise
+        mistake = None
+        if error.cause is None:
+            with contextlib.suppress(CheckFailed):
+                mistake = cause()
+        if mistake is None:
+            raise
+        raise CheckFailed(
+            error.message, mistake, answered=error.answered, picture=error.picture, evidence=error.evidence
+        ) from None
 
 
 @contextlib.contextmanager
@@ -180,7 +189,7 @@ def require_close(
         expected * (1 + relative),
         what=what,
         show=show,
-        expected=show(expected) + (f" within {relative:.0%}" if relative >= _TOLD else ""),
+        expected=show(expected) + (f" within {100 * relative:g} %" if relative >= _TOLD else ""),
         hint=hint,
     )
 

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from gradebox.run.assertions import (
+    Cause,
     CheckFailed,
     NeedsReview,
     number,
     numbers,
     positive,
+    recognising,
     require_arrays_close,
     require_between,
     require_close,
@@ -80,7 +82,7 @@ def test_numbers_are_shown_in_the_digits_that_tell_them_apart(observed: float, e
 
 
 def test_a_tolerance_is_told_where_it_says_something() -> None:
-    with pytest.raises(CheckFailed, match=r"expected 2 within 10%$"):
+    with pytest.raises(CheckFailed, match=r"expected 2 within 10 %$"):
         require_close(2.5, 2.0, relative=0.1, what="it")
 
 
@@ -167,3 +169,25 @@ def test_what_nothing_can_equal_is_a_mistake_of_the_check() -> None:
         require_arrays_close([1.0], [float("nan")], rtol=1.0, what="x")
     with pytest.raises(TypeError, match="tuples become lists"):
         require_equal([1, 2], (1, 2), what="x")
+
+
+MISTAKE = Cause("late", "Wait first.", mistake="Nobody waits")
+
+
+def test_a_recognised_mistake_keeps_how_the_code_ended() -> None:
+    ended = CheckFailed("your code raised ValueError", "look", answered=False, evidence="ValueError file.py:3")
+    with pytest.raises(CheckFailed) as caught, recognising(lambda: MISTAKE):
+        raise ended
+    assert (caught.value.cause, caught.value.hint) == (MISTAKE, "Wait first.")
+    assert (caught.value.answered, caught.value.evidence) == (False, "ValueError file.py:3")
+
+
+def test_what_fails_while_a_mistake_is_looked_for_does_not_hide_the_failure() -> None:
+    def look() -> Cause:
+        raise CheckFailed("something else is wrong as well")
+
+    with pytest.raises(CheckFailed, match="saw 1, expected 2"), recognising(look):
+        require_equal(1, 2, what="x")
+    with pytest.raises(CheckFailed, match="expected 2") as caught, recognising(lambda: None):
+        require_equal(1, 2, what="x", hint=MISTAKE)
+    assert caught.value.cause == MISTAKE
