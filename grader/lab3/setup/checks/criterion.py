@@ -439,7 +439,8 @@ def _trained_script(submission: Submission, case: Train) -> tuple[Train, list[Tr
         message = failed.message
         while True:
             if PORT_IN_USE in message and easier.crowded:
-                easier = replace(easier, crowded=False)
+                # At a port of its own, a rank that trains again meets those that have not left yet.
+                easier = replace(easier, crowded=False, again=[])
             elif _UNUSED in message and easier.unused:
                 easier = replace(easier, unused=False)
             else:
