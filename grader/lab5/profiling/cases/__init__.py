@@ -31,8 +31,6 @@ class RecordReply:
     """Steps in the returned timeline."""
     events: dict[str, list[Span]] | None
     """Start and duration of the host's regions and copies, by name; None if there is no trace."""
-    new_folder: str
-    """What went wrong when the trace's folder did not exist; "" if nothing did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +44,18 @@ class Record(ProbeInputs[RecordReply], probe="lab5.profiling.recording.record"):
     samples: int
     pinned: bool
     """Whether batches lie in pinned memory, so that copies are not waited for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewFolderReply:
+    """Whether there is a trace."""
+
+    written: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewFolder(ProbeInputs[NewFolderReply], probe="lab5.profiling.recording.new_folder"):
+    """Nothing: a small job whose trace goes to a folder that is not there."""
 
 
 @dataclass(frozen=True, kw_only=True)

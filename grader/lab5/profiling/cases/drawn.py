@@ -12,6 +12,7 @@ from grader.lab5.profiling.cases import (
     Chosen,
     JobCase,
     MakerCase,
+    NewFolder,
     OnCpu,
     Planted,
     PlantedReference,
@@ -194,6 +195,7 @@ SPACES = (
 _REFERENCE = "our own reference, without the submission"
 WITHOUT = {
     Attribute.probe: "many drawn timelines, and those in which one thing alone decides",
+    NewFolder.probe: "one job, which is always the same",
     OnCpu.probe: "one job, which is always the same",
     Planted.probe: "five faults, all of them in every grading",
     PlantedReference.probe: _REFERENCE,

@@ -21,6 +21,8 @@ from grader.lab5.profiling.cases import (
     AttributeReply,
     Bottlenecks,
     BottlenecksReply,
+    NewFolder,
+    NewFolderReply,
     OnCpu,
     OnCpuReply,
     Planted,
@@ -79,7 +81,6 @@ def record(student: Student, inputs: Record) -> RecordReply:
         path = Path(folder, f"trace{inputs.suffix}")
         recording = student.module(PROFILING).profile_job(job, steps=inputs.steps, trace=path)
         events = _trace(path)
-        new_folder = _error_in_a_new_folder(student, Path(folder, "traces", "new", path.name))
     timeline = fields(recording, Timeline, "profile_job()")
     batches = len(taken())
     return RecordReply(
@@ -89,15 +90,16 @@ def record(student: Student, inputs: Record) -> RecordReply:
         updates=len(updates()),
         steps=timeline["steps"],
         events=events,
-        new_folder=new_folder,
     )
 
 
-def _error_in_a_new_folder(student: Student, path: Path) -> str:
-    """What goes wrong if a trace is to be written to a folder that is not there."""
+def new_folder(student: Student, inputs: NewFolder) -> NewFolderReply:
+    """`profile_job` with a trace in a folder that is not there."""
     job = job_of(samples=8, width=8, layers=1, load_seconds=0.0)
-    error = ending(lambda: student.module(PROFILING).profile_job(job, steps=1, trace=path))
-    return error or ("" if path.is_file() else "no trace")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "traces", "new", "trace.json")
+        student.module(PROFILING).profile_job(job, steps=1, trace=path)
+        return NewFolderReply(written=path.is_file())
 
 
 def _trace(path: Path) -> dict[str, list[Span]] | None:
