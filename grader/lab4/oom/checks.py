@@ -87,8 +87,8 @@ class TestOom:
         for loader, moved in reply.moved_bytes.items():
             require(
                 moved < 2 * micro_bytes,
-                f"when the first micro-batch of {loader}_loader reaches the model, {mebibytes(moved)} have come to the "
-                f"device since the batch was fetched; data and target of 16 samples are {mebibytes(micro_bytes)}",
+                f"more than a micro-batch of {loader}_loader is moved to the device: {mebibytes(moved)} when the first "
+                f"one reaches the model; data and target of 16 samples are {mebibytes(micro_bytes)}",
                 "Cut first, then move: a micro-batch is on the device, and not its whole batch.",
             )
         result = reply.result
