@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from numpy.typing import ArrayLike
 
-from gradebox.course.criterion import builds_on, criterion
+from gradebox.course.criterion import builds_on, criterion, requires
 from gradebox.run.assertions import (
     Cause,
     CheckFailed,
@@ -302,6 +302,18 @@ class TestCheckpointing:
         with recognising(lambda: _choice_mistake(cases, reply.chosen)):
             for case, chosen in zip(cases, reply.chosen, strict=True):
                 _require_best(case, chosen)
+
+    @requires("best_interval_found")
+    def test_full_budget_may_be_used(self, submission: Submission, generator: InputGenerator) -> None:
+        budget, interval = generator.integer(1000, 9000), generator.integer(1, 8)
+        reply = submission.numeric_probe(Best(cases=[Choice([(interval, 1.0, budget)], budget)]))
+        (chosen,) = reply.chosen
+        require_equal(
+            chosen["checkpoint_every"] if isinstance(chosen, dict) else chosen,
+            interval,
+            what=f"best_interval() of one result whose peak is the budget, {budget} bytes",
+            hint="Compare with <=: exactly the budget is still allowed.",
+        )
 
     def test_nonsense_refused(self, submission: Submission) -> None:
         judge_refusals(submission, "checkpointing")

@@ -1,0 +1,35 @@
+"""The page of a first check: what a reader types is what the course has."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from gradebox.common.configuration import ROOT
+
+PAGE = ROOT / "docs" / "contributor" / "first-check.md"
+PATCH = PAGE.with_suffix(".patch")
+MADE = "tests/scenarios/lab4/bugs/full_budget_refused/scenario.toml"
+FILES = ("grader/lab4/checkpointing/criterion.toml", "grader/lab4/checkpointing/checks.py", MADE)
+WRITE = f"write {PATCH.relative_to(ROOT)} again: the diff by which the check of the page is added"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="Git is not installed")
+def test_the_check_can_be_taken_out() -> None:
+    command = ["git", "apply", "-R", "--check", str(PATCH)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stderr}\n{WRITE}"
+
+
+def test_it_changes_the_files_that_the_page_names() -> None:
+    assert sorted(re.findall(r"^\+\+\+ b/(.*)$", PATCH.read_text(), re.MULTILINE)) == sorted(FILES), WRITE
+
+
+@pytest.mark.parametrize(("language", "file"), zip(("toml", "python", "toml"), FILES, strict=True))
+def test_what_is_typed_is_there(language: str, file: str) -> None:
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    text = (ROOT / file).read_text()
+    assert [block for block in blocks if block in text], file
