@@ -92,17 +92,20 @@ def _named_by_checks(lab: str) -> dict[str, tuple[str, ...]]:
 def text_of(lab: str) -> str:
     """The entries as they should be: in the order of the sentences, new ones with "", those that are gone left out.
 
-    A check that names a sentence is entered with it.
+    A check that names a sentence is entered with it; one that is gone is left out.
     """
     named = _named_by_checks(lab)
     also, entries = load(lab)
-    required = sentences.of_lab(grader.course().select(lab, None)[1][0].package, also)
+    chosen = grader.course().select(lab, None)[1][0]
+    checks = set(grader.course().checks(chosen))
+    required = sentences.of_lab(chosen.package, also)
     lines = ["# What is required of a student, and the checks that ask for it. `make generated` adds new sentences."]
     lines += ["", f"also = {json.dumps(also, ensure_ascii=False)}"] if also else []
     for where, texts in required.items():
         lines += ["", f"[{_quoted(where)}]"]
         for text in dict.fromkeys(texts):
             value = entries.get(where, {}).get(text, "")
+            value = value if isinstance(value, str) else [name for name in value if name in checks]
             new = [name for name, beginnings in named.items() if text.startswith(beginnings) and name not in value]
             value = [*(value or ()), *new] if new and not (value and isinstance(value, str)) else value
             lines.append(f"{_quoted(text)} = {json.dumps(value, ensure_ascii=False)}")

@@ -17,8 +17,11 @@ def assert_caught(bug: Scenario, graded: Graded) -> None:
     assert bug.loses <= graded.losing_criteria, graded.problems
     assert graded.losing_criteria <= bug.loses | bug.may_lose, graded.problems
     assert graded.needs_review == set(), graded.problems
+    assert graded.charged & set(bug.fails), f"none of its checks is charged\n{graded.problems}"
     if bug.is_charged_once:
-        assert graded.charged <= set(bug.fails), graded.problems
+        # If only some checks were run, too few have passed to pay for what follows.
+        follow = {name for name, check in graded.checks.items() if check.follows_from in bug.fails}
+        assert graded.charged - (follow if graded.left_out else set()) <= set(bug.fails), graded.problems
 
 
 def assert_caught_alone(bug: Scenario, graded: Graded) -> None:

@@ -145,7 +145,13 @@ _CHOSEN: Mapping[ChoiceMistake, tuple[str, str]] = {
         "Of equally fast intervals the first is chosen, not the one with the smallest peak",
         "Compare by seconds and then by peak.",
     ),
+    "full_budget_refused": (
+        "A peak that is exactly the budget is taken for too large",
+        "Compare with <=: exactly the budget is still allowed.",
+    ),
 }
+_CHARGED_AT: Mapping[ChoiceMistake, str] = {"full_budget_refused": "lab4.checkpointing.full_budget_may_be_used"}
+"""Mistakes that have a check of their own."""
 
 
 @criterion("lab4.checkpointing")
@@ -312,7 +318,7 @@ class TestCheckpointing:
             chosen["checkpoint_every"] if isinstance(chosen, dict) else chosen,
             interval,
             what=f"best_interval() of one result whose peak is the budget, {budget} bytes",
-            hint="Compare with <=: exactly the budget is still allowed.",
+            hint=choice_cause("full_budget_refused"),
         )
 
     def test_nonsense_refused(self, submission: Submission) -> None:
@@ -376,9 +382,14 @@ def _choice_mistake(cases: Sequence[Choice], chosen: Sequence[Mapping[str, objec
         rows = [chosen_with(mistake, case) for case in cases]
         expected = ["ValueError" if row is None else row[0] for row in rows]
         if [_interval_of(each) for each in chosen] == expected:
-            text, hint = _CHOSEN[mistake]
-            return Cause(f"best interval: {mistake}", hint, mistake=text)
+            return choice_cause(mistake)
     return None
+
+
+def choice_cause(mistake: ChoiceMistake) -> Cause:
+    """The mistake as a hint that names it."""
+    text, hint = _CHOSEN[mistake]
+    return Cause(f"best interval: {mistake}", hint, _CHARGED_AT.get(mistake, ""), mistake=text)
 
 
 def _kept_mistake(kept: Sequence[tuple[int, bool, KeptBytes]], unit: float, plain: float) -> Cause | None:

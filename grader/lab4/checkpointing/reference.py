@@ -17,7 +17,9 @@ KeptMistake: TypeAlias = Literal[
 ]
 KEPT_MISTAKES: tuple[KeptMistake, ...] = get_args(KeptMistake)
 """What may be wrong with the segments: it shows in the bytes that a forward pass keeps."""
-ChoiceMistake: TypeAlias = Literal["budget_ignored", "smallest_peak", "never_without", "ties_as_they_come"]
+ChoiceMistake: TypeAlias = Literal[
+    "budget_ignored", "smallest_peak", "never_without", "ties_as_they_come", "full_budget_refused"
+]
 CHOICE_MISTAKES: tuple[ChoiceMistake, ...] = get_args(ChoiceMistake)
 """What may be wrong with the choice of an interval."""
 
@@ -66,6 +68,8 @@ def kept_with(
 def chosen_with(mistake: ChoiceMistake, choice: Choice) -> Measurement | None:
     """The measurement that is chosen with a mistake; None if none fits."""
     rows = choice.rows if mistake == "budget_ignored" else choice.fitting
+    if mistake == "full_budget_refused":
+        rows = [row for row in rows if row[2] < choice.budget]
     if mistake == "never_without":
         rows = [row for row in rows if row[0] is not None]
     if mistake == "smallest_peak":
