@@ -262,6 +262,10 @@ def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
                 raise CourseError(f"{check.place}: {check.id} is already written at {by_id[check.id].place}")
             if unknown := [name for name in check.takes if name not in GIVEN]:
                 raise CourseError(f"{check.place}: a check may take {', '.join(GIVEN)}, not {unknown[0]}")
+            if check.builds_on and "without" not in check.takes:
+                raise CourseError(
+                    f"{check.place}: a check that builds on others takes `without`, and leaves out their subject"
+                )
             by_id[check.id] = check
     return by_id
 
