@@ -14,6 +14,7 @@ from grader.lab2.amp import reference
 from grader.lab2.amp.cases import Classification, DefaultsRun, Evaluation, Precision, PrecisionReply, PrecisionRun
 from grader.lab2.scaling.checks.mistakes import LOSS_IN_LOW_PRECISION, LOSSES, MISTAKES, OTHERS_SCALED
 from grader.lab2.shared.cases import AmpResult
+from grader.lab2.shared.causes import DEFAULT_DTYPE, EVALUATED_IN_TRAINING_MODE, EVALUATION_MODE
 from grader.lab2.shared.endings import MODEL_CAST
 from grader.lab2.shared.reference import LossScale, relative_error
 
@@ -37,24 +38,6 @@ BACKWARD_INSIDE = Cause(
     "Leave the with-block before `backward()`. Its operations run in the types that forward chose.",
     "lab2.amp.backward_outside_autocast",
     mistake="The backward pass runs inside of autocast: the with-block goes on too long",
-)
-DEFAULT_DTYPE = Cause(
-    "autocast_in_its_default_dtype",
-    "Pass the dtype to autocast: `torch.autocast(device_type, dtype=dtype)`.",
-    "lab2.amp.products_in_low_precision",
-    mistake="The dtype of autocast is left at its default: bfloat16 is asked for, and float16 runs",
-)
-EVALUATION_MODE = Cause(
-    "trained_in_evaluation_mode",
-    "Call `model.train()` before the first batch.",
-    _REPORTED,
-    mistake="The model is trained in evaluation mode: model.train() is missing",
-)
-EVALUATED_IN_TRAINING_MODE = Cause(
-    "evaluated_in_training_mode",
-    "Call `model.eval()` before the first batch of evaluate().",
-    "lab2.amp.evaluates_every_sample",
-    mistake="The model is evaluated in training mode, with dropout: model.eval() is missing",
 )
 EARLIER_PEAK = Cause(
     "peak_of_earlier_work",

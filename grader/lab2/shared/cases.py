@@ -102,8 +102,44 @@ def digits(generator: InputGenerator) -> DigitsReference:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClearedDigits(ProbeInputs[DigitsReply], probe="lab2.shared.cleared_digits"):
+    """`Digits` with gradients that are cleared after each step, as a control experiment."""
+
+    first: Array
+    second: Array
+    order: Array
+    epochs: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class PassesReply:
+    """The batches that were trained on, in order: those of the loader's first pass are 0, 1, ..., then go on."""
+
+    batches: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passes(ProbeInputs[PassesReply], probe="lab2.shared.passes"):
+    """A training by `train_with_amp`, `train_unstable` or `measure_accuracies`."""
+
+    function: str
+    batches: int
+    """Of one pass."""
+    epochs: int
+
+
+def passes(generator: InputGenerator, function: str) -> Passes:
+    """The training of this grading."""
+    generator = generator.shared("lab2.passes")
+    return Passes(function=function, batches=generator.integer(2, 4), epochs=generator.integer(2, 3))
+
+
 SPACES = ()
 WITHOUT = {
+    Passes.probe: "which batches a training sees; lab2.scaling.train draws the rest",
+    ClearedDigits.probe: "the digits again, as a control experiment",
     DigitsReference.probe: "our own training, without the submission",
     Digits.probe: "one training on real data per precision, for its accuracy alone",
 }

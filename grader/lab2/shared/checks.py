@@ -16,10 +16,8 @@ from gradebox.run.assertions import (
 )
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
-from grader.lab2.controls.cases import ClearedDigits
-from grader.lab2.passes.cases import passes
-from grader.lab2.scaling.checks.mistakes import MISTAKES
-from grader.lab2.shared.cases import DIGITS_EPOCHS, AmpResult, Digits, digits
+from grader.lab2.shared.cases import DIGITS_EPOCHS, AmpResult, ClearedDigits, Digits, digits, passes
+from grader.lab2.shared.causes import NEVER_CLEARED
 from grader.lab2.shared.endings import trained_by
 from grader.shared.results import is_result
 
@@ -49,7 +47,7 @@ def require_accurate(submission: Submission, generator: InputGenerator, dtype: s
     def cause() -> Cause | None:
         """A control experiment: who clears gradients himself comes to the same."""
         control = submission.numeric_probe(ClearedDigits(**training.fields_by_name(), dtype=dtype))
-        return MISTAKES["never_cleared"] if control.accuracy >= expected - ACCURACY_LOSS else None
+        return NEVER_CLEARED if control.accuracy >= expected - ACCURACY_LOSS else None
 
     with recognising(cause):
         require_between(

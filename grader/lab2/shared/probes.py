@@ -6,14 +6,27 @@ they come in backward.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 from gradebox.sandbox.probe_loader import Student
-from grader.lab2.shared.cases import AmpResult, BackwardPass, Digits, DigitsReference, DigitsReply, ForwardPass
+from grader.lab2.shared.cases import (
+    AmpResult,
+    BackwardPass,
+    ClearedDigits,
+    Digits,
+    DigitsReference,
+    DigitsReply,
+    ForwardPass,
+    Passes,
+    PassesReply,
+)
+from grader.shared.probes.calls import on_device
 from grader.shared.probes.support import fields_or_reason, plain
 from labkit import data, models
 from labkit.results import AmpTraining
@@ -176,6 +189,26 @@ def digits(student: Student, inputs: Digits) -> DigitsReply:
     return DigitsReply(accuracy=_accuracy(model.cpu().float().eval()))
 
 
+def cleared_digits(student: Student, inputs: ClearedDigits) -> DigitsReply:
+    """`digits` with gradients that are cleared."""
+    with gradients_cleared():
+        return digits(student, Digits(**inputs.fields_by_name()))
+
+
+@contextmanager
+def gradients_cleared() -> Iterator[None]:
+    """No gradient outlives a step of an optimizer in here."""
+
+    def clear(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        optimizer.zero_grad()
+
+    handle = register_optimizer_step_post_hook(clear)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def digits_reference(student: Student, inputs: DigitsReference) -> DigitsReply:
     """In a child without any student's code."""
     one_thread()
@@ -196,3 +229,71 @@ def _accuracy(model: nn.Module) -> float:
     with torch.no_grad():
         right = sum(int((model(x).argmax(dim=1) == y).sum()) for x, y in (train, test))
     return right / (len(train[1]) + len(test[1]))
+
+
+_STEP = 1 / 64
+"""Between the pixels of two batches: float16 holds each."""
+_SAMPLES = 5
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Turning:
+    """A loader each pass of which has batches of its own, that say which they are."""
+
+    def __init__(self, batches: int) -> None:
+        self.batches, self.passes = batches, 0
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        first = self.passes * self.batches
+        self.passes += 1
+        return iter([_batch(number) for number in range(first, first + self.batches)])
+
+
+def _batch(number: int) -> Batch:
+    return torch.full((_SAMPLES, 1, 8, 8), number * _STEP), torch.zeros(_SAMPLES, dtype=torch.int64)
+
+
+def passes(student: Student, inputs: Passes) -> PassesReply:
+    """The model notes what it is trained on, whoever fetched it."""
+    one_thread()
+    torch.manual_seed(0)
+    seen: list[int] = []
+    train: dict[str, Callable[[], object]] = {
+        "train_with_amp": lambda: student.module(AMP).train_with_amp(
+            _noting(_classifier(), seen).to(student.device), Turning(inputs.batches), inputs.epochs
+        ),
+        "train_unstable": lambda: _train_unstable(student, inputs, seen),
+        "measure_accuracies": lambda: student.module("lab2_mixed_precision.precision_comparison").measure_accuracies(
+            lambda: _noting(_classifier(), seen),
+            Turning(inputs.batches),
+            [_batch(0)],
+            dtypes=[torch.float32],
+            epochs=inputs.epochs,
+            **on_device(student),
+        ),
+    }
+    train[inputs.function]()
+    return PassesReply(batches=seen)
+
+
+def _train_unstable(student: Student, inputs: Passes, seen: list[int]) -> object:
+    module = student.module("lab2_mixed_precision.stability_tests")
+    model = _noting(module.UnstableModel(1.0), seen).to(student.device)
+    return module.train_unstable(model, Turning(inputs.batches), inputs.epochs)
+
+
+def _classifier() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+
+
+def _noting(model: nn.Module, seen: list[int]) -> nn.Module:
+    def note(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        if module.training:
+            seen.append(round(float(arguments[0].flatten()[0]) / _STEP))
+
+    model.register_forward_pre_hook(note)
+    return model

@@ -5,15 +5,18 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import NamedTuple, TypeAlias
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
 from gradebox.sandbox.probe_loader import Student
 from grader.lab2.shared.probes import OVERFLOWING_INPUT, batches, dtype_of, flat, in_dtype, modes, one_thread
+from grader.lab2.stability.cases.controls import UnstableStepsWithTools, UnstableWithTools
 from grader.lab2.stability.cases.gradients import Classify, ClassifyReply
 from grader.lab2.stability.cases.loss_scale import LossScales, LossScalesReply, Refused, RefusedReply, ScaleSettings
 from grader.lab2.stability.cases.tools import (
@@ -41,6 +44,7 @@ from grader.lab2.stability.cases.unstable import (
     UnstableSteps,
     UnstableStepsReply,
 )
+from grader.lab2.stability.tools import TOOLS
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.record import watch_names
 from grader.shared.probes.support import fields, made, plain, sequence, tensor
@@ -380,3 +384,37 @@ def _trained(student: Student, inputs: UnstableSteps, case: StepsCase) -> StepsR
         places=sorted({parameter.device.type for parameter in model.parameters()}),
         after=flat(model),
     )
+
+
+@contextmanager
+def _replaced(student: Student, names: Sequence[str]) -> Iterator[None]:
+    """The student's training uses the course's tools of these names, wherever it imports its own from."""
+    tools = {name: TOOLS[name] for name in names}
+    modules = [student.module(STABILITY), student.module(NUMERICS)]
+    patches = [
+        mock.patch.object(module, name, tool)
+        for module in modules
+        for name, tool in tools.items()
+        if hasattr(module, name)
+    ]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in patches:
+            patch.stop()
+
+
+def unstable_with_tools(student: Student, inputs: UnstableWithTools) -> UnstableReply:
+    """`train_unstable` on digits."""
+    fields = inputs.fields_by_name()
+    with _replaced(student, fields.pop("replaced")):
+        return unstable(student, Unstable(**fields))
+
+
+def unstable_steps_with_tools(student: Student, inputs: UnstableStepsWithTools) -> UnstableStepsReply:
+    """`train_unstable` of given weights."""
+    fields = inputs.fields_by_name()
+    with _replaced(student, fields.pop("replaced")):
+        return unstable_steps(student, UnstableSteps(**fields))

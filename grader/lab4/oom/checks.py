@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from gradebox.course.criterion import builds_on, criterion, requires
+from gradebox.course.criterion import criterion, requires
 from gradebox.run.assertions import (
     CheckFailed,
     mebibytes,

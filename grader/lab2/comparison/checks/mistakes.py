@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from gradebox.run.assertions import Cause
 from gradebox.run.submission import Submission
-from grader.lab2.amp.mistakes import DEFAULT_DTYPE, EVALUATED_IN_TRAINING_MODE
+from grader.lab2.comparison.cases.cleared import ClearedAccuracies
 from grader.lab2.comparison.cases.measuring import (
     Accuracies,
     AccuraciesReply,
@@ -20,9 +20,9 @@ from grader.lab2.comparison.cases.measuring import (
     TrainedModel,
 )
 from grader.lab2.comparison.cases.mistaken import MistakenReply, MistakenSteps
-from grader.lab2.controls.cases import ClearedAccuracies
 from grader.lab2.scaling.checks.mistakes import MISTAKES
 from grader.lab2.shared.cases import DIGITS
+from grader.lab2.shared.causes import DEFAULT_DTYPE, EVALUATED_IN_TRAINING_MODE
 
 _OVERHEAD_SECONDS = 60e-6
 """What an honest method may add to a step: synchronisations, readings of clocks, a loss that is looked at."""

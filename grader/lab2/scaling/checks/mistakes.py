@@ -27,6 +27,7 @@ from grader.lab2.scaling.reference import (
     windows,
 )
 from grader.lab2.shared.cases import AmpResult
+from grader.lab2.shared.causes import NEVER_CLEARED
 from grader.lab2.shared.endings import MODEL_CAST
 from grader.lab2.shared.reference import FloatArray, relative_error
 from grader.shared.results import is_result
@@ -55,12 +56,7 @@ OVERFLOW = Cause(
 MISTAKES: dict[str, Cause] = {
     cause.name: cause
     for cause in (
-        Cause(
-            "never_cleared",
-            "Call `optimizer.zero_grad()` once per window, before its first batch.",
-            _ACCUMULATION,
-            mistake="Gradients are never cleared: every step sees those of all steps before, for want of zero_grad()",
-        ),
+        NEVER_CLEARED,
         Cause(
             "cleared_each_batch",
             "Clear the gradients once per window, not before each batch. Now a step sees the last batch of its window "

@@ -8,9 +8,9 @@ import numpy as np
 
 from gradebox.run.assertions import number, require, require_between, require_close, require_equal
 from gradebox.run.submission import Submission
-from grader.lab2.amp.mistakes import EVALUATION_MODE
 from grader.lab2.scaling import reference
 from grader.lab2.scaling.cases.trainings import NEVER_CLIPS, Regression, Run, RunReport, Train
+from grader.lab2.shared.causes import EVALUATION_MODE
 from grader.lab2.shared.checks import listed
 from grader.lab2.shared.endings import trained_by
 from grader.lab2.shared.reference import relative_error

@@ -8,10 +8,10 @@ from gradebox.course.criterion import builds_on, criterion
 from gradebox.run.assertions import recognising, require, require_arrays_close, require_close, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
-from grader.lab2.controls.cases import TOOLS
 from grader.lab2.shared.checks import require_passes, require_refused
 from grader.lab2.stability import reference
 from grader.lab2.stability.cases import gradients, loss_scale, tools
+from grader.lab2.stability.cases.controls import TOOLS
 from grader.lab2.stability.cases.tools import Softmax, SoftmaxCase, SoftmaxResult, Trace, TracedCase
 from grader.lab2.stability.checks.mistakes import cause_of_scales
 from grader.lab2.stability.checks.unstable import require_gains, require_steps

@@ -11,11 +11,11 @@ from gradebox.run.assertions import number, recognising, require, require_arrays
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from gradebox.sandbox.probe_types import ProbeInputs
-from grader.lab2.controls.cases import UnstableStepsWithTools, UnstableWithTools
 from grader.lab2.shared.checks import as_reported, listed
 from grader.lab2.shared.reference import relative_error
 from grader.lab2.stability import reference
 from grader.lab2.stability.cases import unstable
+from grader.lab2.stability.cases.controls import UnstableStepsWithTools, UnstableWithTools
 from grader.lab2.stability.cases.unstable import (
     GainCase,
     GainRun,

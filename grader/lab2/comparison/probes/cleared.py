@@ -1,0 +1,15 @@
+"""A probe of a control experiment: the student's accuracies with gradients that are cleared after each step."""
+
+from __future__ import annotations
+
+from gradebox.sandbox.probe_loader import Student
+from grader.lab2.comparison.cases.cleared import ClearedAccuracies
+from grader.lab2.comparison.cases.measuring import Accuracies, AccuraciesReply
+from grader.lab2.comparison.probes import measuring
+from grader.lab2.shared.probes import gradients_cleared
+
+
+def accuracies(student: Student, inputs: ClearedAccuracies) -> AccuraciesReply:
+    """`measure_accuracies` on digits."""
+    with gradients_cleared():
+        return measuring.accuracies(student, Accuracies(**inputs.fields_by_name()))
