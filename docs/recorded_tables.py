@@ -143,7 +143,7 @@ def mutants(recorded: Mapping[str, Any]) -> str:
         "`tests/mutants/mutators.py` knows, one change at a time, and grades the result.", "",
         "- *Noticed*: a check did not pass.",
         "- *Excused*: nothing changes, or no page requires it; `tests/mutants/excused.toml` gives the reason.",
-        f"- *Open*: no check notices it yet.{sample}", "",
+        f"- *Open*: no check notices it yet.{sample}", "", "A lab without a row was not graded with this version.", "",
         f"| lab | mutants {columns}", "|---" + "|---:" * 6 + "|",
         *rows, f"| all | {made} | {_counts(total)} |", "",
         "## By kind", "", f"| kind {columns}", "|---" + "|---:" * 5 + "|",
