@@ -7,12 +7,14 @@ import time
 import torch
 from torch import nn
 
+from gradebox.sandbox.measuring import measures
 from gradebox.sandbox.probe_loader import Student
 from grader.lab2.comparison.cases.mistaken import MistakenReply, MistakenRow, MistakenSteps
 from grader.lab2.comparison.probes.measuring import makers
 from grader.lab2.shared.probes import dtype_of
 
 
+@measures("time")
 def steps(student: Student, inputs: MistakenSteps) -> MistakenReply:
     """In a child without any student's code."""
     kept: list[torch.optim.Optimizer] = []
