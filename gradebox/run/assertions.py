@@ -101,8 +101,8 @@ class CheckFailed(AssertionError):
             hint: what to do.
             answered: the submission's code came to its end, and what it gave was judged.
             picture: for the page.
-            evidence: how and at which line the submission's code ended: checks with the same evidence show the same
-                mistake (`deductions.py`).
+            evidence: how and at which line the submission's code ended, in words that a report can begin with. Checks
+                with the same evidence show the same mistake (`deductions.py`).
         """
         message = _cut(message, _MAX_MESSAGE)
         super().__init__(message)

@@ -75,32 +75,36 @@ def problem(
         case "import_error":
             hint = import_advice.hint(text, files()) or "run the file once with python; mend the first error"
             message = f"the module does not import: {text}{where}"
-            return CheckFailed(message, hint, answered=False, evidence=f"import: {text}")
+            return CheckFailed(message, hint, answered=False, evidence=f"A module does not import: {text}")
         case "error":
             hint = _EXIT_HINT if answer.error == "SystemExit" else _RAISED_HINT
             if DEFINED_AS in text:
                 hint = _PARAMETERS_HINT
             message = f"your code raised {answer.error}: {text}{where}"
-            return CheckFailed(message, hint, answered=False, evidence=line and f"{answer.error} {line}")
+            return CheckFailed(message, hint, answered=False, evidence=line and f"{answer.error} is raised at {line}")
         case "wrong_return":
             # There is nothing to judge, here and in checks that build on this one.
             hint = "the docstring says what it must return, and what must hold afterwards"
-            return CheckFailed(text, hint, answered=False, evidence=f"wrong return: {text}")
+            return CheckFailed(text, hint, answered=False, evidence=text)
         case "crashed":
             return CheckFailed(
                 f"the process ended before the check was over: {text}{where}",
                 "os._exit, sys.exit and crashes of the interpreter end a check",
                 answered=False,
-                evidence=line and f"crash {line}",
+                evidence=line and f"The process ends at {line}",
             )
         case "timeout" if was_starved(reply):
             return NeedsReview(f"no answer in time, and {MACHINE_WAS_BUSY}: {text}", "grade again on a quiet machine")
         case "timeout":
             message = f"no answer in time: {text}{where}; {_pace(reply, answer)}"
-            return CheckFailed(message, _TIMEOUT_HINT, answered=False, evidence=line and f"no end {line}")
+            return CheckFailed(
+                message, _TIMEOUT_HINT, answered=False, evidence=line and f"The code does not end: it was at {line}"
+            )
         case "memory":
             message = f"too much memory: {text}{where}"
-            return CheckFailed(message, _MEMORY_HINT, answered=False, evidence=line and f"memory {line}")
+            return CheckFailed(
+                message, _MEMORY_HINT, answered=False, evidence=line and f"Too much memory is used at {line}"
+            )
         case "output":
             return CheckFailed(f"too much output: {text}", "print less inside loops", answered=False)
         case "tampered":
@@ -152,7 +156,12 @@ def did_not_meet(reply: Reply) -> Exception:
     if any(answer.kind == "timeout" for answer in ranks) and was_starved(reply):
         return NeedsReview(f"{text}; and {MACHINE_WAS_BUSY}", "grade again on a quiet machine")
     lines = sorted({line for answer in ranks if (line := _line_of(answer))})
-    return CheckFailed(text, _APART_HINT, answered=False, evidence=f"did not meet {', '.join(lines)}" if lines else "")
+    return CheckFailed(
+        text,
+        _APART_HINT,
+        answered=False,
+        evidence=f"The ranks do not meet: they were at {', '.join(lines)}" if lines else "",
+    )
 
 
 def was_starved(reply: Reply) -> bool:

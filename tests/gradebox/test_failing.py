@@ -59,6 +59,12 @@ def test_the_mistake_that_costs_most_comes_first_with_its_place_and_its_own_word
     assert (second.title, second.place) == (grader.course().titles(grader.course().labs)[NONSENSE], "")
 
 
+def test_a_mistake_that_ends_the_code_is_named_by_its_line() -> None:
+    ended = {"evidence": "ValueError is raised at benchmark.py:3"}
+    (mistake,) = mistakes(graded({WARMED: failed("your code raised ValueError: no, at benchmark.py:3 in f", **ended)}))
+    assert mistake.title == "ValueError is raised at benchmark.py:3"
+
+
 def test_the_hint_that_says_most_is_shown_whichever_check_has_it() -> None:
     pointer, specific = f"{hints.POINTER}gpulabs next", "Take the median."
     both = {
