@@ -105,7 +105,6 @@ def test_a_link_leads_to_a_check_that_is_seen(browser: Any, address: Callable[[s
         targets = page.evaluate("[...document.querySelectorAll('a[href^=\"#\"]')].map(one => one.hash.slice(1))")
         assert len(targets) > 50
         assert page.evaluate("targets => targets.filter(one => !document.getElementById(one))", targets) == []
-        page.evaluate("document.querySelector('.mistakes details').open = true")
         link = page.locator(".mistakes li > a").last
         target = str(link.get_attribute("href")).removeprefix("#")
         link.click()
