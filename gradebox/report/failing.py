@@ -34,7 +34,8 @@ class Mistake:
     @property
     def title(self) -> str:
         """The mistake if it was recognised, or how and where the code ended, or the requirement that is not met."""
-        return self.check.mistake or self.check.evidence or self.check.name
+        ended = self.check.evidence if self.check.evidence != self.check.message else ""
+        return self.check.mistake or ended or self.check.name
 
     @property
     def points(self) -> Decimal:

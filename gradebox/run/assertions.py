@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from gradebox.run.array_reference import in_place
 from gradebox.run.pictures import Picture, curve
 
+_OF_WRONG_VALUES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What Python raises if a value is not what the code expects."""
 _TOLD = 0.005
 """A tolerance from which on it is worth telling; smaller ones mean "equal, but for rounding"."""
 _MAX_SHOWN = 80
@@ -55,14 +57,15 @@ class Cause(str):
 def recognising(cause: Callable[[], Cause | None]) -> Iterator[None]:
     """If a check fails in here without saying why, let `cause` look for the mistake, and say that.
 
-    What `cause` looks at may be wrong in other ways as well: if it fails itself, nothing is recognised.
+    What `cause` looks at comes from the submission and may be wrong in any other way as well, such as a text instead of
+    a number. If `cause` cannot make anything of it, nothing is recognised, and the check fails for what it has seen.
     """
     try:
         yield
     except CheckFailed as error:
         mistake = None
         if error.cause is None:
-            with contextlib.suppress(CheckFailed):
+            with contextlib.suppress(CheckFailed, NeedsReview, *_OF_WRONG_VALUES):
                 mistake = cause()
         if mistake is None:
             raise
@@ -110,7 +113,7 @@ class CheckFailed(AssertionError):
         self.hint = str(hint)
         self.answered = answered
         self.picture = picture
-        self.evidence = evidence
+        self.evidence = _cut(evidence, _MAX_COMPARED)
         self.cause = hint if isinstance(hint, Cause) else None
 
 

@@ -75,7 +75,9 @@ def problem(
         case "import_error":
             hint = import_advice.hint(text, files()) or "run the file once with python; mend the first error"
             message = f"the module does not import: {text}{where}"
-            return CheckFailed(message, hint, answered=False, evidence=f"A module does not import: {text}")
+            return CheckFailed(
+                message, hint, answered=False, evidence=f"A module does not import: {text.partition(chr(10))[0]}"
+            )
         case "error":
             hint = _EXIT_HINT if answer.error == "SystemExit" else _RAISED_HINT
             if DEFINED_AS in text:
@@ -167,12 +169,17 @@ def did_not_meet(reply: Reply) -> Exception:
 def was_starved(reply: Reply) -> bool:
     """Whether what did not end in time lacked a processor for a good part of it, and so says little of the submission.
 
-    Code that waits by itself, for a lock or in `time.sleep`, is not starved, however busy the machine is.
+    Code that waits by itself, for a lock or in `time.sleep`, is not starved, however busy the machine is. Neither is
+    code whose own threads take the processors from each other: together they had one for most of the time.
     """
-    counted = [rank.starved_seconds for rank in reply.ranks if rank.starved_seconds is not None]
+    counted = [rank for rank in reply.ranks if rank.starved_seconds is not None]
     if not counted:
         return _machine_is_busy()
-    return max(counted) > _STARVED_SHARE * reply.seconds
+    return any(
+        (rank.starved_seconds or 0.0) > _STARVED_SHARE * reply.seconds
+        and rank.cpu_seconds < (1 - _STARVED_SHARE) * reply.seconds
+        for rank in counted
+    )
 
 
 def _pace(reply: Reply, answer: RankReply) -> str:

@@ -398,7 +398,13 @@ class Grading:
         hint = report.hint
         if not hint and report.outcome is Outcome.FAILED and check in hints.known(self.order.course):
             hint = f"{hints.POINTER}{self.command_next} --check {check} --hints 1"
-        report = replace(report, message=printable(report.message), hint=printable(hint))
+        report = replace(
+            report,
+            message=printable(report.message),
+            hint=printable(hint),
+            evidence=printable(report.evidence),
+            mistake=printable(report.mistake),
+        )
         with self._lock:
             self._reports[check] = report
             self._watcher.finished(check, report)

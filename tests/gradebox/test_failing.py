@@ -63,6 +63,9 @@ def test_a_mistake_that_ends_the_code_is_named_by_its_line() -> None:
     ended = {"evidence": "ValueError is raised at benchmark.py:3"}
     (mistake,) = mistakes(graded({WARMED: failed("your code raised ValueError: no, at benchmark.py:3 in f", **ended)}))
     assert mistake.title == "ValueError is raised at benchmark.py:3"
+    said = "benchmark_matmul() must return a MatmulResult, but it returned None"
+    (mistake,) = mistakes(graded({WARMED: failed(said, evidence=said)}))
+    assert mistake.title == mistake.check.name  # the message below says it
 
 
 def test_the_hint_that_says_most_is_shown_whichever_check_has_it() -> None:

@@ -266,6 +266,13 @@ def test_what_does_not_end_has_its_place(graded: Graded, monkeypatch: pytest.Mon
     assert re.match(r"no answer in time: .* at numbers\.py:\d in product", check.message), check.message
 
 
+def test_how_the_code_ended_can_be_printed_whatever_the_submission_calls_it(graded: Graded) -> None:
+    raised = "raise type('Bad\\x1b[31m', (Exception,), {})('no')"
+    check = graded(numbers=NUMBERS.replace("return left * right", raised))["product"]
+    assert check.evidence.endswith(" is raised at numbers.py:2")
+    assert "\x1b" not in check.evidence + check.message
+
+
 def test_exit_has_a_hint_of_its_own(graded: Graded) -> None:
     check = graded(numbers="import sys\n\n\ndef product(left, right):\n    sys.exit(left)\n")["product"]
     assert check.message.startswith("your code raised SystemExit: ")

@@ -90,9 +90,10 @@ def test_a_function_that_hangs_decides_nothing_about_others() -> None:
             r"at benchmark\.py:30 in run; your code was waiting \(processor time 0\.4 s of 60\.0 s\)",
         ),
         (58.0, 1.0, CheckFailed, r"your code was computing \(processor time 58\.0 s of 60\.0 s\)"),
+        (110.0, 40.0, CheckFailed, r"your code was computing \(processor time 110\.0 s of 60\.0 s\)"),
         (30.0, 29.0, NeedsReview, "the machine was busy"),
     ],
-    ids=["waits", "computes", "lacks a processor"],
+    ids=["waits", "computes", "its own threads take it from each other", "lacks a processor"],
 )
 def test_who_is_to_blame_for_a_time_out_is_measured(
     cpu: float, starved: float, error: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
