@@ -38,7 +38,8 @@ def planted_bugs(recorded: Mapping[str, Any]) -> str:
         "# What every planted bug costs", "",
         f"{_made_by('make matrix', recorded)} Each row is a submission with one planted bug. **Bold** points are "
         "those that the bug must lose; the mistake may also show in the others. The submission kept every point of "
-        "the criteria that have no column.", "",
+        f"the {'lab' if recorded['own_lab'] else 'labs'} in the criteria that have no column"
+        f"{'; it was graded with the checks of its own lab only' if recorded['own_lab'] else ''}.", "",
     ]  # fmt: skip
     lines += _summary([row for row in rows if row["kind"] == "bugs"])
     for kind, lab in dict.fromkeys((row["kind"], row["lab"]) for row in rows):

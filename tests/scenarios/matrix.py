@@ -267,7 +267,9 @@ def main(
     wrong = [row for row in ordered if row.problem]
     console.print(f"{len(ordered) - len(wrong)} of {len(order)} as they should be; the rows are in {file}")
     if chosen == known and len(ordered) == len(order):
-        console.print(f"{save('planted_bugs', {'rows': [_recorded(row) for row in ordered]})} is written")
+        console.print(
+            f"{save('planted_bugs', {'own_lab': own_lab, 'rows': [_recorded(row) for row in ordered]})} is written"
+        )
     if wrong or failures:
         raise typer.Exit(1)
 
