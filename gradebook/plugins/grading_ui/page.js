@@ -58,14 +58,23 @@ function touched(mark) {
   mark.timer = setTimeout(() => save(mark), SAVE_AFTER_MS);
 }
 
-async function save(mark) {
+// The server takes back what it got last, so it gets changes in the order in which they were made.
+let lastSent = Promise.resolve();
+function inTurn(send) {
+  const sent = lastSent.then(send);
+  lastSent = sent.catch(() => {});
+  return sent;
+}
+
+async function save(mark, { atOnce = false } = {}) {
   if (mark.saving || mark.conflict || !mark.dirty) return;
   clearTimeout(mark.timer);
   mark.saving = true;
   const { revision, content, comments, adjust, text, done } = mark;
   const sent = given(mark);
   try {
-    const now = await ask("PUT", `unit/${mark.unit}/mark/${mark.criterion}`, { revision, content, comments, adjust, text, done });
+    const send = () => ask("PUT", `unit/${mark.unit}/mark/${mark.criterion}`, { revision, content, comments, adjust, text, done });
+    const now = await (atOnce ? send() : inTurn(send));
     mark.revision = now.revision;
     mark.by = now.by;
     mark.dirty = given(mark) !== sent;
@@ -100,7 +109,7 @@ function conflict(mark, error) {
 
 async function settled() {
   const open = Object.values(state.marks).filter((mark) => mark.dirty && !mark.conflict);
-  await Promise.all(open.map(save));
+  await Promise.all(open.map((mark) => save(mark)));
 }
 
 // --- the class ---------------------------------------------------------------------------------------------------------
@@ -506,7 +515,7 @@ async function begin() {
 
 document.addEventListener("keydown", pressed);
 document.addEventListener("visibilitychange", () => { if (document.hidden) settled(); else tell(); });
-addEventListener("pagehide", () => Object.values(state.marks).forEach((mark) => { if (mark.dirty && !mark.conflict) save(mark); }));
+addEventListener("pagehide", () => Object.values(state.marks).forEach((mark) => { if (mark.dirty && !mark.conflict) save(mark, { atOnce: true }); }));
 new ResizeObserver(([head]) => document.documentElement.style.setProperty("--head", `${Math.ceil(head.target.offsetHeight + 16)}px`)).observe(document.querySelector("header"));
 $("back").onclick = () => step(-1);
 $("on").onclick = () => step(1);
