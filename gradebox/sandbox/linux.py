@@ -168,6 +168,24 @@ def drop_privileges(uid: int | None) -> None:
     set_dumpable(True)
 
 
+def inotify() -> int:
+    """A descriptor from which events of files can be read; reading does not wait."""
+    descriptor = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    if descriptor < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"inotify_init1: {os.strerror(number)}")
+    return int(descriptor)
+
+
+def inotify_add(descriptor: int, folder: str, mask: int) -> int:
+    """Have events of `folder` told; the number under which they come."""
+    watch = _libc.inotify_add_watch(descriptor, os.fsencode(folder), ctypes.c_uint32(mask))
+    if watch < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"inotify_add_watch {folder}: {os.strerror(number)}")
+    return int(watch)
+
+
 def set_dumpable(dumpable: bool) -> None:
     """A process that is not dumpable cannot be traced, nor its memory read, by others of the same user."""
     _prctl(_PR_SET_DUMPABLE, int(dumpable))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,7 +43,7 @@ def read(parts: list[bytes], probe: str, *, seconds: float, notes: Sequence[Note
     device = codec.load_json(parts[1]) if parts[1] else {"readings": none, "faults": none}
     outcomes = zip(device["readings"], device["faults"], strict=True)
     for side, (readings, fault), payload in zip(report["ranks"], outcomes, parts[2:], strict=True):
-        rank = _rank(side, payload, submissions, readings)
+        rank = _rank(side, payload, submissions, readings, report["system"])
         noted = list(_notes(side["notes"]))
         void = [note.detail for note in noted if note.kind == VOID]
         if side["flooded"]:
@@ -68,7 +68,13 @@ def read(parts: list[bytes], probe: str, *, seconds: float, notes: Sequence[Note
     return Reply(kind, tuple(ranks), seconds, tuple(dict.fromkeys(all_notes)), shown=tuple(device.get("shown", ())))
 
 
-def _rank(side: dict[str, Any], payload: bytes, submissions: Sequence[str], readings: Sequence[Any]) -> RankReply:
+def _rank(
+    side: dict[str, Any],
+    payload: bytes,
+    submissions: Sequence[str],
+    readings: Sequence[Any],
+    system: Mapping[str, Any],
+) -> RankReply:
     common = {name: side[name] for name in ("stdout", "stderr", "cpu_seconds", "starved_seconds")}
     if side["kind"] != "result":
         where, importing = _where(side["trace"], submissions)
@@ -81,7 +87,7 @@ def _rank(side: dict[str, Any], payload: bytes, submissions: Sequence[str], read
             **common,
         )
     try:
-        return _parse(payload, common, readings)
+        return _parse(payload, common, readings, system)
     except codec.CodecError as error:
         return RankReply("crashed", message=f"the result is malformed: {error}", **common)
 
@@ -95,8 +101,8 @@ def _where(trace: str, submissions: Sequence[str]) -> tuple[str | None, bool]:
     return failures.place(*places[0]), any(function == "<module>" for _, _, function in places)
 
 
-def _parse(payload: bytes, common: dict[str, Any], readings: Sequence[Any]) -> RankReply:
-    """A rank's own account, with the device's readings where it says that they belong.
+def _parse(payload: bytes, common: dict[str, Any], readings: Sequence[Any], system: Mapping[str, Any]) -> RankReply:
+    """A rank's own account, with the device's and the system's readings where it says that they belong.
 
     Raises:
         codec.CodecError: it is not what `worker.py` would have sent.
@@ -121,9 +127,14 @@ def _parse(payload: bytes, common: dict[str, Any], readings: Sequence[Any]) -> R
         type(number) is int and 0 <= number < len(readings) for number in places.values()
     ):
         raise codec.CodecError("a reading that nobody has made")
+    of_system = fields.get("system", {})
+    if not isinstance(of_system, dict) or not all(name in system for name in of_system.values()):
+        raise codec.CodecError("a reading of the system that nobody has made")
+    told = {path: readings[number] for path, number in places.items()}
+    told |= {path: system[name] for path, name in of_system.items()}
     return RankReply(
         kind=fields["kind"],
-        value=codec.put_back(fields.get("value"), {path: readings[number] for path, number in places.items()}),
+        value=codec.put_back(fields.get("value"), told),
         tensors=codec.as_they_were(tensors, dtypes),
         dtypes=dtypes,
         error=texts["error"],

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from gradebox.sandbox import codec, device_process, linux, processes, root, seccomp, wire, worker
+from gradebox.sandbox import codec, device_process, linux, observer, processes, root, seccomp, wire, worker
 from gradebox.sandbox.device_process import Ends
 from gradebox.sandbox.prefork_state import PreforkState
 from gradebox.sandbox.types import TEXT_BYTES
@@ -244,6 +244,7 @@ def _supervise(run: Run) -> bytes:
     """Start the ranks, watch them to their end, end everything else; the reply's frame."""
     started = time.monotonic()
     ranks: list[_Rank] = []
+    observed = observer.Observer(run.task.work, own_network=run.namespaces)
     try:
         for number in range(run.task.ranks):
             ranks.append(_Rank(run, number))
@@ -258,7 +259,7 @@ def _supervise(run: Run) -> bytes:
     finally:
         _end_all(run.namespaces)
     outcomes = [rank.outcome() for rank in ranks]
-    report = {"ranks": [side for side, _ in outcomes], "strays": len(strays)}
+    report = {"ranks": [side for side, _ in outcomes], "strays": len(strays), "system": observed.readings()}
     device = device_process.report(run.device)
     return codec.join(codec.dump_json(report), device, *(payload for _, payload in outcomes))
 

@@ -38,6 +38,7 @@ from gradebox.sandbox import (
     trusted_code,
 )
 from gradebox.sandbox.devices import DeviceModule, Reading
+from gradebox.sandbox.observer import SystemReading
 from gradebox.sandbox.prefork_state import PreforkState
 from gradebox.sandbox.probe_loader import OWN, Student, trial
 from gradebox.sandbox.types import Environment, Limits
@@ -231,10 +232,11 @@ def _observe(
     importing: list[str] = []
     taken: dict[str, tuple[str, Any]] = {}
     readings: dict[str, int] = {}
+    of_system: dict[str, str] = {}
     tampered: list[str] = []
     about = module.SIMULATOR
     # Bound before the submission runs, as is all that is used after it.
-    of_gpu, put_aside = module.parts, functools.partial(_put_aside, taken, readings, module.from_probe)
+    of_gpu, put_aside = module.parts, functools.partial(_put_aside, taken, readings, of_system, module.from_probe)
     try:
         module.seed(task.device, task.rank, threads=task.threads)
         probe: Callable[..., object] = (
@@ -303,7 +305,7 @@ def _observe(
     if outcome["kind"] == "ok":
         dtypes = {name: dtype for name, (dtype, _) in taken.items()}
         arrays = {name: array for name, (_, array) in taken.items()}
-    return outcome | {"dtypes": dtypes, "readings": readings}, arrays
+    return outcome | {"dtypes": dtypes, "readings": readings, "system": of_system}, arrays
 
 
 def _nothing() -> tuple[()]:
@@ -372,6 +374,7 @@ def _hide(ready: PreforkState, *packages: str) -> None:
 def _put_aside(
     taken: dict[str, tuple[str, Any]],
     readings: dict[str, int],
+    of_system: dict[str, str],
     from_probe: Callable[[Any], tuple[str, Any] | None],
     path: str,
     value: Any,
@@ -379,6 +382,9 @@ def _put_aside(
     """Take tensors, arrays and readings out of a probe's value; false for anything else."""
     if type(value) is Reading:
         readings[path] = value.number
+        return True
+    if type(value) is SystemReading:
+        of_system[path] = value.name
         return True
     tensor = from_probe(value)
     if tensor is None and isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and not codec.is_masked(value):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gradebox.sandbox.observer import READINGS, SystemReading
+
 
 def call(student: Any, *, module: str, function: str, **arguments: Any) -> dict[str, Any]:
     """Call `labs.lab1_gpu_basics.MODULE.FUNCTION(**arguments)` and report what it returned."""
@@ -20,6 +22,24 @@ def forgets(student: Any, *, module: str, function: str, secret: str, several: l
 def url_of(student: Any, *, module: str, function: str) -> dict[str, Any]:
     """An attribute of what the function returns."""
     return {"url": getattr(student.module(f"lab1_gpu_basics.{module}"), function)().url}
+
+
+def observed(student: Any, *, module: str, function: str) -> dict[str, Any]:
+    """Call it; what the system tells of the run stands in three places of what is returned."""
+    for attempt in range(2):
+        getattr(student.module(f"lab1_gpu_basics.{module}"), function)(attempt)
+    return {name: SystemReading(name) for name in READINGS}
+
+
+def exchanged(student: Any) -> dict[str, Any]:
+    """Each rank sends a megabyte to the others, over gloo."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=student.rendezvous, rank=student.rank, world_size=student.ranks)
+    dist.all_reduce(torch.ones(2**18))
+    dist.destroy_process_group()
+    return {"loopback_bytes": SystemReading("loopback_bytes")}
 
 
 def fixed_signature(student: Any, *, module: str, function: str) -> dict[str, Any]:

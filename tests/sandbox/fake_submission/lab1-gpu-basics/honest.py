@@ -2,6 +2,7 @@
 
 import collections
 import logging
+import os
 import platform
 import sys
 import tempfile
@@ -77,3 +78,18 @@ def imports():
             continue
         found.append(name)
     return found
+
+
+def saves(attempt):
+    """In one go the first time, by way of another name the second time, and in a folder of its own."""
+    if attempt == 0:
+        with open("direct.bin", "wb") as file:
+            file.write(b"0" * 10)
+            file.flush()
+            file.write(b"1" * 10)
+        return
+    os.mkdir("folder")
+    with open("folder/new.tmp", "wb") as file:
+        file.write(b"2" * 5)
+    os.replace("folder/new.tmp", "folder/new.bin")
+    os.remove("direct.bin")
