@@ -1,4 +1,5 @@
-"""What a submission's source reaches for that no lab needs: frames, the heap, code objects, the grader, `exec`.
+"""What a submission's source reaches for that no lab needs: frames, the heap, code objects, the grader, `exec`; and
+files that are not plain Python.
 
 Reads Python files in the judge as text and never runs them. A bell, not a wall: what is written another way is not
 found, and what is found may be innocent. It covers what the audit hook (`sandbox/audit.py`) cannot see, because Python
@@ -8,6 +9,8 @@ raises no event when an attribute is read.
 from __future__ import annotations
 
 import ast
+import io
+import tokenize
 import warnings
 from collections.abc import Iterator, Mapping
 
@@ -18,7 +21,8 @@ from gradebox.sandbox import devices
 
 _FRAMES = frozenset(("f_back", "f_locals", "f_globals", "tb_frame", "gi_frame", "cr_frame", "ag_frame", "tb_next"))
 _INSIDES = frozenset(("__subclasses__", "__globals__", "__code__", "__closure__", "__builtins__", "__bases__",
-                     "spec_from_file_location"))  # fmt: skip
+                     "spec_from_file_location", "__array_interface__", "__array_struct__", "eval_frame",
+                     "from_file"))  # fmt: skip
 _HEAP = frozenset(("gc.get_objects", "gc.get_referrers", "gc.get_referents"))
 _MODULES = frozenset(("sys.modules", "sys.meta_path", "sys.path_hooks", "sys.addaudithook", "sys.monitoring"))
 _NAMES = frozenset(("exec", "eval", "compile"))
@@ -55,20 +59,43 @@ def notes(files: Mapping[str, bytes], labs: tuple[Lab, ...], course: Course) -> 
             detail = f"{path} was not looked at: it has {len(content)} bytes"
             by_place[path, ""] = IntegrityNote("source", detail, path, check)
             continue
-        for line, what in _unusual(content, ours):
+        tree = _parsed(content)
+        if isinstance(tree, str):
+            detail = f"{path} is not plain UTF-8 Python: {tree}"
+            by_place[path, ""] = IntegrityNote("source", detail, path, check)
+            continue
+        for line, what in _unusual(tree, ours):
             note = IntegrityNote("source", f"{path} names {what}", f"{path}:{line}", check)
             by_place.setdefault((path, what), note)
     return tuple(by_place.values())[:MAX_NOTES]
 
 
-def _unusual(content: bytes, packages: frozenset[str]) -> Iterator[tuple[int, str]]:
-    """Line and name of what no lab needs; nothing for a file that is no Python."""
+def _parsed(content: bytes) -> ast.Module | str:
+    """A file as Python reads it; or, in words, why whoever reads it as text does not see what Python runs.
+
+    A declared encoding may be one that the submission brings along: then Python runs something that stands nowhere.
+    """
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return f"byte {error.start} is not UTF-8"
+    except SyntaxError as error:
+        return str(error.msg)
+    if encoding not in ("utf-8", "utf-8-sig"):
+        return f"it declares the encoding {encoding}"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an invalid escape in their text is no warning of ours
-            tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
+            return ast.parse(text)
+    except SyntaxError:
+        return ast.Module([], [])  # an honest mistake: Python does not run it either
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f"{type(error).__name__} when it is parsed"
+
+
+def _unusual(tree: ast.Module, packages: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """Line and name of what no lab needs."""
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(attr=name) if name in _FRAMES | _INSIDES:

@@ -11,7 +11,7 @@ import difflib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypedDict, TypeVar, Unpack, overload
+from typing import Any, NoReturn, TypedDict, TypeVar, Unpack, overload
 
 from numpy.typing import NDArray
 
@@ -23,7 +23,8 @@ from gradebox.run.encode_inputs import apart
 from gradebox.run.probe_cache import ProbeCache, ProbeCall
 from gradebox.sandbox import Limits, Reply, Request, Sandbox, SandboxError, codec
 from gradebox.sandbox.devices import Device
-from gradebox.sandbox.probe_types import ProbeInputs, build
+from gradebox.sandbox.probe_types import ProbeInputs, build, misfit
+from gradebox.sandbox.types import TAMPERING
 
 Observation = TypeVar("Observation")
 """What a probe says it returns."""
@@ -75,9 +76,17 @@ class Seen:
 
     def read_as(self, kind: type[Observation], probe: str) -> Observation:
         """What was observed, as the dataclass that the probe says it returns."""
-        whole = {name: codec.put_back(value, self._arrays, name) for name, value in self._values.items()}
-        values = {name: value for name, value in self._values.items() if "/" not in name}
-        return build(kind, values, f"the probe {probe} reported", whole)
+        return build(kind, self._fields(), f"the probe {probe} reported", self._whole_fields())
+
+    def misfit(self, kind: type) -> str | None:
+        """What of it is not of the type that the probe says it returns, in words; None if all is."""
+        return misfit(kind, self._fields(), self._whole_fields())
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: value for name, value in self._values.items() if "/" not in name}
+
+    def _whole_fields(self) -> dict[str, Any]:
+        return {name: codec.put_back(value, self._arrays, name) for name, value in self._values.items()}
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -168,11 +177,23 @@ class Submission:
                 raise endings.did_not_meet(reply)
             worst = min(failed, key=endings.blame)
             raise endings.problem(request, reply, worst, self.device.label, lambda: self._sandbox.files)
+        replies = []
         for answer in reply.ranks:
             if not isinstance(answer.value, dict):
-                raise TypeError(f"the probe {name} must return a dictionary, not {shown(answer.value, 80)}")
-        replies = [Seen(answer.value, answer.tensors) for answer in reply.ranks]
+                self._refuse(request, f"it must be a dictionary, not {shown(answer.value, 80)}")
+            observed = Seen(answer.value, answer.tensors)
+            if kind is not None and (problem := observed.misfit(kind)):
+                self._refuse(request, problem)
+            replies.append(observed)
         return replies if kind is None else [each.read_as(kind, name) for each in replies]
+
+    def _refuse(self, request: Request, problem: str) -> NoReturn:
+        """A reply that the probe would not have sent: it is wrong itself, or somebody else has sent it."""
+        what = f"the reply of {request.probe} is not what the probe returns: {problem}"
+        call = self._probe_cache.call(request, self._check)
+        if (TAMPERING, what, "") not in call.notes:
+            call.notes.append((TAMPERING, what, ""))
+        raise NeedsReview(what, "either the probe does not declare what it returns, or the submission wrote the reply")
 
     @overload
     def numeric_probe(self, probe: ProbeInputs[Observation], **options: Unpack[Options]) -> Observation: ...

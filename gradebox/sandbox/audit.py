@@ -46,12 +46,15 @@ _EVENTS = {
     ),
     "gc": ("gc.get_objects", "gc.get_referrers", "gc.get_referents"),
     "import": ("import",),
-    "disguise": ("compile", "code.__new__"),
+    "disguise": ("compile", "code.__new__", "function.__new__", "marshal.loads"),
 }
 _KINDS = {event: kind for kind, events in _EVENTS.items() for event in events}
 _HANDED_IN = frozenset({"frames", "gc"})
 """Kinds whose functions a library may be handed, as `tree_map(sys._getframe, ...)`: then it does not name them."""
-_GIVES_FRAMES = {"/traceback.py": ("walk_stack", "walk_tb"), "/logging/__init__.py": ("currentframe", "<lambda>")}
+_GIVES_FRAMES = {
+    "/traceback.py": ("walk_stack", "walk_tb", "extract_stack", "format_stack", "print_stack"),
+    "/logging/__init__.py": ("currentframe", "<lambda>"),
+}
 """Functions of the standard library that hand frames to whoever calls them, besides those of `inspect`."""
 _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 _FORBIDDEN_IMPORTS = frozenset({"gradebox", "gradebook", "solutions", "tests"})
@@ -156,8 +159,8 @@ def install(
         busy.add(me)
         try:
             frame = frame_above(1)
-            if kind in _HANDED_IN and _reaches_hidden(event, arguments, ours):
-                make_void(f"{title}'s record, by a way around it", frame)
+            if kind in _HANDED_IN and (hidden := _reaches_hidden(event, arguments, ours)):
+                make_void(f"{hidden}, by a way around it", frame)
             detail = tell(kind, event, arguments, roots, ours)
             if detail is None:
                 return
@@ -294,17 +297,25 @@ def _is_foreign(frame: FrameType | None, ours: TrustedCode) -> bool:
     return type(name) is not str or not name.startswith(ours.libraries)
 
 
-def _reaches_hidden(event: str, arguments: tuple[Any, ...], ours: TrustedCode) -> bool:
-    """Whether a frame, or the collector, would show what the record's generators hold."""
+def _reaches_hidden(event: str, arguments: tuple[Any, ...], ours: TrustedCode) -> str | None:
+    """What a frame, or the collector, would show of what our generators hold; None if nothing."""
+    title = ours.about.title if ours.about is not None else ""
+    candidates: tuple[object, ...] = ()
     if event == _ATTRIBUTE:
         value = arguments[0]
         if arguments[1] == "tb_frame":
-            return id(value.tb_frame.f_code) in ours.hidden_code
-        return any(value is generator for generator in ours.hidden)
-    objects = arguments[0] if arguments and type(arguments[0]) is tuple else ()
-    return event == "gc.get_referents" and any(
-        referent is generator for referent in objects for generator in ours.hidden
-    )
+            return f"{title}'s record" if id(value.tb_frame.f_code) in ours.hidden_code else None
+        candidates = (value,)
+    elif event == "gc.get_referents" and arguments and type(arguments[0]) is tuple:
+        candidates = arguments[0]
+    for candidate in candidates:
+        for generator in ours.secret:
+            if candidate is generator:
+                return "the way back for the result"
+        for generator in ours.hidden:
+            if candidate is generator:
+                return f"{title}'s record"
+    return None
 
 
 def _is_traced(
@@ -383,5 +394,5 @@ def _detail(
     if kind == "disguise":
         # "compile" names its file second, "code.__new__" too.
         name = _safe(arguments[1], "") if len(arguments) > 1 else ""
-        return f"{event} as {name}" if name.startswith(ours.libraries) else None
+        return f"{event} as {name}" if name else event
     return f"{event} {_safe(arguments[1], '')}" if event == _ATTRIBUTE else event

@@ -108,6 +108,8 @@ class DeviceModule(Protocol):
     """By module: functions of libraries that probes rely on, which must be after a run what they were before."""
     CLASSES: Mapping[str, tuple[str, ...]]
     """The same for classes, with all their methods."""
+    EXCHANGED: frozenset[str]
+    """Modules of which probes exchange functions themselves; those may be others after a run."""
 
     def parse(self, option: str) -> Device:
         """In the judge: what `--device` names. Raises `DeviceError`."""
@@ -208,6 +210,7 @@ def parse(option: str, module: str = "") -> Device:
 SIMULATOR: Simulator | None = None
 INSTRUMENTS: Mapping[str, tuple[str, ...]] = {}
 CLASSES: Mapping[str, tuple[str, ...]] = {}
+EXCHANGED: frozenset[str] = frozenset()
 
 
 def watch(device: str) -> AbstractContextManager[Sequence[str]]:

@@ -13,6 +13,7 @@ only where something has changed.
 from __future__ import annotations
 
 import builtins
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from operator import getitem, is_
@@ -29,9 +30,14 @@ _NAMED = {
     "safetensors": ("serialize", "deserialize"),
     "safetensors.numpy": ("save",),
     "numpy": ("asarray",),
+    # These hand frames to whoever has replaced one of them.
+    "traceback": ("extract_stack", "extract_tb", "format_stack", "print_stack", "walk_stack", "walk_tb"),
+    "logging": ("currentframe",),
+    "inspect": ("currentframe", "stack", "trace", "getouterframes", "getinnerframes", "getframeinfo"),
 }  # fmt: skip
-"""Functions of others that probes, reference runs or the result's way home rely on; and `INSTRUMENTS` of the course's
-devices. Of our package, the course's and the simulator's every function and method counts."""
+"""Functions of others that the result's way home relies on, or through which frames are reached; and `INSTRUMENTS` of
+the course's devices. What probes use of others is found in their code (`_used`). Of our package, the course's and the
+simulator's every function and method counts."""
 
 _METHODS = (FunctionType, staticmethod, classmethod, property)
 _MISSING: Any = object()
@@ -64,6 +70,8 @@ class Fingerprint(NamedTuple):
     """Methods of other kinds, with their functions."""
     classes: tuple[tuple[str, Mapping[str, Any], tuple[str, ...], int], ...]
     """Their namespaces, with the names in them and the number of their methods."""
+    used: tuple[tuple[str, ...], tuple[object, ...], tuple[str, ...], tuple[object, ...]]
+    """Labels, owners, names and values of what probes use of others: functions of modules, methods of classes."""
 
     def __repr__(self) -> str:
         return "a fingerprint"
@@ -136,6 +144,7 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
         ),
         tuple(others),
         tuple((label, vars(cls), tuple(vars(cls)), _count(vars(cls))) for label, cls in classes),
+        _used(packages, devices.EXCHANGED),
     )
 
 
@@ -158,7 +167,7 @@ def changed(
     of_gpu: Callable[[Any], Mapping[str, tuple[Any, ...]]],
 ) -> list[str]:
     """Labels of the instruments that are not what they were, sorted; empty when all is well."""
-    looked_up, labels, spaces, keys, values, _, keywords, others, classes = fingerprints
+    looked_up, labels, spaces, keys, values, _, keywords, others, classes, used = fingerprints
     now = parts(gpu, packages, of_gpu)
     differences = [
         *(label for label, module, name, value in looked_up if _get(module, name) is not value),
@@ -172,10 +181,88 @@ def changed(
         ),
         *(label for label, part in before.items() if not _same(part, now.get(label))),
     ]
+    if not all(map(is_, map(getattr, used[1], used[2], itertools.repeat(_MISSING)), used[3])):
+        differences += [
+            label for label, owner, key, value in zip(*used, strict=True) if getattr(owner, key, _MISSING) is not value
+        ]
     if not _all_there(spaces, keys, values):
         columns = zip(labels, spaces, keys, values, strict=True)
         differences += [label for label, space, key, value in columns if space.get(key, _MISSING) is not value]
     return sorted(set(differences))
+
+
+def _used(
+    packages: tuple[ModuleType, ...], exchanged: frozenset[str]
+) -> tuple[tuple[str, ...], tuple[object, ...], tuple[str, ...], tuple[object, ...]]:
+    """What the code of probes names of modules and classes that are not ours: a submission can replace it.
+
+    By names alone: of each module and class that a probe's module knows, or names in it, whatever the probe also names
+    somewhere. So a few are watched that no probe uses.
+    """
+    roots = {package.__name__ for package in packages}
+    watched: dict[tuple[int, str], tuple[str, object, str, object]] = {}
+    for package in packages:
+        for module in _modules(package):
+            if "probes" not in module.__name__.split("."):
+                continue
+            names = {name for function in _functions_of(module) for code in _nested(function.__code__)
+                     for name in code.co_names}  # fmt: skip
+            waiting: list[object] = list(vars(module).values())
+            visited = {id(sys.modules[name]) for name in exchanged if name in sys.modules}
+            while waiting:
+                owner = waiting.pop()
+                if id(owner) in visited or not _is_foreign(owner, roots):
+                    continue
+                visited.add(id(owner))
+                for name in names:
+                    value = _static(owner, name)
+                    if isinstance(value, (ModuleType, type)):
+                        waiting.append(value)
+                    elif callable(value) and getattr(owner, name, None) is value and not _is_patched_by_torch(owner):
+                        watched[id(owner), name] = (f"{_label(owner)}.{name}", owner, name, value)
+    columns: Any = tuple(zip(*watched.values(), strict=True)) or ((), (), (), ())
+    return columns  # type: ignore[no-any-return]
+
+
+def _is_foreign(owner: object, roots: set[str]) -> bool:
+    """Whether something is a module or a class of others, which can be changed."""
+    if isinstance(owner, ModuleType):
+        return owner.__name__.partition(".")[0] not in roots
+    return isinstance(owner, type) and owner.__module__.partition(".")[0] not in roots
+
+
+def _static(owner: object, name: str) -> object:
+    """What a module or class has under a name, without asking a `__getattr__` of theirs that would make it."""
+    spaces = [vars(each) for each in owner.__mro__] if isinstance(owner, type) else [vars(owner)]
+    return getattr(owner, name, _MISSING) if any(name in space for space in spaces) else _MISSING
+
+
+def _is_patched_by_torch(owner: object) -> bool:
+    """Whether PyTorch exchanges methods of a class itself: those of an optimizer, when the first one is made."""
+    return hasattr(owner, "_patch_step_function") or hasattr(owner, "profile_hook_step")
+
+
+def _label(owner: object) -> str:
+    return owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"  # type: ignore[attr-defined]
+
+
+def _functions_of(module: ModuleType) -> Iterator[FunctionType]:
+    """The functions and methods that a module defines."""
+    for value in list(vars(module).values()):
+        parts = (
+            list(vars(value).values()) if isinstance(value, type) and value.__module__ == module.__name__ else [value]
+        )
+        for part in parts:
+            for function in (part, *_inner(part)) if isinstance(part, _METHODS[1:]) else (part,):
+                if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+                    yield function
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _nested(value)
 
 
 def _all_there(spaces: tuple[Mapping[str, Any], ...], keys: tuple[str, ...], values: tuple[Any, ...]) -> bool:

@@ -168,6 +168,19 @@ def drop_privileges(uid: int | None) -> None:
     set_dumpable(True)
 
 
+def syscall(number: int, *arguments: object) -> int:
+    """A system call by its number, and what it returns.
+
+    Raises:
+        OSError: it failed.
+    """
+    result = int(_libc.syscall(ctypes.c_long(number), *arguments))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"system call {number}: {os.strerror(code)}")
+    return result
+
+
 def inotify() -> int:
     """A descriptor from which events of files can be read; reading does not wait."""
     descriptor = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)

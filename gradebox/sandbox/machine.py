@@ -212,6 +212,8 @@ def task(
         else None,
         process_limit=process_limit,
         filtered=filtered,
+        secret=() if namespaces else view.secret,
+        visible=view.visible,
     )
 
 

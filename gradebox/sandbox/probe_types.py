@@ -26,6 +26,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar
 
+import numpy as np
+
 Reply = TypeVar("Reply")
 T = TypeVar("T")
 
@@ -132,6 +134,98 @@ def _converted(kind: Any, value: Any, what: str) -> Any:
         made = next((each for each in inner if dataclasses.is_dataclass(each) or typing.get_origin(each)), None)
         return value if made is None or value is None else _converted(made, value, what)
     return value
+
+
+def misfit(kind: Any, value: Any, arrays: Any, path: str = "") -> str | None:
+    """What of a reply is not of the type that its probe declares, in words; None if all is.
+
+    A probe declares `object` or `Array` where it passes on what a submission returned; everything else it makes itself,
+    so that a value of another type was put there by somebody else.
+
+    Args:
+        kind: the declared type.
+        value: plain values, with something that is no plain value in the place of each array.
+        arrays: the same with the arrays themselves.
+        path: where `value` stands in the reply.
+    """
+    if kind in (Any, object) or isinstance(kind, TypeVar):
+        return None
+    if kind is None or kind is type(None):
+        return None if value is None else _not("nothing", value, path)
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return None if "array" in kind.__metadata__ else misfit(inner[0], value, arrays, path)
+    if origin in (types.UnionType, typing.Union):
+        found = [misfit(each, value, arrays, path) for each in inner]
+        return None if None in found else _not(" or ".join(map(_name, inner)), value, path)
+    if origin is typing.Literal:
+        return None if any(type(value) is type(each) and value == each for each in inner) else _not(
+            " or ".join(map(repr, inner)), value, path
+        )  # fmt: skip
+    if origin in (typing.Required, typing.NotRequired):
+        return misfit(inner[0], value, arrays, path)
+    if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
+        return _misfit_of_fields(kind, value, arrays, path)
+    if isinstance(origin or kind, type):
+        return _misfit_of_class(origin or kind, inner, value, arrays, path)
+    return None
+
+
+def _misfit_of_fields(kind: Any, value: Any, arrays: Any, path: str) -> str | None:
+    if not isinstance(value, Mapping) or not isinstance(arrays, Mapping):
+        return _not(_name(kind), value, path)
+    hints = _hints(kind)
+    return next(
+        (
+            problem
+            for name, hint in hints.items()
+            if name in value and (problem := misfit(hint, value[name], arrays[name], _below(path, name)))
+        ),
+        None,
+    )
+
+
+def _misfit_of_class(kind: type, inner: tuple[Any, ...], value: Any, arrays: Any, path: str) -> str | None:
+    if kind is float:
+        return None if type(value) in (int, float) else _not("a number", value, path)
+    if kind in (int, str, bool):
+        return None if type(value) is kind else _not(_WORDS[kind], value, path)
+    if issubclass(kind, np.ndarray):
+        return None if isinstance(arrays, np.ndarray) else _not("an array", value, path)
+    if issubclass(kind, Mapping):
+        if not isinstance(value, Mapping):
+            return _not("a table", value, path)
+        items = [(key, inner[1], item, arrays[key]) for key, item in value.items()] if inner else []
+    elif issubclass(kind, Sequence):
+        if not isinstance(value, (list, tuple)):
+            return _not("a list", value, path)
+        if kind is tuple and inner and inner[-1] is not Ellipsis:
+            if len(inner) != len(value):
+                return _not(f"{len(inner)} values", value, path)
+            items = [(str(place), *row) for place, row in enumerate(zip(inner, value, arrays, strict=True))]
+        else:
+            rows = zip(value, arrays, strict=True)
+            items = [(str(place), inner[0], *row) for place, row in enumerate(rows)] if inner else []
+    else:
+        return None
+    return next(
+        (problem for name, hint, *row in items if (problem := misfit(hint, row[0], row[1], _below(path, name)))), None
+    )
+
+
+_WORDS: Mapping[type, str] = {int: "a whole number", str: "a text", bool: "true or false"}
+
+
+def _name(kind: Any) -> str:
+    return getattr(kind, "__name__", str(kind))
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _not(what: str, value: Any, path: str) -> str:
+    return f"{path or 'it'} is not {what} but {type(value).__name__}"
 
 
 def _near(name: str, known: Iterable[str]) -> str:

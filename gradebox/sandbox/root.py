@@ -63,6 +63,18 @@ class View:
     copy: str = ""
     """A folder with copies of what is visible of the course."""
 
+    @property
+    def secret(self) -> tuple[str, ...]:
+        """Folders whose files a submission has no business to read: what is hidden, and neighbours in a checkout."""
+        neighbours = [os.path.join(parent, name) for parent in self.source_roots for name in _NEVER]
+        return tuple(dict.fromkeys([*self.hidden, *neighbours]))
+
+    @property
+    def visible(self) -> tuple[str, ...]:
+        """What is visible of secret folders."""
+        around = {folder for path in self.probes for folder in _around(path, self.course)}
+        return (*self.shown, *self.probes, *(os.path.join(folder, "__init__.py") for folder in sorted(around)))
+
 
 def view(readable: Sequence[str], probe_paths: Sequence[str], course: Environment) -> View:
     """Work out what the running interpreter, our packages and those of the course need."""

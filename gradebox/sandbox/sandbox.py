@@ -327,7 +327,9 @@ class Sandbox:
         if self._wanted == "namespaces" and greeting["mode"] != "namespaces":
             self._stop()
             raise SandboxError(f"Linux namespaces cannot be used here: {greeting['reason']}")
-        self._isolation = Isolation(greeting["mode"], greeting["reason"], greeting["detail"], greeting["unfiltered"])
+        self._isolation = Isolation(
+            greeting["mode"], greeting["reason"], greeting["detail"], greeting["unfiltered"], greeting["protected"]
+        )
         self._greeted = True
 
     def _stop(self) -> None:

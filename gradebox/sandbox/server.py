@@ -20,7 +20,7 @@ import shutil
 import signal
 from typing import Any, NoReturn
 
-from gradebox.sandbox import codec, devices, linux, machine, processes, templates, wire
+from gradebox.sandbox import codec, devices, landlock, linux, machine, processes, templates, wire
 from gradebox.sandbox.types import Failure
 
 MAX_REQUEST_BYTES = 2**30
@@ -153,6 +153,7 @@ class _Server:
             "reason": self._site.reason,
             "detail": user,
             "unfiltered": self._site.unfiltered,
+            "protected": not self._site.namespaces and landlock.available(),
         }
 
     def _run(self, request: dict[str, Any], frame: bytes) -> bytes:

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from gradebox.sandbox import codec, device_process, linux, observer, processes, root, seccomp, wire, worker
+from gradebox.sandbox import channel, codec, device_process, linux, observer, processes, root, seccomp, wire, worker
 from gradebox.sandbox.device_process import Ends
 from gradebox.sandbox.prefork_state import PreforkState
 from gradebox.sandbox.types import TEXT_BYTES
@@ -60,8 +60,10 @@ class _Rank:
     """A worker, seen from its supervisor."""
 
     def __init__(self, run: Run, rank: int) -> None:
-        self.token = secrets.token_bytes(_TOKEN_BYTES)
-        self.closing = f"the end {secrets.token_hex(_TOKEN_BYTES)}\n".encode()
+        token = secrets.token_bytes(_TOKEN_BYTES)
+        closing = f"the end {secrets.token_hex(_TOKEN_BYTES)}\n".encode()
+        reply = channel.open_channel(token, closing, worker.TAMPERED)
+        next(reply)
         self.page = mmap.mmap(-1, mmap.PAGESIZE)
         limits = run.task.limits
         ends = {name: os.pipe() for name in ("result", "notes", "trace", "stdout", "stderr")}
@@ -70,12 +72,14 @@ class _Rank:
         device = run.device.ranks[rank] if run.device.ranks else None
         self.pid = os.fork()
         if self.pid == 0:
+            del token, closing  # what a submission may see of this frame does not show them
             writers = {name: writer for name, (_, writer) in ends.items()}
             pipes = worker.Pipes(**writers, control=far_control.detach(), device=device)
             linux.close_all_but(
                 {0, 1, 2, *(descriptor for descriptor in vars(pipes).values() if descriptor is not None)}
             )
-            worker.main(task, run.ready, pipes, self.token, self.closing, self.page)
+            worker.main(task, run.ready, pipes, reply, self.page)
+        self.token, self.closing = token, closing
         for _, writer in ends.values():
             os.close(writer)
         far_control.close()

@@ -47,6 +47,8 @@ class TrustedCode:
     """The function that calls the probe: nothing above it is the submission's."""
     hidden: tuple[object, ...] = ()
     """The generators that hold the simulator's record."""
+    secret: tuple[object, ...] = ()
+    """Generators of our own: the way back for the result."""
     hidden_code: frozenset[int] = frozenset()
 
 
@@ -113,6 +115,7 @@ def trusted(
     top: CodeType,
     about: Simulator | None = None,
     hidden: Iterable[object] | None = None,
+    secret: Iterable[object] = (),
 ) -> TrustedCode:
     """Everything that is there now is ours.
 
@@ -123,6 +126,7 @@ def trusted(
         top: the code that will call the probe.
         about: the course's simulator.
         hidden: the generators that hold its record; None where it is not attached.
+        secret: generators of our own that nobody may look into.
     """
     if probe not in _known or (hidden is not None and about is not None and about.recorder not in _known):
         remember(course, about)  # something was not imported in the server
@@ -132,6 +136,7 @@ def trusted(
         libraries=(*base.libraries, *(folder.rstrip("/") + "/" for folder in folders), "<frozen "),
         top=id(top),
         hidden=tuple(hidden or ()),
+        secret=tuple(secret),
     )
 
 

@@ -242,6 +242,8 @@ class Isolation:
     detail: str = ""
     unfiltered: str = ""
     """Why the children's system calls are not filtered; empty when they are."""
+    protected: bool = False
+    """Whether Landlock keeps the children from the grader and the reference, where there are no namespaces."""
 
     @property
     def lines(self) -> Sequence[str]:
@@ -250,8 +252,9 @@ class Isolation:
         rest = (open_calls,) if self.unfiltered else ()
         if self.mode == "namespaces":
             return (f"isolation: Linux namespaces ({self.detail})", *rest)
+        all_but = " (not those of the grader)" if self.protected else ""
         return (
             f"isolation: process limits only, because {self.reason}",
-            "  the submission can see this machine's files and network; grade only code you would run yourself",
+            f"  the submission can see this machine's network and files{all_but}; grade only code you would run",
             *rest,
         )

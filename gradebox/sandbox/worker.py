@@ -31,12 +31,14 @@ from gradebox.sandbox import (
     devices,
     failures,
     instruments,
+    landlock,
     linux,
     probe_loader,
     probe_types,
     seccomp,
     trusted_code,
 )
+from gradebox.sandbox.channel import ReplyChannel
 from gradebox.sandbox.devices import DeviceModule, Reading
 from gradebox.sandbox.observer import SystemReading
 from gradebox.sandbox.prefork_state import PreforkState
@@ -45,9 +47,9 @@ from gradebox.sandbox.types import Environment, Limits
 
 # Names bound before a submission runs: replacing `codec.join` or `os.write` later does not reach these.
 _join = codec.join
-_write = os.write
 
-_TAMPERED = b'{"kind":"tampered","message":"the sandbox\'s own code, or Python\'s builtins"}'
+TAMPERED = codec.join(b'{"kind":"tampered","message":"the sandbox\'s own code, or Python\'s builtins"}', b"")
+"""The result of a rank whose own code is not what it was."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,10 @@ class Task:
     process_limit: int | None
     filtered: bool
     """Whether `seccomp.py` filters its system calls."""
+    secret: tuple[str, ...] = ()
+    """Folders that `landlock.py` keeps it from reading, where it can."""
+    visible: tuple[str, ...] = ()
+    """What it may read of them."""
 
 
 @dataclass(frozen=True)
@@ -102,24 +108,23 @@ VOIDED, LOST = 0, 1
 """Bytes of the page that a worker shares with its supervisor, not 0 when: the check is void; a note was lost."""
 
 
-def main(task: Task, ready: PreforkState, pipes: Pipes, token: bytes, closing: bytes, page: mmap.mmap) -> NoReturn:
+def main(task: Task, ready: PreforkState, pipes: Pipes, channel: ReplyChannel, page: mmap.mmap) -> NoReturn:
     """Be rank `task.rank` of a request, in a process forked for it. Never returns.
 
-    `ready` is what was done before the fork. `token` goes in front of the result, so that bytes written to the pipe by
-    others are not taken for one. `closing` is the last line of the notes, without which no result counts. `page` is
-    shared with the supervisor, and with every process that the submission forks: what is said there needs no
-    descriptor, which could be closed or replaced.
+    `ready` is what was done before the fork. `channel` is the way back for the result, already begun. `page` is shared
+    with the supervisor, and with every process that the submission forks: what is said there needs no descriptor, which
+    could be closed or replaced.
     """
     # Bound and made before a submission runs: what it replaces later does not reach these.
-    own, getpid, leave, write = os.getpid(), os.getpid, os._exit, os.write
-    void = token + codec.join(codec.join(_TAMPERED, b""))
+    own, getpid, leave = os.getpid(), os.getpid, os._exit
+    channel.send((pipes.result, pipes.notes))
     module: Any = devices.load(task.course.devices)
     functions, entries = instruments.seal(sys.modules[__name__], codec, module)
     try:
         _enter(task, pipes)
         emit = functools.partial(_emit, os.write, os.fstat, os.fstat(pipes.notes), page, pipes.notes)
         line = None if pipes.device is None else Connection(pipes.device)
-        outcome, tensors = _observe(task, ready, module, emit, page, line)
+        outcome, tensors = _observe(task, ready, module, emit, page, line, channel)
     except BaseException as error:  # ours alone: the submission's are caught in _observe
         outcome, tensors = failures.describe(error, submission="\0", importing=(), probe_folders=()), {}
     # A process the submission forked may come back here with our stack; only the rank itself may answer.
@@ -128,15 +133,13 @@ def main(task: Task, ready: PreforkState, pipes: Pipes, token: bytes, closing: b
     # Neither a function nor a builtin may be called before this is over: it is they that are in doubt.
     for function, code in functions:
         if function.__code__ is not code:
-            write(pipes.result, void)
+            channel.send(None)
             leave(0)
     for namespace, name, value in entries:
         if namespace.get(name) is not value:
-            write(pipes.result, void)
+            channel.send(None)
             leave(0)
-    with contextlib.suppress(OSError):
-        write(pipes.notes, closing)
-    _send(pipes.result, token, outcome, tensors, task.limits.result_bytes)
+    channel.send(_payload(outcome, tensors, task.limits.result_bytes))
     leave(0)
 
 
@@ -148,6 +151,8 @@ def _enter(task: Task, pipes: Pipes) -> None:
         linux.drop_privileges(task.uid)
     elif task.uid is not None:
         os.setuid(task.uid)
+    if task.secret and landlock.available():
+        landlock.protect(task.secret, (task.submission, task.packages, task.work, *task.visible, *task.probe_paths))
     if task.filtered:
         seccomp.enter(pipes.control, cuda=task.device == "cuda")
     else:
@@ -226,6 +231,7 @@ def _observe(
     emit: Callable[[bytes], None],
     page: mmap.mmap,
     line: Connection | None,
+    channel: ReplyChannel,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the probe; the reply's fields and the tensors, as NumPy arrays."""
     places = [*task.probe_folders, *task.probe_paths]
@@ -272,10 +278,12 @@ def _observe(
                 before = instruments.parts(gpu, own, of_gpu)
                 check = functools.partial(instruments.changed, fingerprints, before, gpu, own, of_gpu)
                 hidden = module.hidden(gpu) if gpu is not None else None
+                ours = (channel,)
                 libraries = _libraries(task, own)
                 known = trusted_code.trusted(
-                    task.course.course, libraries, probe.__module__, _observe.__code__, about, hidden
+                    task.course.course, libraries, probe.__module__, _observe.__code__, about, hidden, ours
                 )
+                del channel, ours
                 void = functools.partial(_void, page, tampered.append)
                 finish = audit.install(known, fingerprints.functions, _allowed(task), emit, void)
             # Out of reach of `gc.get_objects`: the probe's frames, a simulator and its record.
@@ -395,7 +403,7 @@ def _put_aside(
     return True
 
 
-def _send(descriptor: int, token: bytes, outcome: dict[str, Any], arrays: dict[str, Any], max_bytes: int) -> None:
+def _payload(outcome: dict[str, Any], arrays: dict[str, Any], max_bytes: int) -> bytes:
     try:
         payload = _join(_plain_json(outcome), b"") if outcome["kind"] == "tampered" else _encode(outcome, arrays)
     except Exception as error:
@@ -407,9 +415,7 @@ def _send(descriptor: int, token: bytes, outcome: dict[str, Any], arrays: dict[s
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    data = memoryview(token + _join(payload))
-    while data:
-        data = data[_write(descriptor, data[: 1 << 18]) :]
+    return payload
 
 
 def _encode(outcome: dict[str, Any], arrays: dict[str, Any]) -> bytes:

@@ -18,6 +18,7 @@ from gradebox.sandbox.devices import CPU, Device
 from grader.shared import devices as real
 from grader.shared.devices import (
     CLASSES,
+    EXCHANGED,
     INSTRUMENTS,
     SIMULATOR,
     before_imports,
@@ -30,8 +31,8 @@ from grader.shared.devices import (
 )
 
 __all__ = [
-    "CLASSES", "INSTRUMENTS", "SIMULATOR", "attach", "before_imports", "from_probe", "hidden", "parse", "parts",
-    "prepare", "prepares", "require_forkable", "seed", "serve", "serves", "to_probe", "visible", "watch",
+    "CLASSES", "EXCHANGED", "INSTRUMENTS", "SIMULATOR", "attach", "before_imports", "from_probe", "hidden", "parse",
+    "parts", "prepare", "prepares", "require_forkable", "seed", "serve", "serves", "to_probe", "visible", "watch",
 ]  # fmt: skip
 
 MODEL = "A100-80GB"

@@ -126,6 +126,7 @@ INSTRUMENTS = {
                           "all_gather_into_tensor", "reduce_scatter_tensor", "get_rank", "get_world_size"),
 }  # fmt: skip
 CLASSES = {"torch.cuda": ("Event", "Stream")}
+EXCHANGED = frozenset({"pynvml"})
 
 
 Patched: TypeAlias = Any

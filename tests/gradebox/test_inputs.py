@@ -164,4 +164,4 @@ def test_what_a_probe_returns_keeps_its_meaning(results: dict[str, CheckResult])
 
 
 def test_a_probe_that_returns_no_dictionary_is_named(results: dict[str, CheckResult]) -> None:
-    assert "the probe basics.numbers.bare must return a dictionary, not 3" in results["noted"].message
+    assert "basics.numbers.bare is not what the probe returns: it must be a dictionary, not 3" in results["noted"].message

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from gradebox.course import course as courses
-from gradebox.run.grade import CheckResult
+from gradebox.run.grade import CheckResult, Outcome
 from gradebox.run.grading import run
 from gradebox.run.request import GradingRequest
 from gradebox.sandbox.devices import CPU, Device
-from gradebox.sandbox.probe_types import Array, ProbeInputs, build, holds_arrays, inputs_type
+from gradebox.sandbox.probe_types import Array, ProbeInputs, build, holds_arrays, inputs_type, misfit
 from tests.gradebox.small_course import write, write_course, write_submission
 
 pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
@@ -79,7 +80,7 @@ def test_a_field_too_many_or_too_few_is_named(values: dict[str, Any], message: s
 
 
 def test_what_does_not_fit_is_left_as_it_is_for_the_check_to_judge() -> None:
-    reply = build(ProductReply, {"runs": "none", "pair": [1], "times": 3}, "it sent")
+    reply: Any = build(ProductReply, {"runs": "none", "pair": [1], "times": 3}, "it sent")
     assert (reply.runs, reply.pair, reply.times) == ("none", [1], 3)
 
 
@@ -96,6 +97,24 @@ def test_a_probe_names_its_inputs_and_its_reply() -> None:
     assert Product.reply_type() is ProductReply
 
 
+NOTES = """
+title = "Notes"
+points = 2
+
+[checks.wrong_type]
+points = 2
+title = "Reply as declared"
+"""
+NOTES_CHECKS = """
+from gradebox.course.criterion import criterion
+import numpy as np
+from basics_cases import Item, Power
+
+@criterion("basics.notes")
+class Notes:
+    def test_wrong_type(self, submission):
+        submission.probe(Power(items=[Item(np.ones(1), "a")], factor=0.0))
+"""
 CASES = """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -110,7 +129,8 @@ class Item:
 class PowerReply:
     doubled: list[Item]
     whole: Array
-    text: list[str]
+    text: list[object]
+    count: int
 
 @dataclass(frozen=True)
 class Power(ProbeInputs[PowerReply], probe="basics.numbers.power"):
@@ -123,7 +143,8 @@ from basics_cases import Item, Power, PowerReply
 
 def power(student, inputs: Power) -> PowerReply:
     doubled = [Item(item.values * inputs.factor, item.name) for item in inputs.items]
-    return PowerReply(doubled, inputs.items[0].values, [inputs.items[0].values])
+    count = 1 if inputs.factor else "one"
+    return PowerReply(doubled, inputs.items[0].values, [inputs.items[0].values], count)
 """
 CHECKS = """
 from gradebox.run.assertions import require, require_equal
@@ -142,7 +163,6 @@ class Numbers:
 
     def test_power(self, submission):
         submission.probe(Power(items=[], factor=2.0))
-
 """
 
 
@@ -150,16 +170,19 @@ class Numbers:
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CheckResult]:
     """The checks above, each with what became of it."""
     folder = tmp_path_factory.mktemp("course")
-    course = courses.load(write_course(folder))
-    package = course.folder.name
+    made = write_course(folder)
+    package = made.name
     write(
-        course.folder,
+        made,
         {
+            "basics/notes/criterion.toml": NOTES,
+            "basics/notes/checks.py": NOTES_CHECKS.replace("basics_cases", f"{package}.basics.numbers.cases"),
             "basics/numbers/cases.py": CASES,
             "basics/numbers/probes.py": PROBES.replace("basics_cases", f"{package}.basics.numbers.cases"),
             "basics/numbers/checks.py": CHECKS.replace("basics_cases", f"{package}.basics.numbers.cases"),
         },
     )
+    course = courses.load(made)
     rubric, labs = course.select("basics")
     grade = run(GradingRequest(course, write_submission(folder), rubric, labs, Device(CPU, "CPU"), seed=1))
     return {check.id.rpartition(".")[2]: check for check in grade.checks}
@@ -173,5 +196,71 @@ def test_an_error_of_a_typed_probe_is_the_probes(results: dict[str, CheckResult]
     assert "the probe basics.numbers.power itself failed: IndexError" in results["power"].message
 
 
+def test_a_reply_that_is_not_of_its_type_is_for_a_person_to_judge(results: dict[str, CheckResult]) -> None:
+    assert results["wrong_type"].outcome is Outcome.NEEDS_REVIEW
+    assert "count is not a whole number but str" in results["wrong_type"].message
+
+
 def test_numpy_is_not_needed_for_a_type() -> None:
     assert np.asarray(build(Run, {"output": np.ones(2), "name": ""}, "it sent").output).sum() == 2
+
+
+@dataclass(frozen=True)
+class _Row:
+    label: str
+    counts: list[int]
+
+
+class _Fields(TypedDict):
+    """A table with names that are known."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Whole:
+    returned: object
+    array: Array
+    rows: list[_Row]
+    fields: _Fields
+    pair: tuple[int, str]
+    by_name: dict[str, float | None]
+    exact: NDArray[np.float32]
+    mode: Literal["train", "eval"] = "train"
+
+
+def _fitting() -> dict[str, Any]:
+    """What a `_Whole` may look like when it arrives."""
+    return {
+        "returned": "anything",
+        "array": np.ones(2),
+        "rows": [{"label": "a", "counts": [1, 2]}],
+        "fields": {"seconds": 1, "more": "is not looked at"},
+        "pair": [1, "b"],
+        "by_name": {"x": None, "y": 2.5},
+        "exact": np.ones(2, dtype=np.float32),
+        "mode": "eval",
+    }
+
+
+def test_what_fits_its_types_has_no_misfit() -> None:
+    assert misfit(_Whole, _fitting(), _fitting()) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"rows": "none"}, "rows is not a list but str"),
+        ({"rows": [[]]}, "rows.0 is not _Row but list"),
+        ({"rows": [{"label": 1, "counts": []}]}, "rows.0.label is not a text but int"),
+        ({"rows": [{"label": "a", "counts": [True]}]}, "rows.0.counts.0 is not a whole number but bool"),
+        ({"fields": {"seconds": "1"}}, "fields.seconds is not a number but str"),
+        ({"pair": [1]}, "pair is not 2 values but list"),
+        ({"by_name": {"x": "y"}}, "by_name.x is not float or NoneType but str"),
+        ({"exact": 1.0}, "exact is not an array but float"),
+        ({"mode": "both"}, "mode is not 'train' or 'eval' but str"),
+    ],
+)
+def test_what_does_not_fit_is_named_by_its_place(change: dict[str, Any], problem: str) -> None:
+    reply = _fitting() | change
+    assert misfit(_Whole, reply, reply) == problem

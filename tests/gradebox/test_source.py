@@ -94,3 +94,21 @@ def test_the_reference_and_every_correct_style_leave_no_note() -> None:
     for folder in (ROOT / "solutions", *(ROOT / "tests" / "scenarios").glob("lab*/variants/*")):
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.py")}
         assert source_scan.notes(files, labs, COURSE) == (), folder
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"# coding: rot13\nvzcbeg bf\n", "it declares the encoding rot13"),
+        (b"# -*- coding: made_up_by_me -*-\nx = 1\n", "unknown encoding: made_up_by_me"),
+        (b"# coding: latin-1\nname = '\xe9'\n", "is not UTF-8"),
+        (b"# coding: latin-1\nx = 1\n", "it declares the encoding iso-8859-1"),
+        ("x = 1\n".encode("utf-16"), "invalid or missing encoding declaration"),
+        (b"x = 1\nname = '\xe9'\n", "is not UTF-8"),
+        (b"x = " + b"-" * 100_000 + b"1", "when it is parsed"),
+    ],
+)
+def test_a_file_that_python_may_read_otherwise_than_its_reader_is_named(content: bytes, why: str) -> None:
+    (note,) = source_scan.notes({"lab1_gpu_basics/benchmark.py": content}, LABS, COURSE)
+    assert note.detail.startswith("lab1_gpu_basics/benchmark.py is not plain UTF-8 Python: ")
+    assert why in note.detail

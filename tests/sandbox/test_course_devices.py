@@ -54,6 +54,7 @@ SIMULATOR = Simulator(
     recorder="abacus", generators=(),
 )
 CLASSES = {}
+EXCHANGED = frozenset()
 INSTRUMENTS = {"math": ("gcd",)}
 
 

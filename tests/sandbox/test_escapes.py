@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gradebox.sandbox import Limits, Sandbox
+from gradebox.sandbox import Limits, Sandbox, landlock
 from tests.sandbox.sandbox_runs import PROBES, SUBMISSION, Runner, call
 
 REPOSITORY = Path(__file__).parents[2]
@@ -173,3 +173,16 @@ def test_secrets_in_the_judges_environment_stay_there(monkeypatch: pytest.Monkey
     monkeypatch.setenv("COURSE_TOKEN", "s3cr3t")
     with Sandbox(SUBMISSION, preload=("numpy",), probe_paths=[PROBES]) as sandbox:
         assert "s3cr3t" not in attempt(sandbox, "environment")
+
+
+@pytest.mark.skipif(not landlock.available(), reason="this kernel has no Landlock, which reports say")
+def test_with_process_limits_the_grader_and_the_reference_cannot_be_read_in_native_code_either(
+    process_limits: Sandbox,
+) -> None:
+    secret = ["solutions/lab1_gpu_basics/benchmark.py", "grader/lab1/benchmark/criterion.toml", "gradebox/run/grade.py"]
+    free = ["pyproject.toml", "labkit/results/__init__.py", "gradebox/sandbox/codec.py"]
+    paths = [str(REPOSITORY / path) for path in secret + free]
+    assert all(map(os.path.isfile, paths))
+    for function in ("opened", "read_in_native_code"):
+        assert attempt(process_limits, function, paths=paths) == paths[len(secret) :]
+    assert process_limits.isolation.protected

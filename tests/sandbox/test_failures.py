@@ -172,7 +172,7 @@ def test_what_a_number_lacks_is_a_bug_of_ours(importing: Callable[..., Reply]) -
 
 def test_a_bug_of_ours_is_told_apart(sandbox: Sandbox) -> None:
     first = sandbox.run(Request("drive.broken")).first
-    assert (first.kind, first.error, first.where) == ("probe_error", "IndexError", "sandbox/probes/drive.py:32")
+    assert (first.kind, first.error, first.where) == ("probe_error", "IndexError", "sandbox/probes/drive.py:52")
     assert "drive.py" in first.traceback
 
 
