@@ -164,4 +164,5 @@ def test_what_a_probe_returns_keeps_its_meaning(results: dict[str, CheckResult])
 
 
 def test_a_probe_that_returns_no_dictionary_is_named(results: dict[str, CheckResult]) -> None:
-    assert "basics.numbers.bare is not what the probe returns: it must be a dictionary, not 3" in results["noted"].message
+    problem = "basics.numbers.bare is not what the probe returns: it must be a dictionary, not 3"
+    assert problem in results["noted"].message
