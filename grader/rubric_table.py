@@ -2,7 +2,8 @@
 
 A page says where: `<!-- points: lab1 -->` (the checks of a lab) or `<!-- points: all -->` (the labs of the course), and
 `<!-- end of points -->` below; `<!-- hours -->` and `<!-- end of hours -->` (the time that each lab takes);
-`<!-- reports -->` and `<!-- end of reports -->` (how people grade the report of each lab).
+`<!-- reports -->` and `<!-- end of reports -->` (how people grade the report of each lab); `<!-- evidence -->` and
+`<!-- end of evidence -->` (what checks judge by, and which of it a submission could write).
 Not for grading: `rubric.py` reads the rubric, `grade.py` counts.
 """
 
@@ -14,13 +15,17 @@ from decimal import Decimal
 
 from gradebook.grading.manual_grading import ready
 from gradebox.course.course import Course
-from gradebox.course.rubric import Criterion, Hours, Lab
+from gradebox.course.rubric import EVIDENCE, Criterion, Hours, Lab
 from grader import course
 
-PAGES = ("README.md", "docs/student.md", "docs/report-criteria.md", "grader/release/templates/README.md")
+PAGES = (
+    "README.md", "docs/student.md", "docs/report-criteria.md", "docs/threat-model.md",
+    "grader/release/templates/README.md",
+)  # fmt: skip
 """Those with marks, besides the lessons in `docs/labs/`."""
 _MARKED = re.compile(r"(<!-- points: (\w+) -->\n).*?(<!-- end of points -->)", re.DOTALL)
 _REPORTS = re.compile(r"(<!-- reports -->\n).*?(<!-- end of reports -->)", re.DOTALL)
+_EVIDENCE = re.compile(r"(<!-- evidence -->\n).*?(<!-- end of evidence -->)", re.DOTALL)
 _HOURS = re.compile(r"(<!-- hours -->\n).*?(<!-- end of hours -->)", re.DOTALL)
 
 
@@ -32,6 +37,7 @@ def with_points(page: str) -> str:
     """
     page = _MARKED.sub(lambda match: f"{match[1]}\n{_table(match[2])}\n\n{match[3]}", page)
     page = _REPORTS.sub(lambda match: f"{match[1]}\n{_reports(course())}\n\n{match[2]}", page)
+    page = _EVIDENCE.sub(lambda match: f"{match[1]}\n{evidence_tables(course())}\n\n{match[2]}", page)
     return _HOURS.sub(lambda match: f"{match[1]}\n{hours_table(course())}\n\n{match[2]}", page)
 
 
@@ -47,6 +53,23 @@ def hours_table(of: Course) -> str:
     )
     rows.append(f"| all {len(known)} | {total.in_words} | {_number(of.rubric.points)} |")
     return "\n".join([*rows, "", _in_all(total, of.hours)]).rstrip()
+
+
+def evidence_tables(of: Course) -> str:
+    """How many checks of each lab judge by what, and the checks whose evidence a submission could write."""
+    rows = [
+        f"| lab | checks | {' | '.join(EVIDENCE)} | points that rest on notes alone |",
+        f"|---|---:|{'---:|' * len(EVIDENCE)}---:|",
+    ]
+    noted = ["| check | points | how it could be forged, and what notices it |", "|---|---:|---|"]
+    for lab in of.all_labs:
+        checks = [check for criterion in lab.criteria for check in criterion.checks]
+        counts = (sum(kind in check.evidence for check in checks) for kind in EVIDENCE)
+        alone = sum((check.points for check in checks if check.evidence == ("notes",)), Decimal(0))
+        rows.append(f"| {lab.id} | {len(checks)} | {' | '.join(map(str, counts))} | {_number(alone)} |")
+        noted += [f"| `{check.id}` | {_number(check.points)} | {check.forgery} |" for check in checks if check.forgery]
+    meanings = [f"- **{kind}**: {meaning}." for kind, meaning in EVIDENCE.items()]
+    return "\n".join([*meanings, "", *rows, "", *noted])
 
 
 def _reports(of: Course) -> str:
