@@ -1,10 +1,12 @@
 """Sphinx extension: writes the pages that are tables of recorded results, so that nobody commits them.
 
-Each page is written before the build, from one file in `benchmarks/results/`:
+Each page is written before the build, from files in `benchmarks/results/`:
 
     planted-bugs.md        planted_bugs.json        made by `make matrix`
     mutants.md             mutants.json             made by `make mutants`
     acceptance-faults.md   acceptance_faults.json   made by `python -m tests.cluster.faults.table`
+    diagnosis.md           planted_bugs.json, pairs.json (made by `python -m tests.scenarios.pairs`) and
+                           report_readings.json (written by hand)
 """
 
 from __future__ import annotations
@@ -200,16 +202,52 @@ def _fault(fault: Mapping[str, Any]) -> str:
     return f"| {fault['what']} | {check} | {subjects} | {fault['verdict']} | {fault['exit_code']} | {seconds} |"
 
 
+def diagnosis(bugs: Mapping[str, Any], pairs: Mapping[str, Any], readings: Mapping[str, Any]) -> str:
+    """How well a report names a mistake: charges of one bug, two bugs at once, and what a reader understood."""
+    rows = [row for row in bugs["rows"] if row["kind"] == "bugs"]
+    both: Sequence[Mapping[str, Any]] = pairs["pairs"]
+    sums = [round(pair["together"] - sum(pair["alone"]), 3) for pair in both]
+    same, less, more = (sum(test) for test in ([s == 0 for s in sums], [s < 0 for s in sums], [s > 0 for s in sums]))
+    read: Sequence[Mapping[str, Any]] = readings["readings"]
+    return "\n".join([
+        "# How well a report names a mistake", "",
+        "A mistake should cost its points once, and a report should begin with it. Three experiments show how often "
+        "that is so. The mistakes are the planted bugs of the course: the reference with one thing wrong.", "",
+        "## One mistake, one charge", "",
+        f"{_made_by('make matrix', bugs)} [Every bug](planted-bugs.md) has a row with its points.", "",
+        *_summary(rows),
+        "## Two mistakes at once", "",
+        f"{_made_by('python -m tests.scenarios.pairs', pairs)} Two bugs of one lab are graded together and each alone. "
+        "They are *joined* if the report says that a check of the one fails because of the other. Then a student would "
+        "fix one mistake, and the other would come back.", "",
+        f"- {len(both)} pairs, drawn at random: {pairs['joined']} joined.",
+        f"- {same} pairs lose the points of both.",
+        f"- {less} lose less, because a check that is charged for one fails or waits for the other as well.",
+        f"- {more} lose more, because both together show in a check that neither fails alone.", "",
+        "## What a reader understands", "",
+        f"Read on {readings['machine']['date']}: {readings['what']}. {readings['rule'].capitalize()}.", "",
+        "| lab | reports | right |", "|---|---:|---:|",
+        *(
+            f"| {lab} | {len(own)} | {_share(sum(row['right'] for row in own), own)} |"
+            for lab in [*dict.fromkeys(sorted(row["lab"] for row in read)), "all"]
+            for own in [[row for row in read if lab in (row["lab"], "all")]]
+        ), "",
+        "Reports that were read wrongly:", "",
+        *(f"- {row['lab']}, {row['title']}: {row['why_not']}." for row in read if not row["right"]), "",
+    ])  # fmt: skip
+
+
 def _made_by(command: str, recorded: Mapping[str, Any]) -> str:
     machine = recorded["machine"]
     versions = f"torch {machine['torch']}, Python {machine['python']}, {machine['date']}"
     return f"Made by `{command}` ({versions})."
 
 
-PAGES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
-    "planted-bugs.md": ("planted_bugs.json", planted_bugs),
-    "mutants.md": ("mutants.json", mutants),
-    "acceptance-faults.md": ("acceptance_faults.json", acceptance_faults),
+PAGES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
+    "planted-bugs.md": (("planted_bugs.json",), planted_bugs),
+    "mutants.md": (("mutants.json",), mutants),
+    "acceptance-faults.md": (("acceptance_faults.json",), acceptance_faults),
+    "diagnosis.md": (("planted_bugs.json", "pairs.json", "report_readings.json"), diagnosis),
 }
 """What each page is made from, and by what."""
 
@@ -217,7 +255,7 @@ PAGES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 def write(folder: Path = _DOCS) -> None:
     """Write the pages into a folder. A page that would not change is not touched."""
     for name, (results, render) in PAGES.items():
-        text = render(json.loads((_RESULTS / results).read_text(encoding="utf-8")))
+        text = render(*(json.loads((_RESULTS / file).read_text(encoding="utf-8")) for file in results))
         page = folder / name
         if not page.exists() or page.read_text(encoding="utf-8") != text:
             page.write_text(text, encoding="utf-8")

@@ -100,7 +100,7 @@ def mistakes(grade: Grade, hints: Mapping[str, Hint] = _NO_HINTS) -> tuple[Mista
             check,
             tuple(following.get(check.id, ())),
             tuple(waiting.get(check.id, ())),
-            _place(hints.get(check.id)),
+            _place(check, hints),
         )
         for lab in grade.labs
         for criterion in lab.criteria
@@ -111,8 +111,27 @@ def mistakes(grade: Grade, hints: Mapping[str, Hint] = _NO_HINTS) -> tuple[Mista
     return tuple(sorted(listed, key=lambda mistake: -mistake.points))
 
 
-def _place(hint: Hint | None) -> str:
-    return ", ".join(hint.write[0].split()) if hint is not None and hint.write else ""
+def _place(check: CheckResult, hints: Mapping[str, Hint]) -> str:
+    """The function that a check reports about: the one that it names, or else the first that the check runs."""
+    own = hints[check.id].write if check.id in hints else ()
+    lab = check.id.partition(".")[0]
+    others = [place for name, hint in hints.items() if name.partition(".")[0] == lab for place in hint.write]
+    for text, places in ((check.message, own), (check.message, others), (check.mistake + check.hint, own)):
+        if named := [(text.find(name), place) for place in places if (name := _named(place, text))]:
+            return ", ".join(min(named)[1].split())
+    return ", ".join(own[0].split()) if own else ""
+
+
+def _named(place: str, text: str) -> str:
+    """How a text names the function of a place; empty if it does not.
+
+    Many functions are called like words (`train`, `close`): these count as a call, `train()`, or with their class.
+    """
+    function = place.partition(" ")[2]
+    short = function.rpartition(".")[2]
+    forms = [f"{short}()", f"`{short}`", *([function] if "." in function else [])]
+    forms += [short] if "_" in short.strip("_") else []
+    return next((form for form in forms if re.search(rf"(?<![\w.]){re.escape(form)}(?!\w)", text)), "")
 
 
 def open_tasks(grade: Grade) -> tuple[OpenTasks, ...]:

@@ -127,3 +127,20 @@ def test_a_grade_with_every_task_open_has_a_page_below_a_megabyte() -> None:
     page = html.render(every, hints=hints.load(course))
     assert page.count("Hint 3 of 3") == len(every.checks)
     assert len(page.encode()) < 1_000_000
+
+
+def test_the_place_is_the_function_that_the_report_names() -> None:
+    known = {
+        WARMED: Hint(WARMED, "1.2", ("benchmark.py benchmark_matmul", "benchmark.py Timer.stop"), ("one",)),
+        ONLY: Hint(ONLY, "1.3", ("plots.py plot_times", "benchmark.py train"), ("one",)),
+    }
+    for message, hint, place in (
+        ("saw 3", "", "benchmark.py, benchmark_matmul"),
+        ("plot_times() draws 3 lines", "", "plots.py, plot_times"),
+        ("it does not train long enough", "", "benchmark.py, benchmark_matmul"),
+        ("train() ends early", "", "benchmark.py, train"),
+        ("saw 3", "Let `stop` wait for the device.", "benchmark.py, Timer.stop"),
+        ("benchmark_matmul() calls plot_times()", "", "benchmark.py, benchmark_matmul"),
+    ):
+        (mistake,) = mistakes(graded({WARMED: failed(message, hint=hint)}), known)
+        assert mistake.place == place, message
