@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradebox.sandbox.devices import Reading
+from gradebox.sandbox.observer import SystemReading
 from grader.shared.probes.threads import in_every_thread
 from grader.shared.readings import PRODUCTS, ProductCount, counted
 
@@ -39,6 +40,11 @@ def reading(gpu: VirtualGpu, what: str, begin: int, end: int | None = None, **ar
     """Have the virtual GPU read its record between two marks (or from one until now); the judge gets what it says."""
     line = gpu.queue.line
     return Reading(line.read(gpu.index, what, begin, line.mark() if end is None else end, arguments))
+
+
+def system(what: str) -> Reported:
+    """What the operating system tells the supervisor of this run: one of `gradebox.sandbox.observer.READINGS`."""
+    return SystemReading(what)
 
 
 class Products(Protocol):

@@ -136,6 +136,21 @@ def instance(value: object, kind: type[T], what: str) -> T:
     return value
 
 
+def exact(value: Tensor, what: str) -> Tensor:
+    """A tensor's plain data: a subclass of the submission's could answer for itself when its dtype is asked for.
+
+    Raises:
+        WrongReturn: it is a subclass that holds no data of its own.
+    """
+    if type(value) in (Tensor, torch.nn.Parameter):
+        return value.detach()
+    with torch._C.DisableTorchFunctionSubclass():
+        data = torch._C._TensorBase.as_subclass(value, Tensor).detach()
+    if torch._C._dispatch_keys(data).has(torch._C.DispatchKey.Python):
+        raise WrongReturn(f"{what} is a {type(value).__name__}, expected a torch.Tensor with data of its own")
+    return data
+
+
 def tensor(value: object, what: str, shape: Sequence[int] | None = None) -> Tensor:
     """`value`, which a docstring promises to be a tensor, of this shape if one is named.
 
