@@ -67,6 +67,16 @@ def _noting(key: object) -> Generator[list[Noted], object]:
             value = yield []
 
 
+def note_into(values: list[Any]) -> Callable[[Noted], None]:
+    """A function that adds to a list of the probe's, and does not lead to it."""
+    return MethodType(_send_it, _begun(_adding(values)))
+
+
+def _adding(values: list[Any]) -> Generator[None, object]:
+    while True:
+        values.append((yield))
+
+
 def nap(seconds: float) -> Callable[[], None]:
     """A function that sleeps for so long, and does not say beforehand for how long."""
     return naps(itertools.repeat(seconds))

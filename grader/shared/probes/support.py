@@ -21,6 +21,7 @@ from torch import Tensor
 from gradebox.sandbox.probe_loader import Student, WrongReturn
 from grader.shared.cases import Picture
 from grader.shared.probes.figures import watch_png
+from grader.shared.probes.looks import files_below, read_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -279,10 +280,10 @@ def _points(axes: Axes) -> int:
 
 def describe_files(out: Path) -> dict[str, Json]:
     """What lies below a folder: `json` ({name: text}) and `pictures` (see `_picture`, by name)."""
-    files = sorted(path for path in out.rglob("*") if path.is_file()) if out.is_dir() else []
+    files = {name.rpartition("/")[2]: out / name for name in files_below(out)}
     return {
-        "json": {path.name: path.read_text(encoding="utf-8") for path in files if path.suffix == ".json"},
-        "pictures": {path.name: _picture(path) for path in files if path.suffix == ".png"},
+        "json": {name: read_bytes(path).decode() for name, path in files.items() if name.endswith(".json")},
+        "pictures": {name: _picture(path) for name, path in files.items() if name.endswith(".png")},
     }
 
 
