@@ -54,9 +54,6 @@ EXCUSED: dict[str, str] = {
     "lab4.analysis.nonsense_refused": _OBSERVED,
     "lab4.analysis.report_agrees_with_results": _REPORT,
     "lab5.pipeline.report_agrees_with_results": _REPORT,
-    "lab5.profiling.busy_after_tuning": _OBSERVED,
-    "lab5.monitoring.ends_no_training": _OBSERVED,
-    "lab5.monitoring.sampled_in_background": _OBSERVED,
 }
 
 

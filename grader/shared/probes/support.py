@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -95,6 +95,18 @@ def _require_form(value: Json, kind: Annotation, what: str) -> None:
                 _require_form(item, inner[0], f"{what}.{name}[{index}]")
 
 
+_EXACT: dict[type, Callable[[Any], int | float | str]] = {
+    int: int.__int__,
+    float: float.__float__,
+    str: str.__str__,
+}
+"""What makes a builtin of a subclass's instance, whatever that has in its place."""
+
+
+def _text(value: object) -> str:
+    return str.__str__(str(value))
+
+
 def plain(value: object, what: str) -> Json:
     """`value` as JSON: numbers of NumPy and 0-d tensors become Python's, tuples become lists, dataclasses objects.
 
@@ -108,16 +120,16 @@ def plain(value: object, what: str) -> Json:
     if isinstance(value, torch.device):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(item, f"{what}[{key!r}]") for key, item in value.items()}
+        return {_text(key): plain(item, f"{what}[{key!r}]") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, f"{what}[{index}]") for index, item in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: plain(getattr(value, field.name), f"{what}.{field.name}") for field in dataclasses.fields(value)
         }
-    for base in (bool, int, float, str):
-        if isinstance(value, base):
-            return base(value)
+    for base, exactly in _EXACT.items():
+        if issubclass(type(value), base):  # a class may claim to be another, and convert to a subclass
+            return exactly(value)
     if callable(getattr(value, "item", None)):
         number = value.item()  # type: ignore[attr-defined]
         if type(number) in (bool, int, float):

@@ -38,7 +38,7 @@ from grader.shared.probes.endings import ending
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.kept import nap, notes
 from grader.shared.probes.looks import is_file, read_bytes
-from grader.shared.probes.record import mark, reading
+from grader.shared.probes.record import Reported, mark, reading
 from grader.shared.probes.support import fields, plain
 from labkit.profiling import REGIONS, STEP_PREFIX, Timeline, TrainingJob
 from labkit.results import DeviceTime, PipelineSettings
@@ -83,7 +83,7 @@ def record(student: Student, inputs: Record) -> RecordReply:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"trace{inputs.suffix}")
         recording = student.module(PROFILING).profile_job(job, steps=inputs.steps, trace=path)
-        launched = reading(student.gpu, "launched", begin)
+        launched: Reported = reading(student.gpu, "launched", begin)
         events = _trace(path)
     timeline = fields(recording, Timeline, "profile_job()")
     batches = len(taken())
