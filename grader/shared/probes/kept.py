@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Generator, Iterable
 from types import MethodType
 from typing import Any, NamedTuple, TypeAlias
 
+from gradebox.sandbox.probe_loader import WrongReturn
+
 Noted: TypeAlias = Any
 """What a probe notes: what it is, the probe itself knows."""
 _Shared: TypeAlias = tuple[Generator[Any, Any], Any]
@@ -30,7 +32,10 @@ def _begun(generator: Generator[Any, Any]) -> _Shared:
 def _send(shared: _Shared, value: object) -> Any:
     generator, lock = shared
     with lock:
-        return generator.send(value)
+        try:
+            return generator.send(value)
+        except StopIteration:
+            raise WrongReturn("something that was handed to your code was closed by it") from None
 
 
 def _send_it(shared: _Shared, value: object) -> None:

@@ -131,3 +131,5 @@ def _answers(fake: FakeNvml) -> Generator[object, Request]:
             answer = methods[name](*arguments)
         except pynvml.NVMLError as error:
             answer = error.with_traceback(None)  # its frames lead here
+        except (KeyError, TypeError):  # no function of pynvml's asks like this
+            answer = problem("INVALID_ARGUMENT")
