@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from grader.shared.probes.kept import note_into
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -47,13 +49,14 @@ def watch_png(look: Callable[[Figure], Seen]) -> Iterator[list[Seen]]:
     write = canvas_type.print_png
     views: list[Seen] = []
     failed: list[Exception] = []
+    note, note_failed = note_into(views), note_into(failed)
 
     @functools.wraps(write)  # matplotlib asks for its signature
     def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
         try:
-            views.append(look(canvas.figure))
+            note(look(canvas.figure))
         except Exception as error:
-            failed.append(error)
+            note_failed(error)
         # To pack a picture well takes as long as to draw it, and nobody keeps this one.
         packing = {"compress_level": 1, **(options.pop("pil_kwargs", None) or {})}
         with _laid_out(canvas.figure):

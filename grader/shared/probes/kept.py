@@ -1,35 +1,64 @@
 """What a probe keeps to itself beside what it hands out: notes of what was called, and how long something takes.
 
 They lie in the local variables of suspended generators, which no attribute, closure or copy shows; the ways into one
-(`gi_frame`, the collector) raise audit events. Imports nothing of `grader`.
+(`gi_frame`, the collector) raise audit events. What is handed out is a method that is bound to such a generator: unlike
+a closure's cell or a default, nobody can put something else in its place. Imports nothing of `grader`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 import time
-from collections.abc import Callable, Generator
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Generator, Iterable
+from types import MethodType
+from typing import Any, NamedTuple, TypeAlias
+
+from gradebox.sandbox.probe_loader import WrongReturn
 
 Noted: TypeAlias = Any
 """What a probe notes: what it is, the probe itself knows."""
+_Shared: TypeAlias = tuple[Generator[Any, Any], Any]
+"""A generator, and its lock: it runs in one thread at a time."""
+_POLL_SECONDS = 0.005
+
+
+def _begun(generator: Generator[Any, Any]) -> _Shared:
+    next(generator)
+    return generator, threading.Lock()
+
+
+def _send(shared: _Shared, value: object) -> Any:
+    generator, lock = shared
+    with lock:
+        try:
+            return generator.send(value)
+        except StopIteration:
+            raise WrongReturn("something that was handed to your code was closed by it") from None
+
+
+def _send_it(shared: _Shared, value: object) -> None:
+    _send(shared, value)
+
+
+def _go_on(shared: _Shared) -> None:
+    _send(shared, None)
 
 
 def notes() -> tuple[Callable[[Noted], None], Callable[[], list[Noted]]]:
-    """A function that notes a value, to be handed out, and one that lists what was noted, for the probe alone."""
-    key, lock = object(), threading.Lock()
-    noting = _noting(key)
-    next(noting)
+    """A function that notes a value, to be handed out, and one that lists what was noted, for the probe alone.
 
-    def note(value: Noted) -> None:
-        with lock:  # a generator runs in one thread at a time
-            noting.send(value)
+    Whoever hands it out calls it first: what is not noted did not happen.
+    """
+    key = object()
+    shared = _begun(_noting(key))
 
     def noted() -> list[Noted]:
-        with lock:
-            return noting.send(key)
+        values: list[Noted] = _send(shared, key)
+        return values
 
-    return note, noted
+    return MethodType(_send_it, shared), noted
 
 
 def _noting(key: object) -> Generator[list[Noted], object]:
@@ -43,19 +72,110 @@ def _noting(key: object) -> Generator[list[Noted], object]:
             value = yield []
 
 
+def note_into(values: list[Any]) -> Callable[[Noted], None]:
+    """A function that adds to a list of the probe's, and does not lead to it."""
+    return MethodType(_send_it, _begun(_adding(values)))
+
+
+def _adding(values: list[Any]) -> Generator[None, object]:
+    while True:
+        values.append((yield))
+
+
 def nap(seconds: float) -> Callable[[], None]:
     """A function that sleeps for so long, and does not say beforehand for how long."""
-    napping, lock = _napping(seconds), threading.Lock()
-    next(napping)
-
-    def wait() -> None:
-        with lock:  # a generator runs in one thread at a time
-            next(napping)
-
-    return wait
+    return naps(itertools.repeat(seconds))
 
 
-def _napping(seconds: float) -> Generator[None]:
-    while True:
+def naps(seconds: Iterable[float]) -> Callable[[], None]:
+    """A function that sleeps for the first of these times when it is called first, and so on."""
+    return MethodType(_go_on, _begun(_napping(seconds)))
+
+
+def _napping(seconds: Iterable[float]) -> Generator[None]:
+    sleep = time.sleep  # what is exchanged later has no part in it
+    yield
+    for each in seconds:
+        sleep(each)
         yield
-        time.sleep(seconds)
+
+
+def alarm(at: Collection[int], ring: Callable[[], object]) -> Callable[[], None]:
+    """A function whose `at`-th calls ring, and that does not say beforehand which these are."""
+    return MethodType(_go_on, _begun(_counting(frozenset(at), ring)))
+
+
+def _counting(at: Collection[int], ring: Callable[[], object]) -> Generator[None]:
+    for number in itertools.count():
+        if number in at:
+            ring()
+        yield
+
+
+class Gate(NamedTuple):
+    """Holds up those who come to it until it is opened. Only `wait` may be handed out."""
+
+    wait: Callable[[], None]
+    is_reached: Callable[[], bool]
+    """Whether somebody has come to it."""
+    open: Callable[[], object]
+
+
+def gate(longest_seconds: float) -> Gate:
+    """A closed gate, which opens by itself if somebody has waited there for so many seconds."""
+    opening, looking = object(), object()
+    shared = _begun(_watching(opening, looking, longest_seconds))
+
+    def is_reached() -> bool:
+        _, reached = _send(shared, looking)
+        return bool(reached)
+
+    return Gate(MethodType(_wait, shared), is_reached, lambda: _send(shared, opening))
+
+
+def _wait(shared: _Shared) -> None:
+    while not _send(shared, None)[0]:
+        time.sleep(_POLL_SECONDS)  # outside of the lock, which is not fair
+
+
+def _watching(opening: object, looking: object, longest_seconds: float) -> Generator[tuple[bool, bool], object]:
+    is_open, end, clock = False, 0.0, time.monotonic
+    value = yield False, False
+    while True:
+        if value is opening:
+            is_open = True
+        elif value is not looking:
+            end = end or clock() + longest_seconds
+            is_open = is_open or clock() > end
+        value = yield is_open, end > 0
+
+
+def started(call: Callable[[], object]) -> Callable[[float | None], bool]:
+    """Run `call` in a thread; a function that waits for its end for so many seconds (None: for ever), and says whether.
+
+    Nothing that the thread shows leads to what says so.
+    """
+    done = threading.Lock()
+    done.acquire()
+    thread = threading.Thread(target=MethodType(_run, _running(call, done)), daemon=True)
+    thread.start()
+
+    def has_ended(timeout: float | None) -> bool:
+        if not done.acquire(timeout=-1 if timeout is None else timeout):
+            return False
+        done.release()
+        thread.join(_POLL_SECONDS)
+        return True
+
+    return has_ended
+
+
+def _run(running: Generator[None]) -> None:
+    next(running)
+
+
+def _running(call: Callable[[], object], done: Any) -> Generator[None]:
+    with contextlib.suppress(Exception):  # what it raises is no matter of those who wait
+        call()
+    done.release()
+    yield

@@ -15,6 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradebox.sandbox.devices import Reading
+from gradebox.sandbox.observer import SystemReading
+from grader.shared.probes.kept import note_into
 from grader.shared.probes.threads import in_every_thread
 from grader.shared.readings import PRODUCTS, ProductCount, counted
 
@@ -39,6 +41,11 @@ def reading(gpu: VirtualGpu, what: str, begin: int, end: int | None = None, **ar
     """Have the virtual GPU read its record between two marks (or from one until now); the judge gets what it says."""
     line = gpu.queue.line
     return Reading(line.read(gpu.index, what, begin, line.mark() if end is None else end, arguments))
+
+
+def system(what: str) -> Reported:
+    """What the operating system tells the supervisor of this run: one of `gradebox.sandbox.observer.READINGS`."""
+    return SystemReading(what)
 
 
 class Products(Protocol):
@@ -94,9 +101,9 @@ class _Dispatched:
 class _ProductSpy(TorchDispatchMode):
     """Notes every matrix product that reaches PyTorch's dispatcher."""
 
-    def __init__(self, products: list[tuple[str, str, int]]) -> None:
+    def __init__(self, note: Callable[[object], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.products = products
+        self._note = note
 
     def __torch_dispatch__(
         self,
@@ -111,7 +118,7 @@ class _ProductSpy(TorchDispatchMode):
         if func.overloadpacket.__name__ in PRODUCTS:
             left, right = [arg for arg in args if isinstance(arg, torch.Tensor)][-2:]
             flops = 2 * left.numel() * right.shape[-1]
-            self.products.append((left.device.type, str(left.dtype).removeprefix("torch."), flops))
+            self._note((left.device.type, str(left.dtype).removeprefix("torch."), flops))
         return func(*args, **(kwargs or {}))
 
 
@@ -164,16 +171,17 @@ def watch_products(gpu: VirtualGpu) -> Iterator[Products]:
         yield _OnVirtualGpu(gpu)
         return
     dispatched = _Dispatched()
-    with _count_replays(dispatched.products), in_every_thread(lambda: _ProductSpy(dispatched.products)):
+    note = note_into(dispatched.products)
+    with _count_replays(dispatched.products), in_every_thread(lambda: _ProductSpy(note)):
         yield dispatched
 
 
 class _NameSpy(TorchDispatchMode):
     """Notes the names of the operations that reach PyTorch's dispatcher."""
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, note: Callable[[object], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.names = names
+        self._note = note
 
     def __torch_dispatch__(
         self,
@@ -182,7 +190,7 @@ class _NameSpy(TorchDispatchMode):
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        self.names.append(str(func))
+        self._note(str(func))
         return func(*args, **(kwargs or {}))
 
 
@@ -216,5 +224,6 @@ def watch_names(gpu: VirtualGpu) -> Iterator[Names]:
         yield _NamesOnVirtualGpu(gpu)
         return
     dispatched = _DispatchedNames()
-    with in_every_thread(lambda: _NameSpy(dispatched.names)):
+    note = note_into(dispatched.names)
+    with in_every_thread(lambda: _NameSpy(note)):
         yield dispatched

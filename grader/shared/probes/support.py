@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -21,6 +21,7 @@ from torch import Tensor
 from gradebox.sandbox.probe_loader import Student, WrongReturn
 from grader.shared.cases import Picture
 from grader.shared.probes.figures import watch_png
+from grader.shared.probes.looks import files_below, read_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,6 +95,18 @@ def _require_form(value: Json, kind: Annotation, what: str) -> None:
                 _require_form(item, inner[0], f"{what}.{name}[{index}]")
 
 
+_EXACT: dict[type, Callable[[Any], int | float | str]] = {
+    int: int.__int__,
+    float: float.__float__,
+    str: str.__str__,
+}
+"""What makes a builtin of a subclass's instance, whatever that has in its place."""
+
+
+def _text(value: object) -> str:
+    return str.__str__(str(value))
+
+
 def plain(value: object, what: str) -> Json:
     """`value` as JSON: numbers of NumPy and 0-d tensors become Python's, tuples become lists, dataclasses objects.
 
@@ -107,16 +120,16 @@ def plain(value: object, what: str) -> Json:
     if isinstance(value, torch.device):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(item, f"{what}[{key!r}]") for key, item in value.items()}
+        return {_text(key): plain(item, f"{what}[{key!r}]") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, f"{what}[{index}]") for index, item in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: plain(getattr(value, field.name), f"{what}.{field.name}") for field in dataclasses.fields(value)
         }
-    for base in (bool, int, float, str):
-        if isinstance(value, base):
-            return base(value)
+    for base, exactly in _EXACT.items():
+        if issubclass(type(value), base):  # a class may claim to be another, and convert to a subclass
+            return exactly(value)
     if callable(getattr(value, "item", None)):
         number = value.item()  # type: ignore[attr-defined]
         if type(number) in (bool, int, float):
@@ -134,6 +147,21 @@ def instance(value: object, kind: type[T], what: str) -> T:
         name = f"torch.{kind.__name__}" if kind.__module__.partition(".")[0] == "torch" else kind.__name__
         raise WrongReturn(f"{what} returned {described(value)}; return {_article(name)}")
     return value
+
+
+def exact(value: Tensor, what: str) -> Tensor:
+    """A tensor's plain data: a subclass of the submission's could answer for itself when its dtype is asked for.
+
+    Raises:
+        WrongReturn: it is a subclass that holds no data of its own.
+    """
+    if type(value) in (Tensor, torch.nn.Parameter):
+        return value.detach()
+    with torch._C.DisableTorchFunctionSubclass():
+        data = torch._C._TensorBase.as_subclass(value, Tensor).detach()
+    if torch._C._dispatch_keys(data).has(torch._C.DispatchKey.Python):
+        raise WrongReturn(f"{what} is a {type(value).__name__}, expected a torch.Tensor with data of its own")
+    return data
 
 
 def tensor(value: object, what: str, shape: Sequence[int] | None = None) -> Tensor:
@@ -264,10 +292,10 @@ def _points(axes: Axes) -> int:
 
 def describe_files(out: Path) -> dict[str, Json]:
     """What lies below a folder: `json` ({name: text}) and `pictures` (see `_picture`, by name)."""
-    files = sorted(path for path in out.rglob("*") if path.is_file()) if out.is_dir() else []
+    files = {name.rpartition("/")[2]: out / name for name in files_below(out)}
     return {
-        "json": {path.name: path.read_text(encoding="utf-8") for path in files if path.suffix == ".json"},
-        "pictures": {path.name: _picture(path) for path in files if path.suffix == ".png"},
+        "json": {name: read_bytes(path).decode() for name, path in files.items() if name.endswith(".json")},
+        "pictures": {name: _picture(path) for name, path in files.items() if name.endswith(".png")},
     }
 
 

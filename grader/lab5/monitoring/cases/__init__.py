@@ -135,8 +135,6 @@ class BackgroundReply:
     holding_up: int
     """Threads that are no daemons."""
     history: int
-    followed: bool
-    """Whether the history came to show the new temperature."""
     latest: object
     """What the history says of GPU 0 in the end, in degrees; None if it says nothing."""
     elsewhere: int
@@ -231,8 +229,8 @@ class RaisedReply:
     """Those that `on_alert` was called with."""
     firing: list[list[object]]
     """Rule and GPU of those in the last snapshot."""
-    jsonl: str
-    """The text of metrics.jsonl."""
+    jsonl: str | None
+    """The text of metrics.jsonl; None if there is no such file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,8 +257,7 @@ class FullMailbox:
 
     error: str
     """Of `log_metrics`."""
-    received: list[str]
-    """The rules of the alerts."""
+    received: list[AlertReport]
     samples_later: int
     """Samples that the background took afterwards."""
     said: str
@@ -282,8 +279,12 @@ class FailingReply:
 
 @dataclass(frozen=True, kw_only=True)
 class Failing(ProbeInputs[FailingReply], probe="lab5.monitoring.running.failing"):
-    """GPUs that name no temperature, an interval below 0, and the temperature at which an alert is raised."""
+    """GPUs that name no temperature, an interval below 0, and the temperature at which an alert is raised.
+
+    What `on_alert` raises names the `mailbox`.
+    """
 
     gpus: list[MadeUpGpu]
     interval: float
     hot: int
+    mailbox: int

@@ -95,7 +95,7 @@ def failing(generator: InputGenerator) -> Failing:
     cool = gpu(draw, 0)
     del cool["celsius"]
     interval, hot = -round(draw.uniform(0.1, 2.0), 2), draw.integer(86, 99)
-    return Failing(gpus=[cool], interval=interval, hot=hot)
+    return Failing(gpus=[cool], interval=interval, hot=hot, mailbox=draw.integer(1000, 9999))
 
 
 def exported(generator: InputGenerator) -> Exported:

@@ -113,8 +113,10 @@ class TestMonitoring:
 
     @builds_on("alerts_fire")
     def test_ends_no_training(self, submission: Submission, generator: InputGenerator, without: frozenset[str]) -> None:
-        reply = submission.probe(cases.failing(generator), device="cpu")
+        inputs = cases.failing(generator)
+        reply = submission.probe(inputs, device="cpu")
         alerts = reply.alerts
+        rules = sorted({str(alert.rule) for alert in alerts.received})
         what = "if on_alert raises"
         require_equal(
             alerts.error, "", what=f"error of log_metrics() {what}",
@@ -126,17 +128,18 @@ class TestMonitoring:
         )  # fmt: skip
         if "alerts_fire" not in without:
             # Of a thread that on_alert ended, its alert was received.
-            unsampled = alerts.received == ["LossNotFinite"] and alerts.samples_later == 0
-            with recognising(lambda: NO_THREAD if unsampled else cause_of_missing_alerts(submission, alerts.received)):
-                require_equal(
-                    alerts.received, ["GpuHot", "LossNotFinite"], what=f"rules of the alerts given to on_alert, {what}"
-                )
+            unsampled = rules == ["LossNotFinite"] and alerts.samples_later == 0
+            with recognising(lambda: NO_THREAD if unsampled else cause_of_missing_alerts(submission, rules)):
+                require_equal(rules, ["GpuHot", "LossNotFinite"], what=f"rules of the alerts given to on_alert, {what}")
+            hot = {alert.value for alert in alerts.received if alert.rule == "GpuHot"}
+            require_equal(hot, {float(inputs.hot)}, what="value of the alert GpuHot given to on_alert")
         require(
             alerts.samples_later >= 3, f"{alerts.samples_later} samples were taken in the background {what}",
             "an exception ends a thread: catch what others' functions raise, report it, and go on",
         )  # fmt: skip
         require(
-            "mailbox" in alerts.said or not alerts.received, f"nothing on standard error says what was raised {what}"
+            f"mailbox {inputs.mailbox}" in alerts.said or not alerts.received,
+            f"nothing on standard error says what was raised {what}",
         )
         require(
             reply.others_go_on is not False, "log_metrics() waited while the sampling thread was in on_alert",
@@ -183,7 +186,7 @@ class TestMonitoring:
         require_equal(reply.holding_up, 0, what="threads of a GPUMonitor that are no daemons",
                       hint="a program that fails before close() would never end")  # fmt: skip
         require(
-            reply.followed,
+            reply.latest == inputs.celsius,
             f"GPU 0 went to {inputs.celsius} degrees, and GPUMonitor.history[-1] did not say so within seconds; it "
             f"says {reply.latest}",
             DROPPED if reply.latest is None else "each sample appends a Snapshot of what the GPUs said then",

@@ -26,6 +26,7 @@ from grader.lab5.monitoring.probes.monitors import (
 )
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.kept import notes
+from grader.shared.probes.looks import read_text
 from grader.shared.probes.support import sequence
 from labkit.monitoring import RULES, GpuReading, Snapshot
 
@@ -78,5 +79,5 @@ def raised(student: Student, inputs: Raised) -> RaisedReply:
                 monitor.log_metrics(step, {"loss": math.nan if inputs.lost[step] else 1.0})
             alerts = sequence(snapshot_of(monitor).alerts, "Snapshot.alerts")
             firing = [[report.rule, report.gpu] for report in map(report_of, alerts)]
-        lines = Path(folder, "metrics.jsonl").read_text(encoding="utf-8")
+        lines = read_text(Path(folder, "metrics.jsonl"))
     return RaisedReply(received=[report_of(alert) for alert in received()], firing=firing, jsonl=lines)

@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -43,6 +42,7 @@ from grader.lab5.monitoring.probes.monitors import (
     snapshot_of,
 )
 from grader.shared.probes.kept import notes
+from grader.shared.probes.looks import exists, read_text
 from grader.shared.probes.support import StudentObject, plain
 
 _ROUNDS = 5
@@ -60,7 +60,7 @@ def exported(student: Student, inputs: Exported) -> ExportedReply:
             monitor.sample()
             for step, metrics in inputs.logs:
                 monitor.log_metrics(step, {name: float(value) for name, value in metrics.items()})
-                counts.append(lines.read_text(encoding="utf-8").count("\n") if lines.is_file() else 0)
+                counts.append((read_text(lines) or "").count("\n"))
             text = scrape(monitor)
             url = monitor.url
         with monitored(student, dcgm_names=True) as monitor:
@@ -69,7 +69,7 @@ def exported(student: Student, inputs: Exported) -> ExportedReply:
             by_dcgm=by_dcgm,
             first=first,
             text=text,
-            jsonl=lines.read_text(encoding="utf-8") if lines.is_file() else None,
+            jsonl=read_text(lines),
             lines=counts,
             scalars=scalars(Path(folder)),
             left_open=nvml.users,
@@ -100,15 +100,14 @@ def moments(student: Student, inputs: Moments) -> MomentsReply:
         now = snapshot_of(monitor)
         taken.append((begin, plain(now.time, "Snapshot.time"), time.time()))
         lengths = [before, len(history_of(monitor))]
-        logs, wait = inputs.logs, partial(time.sleep, inputs.question)
+        logs = inputs.logs
 
         def log() -> None:
             for step in range(logs):
                 monitor.log_metrics(100 + step, {"loss": 1.0})
 
         rounds = []
-        for call, gate in ((log, None), (monitor.sample, wait)):
-            nvml.gate = gate
+        for call, nvml.question_seconds in ((log, 0.0), (monitor.sample, inputs.question)):
             rounds.append([_timed(monitor, call) for _ in range(_ROUNDS)])
     return MomentsReply(steps=steps, taken=taken, lengths=lengths, rounds=rounds)
 
@@ -135,7 +134,7 @@ def by_rank(student: Student, inputs: ByRank) -> ByRankReply:
         other.close()
         silent: dict[str, object] = {
             "starts of NVML": nvml.started,
-            "a folder": Path(base, "other").exists(),
+            "a folder": exists(Path(base, "other")),
             "an address": plain(other.url, "GPUMonitor.url"),
             "snapshots": len(history_of(other)),
             "alerts": len(alerts()),

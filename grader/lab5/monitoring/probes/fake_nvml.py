@@ -6,13 +6,22 @@ know raises NVMLError_NotSupported.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
+from threading import get_ident
+from time import monotonic
 
 import pynvml
 
 from grader.lab5.monitoring.cases import MadeUpGpu
-from grader.lab5.monitoring.probes.nvml_functions import Request, asker, problem, take_the_place_of_pynvml
+from grader.lab5.monitoring.probes.nvml_functions import (
+    Later,
+    Request,
+    asker,
+    problem,
+    take_the_place_of_pynvml,
+)
+
+_POLL_SECONDS = 0.005
 
 
 class FakeNvml:
@@ -20,6 +29,9 @@ class FakeNvml:
 
     The functions that take the place of pynvml's do not lead here: they ask a suspended generator, so that nobody who
     holds one can say who asked what, or read what a GPU will say.
+
+    A question that is to take long is answered with `Later` until its time has come: whoever asks gets nothing by not
+    waiting, and nobody holds what would open the way.
 
     Args:
         gpus: what each GPU knows, in NVML's own units; a key that is missing is not supported.
@@ -33,12 +45,31 @@ class FakeNvml:
         self.calls: list[int] = []
         """The thread of each question to a GPU."""
         self.questions_while_closed = 0
-        self.gate: Callable[[], None] | None = None
-        """Called in the middle of each question, where it may wait."""
         self.error = error
+        self.question_seconds = 0.0
+        """How long each answer takes."""
+        self.held: set[int] = set()
+        """Threads that ask while no answer comes."""
+        self._is_holding = False
+        self._exempt: set[int] = set()
+        self._begun: dict[tuple[int, object, str], float] = {}
+        """When a question was asked that is not answered yet: of a thread, about a GPU."""
         answers = _answers(self)
         next(answers)
         take_the_place_of_pynvml(asker(answers))
+
+    def hold(self) -> None:
+        """From now on no question is answered."""
+        self.held.clear()
+        self._is_holding = True
+
+    def release(self) -> None:
+        """All questions are answered again."""
+        self._is_holding = False
+
+    def exempt(self) -> None:
+        """The calling thread's questions are answered all the same."""
+        self._exempt.add(get_ident())
 
     def start(self) -> None:
         """nvmlInit."""
@@ -66,16 +97,23 @@ class FakeNvml:
             raise problem("INVALID_ARGUMENT")
         return index
 
-    def note(self, index: object) -> Callable[[], None] | None:
-        """Somebody asks a GPU something; what to wait for before the answer."""
-        count = self.count()
-        if not isinstance(index, int) or not 0 <= index < count:
-            raise problem("INVALID_ARGUMENT")
-        self.calls.append(threading.get_ident())
-        return self.gate
-
-    def know(self, index: int, key: str) -> object:
-        """What one GPU knows."""
+    def ask(self, index: object, key: str) -> object:
+        """What one GPU knows, or `Later`."""
+        place = me, _, _ = get_ident(), index, key
+        if place not in self._begun:
+            count = self.count()
+            if not isinstance(index, int) or not 0 <= index < count:
+                raise problem("INVALID_ARGUMENT")
+            self.calls.append(me)
+            self._begun[place] = monotonic()
+        if self._is_holding and me not in self._exempt:
+            self.held.add(me)
+            return Later(_POLL_SECONDS)
+        left = self._begun[place] + self.question_seconds - monotonic()
+        if left > 0:
+            return Later(left)
+        del self._begun[place]
+        assert isinstance(index, int)
         readings: Mapping[str, object] = self.gpus[index]
         if key not in readings:
             raise problem("NOT_SUPPORTED")
@@ -84,7 +122,7 @@ class FakeNvml:
 
 def _answers(fake: FakeNvml) -> Generator[object, Request]:
     """Answers one request after the other, each the name of a method with its arguments, or the error it raised."""
-    names = ("start", "stop", "count", "handle", "note", "know")
+    names = ("start", "stop", "count", "handle", "ask")
     methods: dict[object, Callable[..., object]] = {name: getattr(fake, name) for name in names}
     answer: object = None
     while True:
@@ -93,3 +131,5 @@ def _answers(fake: FakeNvml) -> Generator[object, Request]:
             answer = methods[name](*arguments)
         except pynvml.NVMLError as error:
             answer = error.with_traceback(None)  # its frames lead here
+        except (KeyError, TypeError):  # no function of pynvml's asks like this
+            answer = problem("INVALID_ARGUMENT")

@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import Metric
 
 from gradebox.sandbox.probe_loader import Student, WrongReturn
 from grader.lab5.monitoring.cases import AlertReport
+from grader.shared.probes.looks import files_below
 from grader.shared.probes.support import StudentObject, finite_or_text, instance, plain
 from labkit.monitoring import RULES, Alert, Rule, Snapshot
 
@@ -104,8 +105,10 @@ def scalars(folder: Path) -> list[tuple[str, int, float | str]]:
     from tensorboard.util import tensor_util
 
     rows: list[tuple[str, int, float | str]] = []
-    for path in sorted(folder.rglob("events.out.tfevents.*")):
-        for event in EventFileLoader(str(path)).Load():
+    for name in files_below(folder):
+        if not name.rpartition("/")[2].startswith("events.out.tfevents."):
+            continue
+        for event in EventFileLoader(f"{folder}/{name}").Load():
             for value in event.summary.value:
                 number = float(tensor_util.make_ndarray(value.tensor).item())
                 rows.append((value.tag, event.step, number if math.isfinite(number) else str(number)))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from time import sleep
 from types import SimpleNamespace
 from typing import TypeAlias, cast
 
@@ -16,6 +18,14 @@ Request: TypeAlias = tuple[object, ...]
 """What is asked of the made-up GPUs: the name of a method of `FakeNvml`, and its arguments."""
 Ask: TypeAlias = Callable[..., object]
 """Asks for one method's answer; takes its name and its arguments."""
+
+
+@dataclass(frozen=True)
+class Later:
+    """In place of an answer: ask again in so many seconds."""
+
+    seconds: float
+
 
 _PREFIXES = (
     *("nvmlDevice", "nvmlSystem", "nvmlUnit", "nvmlEventSet", "nvmlVgpu", "nvmlGpm", "nvmlGpuInstance"),
@@ -63,10 +73,9 @@ def take_the_place_of_pynvml(ask: Ask) -> None:
 
 def _functions(ask: Ask) -> dict[str, Callable[..., object]]:
     def question(index: object, key: str) -> object:
-        wait = ask("note", index)
-        if callable(wait):
-            wait()  # outside of the lock: others may ask meanwhile
-        return ask("know", index, key)
+        while isinstance(answer := ask("ask", index, key), Later):
+            sleep(answer.seconds)  # outside of the lock: others may ask meanwhile
+        return answer
 
     def plain(key: str) -> Callable[..., object]:
         return lambda handle, *_: question(handle, key)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 from gradebox.sandbox.probe_loader import Student
 from grader.lab5.monitoring.cases import (
@@ -31,13 +32,14 @@ from grader.lab5.monitoring.probes.monitors import (
     PATIENCE_SECONDS,
     history_of,
     latest_celsius,
+    report_of,
     settled,
     wait_for,
     without_alerts,
 )
 from grader.shared.probes.endings import ending
-from grader.shared.probes.kept import notes
-from grader.shared.probes.support import StudentObject, plain
+from grader.shared.probes.kept import gate, notes, started
+from grader.shared.probes.support import StudentObject
 from labkit.monitoring import RULES, Alert
 
 _SLOW_ANSWER_SECONDS = 2.2
@@ -60,29 +62,24 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
         wait_for(lambda: len(history_of(monitor)) >= samples)
         history = len(monitor.history)
         nvml.gpus[0]["celsius"] = celsius
-        followed = history >= samples and wait_for(lambda: latest_celsius(monitor.history) == celsius)
+        wait_for(lambda: latest_celsius(monitor.history) == celsius)
         latest = latest_celsius(monitor.history)
         elsewhere = sum(thread != here for thread in nvml.calls)
         before_logging = len([thread for thread in nvml.calls if thread == here])
         for step in range(logs):
             monitor.log_metrics(step, {"loss": 1.0})
         asked_by_logging = len([thread for thread in nvml.calls if thread == here]) - before_logging
-        inside, go_on = threading.Event(), threading.Event()
-        logger = threading.Thread(target=monitor.log_metrics, args=(logs, {"loss": 1.0}), daemon=True)
 
-        def wait_inside() -> None:
-            if threading.get_ident() != logger.ident:
-                inside.set()
-                go_on.wait(3 * PATIENCE_SECONDS)
+        def log_once() -> None:
+            nvml.exempt()
+            monitor.log_metrics(logs, {"loss": 1.0})
 
-        nvml.gate = wait_inside
-        reached = inside.wait(PATIENCE_SECONDS)
-        logger.start()
-        logger.join(PATIENCE_SECONDS)
-        logged_meanwhile = not logger.is_alive()
-        nvml.gate = None
-        go_on.set()
-        logger.join()
+        nvml.hold()
+        reached = wait_for(lambda: bool(nvml.held))
+        has_logged = started(log_once)
+        logged_meanwhile = has_logged(PATIENCE_SECONDS)
+        nvml.release()
+        has_logged(None)
         closed_meanwhile = _closes_in_a_question(monitor, nvml)
         monitor.close()
         open_after = nvml.users
@@ -95,7 +92,6 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
     return BackgroundReply(
         holding_up=holding_up,
         history=history,
-        followed=followed,
         latest=latest,
         elsewhere=elsewhere,
         asked_by_logging=asked_by_logging,
@@ -111,21 +107,12 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
 
 def _closes_in_a_question(monitor: StudentObject, nvml: FakeNvml) -> bool:
     """Close the monitor while its thread waits for an answer; whether close() returned, or shut NVML down, first."""
-    inside, go_on = threading.Event(), threading.Event()
-
-    def wait_inside() -> None:
-        inside.set()
-        go_on.wait(3 * PATIENCE_SECONDS)
-
-    nvml.gate = wait_inside
-    inside.wait(PATIENCE_SECONDS)
-    closer = threading.Thread(target=monitor.close, daemon=True)
-    closer.start()
-    closer.join(_SLOW_ANSWER_SECONDS)
-    early = not closer.is_alive() or nvml.users == 0
-    nvml.gate = None
-    go_on.set()
-    closer.join(PATIENCE_SECONDS)
+    nvml.hold()
+    wait_for(lambda: bool(nvml.held))
+    has_closed = started(monitor.close)
+    early = has_closed(_SLOW_ANSWER_SECONDS) or nvml.users == 0
+    nvml.release()
+    has_closed(PATIENCE_SECONDS)
     return early
 
 
@@ -152,7 +139,7 @@ def failing(student: Student, inputs: Failing) -> FailingReply:
                 error = ending(partial(module.GPUMonitor, **arguments))
                 cases[name] = LeftBehind(error=error, threads=settled(before), left_open=nvml.users - users)
     nvml.users = 0
-    alerts = _with_a_full_mailbox(module, nvml, inputs.hot)
+    alerts = _with_a_full_mailbox(module, nvml, inputs.hot, inputs.mailbox)
     others_go_on, repeated = _beside_a_slow_mailer(module, nvml, inputs.hot)
     return FailingReply(
         cases=cases,
@@ -164,37 +151,37 @@ def failing(student: Student, inputs: Failing) -> FailingReply:
 
 _ON_ALERT = """
 def on_alert(alert):
-    note(alert.rule)
-    raise RuntimeError("the mailbox is full")
+    note(alert)
+    raise RuntimeError(text)
 """
 
 
-def _raising(note: Callable[[object], None]) -> Callable[[Alert], None]:
+def _raising(note: Callable[[object], None], text: str) -> Callable[[Alert], None]:
     """An `on_alert` that raises; it belongs to no file, since a logged traceback shows the files of its frames."""
-    names: dict[str, Callable[..., None]] = {"note": note}
+    names: dict[str, object] = {"note": note, "text": text}
     exec(compile(_ON_ALERT, "<on_alert>", "exec"), names)
-    return names["on_alert"]
+    return cast(Callable[[Alert], None], names["on_alert"])
 
 
-def _with_a_full_mailbox(module: ModuleType, nvml: FakeNvml, hot: int) -> FullMailbox:
+def _with_a_full_mailbox(module: ModuleType, nvml: FakeNvml, hot: int, mailbox: int) -> FullMailbox:
     """An `on_alert` that raises, called by a training's thread and by the background's."""
     rules = [replace(rule, for_seconds=0.0) for rule in RULES if rule.name in ("GpuHot", "LossNotFinite")]
     (note, received), said = notes(), io.StringIO()
     threading.excepthook = lambda _: None
     with contextlib.redirect_stderr(said):
-        monitor = module.GPUMonitor(interval=0.01, rules=rules, on_alert=_raising(note))
+        monitor = module.GPUMonitor(interval=0.01, rules=rules, on_alert=_raising(note, f"mailbox {mailbox} is full"))
         try:
             error = ending(lambda: monitor.log_metrics(1, {"loss": math.nan}))
             nvml.gpus[0]["celsius"] = hot
-            wait_for(lambda: "GpuHot" in received())
+            wait_for(lambda: any(getattr(alert, "rule", "") == "GpuHot" for alert in received()))
             samples = len(history_of(monitor))
             wait_for(lambda: len(monitor.history) >= samples + 3)
             more = len(monitor.history) - samples
         finally:
             nvml.gpus[0].pop("celsius")
             ending(monitor.close)
-    rules_received = sorted({str(plain(rule, "Alert.rule")) for rule in received()})
-    return FullMailbox(error=error, received=rules_received, samples_later=more, said=said.getvalue())
+    alerts = [report_of(alert) for alert in received()]
+    return FullMailbox(error=error, received=alerts, samples_later=more, said=said.getvalue())
 
 
 def _beside_a_slow_mailer(module: ModuleType, nvml: FakeNvml, hot: int) -> tuple[bool | None, bool]:
@@ -203,28 +190,27 @@ def _beside_a_slow_mailer(module: ModuleType, nvml: FakeNvml, hot: int) -> tuple
     And whether it called `on_alert` itself, with the alert that is reported already.
     """
     rules = [replace(rule, for_seconds=0.0) for rule in RULES if rule.name == "GpuHot"]
-    mailing, mailed, logged = threading.Event(), threading.Event(), threading.Event()
-    callers: list[int | None] = []
+    wait, is_reached, open_gate = gate(2 * PATIENCE_SECONDS)
+    note, callers = notes()
 
     def on_alert(_: Alert) -> None:
-        callers.append(threading.get_ident())
-        mailing.set()
-        mailed.wait(2 * PATIENCE_SECONDS)
+        note(threading.get_ident())
+        wait()
 
     monitor = module.GPUMonitor(interval=0.01, rules=rules, on_alert=on_alert)
+    logging, logging_thread = notes()
 
     def log() -> None:
+        logging(threading.get_ident())
         monitor.log_metrics(1, {"loss": 1.0})
-        logged.set()
 
     try:
         nvml.gpus[0]["celsius"] = hot
-        if not mailing.wait(PATIENCE_SECONDS):
+        if not wait_for(is_reached):
             return None, False
-        logging = threading.Thread(target=log, daemon=True)
-        logging.start()
-        return logged.wait(PATIENCE_SECONDS), logging.ident in callers
+        has_logged = started(log)
+        return has_logged(PATIENCE_SECONDS), not set(logging_thread()).isdisjoint(callers())
     finally:
         nvml.gpus[0].pop("celsius")
-        mailed.set()
+        open_gate()
         ending(monitor.close)

@@ -115,18 +115,32 @@ class TrainedEpochs:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Order:
+    """Some epochs of a training: the samples of each batch, and the weights that they lead to."""
+
+    batches: Batches
+    weight: Array
+
+
+@dataclass(frozen=True, kw_only=True)
 class EpochsReply:
-    """What became of each training, and the batches of the first one's epochs in other orders, by their description."""
+    """What became of each training, and of the first one's epochs in other orders, by their description."""
 
     runs: list[TrainedEpochs]
-    orders: dict[str, Batches]
+    orders: dict[str, Order]
+    loopback_bytes: int | None
+    """What the ranks told each other, by the network's own counter; None if it does not tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Epochs(ProbeInputs[EpochsReply], probe="lab5.pipeline.training.epochs"):
-    """Trainings, each of them for a trainer of its own."""
+    """Trainings, each of them for a trainer of its own.
+
+    In evaluation mode, in which no epoch is trained, logits are `asleep` times as large.
+    """
 
     trainings: list[Training]
+    asleep: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,6 +296,8 @@ class StoppedReply:
     received: int
     """Times that SIGTERM came through to the process's own handler."""
     places: dict[str, StoppedRun]
+    left: dict[str, int] | None
+    """Sizes of the files that are left in the end, as the system has them; None if it does not tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,6 +322,8 @@ class LoggedReply:
     loaded: list[dict[str, str]]
     """As in `ResumeReply`, of that trainer."""
     logged: list[LoggedStep]
+    left: dict[str, int] | None
+    """As in `StoppedReply`, of all ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,7 +104,21 @@ def trainings(generator: InputGenerator, ranks: int) -> list[Training]:
             settings["max_grad_norm"] = row["limit"]
         each = training(shared, ranks=ranks, last=row["last"], **settings)
         drawn.append(_with_optimizer(each, row["optimizer"]))
-    return drawn
+    return [*drawn, wide(generator, ranks)] if ranks > 1 else drawn
+
+
+def wide(generator: InputGenerator, ranks: int) -> Training:
+    """A training whose gradient is so large that the network's counters tell how often it is exchanged."""
+    shared = generator.shared(f"lab5.wide{ranks}")
+    usual = training(shared, ranks=ranks, accumulation_steps=BATCHES + 2)
+    features, outputs = 2 * shared.integer(1020, 1050) + 1, len(usual.weight)
+    inputs = shared.normal(len(usual.inputs), features)
+    return replace(usual, inputs=inputs, weight=shared.normal(outputs, features + 1) * np.float32(features**-0.5))
+
+
+def asleep(generator: InputGenerator) -> float:
+    """How many times as large logits are in evaluation mode, in which nothing is trained."""
+    return generator.shared("lab5.asleep").uniform(0.3, 0.6)
 
 
 def _can_be(row: Mapping[str, object]) -> bool:

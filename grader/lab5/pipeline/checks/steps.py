@@ -36,6 +36,11 @@ from grader.lab5.pipeline.checks.mistakes import (
 )
 from grader.lab5.pipeline.reference import Outcome, mean_loss, rate, scale_after, simulate
 
+_EACH_BATCH_EXCHANGED = Cause(
+    "each_batch_exchanged",
+    "Use `no_sync()` around forward and backward of all batches of a window except the last.",
+    mistake="Every batch of a window is exchanged among the ranks, not only the last",
+)
 _DEFAULT_SCALE = 2.0**16
 """With which PyTorch's GradScaler begins."""
 
@@ -100,11 +105,7 @@ def _judge_training(training: Training, runs: Sequence[TrainedEpochs], what: str
                 # Gradients may be exchanged without a reduction: right weights say that they were.
                 run.reduced_gradients / total, 0.0, 1.99,
                 what=f"{what}: bytes reduced, in gradients per optimizer step", expected="1, and a little for sums",
-                hint=Cause(
-                    "each_batch_exchanged",
-                    "Use `no_sync()` around forward and backward of all batches of a window except the last.",
-                    mistake="Every batch of a window is exchanged among the ranks, not only the last",
-                )
+                hint=_EACH_BATCH_EXCHANGED
                 if abs(run.reduced_gradients / len(run.batches) - 1) < 0.2
                 else "use no_sync() around forward and backward of all batches of a window except the last",
             )  # fmt: skip
@@ -123,10 +124,33 @@ def judge_orders(training: Training, replies: Sequence[EpochsReply]) -> None:
         }
         for name, order in orders.items():
             require_equal(
-                reply.orders[name], order,
+                reply.orders[name].batches, order,
                 what=f"samples of each batch, train_epoch() called for {name}, on rank {rank} of {ranks}",
                 hint="begin_epoch goes to the beginning, or stays where the loader is in the epoch",
             )  # fmt: skip
+            batches = [each.orders[name].batches for each in replies]
+            require_arrays_close(
+                reply.orders[name].weight, simulate(training, batches).weight, rtol=RTOL,
+                atol=RTOL + clipping(training, batches),
+                what=f"weights, train_epoch() called for {name}, on rank {rank} of {ranks}",
+            )  # fmt: skip
+
+
+def judge_exchanges(training: Training, reply: EpochsReply) -> None:
+    """How often the ranks exchanged the gradient of a training that is much larger than all else that they exchange."""
+    if reply.loopback_bytes is None:  # then only the probe has counted
+        return
+    steps, batches, ranks = training.total_steps(2), training.batches(2) * training.config["epochs"], 2
+    exchange = ranks * training.weight.size * np.dtype(np.float64).itemsize
+    exchanges = reply.loopback_bytes / exchange
+    require_between(
+        # At the beginning the ranks may send each other the weights, and the other trainings' gradients count as well.
+        exchanges, 0.0, (steps + batches) / 2,
+        what=f"bytes that 2 ranks told each other, in gradients of {on_ranks('train_epoch()', 2)}, "
+        f"{training.described()}",
+        expected=f"{steps}, and a little for weights and sums",
+        hint=_EACH_BATCH_EXCHANGED if exchanges > 0.8 * batches else "let only the last batch of a window exchange",
+    )  # fmt: skip
 
 
 def judge_rates_of(all_runs: Sequence[Run]) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MethodType
 from typing import cast
 
 import torch
@@ -38,16 +39,16 @@ from grader.lab5.pipeline.probes.trainers import (
     base_of,
     end_state,
     epoch_of,
-    generators,
     halve_scale,
     make,
-    names,
     ranks_of,
     seed,
     steps_of,
 )
 from grader.shared.probes.endings import ending
-from grader.shared.probes.kept import nap
+from grader.shared.probes.kept import nap, notes
+from grader.shared.probes.looks import files_below, generators, is_file, names
+from grader.shared.probes.record import system
 from grader.shared.probes.support import StudentObject, fields, plain
 from labkit.results import TrainerRun
 
@@ -55,17 +56,23 @@ from labkit.results import TrainerRun
 @contextlib.contextmanager
 def _slow_names(seconds: float) -> Iterator[None]:
     """Files get their names late."""
-    real, wait = os.replace, nap(seconds)
-
-    def late(source: str | Path, target: str | Path, **options: int | None) -> None:
-        wait()
-        real(source, target, **options)
-
-    os.replace = late  # type: ignore[assignment]
+    real = os.replace
+    os.replace = MethodType(_replace_late, (nap(seconds), real))
     try:
         yield
     finally:
         os.replace = real
+
+
+def _replace_late(
+    parts: tuple[Callable[[], None], Callable[..., None]],
+    source: str | Path,
+    target: str | Path,
+    **options: int | None,
+) -> None:
+    wait, replace_now = parts
+    wait()
+    replace_now(source, target, **options)
 
 
 def _own(student: Student, name: str) -> Path:
@@ -88,42 +95,42 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
     folder, total = base_of(student) / "resumed", training.config["epochs"]
     with ranks_of(student):
         whole = trainer_of(_own(student, "whole"), training)
-        halve_scale(whole)
+        halve_scale(whole.trainer)
         seed(1 + student.rank)
-        results = [epoch_of(whole, epoch) for epoch in range(total)]
+        results = [epoch_of(whole.trainer, epoch) for epoch in range(total)]
         expected = end_state(whole)
         every = sum(cast(int, result["optimizer_steps"]) for result in results[:stop]) + 1
         # Every step is saved: when a trainer saves is another check's question.
         each: Settings = {"save_every_steps": 1, "keep_checkpoints": 99}
         saving: Settings = {**training.config, **each} if middle else training.config
         first = trainer_of(_own(student, folder.name), replace(training, config=saving))
-        halve_scale(first)
+        halve_scale(first.trainer)
         watched = Watched()
-        watched.saving(first)
+        watched.saving(first.trainer)
         seed(1 + student.rank)
         for epoch in range(stop + middle):
-            first.train_epoch(epoch)
+            first.trainer.train_epoch(epoch)
         drawn = [generators(first.model.linear.weight.device)]
         with _slow_names(0.3):
-            returned = first.save_checkpoint(stop + middle - 1)
+            returned = first.trainer.save_checkpoint(stop + middle - 1)
         if not isinstance(returned, (str, Path)):
             raise WrongReturn(f"save_checkpoint() returned a {type(returned).__name__}, expected the path of the file")
         path = folder / "checkpoints" / Path(returned).name
-        complete = path.is_file()
+        complete = is_file(path)
         drawn.append(generators(first.model.linear.weight.device))
         if middle:
             path = folder / "checkpoints" / f"step-{every:08d}.pt"
-            if not path.is_file():
+            if not is_file(path):
                 raise WrongReturn(f"train_epoch() with save_every_steps=1 left no {path.name}: {names(path.parent)}")
         second = trainer_of(_own(student, folder.name), training, start=0.5)
-        watched.loading(second)
+        watched.loading(second.trainer)
         seed(99)
-        begin = plain(second.load_checkpoint(path), "load_checkpoint()")
-        resumed = [epoch_of(second, epoch) for epoch in range(stop, total)]
+        begin = plain(second.trainer.load_checkpoint(path), "load_checkpoint()")
+        resumed = [epoch_of(second.trainer, epoch) for epoch in range(stop, total)]
         again = end_state(second)
     refused = ""
     if student.ranks > 1:
-        refused = ending(partial(trainer_of(folder, training).load_checkpoint, path))
+        refused = ending(partial(trainer_of(folder, training).trainer.load_checkpoint, path))
     return ResumeReply(
         expected=expected,
         complete=complete,
@@ -133,15 +140,15 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         resumed=resumed,
         drawn=drawn,
         refused=refused,
-        loaded=watched.pair,
+        loaded=watched.pair(),
     )
 
 
 def stopped(student: Student, inputs: Stopped) -> StoppedReply:
     """`fit` to the end; and for each place a `fit` that SIGTERM stops, then a new trainer's `fit`."""
     torch.set_num_threads(1)
-    received: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    note, received = notes()
+    before = signal.signal(signal.SIGTERM, MethodType(_note_signal, note))
     try:
         with ranks_of(student):
             uninterrupted, expected, saved_before = _left_alone(student, inputs.training)
@@ -156,23 +163,33 @@ def stopped(student: Student, inputs: Stopped) -> StoppedReply:
         uninterrupted=uninterrupted,
         files=names(base_of(student) / "whole" / "checkpoints"),
         saved_before=saved_before,
-        received=len(received),
+        received=len(received()),
         places=places,
+        left=system("files"),
     )
+
+
+def _note_signal(note: Callable[[object], None], number: int, frame: object) -> None:
+    note(number)
 
 
 def _left_alone(student: Student, training: Training) -> tuple[RunFields, EndState, list[bool]]:
     """A whole `fit`; and at each validation of it, whether the checkpoint of the last step was there."""
     whole = make(student, _own(student, "whole"), training, dropout=0.5, cleared=True)
-    validate, saved_before = whole.validate, []
-
-    def noting() -> object:
-        saved_before.append(f"step-{steps_of(whole):08d}.pt" in names(base_of(student) / "whole/checkpoints"))
-        return validate()
-
-    whole.validate = noting
+    note, saved_before = notes()
+    folder = base_of(student) / "whole/checkpoints"
+    whole.trainer.validate = MethodType(_look_and_validate, (note, whole.trainer, folder, whole.trainer.validate))
     seed(1 + student.rank)
-    return _fit(whole), end_state(whole), saved_before
+    return _fit(whole.trainer), end_state(whole), saved_before()
+
+
+def _look_and_validate(
+    parts: tuple[Callable[[object], None], StudentObject, Path, Callable[[], object]],
+) -> object:
+    """A validation, and before it a note whether the checkpoint of the last step is there."""
+    note, trainer, folder, validate = parts
+    note(f"step-{steps_of(trainer):08d}.pt" in names(folder))
+    return validate()
 
 
 def _stopped_at(student: Student, inputs: Stopped, folder: Path, at: int) -> StoppedRun:
@@ -180,15 +197,15 @@ def _stopped_at(student: Student, inputs: Stopped, folder: Path, at: int) -> Sto
     trainer_of = partial(make, student, folder, inputs.training, dropout=0.5, cleared=True)
     first = trainer_of(at=[at] if student.rank == inputs.signalled else [])
     watched = Watched()
-    watched.saving(first)
+    watched.saving(first.trainer)
     seed(1 + student.rank)
-    run = _fit(first)
+    run = _fit(first.trainer)
     second = trainer_of(start=0.5)
-    watched.loading(second)
+    watched.loading(second.trainer)
     seed(99)
-    rest = _fit(second)
+    rest = _fit(second.trainer)
     return StoppedRun(
-        stopped=run, run=rest, batches=len(first.model.batches), again=end_state(second), loaded=watched.pair
+        stopped=run, run=rest, batches=len(first.batches()), again=end_state(second), loaded=watched.pair()
     )
 
 
@@ -206,31 +223,30 @@ def logged(student: Student, inputs: Logged) -> LoggedReply:
     folder = base_of(student) / f"own-{student.rank}"
     folder.mkdir()
     os.chdir(folder)
-    sink, watched = Sink(), Watched()
+    note, received = notes()
+    watched = Watched()
     with ranks_of(student):
-        trainer = make(student, Path("run"), inputs.training, monitor=sink)
-        watched.saving(trainer)
-        trainer.fit()
-        files = _files(folder)
+        made = make(student, Path("run"), inputs.training, monitor=Sink(note))
+        watched.saving(made.trainer)
+        made.trainer.fit()
+        files = files_below(folder)
         entries, again = _entries(folder), {}
+        batches, logged_steps = made.batches(), received()
         if student.ranks == 1:
-            second = make(student, Path("run"), inputs.training)
+            second = make(student, Path("run"), inputs.training).trainer
             watched.loading(second)
             second.load_checkpoint(Path("run", "checkpoints", f"step-{inputs.back_to:08d}.pt"))
             second.fit()
             again = _entries(folder)
     return LoggedReply(
-        batches=trainer.model.batches,
+        batches=batches,
         files=files,
         entries=entries,
         again=again,
-        loaded=watched.pair,
-        logged=sink.logged,
+        loaded=watched.pair(),
+        logged=logged_steps,
+        left=system("files"),
     )
-
-
-def _files(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def _entries(folder: Path) -> dict[str, list[tuple[float, float]]]:
@@ -238,7 +254,7 @@ def _entries(folder: Path) -> dict[str, list[tuple[float, float]]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     entries: dict[str, list[tuple[float, float]]] = {}
-    for place in sorted({Path(name).parent for name in _files(folder) if "tfevents" in name}):
+    for place in sorted({name.rpartition("/")[0] for name in files_below(folder) if "tfevents" in name}):
         reader = EventAccumulator(str(folder / place))
         reader.Reload()
         for tag in reader.Tags()["scalars"]:

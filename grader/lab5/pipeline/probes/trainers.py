@@ -6,23 +6,29 @@ Only at things that any trainer must have: a model, an optimizer, a scaler, step
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import copy
 import os
 import random
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import MethodType
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim import optimizer as optimizers
 from torch.utils.data import Dataset
 
 from gradebox.sandbox.probe_loader import Student, WrongReturn
-from grader.lab5.pipeline.cases import EndState, Fields, LoggedStep, Training
+from grader.lab5.pipeline.cases import Batches, EndState, Fields, LoggedStep, Training
+from grader.shared.probes.kept import alarm, notes
+from grader.shared.probes.looks import fingerprint, generators
 from grader.shared.probes.ranks import Indexed, group, numbered
-from grader.shared.probes.support import StudentObject, fields, instance, plain
+from grader.shared.probes.support import StudentObject, exact, fields, instance, plain
 from labkit.loader import ResumableLoader
 from labkit.results import EpochResult
 
@@ -34,67 +40,124 @@ KEPT: list[object] = []
 class Model(nn.Module):
     """A linear classifier with dropout, a bias and a frozen gain of 1; the first number of each input is only noted.
 
-    The last column of `weight` is the bias.
+    The last column of `weight` is the bias. In evaluation mode its logits are `asleep` times as large.
     """
 
-    def __init__(self, weight: Tensor, *, dropout: float, dtype: torch.dtype) -> None:
+    def __init__(
+        self, weight: Tensor, *, dropout: float, dtype: torch.dtype, note: Callable[[object], None], asleep: float
+    ) -> None:
         super().__init__()
         self.linear = nn.Linear(weight.shape[1] - 1, weight.shape[0], dtype=dtype)
         self.linear.weight.data = weight[:, :-1].to(dtype).clone()
         self.linear.bias.data = weight[:, -1].to(dtype).clone()
         self.gain = nn.Parameter(torch.ones(weight.shape[1] - 1, dtype=dtype), requires_grad=False)
-        self.dropout = dropout
-        self.batches: list[list[int]] = []
-        self.validated: list[int] = []
-        self.validating = False
-        """Whether `validate` runs, in whatever mode."""
-        self.products: dict[bool, set[str]] = {True: set(), False: set()}
-        """Dtypes of the products, in training and in validation."""
+        self.dropout, self.asleep = dropout, asleep
+        self._note = note
 
     def forward(self, x: Tensor) -> Tensor:
-        numbers = [round(number) for number in x[:, 0].tolist()]
-        trained = self.training and not self.validating
-        if trained:
-            self.batches.append(numbers)
-        else:
-            self.validated += numbers
+        self._note(("batch", self.training, [round(number) for number in x[:, 0].tolist()]))
         dropped = functional.dropout(x[:, 1:].to(self.linear.weight.dtype), self.dropout, self.training)
         output: Tensor = self.linear(dropped * self.gain)
-        self.products[trained].add(str(output.dtype).removeprefix("torch."))
-        return output
+        return output if self.training or self.asleep == 1.0 else output * self.asleep
 
     def whole(self) -> Tensor:
         """Weight and bias, as they were given."""
-        return torch.cat([self.linear.weight, self.linear.bias.unsqueeze(1)], dim=1).detach().cpu().clone()
+        weight, bias = exact(self.linear.weight, "the weight"), exact(self.linear.bias, "the bias")
+        return torch.cat([weight, bias.unsqueeze(1)], dim=1).cpu().clone()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Model:
+        memo[id(self._note)] = self._note  # what is noted of a copy is noted of the same training
+        copied = Model.__new__(Model)
+        memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
+
+
+@dataclass(frozen=True)
+class Made:
+    """A trainer of the submission's, and what the probe alone knows of it."""
+
+    trainer: StudentObject
+    model: Model
+    """The one that the trainer was given."""
+    note: Callable[[object], None]
+    noted: Callable[[], list[tuple[StudentObject, ...]]]
+
+    def batches(self) -> Batches:
+        """The samples of each batch that passed the model in training mode, and outside of `validate`."""
+        return [numbers for is_trained, numbers in self._passed() if is_trained]
+
+    def validated(self) -> int:
+        """How many samples passed it otherwise."""
+        return sum(len(numbers) for is_trained, numbers in self._passed() if not is_trained)
+
+    def rates(self) -> list[float]:
+        """The learning rate of each optimizer step (`optimizer_steps`)."""
+        return [event[1] for event in self.noted() if event[0] == "step"]
+
+    def taken(self) -> list[int]:
+        """The batch that passed the model last before each optimizer step, counted from 0."""
+        batches, taken, validating = -1, [], False
+        for event in self.noted():
+            validating = event[1] if event[0] == "validating" else validating
+            batches += event[0] == "batch" and event[1] and not validating
+            if event[0] == "step":
+                taken.append(batches)
+        return taken
+
+    def _passed(self) -> Iterator[tuple[bool, list[int]]]:
+        validating = False
+        for event in self.noted():
+            if event[0] == "validating":
+                validating = event[1]
+            elif event[0] == "batch":
+                yield event[1] and not validating, event[2]
+
+
+@contextlib.contextmanager
+def optimizer_steps(made: Made) -> Iterator[None]:
+    """Note every optimizer step that is taken in the block, with its learning rate."""
+    handle = optimizers.register_optimizer_step_pre_hook(MethodType(_note_step, made.note))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _note_step(
+    note: Callable[[object], None], optimizer: torch.optim.Optimizer, arguments: object, options: object
+) -> None:
+    """A fused optimizer is called for a step that overflows, too, and leaves it out by itself: GradScaler gives it
+    `found_inf`."""
+    found_inf = getattr(optimizer, "found_inf", None)
+    if found_inf is None or not bool(found_inf):
+        note(("step", float(optimizer.param_groups[0]["lr"])))
 
 
 class Signalling(Dataset[tuple[Tensor, Tensor]]):
     """Samples by number; when the `at`-th ones are asked for, SIGTERM is sent to this process."""
 
     def __init__(self, inner: Indexed, at: Collection[int]) -> None:
-        self.inner, self.at, self.count = inner, at, 0
+        self._inner = inner
+        self._count = alarm(at, partial(os.kill, os.getpid(), signal.SIGTERM))
 
     def __len__(self) -> int:
-        return len(self.inner)
+        return len(self._inner)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        self.count += 1
-        if self.count in self.at:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return self.inner[index]
+        self._count()
+        return self._inner[index]
 
 
 class Sink:
     """Receives metrics, as a `GPUMonitor` does."""
 
-    def __init__(self) -> None:
-        self.logged: list[LoggedStep] = []
+    def __init__(self, note: Callable[[LoggedStep], None]) -> None:
+        self._note = note
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take the metrics of one step."""
-        self.logged.append(
-            LoggedStep(step=int(step), metrics={str(name): float(value) for name, value in metrics.items()})
-        )
+        self._note(LoggedStep(step=int(step), metrics={str(name): float(value) for name, value in metrics.items()}))
 
 
 def make(
@@ -108,7 +171,8 @@ def make(
     at: Collection[int] = (),
     monitor: Sink | None = None,
     cleared: bool = False,
-) -> StudentObject:
+    asleep: float = 1.0,
+) -> Made:
     """A trainer that writes below `folder`; its model begins with `start` times the weight.
 
     Parameters are float64, or float32 for a run in autocast. SIGTERM comes with the `at`-th samples. With `cleared`,
@@ -116,40 +180,35 @@ def make(
     """
     dtype = torch.float64 if training.config.get("dtype", "float32") == "float32" else torch.float32
     settings = student.module(CONFIG).TrainerConfig(output_dir=str(folder), **training.config)
-    model = Model(training.weight * start, dropout=dropout, dtype=dtype).to(device)
+    note, noted = notes()
+    model = Model(training.weight * start, dropout=dropout, dtype=dtype, note=note, asleep=asleep).to(device)
     dataset = Indexed(numbered(training.inputs).to(dtype), training.classes)
     train = ResumableLoader(Signalling(dataset, at), training.batch_size, seed=5)
     val = ResumableLoader(dataset, training.batch_size, shuffle=False, padded=False)
     more = {} if monitor is None else {"monitor": monitor}
     trainer = student.module(TRAINER).ProductionTrainer(model, train, val, settings, **more)
-    trainer.validate = _apart(model, trainer.validate)
+    trainer.validate = MethodType(_validate, (note, trainer.validate))
     if cleared:
-        trainer.train_window = _clearing(model, trainer.train_window)
+        trainer.train_window = MethodType(_clear_and_train, (model, trainer.train_window))
     KEPT.append(trainer)
-    return trainer
+    return Made(trainer, model, note, noted)
 
 
-def _clearing(model: Model, train_window: Callable[[StudentObject], object]) -> Callable[[StudentObject], object]:
+def _clear_and_train(parts: tuple[Model, Callable[[StudentObject], object]], window: StudentObject) -> object:
     """A window before which there are no gradients."""
-
-    def clearing(window: StudentObject) -> object:
-        model.zero_grad()
-        return train_window(window)
-
-    return clearing
+    model, train_window = parts
+    model.zero_grad()
+    return train_window(window)
 
 
-def _apart(model: Model, validate: Callable[[], object]) -> Callable[[], object]:
-    """A validation whose samples the model tells apart from those that it is trained with, whatever its mode."""
-
-    def validating() -> object:
-        model.validating = True
-        try:
-            return validate()
-        finally:
-            model.validating = False
-
-    return validating
+def _validate(parts: tuple[Callable[[object], None], Callable[[], object]]) -> object:
+    """A validation whose samples are told apart from those that the model is trained with, whatever its mode."""
+    note, validate = parts
+    note(("validating", True))
+    try:
+        return validate()
+    finally:
+        note(("validating", False))
 
 
 @contextlib.contextmanager
@@ -234,92 +293,66 @@ def parts_of(trainer: StudentObject) -> dict[str, str]:
         "validations": repr(list(getattr(trainer, "validations", ()))),
         "random": generators(trainer.model.linear.weight.device),
     }
-    return {name: _fingerprint(part) for name, part in parts.items()}
+    return {name: fingerprint(part) for name, part in parts.items()}
 
 
 class Watched:
     """What a trainer holds when it saves a checkpoint, and what another one holds once it has loaded it."""
 
     def __init__(self) -> None:
-        self.saved: dict[str, dict[str, str]] = {}
-        self._next: dict[str, int] = {}
-        self.pair: list[dict[str, str]] = []
-        """What the last loaded checkpoint should have put back, and what it put back; empty before."""
+        self._note, self._noted = notes()
 
     def saving(self, trainer: StudentObject) -> None:
         """Note what this trainer saves, by the name of the file."""
-        save = trainer.save_checkpoint
-
-        def noting(epoch: int) -> object:
-            parts, loader = parts_of(trainer), trainer.train_loader
-            following = epoch + (loader.position >= len(loader))
-            path = save(epoch)
-            if isinstance(path, (str, Path)):
-                self.saved[Path(path).name] = parts | {"next epoch": str(following)}
-            return path
-
-        trainer.save_checkpoint = noting
+        trainer.save_checkpoint = MethodType(_save, (self._note, trainer, trainer.save_checkpoint))
 
     def loading(self, trainer: StudentObject) -> None:
         """Note what this trainer has loaded."""
-        load = trainer.load_checkpoint
+        trainer.load_checkpoint = MethodType(_load, (self._note, trainer, trainer.load_checkpoint))
 
-        def noting(path: Path | str) -> object:
-            following = load(path)
-            if (saved := self.saved.get(Path(path).name)) is not None:
-                self.pair = [saved, parts_of(trainer) | {"next epoch": str(following)}]
-            return following
+    def pair(self) -> list[dict[str, str]]:
+        """What the last loaded checkpoint should have put back, and what it put back; empty if there is none."""
+        saved: dict[str, dict[str, str]] = {}
+        pair: list[dict[str, str]] = []
+        for act, name, parts in self._noted():
+            if act == "saved":
+                saved[name] = parts
+            elif name in saved:
+                pair = [saved[name], parts]
+        return pair
 
-        trainer.load_checkpoint = noting
+
+Watching = tuple[Callable[[object], None], StudentObject, Callable[[StudentObject], object]]
 
 
-def end_state(trainer: StudentObject) -> EndState:
+def _save(watching: Watching, epoch: int) -> object:
+    note, trainer, save = watching
+    parts, loader = parts_of(trainer), trainer.train_loader
+    following = epoch + (loader.position >= len(loader))
+    path = save(epoch)
+    if isinstance(path, (str, Path)):
+        note(("saved", Path(path).name, parts | {"next epoch": str(following)}))
+    return path
+
+
+def _load(watching: Watching, path: Path | str) -> object:
+    note, trainer, load = watching
+    following = load(path)
+    note(("loaded", Path(path).name, parts_of(trainer) | {"next epoch": str(following)}))
+    return following
+
+
+def end_state(made: Made) -> EndState:
     """Everything that two equal runs have in common in the end, and what the process would draw next."""
     return EndState(
-        batches=[list(batch) for batch in trainer.model.batches],
-        steps=steps_of(trainer),
-        rate=rate_of(trainer).hex(),
-        scale=scale_of(trainer),
-        weight=trainer.model.whole().double(),
-        optimizer=_fingerprint(optimizer_of(trainer).state_dict()),
-        random=generators(trainer.model.linear.weight.device),
+        batches=made.batches(),
+        steps=steps_of(made.trainer),
+        rate=rate_of(made.trainer).hex(),
+        scale=scale_of(made.trainer),
+        weight=made.model.whole().double(),
+        optimizer=fingerprint(optimizer_of(made.trainer).state_dict()),
+        random=generators(made.model.linear.weight.device),
     )
-
-
-def generators(device: torch.device) -> dict[str, str]:
-    """Where the generators are, by name; equal where they would draw the same."""
-    numpy_state: tuple[object, ...] = np.random.get_state(legacy=True)  # type: ignore[assignment]  # legacy: no dict
-    states = {
-        "PyTorch's": _fingerprint(torch.get_rng_state()),
-        "NumPy's": _fingerprint([part.tolist() if isinstance(part, np.ndarray) else part for part in numpy_state]),
-        "Python's": _fingerprint(random.getstate()),
-    }
-    if device.type == "cuda":
-        states["the GPU's"] = _fingerprint(torch.cuda.get_rng_state())
-    return states
-
-
-def _fingerprint(value: object) -> str:
-    """Of a state dictionary: equal bits, equal text."""
-    digest = hashlib.sha256()
-
-    def take(item: object) -> None:
-        if isinstance(item, Tensor):
-            content = item.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-            digest.update(str(item.dtype).encode() + content)
-        elif isinstance(item, Mapping):
-            for key in sorted(item, key=str):
-                digest.update(str(key).encode())
-                take(item[key])
-        elif isinstance(item, (list, tuple)):
-            digest.update(b"[")
-            for each in item:
-                take(each)
-        elif not callable(item):
-            digest.update(repr(item).encode())
-
-    take(value)
-    return digest.hexdigest()[:16]
 
 
 def seed(number: int) -> None:
@@ -329,8 +362,3 @@ def seed(number: int) -> None:
     random.gauss(0, 1)
     np.random.seed(number)
     np.random.standard_normal()
-
-
-def names(folder: Path) -> list[str]:
-    """What is in a folder, if there is one."""
-    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []

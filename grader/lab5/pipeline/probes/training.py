@@ -6,22 +6,19 @@ parameters in the end.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim import optimizer as optimizers
 
 from gradebox.sandbox.probe_loader import Student
 from grader.lab5.pipeline.cases import (
-    Batches,
     Epochs,
     EpochsReply,
     Mixed,
     MixedReply,
+    Order,
     TrainedEpochs,
     Training,
     Validate,
@@ -32,11 +29,11 @@ from grader.lab5.pipeline.probes.trainers import (
     CONFIG,
     KEPT,
     TRAINER,
-    Model,
     Sink,
     base_of,
     epoch_of,
     make,
+    optimizer_steps,
     ranks_of,
     rate_of,
     scale_of,
@@ -46,34 +43,13 @@ from grader.lab5.pipeline.probes.trainers import (
 )
 from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.endings import ending
+from grader.shared.probes.kept import notes
+from grader.shared.probes.looks import files_below
 from grader.shared.probes.ranks import Indexed
-from grader.shared.probes.support import fields
+from grader.shared.probes.record import system, watch_products
+from grader.shared.probes.support import exact, fields
 from labkit.loader import ResumableLoader
 from labkit.results import ValidationResult
-
-
-@contextlib.contextmanager
-def _optimizer_steps(model: Model) -> Iterator[tuple[list[float], list[int]]]:
-    """Of every optimizer step taken in the block: its learning rate, and the batch that passed the model last.
-
-    A fused optimizer is called for a step that overflows, too, and leaves it out by itself: GradScaler gives it
-    `found_inf`.
-    """
-    rates: list[float] = []
-    batches: list[int] = []
-
-    def note(optimizer: torch.optim.Optimizer, arguments: object, options: object) -> None:
-        found_inf = getattr(optimizer, "found_inf", None)
-        if found_inf is not None and bool(found_inf):
-            return
-        rates.append(float(optimizer.param_groups[0]["lr"]))
-        batches.append(len(model.batches) - 1)
-
-    handle = optimizers.register_optimizer_step_pre_hook(note)
-    try:
-        yield rates, batches
-    finally:
-        handle.remove()
 
 
 def epochs(student: Student, inputs: Epochs) -> EpochsReply:
@@ -84,25 +60,25 @@ def epochs(student: Student, inputs: Epochs) -> EpochsReply:
     torch.set_num_threads(1)
     first, runs = inputs.trainings[0], []
     with ranks_of(student):
-        try_parts(make(student, base_of(student) / "parts", first))
+        try_parts(make(student, base_of(student) / "parts", first).trainer)
         for number, training in enumerate(inputs.trainings):
-            trainer = make(student, base_of(student) / f"run-{number}", training)
-            model, results, modes = trainer.model, [], []
-            with _optimizer_steps(model) as (rates, _), Collectives() as reduced:
+            made = make(student, base_of(student) / f"run-{number}", training, asleep=inputs.asleep)
+            model, results, modes = made.model, [], []
+            with optimizer_steps(made), Collectives() as reduced:
                 for epoch in range(training.config["epochs"]):
                     model.eval()
-                    results.append(epoch_of(trainer, epoch))
-                    modes.append(model.training)
+                    results.append(epoch_of(made.trainer, epoch))
+                    modes.append(bool(model.training))
             runs.append(
                 TrainedEpochs(
                     results=results,
-                    batches=model.batches,
-                    validated=len(model.validated),
+                    batches=made.batches(),
+                    validated=made.validated(),
                     modes=modes,
-                    rates=rates,
-                    steps=steps_of(trainer),
+                    rates=made.rates(),
+                    steps=steps_of(made.trainer),
                     weight=model.whole(),
-                    frozen=bool((model.gain == 1).all()),
+                    frozen=bool((exact(model.gain, "the gain") == 1).all()),
                     reduced_gradients=reduced.reduced_bytes / model.whole().nbytes,
                 )
             )
@@ -111,60 +87,66 @@ def epochs(student: Student, inputs: Epochs) -> EpochsReply:
             "the rest of epoch 0": _order(student, first, 0, (0,)),
             "epoch 1 in the middle of epoch 0": _order(student, first, 0, (1,)),
         }
-    return EpochsReply(runs=runs, orders=orders)
+    return EpochsReply(runs=runs, orders=orders, loopback_bytes=system("loopback_bytes"))
 
 
-def _order(student: Student, training: Training, begun: int | None, epochs: Sequence[int]) -> Batches:
-    """The samples of each batch of these epochs, if the loader has handed out one batch of the epoch `begun` before."""
-    trainer = make(student, base_of(student) / f"from {begun} to {epochs}", training)
+def _order(student: Student, training: Training, begun: int | None, epochs: Sequence[int]) -> Order:
+    """These epochs, if the loader has handed out one batch of the epoch `begun` before."""
+    made = make(student, base_of(student) / f"from {begun} to {epochs}", training)
     if begun is not None:
-        trainer.train_loader.set_epoch(begun)
-        next(iter(trainer.train_loader))
+        made.trainer.train_loader.set_epoch(begun)
+        next(iter(made.trainer.train_loader))
     for epoch in epochs:
-        trainer.train_epoch(epoch)
-    return cast(Model, trainer.model).batches
+        made.trainer.train_epoch(epoch)
+    return Order(batches=made.batches(), weight=made.model.whole())
 
 
 def mixed(student: Student, inputs: Mixed) -> MixedReply:
     """Epochs in float16 or bfloat16, a validation, and with which batches steps were taken."""
     torch.set_num_threads(1)
-    sink = Sink()
-    trainer = make(student, Path("mixed"), inputs.training, device=student.device, monitor=sink)
+    note, logged = notes()
+    made = make(student, Path("mixed"), inputs.training, device=student.device, monitor=Sink(note))
+    trainer, model = made.trainer, made.model
     scaler_of(trainer).set_growth_interval(inputs.growth)
-    model = trainer.model
-    with _optimizer_steps(model) as (rates, batches):
+    with optimizer_steps(made), watch_products(student.gpu) as products:
         results = [epoch_of(trainer, epoch) for epoch in range(inputs.training.config["epochs"])]
-    in_the_end = [*model.batches]
-    event_files = len([*Path("mixed").rglob("*tfevents*")])
+        of_training = products.dtypes()
+    batches, taken, rates = made.batches(), made.taken(), made.rates()
+    event_files = sum("tfevents" in name for name in files_below("mixed"))
+    with watch_products(student.gpu) as products:
+        validation = fields(trainer.validate(), ValidationResult, "validate()")
+        of_validation = products.dtypes()
     return MixedReply(
         results=results,
-        validation=fields(trainer.validate(), ValidationResult, "validate()"),
-        products=[sorted(model.products[mode]) for mode in (True, False)],
-        parameters=str(model.linear.weight.dtype).removeprefix("torch."),
-        batches=in_the_end,
-        taken=batches,
+        validation=validation,
+        products=[of_training, of_validation],
+        parameters=str(exact(model.linear.weight, "the weight").dtype).removeprefix("torch."),
+        batches=batches,
+        taken=taken,
         rates=[*rates, rate_of(trainer)],
         weight=model.whole(),
         steps=steps_of(trainer),
         scale=scale_of(trainer),
         event_files=event_files,
-        logged=sink.logged,
+        logged=logged(),
     )
 
 
 class _Classifier(nn.Module):
-    """Says what its inputs say, unless dropout is on; it counts outputs that hold a graph."""
+    """Says what its inputs say, unless dropout is on; what it says with a graph belongs to other classes."""
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, note: Callable[[object], None]) -> None:
         super().__init__()
         self.linear = nn.Linear(classes, classes, bias=False, dtype=torch.float64)
         self.linear.weight.data = torch.eye(classes, dtype=torch.float64)
         self.dropout = nn.Dropout(0.9)
-        self.graphs = 0
+        self._note = note
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.linear(self.dropout(x))
-        self.graphs += output.requires_grad
+        if output.requires_grad:
+            self._note("graph")
+            return output.roll(1, dims=1)
         return output
 
 
@@ -181,7 +163,8 @@ def validate(student: Student, inputs: Validate) -> ValidateReply:
     batches = list(zip(logits.double()[part].split(own), classes[part].split(own), strict=True)) if own else []
     with ranks_of(student):
         settings = student.module(CONFIG).TrainerConfig(output_dir=str(base_of(student) / "run"), epochs=inputs.epochs)
-        model = _Classifier(logits.shape[1])
+        note, graphs = notes()
+        model = _Classifier(logits.shape[1], note)
         train = ResumableLoader(Indexed(logits.double(), classes), 4)
         trainer = student.module(TRAINER).ProductionTrainer(model, train, batches, settings)
         KEPT.append(trainer)
@@ -189,13 +172,13 @@ def validate(student: Student, inputs: Validate) -> ValidateReply:
         def validated(training: bool) -> Validated:
             model.train(training)
             model.linear.eval()
-            before = [module.training for module in model.modules()]
+            before = [bool(module.training) for module in model.modules()]
             result = fields(trainer.validate(), ValidationResult, "validate()")
-            return Validated(result=result, before=before, modes=[each.training for each in model.modules()])
+            return Validated(result=result, before=before, modes=[bool(each.training) for each in model.modules()])
 
         in_training, in_evaluation = validated(True), validated(False)
         empty = ""
         if student.ranks == 1:
             nothing = student.module(TRAINER).ProductionTrainer(model, train, [], settings)
             empty = ending(nothing.validate)
-    return ValidateReply(training=in_training, evaluation=in_evaluation, graphs=model.graphs, empty=empty)
+    return ValidateReply(training=in_training, evaluation=in_evaluation, graphs=len(graphs()), empty=empty)

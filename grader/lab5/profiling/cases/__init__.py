@@ -31,6 +31,8 @@ class RecordReply:
     """Steps in the returned timeline."""
     events: dict[str, list[Span]] | None
     """Start and duration of the host's regions and copies, by name; None if there is no trace."""
+    launched: list[str]
+    """The names of all that ran on the GPU, in the order of launch."""
 
 
 @dataclass(frozen=True, kw_only=True)

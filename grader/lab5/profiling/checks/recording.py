@@ -30,6 +30,8 @@ from grader.lab5.profiling.reference.constructed import bottlenecks
 DEVICE = "vgpu:T4"
 SCHEDULE = "torch.profiler.schedule leaves out the first WAIT + WARMUP steps: the timeline has those that are recorded"
 REGIONS = ("data", "transfer", "forward", "backward", "optimizer")
+_OF_A_STEP = {"Memcpy HtoD": 2, "aten::addmm": 2, "aten::mm": 3, "aten::_foreach_add_": 1}
+"""What one step of a recorded job makes the GPU do: inputs and targets, two layers forward and backward, an update."""
 TOLERANCE = 0.05
 """Of a step, simulated. Right styles differ by less than 1 %; the bugs that these figures are for by 10 % and more."""
 
@@ -38,6 +40,11 @@ def recorded(submission: Submission, generator: InputGenerator, suffix: str) -> 
     """A job whose parts sleep for known times, recorded by the student."""
     inputs = cases.recorded(generator, suffix)
     return inputs, submission.probe(inputs, device=DEVICE, values=False)
+
+
+def _on_the_device(reply: RecordReply) -> dict[str, int]:
+    """How often those kernels and copies ran that every step has."""
+    return {name: sum(each.startswith(name) for each in reply.launched) for name in _OF_A_STEP}
 
 
 def _last_steps(timeline: TimelineCase, steps: int) -> TimelineCase:
@@ -65,6 +72,10 @@ class TestProfiling:
                 f"{what} took {reply.taken} batches of the loader for {made} steps",
                 hint,
             )
+            require_equal(
+                _on_the_device(reply), {name: count * made for name, count in _OF_A_STEP.items()},
+                what=f"{what}: what ran on the GPU", hint=hint,
+            )  # fmt: skip
         require_equal(
             submission.probe(OnCpu(), device="cpu").errors, ["", ""],
             what="errors of profile_job() and tune() of a job on the CPU, where there is no GPU",
@@ -79,6 +90,11 @@ class TestProfiling:
             if events is None:
                 raise CheckFailed(f"{what} is not there", "export_chrome_trace")
             counts = {name: len(events[name]) for name in REGIONS}
+            ran = {name: count // _OF_A_STEP[name] for name, count in _on_the_device(reply).items()}
+            require(
+                min(ran.values()) >= max(counts.values()),
+                f"{what} shows {max(counts.values())} steps, and the GPU ran {min(ran.values())}",
+            )
             # How many steps are recorded is another check's question: of more than were asked for, the last ones count.
             recorded_steps = reply.steps if isinstance(reply.steps, int) and reply.steps > 0 else steps
             require_equal(
@@ -196,5 +212,7 @@ class TestProfiling:
 
     @requires("settings_measured", "cheapest_fast_setting_chosen", "planted_bottlenecks_found")
     @builds_on(*tuning.PREMISES)
-    def test_busy_after_tuning(self, submission: Submission, without: frozenset[str]) -> None:
-        tuning.judge_program(submission, without)
+    def test_busy_after_tuning(
+        self, submission: Submission, generator: InputGenerator, without: frozenset[str]
+    ) -> None:
+        tuning.judge_program(submission, generator, without)

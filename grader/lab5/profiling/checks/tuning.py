@@ -119,9 +119,10 @@ def judge_choice(submission: Submission, generator: InputGenerator) -> None:
     require(reply.refused, "choose([]) raised no ValueError")
 
 
-def judge_program(submission: Submission, without: frozenset[str] = frozenset()) -> None:
+def judge_program(submission: Submission, generator: InputGenerator, without: frozenset[str] = frozenset()) -> None:
     """Fail unless the program ends with a GPU that is busy; of what it shows, leave out what other checks are about."""
-    words = ["--batch-sizes", "16,1024", "--workers", "2", "--steps", "2", "--device", DEVICE]
+    large = 16 * generator.shared("lab5.program").integer(60, 68)
+    words = ["--batch-sizes", f"16,{large}", "--workers", "2", "--steps", "2", "--device", DEVICE]
     reply = submission.probe(RunProgram(module=PROGRAM, words=words), device="cpu")
     stages = picture_and_json(reply, f"python -m labs.{PROGRAM}")
     require(len(stages) >= 2, f"{len(stages)} stages in the results, expected those before and after tuning")
@@ -144,6 +145,9 @@ def judge_program(submission: Submission, without: frozenset[str] = frozenset())
         f"{TARGET:.0%} after it; its settings are {settings}",
         "compare with where the time of a step goes in each stage",
     )
+    if without.isdisjoint(_TUNING):
+        taken = settings.get("batch_size") if isinstance(settings, dict) else None
+        require_equal(taken, large, what=f"batch size after tuning, with --batch-sizes 16,{large}")
     if "bottleneck_named" in without:
         return
     require_equal(bottlenecks[-1], "compute", what="the bottleneck of the tuned pipeline")

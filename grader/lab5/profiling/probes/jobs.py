@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from grader.shared.probes.handed_out import linear, zeros
+from grader.shared.probes.kept import naps
 from labkit.profiling import TrainingJob
 from labkit.results import PipelineSettings
 
@@ -28,29 +29,21 @@ class _Loader:
         self,
         samples: int,
         width: int,
-        naps: Iterator[None],
+        wait: Callable[[], None],
         on_batch: Callable[[int], None] | None,
         *,
         pinned: bool,
     ) -> None:
         inputs, targets = zeros(samples, width), zeros(samples, width)
         self._batch = (inputs.pin_memory(), targets.pin_memory()) if pinned else (inputs, targets)
-        self._naps, self._on_batch = naps, on_batch
+        self._wait, self._on_batch = wait, on_batch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         while True:
-            next(self._naps)
+            self._wait()
             if self._on_batch is not None:
                 self._on_batch(1)
             yield self._batch
-
-
-def _naps(load_seconds: float, slow: Sequence[float]) -> Iterator[None]:
-    """Sleeps as long as each batch takes; how long that is lies where no attribute shows it."""
-    yield
-    for seconds in itertools.chain(slow, itertools.repeat(load_seconds)):
-        time.sleep(seconds)
-        yield
 
 
 def _model(width: int, layers: int) -> nn.Sequential:
@@ -81,14 +74,13 @@ def job_of(
     With `pinned` memory, copies to the device are not waited for.
     """
     model = _model(width, layers)
-    naps = _naps(load_seconds, slow)
-    next(naps)
+    wait = naps(itertools.chain(slow, itertools.repeat(load_seconds)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     return TrainingJob(
         model=model,
         optimizer=optimizer,
         criterion=nn.functional.mse_loss,
-        loader=_Loader(samples, width, naps, on_batch, pinned=pinned),
+        loader=_Loader(samples, width, wait, on_batch, pinned=pinned),
         non_blocking=pinned,
         batch_size=samples,
         device="cuda",

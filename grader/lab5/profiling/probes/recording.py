@@ -37,6 +37,8 @@ from grader.lab5.profiling.probes.planted_jobs import planted_job
 from grader.shared.probes.endings import ending
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.kept import nap, notes
+from grader.shared.probes.looks import is_file, read_bytes
+from grader.shared.probes.record import Reported, mark, reading
 from grader.shared.probes.support import fields, plain
 from labkit.profiling import REGIONS, STEP_PREFIX, Timeline, TrainingJob
 from labkit.results import DeviceTime, PipelineSettings
@@ -77,9 +79,11 @@ def record(student: Student, inputs: Record) -> RecordReply:
     job.criterion, job.after_step = criterion, after_step
     job.optimizer.register_step_post_hook(after_update)
     next(iter(job.model.parameters())).register_post_accumulate_grad_hook(lambda _: naps["backward"]())
+    begin = mark(student.gpu)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"trace{inputs.suffix}")
         recording = student.module(PROFILING).profile_job(job, steps=inputs.steps, trace=path)
+        launched: Reported = reading(student.gpu, "launched", begin)
         events = _trace(path)
     timeline = fields(recording, Timeline, "profile_job()")
     batches = len(taken())
@@ -90,6 +94,7 @@ def record(student: Student, inputs: Record) -> RecordReply:
         updates=len(updates()),
         steps=timeline["steps"],
         events=events,
+        launched=launched,
     )
 
 
@@ -99,7 +104,7 @@ def new_folder(student: Student, inputs: NewFolder) -> NewFolderReply:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "traces", "new", "trace.json")
         student.module(PROFILING).profile_job(job, steps=1, trace=path)
-        return NewFolderReply(written=path.is_file())
+        return NewFolderReply(written=_trace(path) is not None)
 
 
 def _trace(path: Path) -> dict[str, list[Span]] | None:
@@ -107,9 +112,9 @@ def _trace(path: Path) -> dict[str, list[Span]] | None:
 
     And, on the virtual GPU, of the host's calls that copy to the device ("copies").
     """
-    if not path.is_file():
+    if not is_file(path):
         return None
-    data = path.read_bytes()
+    data = read_bytes(path)
     document = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
     events = document["traceEvents"] if isinstance(document, dict) else document
     spans: dict[str, list[Span]] = {name: [] for name in (*REGIONS, "step", "copies")}
@@ -184,11 +189,11 @@ def planted(student: Student, inputs: Planted) -> PlantedReply:
     `idle` is whether the device was, each time that a profiler was told of a step.
     """
     module = student.module(PROFILING)
-    idle: list[bool] = []
+    note, idle = notes()
     original = torch.profiler.profile.step
 
     def step(profiler: torch.profiler.profile) -> None:
-        idle.append(torch.cuda.current_stream().query())
+        note(bool(torch.cuda.current_stream().query()))
         original(profiler)
 
     torch.profiler.profile.step = step  # type: ignore[method-assign, assignment]
@@ -201,7 +206,7 @@ def planted(student: Student, inputs: Planted) -> PlantedReply:
         times=fields(times, DeviceTime, "where_time_goes()"),
         bottleneck=module.find_bottleneck(times),
         timeline=_case(recording),
-        idle=idle,
+        idle=idle(),
     )
 
 
