@@ -64,15 +64,16 @@ class Observer:
         self._events: list[FileEvent] = []
         self._complete = True
         self._watched: dict[int, str] = {}
-        self._descriptor = -1
+        self.descriptor = -1
+        """Readable if there are events; -1 where the system tells none."""
         with contextlib.suppress(OSError, AttributeError):
-            self._descriptor = linux.inotify()
+            self.descriptor = linux.inotify()
             self._watch("")
 
     def readings(self) -> dict[str, object]:
         """Every one of `READINGS`, as it is now."""
-        self._read()
-        told = self._descriptor >= 0 and self._complete
+        self.read()
+        told = self.descriptor >= 0 and self._complete
         return {
             "file_events": list(self._events) if told else None,
             "files": self._files(),
@@ -84,7 +85,7 @@ class Observer:
         if below.count("/") >= _MAX_DEPTH or os.path.basename(below).startswith("."):
             return  # caches of libraries begin with a dot
         folder = os.path.join(self._folder, below)
-        self._watched[linux.inotify_add(self._descriptor, folder, sum(_ACTS))] = below
+        self._watched[linux.inotify_add(self.descriptor, folder, sum(_ACTS))] = below
         with contextlib.suppress(OSError):
             for entry in sorted(os.listdir(folder)) if below else ():
                 self._note("created", os.path.join(below, entry))
@@ -98,10 +99,11 @@ class Observer:
         else:
             self._complete = False
 
-    def _read(self) -> None:
-        while self._descriptor >= 0:
+    def read(self) -> None:
+        """Take in what has happened, soon enough to watch a new folder before much happens in it."""
+        while self.descriptor >= 0:
             try:
-                data = os.read(self._descriptor, 1 << 16)
+                data = os.read(self.descriptor, 1 << 16)
             except BlockingIOError:
                 return
             for watch, mask, name in _split(data):

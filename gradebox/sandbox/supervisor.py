@@ -252,7 +252,7 @@ def _supervise(run: Run) -> bytes:
     try:
         for number in range(run.task.ranks):
             ranks.append(_Rank(run, number))
-        _watch(run, ranks, started)
+        _watch(run, ranks, started, observed)
         for rank in ranks:
             for drain in rank.drains:
                 drain.read()
@@ -294,7 +294,7 @@ def _end_all(namespaces: bool) -> None:
             os.waitpid(-1, 0)
 
 
-def _watch(run: Run, ranks: list[_Rank], started: float) -> None:
+def _watch(run: Run, ranks: list[_Rank], started: float, observed: observer.Observer) -> None:
     """Drain pipes and enforce limits until every rank has ended."""
     limits = run.task.limits
     tick = _FIRST_TICK_SECONDS[run.namespaces]
@@ -303,7 +303,7 @@ def _watch(run: Run, ranks: list[_Rank], started: float) -> None:
     grace_ends: float | None = None
     held = processes.inherited()
     while any(rank.running for rank in ranks):
-        _poll(ranks, max(0.0, min(next_look, deadline) - time.monotonic()))
+        _poll(ranks, max(0.0, min(next_look, deadline) - time.monotonic()), observed)
         now = time.monotonic()
         for rank in ranks:
             rank.collect()
@@ -334,7 +334,7 @@ def _condemn_all(ranks: list[_Rank], kind: str, message: str, *, ask_first: bool
         rank.condemn(kind, message, ask_first=ask_first)
 
 
-def _poll(ranks: list[_Rank], seconds: float) -> None:
+def _poll(ranks: list[_Rank], seconds: float, observed: observer.Observer) -> None:
     """Wait for something to read or to end, at most `seconds`, and read it."""
     poller = select.poll()
     by_descriptor = {drain.descriptor: drain for rank in ranks for drain in rank.drains if drain.open}
@@ -346,9 +346,13 @@ def _poll(ranks: list[_Rank], seconds: float) -> None:
     refusals = {rank.refusals.descriptor: rank.refusals for rank in ranks if rank.refusals.descriptor >= 0}
     for descriptor in refusals:
         poller.register(descriptor, select.POLLIN)
+    if observed.descriptor >= 0:
+        poller.register(observed.descriptor, select.POLLIN)
     for descriptor, events in poller.poll(seconds * 1e3):
         if descriptor in by_descriptor:
             by_descriptor[descriptor].read()
+        elif descriptor == observed.descriptor:
+            observed.read()
         elif descriptor in refusals:
             refusals[descriptor].answer(events)
 

@@ -374,13 +374,17 @@ def to_probe(array: NDArray[np.generic]) -> Tensor:
 
 
 def from_probe(value: object) -> tuple[str, NDArray[np.generic]] | None:
-    """A tensor's plain data; bfloat16 and float8, which NumPy lacks, as float32."""
+    """A tensor's plain data; bfloat16 and float8, which NumPy lacks, as float32. None if it has no data of its own."""
     torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, torch.Tensor):
+    if torch is None or not issubclass(type(value), torch.Tensor):  # `isinstance` would believe its `__class__`
         return None
-    dtype = str(value.dtype).removeprefix("torch.")
-    # A subclass could answer for itself; its plain data cannot.
-    plain = value.detach().as_subclass(torch.Tensor).cpu().resolve_conj().resolve_neg()
+    # A subclass could answer for itself, whatever it is asked; its plain data cannot.
+    with torch._C.DisableTorchFunctionSubclass():
+        data = torch._C._TensorBase.as_subclass(value, torch.Tensor).detach()
+    if torch._C._dispatch_keys(data).has(torch._C.DispatchKey.Python):
+        return None
+    dtype = str(data.dtype).removeprefix("torch.")
+    plain = data.cpu().resolve_conj().resolve_neg()
     if dtype == "bfloat16" or dtype.startswith("float8"):
         plain = plain.to(torch.float32)
     return dtype, plain.contiguous().numpy()
