@@ -35,6 +35,37 @@ class Collective(TypedDict):
     end: float
 
 
+class Race(TypedDict):
+    """Two programs of one launch at the same element, which nothing orders (`vgpu.Race`)."""
+
+    argument: str
+    element: int
+    programs: list[int]
+    accesses: list[str]
+
+
+class Stored(TypedDict):
+    """What an argument's memory held after a launch, where it was stored to (`vgpu.device.kernel_work.Stored`)."""
+
+    argument: str
+    total: float | None
+    squares: float | None
+
+
+class Launch(TypedDict):
+    """What one launch of a Triton kernel did (`vgpu.device.kernel_work.Programs`)."""
+
+    name: str
+    programs: int
+    read_bytes: int
+    written_bytes: int
+    flops: float
+    tf32: bool
+    strayed: int
+    races: list[Race]
+    stored: list[Stored]
+
+
 class Operations(TypedDict):
     """Some kernels, by name."""
 
@@ -99,6 +130,46 @@ def _launched(kernels: Sequence[Kernel], begin: int, end: int) -> list[str]:
     return [kernel.name for kernel in kernels[begin:end]]
 
 
+def _triton(kernels: Sequence[Kernel], begin: int, end: int) -> list[Launch]:
+    """What each watched launch of a Triton kernel did."""
+    return [
+        {
+            "name": kernel.name,
+            "programs": done.number,
+            "read_bytes": done.read_bytes,
+            "written_bytes": done.written_bytes,
+            "flops": done.flops,
+            "tf32": done.tf32,
+            "strayed": done.strayed,
+            "races": [
+                {
+                    "argument": race.argument,
+                    "element": race.element,
+                    "programs": list(race.programs),
+                    "accesses": list(race.accesses),
+                }
+                for race in done.races
+            ],
+            "stored": [
+                {"argument": stored.argument, "total": stored.total, "squares": stored.squares}
+                for stored in done.stored
+            ],
+        }
+        for kernel in kernels[begin:end]
+        if (done := kernel.programs) is not None
+    ]
+
+
+def _triton_names(kernels: Sequence[Kernel], begin: int, end: int) -> list[str]:
+    """The name of the kernel of each watched launch, in their order; at most a thousand."""
+    return [kernel.name for kernel in kernels[begin:end] if kernel.programs is not None][:1000]
+
+
+def _library_flops(kernels: Sequence[Kernel], begin: int, end: int) -> float:
+    """The FLOPs of products that were not computed by watched Triton kernels."""
+    return sum(kernel.flops for kernel in kernels[begin:end] if kernel.programs is None)
+
+
 def _longest(kernels: Sequence[Kernel], begin: int, end: int) -> float:
     """The seconds of the longest kernel."""
     return max((kernel.seconds for kernel in kernels[begin:end]), default=0.0)
@@ -161,6 +232,9 @@ _READINGS: dict[str, Callable[..., object]] = {
     "names": _names,
     "launched": _launched,
     "longest": _longest,
+    "triton": _triton,
+    "triton_names": _triton_names,
+    "library_flops": _library_flops,
     "collectives": _collectives,
     "turns": _turns,
     "dtypes": _dtypes,

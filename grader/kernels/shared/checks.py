@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gradebox.run.assertions import NeedsReview, mebibytes, require
+from gradebox.run.assertions import CheckFailed, NeedsReview, mebibytes, require
 from gradebox.run.submission import Seen, Submission
 from gradebox.sandbox import Limits
-from grader.kernels.shared.cases import Activity, Launch
+from grader.kernels.shared.cases import Activity, Observed
+from grader.shared.readings import Launch
 
 COUNTING = "vgpu:T4"
 """Where accesses are counted when the grading's own device is a real one."""
@@ -58,13 +59,49 @@ def is_counted(run: Activity, submission: Submission) -> bool:
     return submission.device.simulated or bool(run["kernels"])
 
 
-def require_kernel(run: Activity, what: str, submission: Submission) -> None:
-    """Fail unless a Triton kernel computed it, where that can be seen."""
+def require_launched(run: Activity, what: str, submission: Submission) -> None:
+    """Fail unless Triton kernels ran, and no product of a library's, where that can be seen.
+
+    Without a kernel there is nothing to look at: then no check of the criterion that requires this one has an answer.
+    """
+    if not is_counted(run, submission):
+        return
+    if not run["runs"]:
+        raise CheckFailed(f"{what} launched no Triton kernel", _LAUNCH, answered=False)
     require(
-        not is_counted(run, submission) or bool(run["runs"]),
-        f"{what} launched no Triton kernel",
-        "write a function with @triton.jit, and launch it: kernel[grid](...)",
+        run["library_flops"] == 0,
+        f"{what}: PyTorch computed products of {run['library_flops']:.4g} FLOPs, expected 0",
+        "the products belong into your kernels (tl.dot)",
     )
+
+
+def require_kernel(run: Observed, what: str, submission: Submission) -> None:
+    """Fail unless a Triton kernel computed what was returned, where that can be seen: it stored these very numbers."""
+    output = np.asarray(run["output"], dtype=np.float64)
+    if not output.size:
+        return
+    require_launched(run, what, submission)
+    if not is_counted(run, submission) or not np.isfinite(output).all():
+        return  # what is not finite is judged by its values
+    total, squares = float(output.sum()), float((output * output).sum())
+    slack = _ROUNDED * float(np.abs(output).sum())
+    stored = [stored for launch in run["runs"] for stored in launch["stored"]]
+    require(
+        any(
+            each["total"] is not None
+            and each["squares"] is not None
+            and abs(each["total"] - total) <= slack
+            and abs(each["squares"] - squares) <= _ROUNDED * squares
+            for each in stored
+        ),
+        f"{what} returned numbers that no Triton kernel stored: their sum is {total:.6g}, and the kernels stored "
+        + (", ".join(f"{each['argument']} with a sum of {_shown(each['total'])}" for each in stored) or "nothing"),
+        "the kernel itself computes the result and stores it into the tensor that is returned",
+    )
+
+
+def _shown(value: float | None) -> str:
+    return "no finite number" if value is None else f"{value:.6g}"
 
 
 def require_inside(runs: Iterable[Launch], what: str) -> None:
@@ -88,7 +125,7 @@ def require_once(run: Activity, what: str, read: int, written: int) -> None:
     for name, moved, least in (("read", launch["read_bytes"], read), ("written", launch["written_bytes"], written)):
         slack = 2 * SECTOR * min(launch["programs"], least // 1024)
         require(
-            moved <= _ONCE * least + slack,
+            least <= moved <= _ONCE * least + slack,
             f"{what}: {mebibytes(moved)} are {name}, expected {mebibytes(least)}",
             "neighbours belong to one program, each element to one only: memory moves in sectors of 32 bytes",
         )
@@ -114,6 +151,9 @@ def hint_for(values: Any, hint: str) -> str:
     return f"NaN comes of a masked tl.load without `other=`: where the mask is false it gives anything; or else {hint}"
 
 
+_LAUNCH = "write a function with @triton.jit, and launch it: kernel[grid](...)"
+_ROUNDED = 1e-9
+"""Between two orders of a sum in float64."""
 _DOES = {"read": "read", "written": "written", "atomic": "changed atomically"}
 
 
@@ -132,3 +172,5 @@ def judge_refusals(submission: Submission, probe: str) -> None:
             f"{call} raised {error} although it makes sense",
             "refuse what the docstring names under Raises, and nothing else",
         )
+    done: Activity = {"runs": actual.runs, "library_flops": actual.library_flops, "kernels": actual.kernels}
+    require_launched(done, "calls that make sense", submission)
