@@ -277,8 +277,20 @@ class DeviceQueue(Queue):
             pending.append(end)
             dtype = self.pricing.precision(work) if work.tf32 else work.dtype
             self._entries.append(
-                (name, launched_at, start, seconds, stream, flops, work.bytes, dtype, work.shapes, thread, host_seconds,
-                 work.programs)
+                (
+                    name,
+                    launched_at,
+                    start,
+                    seconds,
+                    stream,
+                    flops,
+                    work.bytes,
+                    dtype,
+                    work.shapes,
+                    thread,
+                    host_seconds,
+                    work.programs,
+                )
             )
             if several:
                 self._busy.forget_before(now)

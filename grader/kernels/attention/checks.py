@@ -14,7 +14,6 @@ from gradebox.run.submission import Submission
 from grader.kernels.attention import cases
 from grader.kernels.attention.cases import LONG, WIDTH, Case, Run
 from grader.kernels.attention.reference import attention
-from grader.kernels.shared.cases import Launch
 from grader.kernels.shared.checks import (
     ask,
     hint_for,
@@ -25,6 +24,7 @@ from grader.kernels.shared.checks import (
     require_no_race,
 )
 from grader.kernels.shared.reference import Array
+from grader.shared.readings import Launch
 
 # Of the largest value that is expected. Measured: float32 1e-6, float16 1e-3.
 _TOLERANCE = {"float32": 2e-5, "float16": 6e-3}
@@ -32,7 +32,6 @@ _PASSES: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
 _GRADIENTS: tuple[Literal["d_value", "d_key", "d_query"], ...] = ("d_value", "d_key", "d_query")
 _SEEN = 0.75
 """Share of the operations that a causal mask may leave. Measured: tiles of 64 0.56, of 128 0.63; all of them 1."""
-_MOVED: dict[Literal["read", "written"], str] = {"read": "read", "written": "write"}
 _KERNELS = 12
 """Of a backward pass, at most: two or three of one's own, preparations, casts and fills."""
 
@@ -92,12 +91,16 @@ class TestAttention:
             "the loops over tiles belong into the kernels",
         )
         matrix = 4 * case["batch"] * case["heads"] * case["length"] * case["width"]
-        for part, read, written in (("forward", 3, 1), ("backward", 4, 3)):
-            for name, least in (("read", read), ("written", written)):
-                moved = sum(launch[f"{name}_bytes"] for launch in run[part]["runs"])
+        for part, read, written in zip(_PASSES, (3, 4), (1, 3), strict=True):
+            runs = run[part]["runs"]
+            moved = (
+                ("read", sum(launch["read_bytes"] for launch in runs), read),
+                ("write", sum(launch["written_bytes"] for launch in runs), written),
+            )
+            for does, some, least in moved:
                 require(
-                    moved >= least * matrix,
-                    f"{_what(case)}, {part}: its Triton kernels {_MOVED[name]} {mebibytes(moved)}, expected "
+                    some >= least * matrix,
+                    f"{_what(case)}, {part}: its Triton kernels {does} {mebibytes(some)}, expected "
                     f"{mebibytes(least * matrix)} at least",
                     "forward reads Q, K and V and writes the output; backward reads its gradient as well and writes "
                     "three",

@@ -55,7 +55,12 @@ def program(student: Student, *, arguments: Sequence[str]) -> dict[str, Any]:
     """The roofline's program with these arguments: what it wrote, printed and drew."""
     printed = io.StringIO()
     start = 0 if student.gpu is None else mark(student.gpu)
-    with vgpu.watch_kernels(), tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed), watch_png(words_of) as words:
+    with (
+        vgpu.watch_kernels(),
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stdout(printed),
+        watch_png(words_of) as words,
+    ):
         outcome = run_program(student, MODULE, arguments, Path(folder, "results"))
-    launched = [] if student.gpu is None else reading(student.gpu, "triton_names", start)
+    launched: Any = [] if student.gpu is None else reading(student.gpu, "triton_names", start)
     return {**outcome, "printed": printed.getvalue(), "words": words, "launched": launched}

@@ -36,6 +36,8 @@ _NO_KERNEL = (
 )  # fmt: skip
 _HOST = frozenset({"handle"})
 """Attributes of tensors behind which the interpreter keeps arrays."""
+_INJECTED = ("interpreter_semantic", "_InterpreterComparison")
+"""Names that the interpreter puts among the globals of a kernel's module."""
 _CHANGED = "Triton's own {} was replaced: the virtual GPU runs kernels with Triton's functions only"
 _ABSENT = object()
 Globals: TypeAlias = tuple[dict[str, Any], str, Any]
@@ -58,14 +60,16 @@ class Language:
         self._own = {id(value): value for value in own}
         self._own |= {id(value.fn): value for value in own if hasattr(value, "fn")}
         interpreter = importlib.import_module("triton.runtime.interpreter")
-        self._helpers = (sys.modules["triton.runtime.jit"].JITFunction, interpreter.InterpretedFunction)  # type: ignore[attr-defined]
+        self._helpers = (sys.modules["triton.runtime.jit"].JITFunction, interpreter.InterpretedFunction)
         core: TritonModule = sys.modules["triton.language.core"]
         self._dtype, self._constant = core.dtype, core.constexpr
-        self._injected = {name: vars(interpreter).get(name) for name in ("interpreter_semantic", "_InterpreterComparison")}
+        self._injected = {name: vars(interpreter).get(name) for name in _INJECTED}
         classes = [value for value in own if isinstance(value, type)]
         self._attributes = {name for kind in classes for name in dir(kind) if not name.startswith("_")} - _HOST
         self._attributes |= {"value", "type", "dtype", "shape", "element_ty", "scalar", "T"}
-        self._parts = [(vars(module), dict(vars(module))) for module in (*self._modules.values(), interpreter)]
+        self._parts: list[tuple[Mapping[str, Any], dict[str, Any]]] = [
+            (vars(module), dict(vars(module))) for module in (*self._modules.values(), interpreter)
+        ]
         for kind in {id(kind): kind for kind in (*classes, *_classes_of(interpreter))}.values():
             self._parts.append((vars(kind), dict(vars(kind))))
         self._known: dict[types.FunctionType, tuple[Globals, ...]] = {}
@@ -133,7 +137,7 @@ class Language:
         self, node: ast.AST, function: types.FunctionType, local: Collection[str], refuse: _Refusal
     ) -> Iterator[tuple[ast.expr, Any]]:
         """The global names, with the attributes behind them that are known, and their values."""
-        if isinstance(node, _NO_KERNEL) or (isinstance(node, ast.FunctionDef)):
+        if isinstance(node, (*_NO_KERNEL, ast.FunctionDef)):
             refuse(node, f"{type(node).__name__} has no place in a kernel")
         if isinstance(node, ast.Name) and node.id not in local:
             yield node, self._value(node, function, refuse)
