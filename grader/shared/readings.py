@@ -6,6 +6,7 @@ answers travel to the judge as JSON. Not for judging them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict
 
@@ -170,6 +171,11 @@ def _library_flops(kernels: Sequence[Kernel], begin: int, end: int) -> float:
     return sum(kernel.flops for kernel in kernels[begin:end] if kernel.programs is None)
 
 
+def _largest_elements(kernels: Sequence[Kernel], begin: int, end: int) -> int:
+    """The elements of the largest tensor that a kernel was given."""
+    return max((math.prod(shape) for kernel in kernels[begin:end] for shape in kernel.shapes), default=0)
+
+
 def _longest(kernels: Sequence[Kernel], begin: int, end: int) -> float:
     """The seconds of the longest kernel."""
     return max((kernel.seconds for kernel in kernels[begin:end]), default=0.0)
@@ -232,6 +238,7 @@ _READINGS: dict[str, Callable[..., object]] = {
     "names": _names,
     "launched": _launched,
     "longest": _longest,
+    "largest_elements": _largest_elements,
     "triton": _triton,
     "triton_names": _triton_names,
     "library_flops": _library_flops,
