@@ -9,7 +9,6 @@ import gc
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -144,7 +143,7 @@ def trainings(student: Student, inputs: Trainings) -> TrainingsReply:
     pairs = list(zip(inputs.data.split(sizes), inputs.targets.split(sizes), strict=True))
     model = filled(torch.float64)
     started, starts = notes()
-    loaders = _Counted(pairs[:steps], "training", started), _Counted(pairs[steps:], "validation", started)
+    loaders = _counted(pairs[:steps], started, "training"), _counted(pairs[steps:], started, "validation")
     result = module.train_large_model(
         model,
         *loaders,
@@ -198,16 +197,17 @@ def _weights(model: StudentModel) -> Tensor:
     return torch.stack([layer.weight.detach() for layer in model.layers])
 
 
-class _Counted(list[Batch]):
+def _counted(batches: Sequence[Batch], note: Callable[[str], None], name: str) -> list[Batch]:
     """A list that notes when it is iterated."""
 
-    def __init__(self, batches: Sequence[Batch], name: str, note: Callable[[str], None]) -> None:
-        super().__init__(batches)
-        self._begin = partial(note, name)
+    class Counted(list[Batch]):
+        """Holds nothing of that."""
 
-    def __iter__(self) -> Iterator[Batch]:
-        self._begin()
-        return super().__iter__()
+        def __iter__(self) -> Iterator[Batch]:
+            note(name)
+            return super().__iter__()
+
+    return Counted(batches)
 
 
 class _Streamed:
@@ -248,28 +248,32 @@ class _Loader:
             yield torch.randn(shape), torch.randn(shape)
 
 
-class _Watched(nn.Module):
-    """A small model that notes each forward pass: phase, samples, mode, whether a graph is recorded, and memory."""
+def _watched(width: int, note: Callable[[ForwardPass], None]) -> nn.Module:
+    """A small model; notes of each forward pass phase, samples, mode, whether a graph is recorded, and memory."""
 
-    def __init__(self, width: int, note: Callable[[ForwardPass], None]) -> None:
-        super().__init__()
-        self._note = note
-        self.layers = nn.Sequential(nn.Linear(width, width), nn.Dropout(0.3), nn.ReLU(), nn.Linear(width, width))
+    class Watched(nn.Module):
+        """Holds nothing of that."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if torch._C._current_graph_task_id() == -1:  # else backward computes a checkpoint again
-            self._note(
-                ForwardPass(
-                    phase=next((phase for phase, tokens in _TOKENS.items() if x.shape[1] == tokens), "none"),
-                    samples=len(x),
-                    training=self.training,
-                    graph=torch.is_grad_enabled(),
-                    held_bytes=torch.cuda.memory_allocated(),
-                    requested_bytes=int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0)),
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(width, width), nn.Dropout(0.3), nn.ReLU(), nn.Linear(width, width))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if torch._C._current_graph_task_id() == -1:  # else backward computes a checkpoint again
+                note(
+                    ForwardPass(
+                        phase=next((phase for phase, tokens in _TOKENS.items() if x.shape[1] == tokens), "none"),
+                        samples=len(x),
+                        training=self.training,
+                        graph=torch.is_grad_enabled(),
+                        held_bytes=torch.cuda.memory_allocated(),
+                        requested_bytes=int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0)),
+                    )
                 )
-            )
-        output: Tensor = self.layers(x)
-        return output
+            output: Tensor = self.layers(x)
+            return output
+
+    return Watched()
 
 
 def steady(student: Student, inputs: Steady) -> SteadyReply:
@@ -278,7 +282,7 @@ def steady(student: Student, inputs: Steady) -> SteadyReply:
     Each graph holds a ballast, so that a loss which is kept with its graph shows.
     """
     note, forwards = notes()
-    model = _Watched(inputs.width, note).to(student.device).eval()
+    model = _watched(inputs.width, note).to(student.device).eval()
 
     def criterion(output: Tensor, target: Tensor) -> Tensor:
         loss: Tensor = _Ballast.apply(functional.mse_loss(output, target))
