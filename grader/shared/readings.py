@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict
 
+from vgpu.device import kernel_work as vgpu_work
 from vgpu.device.queue import Kernel
 
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
@@ -46,7 +47,8 @@ class Race(TypedDict):
 
 
 class Stored(TypedDict):
-    """What an argument's memory held after a launch, where it was stored to (`vgpu.device.kernel_work.Stored`)."""
+    """What an argument's memory held after a launch, where programs stored, or where they loaded
+    (`vgpu.device.kernel_work.Stored`)."""
 
     argument: str
     total: float | None
@@ -65,6 +67,7 @@ class Launch(TypedDict):
     strayed: int
     races: list[Race]
     stored: list[Stored]
+    loaded: list[Stored]
 
 
 class Operations(TypedDict):
@@ -131,6 +134,10 @@ def _launched(kernels: Sequence[Kernel], begin: int, end: int) -> list[str]:
     return [kernel.name for kernel in kernels[begin:end]]
 
 
+def _stored(row: vgpu_work.Stored) -> Stored:
+    return {"argument": row.argument, "total": row.total, "squares": row.squares}
+
+
 def _triton(kernels: Sequence[Kernel], begin: int, end: int) -> list[Launch]:
     """What each watched launch of a Triton kernel did."""
     return [
@@ -151,10 +158,8 @@ def _triton(kernels: Sequence[Kernel], begin: int, end: int) -> list[Launch]:
                 }
                 for race in done.races
             ],
-            "stored": [
-                {"argument": stored.argument, "total": stored.total, "squares": stored.squares}
-                for stored in done.stored
-            ],
+            "stored": [_stored(stored) for stored in done.stored],
+            "loaded": [_stored(loaded) for loaded in done.loaded],
         }
         for kernel in kernels[begin:end]
         if (done := kernel.programs) is not None

@@ -43,7 +43,7 @@ class Product(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What the memory of one argument holds, where a kernel stored something."""
+    """What the memory of one argument holds, where a kernel stored something, or where it loaded something."""
 
     argument: str
     total: float | None
@@ -75,6 +75,7 @@ class Programs(NamedTuple):
     strayed: int
     races: tuple[Race, ...] = ()
     stored: tuple[Stored, ...] = ()
+    loaded: tuple[Stored, ...] = ()
 
 
 class KernelWork(NamedTuple):

@@ -109,12 +109,20 @@ def programs_of(fields: Any) -> Programs:
     """What a launch's programs did, from JSON. Raises Malformed where it is nothing of the kind."""
     if not isinstance(fields, list) or len(fields) != len(Programs._fields):
         raise Malformed("that is nothing that programs did")
-    count, read, written, flops, tf32, strayed, races, stored = fields
-    if not isinstance(tf32, bool) or not isinstance(races, list) or not isinstance(stored, list):
+    count, read, written, flops, tf32, strayed, races, stored, loaded = fields
+    if not isinstance(tf32, bool) or not all(isinstance(rows, list) for rows in (races, stored, loaded)):
         raise Malformed("that is nothing that programs did")
     count, read, written, strayed = (whole(value, 2**62) for value in (count, read, written, strayed))
     return Programs(
-        count, read, written, number(flops), tf32, strayed, tuple(map(_race_of, races)), tuple(map(_stored_of, stored))
+        count,
+        read,
+        written,
+        number(flops),
+        tf32,
+        strayed,
+        tuple(map(_race_of, races)),
+        tuple(map(_stored_of, stored)),
+        tuple(map(_stored_of, loaded)),
     )
 
 

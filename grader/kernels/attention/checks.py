@@ -17,6 +17,8 @@ from grader.kernels.attention.reference import attention
 from grader.kernels.shared.checks import (
     ask,
     hint_for,
+    is_among,
+    is_counted,
     judge_refusals,
     require_inside,
     require_kernel,
@@ -32,6 +34,7 @@ _PASSES: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
 _GRADIENTS: tuple[Literal["d_value", "d_key", "d_query"], ...] = ("d_value", "d_key", "d_query")
 _SEEN = 0.75
 """Share of the operations that a causal mask may leave. Measured: tiles of 64 0.56, of 128 0.63; all of them 1."""
+_STORED = 2
 _KERNELS = 12
 """Of a backward pass, at most: two or three of one's own, preparations, casts and fills."""
 
@@ -66,6 +69,14 @@ class TestAttention:
             require_launched(run["backward"], f"{_what(case)}, backward", submission)
             _require_full_precision(run["backward"]["runs"], f"{_what(case)}, backward")
             expected = attention(inputs, case)
+            stored = [stored for launch in run["backward"]["runs"] for stored in launch["stored"]]
+            own = sum(is_among(run[name], stored) for name in _GRADIENTS)
+            # Parts of one of them may be added up, or cast, afterwards.
+            require(
+                not is_counted(run["backward"], submission) or case["dtype"] != "float32" or own >= _STORED,
+                f"{_what(case)}, backward: Triton kernels stored {own} of three gradients, expected {_STORED} at least",
+                "the kernels of backward compute the gradients and store them",
+            )
             for name in _GRADIENTS:
                 summed = ", the gradient of a sum" if case["summed"] else ""
                 _require_close(run[name], expected[name], case, f"{_what(case)}{summed}: {name}")

@@ -20,6 +20,8 @@ from grader.kernels.shared.checks import (
     judge_refusals,
     require_inside,
     require_kernel,
+    require_loaded,
+    require_no_library,
     require_no_race,
 )
 
@@ -45,6 +47,7 @@ class TestMatmul:
             shape = [case["m"], case["n"]]
             require_equal([run["shape"], run["dtype"]], [shape, dtype], what=f"{what}: shape and dtype")
             require_kernel(run, what, submission)
+            require_no_library(run, what)
             expected = product(inputs, case)
             tolerance = _LONG if case["k"] > _MANY else _TOLERANCE[dtype]
             require_arrays_close(
@@ -87,6 +90,9 @@ class TestMatmul:
                 f"{what}: all programs read {mebibytes(launch['read_bytes'])}, expected {mebibytes(read)}",
                 "a program reads its rows of a and its columns of b once, tile by tile along the inner side",
             )
+            inputs = cases.sides_with_and_without_a_rest(generator)
+            require_loaded(run, {"a": inputs["a"][:m, :k], "b": inputs["b"][:k, :n]}, what)
+            require_kernel(run, what, submission)
             require(
                 4 * m * n <= launch["written_bytes"] <= 1.3 * 4 * m * n + SECTOR,
                 f"{what}: {mebibytes(launch['written_bytes'])} are written, expected {mebibytes(4 * m * n)}",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gradebox.run.assertions import CheckFailed, NeedsReview, mebibytes, require
 from gradebox.run.submission import Seen, Submission
 from gradebox.sandbox import Limits
 from grader.kernels.shared.cases import Activity, Observed
-from grader.shared.readings import Launch
+from grader.shared.readings import Launch, Stored
 
 COUNTING = "vgpu:T4"
 """Where accesses are counted when the grading's own device is a real one."""
@@ -83,20 +84,47 @@ def require_kernel(run: Observed, what: str, submission: Submission) -> None:
     require_launched(run, what, submission)
     if not is_counted(run, submission) or not np.isfinite(output).all():
         return  # what is not finite is judged by its values
-    total, squares = float(output.sum()), float((output * output).sum())
-    slack = _ROUNDED * float(np.abs(output).sum())
     stored = [stored for launch in run["runs"] for stored in launch["stored"]]
     require(
-        any(
-            each["total"] is not None
-            and each["squares"] is not None
-            and abs(each["total"] - total) <= slack
-            and abs(each["squares"] - squares) <= _ROUNDED * squares
-            for each in stored
-        ),
-        f"{what} returned numbers that no Triton kernel stored: their sum is {total:.6g}, and the kernels stored "
+        is_among(output, stored),
+        f"{what} returned numbers that no Triton kernel stored: their sum is {output.sum():.6g}, the kernels stored "
         + (", ".join(f"{each['argument']} with a sum of {_shown(each['total'])}" for each in stored) or "nothing"),
         "the kernel itself computes the result and stores it into the tensor that is returned",
+    )
+
+
+def require_no_library(run: Activity, what: str) -> None:
+    """Fail if PyTorch computed anything besides the kernels; it may copy and fill."""
+    foreign = [name for name in run["kernels"] if "aten" in name and not any(word in name for word in _MOVES)]
+    require(
+        not foreign,
+        f"{what}: PyTorch computed {', '.join(sorted(set(foreign)))} as well",
+        "what is computed, your kernel computes; PyTorch may only copy and fill",
+    )
+
+
+def require_loaded(run: Activity, operands: Mapping[str, ArrayLike], what: str) -> None:
+    """Fail unless a kernel loaded all elements of each operand."""
+    loaded = [loaded for launch in run["runs"] for loaded in launch["loaded"]]
+    for name, values in operands.items():
+        require(
+            is_among(values, loaded),
+            f"{what}: no Triton kernel loaded all of {name}, and nothing else with it",
+            "the kernel is given the operands themselves, and computes with them",
+        )
+
+
+def is_among(values: ArrayLike, rows: Iterable[Stored]) -> bool:
+    """Whether some argument of a kernel held exactly these numbers, by their sum and the sum of their squares."""
+    numbers = np.asarray(values, dtype=np.float64)
+    total, squares = float(numbers.sum()), float((numbers * numbers).sum())
+    slack = _ROUNDED * float(np.abs(numbers).sum())
+    return any(
+        row["total"] is not None
+        and row["squares"] is not None
+        and abs(row["total"] - total) <= slack
+        and abs(row["squares"] - squares) <= _ROUNDED * squares
+        for row in rows
     )
 
 
@@ -152,6 +180,8 @@ def hint_for(values: Any, hint: str) -> str:
 
 
 _LAUNCH = "write a function with @triton.jit, and launch it: kernel[grid](...)"
+_MOVES = ("copy", "fill", "zero", "clone", "empty", "contiguous", "ones", "full", "cat", "pad")
+"""In names of operations that compute nothing."""
 _ROUNDED = 1e-9
 """Between two orders of a sum in float64."""
 _DOES = {"read": "read", "written": "written", "atomic": "changed atomically"}

@@ -99,7 +99,7 @@ class Tally:
         """What a watched launch did, for the device's record."""
         return Programs(
             programs, self.read_bytes, self.written_bytes, self.flops, self.rounds, watch.strayed, watch.races(),
-            watch.stored(),
+            watch.held(stored=True), watch.held(stored=False),
         )  # fmt: skip
 
     def run(self, name: str, done: Programs) -> watching.KernelRun:

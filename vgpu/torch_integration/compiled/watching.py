@@ -131,11 +131,14 @@ class Watch:
         self._released[address] = {**epochs, self._program: self._epoch}
         self._epoch += 1
 
-    def stored(self) -> tuple[Stored, ...]:
-        """What each argument's memory holds now, where programs have changed it."""
-        changed = [access.addresses for access in self._accesses if access.kind != READ and access.addresses.size]
+    def held(self, *, stored: bool) -> tuple[Stored, ...]:
+        """What each argument's memory holds now, where programs have `stored` something, or else where they have loaded
+        something."""
+        changed = [
+            access.addresses for access in self._accesses if (access.kind != READ) is stored and access.addresses.size
+        ]
         addresses = np.unique(np.concatenate(changed)) if changed else np.empty(0, dtype=np.int64)
-        stored, seen = [], set()
+        held, seen = [], set()
         for place in self._places:
             inside = addresses[(addresses >= place.start) & (addresses < place.end)]
             if not inside.size or place.start in seen:
@@ -147,8 +150,8 @@ class Watch:
                 with np.errstate(all="ignore"):
                     sums = float(values.sum()), float((values * values).sum())
                 total, squares = (value if math.isfinite(value) else None for value in sums)
-            stored.append(Stored(place.argument, total, squares))
-        return tuple(stored)
+            held.append(Stored(place.argument, total, squares))
+        return tuple(held)
 
     def races(self) -> tuple[Race, ...]:
         """The first ones, of different accesses."""
