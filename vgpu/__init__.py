@@ -12,10 +12,11 @@ from vgpu.device.errors import AttachError, SpecError, Unsupported
 from vgpu.device.spec import HostSpec, Interconnect, Spec, get_interconnect, get_spec, list_interconnects, list_specs
 
 if TYPE_CHECKING:
+    from vgpu.device.kernel_work import Race
     from vgpu.device.queue import Kernel
     from vgpu.runtime.gpu import VirtualGPU
     from vgpu.torch_integration.attach import attach, current, prepare
-    from vgpu.torch_integration.compiled.watching import KernelRun, Race, watch_kernels
+    from vgpu.torch_integration.compiled.watching import KernelRun, watch_kernels
 
 __all__ = [
     "AttachError",
@@ -46,7 +47,7 @@ _LAZY = {
     "VirtualGPU": "vgpu.runtime.gpu",
     "Kernel": "vgpu.device.queue",
     "KernelRun": "vgpu.torch_integration.compiled.watching",
-    "Race": "vgpu.torch_integration.compiled.watching",
+    "Race": "vgpu.device.kernel_work",
     "watch_kernels": "vgpu.torch_integration.compiled.watching",
 }
 

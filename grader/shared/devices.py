@@ -108,6 +108,7 @@ SIMULATOR: Simulator | None = Simulator(
         "vgpu.timing",
         "vgpu.runtime.memory",
         "vgpu.torch_integration.dispatch.dispatch_mode",
+        "vgpu.torch_integration.compiled.programs",
     ),
     recorder="vgpu.runtime.audit_events",
     generators=("history", "steps"),

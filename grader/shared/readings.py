@@ -6,9 +6,11 @@ answers travel to the judge as JSON. Not for judging them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict
 
+from vgpu.device import kernel_work as vgpu_work
 from vgpu.device.queue import Kernel
 
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
@@ -33,6 +35,39 @@ class Collective(TypedDict):
     bytes: float
     start: float
     end: float
+
+
+class Race(TypedDict):
+    """Two programs of one launch at the same element, which nothing orders (`vgpu.Race`)."""
+
+    argument: str
+    element: int
+    programs: list[int]
+    accesses: list[str]
+
+
+class Stored(TypedDict):
+    """What an argument's memory held after a launch, where programs stored, or where they loaded
+    (`vgpu.device.kernel_work.Stored`)."""
+
+    argument: str
+    total: float | None
+    squares: float | None
+
+
+class Launch(TypedDict):
+    """What one launch of a Triton kernel did (`vgpu.device.kernel_work.Programs`)."""
+
+    name: str
+    programs: int
+    read_bytes: int
+    written_bytes: int
+    flops: float
+    tf32: bool
+    strayed: int
+    races: list[Race]
+    stored: list[Stored]
+    loaded: list[Stored]
 
 
 class Operations(TypedDict):
@@ -99,6 +134,53 @@ def _launched(kernels: Sequence[Kernel], begin: int, end: int) -> list[str]:
     return [kernel.name for kernel in kernels[begin:end]]
 
 
+def _stored(row: vgpu_work.Stored) -> Stored:
+    return {"argument": row.argument, "total": row.total, "squares": row.squares}
+
+
+def _triton(kernels: Sequence[Kernel], begin: int, end: int) -> list[Launch]:
+    """What each watched launch of a Triton kernel did."""
+    return [
+        {
+            "name": kernel.name,
+            "programs": done.number,
+            "read_bytes": done.read_bytes,
+            "written_bytes": done.written_bytes,
+            "flops": done.flops,
+            "tf32": done.tf32,
+            "strayed": done.strayed,
+            "races": [
+                {
+                    "argument": race.argument,
+                    "element": race.element,
+                    "programs": list(race.programs),
+                    "accesses": list(race.accesses),
+                }
+                for race in done.races
+            ],
+            "stored": [_stored(stored) for stored in done.stored],
+            "loaded": [_stored(loaded) for loaded in done.loaded],
+        }
+        for kernel in kernels[begin:end]
+        if (done := kernel.programs) is not None
+    ]
+
+
+def _triton_names(kernels: Sequence[Kernel], begin: int, end: int) -> list[str]:
+    """The name of the kernel of each watched launch, in their order; at most a thousand."""
+    return [kernel.name for kernel in kernels[begin:end] if kernel.programs is not None][:1000]
+
+
+def _library_flops(kernels: Sequence[Kernel], begin: int, end: int) -> float:
+    """The FLOPs of products that were not computed by watched Triton kernels."""
+    return sum(kernel.flops for kernel in kernels[begin:end] if kernel.programs is None)
+
+
+def _largest_elements(kernels: Sequence[Kernel], begin: int, end: int) -> int:
+    """The elements of the largest tensor that a kernel was given."""
+    return max((math.prod(shape) for kernel in kernels[begin:end] for shape in kernel.shapes), default=0)
+
+
 def _longest(kernels: Sequence[Kernel], begin: int, end: int) -> float:
     """The seconds of the longest kernel."""
     return max((kernel.seconds for kernel in kernels[begin:end]), default=0.0)
@@ -161,6 +243,10 @@ _READINGS: dict[str, Callable[..., object]] = {
     "names": _names,
     "launched": _launched,
     "longest": _longest,
+    "largest_elements": _largest_elements,
+    "triton": _triton,
+    "triton_names": _triton_names,
+    "library_flops": _library_flops,
     "collectives": _collectives,
     "turns": _turns,
     "dtypes": _dtypes,

@@ -19,10 +19,12 @@ _FILES = (
 )
 _REPORT = "REPORT.md and results/ are read by the judge, and no seed changes them"
 _OBSERVED = "seen by the probe, not told by the submission: whoever does not do it has nothing to show"
+_RECORDED = "the device's record, which a replayed reply brings along here, and a submission cannot"
+_REFUSED = "a refusal is the same right answer for every seed; neighbours that make sense are called beside it"
 _FACTS = "facts of the machine or of a format: the same for everybody"
 
 EXCUSED: dict[str, str] = {
-    "lab1.benchmark.nonsense_refused": _OBSERVED,
+    "lab1.benchmark.nonsense_refused": _REFUSED,
     "lab1.memory.every_stage_present": "half a point for the seven names; the bytes are judged by the other checks",
     "lab1.analysis.report_agrees_with_results": _REPORT,
     "lab2.amp.products_in_low_precision": _OBSERVED,
@@ -42,16 +44,16 @@ EXCUSED: dict[str, str] = {
     "lab3.checkpointing.rank_zero_alone_writes": _OBSERVED,
     "lab3.checkpointing.every_rank_waits_for_the_file": _OBSERVED,
     "lab3.checkpointing.saved_atomically": _OBSERVED,
-    "lab4.checkpointing.nonsense_refused": _OBSERVED,
+    "lab4.checkpointing.nonsense_refused": _REFUSED,
     "lab4.checkpointing.saved_bytes_follow_the_interval": _OBSERVED,
-    "lab4.checkpointing.no_recompute_in_evaluation": _OBSERVED,
-    "lab4.attention.nonsense_refused": _OBSERVED,
-    "lab4.attention.no_square_tensor_made": _OBSERVED,
-    "lab4.oom.nonsense_refused": _OBSERVED,
+    "lab4.checkpointing.no_recompute_in_evaluation": _RECORDED,
+    "lab4.attention.nonsense_refused": _REFUSED,
+    "lab4.attention.no_square_tensor_made": _RECORDED,
+    "lab4.oom.nonsense_refused": _REFUSED,
     "lab4.oom.fits_in_24_gb": _OBSERVED,
     "lab4.oom.retry_frees_the_failed_attempt": _OBSERVED,
     "lab4.oom.results_saved": _FILES,
-    "lab4.analysis.nonsense_refused": _OBSERVED,
+    "lab4.analysis.nonsense_refused": _REFUSED,
     "lab4.analysis.report_agrees_with_results": _REPORT,
     "lab5.pipeline.report_agrees_with_results": _REPORT,
 }

@@ -42,6 +42,42 @@ class Product(NamedTuple):
         return 2.0 * self.batch * self.m * self.n * self.k * self.times
 
 
+class Stored(NamedTuple):
+    """What the memory of one argument holds, where a kernel stored something, or where it loaded something."""
+
+    argument: str
+    total: float | None
+    """The sum of these elements; None if it is not finite, or not known."""
+    squares: float | None
+    """The sum of their squares."""
+
+
+class Race(NamedTuple):
+    """Two programs of one launch at the same element, which nothing orders."""
+
+    argument: str
+    """The kernel's, in whose memory the element lies."""
+    element: int
+    """Its number there, from the address that the kernel was given."""
+    programs: tuple[int, int]
+    accesses: tuple[str, str]
+    """What each does: "read", "written" or "atomic"."""
+
+
+class Programs(NamedTuple):
+    """What the programs of a watched launch of a program's own kernel did."""
+
+    number: int
+    read_bytes: int
+    written_bytes: int
+    flops: float
+    tf32: bool
+    strayed: int
+    races: tuple[Race, ...] = ()
+    stored: tuple[Stored, ...] = ()
+    loaded: tuple[Stored, ...] = ()
+
+
 class KernelWork(NamedTuple):
     """One entry of a stream. What most kernels do without has a default."""
 
@@ -73,6 +109,8 @@ class KernelWork(NamedTuple):
     """Of "fixed" work."""
     elementwise: bool = False
     """Whether each thread moves its own elements and waits for no other: fast where the L2 cache holds them."""
+    programs: Programs | None = None
+    """Of a kernel that is watched."""
 
     @property
     def flops(self) -> float:

@@ -11,7 +11,7 @@ import math
 import struct
 from typing import Any
 
-from vgpu.device.kernel_work import ENGINES, KINDS, KernelWork, Product
+from vgpu.device.kernel_work import ENGINES, KINDS, KernelWork, Product, Programs, Race, Stored
 
 LAUNCH = struct.Struct("<cBHIIddd")
 """GPU, thread, stream, work, when its launch began, how long that took the host, seconds (NaN: the device's to say)."""
@@ -75,6 +75,7 @@ def work_of(fields: Any) -> KernelWork:
     made = dict(zip(KernelWork._fields, fields, strict=True))
     shapes = made.pop("shapes")
     product = made.pop("product")
+    programs = made.pop("programs")
     for name, value in made.items():
         usual = KernelWork._field_defaults.get(name, "")
         if isinstance(usual, (bool, str)):
@@ -90,6 +91,7 @@ def work_of(fields: Any) -> KernelWork:
         **made,
         shapes=tuple(tuple(whole(size, 2**62) for size in shape) for shape in shapes),
         product=None if product is None else _product_of(product),
+        programs=None if programs is None else programs_of(programs),
     )
 
 
@@ -101,3 +103,42 @@ def _product_of(fields: Any) -> Product:
         raise Malformed("that is no product")
     batch, m, n, k, steps = (whole(size, 2**62) for size in (batch, m, n, k, steps))
     return Product(batch, m, n, k, number(times), word(kernel), backward, causal, steps)
+
+
+def programs_of(fields: Any) -> Programs:
+    """What a launch's programs did, from JSON. Raises Malformed where it is nothing of the kind."""
+    if not isinstance(fields, list) or len(fields) != len(Programs._fields):
+        raise Malformed("that is nothing that programs did")
+    count, read, written, flops, tf32, strayed, races, stored, loaded = fields
+    if not isinstance(tf32, bool) or not all(isinstance(rows, list) for rows in (races, stored, loaded)):
+        raise Malformed("that is nothing that programs did")
+    count, read, written, strayed = (whole(value, 2**62) for value in (count, read, written, strayed))
+    return Programs(
+        count,
+        read,
+        written,
+        number(flops),
+        tf32,
+        strayed,
+        tuple(map(_race_of, races)),
+        tuple(map(_stored_of, stored)),
+        tuple(map(_stored_of, loaded)),
+    )
+
+
+def _race_of(fields: Any) -> Race:
+    if not isinstance(fields, list) or len(fields) != len(Race._fields):
+        raise Malformed("that is no race")
+    argument, element, programs, accesses = fields
+    (left, right), (first, second) = programs, accesses
+    programs = whole(left, 2**62), whole(right, 2**62)
+    if type(element) is not int:
+        raise Malformed("that is no race")
+    return Race(word(argument), element, programs, (word(first), word(second)))
+
+
+def _stored_of(fields: Any) -> Stored:
+    if not isinstance(fields, list) or len(fields) != len(Stored._fields):
+        raise Malformed("nothing was stored there")
+    argument, total, squares = fields
+    return Stored(word(argument), *(None if value is None else number(value) for value in (total, squares)))

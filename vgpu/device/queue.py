@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from vgpu.device import cost
 from vgpu.device.intervals import Intervals
-from vgpu.device.kernel_work import ENGINES, KernelWork
+from vgpu.device.kernel_work import ENGINES, KernelWork, Programs
 from vgpu.device.pricing import Pricing
 from vgpu.device.timestamps import Later, no_earlier
 
@@ -47,6 +47,8 @@ class Kernel:
     shapes: tuple[tuple[int, ...], ...]
     thread: str
     host_seconds: float = 0.0
+    programs: Programs | None = None
+    """Of a program's own kernel, if somebody watched it."""
 
     @property
     def end(self) -> float:
@@ -275,7 +277,20 @@ class DeviceQueue(Queue):
             pending.append(end)
             dtype = self.pricing.precision(work) if work.tf32 else work.dtype
             self._entries.append(
-                (name, launched_at, start, seconds, stream, flops, work.bytes, dtype, work.shapes, thread, host_seconds)
+                (
+                    name,
+                    launched_at,
+                    start,
+                    seconds,
+                    stream,
+                    flops,
+                    work.bytes,
+                    dtype,
+                    work.shapes,
+                    thread,
+                    host_seconds,
+                    work.programs,
+                )
             )
             if several:
                 self._busy.forget_before(now)

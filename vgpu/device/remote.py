@@ -250,7 +250,7 @@ class RemoteQueue(Queue):
 
 
 def _kernel(fields: Sequence[Any]) -> Kernel:
-    name, launched_at, start, seconds, stream, flops, moved, dtype, shapes, thread, host_seconds = fields
+    name, launched_at, start, seconds, stream, flops, moved, dtype, shapes, thread, host_seconds, _ = fields
     return Kernel(
         name, launched_at, start, seconds, stream, flops, moved, dtype, tuple(map(tuple, shapes)), thread, host_seconds
     )

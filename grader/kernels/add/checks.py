@@ -12,7 +12,16 @@ from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.kernels.add.cases import Inputs, Run, lengths_types_and_shapes, long_vectors
 from grader.kernels.add.reference import total
-from grader.kernels.shared.checks import ask, hint_for, judge_refusals, require_inside, require_kernel, require_once
+from grader.kernels.shared.checks import (
+    ask,
+    hint_for,
+    judge_refusals,
+    require_inside,
+    require_kernel,
+    require_loaded,
+    require_no_library,
+    require_once,
+)
 
 # A sum of two numbers is rounded once: half of the distance between neighbours, and a little more.
 _ADDED = {"float32": 2.0**-23, "float16": 2.0**-10}
@@ -23,12 +32,12 @@ class TestVectorAdd:
     def test_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = lengths_types_and_shapes(generator)
         runs = _runs(submission, inputs)
-        for index, (case, run) in enumerate(zip(inputs["cases"], runs, strict=True)):
+        for case, run in zip(inputs["cases"], runs, strict=True):
             what = f"vector_add() of {case['shape']} {case['dtype']}" + ", a view" * (case["layout"] == "view")
             require_equal([run["shape"], run["dtype"]], [case["shape"], case["dtype"]], what=f"{what}: shape and dtype")
             require(run["unchanged"], f"{what} changed its operands", "the result is a new tensor")
-            if index == 0:
-                require_kernel(run, what, submission)
+            require_kernel(run, what, submission)
+            require_no_library(run, what)
             require_arrays_close(
                 np.asarray(run["output"]).reshape(-1),
                 total(inputs, case),
@@ -46,7 +55,13 @@ class TestVectorAdd:
     @requires("equals_reference")
     def test_each_byte_moved_once(self, submission: Submission, generator: InputGenerator) -> None:
         for count, run in _counted(submission, generator):
-            require_once(run, f"vector_add() of {count} elements", read=8 * count, written=4 * count)
+            what = f"vector_add() of {count} elements"
+            require_once(run, what, read=8 * count, written=4 * count)
+            inputs = long_vectors(generator)
+            require_loaded(
+                run, {name: values[:count] for name, values in (("x", inputs["x"]), ("y", inputs["y"]))}, what
+            )
+            require_kernel(run, what, submission)
 
     def test_nonsense_refused(self, submission: Submission) -> None:
         judge_refusals(submission, "kernels.add.refusals")

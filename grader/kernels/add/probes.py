@@ -36,6 +36,7 @@ def refusals(student: Student) -> Refusals:
     """What `vector_add` says to operands that do not fit."""
     module, zeros = student.module(MODULE), partial(torch.zeros, device=student.device)
     return endings(
+        student,
         {
             "vector_add() of 5 and 6 elements": lambda: module.vector_add(zeros(5), zeros(6)),
             "vector_add() of [2, 3] and [3, 2]": lambda: module.vector_add(zeros(2, 3), zeros(3, 2)),

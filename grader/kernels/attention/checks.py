@@ -14,16 +14,19 @@ from gradebox.run.submission import Submission
 from grader.kernels.attention import cases
 from grader.kernels.attention.cases import LONG, WIDTH, Case, Run
 from grader.kernels.attention.reference import attention
-from grader.kernels.shared.cases import Launch
 from grader.kernels.shared.checks import (
     ask,
     hint_for,
+    is_among,
+    is_counted,
     judge_refusals,
     require_inside,
     require_kernel,
+    require_launched,
     require_no_race,
 )
 from grader.kernels.shared.reference import Array
+from grader.shared.readings import Launch
 
 # Of the largest value that is expected. Measured: float32 1e-6, float16 1e-3.
 _TOLERANCE = {"float32": 2e-5, "float16": 6e-3}
@@ -31,6 +34,7 @@ _PASSES: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
 _GRADIENTS: tuple[Literal["d_value", "d_key", "d_query"], ...] = ("d_value", "d_key", "d_query")
 _SEEN = 0.75
 """Share of the operations that a causal mask may leave. Measured: tiles of 64 0.56, of 128 0.63; all of them 1."""
+_STORED = 2
 _KERNELS = 12
 """Of a backward pass, at most: two or three of one's own, preparations, casts and fills."""
 
@@ -39,13 +43,15 @@ _KERNELS = 12
 class TestAttention:
     def test_forward_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = cases.lengths_types_and_masks(generator)
-        for index, (case, run) in enumerate(_runs(submission, inputs)):
+        for case, run in _runs(submission, inputs):
             what = _what(case)
             forward = run["forward"]
             require_equal(forward["dtype"], case["dtype"], what=f"{what}: dtype of the output")
             require(run["unchanged"], f"{what} changed its operands", "nothing in place on what was given")
-            if index == 0:
+            if case["dtype"] == "float32":
                 require_kernel(forward, what, submission)
+            else:  # what is returned may be cast afterwards
+                require_launched(forward, what, submission)
             _require_full_precision(forward["runs"], what)
             _require_close(forward["output"], attention(inputs, case)["output"], case, f"{what}: output")
 
@@ -60,8 +66,17 @@ class TestAttention:
                     "Task 6.5: backward of a torch.autograd.Function returns a gradient for each tensor of forward",
                     answered=False,
                 )
+            require_launched(run["backward"], f"{_what(case)}, backward", submission)
             _require_full_precision(run["backward"]["runs"], f"{_what(case)}, backward")
             expected = attention(inputs, case)
+            stored = [stored for launch in run["backward"]["runs"] for stored in launch["stored"]]
+            own = sum(is_among(run[name], stored) for name in _GRADIENTS)
+            # Parts of one of them may be added up, or cast, afterwards.
+            require(
+                not is_counted(run["backward"], submission) or case["dtype"] != "float32" or own >= _STORED,
+                f"{_what(case)}, backward: Triton kernels stored {own} of three gradients, expected {_STORED} at least",
+                "the kernels of backward compute the gradients and store them",
+            )
             for name in _GRADIENTS:
                 summed = ", the gradient of a sum" if case["summed"] else ""
                 _require_close(run[name], expected[name], case, f"{_what(case)}{summed}: {name}")
@@ -86,6 +101,21 @@ class TestAttention:
             f"them Triton's, expected {_KERNELS} at most, and some of Triton's",
             "the loops over tiles belong into the kernels",
         )
+        matrix = 4 * case["batch"] * case["heads"] * case["length"] * case["width"]
+        for part, read, written in zip(_PASSES, (3, 4), (1, 3), strict=True):
+            runs = run[part]["runs"]
+            moved = (
+                ("read", sum(launch["read_bytes"] for launch in runs), read),
+                ("write", sum(launch["written_bytes"] for launch in runs), written),
+            )
+            for does, some, least in moved:
+                require(
+                    some >= least * matrix,
+                    f"{_what(case)}, {part}: its Triton kernels {does} {mebibytes(some)}, expected "
+                    f"{mebibytes(least * matrix)} at least",
+                    "forward reads Q, K and V and writes the output; backward reads its gradient as well and writes "
+                    "three",
+                )
         sizes = cases.one_long_head(generator)
         length = sizes["length"]
         added_bytes: int = ask(submission, "kernels.attention.memory", counted=True, **sizes).added_bytes

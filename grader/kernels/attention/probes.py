@@ -83,7 +83,7 @@ def _gradients(
     return cast(
         Run,  # whose tensors are arrays on the other side
         {
-            "backward": {"runs": watched["runs"], "kernels": watched["kernels"]},
+            "backward": {name: watched[name] for name in ("runs", "library_flops", "kernels")},
             "d_query": d_query,
             "d_key": d_key,
             "d_value": d_value,
@@ -106,7 +106,7 @@ def _where(error: Exception) -> str:
 
 def _without(why: str) -> Run:
     """Instead of gradients: why there are none."""
-    return {"no_gradients": why, "backward": {"runs": [], "kernels": []}}
+    return {"no_gradients": why, "backward": {"runs": [], "library_flops": 0.0, "kernels": []}}
 
 
 def memory(student: Student, *, length: int, width: int, causal: bool) -> Memory:
@@ -130,6 +130,7 @@ def refusals(student: Student) -> Refusals:
 
     right = (1, 1, 3, 16)
     return endings(
+        student,
         {
             "flash_attention() of 3 queries and 4 keys": lambda: attend(right, (1, 1, 4, 16), (1, 1, 4, 16)),
             "flash_attention() of three sides": lambda: attend((1, 3, 16), (1, 3, 16), (1, 3, 16)),

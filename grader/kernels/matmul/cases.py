@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grader.kernels.shared.cases import Dtype, Layout, Observed
+from grader.shared.readings import Launch
 
 if TYPE_CHECKING:
     from gradebox.run.input_generator import InputGenerator
@@ -83,8 +84,10 @@ class ChoiceInputs(TypedDict):
 class ChoiceRun(TypedDict):
     """What `matmul` does with one size when no tiles are named."""
 
-    launches: list[int]
-    """Of the first product and of the second."""
+    first: list[Launch]
+    """Launches of the first product."""
+    second: list[Launch]
+    """The same of the second."""
     seconds: float
     """Of the second."""
     each: list[float]

@@ -20,6 +20,8 @@ from grader.kernels.shared.checks import (
     judge_refusals,
     require_inside,
     require_kernel,
+    require_loaded,
+    require_no_library,
     require_no_race,
 )
 
@@ -40,12 +42,12 @@ _TUNED = 1.1
 class TestMatmul:
     def test_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = cases.sizes_types_and_strides(generator)
-        for index, (case, run) in enumerate(zip(inputs["cases"], _runs(submission, inputs), strict=True)):
+        for case, run in zip(inputs["cases"], _runs(submission, inputs), strict=True):
             what, dtype = _what(case), case["dtype"]
             shape = [case["m"], case["n"]]
             require_equal([run["shape"], run["dtype"]], [shape, dtype], what=f"{what}: shape and dtype")
-            if index == 0:
-                require_kernel(run, what, submission)
+            require_kernel(run, what, submission)
+            require_no_library(run, what)
             expected = product(inputs, case)
             tolerance = _LONG if case["k"] > _MANY else _TOLERANCE[dtype]
             require_arrays_close(
@@ -84,12 +86,15 @@ class TestMatmul:
             read = 4 * m * n * k * (1 / tiles["n"] + 1 / tiles["m"])
             # Measured: as much as that. Tiles of half the size read twice as much.
             require(
-                launch["read_bytes"] <= 1.3 * read,
+                0.99 * read <= launch["read_bytes"] <= 1.3 * read,
                 f"{what}: all programs read {mebibytes(launch['read_bytes'])}, expected {mebibytes(read)}",
                 "a program reads its rows of a and its columns of b once, tile by tile along the inner side",
             )
+            inputs = cases.sides_with_and_without_a_rest(generator)
+            require_loaded(run, {"a": inputs["a"][:m, :k], "b": inputs["b"][:k, :n]}, what)
+            require_kernel(run, what, submission)
             require(
-                launch["written_bytes"] <= 1.3 * 4 * m * n + SECTOR,
+                4 * m * n <= launch["written_bytes"] <= 1.3 * 4 * m * n + SECTOR,
                 f"{what}: {mebibytes(launch['written_bytes'])} are written, expected {mebibytes(4 * m * n)}",
                 "sums stay in the program until they are complete",
             )
@@ -148,7 +153,7 @@ class TestMatmul:
             return
         for (m, n, k), run in zip(inputs["sizes"], choice["runs"], strict=True):
             what = f"matmul() of {m} x {k} and {k} x {n}"
-            first, second = run["launches"]
+            first, second = len(run["first"]), len(run["second"])
             require(
                 first > len(tiles),
                 f"{what}: the first product launched {first} kernels, expected more than {len(tiles)}",

@@ -82,7 +82,8 @@ def choice(student: Student, *, sizes: Sequence[Sequence[int]], dtype: str) -> d
         each = [observe(student, partial(module.matmul, a, b, tiles=size), "matmul()") for size in module.TILES]
         runs.append(
             {
-                "launches": [len(first["runs"]), len(second["runs"])],
+                "first": first["runs"],
+                "second": second["runs"],
                 "seconds": second["seconds"],
                 "each": [observed["seconds"] for observed in each],
             }
@@ -94,6 +95,7 @@ def refusals(student: Student) -> Refusals:
     """What `matmul` and `time_tiles` say to what does not fit."""
     module, zeros = student.module(MODULE), partial(torch.zeros, device=student.device)
     return endings(
+        student,
         {
             "matmul() of [2, 3] and [4, 2]": lambda: module.matmul(zeros(2, 3), zeros(4, 2)),
             "matmul() of a matrix and a vector": lambda: module.matmul(zeros(2, 3), zeros(3)),

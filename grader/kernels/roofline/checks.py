@@ -23,6 +23,7 @@ _FIGURES: tuple[Literal["flops", "bytes", "seconds", "intensity", "achieved_flop
     "achieved_flops",
     "attainable_flops",
 )
+_MEASURED = 4
 _LAB = "kernels_exercise"
 _WRITE = "which roof is above each kernel, and what keeps it from there"
 _KINDS: reports.Kinds = {
@@ -69,6 +70,11 @@ class TestRoofline:
         what = f"python -m labs.kernels_exercise.roofline {' '.join(arguments)}"
         # Of a virtual GPU the data sheet is known, and no kernel is above its roof because a clock is.
         actual = ask(submission, "kernels.roofline.program", counted=True, arguments=arguments)
+        require(
+            len(actual.launched) >= _MEASURED,
+            f"{what} launched {len(actual.launched)} Triton kernels, expected {_MEASURED} at least",
+            "the program measures your four functions, each of which launches a kernel of its own",
+        )
         rows = picture_and_json(actual, what)
         require_provenance(actual, what, simulated=True)
         kernels = ["vector add", "softmax", "matmul", "flash attention"]

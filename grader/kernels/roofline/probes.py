@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import vgpu
 from gradebox.sandbox.probe_loader import Student
 from grader.kernels.roofline.cases import Place, PlaceCase, Places, Work, WorkCase, Works
 from grader.shared.probes.endings import ending
 from grader.shared.probes.figures import watch_png, words_of
+from grader.shared.probes.record import mark, reading
 from grader.shared.probes.support import fields, run_program
 from labkit.results import KernelPlace, KernelWork
 
@@ -52,6 +54,13 @@ def places(student: Student, *, cases: Sequence[PlaceCase], nonsense: Sequence[P
 def program(student: Student, *, arguments: Sequence[str]) -> dict[str, Any]:
     """The roofline's program with these arguments: what it wrote, printed and drew."""
     printed = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed), watch_png(words_of) as words:
+    start = 0 if student.gpu is None else mark(student.gpu)
+    with (
+        vgpu.watch_kernels(),
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stdout(printed),
+        watch_png(words_of) as words,
+    ):
         outcome = run_program(student, MODULE, arguments, Path(folder, "results"))
-    return {**outcome, "printed": printed.getvalue(), "words": words}
+    launched: Any = [] if student.gpu is None else reading(student.gpu, "triton_names", start)
+    return {**outcome, "printed": printed.getvalue(), "words": words, "launched": launched}

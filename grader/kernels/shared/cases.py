@@ -4,39 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
+from grader.shared.readings import Launch
+
 Dtype = Literal["float32", "float16"]
 Layout = Literal["plain", "view", "transposed"]
 """How an operand lies in memory: alone, in a wider tensor, or with its strides exchanged."""
 
 
-class Race(TypedDict):
-    """Two programs of one launch at the same element, which nothing orders (`vgpu.Race`)."""
-
-    argument: str
-    element: int
-    programs: list[int]
-    accesses: list[str]
-
-
-class Launch(TypedDict):
-    """What one launch of a Triton kernel did (`vgpu.torch_integration.compiled.watching.KernelRun`)."""
-
-    name: str
-    programs: int
-    memory_bytes: int
-    read_bytes: int
-    written_bytes: int
-    flops: float
-    tf32: bool
-    strayed: int
-    races: list[Race]
-
-
 class Activity(TypedDict):
-    """What a call did on the device."""
+    """What a call did on the device, by the virtual GPU's own record."""
 
     runs: list[Launch]
     """One for each launch of a Triton kernel; empty on a real GPU, which does not count."""
+    library_flops: float
+    """Of products that libraries computed, not these kernels."""
     kernels: list[str]
     """Names of all that a virtual GPU did."""
 
@@ -53,8 +34,8 @@ class Observed(Activity):
     """Of the longest kernel of a virtual GPU."""
 
 
-class Refusals(TypedDict):
-    """By call, the name of the error that it raised; empty if it raised none."""
+class Refusals(Activity):
+    """By call, the name of the error that it raised; empty if it raised none. And what the sensible ones did."""
 
     calls: dict[str, str]
     """Those that make no sense."""

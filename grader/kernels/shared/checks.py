@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from gradebox.run.assertions import NeedsReview, mebibytes, require
+from gradebox.run.assertions import CheckFailed, NeedsReview, mebibytes, require
 from gradebox.run.submission import Seen, Submission
 from gradebox.sandbox import Limits
-from grader.kernels.shared.cases import Activity, Launch
+from grader.kernels.shared.cases import Activity, Observed
+from grader.shared.readings import Launch, Stored
 
 COUNTING = "vgpu:T4"
 """Where accesses are counted when the grading's own device is a real one."""
@@ -58,13 +60,76 @@ def is_counted(run: Activity, submission: Submission) -> bool:
     return submission.device.simulated or bool(run["kernels"])
 
 
-def require_kernel(run: Activity, what: str, submission: Submission) -> None:
-    """Fail unless a Triton kernel computed it, where that can be seen."""
+def require_launched(run: Activity, what: str, submission: Submission) -> None:
+    """Fail unless Triton kernels ran, and no product of a library's, where that can be seen.
+
+    Without a kernel there is nothing to look at: then no check of the criterion that requires this one has an answer.
+    """
+    if not is_counted(run, submission):
+        return
+    if not run["runs"]:
+        raise CheckFailed(f"{what} launched no Triton kernel", _LAUNCH, answered=False)
     require(
-        not is_counted(run, submission) or bool(run["runs"]),
-        f"{what} launched no Triton kernel",
-        "write a function with @triton.jit, and launch it: kernel[grid](...)",
+        run["library_flops"] == 0,
+        f"{what}: PyTorch computed products of {run['library_flops']:.4g} FLOPs, expected 0",
+        "the products belong into your kernels (tl.dot)",
     )
+
+
+def require_kernel(run: Observed, what: str, submission: Submission) -> None:
+    """Fail unless a Triton kernel computed what was returned, where that can be seen: it stored these very numbers."""
+    output = np.asarray(run["output"], dtype=np.float64)
+    if not output.size:
+        return
+    require_launched(run, what, submission)
+    if not is_counted(run, submission) or not np.isfinite(output).all():
+        return  # what is not finite is judged by its values
+    stored = [stored for launch in run["runs"] for stored in launch["stored"]]
+    require(
+        is_among(output, stored),
+        f"{what} returned numbers that no Triton kernel stored: their sum is {output.sum():.6g}, the kernels stored "
+        + (", ".join(f"{each['argument']} with a sum of {_shown(each['total'])}" for each in stored) or "nothing"),
+        "the kernel itself computes the result and stores it into the tensor that is returned",
+    )
+
+
+def require_no_library(run: Activity, what: str) -> None:
+    """Fail if PyTorch computed anything besides the kernels; it may copy and fill."""
+    foreign = [name for name in run["kernels"] if "aten" in name and not any(word in name for word in _MOVES)]
+    require(
+        not foreign,
+        f"{what}: PyTorch computed {', '.join(sorted(set(foreign)))} as well",
+        "what is computed, your kernel computes; PyTorch may only copy and fill",
+    )
+
+
+def require_loaded(run: Activity, operands: Mapping[str, ArrayLike], what: str) -> None:
+    """Fail unless a kernel loaded all elements of each operand."""
+    loaded = [loaded for launch in run["runs"] for loaded in launch["loaded"]]
+    for name, values in operands.items():
+        require(
+            is_among(values, loaded),
+            f"{what}: no Triton kernel loaded all of {name}, and nothing else with it",
+            "the kernel is given the operands themselves, and computes with them",
+        )
+
+
+def is_among(values: ArrayLike, rows: Iterable[Stored]) -> bool:
+    """Whether some argument of a kernel held exactly these numbers, by their sum and the sum of their squares."""
+    numbers = np.asarray(values, dtype=np.float64)
+    total, squares = float(numbers.sum()), float((numbers * numbers).sum())
+    slack = _ROUNDED * float(np.abs(numbers).sum())
+    return any(
+        row["total"] is not None
+        and row["squares"] is not None
+        and abs(row["total"] - total) <= slack
+        and abs(row["squares"] - squares) <= _ROUNDED * squares
+        for row in rows
+    )
+
+
+def _shown(value: float | None) -> str:
+    return "no finite number" if value is None else f"{value:.6g}"
 
 
 def require_inside(runs: Iterable[Launch], what: str) -> None:
@@ -88,7 +153,7 @@ def require_once(run: Activity, what: str, read: int, written: int) -> None:
     for name, moved, least in (("read", launch["read_bytes"], read), ("written", launch["written_bytes"], written)):
         slack = 2 * SECTOR * min(launch["programs"], least // 1024)
         require(
-            moved <= _ONCE * least + slack,
+            least <= moved <= _ONCE * least + slack,
             f"{what}: {mebibytes(moved)} are {name}, expected {mebibytes(least)}",
             "neighbours belong to one program, each element to one only: memory moves in sectors of 32 bytes",
         )
@@ -114,6 +179,11 @@ def hint_for(values: Any, hint: str) -> str:
     return f"NaN comes of a masked tl.load without `other=`: where the mask is false it gives anything; or else {hint}"
 
 
+_LAUNCH = "write a function with @triton.jit, and launch it: kernel[grid](...)"
+_MOVES = ("copy", "fill", "zero", "clone", "empty", "contiguous", "ones", "full", "cat", "pad")
+"""In names of operations that compute nothing."""
+_ROUNDED = 1e-9
+"""Between two orders of a sum in float64."""
 _DOES = {"read": "read", "written": "written", "atomic": "changed atomically"}
 
 
@@ -132,3 +202,5 @@ def judge_refusals(submission: Submission, probe: str) -> None:
             f"{call} raised {error} although it makes sense",
             "refuse what the docstring names under Raises, and nothing else",
         )
+    done: Activity = {"runs": actual.runs, "library_flops": actual.library_flops, "kernels": actual.kernels}
+    require_launched(done, "calls that make sense", submission)

@@ -8,7 +8,16 @@ from gradebox.course.criterion import criterion, requires
 from gradebox.run.assertions import require, require_arrays_close, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
-from grader.kernels.shared.checks import ask, hint_for, judge_refusals, require_inside, require_kernel, require_once
+from grader.kernels.shared.checks import (
+    ask,
+    hint_for,
+    judge_refusals,
+    require_inside,
+    require_kernel,
+    require_loaded,
+    require_no_library,
+    require_once,
+)
 from grader.kernels.softmax.cases import Case, Inputs, Run, many_columns, widths_types_and_sizes
 from grader.kernels.softmax.reference import weights
 
@@ -25,13 +34,13 @@ class TestSoftmax:
     def test_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = widths_types_and_sizes(generator)
         runs = _runs(submission, inputs)
-        for index, (case, run) in enumerate(zip(inputs["cases"], runs, strict=True)):
+        for case, run in zip(inputs["cases"], runs, strict=True):
             shape, dtype, what = [case["rows"], case["columns"]], case["dtype"], _what(case)
             require_equal([run["shape"], run["dtype"]], [shape, dtype], what=f"{what}: shape and dtype")
             require(run["contiguous"], f"{what}: the result is not contiguous")
             require(run["unchanged"], f"{what} changed its matrix", "the result is a new tensor")
-            if index == 0:
-                require_kernel(run, what, submission)
+            require_kernel(run, what, submission)
+            require_no_library(run, what)
             require_arrays_close(
                 run["output"],
                 weights(inputs, case),
@@ -53,7 +62,10 @@ class TestSoftmax:
     def test_each_byte_moved_once(self, submission: Submission, generator: InputGenerator) -> None:
         for case, run in _counted(submission, generator):
             least = 4 * case["rows"] * case["columns"]
-            require_once(run, f"softmax() of [{case['rows']}, {case['columns']}]", read=least, written=least)
+            what = f"softmax() of [{case['rows']}, {case['columns']}]"
+            require_once(run, what, read=least, written=least)
+            require_loaded(run, {"x": many_columns(generator)["x"][: case["rows"], : case["columns"]]}, what)
+            require_kernel(run, what, submission)
 
     def test_nonsense_refused(self, submission: Submission) -> None:
         judge_refusals(submission, "kernels.softmax.refusals")

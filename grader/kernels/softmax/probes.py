@@ -37,6 +37,7 @@ def refusals(student: Student) -> Refusals:
     """What `softmax` says to what is no matrix of its kind."""
     module, zeros = student.module(MODULE), partial(torch.zeros, device=student.device)
     return endings(
+        student,
         {
             "softmax() of a vector": lambda: module.softmax(zeros(5)),
             "softmax() of [2, 3, 4]": lambda: module.softmax(zeros(2, 3, 4)),

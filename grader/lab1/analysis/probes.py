@@ -33,6 +33,7 @@ from grader.lab1.shared.probes.benchmark import BENCHMARK
 from grader.lab1.shared.probes.plots import comparison
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.endings import ending
+from grader.shared.probes.kept import notes
 from grader.shared.probes.record import mark, reading
 from grader.shared.probes.support import fields, mapping, plain, sequence
 from labkit.results import STAGES, MemoryProfile, OperationTime, StageMemory
@@ -115,11 +116,10 @@ def profile_on_gpu(student: Student, inputs: ProfileOnGpu) -> ProfileReply:
         "sin": lambda _: torch.sin(tiny),
         "tanh": lambda _: torch.tanh(tiny),
     }
-    calls = 0
+    note, noted = notes()
 
     def step() -> None:
-        nonlocal calls
-        calls += 1
+        note(None)
         left.view(-1)
         for name, count in repeats.items():
             for index in range(count):
@@ -142,7 +142,7 @@ def profile_on_gpu(student: Student, inputs: ProfileOnGpu) -> ProfileReply:
             reading(student.gpu, "operations", before, names=names, last=steps * sum(repeats.values())),
         )
     recorded = student.gpu is not None or any(row["device_seconds"] != 0 for row in rows) or _records_kernels(tiny)
-    return ProfileReply(operations=rows, steps_run=calls, device_record=device_record, recorded=recorded)
+    return ProfileReply(operations=rows, steps_run=len(noted()), device_record=device_record, recorded=recorded)
 
 
 def _operations(returned: object) -> list[Operation]:
@@ -164,16 +164,17 @@ def profile_on_cpu(student: Student, inputs: ProfileOnCpu) -> CpuProfileReply:
     """`profile_operations` on a CPU, of operations that call others: `matmul` calls `mm`, `softmax` `_softmax`."""
     torch.set_num_threads(1)
     left = torch.rand(inputs.size, inputs.size)
-    took: list[float] = []
+    note, noted = notes()
 
     def step() -> None:
         begin = time.perf_counter()
         torch.softmax(left[:8], dim=-1)
         torch.matmul(left, left)
-        took.append(time.perf_counter() - begin)
+        note(time.perf_counter() - begin)
 
     profile = student.module(PROFILER).profile_operations
     returned = profile(step, device="cpu", steps=inputs.steps, warmup=inputs.warmup)
+    took = noted()
     return CpuProfileReply(
         operations=_operations(returned),
         steps_run=len(took),

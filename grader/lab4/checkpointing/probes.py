@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import statistics
+import itertools
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -39,6 +39,7 @@ from grader.lab4.checkpointing.cases.types import (
     TrainedRun,
 )
 from grader.shared.probes.calls import on_device
+from grader.shared.probes.kept import notes
 from grader.shared.probes.record import watch_products
 from grader.shared.probes.support import fields, instance, sequence, tensor
 from labkit.models import TransformerBlock, count_parameters
@@ -164,21 +165,27 @@ def saved(student: Student, inputs: Saved) -> SavedReply:
         model.zero_grad(set_to_none=True)
         data.grad = None
         own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
-        kept: dict[int, int] = {}
-
-        def pack(tensor: Tensor, own: set[int] = own, kept: dict[int, int] = kept) -> Tensor:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in own:
-                kept[storage._cdata] = storage.nbytes()
-            return tensor
-
+        pack, packed = _packing()
         before = torch.cuda.memory_allocated()
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             output = _run(student, model, data)
         held = torch.cuda.memory_allocated() - before
+        kept = {storage: size for storage, size in packed() if storage not in own}
         runs.append(KeptBytes(held_bytes=held, saved_bytes=sum(kept.values())))
         del output
     return SavedReply(runs=runs, input_bytes=data.numel() * 4)
+
+
+def _packing() -> tuple[Callable[[Tensor], Tensor], Callable[[], list[tuple[int, int]]]]:
+    """What is called with each saved tensor, and a list of their storages and bytes."""
+    note, packed = notes()
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        note((storage._cdata, storage.nbytes()))
+        return tensor
+
+    return pack, packed
 
 
 @measures("time")
@@ -214,8 +221,8 @@ def measured(student: Student, inputs: Measured) -> MeasuredReply:
     )
     return MeasuredReply(
         flops=flops,
-        most_blocks=max(counts, default=0),
-        forwards=forwards,
+        most_blocks=max(counts(), default=0),
+        forwards=list(forwards()),
         on_cpu=[fields(row, CheckpointingResult, "measure_checkpointing()[0], on the CPU") for row in on_cpu],
         rows=[fields(row, CheckpointingResult, f"measure_checkpointing()[{i}]") for i, row in enumerate(rows)],
         steps=steps,
@@ -239,16 +246,15 @@ def _cost(student: Student, kind: Callable[..., object], sizes: Sizes, interval:
 
 
 @contextlib.contextmanager
-def _blocks() -> Iterator[list[int]]:
-    """Yield a list that gets, whenever a transformer block is made, how many there are then."""
-    alive: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-    counts: list[int] = []
+def _blocks() -> Iterator[Callable[[], list[int]]]:
+    """Yield a function that lists, for each transformer block that was made, how many there were then."""
+    note, counts = notes()
+    counting = _counting(note)
+    next(counting)
 
     def made(parent: nn.Module, name: str, submodule: object) -> None:
-        if isinstance(parent, TransformerBlock) and parent not in alive:
-            gc.collect()  # what nobody can reach is gone
-            alive.add(parent)
-            counts.append(len(alive))
+        if isinstance(parent, TransformerBlock):
+            counting.send(parent)
 
     handle = register_module_module_registration_hook(made)
     try:
@@ -257,25 +263,52 @@ def _blocks() -> Iterator[list[int]]:
         handle.remove()
 
 
+def _counting(note: Callable[[int], None]) -> Generator[None, nn.Module]:
+    """Notes with each block that is sent for the first time how many of them there are."""
+    alive: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+    while True:
+        block = yield
+        if block not in alive:
+            gc.collect()  # what nobody can reach is gone
+            alive.add(block)
+            note(len(alive))
+        del block
+
+
 @contextlib.contextmanager
-def _forwards(kind: object) -> Iterator[list[list[ForwardStart]]]:
-    """Yield a list that gets, for each model of `kind`, what there is when each of its forward passes begins."""
-    forwards: list[list[ForwardStart]] = []
-    rows: weakref.WeakKeyDictionary[nn.Module, list[ForwardStart]] = weakref.WeakKeyDictionary()
+def _forwards(kind: object) -> Iterator[Callable[[], Iterable[list[ForwardStart]]]]:
+    """Yield a function that lists, for each model of `kind`, what there was when each of its forward passes began."""
+    note, noted = notes()
+    numbering = _numbering()
+    next(numbering)
 
     def begins(model: nn.Module, inputs: tuple[object, ...]) -> None:
         if isinstance(kind, type) and isinstance(model, kind):
-            if model not in rows:
-                forwards.append(rows.setdefault(model, []))
             needed = any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
             gradients = sum(parameter.grad is not None for parameter in model.parameters())
-            rows[model].append(ForwardStart(input_requires_gradient=needed, gradients=gradients))
+            note((numbering.send(model), ForwardStart(input_requires_gradient=needed, gradients=gradients)))
+
+    def of_each_model() -> Iterable[list[ForwardStart]]:
+        rows: dict[int, list[ForwardStart]] = {}
+        for number, start in noted():
+            rows.setdefault(number, []).append(start)
+        return rows.values()
 
     handle = register_module_forward_pre_hook(begins)
     try:
-        yield forwards
+        yield of_each_model
     finally:
         handle.remove()
+
+
+def _numbering() -> Generator[int, nn.Module]:
+    """The number of each model that is sent, in the order in which they come."""
+    numbers: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+    number = -1
+    for place in itertools.count():
+        model = yield number
+        number = numbers.setdefault(model, place)
+        del model
 
 
 def _measure(model: nn.Module, inputs: Tensor) -> tuple[float, int]:
@@ -289,7 +322,7 @@ def _measure(model: nn.Module, inputs: Tensor) -> tuple[float, int]:
 
     step()
     torch.cuda.reset_peak_memory_stats()
-    return statistics.median(step() for _ in range(3)), torch.cuda.max_memory_allocated()
+    return sorted(step() for _ in range(3))[1], torch.cuda.max_memory_allocated()
 
 
 def best(student: Student, inputs: Best) -> BestReply:

@@ -6,6 +6,7 @@ The script runs on a virtual GPU of 24 GB on every machine: the probe attaches i
 from __future__ import annotations
 
 import gc
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ from grader.lab4.oom.cases import (
     TrainingsReply,
 )
 from grader.lab4.shared.cases import ProgramReply
+from grader.shared.probes.kept import notes
 from grader.shared.probes.support import fields, plain, run_program
 from labkit.device import GPU_24_GB
 from labkit.results import LargeTraining
@@ -46,6 +48,7 @@ _NOBODY_HAS = 2**50
 _ERRORS = {"RuntimeError": RuntimeError, "ValueError": ValueError, "MemoryError": MemoryError}
 _TOKENS = {"training": 1, "validation": 2}
 """Of a sample of each loader."""
+_MOST_ATTEMPTS = 50
 _STEP = 2**28
 """Bytes: what fills the device leaves less than that free."""
 
@@ -69,9 +72,7 @@ def fits(student: Student, inputs: Fits) -> FitsReply:
         torch.cuda.empty_cache()
         before_bytes = torch.cuda.max_memory_allocated()
 
-        # Loader of the last batch, and what the device held then; for each, what its first micro-batch added to that.
-        fetched: list[tuple[str, int]] = []
-        moved: dict[str, int] = {}
+        note, noted = notes()
 
         class Loader:
             """Batches; notes what the device holds when one is fetched."""
@@ -81,25 +82,21 @@ def fits(student: Student, inputs: Fits) -> FitsReply:
 
             def __iter__(self) -> Iterator[Batch]:
                 for size in self.sizes:
-                    fetched.append((self.name, torch.cuda.memory_allocated()))
+                    note((self.name, None, torch.cuda.memory_allocated()))
                     yield row.expand(size, length, 4096), row.expand(size, length, 4096)
 
-        forwards: list[int] = []
-
-        def note(_: nn.Module, arguments: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+        def begins(_: nn.Module, arguments: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
             (data,) = (*arguments, *named.values())
-            forwards.append(data.numel() // (length * 4096))
-            name, held = fetched[-1]
-            # Of the first only: later on a step may fall between fetching a batch and using it.
-            moved.setdefault(name, torch.cuda.memory_allocated() - held)
+            note(("", data.numel() // (length * 4096), torch.cuda.memory_allocated()))
 
-        model.register_forward_pre_hook(note, with_kwargs=True)
+        model.register_forward_pre_hook(begins, with_kwargs=True)
         died, result = None, None
         loaders = Loader("train", inputs.batches), Loader("val", inputs.validation)
         try:
             result = module.train_large_model(model, *loaders, micro_batch=inputs.micro_batch)
         except torch.OutOfMemoryError as error:
             died = str(error).partition(". GPU")[0]
+        forwards, moved = _forwards(noted())
         return FitsReply(
             died=died,
             result=None if result is None else fields(result, LargeTraining, "train_large_model()"),
@@ -109,6 +106,21 @@ def fits(student: Student, inputs: Fits) -> FitsReply:
             before_bytes=before_bytes,
             peak_bytes=torch.cuda.max_memory_allocated(),
         )
+
+
+def _forwards(noted: Sequence[tuple[str, int | None, int]]) -> tuple[list[int], dict[str, int]]:
+    """Samples of each forward pass, and for each loader what its first micro-batch added to what the device held when
+    the batch was fetched. Of the first only: later on a step may fall between fetching a batch and using it."""
+    forwards: list[int] = []
+    moved: dict[str, int] = {}
+    loader, before = "", 0
+    for name, samples, held in noted:
+        if samples is None:
+            loader, before = name, held
+        else:
+            forwards.append(samples)
+            moved.setdefault(loader, held - before)
+    return forwards, moved
 
 
 def trainings(student: Student, inputs: Trainings) -> TrainingsReply:
@@ -130,7 +142,8 @@ def trainings(student: Student, inputs: Trainings) -> TrainingsReply:
     sizes = [*inputs.batches, *inputs.validation]
     pairs = list(zip(inputs.data.split(sizes), inputs.targets.split(sizes), strict=True))
     model = filled(torch.float64)
-    loaders = _Counted(pairs[:steps]), _Counted(pairs[steps:])
+    started, starts = notes()
+    loaders = _counted(pairs[:steps], started, "training"), _counted(pairs[steps:], started, "validation")
     result = module.train_large_model(
         model,
         *loaders,
@@ -171,7 +184,7 @@ def trainings(student: Student, inputs: Trainings) -> TrainingsReply:
         others=[train(other) for other in inputs.others],
         device=student.device,
         result=reported,
-        passes=[loader.passes for loader in loaders],
+        passes=[starts().count(name) for name in ("training", "validation")],
         weights=_weights(model),
         are_numbers=all(isinstance(loss, (int, float)) for loss in (*result.losses, *result.validation_losses)),
         small_result=fields(small_result, LargeTraining, "train_large_model()"),
@@ -184,14 +197,17 @@ def _weights(model: StudentModel) -> Tensor:
     return torch.stack([layer.weight.detach() for layer in model.layers])
 
 
-class _Counted(list[Batch]):
-    """A list that counts how often it is iterated."""
+def _counted(batches: Sequence[Batch], note: Callable[[str], None], name: str) -> list[Batch]:
+    """A list that notes when it is iterated."""
 
-    passes = 0
+    class Counted(list[Batch]):
+        """Holds nothing of that."""
 
-    def __iter__(self) -> Iterator[Batch]:
-        self.passes += 1
-        return super().__iter__()
+        def __iter__(self) -> Iterator[Batch]:
+            note(name)
+            return super().__iter__()
+
+    return Counted(batches)
 
 
 class _Streamed:
@@ -232,28 +248,32 @@ class _Loader:
             yield torch.randn(shape), torch.randn(shape)
 
 
-class _Watched(nn.Module):
-    """A small model that notes each forward pass: phase, samples, mode, whether a graph is recorded, and memory."""
+def _watched(width: int, note: Callable[[ForwardPass], None]) -> nn.Module:
+    """A small model; notes of each forward pass phase, samples, mode, whether a graph is recorded, and memory."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(width, width), nn.Dropout(0.3), nn.ReLU(), nn.Linear(width, width))
-        self.forwards: list[ForwardPass] = []
+    class Watched(nn.Module):
+        """Holds nothing of that."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if torch._C._current_graph_task_id() == -1:  # else backward computes a checkpoint again
-            self.forwards.append(
-                ForwardPass(
-                    phase=next((phase for phase, tokens in _TOKENS.items() if x.shape[1] == tokens), "none"),
-                    samples=len(x),
-                    training=self.training,
-                    graph=torch.is_grad_enabled(),
-                    held_bytes=torch.cuda.memory_allocated(),
-                    requested_bytes=int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0)),
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(width, width), nn.Dropout(0.3), nn.ReLU(), nn.Linear(width, width))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if torch._C._current_graph_task_id() == -1:  # else backward computes a checkpoint again
+                note(
+                    ForwardPass(
+                        phase=next((phase for phase, tokens in _TOKENS.items() if x.shape[1] == tokens), "none"),
+                        samples=len(x),
+                        training=self.training,
+                        graph=torch.is_grad_enabled(),
+                        held_bytes=torch.cuda.memory_allocated(),
+                        requested_bytes=int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0)),
+                    )
                 )
-            )
-        output: Tensor = self.layers(x)
-        return output
+            output: Tensor = self.layers(x)
+            return output
+
+    return Watched()
 
 
 def steady(student: Student, inputs: Steady) -> SteadyReply:
@@ -261,7 +281,8 @@ def steady(student: Student, inputs: Steady) -> SteadyReply:
 
     Each graph holds a ballast, so that a loss which is kept with its graph shows.
     """
-    model = _Watched(inputs.width).to(student.device).eval()
+    note, forwards = notes()
+    model = _watched(inputs.width, note).to(student.device).eval()
 
     def criterion(output: Tensor, target: Tensor) -> Tensor:
         loss: Tensor = _Ballast.apply(functional.mse_loss(output, target))
@@ -278,7 +299,7 @@ def steady(student: Student, inputs: Steady) -> SteadyReply:
     fields(result, LargeTraining, "train_large_model()")  # something else is a wrong return
     return SteadyReply(
         sample_bytes=inputs.width * 4,
-        forwards=model.forwards,
+        forwards=forwards(),
         training_afterwards=model.training,
         ballast_bytes=_BALLAST_BYTES,
     )
@@ -297,15 +318,12 @@ def retry(student: Student, inputs: Retry) -> RetryReply:
 
 def _retried(student: Student, run: Callable[..., object], case: Attempts, too_much: int) -> RetryRun:
     """One call of the handler, and what it did."""
-    attempts: list[int] = []
-    held: list[int] = []
-    reserved: list[int] = []
+    note, noted = notes()
+    numbers = itertools.count(1)
 
     def attempt(micro_batch: int) -> str | None:
-        attempts.append(micro_batch)
-        held.append(torch.cuda.memory_allocated())
-        reserved.append(torch.cuda.memory_reserved())
-        if len(attempts) > 50:
+        note((micro_batch, torch.cuda.memory_allocated(), torch.cuda.memory_reserved()))
+        if next(numbers) > _MOST_ATTEMPTS:
             raise AssertionError("no end of attempts")
         activations = torch.empty(64 * 2**20, dtype=torch.uint8, device=student.device)
         if case.cycle:
@@ -328,6 +346,7 @@ def _retried(student: Student, run: Callable[..., object], case: Attempts, too_m
     except Exception as error:
         raised, message = type(error).__name__, str(error)
         error.__traceback__ = None
+    attempts, held, reserved = ([row[place] for row in noted()] for place in range(3))
     return RetryRun(
         returned=returned, raised=raised, message=message, attempts=attempts, held_bytes=held, reserved_bytes=reserved
     )

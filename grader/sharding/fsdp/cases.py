@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from gradebox.sandbox.probe_types import Array, ProbeInputs
 from grader.sharding.shared.cases import Collective, RefusalsReply
+from grader.shared.readings import ProductCount
 
 if TYPE_CHECKING:  # ranks that a probe starts anew cannot import it
     from gradebox.run.input_generator import InputGenerator
@@ -42,8 +43,8 @@ class TrainedRun:
     """A number that is not finite as a text."""
     gradients: int
     """Parameters that have one after a step."""
-    dtypes: list[str]
-    """Of the blocks' outputs."""
+    products: list[ProductCount]
+    """Of the last step."""
     output_dtype: str
     weights: Array
     weight_dtypes: list[str]

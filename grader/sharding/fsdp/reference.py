@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grader.sharding.fsdp.cases import FEATURES, TrainCase
+from grader.sharding.fsdp.cases import BATCH, FEATURES, TrainCase
 
 
 def parameter_bytes(case: TrainCase) -> tuple[int, int]:
@@ -11,6 +11,11 @@ def parameter_bytes(case: TrainCase) -> tuple[int, int]:
     block = 4 * (4 * width * width + 3 * width)
     rest = 4 * (2 * FEATURES * width + width)
     return rest + case["blocks"] * block, block
+
+
+def block_flops(case: TrainCase, ranks: int) -> int:
+    """Of the products of all blocks in a step of one rank: two layers, forward and for two gradients each."""
+    return case["blocks"] * 2 * 3 * 2 * (BATCH // ranks) * 2 * case["width"] ** 2
 
 
 def gathered_bytes(case: TrainCase) -> tuple[int, int]:

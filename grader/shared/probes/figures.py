@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from grader.shared.probes.kept import note_into
+from grader.shared.probes.kept import notes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +38,7 @@ def _laid_out(figure: Figure) -> Iterator[None]:
 
 @contextmanager
 def watch_png(look: Callable[[Figure], Seen]) -> Iterator[list[Seen]]:
-    """Yield a list that gets what `look` finds in each figure written as PNG.
+    """Yield a list that gets, at the end of the block, what `look` finds in each figure written as PNG.
 
     Where `look` fails, on an artist that is not like others, the picture is written all the same, and the error comes
     at the end: a person looks at what we cannot read, and nobody takes it for an empty picture.
@@ -48,15 +48,16 @@ def watch_png(look: Callable[[Figure], Seen]) -> Iterator[list[Seen]]:
     canvas_type: Any = backend_agg.FigureCanvasAgg
     write = canvas_type.print_png
     views: list[Seen] = []
-    failed: list[Exception] = []
-    note, note_failed = note_into(views), note_into(failed)
+    # What the function that is put there holds notes, and shows nothing.
+    view, viewed = notes()
+    fail, failures = notes()
 
     @functools.wraps(write)  # matplotlib asks for its signature
     def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
         try:
-            note(look(canvas.figure))
+            view(look(canvas.figure))
         except Exception as error:
-            note_failed(error)
+            fail(error)
         # To pack a picture well takes as long as to draw it, and nobody keeps this one.
         packing = {"compress_level": 1, **(options.pop("pil_kwargs", None) or {})}
         with _laid_out(canvas.figure):
@@ -67,5 +68,6 @@ def watch_png(look: Callable[[Figure], Seen]) -> Iterator[list[Seen]]:
         yield views
     finally:
         canvas_type.print_png = write
-    if failed:
-        raise failed[0]
+        views += viewed()
+    for error in failures():
+        raise error

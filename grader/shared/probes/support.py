@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -138,30 +138,35 @@ def plain(value: object, what: str) -> Json:
 
 
 def instance(value: object, kind: type[T], what: str) -> T:
-    """`value`, which a docstring promises to be a `kind`.
+    """`value`, which a docstring promises to be a `kind`; a tensor without what a class of its own says of it.
 
     Raises:
         WrongReturn: for anything else.
     """
-    if not isinstance(value, kind):
+    if not issubclass(type(value), kind):
         name = f"torch.{kind.__name__}" if kind.__module__.partition(".")[0] == "torch" else kind.__name__
         raise WrongReturn(f"{what} returned {described(value)}; return {_article(name)}")
-    return value
+    return exact(value, what)
 
 
-def exact(value: Tensor, what: str) -> Tensor:
-    """A tensor's plain data: a subclass of the submission's could answer for itself when its dtype is asked for.
+def exact(value: T, what: str) -> T:
+    """A tensor of a class of the submission's as a `torch.Tensor`: what its class says of its dtype or shape may be a
+    lie. Anything else as it is.
 
     Raises:
-        WrongReturn: it is a subclass that holds no data of its own.
+        WrongReturn: it is a tensor that holds no data of its own.
     """
-    if type(value) in (Tensor, torch.nn.Parameter):
-        return value.detach()
+    if not issubclass(type(value), Tensor) or type(value) in (Tensor, torch.nn.Parameter):
+        return value
     with torch._C.DisableTorchFunctionSubclass():
-        data = torch._C._TensorBase.as_subclass(value, Tensor).detach()
+        data = _as_subclass(cast(Tensor, value), Tensor)
     if torch._C._dispatch_keys(data).has(torch._C.DispatchKey.Python):
         raise WrongReturn(f"{what} is a {type(value).__name__}, expected a torch.Tensor with data of its own")
-    return data
+    return cast(T, data)
+
+
+_as_subclass = torch._C._TensorBase.as_subclass
+"""Bound here: a submission may replace it."""
 
 
 def tensor(value: object, what: str, shape: Sequence[int] | None = None) -> Tensor:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vgpu.device.kernel_work import PRODUCT, KernelWork, Product
+from vgpu.device.kernel_work import PRODUCT, KernelWork, Product, Programs
 from vgpu.runtime.gpu import VirtualGPU
 from vgpu.runtime.thread_state import THREAD
 from vgpu.runtime.unsupported import unsupported
@@ -50,6 +50,8 @@ class Tally:
     watch: watching.Watch | None = None
     languages: set[int] = field(default_factory=set)
     """Modules of Triton's language that the interpreter has put its own functions into, for this launch."""
+    scopes: list[Any] = field(default_factory=list)
+    """What puts each of them back (`triton.runtime.interpreter._LangPatchScope`)."""
     _waiting: int = 0
 
     def touched(self, pointers: NDArray[Any], mask: NDArray[Any], width: int, *, stores: bool) -> None:
@@ -86,18 +88,25 @@ class Tally:
     def work(self, name: str, programs: int, shapes: tuple[tuple[int, ...], ...]) -> KernelWork:
         """The kernel."""
         moved = max(self.memory_bytes, int(self.through_l2 / L2_RATIO))
+        done = None if self.watch is None else self.done(programs, self.watch)
         if not self.flops:
-            return KernelWork(name, moved, self.dtype, shapes)
+            return KernelWork(name, moved, self.dtype, shapes, programs=done)
         m, n = self.tile
         product = Product(programs, m, n, max(1, round(self.flops / (2.0 * programs * m * n))))
-        return KernelWork(name, moved, self.dtype, shapes, kind=PRODUCT, product=product, tf32=self.tf32)
+        return KernelWork(name, moved, self.dtype, shapes, kind=PRODUCT, product=product, tf32=self.tf32, programs=done)
 
-    def run(self, name: str, programs: int) -> watching.KernelRun:
-        """What a launch did, for those who watch."""
-        watch = self.watch or watching.Watch({})
+    def done(self, programs: int, watch: watching.Watch) -> Programs:
+        """What a watched launch did, for the device's record."""
+        return Programs(
+            programs, self.read_bytes, self.written_bytes, self.flops, self.rounds, watch.strayed, watch.races(),
+            watch.held(stored=True), watch.held(stored=False),
+        )  # fmt: skip
+
+    def run(self, name: str, done: Programs) -> watching.KernelRun:
+        """The same for those who watch."""
         return watching.KernelRun(
-            name, programs, self.memory_bytes, self.read_bytes, self.written_bytes, self.flops,
-            self.rounds, watch.strayed, watch.races(),
+            name, done.number, self.memory_bytes, done.read_bytes, done.written_bytes, done.flops, done.tf32,
+            done.strayed, done.races,
         )  # fmt: skip
 
 
@@ -142,8 +151,8 @@ def launch(
         THREAD.capture.called(compute, list(tensors.values()))
     with beneath():
         programs, tally = compute()
-    if tally.watch is not None:
-        watching.tell(tally.run(name, programs))
     shapes = tuple(tuple(tensor.shape) for tensor in list(tensors.values())[:8])
     work = tally.work(name, programs, shapes)
+    if work.programs is not None:
+        watching.tell(tally.run(name, work.programs))
     gpu.launch(work, host_seconds=gpu.queue.pricing.launch_seconds(work) + LAUNCHER_SECONDS)

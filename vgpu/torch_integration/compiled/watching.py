@@ -11,6 +11,7 @@ Not here: what is counted for pricing (`vgpu.torch_integration.compiled.programs
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,23 +22,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vgpu.device.kernel_work import Race, Stored
+
 READ, WRITTEN, ATOMIC = "read", "written", "atomic"
 _TOLD = 8
 """Races of one launch that are told, at most: one shows the mistake."""
+_NUMBERS = (torch.float16, torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64)
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Race:
-    """Two programs of one launch at the same element, which nothing orders."""
-
-    argument: str
-    """The kernel's, in whose memory the element lies."""
-    element: int
-    """Its number there, from the address that the kernel was given."""
-    programs: tuple[int, int]
-    accesses: tuple[str, str]
-    """What each does: "read", "written" or "atomic"."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +73,18 @@ class _Place:
     end: int
     pointer: int
     width: int
+    elements: Array | None
+    """All of the memory, as numbers; None for a dtype that NumPy does not have."""
 
     @classmethod
     def of(cls, argument: str, tensor: torch.Tensor) -> _Place:
         storage = tensor.untyped_storage()
         start = storage.data_ptr()
-        return cls(argument, start, start + storage.nbytes(), tensor.data_ptr(), tensor.element_size())
+        width, count = tensor.element_size(), storage.nbytes() // tensor.element_size()
+        elements = None
+        if tensor.dtype in _NUMBERS and count:
+            elements = tensor.detach().as_strided((count,), (1,), 0).numpy()
+        return cls(argument, start, start + storage.nbytes(), tensor.data_ptr(), width, elements)
 
 
 class Watch:
@@ -133,6 +130,28 @@ class Watch:
         self._known = epochs
         self._released[address] = {**epochs, self._program: self._epoch}
         self._epoch += 1
+
+    def held(self, *, stored: bool) -> tuple[Stored, ...]:
+        """What each argument's memory holds now, where programs have `stored` something, or else where they have loaded
+        something."""
+        changed = [
+            access.addresses for access in self._accesses if (access.kind != READ) is stored and access.addresses.size
+        ]
+        addresses = np.unique(np.concatenate(changed)) if changed else np.empty(0, dtype=np.int64)
+        held, seen = [], set()
+        for place in self._places:
+            inside = addresses[(addresses >= place.start) & (addresses < place.end)]
+            if not inside.size or place.start in seen:
+                continue
+            seen.add(place.start)  # two arguments may be one tensor
+            total = squares = None
+            if place.elements is not None:
+                values = place.elements[(inside - place.start) // place.width].astype(np.float64)
+                with np.errstate(all="ignore"):
+                    sums = float(values.sum()), float((values * values).sum())
+                total, squares = (value if math.isfinite(value) else None for value in sums)
+            held.append(Stored(place.argument, total, squares))
+        return tuple(held)
 
     def races(self) -> tuple[Race, ...]:
         """The first ones, of different accesses."""

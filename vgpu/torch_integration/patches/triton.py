@@ -9,7 +9,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from vgpu.runtime.machine import Machine
 from vgpu.runtime.patching import PatchSet
 from vgpu.runtime.thread_state import THREAD
 from vgpu.torch_integration.compiled import programs, watching
+from vgpu.torch_integration.compiled.language import Language, source_of
 from vgpu.torch_integration.patches.imports import when_imported
 
 _VARIABLE = "TRITON_INTERPRET"
@@ -35,12 +36,19 @@ def install(patches: PatchSet, machine: Machine) -> None:
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = "1"
     patches.on_undo(lambda: _restore(before))
+    language: list[Language] = []
+
+    def testing(module: ModuleType) -> None:
+        """The last part of Triton that is imported: afterwards a program has it, and may change it."""
+        patches.set(module, "do_bench", _bench)
+        language.append(Language())
+
     when_imported(patches, {
         "triton.runtime.jit": lambda module: _functions(patches, module),
-        "triton.runtime.interpreter": lambda module: _interpreter(patches, machine, module),
+        "triton.runtime.interpreter": lambda module: _interpreter(patches, machine, module, language),
         "triton.runtime.driver": lambda module: patches.set(module.driver, "_active", _Driver(machine)),
-        "triton.testing": lambda module: patches.set(module, "do_bench", _bench),
     })  # fmt: skip
+    when_imported(patches, {"triton.testing": testing})  # after the others: it imports the interpreter
 
 
 def _restore(before: str | None) -> None:
@@ -88,8 +96,42 @@ class _Kernel:
         return lambda *args, **kwargs: self._function.run(*args, grid=grid, warmup=False, **kwargs)
 
 
-def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType) -> None:
+_NOTHING_TO_RESTORE = SimpleNamespace(restore=lambda: None)
+"""What a launch restores of the language at its end: all of it, the last changes first (`programs.Tally.scopes`)."""
+
+
+def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType, language: Sequence[Language]) -> None:
+    """`language` holds Triton as it was imported, as soon as it is."""
     executor = module.GridExecutor
+    rewritten: dict[Callable[..., Any], tuple[Callable[..., Any], list[str]]] = {}
+
+    def rewrite(function: Any) -> Callable[..., Any]:
+        """What is run of a kernel or a helper: its source, looked at and changed for the interpreter."""
+        python = function.fn
+        if type(python) is not FunctionType:
+            raise TypeError(f"a kernel is a Python function, not {type(python).__name__}")
+        changed, lines = rewritten.get(python) or (None, source_of(python))
+        for part in language:
+            if not part.is_own(python):
+                part.require_compiles(python, lines)
+        if changed is None:
+            rewriter = module.FunctionRewriter(python)
+            rewriter.filename, rewriter.def_file_lineno = rewriter._get_jit_fn_file_line()
+            rewriter.def_lineno = rewriter._find_def(lines)
+            changed = rewriter._compile_and_exec(rewriter._transform_ast(rewriter._prepare_source(lines)))
+            rewritten[python] = changed, lines
+        return changed
+
+    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+        """A helper that a kernel calls; on the host, such as `triton.cdiv`, with the language put back afterwards."""
+        if THREAD.tally is not None:
+            once(function.fn)
+            return rewrite(function)(*args, **kwargs)
+        scope = patch_language(function.fn)
+        try:
+            return rewrite(function)(*args, **kwargs)
+        finally:
+            scope.restore()
 
     class Executor(executor):  # type: ignore[misc, valid-type]
         """Runs all programs on the tensors' own memory: they are copied to no CPU and back."""
@@ -109,16 +151,28 @@ def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType) -> Non
         known = {key: value for key, value in kwargs.items() if key in signature.parameters}
         bound = signature.bind(*args, **known)
         bound.apply_defaults()
+        for part in language:
+            part.require_unchanged()
+            part.require_arguments(function.__name__, bound.arguments)
+        body = rewrite(function)
+        given = {name: _plain(value) for name, value in bound.arguments.items()}
+        # Whatever else is the program's runs before: the kernel alone is computed out of the device's sight.
+        for hook in function.pre_run_hooks:
+            hook(*args, **kwargs)
+        places = grid(dict(bound.arguments)) if callable(grid) else grid
+        places = tuple(int(side) for side in places)
 
         def compute() -> tuple[int, programs.Tally]:
             tally, outer = programs.Tally(), THREAD.tally
             if watching.is_watched():
-                tally.watch = watching.Watch(_tensors(bound.arguments))
+                tally.watch = watching.Watch(_tensors(given))
             THREAD.tally = tally
             try:
-                Executor(function.rewrite(), function.arg_names, grid, function.pre_run_hooks)(*args, **kwargs)
+                Executor(body, list(given), places, [])(**given)
             finally:
                 THREAD.tally = outer
+                while tally.scopes:
+                    tally.scopes.pop().restore()
             dims = module.interpreter_builder.grid_dim
             return dims[0] * dims[1] * dims[2], tally
 
@@ -126,6 +180,8 @@ def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType) -> Non
         return kernel
 
     patches.set(module.InterpretedFunction, "run", run)
+    patches.set(module.InterpretedFunction, "rewrite", rewrite)
+    patches.set(module.InterpretedFunction, "__call__", call)
     patch_tensor = module._patch_lang_tensor
 
     def with_numpy(tensor: Any, scope: Any) -> None:
@@ -140,14 +196,23 @@ def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType) -> Non
         """Each call of a helper puts the whole language in place once more, in milliseconds; a launch has done so."""
         held = {id(value) for value in function.__globals__.values() if value is module.tl or value is module.tl.core}
         tally = THREAD.tally
-        if tally is not None:
-            if held <= tally.languages:
-                return None
+        if tally is None:
+            return patch_language(function)
+        if not held <= tally.languages:
             tally.languages |= held
-        return patch_language(function)
+            tally.scopes.append(patch_language(function))
+        return _NOTHING_TO_RESTORE
 
     patches.set(module, "_patch_lang", once)
     _count(patches, module)
+
+
+def _plain(value: Any) -> Any:
+    """A tensor without what its class has changed: where it lies is not the program's to say."""
+    if isinstance(value, torch.Tensor) and type(value) is not torch.Tensor:
+        with torch._C.DisableTorchFunctionSubclass():
+            return torch.Tensor.as_subclass(value, torch.Tensor)
+    return value
 
 
 def _tensors(arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import vgpu
 from gradebox.sandbox.probe_loader import Student
-from grader.kernels.shared.cases import Launch, Observed
+from grader.kernels.shared.cases import Activity, Observed
 from grader.shared.probes.record import mark, reading
 from grader.shared.probes.support import instance, plain
 
@@ -19,23 +18,28 @@ from grader.shared.probes.support import instance, plain
 def observe(student: Student, call: Callable[[], object], what: str) -> Observed:
     """The tensor that `call` returns, and what it did on the way; `what` is what a message calls the tensor."""
     start = 0 if student.gpu is None else mark(student.gpu)
-    with vgpu.watch_kernels() as runs:
+    with vgpu.watch_kernels():  # the judge gets the device's record of it
         output = instance(call(), Tensor, what)
     if student.device == "cuda":
         torch.cuda.synchronize()
-    kernels: Any = []
-    longest: Any = 0.0
-    if student.gpu is not None:
-        kernels, longest = (reading(student.gpu, what, start) for what in ("launched", "longest"))
+    longest: Any = 0.0 if student.gpu is None else reading(student.gpu, "longest", start)
     return {
+        **activity(student, start),
         "output": output.detach().double(),
         "dtype": plain(output.dtype, what),
         "shape": list(output.shape),
         "contiguous": output.is_contiguous(),
-        "runs": [cast(Launch, dataclasses.asdict(run)) for run in runs],
-        "kernels": kernels,
         "seconds": longest,
     }
+
+
+def activity(student: Student, start: int) -> Activity:
+    """What ran since a mark; nothing on a real GPU."""
+    if student.gpu is None:
+        return {"runs": [], "library_flops": 0.0, "kernels": []}
+    read: list[Any] = [reading(student.gpu, what, start) for what in ("triton", "library_flops", "launched")]
+    runs, library_flops, kernels = read
+    return {"runs": runs, "library_flops": library_flops, "kernels": kernels}
 
 
 def laid_out(values: Tensor, dtype: str, device: str, style: str) -> Tensor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
+from statistics import quantiles
 from typing import cast
 
 import torch
@@ -140,5 +140,5 @@ def _waited_seconds(launch: Callable[[], object], count: int = 9) -> list[float]
 
 def _quartiles(times: Sequence[float]) -> list[float]:
     """The lower and the upper one: a median of such times lies between them, whatever a single one was."""
-    low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+    low, _, high = quantiles(times, n=4, method="inclusive")
     return [low, high]

@@ -47,17 +47,17 @@ def draw(
         made: made-up results, a plot of each.
     """
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder, watch_png(_figure) as figures:
-        with watch_png(words_of) as words:
+    with tempfile.TemporaryDirectory() as folder:
+        with watch_png(_figure) as figures, watch_png(words_of) as words:
             written = program(Path(folder, "results"))
         shown = figures[-1] if figures else []
         plot = plotter()
         plots: list[list[Axes]] = []
         paths: list[WrittenPlot] = []
         for number, results in enumerate(made):
-            figures.clear()
             path = Path(folder, f"{name}-{number}.{'PNG' if number % 2 else 'png'}")  # written as it was given
-            returned = plot(tuple(results), str(path) if number % 2 else path)
+            with watch_png(_figure) as figures:
+                returned = plot(tuple(results), str(path) if number % 2 else path)
             plots.append(figures[-1] if figures else [])
             if not isinstance(returned, str | Path):
                 raise WrongReturn(f"{name}() returned a {type(returned).__name__}, expected the path")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias, TypedDict
 
 from gradebox.sandbox.probe_types import Array, ProbeInputs
@@ -102,7 +102,7 @@ class LargestRun:
     """What forward and backward of one call made."""
 
     largest_elements: int
-    """Of the largest tensor that an operation returned."""
+    """Of the largest tensor that an operation was given."""
     added_bytes: int
 
 
@@ -156,6 +156,8 @@ class Installed(ProbeInputs[InstalledReply], probe="lab4.attention.library.insta
     k: Array
     v: Array
     causal: bool
+    factors: Mapping[str, float] = field(default_factory=lambda: {"flash_attn": 1.0, "flash_attn.cute": 1.0})
+    """By what each package's stand-in multiplies its outputs."""
     benchmarks: tuple[str, ...] = ()
     """Dtypes in which a benchmark runs as well."""
 

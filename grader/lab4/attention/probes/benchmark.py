@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +21,7 @@ from grader.lab4.attention.probes.module import without_libraries
 from grader.lab4.shared.cases import Fields
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.card import wake
+from grader.shared.probes.kept import notes
 from grader.shared.probes.record import watch_products
 from grader.shared.probes.support import fields, plain, sequence, tensor
 from labkit.results import AttentionResult
@@ -87,7 +88,7 @@ def measured(student: Student, inputs: Benchmark) -> BenchmarkReply:
         of_integers=_error(lambda: module.benchmark_attention(**_arguments(whole), **on_device(student))),
         flops=flops,
         flops_of_one_each=flops_of_one_each,
-        gradients=gradients,
+        gradients=gradients(),
         busy_seconds=busy_seconds,
         device=student.device,
         small=_fields(small),
@@ -175,20 +176,25 @@ def _error(call: Callable[[], object]) -> str:
 @contextmanager
 def _gradients(
     module: ModuleType, methods: Sequence[str], warmup: int, work: Callable[[], object]
-) -> Iterator[dict[str, list[int]]]:
-    """Yield for each method a list that gets, at each of its calls, how many operands have a gradient then.
+) -> Iterator[Callable[[], dict[str, list[int]]]]:
+    """Yield a function that lists, by method, for each of its calls how many operands had a gradient then.
 
     The first `warmup` calls of each do `work`, too.
     """
-    counts: dict[str, list[int]] = {method: [] for method in methods}
+    note, noted = notes()
     own = {method: getattr(module, f"{method}_attention") for method in methods}
 
+    def counts() -> dict[str, list[int]]:
+        return {method: [gradients for name, gradients in noted() if name == method] for method in methods}
+
     def watched(method: str) -> Callable[..., object]:
+        calls = itertools.count(1)
+
         @functools.wraps(own[method])
         def call(*operands: object, **named: object) -> object:
             tensors = [value for value in (*operands, *named.values()) if isinstance(value, Tensor) and value.is_leaf]
-            counts[method].append(sum(tensor.grad is not None for tensor in tensors))
-            if len(counts[method]) <= warmup:
+            note((method, sum(tensor.grad is not None for tensor in tensors)))
+            if next(calls) <= warmup:
                 work()
             return own[method](*operands, **named)
 
@@ -223,5 +229,5 @@ def _measure(
         operand.grad = None
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    seconds = [statistics.median(iteration() for _ in range(3))]
+    seconds = [sorted(iteration() for _ in range(3))[1]]
     return AttentionCost(seconds=seconds, peak_bytes=torch.cuda.max_memory_allocated() - before)

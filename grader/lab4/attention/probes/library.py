@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.machinery
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Generator
 from types import ModuleType
 
 import torch
@@ -14,6 +15,7 @@ from gradebox.sandbox.probe_loader import Student
 from grader.lab4.attention.cases.types import Installed, InstalledReply, LibraryCall
 from grader.lab4.attention.probes.module import without_libraries
 from grader.shared.probes.calls import on_device
+from grader.shared.probes.kept import notes
 from grader.shared.probes.support import fields, plain, sequence, tensor
 from labkit.results import AttentionResult
 
@@ -24,10 +26,10 @@ def installed(student: Student, inputs: Installed) -> InstalledReply:
     The submission is imported, and called once, before anything is installed. Version 4 gives a tuple the first time,
     and the output alone the second time.
     """
-    calls: list[LibraryCall] = []
+    note, calls = notes()
     module, kind = without_libraries(student), getattr(torch, inputs.dtype)
     before = plain(module.attention_backend(student.device, kind), "attention_backend()")
-    _install(inputs.modules, calls)
+    _install(inputs, note)
     backend, on_cpu = (
         plain(module.attention_backend(device, kind), "attention_backend()") for device in (student.device, "cpu")
     )
@@ -36,7 +38,7 @@ def installed(student: Student, inputs: Installed) -> InstalledReply:
         module.flash_attention(*(x.to(kind).to(student.device) for x in (inputs.q, inputs.k, inputs.v)), **options)
         for _ in range(2)
     ]
-    called = list(calls)
+    called = calls()
     benchmarked = []
     tiny = {**on_device(student), "heads": 2, "head_dim": 8, "iterations": 1, "warmup": 1}
     for name in inputs.benchmarks:
@@ -55,18 +57,21 @@ def installed(student: Student, inputs: Installed) -> InstalledReply:
     )
 
 
-def _install(modules: Sequence[str], calls: list[LibraryCall]) -> None:
-    """Install stand-ins of these packages, which note how they are called."""
+def _install(inputs: Installed, note: Callable[[LibraryCall], None]) -> None:
+    """Install stand-ins of these packages, which note how they are called. Each multiplies its outputs by a number of
+    its own, so that nothing else gives them."""
+    modules, times = inputs.modules, itertools.count(1)
+    scaled = {name: _multiplying(factor) for name, factor in inputs.factors.items()}
 
     def attention(name: str, query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal: bool) -> Tensor:
-        calls.append(LibraryCall(module=name, shapes=[list(x.shape) for x in (query, key, value)], causal=bool(causal)))
+        note(LibraryCall(module=name, shapes=[list(x.shape) for x in (query, key, value)], causal=bool(causal)))
         scores = torch.einsum("bqhd,bkhd->bhqk", query.float(), key.float())
         scores = scores * (query.shape[-1] ** -0.5 if scale is None else scale)
         if causal:
             lengths = scores.shape[-2:]
             hidden = torch.ones(*lengths, dtype=torch.bool, device=scores.device).triu(1 + lengths[1] - lengths[0])
             scores = scores.masked_fill(hidden, -1e30)
-        return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), value.float()).to(query.dtype)
+        return scaled[name](torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), value.float())).to(query.dtype)
 
     def version_2(
         q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
@@ -80,7 +85,7 @@ def _install(modules: Sequence[str], calls: list[LibraryCall]) -> None:
         window_size: object = (None, None), learnable_sink: object = None, softcap: float = 0.0, **others: object,
     ) -> tuple[Tensor, None] | Tensor:  # fmt: skip
         output = attention("flash_attn.cute", q, k, v, softmax_scale, causal)
-        return (output, None) if len(calls) == 1 else output
+        return (output, None) if next(times) == 1 else output
 
     package = _stand_in("flash_attn", "2.8.3")
     if "flash_attn" in modules:
@@ -92,6 +97,19 @@ def _install(modules: Sequence[str], calls: list[LibraryCall]) -> None:
         package.__dict__["cute"] = cute
     sys.modules["flash_attn"] = package if modules else None  # type: ignore[assignment]
     sys.modules["flash_attn.cute"] = cute  # type: ignore[assignment]
+
+
+def _multiplying(factor: float) -> Callable[[Tensor], Tensor]:
+    """A function that multiplies by a number that it does not show."""
+    multiplier = _multiplier(factor)
+    next(multiplier)
+    return multiplier.send
+
+
+def _multiplier(factor: float) -> Generator[Tensor, Tensor]:
+    value = yield torch.zeros(())
+    while True:
+        value = yield value * factor
 
 
 def _stand_in(name: str, version: str) -> ModuleType:

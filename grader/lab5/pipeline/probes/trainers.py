@@ -62,7 +62,7 @@ class Model(nn.Module):
 
     def whole(self) -> Tensor:
         """Weight and bias, as they were given."""
-        weight, bias = exact(self.linear.weight, "the weight"), exact(self.linear.bias, "the bias")
+        weight, bias = exact(self.linear.weight, "the weight").detach(), exact(self.linear.bias, "the bias").detach()
         return torch.cat([weight, bias.unsqueeze(1)], dim=1).cpu().clone()
 
     def __deepcopy__(self, memo: dict[int, object]) -> Model:

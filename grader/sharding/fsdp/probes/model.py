@@ -19,6 +19,7 @@ from grader.sharding.shared.probes import allocated, on_own_gpu, recorded
 from grader.shared.probes.endings import ending
 from grader.shared.probes.record import mark, reading
 from grader.shared.probes.support import finite_or_text, instance, plain, tensor
+from grader.shared.readings import ProductCount
 
 if TYPE_CHECKING:
     from vgpu.runtime.gpu import VirtualGPU
@@ -55,6 +56,7 @@ def _train(student: Student, gpu: VirtualGPU, module: ModuleType, case: TrainCas
         step_peak = torch.cuda.max_memory_allocated() - start - workspace
     collectives = recorded(gpu, begun, end)
     turns = cast("list[str]", reading(gpu, "turns", begun, end))  # the judge gets it
+    products = cast("list[ProductCount]", reading(gpu, "products", begun, end))  # and so it does this
     gradients = sum(parameter.grad is not None for parameter in model.parameters())
     del x, y
     held = allocated() - before
@@ -65,7 +67,7 @@ def _train(student: Student, gpu: VirtualGPU, module: ModuleType, case: TrainCas
     return TrainedRun(
         losses=losses,
         gradients=gradients,
-        dtypes=sorted(getattr(model, "dtypes", ())),
+        products=products,
         output_dtype=output_dtype,
         weights=weights,
         weight_dtypes=weight_dtypes,

@@ -30,7 +30,7 @@ class Block(nn.Module):
 
 
 class Network(nn.Module):
-    """A layer, blocks, a buffer that multiplies, a layer; it notes the dtypes in which its blocks compute."""
+    """A layer, blocks, a buffer that multiplies, a layer."""
 
     def __init__(self, features: int, width: int, blocks: int, seed: int) -> None:
         super().__init__()
@@ -40,13 +40,11 @@ class Network(nn.Module):
             self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
             self.last = nn.Linear(width, features, bias=False)
             self.register_buffer("factors", torch.rand(width) + 0.5)
-        self.dtypes: set[str] = set()
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
         for block in self.blocks:
             x = block(x)
-            self.dtypes.add(str(x.dtype).removeprefix("torch."))
         output: Tensor = self.last(x * self.get_buffer("factors").to(x.dtype))
         return output
 

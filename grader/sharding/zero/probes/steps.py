@@ -13,6 +13,7 @@ from torch import Tensor
 
 from grader.sharding.zero.cases import OptimizerCase, Options, SavedState, TrainedRun
 from grader.sharding.zero.probes.parameters import Parameters, optimizer_class
+from grader.shared.probes.kept import notes
 from grader.shared.probes.support import instance, mapping, plain, sequence
 
 AnyOptimizer: TypeAlias = Any
@@ -30,7 +31,8 @@ def follow(case: OptimizerCase, numbers: Tensor, slopes: Tensor, make: Callable[
     optimizer, scheduler = _made(case, parameters, make), None
     if case["scheduler"]:
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
-    called, returned = 0, None
+    note, called = notes()
+    returned = None
     saved: SavedState | None = None
     for step in range(case["steps"]):
         if step == case["late"]:
@@ -43,15 +45,7 @@ def follow(case: OptimizerCase, numbers: Tensor, slopes: Tensor, make: Callable[
             optimizer = _made({**case, "groups": others}, parameters, make)
             optimizer.load_state_dict(state)
         if step == case["closure"]:
-
-            def closure(step: int = step, parameters: Parameters = parameters) -> float:
-                nonlocal called
-                called += 1
-                if not torch.is_grad_enabled():
-                    raise RuntimeError("a closure computes gradients, and they are switched off")
-                parameters.set_gradients(slopes[step], step)
-                return LOSS
-
+            closure = _closure(parameters, slopes[step], step, note)
             returned = plain(optimizer.step(closure), "step(closure)")
         else:
             parameters.set_gradients(slopes[step], step)
@@ -62,11 +56,24 @@ def follow(case: OptimizerCase, numbers: Tensor, slopes: Tensor, make: Callable[
             optimizer.param_groups[-1].update(case["changed"])
     return TrainedRun(
         weights=parameters.flat(),
-        closures=[called, returned],
+        closures=[len(called()), returned],
         options=[_options(group) for group in optimizer.param_groups],
         counts=[len(group["params"]) for group in optimizer.param_groups],
         saved=saved,
     )
+
+
+def _closure(parameters: Parameters, slopes: Tensor, step: int, note: Callable[[None], None]) -> Callable[[], float]:
+    """What computes the gradients of a step."""
+
+    def closure() -> float:
+        note(None)
+        if not torch.is_grad_enabled():
+            raise RuntimeError("a closure computes gradients, and they are switched off")
+        parameters.set_gradients(slopes, step)
+        return LOSS
+
+    return closure
 
 
 def _made(case: OptimizerCase, parameters: Parameters, make: Callable[..., AnyOptimizer]) -> AnyOptimizer:
