@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeAlias
 
 Noted: TypeAlias = Any
@@ -41,6 +41,26 @@ def _noting(key: object) -> Generator[list[Noted], object]:
         else:
             values.append(value)
             value = yield []
+
+
+def in_turn(values: Sequence[float], rest: float) -> Callable[[], float]:
+    """A function that returns these values one after the other, and `rest` from then on."""
+    turns, lock = _turns(values, rest), threading.Lock()
+    next(turns)
+
+    def take() -> float:
+        with lock:  # a generator runs in one thread at a time
+            return next(turns)
+
+    return take
+
+
+def _turns(values: Sequence[float], rest: float) -> Generator[float]:
+    values = list(values)
+    yield rest
+    yield from values
+    while True:
+        yield rest
 
 
 def nap(seconds: float) -> Callable[[], None]:

@@ -6,6 +6,7 @@ Imports nothing of `grader`: samples and losses of this module are handed to sub
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 from collections.abc import Iterator
 from datetime import timedelta
@@ -65,8 +66,35 @@ def group(student: Student, name: str = "ours", *, backend: str = "gloo") -> Ite
 
 
 @contextlib.contextmanager
-def disk_full_after(size: int) -> Iterator[None]:
-    """No file can grow beyond `size` bytes: writing fails in the middle, whoever writes."""
+def full_disk(disk_bytes: int, room: int) -> Iterator[None]:
+    """The disk of the working directory is full but for `room` bytes: writing fails in the middle, whoever writes.
+
+    Args:
+        disk_bytes: that a check has given to this run. Where the disk has another size, it is not the run's own; then
+            no file can grow beyond `room` bytes.
+        room: in bytes.
+    """
+    if not _is_own_disk(disk_bytes):
+        with _no_file_beyond(room):
+            yield
+        return
+    # A file without a name, of which nobody is told; it goes with its descriptor.
+    filler = os.open(".", os.O_TMPFILE | os.O_RDWR)
+    try:
+        status = os.statvfs(".")
+        os.posix_fallocate(filler, 0, (status.f_bavail - room // status.f_frsize) * status.f_frsize)
+        yield
+    finally:
+        os.close(filler)
+
+
+def _is_own_disk(size: int) -> bool:
+    status = os.statvfs(".")
+    return hasattr(os, "O_TMPFILE") and status.f_blocks * status.f_frsize == size
+
+
+@contextlib.contextmanager
+def _no_file_beyond(size: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from grader.shared.probes.kept import in_turn
+
 _TEST_NAPS = 4
 """So many times longer than other forward passes: a clock that stops before the test does not see it."""
+
+
+class ForwardPass(NamedTuple):
+    """What a model notes of a forward pass."""
+
+    training: bool
+    samples: tuple[int, ...]
+    """By number."""
+    draws: tuple[float, ...]
+    """What dropout drew, in training."""
+    begin: float
+    """By the host's clock, as is the end."""
+    end: float
+    patience: float
+    """Seconds that the process group waits for a rank, on the CPU."""
 
 
 class Regression(nn.Module):
@@ -27,6 +44,7 @@ class Regression(nn.Module):
         self,
         weight: Tensor,
         shift: Tensor,
+        note: Callable[[ForwardPass], None],
         *,
         dropout: float = 0.0,
         unused: bool = False,
@@ -40,35 +58,33 @@ class Regression(nn.Module):
         self.register_buffer("shift", shift.to(dtype).clone())
         if unused:
             self.spare = nn.Linear(3, 2, dtype=dtype)
-        self.dropout, self.factors = dropout, factors
-        self.nap_seconds = nap_seconds
-        self.samples: list[list[int]] = []
-        self.draws: list[list[float]] = []
-        self.tested = False
-        self.moments: list[float] = []
-        """When forward passes began and ended, by the host's clock."""
-        self.patience = 0.0
-        """Seconds that the process group waits for a rank, as it was in the first forward pass on the CPU."""
+        self.dropout = dropout
+        self._note, self._next_factor, self._rest = note, in_turn(factors, 1.0), _naps(nap_seconds)
 
     def forward(self, x: Tensor) -> Tensor:
-        self.moments.append(time.perf_counter())
-        if len(self.moments) == 1:
-            self.patience = 0.0 if x.is_cuda else _patience()
-            time.sleep(self.nap_seconds)
-        if not (self.training or self.tested):
-            time.sleep(_TEST_NAPS * self.nap_seconds)
-        self.tested = self.tested or not self.training
-        numbers, x = x[:, 0], x[:, 1:]
-        if self.training:
-            if len(self.samples) < len(self.factors):
-                x = x * self.factors[len(self.samples)]
-            self.samples.append([round(number) for number in numbers.tolist()])
-            self.draws.append(functional.dropout(torch.ones(16), 0.5).tolist())
+        begin, patience = time.perf_counter(), 0.0 if x.is_cuda else _patience()
+        training = self.training
+        self._rest(training)
+        numbers, x = tuple(round(number) for number in x[:, 0].tolist()), x[:, 1:]
+        draws: tuple[float, ...] = ()
+        if training:
+            x = x * self._next_factor()
+            draws = tuple(functional.dropout(torch.ones(16), 0.5).tolist())
             x = functional.dropout(x, self.dropout)
         shift = self.get_buffer("shift")
         output: Tensor = self.linear(x) + shift
-        self.moments.append(time.perf_counter())
+        self._note(ForwardPass(training, numbers, draws, begin, time.perf_counter(), patience))
         return output
+
+
+def _naps(seconds: float) -> Callable[[bool], None]:
+    """A function that sleeps the first time, and longer the first time that it is not for training."""
+    first, test = in_turn([seconds], 0.0), in_turn([_TEST_NAPS * seconds], 0.0)
+
+    def rest(training: bool) -> None:
+        time.sleep(first() + (0.0 if training else test()))
+
+    return rest
 
 
 def _patience() -> float:
