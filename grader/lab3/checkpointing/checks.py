@@ -121,12 +121,12 @@ def _files_of(replies: tuple[SaveReply, SaveReply], rank: int) -> list[str]:
     return sorted(name for name in {*here, *left} if not name.startswith(not_its_own))
 
 
-def _is_complete(reply: SaveReply) -> bool:
-    """Whether nothing happened to rank 0's file once the call was over on some rank."""
+def _is_complete(reply: SaveReply, rank: int) -> bool:
+    """Whether nothing happened to rank 0's file once the call was over on this rank."""
     if reply.events is None:
         return reply.complete
-    back = next((place for place, each in enumerate(reply.events) if each["path"].startswith(BACK)), 0)
-    return all(each["path"] != FILE for each in reply.events[back:])
+    paths = [event["path"] for event in reply.events]
+    return reply.complete and FILE not in paths[paths.index(f"{BACK}{rank}") :]
 
 
 def _happened(events: Sequence[FileEvent], *acts: str) -> bool:
@@ -185,7 +185,7 @@ class TestCheckpointing:
         replies = save(submission, generator, replicated=True)
         for rank, reply in enumerate(replies):
             require(
-                reply.complete and _is_complete(reply),
+                _is_complete(reply, rank),
                 f"save_checkpoint(), over an old file, returned on rank {rank} before rank 0 had written it anew",
                 "Call dist.barrier() after writing, on every rank: a rank that loads too early reads an old file.",
             )

@@ -6,8 +6,10 @@ Imports nothing of `grader`: samples and losses of this module are handed to sub
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -81,11 +83,23 @@ def full_disk(disk_bytes: int, room: int) -> Iterator[None]:
     # A file without a name, of which nobody is told; it goes with its descriptor.
     filler = os.open(".", os.O_TMPFILE | os.O_RDWR)
     try:
-        status = os.statvfs(".")
-        os.posix_fallocate(filler, 0, (status.f_bavail - room // status.f_frsize) * status.f_frsize)
+        while not _filled(filler, room):
+            time.sleep(0.01)  # another rank is writing
         yield
     finally:
         os.close(filler)
+
+
+def _filled(filler: int, room: int) -> bool:
+    """Let a file take all of the disk but `room` bytes; false if somebody else has taken some of it meanwhile."""
+    status = os.statvfs(".")
+    try:
+        os.posix_fallocate(filler, 0, max(1, status.f_bavail - room // status.f_frsize) * status.f_frsize)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+    return True
 
 
 def _is_own_disk(size: int) -> bool:

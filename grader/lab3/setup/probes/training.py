@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from gradebox.sandbox.observer import SystemReading
 from gradebox.sandbox.probe_loader import Student
 from grader.lab3.setup.cases.training import Changes, Ending, OnCpuReply, Passed, Train, TrainReply
 from grader.lab3.setup.probes.joining import occupy_usual_ports
@@ -154,7 +155,7 @@ def train(student: Student, inputs: Train) -> TrainReply:
         in_group=in_group,
         samples=passed.samples,
         carried_bytes=carried.carried_bytes,
-        gradient_bytes=model.linear.weight.nbytes,
+        loopback_bytes=SystemReading("loopback_bytes"),  # type: ignore[arg-type]
         draws=passed.draws,
         again=others,
         weight=model.linear.weight.detach().cpu(),
