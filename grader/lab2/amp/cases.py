@@ -34,6 +34,7 @@ class PrecisionRun:
     products: list[str]
     """Dtypes of the matrix products."""
     product_count: int
+    product_flops: int
     log_softmaxes: list[str]
     """Dtypes in which the logarithm of a softmax was computed."""
     logsumexps: list[str]

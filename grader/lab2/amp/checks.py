@@ -150,6 +150,12 @@ class TestAmp:
 
         with recognising(cause):
             require_equal(samples, epochs * sum(case.sizes), what=f"samples that passed the model in {epochs} epochs")
+            least = epochs * reference.flops(case)
+            require(
+                run.product_flops >= least,
+                f"train_with_amp(): the matrix products of {epochs} epochs took {run.product_flops:,} FLOPs, fewer "
+                f"than the {least:,} of a forward and a backward pass of each sample",
+            )
             require_ran(run.result, "float16", taken=epochs * len(case.sizes), skipped=0)
             if not isinstance(losses, list):
                 raise CheckFailed(f"AmpTraining.losses: saw {losses!r}, expected a tuple of numbers")
@@ -225,7 +231,8 @@ class TestAmp:
             most = least // 2 * MOST_PRODUCTS
             require(
                 run.product_count <= most,
-                f"{what}: {run.product_count}, more than the {most} that one forward and one backward pass per batch need",
+                f"{what}: {run.product_count}, more than {most}; a forward and a backward pass of each batch need "
+                f"{5 * least // 2}",
             )
         for dtype, run in others.runs.items():  # what the checks of the default look at holds here, too
             with _recognised(run, dtype, others.device):

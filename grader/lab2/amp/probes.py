@@ -110,7 +110,7 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
     try:
         with watch_products(student.gpu) as products, _watch_losses(student.gpu) as losses:
             result = train(model, batches(inputs.inputs, inputs.targets, inputs.sizes), epochs, **in_dtype(name))
-            product_dtypes, product_count = products.dtypes(), products.number()
+            product_dtypes, product_count, product_flops = products.dtypes(), products.number(), products.flops()
             log_softmaxes, logsumexps = map(losses, _LOSSES)
     finally:
         handle.remove()
@@ -123,6 +123,7 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
         elapsed_seconds=_now() - start,
         products=product_dtypes,
         product_count=product_count,
+        product_flops=product_flops,
         log_softmaxes=log_softmaxes,
         logsumexps=logsumexps,
         forwards=watch.forwards,

@@ -25,6 +25,12 @@ def untrained_losses(case: Precision) -> list[float]:
     return [mean_cross_entropy(outputs, targets) for outputs, targets in parts]
 
 
+def flops(case: Precision) -> int:
+    """Of the matrix products of one epoch: through both layers and back, but not to the inputs."""
+    first, second = np.asarray(case.first).size, np.asarray(case.second).size
+    return 2 * sum(case.sizes) * (2 * first + 3 * second)
+
+
 def gradient_of_first(case: Precision) -> FloatArray:
     """Of the mean loss over all samples, by the weights of the first layer before training."""
     x, second = (np.asarray(values, dtype=np.float64) for values in (case.inputs, case.second))
@@ -43,6 +49,8 @@ def agreement(case: Precision, after: Sequence[float]) -> float | None:
     The half of them with the largest gradients count.
     """
     gradient, start = gradient_of_first(case), np.asarray(case.first, dtype=np.float64)
+    if len(after) != start.size + np.asarray(case.second).size:
+        return 0.0
     moved = np.asarray(after[: start.size], dtype=np.float64).reshape(start.shape) - start
     large = np.abs(gradient) > np.median(np.abs(gradient))
     return float((moved * gradient < 0)[large].mean()) if moved.any() else None

@@ -45,7 +45,7 @@ from grader.lab3.checkpointing.cases import (
     State,
 )
 from grader.lab3.shared.cases.modules import DDP
-from grader.lab3.shared.probes.models import Layers, Regression, flat
+from grader.lab3.shared.probes.models import Layers, flat, regression
 from grader.shared.probes.calls import if_accepted
 from grader.shared.probes.kept import notes
 from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, full_disk, group, half_squares, numbered
@@ -341,7 +341,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         note, versions = notes()
         passed, passes = notes()
         first: Array = weights[(index + student.rank) % len(weights)] if inputs.content is not None else weights[0]
-        model = Regression(first, shift, passed, dropout=inputs.dropout)
+        model = regression(first, shift, passed, dropout=inputs.dropout)
         model.register_forward_pre_hook(_noting_version(path, note))
         torch.rand(7)  # what was drawn before must not matter
         os.environ["MASTER_PORT"] = str(port + index)  # one for each: a rank that is slow to leave meets nobody else

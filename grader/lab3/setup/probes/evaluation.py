@@ -30,21 +30,27 @@ class _Constant(nn.Module):
     class, so that nobody but this rank knows how many it gets right here.
     """
 
-    def __init__(self, classes: int, turned: Tensor, note: Callable[[tuple[bool, tuple[int, ...]]], None]) -> None:
+    def __init__(self, classes: int, turned: Tensor) -> None:
         super().__init__()
         self.linear = nn.Linear(classes, classes, bias=False)
         self.linear.weight.data = torch.eye(classes)
         self.dropout = nn.Dropout(0.9)
         self.register_buffer("batches", torch.zeros(1))
         self.turned = turned  # no buffer: those are made equal
-        self._note = note
 
-    def forward(self, x: Tensor) -> Tensor:
-        numbers = x[:, 0].round().long()
-        quiet = not any(module.training for module in self.modules()) and not torch.is_grad_enabled()
-        self._note((quiet, tuple(numbers.tolist())))
-        output: Tensor = self.linear(self.dropout(x[:, 1:]))
-        return torch.where(self.turned[numbers].unsqueeze(1), output.roll(1, dims=1), output)
+
+def _noting(classes: int, turned: Tensor, note: Callable[[tuple[bool, tuple[int, ...]]], None]) -> _Constant:
+    """A classifier that notes its forward passes; none of its attributes does."""
+
+    class Noting(_Constant):
+        def forward(self, x: Tensor) -> Tensor:
+            numbers = x[:, 0].round().long()
+            quiet = not any(module.training for module in self.modules()) and not torch.is_grad_enabled()
+            note((quiet, tuple(numbers.tolist())))
+            output: Tensor = self.linear(self.dropout(x[:, 1:]))
+            return torch.where(self.turned[numbers].unsqueeze(1), output.roll(1, dims=1), output)
+
+    return Noting(classes, turned)
 
 
 def evaluate(student: Student, inputs: Evaluate) -> EvaluateReply:
@@ -62,7 +68,7 @@ def evaluate(student: Student, inputs: Evaluate) -> EvaluateReply:
         _alone(student, module, case, inputs.kind, device_given=bool(index % 2))
         for index, case in enumerate(inputs.cases)
     ]
-    model = _Constant(2, torch.zeros(1).bool(), notes()[0])
+    model = _noting(2, torch.zeros(1).bool(), notes()[0])
     try:
         module.evaluate(model, Indexed(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)), batch_size=2)
     except Exception as error:
@@ -93,7 +99,7 @@ def _alone(student: Student, module: ModuleType, case: Evaluation, kind: str, *,
 def _constant(student: Student, case: Evaluation, kind: str) -> tuple[_Constant, Callable[[], list[Noted]]]:
     """The model, and what it notes of its forward passes."""
     note, noted = notes()
-    return _Constant(case.logits.shape[1], case.turned[student.rank].bool().to(kind), note).to(kind), noted
+    return _noting(case.logits.shape[1], case.turned[student.rank].bool().to(kind), note).to(kind), noted
 
 
 def _evaluated(

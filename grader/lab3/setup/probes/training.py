@@ -19,7 +19,7 @@ from gradebox.sandbox.probe_loader import Student
 from grader.lab3.setup.cases.training import Changes, Ending, OnCpuReply, Passed, Train, TrainReply
 from grader.lab3.setup.probes.joining import occupy_usual_ports
 from grader.lab3.shared.cases.modules import DDP, DEBUGGING
-from grader.lab3.shared.probes.models import ForwardPass, Regression
+from grader.lab3.shared.probes.models import ForwardPass, Regression, regression
 from grader.shared.probes.calls import if_accepted
 from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.kept import notes
@@ -109,7 +109,7 @@ def train(student: Student, inputs: Train) -> TrainReply:
 
     def made(note: Callable[[ForwardPass], None], nap_seconds: float = 0.0) -> Regression:
         torch.manual_seed(student.rank + 1)  # what was drawn before must not matter
-        model = Regression(
+        model = regression(
             inputs.weights[student.rank],
             inputs.shifts[student.rank],
             note,

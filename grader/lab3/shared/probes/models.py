@@ -33,48 +33,53 @@ class ForwardPass(NamedTuple):
 
 
 class Regression(nn.Module):
-    """A linear model with a buffer. The first number of each input is the sample's; it is only noted.
+    """A linear model with a buffer, of which the first number of each input is the sample's."""
 
-    In training it draws random numbers as dropout does, and ignores them unless `dropout` is given; and it multiplies
-    its inputs by `factors`, one for each forward pass, of which no other rank knows. Its first forward pass takes
-    `nap_seconds` longer, in which no processor is used, and the first one in evaluation mode several times as long.
-    """
-
-    def __init__(
-        self,
-        weight: Tensor,
-        shift: Tensor,
-        note: Callable[[ForwardPass], None],
-        *,
-        dropout: float = 0.0,
-        unused: bool = False,
-        factors: Sequence[float] = (),
-        nap_seconds: float = 0.0,
-        dtype: torch.dtype = torch.float64,
-    ) -> None:
+    def __init__(self, weight: Tensor, shift: Tensor, *, unused: bool, dtype: torch.dtype) -> None:
         super().__init__()
         self.linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=dtype)
         self.linear.weight.data = weight.to(dtype).clone()
         self.register_buffer("shift", shift.to(dtype).clone())
         if unused:
             self.spare = nn.Linear(3, 2, dtype=dtype)
-        self.dropout = dropout
-        self._note, self._next_factor, self._rest = note, in_turn(factors, 1.0), _naps(nap_seconds)
 
-    def forward(self, x: Tensor) -> Tensor:
-        begin, patience = time.perf_counter(), 0.0 if x.is_cuda else _patience()
-        training = self.training
-        self._rest(training)
-        numbers, x = tuple(round(number) for number in x[:, 0].tolist()), x[:, 1:]
-        draws: tuple[float, ...] = ()
-        if training:
-            x = x * self._next_factor()
-            draws = tuple(functional.dropout(torch.ones(16), 0.5).tolist())
-            x = functional.dropout(x, self.dropout)
-        shift = self.get_buffer("shift")
-        output: Tensor = self.linear(x) + shift
-        self._note(ForwardPass(training, numbers, draws, begin, time.perf_counter(), patience))
-        return output
+
+def regression(
+    weight: Tensor,
+    shift: Tensor,
+    note: Callable[[ForwardPass], None],
+    *,
+    dropout: float = 0.0,
+    unused: bool = False,
+    factors: Sequence[float] = (),
+    nap_seconds: float = 0.0,
+    dtype: torch.dtype = torch.float64,
+) -> Regression:
+    """A model that notes its forward passes; none of its attributes does.
+
+    In training it draws random numbers as dropout does, and ignores them unless `dropout` is given; and it multiplies
+    its inputs by `factors`, one for each forward pass, of which no other rank knows. Its first forward pass takes
+    `nap_seconds` longer, in which no processor is used, and the first one in evaluation mode several times as long.
+    """
+    next_factor, rest = in_turn(factors, 1.0), _naps(nap_seconds)
+
+    class Noting(Regression):
+        def forward(self, x: Tensor) -> Tensor:
+            begin, patience = time.perf_counter(), 0.0 if x.is_cuda else _patience()
+            training = self.training
+            rest(training)
+            numbers, x = tuple(round(number) for number in x[:, 0].tolist()), x[:, 1:]
+            draws: tuple[float, ...] = ()
+            if training:
+                x = x * next_factor()
+                draws = tuple(functional.dropout(torch.ones(16), 0.5).tolist())
+                x = functional.dropout(x, dropout)
+            shift = self.get_buffer("shift")
+            output: Tensor = self.linear(x) + shift
+            note(ForwardPass(training, numbers, draws, begin, time.perf_counter(), patience))
+            return output
+
+    return Noting(weight, shift, unused=unused, dtype=dtype)
 
 
 def _naps(seconds: float) -> Callable[[bool], None]:
