@@ -213,7 +213,7 @@ def classification(
     """
     samples, features, classes = sum(map(sum, sizes)), generator.odd(31, 39), generator.odd(15, 19)
     if large:
-        features, classes = features + 160, classes + 24
+        features, classes = generator.odd(151, 299), classes + 24
     targets = generator.rng.integers(0, classes, samples)
     if ignored:
         _ignore_samples(generator, sizes, targets)
