@@ -47,8 +47,8 @@ EXTRA_BYTES_SHARE, EXTRA_BYTES = 0.1, 1024
 one exchange too many: the model again, 47,000 bytes and more."""
 NETWORK_SHARE, NETWORK_BYTES = 0.5, 48 * 2**10
 """What may go over the network besides gradients. Right solutions: 17,000 bytes, by which ranks find each other and
-which stand around messages; a busy machine now and then sends half a model again. Gradients after every batch: four times as
-many bytes."""
+which stand around messages; a busy machine now and then sends half a model again. Gradients after every batch: four
+times as many bytes."""
 RTOL = {"float64": 1e-6, "float32": 2e-5}
 """Of weights and losses: sums in another order differ by 1e-15 and 1e-6, a window weighed wrongly by 1e-3 and more."""
 
