@@ -34,9 +34,7 @@ def passed(case: Pass, mistake: str) -> list[PassReply]:
             },
             weight=right.weight,
             frozen=np.ones(1),
-            modes=[True],
             reduced_bytes=0,
-            gradient_bytes=0,
         )
         for rank in range(len(case.sizes))
     ]

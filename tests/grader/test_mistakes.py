@@ -101,10 +101,7 @@ def passes(seed: int) -> list[Pass]:
 def replies(case: Pass, mistake: str = "") -> list[PassReply]:
     """What the ranks report of a pass with this mistake in it."""
     weights = [follow_pass(case, mistake, rank).weight for rank in range(len(case.sizes))]
-    return [
-        PassReply(result={}, weight=weight, frozen=np.ones(1), modes=[True], reduced_bytes=0, gradient_bytes=0)
-        for weight in weights
-    ]
+    return [PassReply(result={}, weight=weight, frozen=np.ones(1), reduced_bytes=0) for weight in weights]
 
 
 def test_there_are_words_for_each_mistake_of_an_accumulation() -> None:

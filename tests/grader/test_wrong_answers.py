@@ -97,9 +97,7 @@ def test_losses_of_another_number_than_steps(losses: object) -> None:
     case = whole_windows(FRESH)
     expected = follow(case)
     result = {"optimizer_steps": len(expected.losses), "micro_batches": len(case.sizes[0]), "losses": losses}
-    reply = PassReply(
-        result=result, weight=expected.weight, frozen=np.ones(1), modes=[True], reduced_bytes=0, gradient_bytes=0
-    )
+    reply = PassReply(result=result, weight=expected.weight, frozen=np.ones(1), reduced_bytes=0)
     with pytest.raises(CheckFailed, match="losses"):
         require_right(case, [reply], "training", "")
 

@@ -19,36 +19,34 @@ _FILES = (
 )
 _REPORT = "REPORT.md and results/ are read by the judge, and no seed changes them"
 _OBSERVED = "seen by the probe, not told by the submission: whoever does not do it has nothing to show"
-_RECORDED = "the device's record, which a replayed reply brings along here, and a submission cannot"
 _REFUSED = "a refusal is the same right answer for every seed; neighbours that make sense are called beside it"
+_OUTSIDE = "read from the device's record or the system's, which no submission can write; here it is replayed"
+_ACCURACY = "the accuracy of a model that was trained, measured by the probe: about the same for every seed"
 _FACTS = "facts of the machine or of a format: the same for everybody"
 
 EXCUSED: dict[str, str] = {
     "lab1.benchmark.nonsense_refused": _REFUSED,
     "lab1.memory.every_stage_present": "half a point for the seven names; the bytes are judged by the other checks",
     "lab1.analysis.report_agrees_with_results": _REPORT,
-    "lab2.amp.products_in_low_precision": _OBSERVED,
-    "lab2.amp.loss_in_float32": _OBSERVED,
+    "lab2.amp.loss_in_float32": _OUTSIDE,
     "lab2.amp.parameters_and_state_stay_float32": _OBSERVED,
-    "lab2.amp.backward_outside_autocast": _OBSERVED,
-    "lab2.amp.bfloat16_as_accurate_as_float32": _OBSERVED,
-    "lab2.scaling.float16_as_accurate_as_float32": _OBSERVED,
+    "lab2.amp.bfloat16_as_accurate_as_float32": _ACCURACY,
+    "lab2.scaling.float16_as_accurate_as_float32": _ACCURACY,
     "lab2.stability.formats_described": _FACTS,
     "lab2.stability.wrong_arguments_refused": _OBSERVED,
     "lab2.comparison.wrong_arguments_refused": _OBSERVED,
     "lab2.comparison.report_agrees_with_results": _REPORT,
     "lab3.setup.reshuffled_each_epoch": _OBSERVED,
-    "lab3.accumulation.gradients_reduced_once_per_step": _OBSERVED,
     "lab3.setup.debugged_script_ends": "that the ranks meet and end is all it asks for",
     "lab3.scaling.report_agrees_with_results": _REPORT,
-    "lab3.checkpointing.rank_zero_alone_writes": _OBSERVED,
-    "lab3.checkpointing.every_rank_waits_for_the_file": _OBSERVED,
-    "lab3.checkpointing.saved_atomically": _OBSERVED,
+    "lab3.checkpointing.rank_zero_alone_writes": _OUTSIDE,
+    "lab3.checkpointing.every_rank_waits_for_the_file": _OUTSIDE,
+    "lab3.checkpointing.saved_atomically": _OUTSIDE,
     "lab4.checkpointing.nonsense_refused": _REFUSED,
     "lab4.checkpointing.saved_bytes_follow_the_interval": _OBSERVED,
-    "lab4.checkpointing.no_recompute_in_evaluation": _RECORDED,
+    "lab4.checkpointing.no_recompute_in_evaluation": _OUTSIDE,
     "lab4.attention.nonsense_refused": _REFUSED,
-    "lab4.attention.no_square_tensor_made": _RECORDED,
+    "lab4.attention.no_square_tensor_made": _OUTSIDE,
     "lab4.oom.nonsense_refused": _REFUSED,
     "lab4.oom.fits_in_24_gb": _OBSERVED,
     "lab4.oom.retry_frees_the_failed_attempt": _OBSERVED,

@@ -34,16 +34,26 @@ class PrecisionRun:
     products: list[str]
     """Dtypes of the matrix products."""
     product_count: int
-    losses: list[str]
+    product_flops: int
+    log_softmaxes: list[str]
     """Dtypes in which the logarithm of a softmax was computed."""
+    logsumexps: list[str]
+    """The same of the logarithm of a sum of exponentials, by which some write it."""
     forwards: list[ForwardPass]
     backwards: list[BackwardPass]
     parameters: list[str]
     """Their dtypes, after the training."""
+    after: list[float]
+    """Their numbers."""
     most_bytes: int
     """The most that was allocated on the GPU when the model looked."""
     state: list[str]
     """Dtypes of what the optimizer keeps of each parameter."""
+
+    @property
+    def losses(self) -> list[str]:
+        """Dtypes in which a cross entropy was computed, however it was written."""
+        return sorted({*self.log_softmaxes, *self.logsumexps})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +73,8 @@ class Precision(ProbeInputs[PrecisionReply], probe="lab2.amp.precision"):
     first: Array
     """Weights of the first layer."""
     second: Array
+    signs: Array
+    """By which backward multiplies the gradient of each output of the first layer, if autocast is on there."""
     inputs: Array
     targets: Array
     sizes: list[int]
@@ -79,6 +91,7 @@ def precision(generator: InputGenerator, precisions: Sequence[str], epochs: int)
     return Precision(
         first=generator.normal(hidden, features) / np.float32(features**0.5),
         second=generator.normal(classes, hidden) / np.float32(2 * hidden**0.5),
+        signs=np.array(generator.shuffled([(-1.0) ** place for place in range(hidden)]), dtype=np.float32),
         # So small that no gradient overflows at the default scale, even if losses are added up and divided later.
         inputs=generator.normal(sum(sizes), features) * np.float32(0.1),
         targets=np.array([generator.integer(0, classes - 1) for _ in range(sum(sizes))]),

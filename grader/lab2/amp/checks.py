@@ -46,6 +46,11 @@ from grader.lab2.shared.endings import trained_by
 from grader.lab2.shared.reference import relative_error
 from grader.shared.results import require_result
 
+MOST_PRODUCTS = 9
+"""Matrix products for each batch. One forward and one backward pass through two layers are 5; whoever trains once for
+show and once in another way needs 10."""
+LEAST_AGREEMENT = 0.8
+"""Of a step with its gradient. Right ones: 1.0; half of the gradients turned round: 0.5."""
 AUTOCAST_HINT = (
     "Put `with torch.autocast(device_type, dtype=...)` around the forward pass and the loss, and around nothing else."
 )
@@ -65,6 +70,12 @@ def _require_in_float32(run: PrecisionRun, dtype: str) -> None:
     hint = "autocast casts for each product; model.half() casts the weights themselves, and updates get lost"
     require_equal(during, ["float32"], what=f"dtypes of parameters during training in {dtype}", hint=hint)
     require_equal(run.parameters, ["float32"], what=f"dtypes of parameters after training in {dtype}", hint=hint)
+    if dtype in mistakes.LOW_PRECISIONS:
+        require(
+            not reference.are_rounded(run.after, dtype),
+            f"after training in {dtype} each parameter is a number of {dtype}, as if they had been cast to it",
+            hint,
+        )
     require_equal(
         run.state,
         ["float32"],
@@ -83,11 +94,19 @@ def _require_loss_in_float32(run: PrecisionRun, dtype: str) -> None:
         )
 
 
-def _require_backward_outside(run: PrecisionRun, dtype: str) -> None:
+def _require_backward_outside(run: PrecisionRun, dtype: str, case: Precision | None = None) -> None:
+    """Fail unless autocast was off in backward; with a case of one step, also by where that step led."""
     inside = sum(note.autocast for note in run.backwards)
     require(
         inside == 0 and bool(run.backwards),
         f"train_with_amp() in {dtype}: {inside} of {len(run.backwards)} backward passes ran with autocast switched on",
+        "leave the with-block before backward(): its operations run in the types that forward chose",
+    )
+    share = None if case is None else reference.agreement(case, run.after)
+    require(
+        share is None or share > LEAST_AGREEMENT,
+        f"train_with_amp() in {dtype}: the first layer's step goes against its gradient in {share or 0:.0%} of the "
+        "weights, as if autocast were on in the backward pass (this model then turns some gradients round)",
         "leave the with-block before backward(): its operations run in the types that forward chose",
     )
 
@@ -131,6 +150,12 @@ class TestAmp:
 
         with recognising(cause):
             require_equal(samples, epochs * sum(case.sizes), what=f"samples that passed the model in {epochs} epochs")
+            least = epochs * reference.flops(case)
+            require(
+                run.product_flops >= least,
+                f"train_with_amp(): the matrix products of {epochs} epochs took {run.product_flops:,} FLOPs, fewer "
+                f"than the {least:,} of a forward and a backward pass of each sample",
+            )
             require_ran(run.result, "float16", taken=epochs * len(case.sizes), skipped=0)
             if not isinstance(losses, list):
                 raise CheckFailed(f"AmpTraining.losses: saw {losses!r}, expected a tuple of numbers")
@@ -203,6 +228,12 @@ class TestAmp:
                 require_equal(run.products, [dtype], what=f"{what}: dtypes", hint=AUTOCAST_HINT)
             least = 2 * (SEVERAL_EPOCHS * len(case.sizes) if dtype in others.runs else 1)
             require(run.product_count >= least, f"{what}: only {run.product_count} of {least}")
+            most = least // 2 * MOST_PRODUCTS
+            require(
+                run.product_count <= most,
+                f"{what}: {run.product_count}, more than {most}; a forward and a backward pass of each batch need "
+                f"{5 * least // 2}",
+            )
         for dtype, run in others.runs.items():  # what the checks of the default look at holds here, too
             with _recognised(run, dtype, others.device):
                 _require_in_float32(run, dtype)
@@ -232,7 +263,7 @@ class TestAmp:
         reply, case = trained(submission, generator)
         run = reply.runs["float16"]
         with _recognised(run, "float16", reply.device, case):
-            _require_backward_outside(run, "float16")
+            _require_backward_outside(run, "float16", case)
 
     def test_evaluates_every_sample(self, submission: Submission, generator: InputGenerator) -> None:
         inputs, shares = evaluate(generator)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,6 +30,7 @@ from grader.lab2.amp.cases import (
 )
 from grader.lab2.shared.probes import (
     AMP,
+    Seen,
     Watched,
     amp_result,
     batches,
@@ -39,10 +42,13 @@ from grader.lab2.shared.probes import (
     loader,
     modes,
     one_thread,
+    watched,
 )
 from grader.shared.probes.endings import refused
-from grader.shared.probes.record import watch_products
+from grader.shared.probes.kept import notes
+from grader.shared.probes.record import Reported, VirtualGpu, mark, reading, watch_products
 from grader.shared.probes.support import fields, plain
+from grader.shared.probes.threads import in_every_thread
 from labkit.results import AmpTraining
 
 _IDLE_BYTES = 256 * 2**20
@@ -50,18 +56,34 @@ _IDLE_BYTES = 256 * 2**20
 has a thread of its own."""
 
 
-class _Losses(TorchDispatchMode):
-    """Notes the dtypes in which the logarithm of a softmax is computed, however the cross entropy is written."""
+_LOSSES = ("_log_softmax", "logsumexp")
+"""One of them is in each cross entropy, however it is written."""
 
-    def __init__(self) -> None:
+
+class _Losses(TorchDispatchMode):
+    """Notes the dtypes in which they are computed."""
+
+    def __init__(self, note: Callable[[tuple[str, str]], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.dtypes: set[str] = set()
+        self._note = note
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func.overloadpacket in (torch.ops.aten._log_softmax, torch.ops.aten.logsumexp):
-            self.dtypes.add(plain(result.dtype, ""))
+        if func.overloadpacket.__name__ in _LOSSES:
+            self._note((func.overloadpacket.__name__, plain(result.dtype, "")))
         return result
+
+
+@contextmanager
+def _watch_losses(gpu: VirtualGpu) -> Iterator[Callable[[str], Reported]]:
+    """A function that says in which dtypes an operation ran in the block; `gpu` as for `watch_products`."""
+    if gpu is not None:
+        begin = mark(gpu)
+        yield lambda name: reading(gpu, "dtypes", begin, name=f"aten::{name}")
+        return
+    note, noted = notes()
+    with in_every_thread(lambda: _Losses(note)):
+        yield lambda name: sorted({dtype for operation, dtype in noted() if operation == name})
 
 
 @measures("time")
@@ -77,35 +99,38 @@ def precision(student: Student, inputs: Precision) -> PrecisionReply:
 
 def _train(student: Student, inputs: Precision, name: str, epochs: int) -> PrecisionRun:
     train = student.module(AMP).train_with_amp
-    model = Watched(linear(inputs.first), nn.Sequential(nn.ReLU(), linear(inputs.second))).to(student.device).eval()
-    optimizers: dict[int, torch.optim.Optimizer] = {}
-
-    def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
-        optimizers[id(optimizer)] = optimizer
-
-    handle = register_optimizer_step_post_hook(note)
+    second = nn.Sequential(nn.ReLU(), linear(inputs.second))
+    model, seen = watched(linear(inputs.first), second, signs=inputs.signs)
+    model.to(student.device).eval()
+    note, optimizers = notes()
+    handle = register_optimizer_step_post_hook(lambda optimizer, *_: note(optimizer))
     idle = torch.empty(_IDLE_BYTES, dtype=torch.uint8, device=student.device)
     del idle
     start = _now()
     try:
-        with watch_products(student.gpu) as products, _Losses() as losses:
+        with watch_products(student.gpu) as products, _watch_losses(student.gpu) as losses:
             result = train(model, batches(inputs.inputs, inputs.targets, inputs.sizes), epochs, **in_dtype(name))
-            product_dtypes, product_count = products.dtypes(), products.number()
+            product_dtypes, product_count, product_flops = products.dtypes(), products.number(), products.flops()
+            log_softmaxes, logsumexps = map(losses, _LOSSES)
     finally:
         handle.remove()
     states = [
-        value for optimizer in optimizers.values() for state in optimizer.state.values() for value in state.values()
+        value for optimizer in set(optimizers()) for state in optimizer.state.values() for value in state.values()
     ]
+    watch = seen()
     return PrecisionRun(
         result=amp_result(result),
         elapsed_seconds=_now() - start,
         products=product_dtypes,
         product_count=product_count,
-        losses=sorted(losses.dtypes),
-        forwards=model.forwards,
-        backwards=model.backwards,
+        product_flops=product_flops,
+        log_softmaxes=log_softmaxes,
+        logsumexps=logsumexps,
+        forwards=watch.forwards,
+        backwards=watch.backwards,
         parameters=dtypes(model),
-        most_bytes=model.most_bytes,
+        after=flat(model),
+        most_bytes=watch.most_bytes,
         state=sorted({plain(value.dtype, "") for value in states if isinstance(value, Tensor) and value.ndim}),
     )
 
@@ -119,7 +144,8 @@ def _now() -> float:
 def evaluate(student: Student, inputs: Evaluate) -> EvaluateReply:
     """In the end there are no samples, and the model's modules are in mixed modes."""
     evaluations = [_evaluate(student, inputs, call) for call in inputs.calls]
-    model = _identity(inputs).to(student.device)
+    model, _ = _identity(inputs)
+    model.to(student.device)
     empty = []
     for training in (True, False):
         model.train(training)
@@ -130,12 +156,12 @@ def evaluate(student: Student, inputs: Evaluate) -> EvaluateReply:
     return EvaluateReply(calls=evaluations, empty=empty)
 
 
-def _identity(inputs: Evaluate) -> Watched:
-    return Watched(linear(torch.eye(inputs.logits.shape[1])), nn.Dropout(0.9))
+def _identity(inputs: Evaluate) -> tuple[Watched, Callable[[], Seen]]:
+    return watched(linear(torch.eye(inputs.logits.shape[1])), nn.Dropout(0.9))
 
 
 def _evaluate(student: Student, inputs: Evaluate, call: EvaluateCall) -> Evaluation:
-    model = _identity(inputs)
+    model, seen = _identity(inputs)
     options: dict[str, object] = {"dtype": dtype_of(call.dtype)} if call.dtype else {}
     if call.device_given:
         options["device"] = student.device
@@ -152,8 +178,8 @@ def _evaluate(student: Student, inputs: Evaluate, call: EvaluateCall) -> Evaluat
         accuracy=plain(accuracy, "evaluate()"),
         before=before,
         after=modes(model),
-        during=[any(note.training) for note in model.forwards],
-        gradients=[note.gradients for note in model.forwards],
+        during=[any(note.training) for note in seen().forwards],
+        gradients=[note.gradients for note in seen().forwards],
         products=product_dtypes,
         unchanged=flat(model) == weights,
     )
@@ -166,7 +192,7 @@ def defaults(student: Student, inputs: Defaults) -> DefaultsReply:
     batch = [(inputs.inputs, inputs.labels)]
     runs = []
     for run in inputs.runs:
-        model = Watched(linear(inputs.weight), nn.Identity()).to(student.device)
+        model = nn.Sequential(linear(inputs.weight), nn.Identity()).to(student.device)
         result = module.train_with_amp(model, batch, **_options(run))
         runs.append(DefaultsRun(result=fields(result, AmpTraining, "train_with_amp()"), after=flat(model)))  # type: ignore[arg-type]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from grader.lab2.amp.cases import Classification, Precision
@@ -21,6 +23,45 @@ def untrained_losses(case: Precision) -> list[float]:
     ends = np.cumsum(case.sizes)[:-1]
     parts = zip(np.split(_outputs(case), ends), np.split(case.targets, ends), strict=True)
     return [mean_cross_entropy(outputs, targets) for outputs, targets in parts]
+
+
+def flops(case: Precision) -> int:
+    """Of the matrix products of one epoch: through both layers and back, but not to the inputs."""
+    first, second = np.asarray(case.first).size, np.asarray(case.second).size
+    return 2 * sum(case.sizes) * (2 * first + 3 * second)
+
+
+def gradient_of_first(case: Precision) -> FloatArray:
+    """Of the mean loss over all samples, by the weights of the first layer before training."""
+    x, second = (np.asarray(values, dtype=np.float64) for values in (case.inputs, case.second))
+    hidden = x @ np.asarray(case.first, dtype=np.float64).T
+    outputs = np.maximum(hidden, 0) @ second.T
+    shares = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    shares[np.arange(len(x)), case.targets] -= 1
+    gradient: FloatArray = ((shares @ second) * (hidden > 0)).T @ x / len(x)
+    return gradient
+
+
+def agreement(case: Precision, after: Sequence[float]) -> float | None:
+    """The share of the first layer's weights that went against their gradients; None if they did not move.
+
+    The half of them with the largest gradients count.
+    """
+    gradient, start = gradient_of_first(case), np.asarray(case.first, dtype=np.float64)
+    if len(after) != start.size + np.asarray(case.second).size:
+        return 0.0
+    moved = np.asarray(after[: start.size], dtype=np.float64).reshape(start.shape) - start
+    large = np.abs(gradient) > np.median(np.abs(gradient))
+    return float((moved * gradient < 0)[large].mean()) if moved.any() else None
+
+
+def are_rounded(after: Sequence[float], dtype: str) -> bool:
+    """Whether all these weights are numbers of a type of 16 bits, as they are if the model was cast to it."""
+    weights = np.asarray(after, dtype=np.float32)
+    if dtype == "float16":
+        return bool((weights.astype(np.float16) == weights).all())
+    return bool((weights.view(np.uint32) % 2**16 == 0).all())  # bfloat16 is the upper half of a float32
 
 
 def _outputs(case: Precision) -> FloatArray:

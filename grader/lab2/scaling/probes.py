@@ -14,7 +14,6 @@ from grader.lab2.shared.probes import (
     AMP,
     OVERFLOWING_INPUT,
     Rows,
-    Watched,
     amp_result,
     batches,
     flat,
@@ -22,6 +21,7 @@ from grader.lab2.shared.probes import (
     linear,
     loader,
     one_thread,
+    watched,
 )
 
 _DISTANT_TARGET = 1e7
@@ -47,7 +47,7 @@ def _train(student: Student, module: ModuleType, inputs: Train, run: Run) -> Run
         parts[position][1][:, -1] = _DISTANT_TARGET
     upper, *lower = inputs.weight.tensor_split(3)
     head, rows = linear(upper, dtype), Rows(torch.cat(lower), dtype=dtype, parts=2)
-    model = Watched(rows, nn.Identity(), head)
+    model, seen = watched(rows, nn.Identity(), head)
     if not run.device_given:
         model.to(student.device)
     groups = [{"params": list(head.parameters())}, {"params": list(rows.parts.parameters())}]
@@ -78,10 +78,10 @@ def _train(student: Student, module: ModuleType, inputs: Train, run: Run) -> Run
     )
     return RunReport(
         result=amp_result(result),
-        before=[note.parameters for note in model.forwards],
+        before=[note.parameters for note in seen().forwards],
         after=flat(model),
-        largest_gradients=[note.largest for note in model.backwards],
-        passes=model.passes,
+        largest_gradients=[note.largest for note in seen().backwards],
+        passes=seen().passes,
         frozen=[float(value) for value in rows.frozen.tolist()],
         scheduler_steps=scheduler.last_epoch if scheduler is not None else None,
     )
@@ -94,11 +94,12 @@ def steps(student: Student, inputs: Steps) -> StepsReply:
     for position in inputs.overflows_in_forward:
         parts[position][0].fill_(OVERFLOWING_INPUT)
     rows = Rows(inputs.weight)
-    model = Watched(rows, nn.Identity()).to(student.device)
+    model, seen = watched(rows, nn.Identity())
+    model.to(student.device)
     result = student.module(AMP).train_with_amp(model, parts, inputs.epochs)
     return StepsReply(
         result=amp_result(result),
-        before=[note.parameters for note in model.forwards],
+        before=[note.parameters for note in seen().forwards],
         after=flat(model),
         frozen=[float(value) for value in rows.frozen.tolist()],
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ from grader.lab2.shared.cases import (
     PassesReply,
 )
 from grader.shared.probes.calls import on_device
+from grader.shared.probes.kept import notes
 from grader.shared.probes.support import fields_or_reason, plain
 from labkit import data, models
 from labkit.results import AmpTraining
@@ -36,67 +38,91 @@ OVERFLOWING_INPUT = 1e5
 """Infinite in float16, whose largest number is 65504, and harmless in the other precisions."""
 
 _DIGITS_BATCH = 64
+# Bound before a submission runs: what it replaces does not reach them.
+_is_autocast_enabled, _is_grad_enabled = torch.is_autocast_enabled, torch.is_grad_enabled
 
 
-class _Context(torch.autograd.function.FunctionCtx):
-    """What backward knows of forward."""
+@dataclass(frozen=True)
+class Seen:
+    """What a model saw of its training."""
 
-    watched: Watched
-
-
-class _Spy(torch.autograd.Function):
-    """The identity; in backward it notes whether autocast is on and the largest gradient that passes."""
-
-    @staticmethod
-    def forward(ctx: _Context, x: Tensor, watched: Watched) -> Tensor:
-        ctx.watched = watched
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: _Context, *gradients: Tensor) -> tuple[Tensor, None]:
-        (gradient,) = gradients
-        enabled = torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
-        ctx.watched.note("backward")
-        ctx.watched.backwards.append(BackwardPass(enabled, float(gradient.detach().float().abs().max())))
-        return gradient, None
+    forwards: list[ForwardPass]
+    backwards: list[BackwardPass]
+    passes: list[str]
+    """"forward" and "backward", in their order."""
+    most_bytes: int
+    """The most that was allocated on the GPU when a pass came by."""
 
 
 class Watched(nn.Module):
-    """A model that notes its parameters and modes before each forward pass, and what passes its middle in backward.
-
-    With a `head` next to `first` its parameters are in two children: a norm of each is not the norm of all.
-    """
+    """Two modules one after the other; with a `head` next to `first` its parameters are in two children: a norm of each
+    is not the norm of all."""
 
     def __init__(self, first: nn.Module, second: nn.Module, head: nn.Module | None = None) -> None:
         super().__init__()
         self.head = head
         self.first, self.second = first, second
-        self.forwards: list[ForwardPass] = []
-        self.backwards: list[BackwardPass] = []
-        self.passes: list[str] = []
-        self.most_bytes = 0
-        """The most that was allocated on the GPU when somebody looked."""
 
-    def note(self, kind: str) -> None:
-        """A forward or a backward pass comes by."""
-        self.passes.append(kind)
-        if torch.cuda.is_available():
-            self.most_bytes = max(self.most_bytes, torch.cuda.memory_allocated())
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.forwards.append(
-            ForwardPass(
-                samples=len(x),
-                training=modes(self),
-                gradients=torch.is_grad_enabled(),
-                dtypes=dtypes(self),
-                parameters=flat(self) if self.training else [],
+def watched(
+    first: nn.Module, second: nn.Module, head: nn.Module | None = None, *, signs: Tensor | None = None
+) -> tuple[Watched, Callable[[], Seen]]:
+    """A model that is watched before each forward pass and in the middle of backward; and what was seen of it.
+
+    Args:
+        first: see `Watched`, as for the other modules.
+        second: the other one.
+        head: beside the first one.
+        signs: by which the gradient of each output of `first` is multiplied if autocast is on in backward.
+    """
+    note, noted = notes()
+
+    class Middle(torch.autograd.Function):
+        """The identity. A class of its own, so that no node of a graph has an attribute that notes."""
+
+        @staticmethod
+        def forward(ctx: object, x: Tensor) -> Tensor:
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx: object, *gradients: Tensor) -> Tensor:
+            (gradient,) = gradients
+            enabled = _is_autocast_enabled("cuda") or _is_autocast_enabled("cpu")
+            note(BackwardPass(enabled, float(gradient.detach().float().abs().max())))
+            note(("backward", _allocated()))
+            return gradient * signs.to(gradient) if enabled and signs is not None else gradient
+
+    class Noting(Watched):
+        def forward(self, x: Tensor) -> Tensor:
+            note(
+                ForwardPass(
+                    samples=len(x),
+                    training=modes(self),
+                    gradients=_is_grad_enabled(),
+                    dtypes=dtypes(self),
+                    parameters=flat(self) if self.training else [],
+                )
             )
+            inner = self.first(x) if self.head is None else torch.cat([self.head(x), self.first(x)], dim=1)
+            output: Tensor = self.second(Middle.apply(inner))
+            note(("forward", _allocated()))
+            return output
+
+    def seen() -> Seen:
+        values = noted()
+        passes = [value for value in values if type(value) is tuple]
+        return Seen(
+            forwards=[value for value in values if type(value) is ForwardPass],
+            backwards=[value for value in values if type(value) is BackwardPass],
+            passes=[kind for kind, _ in passes],
+            most_bytes=max((size for _, size in passes), default=0),
         )
-        inner = self.first(x) if self.head is None else torch.cat([self.head(x), self.first(x)], dim=1)
-        output: Tensor = self.second(_Spy.apply(inner, self))
-        self.note("forward")
-        return output
+
+    return Noting(first, second, head), seen
+
+
+def _allocated() -> int:
+    return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
 
 
 class Rows(nn.Module):
@@ -261,14 +287,14 @@ def passes(student: Student, inputs: Passes) -> PassesReply:
     """The model notes what it is trained on, whoever fetched it."""
     one_thread()
     torch.manual_seed(0)
-    seen: list[int] = []
+    note, seen = notes()
     train: dict[str, Callable[[], object]] = {
         "train_with_amp": lambda: student.module(AMP).train_with_amp(
-            _noting(_classifier(), seen).to(student.device), Turning(inputs.batches), inputs.epochs
+            _noting(_classifier(), note).to(student.device), Turning(inputs.batches), inputs.epochs
         ),
-        "train_unstable": lambda: _train_unstable(student, inputs, seen),
+        "train_unstable": lambda: _train_unstable(student, inputs, note),
         "measure_accuracies": lambda: student.module("lab2_mixed_precision.precision_comparison").measure_accuracies(
-            lambda: _noting(_classifier(), seen),
+            lambda: _noting(_classifier(), note),
             Turning(inputs.batches),
             [_batch(0)],
             dtypes=[torch.float32],
@@ -277,12 +303,12 @@ def passes(student: Student, inputs: Passes) -> PassesReply:
         ),
     }
     train[inputs.function]()
-    return PassesReply(batches=seen)
+    return PassesReply(batches=seen())
 
 
-def _train_unstable(student: Student, inputs: Passes, seen: list[int]) -> object:
+def _train_unstable(student: Student, inputs: Passes, note: Callable[[int], None]) -> object:
     module = student.module("lab2_mixed_precision.stability_tests")
-    model = _noting(module.UnstableModel(1.0), seen).to(student.device)
+    model = _noting(module.UnstableModel(1.0), note).to(student.device)
     return module.train_unstable(model, Turning(inputs.batches), inputs.epochs)
 
 
@@ -290,10 +316,10 @@ def _classifier() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
 
 
-def _noting(model: nn.Module, seen: list[int]) -> nn.Module:
-    def note(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+def _noting(model: nn.Module, note: Callable[[int], None]) -> nn.Module:
+    def hook(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         if module.training:
-            seen.append(round(float(arguments[0].flatten()[0]) / _STEP))
+            note(round(float(arguments[0].flatten()[0]) / _STEP))
 
-    model.register_forward_pre_hook(note)
+    model.register_forward_pre_hook(hook)
     return model

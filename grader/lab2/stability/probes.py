@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import NamedTuple, TypeAlias
@@ -46,6 +46,7 @@ from grader.lab2.stability.cases.unstable import (
 )
 from grader.lab2.stability.tools import TOOLS
 from grader.shared.probes.endings import refused as is_refused
+from grader.shared.probes.kept import notes
 from grader.shared.probes.record import watch_names
 from grader.shared.probes.support import fields, made, plain, sequence, tensor
 from labkit import data
@@ -193,9 +194,9 @@ def trace(student: Student, inputs: TraceNonfinite) -> TraceReply:
 
 
 def _traced(student: Student, module: ModuleType, inputs: TraceNonfinite, case: TracedCase) -> Trace:
-    ran: list[list[bool]] = []
+    note, ran = notes()
     network = _network(inputs.blocks, inputs.width, case).to(student.device)
-    model = _used(network, inputs.blocks, training=case.training, ran=ran)
+    model = _used(network, inputs.blocks, training=case.training, note=note)
     before, hooks = _state(model), _hooks(model)
     options = {"dtype": dtype_of(case.dtype)} if case.dtype else {}
     name = module.trace_nonfinite(model, inputs.inputs.to(student.device), **options)
@@ -203,14 +204,14 @@ def _traced(student: Student, module: ModuleType, inputs: TraceNonfinite, case: 
         name=plain(name, "trace_nonfinite()"),
         hooks=_hooks(model) - hooks,
         changed=_changed(before, model),
-        other_modes=any(mode != before.mode for mode in ran),
+        other_modes=any(list(mode) != before.mode for mode in ran()),
     )
 
 
 def _failing_trace(student: Student, module: ModuleType, inputs: TraceNonfinite, *, training: bool) -> FailingTrace:
     model = _network(inputs.blocks, inputs.width, TracedCase())
     model.get_submodule(list(inputs.blocks)[-1]).add_module("failing", Failing())
-    _used(model.to(student.device), inputs.blocks, training=training, ran=[])
+    _used(model.to(student.device), inputs.blocks, training=training, note=notes()[0])
     before, hooks = _state(model), _hooks(model)
     raised = False
     try:
@@ -220,11 +221,13 @@ def _failing_trace(student: Student, module: ModuleType, inputs: TraceNonfinite,
     return FailingTrace(raised=raised, hooks=_hooks(model) - hooks, changed=_changed(before, model))
 
 
-def _used(model: Network, blocks: Iterable[str], *, training: bool, ran: list[list[bool]]) -> Network:
-    """The model in mixed modes, with gradients, and a hook at its batch norm, which adds the modes of each pass."""
+def _used(
+    model: Network, blocks: Iterable[str], *, training: bool, note: Callable[[tuple[bool, ...]], None]
+) -> Network:
+    """The model in mixed modes, with gradients, and a hook at its batch norm, which notes the modes of each pass."""
     model.train(training)
     model.get_submodule(next(iter(blocks))).train(not training)
-    model.averages.register_forward_hook(lambda *_: ran.append(modes(model)))
+    model.averages.register_forward_hook(lambda *_: note(tuple(modes(model))))
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 0.5)
     return model
@@ -315,9 +318,9 @@ def _trained_on_digits(student: Student, inputs: Unstable, case: GainCase) -> Ga
     images, labels = (values[inputs.order] for values in data.load("digits").tensors)
     torch.manual_seed(case.seed)
     model = module.UnstableModel(case.gain).to(student.device)
-    states: list[list[float]] = []
+    note, noted = notes()
     before = _loss(model, images)
-    handle = model.register_forward_pre_hook(lambda model, _: states.append(flat(model)))
+    handle = model.register_forward_pre_hook(lambda model, _: note(tuple(flat(model))))
     options = _scale_options(module, case.scale)
     # SGD: to Adam a gradient that was never unscaled looks like any other. At 0.2 outputs stay below 3; from 4 on,
     # the smallest gain that is to be trained in float16 (2^-14) would make them infinite.
@@ -325,7 +328,7 @@ def _trained_on_digits(student: Student, inputs: Unstable, case: GainCase) -> Ga
     loader = batches(images, labels, inputs.sizes)
     run = module.train_unstable(model, loader, case.epochs, optimizer=optimizer, **in_dtype(case.dtype), **options)
     handle.remove()
-    states.append(flat(model))
+    states = [*noted(), tuple(flat(model))]
     return GainRun(
         result=fields(run, StabilityRun, "train_unstable()"),  # type: ignore[arg-type]
         finite=all(math.isfinite(value) for state in states for value in state),
@@ -365,8 +368,8 @@ def _trained(student: Student, inputs: UnstableSteps, case: StepsCase) -> StepsR
     if not case.device_given:
         model.to(student.device)
     model.eval()
-    training: list[bool] = []
-    handle = model.register_forward_pre_hook(lambda model, _: training.append(all(modes(model))))
+    note, training = notes()
+    handle = model.register_forward_pre_hook(lambda model, _: note(all(modes(model))))
     options: dict[str, object] = {
         name: dtype_of(str(value)) if name == "dtype" else value for name, value in case.arguments.items()
     }
@@ -379,7 +382,7 @@ def _trained(student: Student, inputs: UnstableSteps, case: StepsCase) -> StepsR
     handle.remove()
     return StepsRun(
         result=fields(run, StabilityRun, "train_unstable()"),  # type: ignore[arg-type]
-        training=all(training),
+        training=all(training()),
         device=torch.device(student.device).type,
         places=sorted({parameter.device.type for parameter in model.parameters()}),
         after=flat(model),

@@ -43,6 +43,8 @@ class Pass:
     default_criterion: bool = False
     stale: float = 0.0
     """What gradients are beforehand; 0: None."""
+    evaluation: float
+    """By what the model multiplies its inputs in evaluation mode, in which the weights come out otherwise."""
     kind: str = "cpu"
     """Of the device that the model is on; the batches are on the CPU."""
     grouped: bool = False
@@ -54,6 +56,11 @@ class Pass:
     """Whether the model has a parameter that needs no gradient."""
     as_list: bool = False
     """Whether the batches are a list."""
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What one optimizer step has to reduce."""
+        return int(np.asarray(self.weight).size * np.dtype(self.dtype).itemsize)
 
     @property
     def has_tail(self) -> bool:
@@ -71,11 +78,8 @@ class PassReply:
     """As that of the pass, after training."""
     frozen: Array
     """The part of the model that is not trained: ones before."""
-    modes: list[bool]
-    """In which modes the model was called, training or not."""
     reduced_bytes: int
-    gradient_bytes: int
-    """What one optimizer step has to reduce."""
+    """As PyTorch's dispatcher saw it; what counts where nobody counts `loopback_bytes`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +87,8 @@ class AccumulateReply:
     """One reply for each pass."""
 
     passes: list[PassReply]
+    loopback_bytes: int | None
+    """That went over the network of this machine, between all ranks and in all passes; None where nobody counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,15 +196,24 @@ def regression(generator: InputGenerator, sizes: list[list[int]], steps: int, *,
         rate=generator.uniform(0.05, 0.1),
         momentum=momentum,
         stale=generator.uniform(0.5, 1.5),
+        evaluation=_evaluation(generator),
     )
 
 
-def classification(generator: InputGenerator, sizes: list[list[int]], steps: int, *, ignored: bool = False) -> Pass:
+def _evaluation(generator: InputGenerator) -> float:
+    return generator.uniform(0.4, 0.7)
+
+
+def classification(
+    generator: InputGenerator, sizes: list[list[int]], steps: int, *, ignored: bool = False, large: bool = False
+) -> Pass:
     """Fresh classes for batches of these sizes, some of them `ignored`, with the arguments of the document alone.
 
-    Gradients are not 0 beforehand.
+    Gradients are not 0 beforehand. Those of a `large` model take more bytes than all else that is sent in a pass.
     """
     samples, features, classes = sum(map(sum, sizes)), generator.odd(31, 39), generator.odd(15, 19)
+    if large:
+        features, classes = generator.odd(151, 299), classes + 24
     targets = generator.rng.integers(0, classes, samples)
     if ignored:
         _ignore_samples(generator, sizes, targets)
@@ -212,6 +227,7 @@ def classification(generator: InputGenerator, sizes: list[list[int]], steps: int
         default_optimizer=True,
         default_criterion=True,
         stale=generator.uniform(0.5, 1.5),
+        evaluation=_evaluation(generator),
     )
 
 
@@ -225,12 +241,12 @@ def _ignore_samples(generator: InputGenerator, sizes: list[list[int]], targets: 
 
 def whole_windows(generator: InputGenerator) -> Pass:
     """Twelve batches of 8 on each of two ranks, in windows of four: three steps, as batches of 64 would make."""
-    return classification(generator.shared("lab3.accumulation"), [[8] * 12, [8] * 12], 4)
+    return classification(generator.shared("lab3.accumulation"), [[8] * 12, [8] * 12], 4, large=True)
 
 
 def short_tail(generator: InputGenerator) -> Pass:
     """A last window of two batches instead of four, the very last of them smaller."""
-    return classification(generator.shared("lab3.tail"), [[8] * 9 + [5], [8] * 9 + [5]], 4)
+    return classification(generator.shared("lab3.tail"), [[8] * 9 + [5], [8] * 9 + [5]], 4, large=True)
 
 
 def texts(generator: InputGenerator) -> Pass:
@@ -261,6 +277,7 @@ def texts(generator: InputGenerator) -> Pass:
         dtype="float32",
         frozen=False,
         as_list=True,
+        evaluation=_evaluation(generator),
     )
 
 
@@ -282,6 +299,7 @@ def labels(generator: InputGenerator) -> Pass:
         rate=DEFAULT_RATE,
         default_optimizer=True,
         default_criterion=True,
+        evaluation=_evaluation(generator),
     )
 
 
@@ -349,4 +367,5 @@ def _mixed(generator: InputGenerator, row: Mapping[str, str]) -> Pass:
         dtype=row["dtype"],
         frozen=row["frozen part"] == "yes",
         as_list=row["a list"] == "yes",
+        evaluation=_evaluation(generator),
     )

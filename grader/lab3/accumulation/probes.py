@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+from gradebox.sandbox.observer import SystemReading
 from gradebox.sandbox.probe_loader import Student
 from grader.lab3.accumulation.cases import Accumulate, AccumulateReply, Pass, PassReply, Refusals, RefusalsReply
 from grader.lab3.shared.cases.modules import DDP
@@ -37,12 +38,17 @@ class _Batches:
 
 
 class _Linear(nn.Module):
-    """A linear layer with a bias, behind a scale of ones: a `frozen` parameter, or a buffer. Notes in which mode it is
-    called. With `classes_second` outputs are [samples, classes, length], as cross entropy wants those of tokens."""
+    """A linear layer with a bias, behind a scale of ones: a `frozen` parameter, or a buffer.
 
-    def __init__(self, weight: Tensor, dtype: torch.dtype, *, frozen: bool, classes_second: bool) -> None:
+    In evaluation mode it multiplies its inputs by a factor, so that who trains in that mode comes to other weights.
+    With `classes_second` outputs are [samples, classes, length], as cross entropy wants those of tokens.
+    """
+
+    def __init__(
+        self, weight: Tensor, dtype: torch.dtype, *, frozen: bool, classes_second: bool, evaluation: float
+    ) -> None:
         super().__init__()
-        self.classes_second = classes_second
+        self.classes_second, self.evaluation = classes_second, evaluation
         features = weight.shape[1] - 1
         scale = torch.ones(features, dtype=dtype)
         if frozen:
@@ -52,11 +58,10 @@ class _Linear(nn.Module):
         self.linear = nn.Linear(features, weight.shape[0], dtype=dtype)
         self.linear.weight.data = weight[:, :-1].to(dtype).clone()
         self.linear.bias.data = weight[:, -1].to(dtype).clone()
-        self.modes: set[bool] = set()
 
     def forward(self, x: Tensor) -> Tensor:
-        self.modes.add(self.training)
-        outputs: Tensor = self.linear(x * self.scale)
+        x = x * self.scale
+        outputs: Tensor = self.linear(x if self.training else x * self.evaluation)
         return outputs.transpose(1, 2) if self.classes_second else outputs
 
     def together(self) -> Tensor:
@@ -79,14 +84,16 @@ def accumulate(student: Student, inputs: Accumulate) -> AccumulateReply:
         together = case.grouped or student.ranks > 1
         with group(student, str(index), backend=backend) if together else contextlib.nullcontext():
             replies.append(_pass(student, case))
-    return AccumulateReply(passes=replies)
+    return AccumulateReply(passes=replies, loopback_bytes=SystemReading("loopback_bytes"))  # type: ignore[arg-type]
 
 
 def _pass(student: Student, case: Pass) -> PassReply:
     run = student.module(DDP).train_with_accumulation
     dtype = getattr(torch, case.dtype)
     transposed = case.tokens and case.default_criterion
-    model = _Linear(case.weight, dtype, frozen=case.frozen, classes_second=transposed).to(case.kind)
+    model = _Linear(case.weight, dtype, frozen=case.frozen, classes_second=transposed, evaluation=case.evaluation).to(
+        case.kind
+    )
     start = sum(sum(rank) for rank in case.sizes[: student.rank])
     own = case.sizes[student.rank]
     part = slice(start, start + sum(own))
@@ -114,9 +121,7 @@ def _pass(student: Student, case: Pass) -> PassReply:
         result=fields_or_reason(result, AccumulationResult, "train_with_accumulation()"),
         weight=model.together(),
         frozen=model.scale.detach().cpu(),
-        modes=sorted(model.modes),
         reduced_bytes=collectives.reduced_bytes,
-        gradient_bytes=sum(parameter.nbytes for parameter in model.linear.parameters()),
     )
 
 

@@ -13,6 +13,7 @@ MISTAKES = (
     "never_cleared", "cleared_each_batch", "not_cleared_before",
     "summed", "all_alike", "by_full_windows", "weighed_by_full_windows", "last_window_dropped",
     "never_exchanged", "tail_not_exchanged", "another_default_momentum", "another_default_rate",
+    "not_in_training_mode",
 )  # fmt: skip
 """By which names `follow` knows them."""
 APART = ("never_exchanged", "tail_not_exchanged")
@@ -71,7 +72,8 @@ def follow(case: Pass, mistake: str = "", rank: int = 0) -> Accumulated:
         if not keeps_first or (mistake == "not_cleared_before" and made):
             accumulated = np.zeros_like(trained.weight)
         alone = mistake == "never_exchanged" or (mistake == "tail_not_exchanged" and batches < case.steps)
-        parts = [_batch(case, trained.weight, batch) for batch in window]
+        factor = case.evaluation if mistake == "not_in_training_mode" else 1.0
+        parts = [_batch(case, trained.weight, batch, factor) for batch in window]
         counted = sum(count for _, count, _ in parts)
         made.append([(loss, count) for loss, count, _ in parts])
         for index, (_, count, gradient) in enumerate(parts):
@@ -125,9 +127,9 @@ def _mean(batches: list[tuple[float, int]]) -> float:
     return sum(loss * count for loss, count in batches) / sum(count for _, count in batches)
 
 
-def _batch(case: Pass, weight: Array, batch: list[int]) -> tuple[float, int, Array]:
-    """Mean loss of a batch, what counts in it, and the gradient of that mean."""
-    x = np.asarray(case.inputs[batch], dtype=np.float64).reshape(-1, weight.shape[1] - 1)
+def _batch(case: Pass, weight: Array, batch: list[int], factor: float) -> tuple[float, int, Array]:
+    """Mean loss of a batch, what counts in it, and the gradient of that mean; inputs are multiplied by `factor`."""
+    x = factor * np.asarray(case.inputs[batch], dtype=np.float64).reshape(-1, weight.shape[1] - 1)
     x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
     targets = case.targets[batch]
     if targets.dtype == np.int64:

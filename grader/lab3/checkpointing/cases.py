@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
+from gradebox.sandbox.observer import FileEvent
 from gradebox.sandbox.probe_types import Array, ProbeInputs
 from grader.shared.dimensions import Case, Dimension, Space
 
 if TYPE_CHECKING:
     from gradebox.run.input_generator import InputGenerator
     from gradebox.sandbox import Request
+
+
+FILE, RESUMED = "checkpoint.pt", "resumed.pt"
+"""Checkpoints, by what they are called."""
+FULL, BACK, MARK = "full", "back", "mark"
+DISK_BYTES = 16 * 2**20
+"""Of the disks that get full."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +64,17 @@ class SaveReply:
     """What one rank observed."""
 
     files: list[str]
-    """In its own working directory."""
+    """In its own working directory, before rank 0's disk was full."""
     complete: bool
     """Whether rank 0's file was what it is in the end when the call was over here."""
     returned_without_a_file: bool
     """Whether the call returned although rank 0's disk was full."""
+    left: dict[str, int] | None
+    """The files that are left in the end in all working directories: bytes by name. That of rank 0 is above the others;
+    in `FULL` is what it began to write when its disk was full."""
+    events: list[FileEvent] | None
+    """What happened to files in rank 0's working directory. When the call was over on a rank, it made a file, `BACK`
+    with its number."""
     content: Array
     """The bytes of this rank's file."""
     state: State
@@ -76,6 +90,7 @@ class Save(ProbeInputs[SaveReply], probe="lab3.checkpointing.save"):
     rate: float
     replicated: bool
     """Whether the model is in DistributedDataParallel; then rank 0 takes its time to collect its state."""
+    disk_bytes: int = DISK_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,17 +156,20 @@ class InterruptedReply:
 
     failed: bool
     """Whether the save on a full disk raised an error."""
-    overwritten: bool
-    """Whether a save opened for writing the file that was there."""
-    taken_away: bool
-    """Whether a save removed or renamed it."""
     unread: str
     """Why a file that nothing had happened to could not be loaded; empty if it could."""
     refused_there: str
     """Why nothing could be saved on another disk; empty if it could."""
+    overwritten: bool
+    """Whether a save wrote into the file that was there."""
     overwritten_there: bool
-    left: list[str]
-    """Files that were not there before the save that failed."""
+    """The same on another disk."""
+    before: list[str]
+    """The files before the save that failed."""
+    left: dict[str, int] | None
+    """Those in the end: bytes by name. What the checks know of them, and of `overwritten`, the system knows better."""
+    events: list[FileEvent] | None
+    """What happened to files in the folder of the checkpoint. Before the save that failed there came one, `MARK`."""
     loaded: str
     """Why the file could not be loaded after that; empty if it could. Only then there is what follows."""
     epoch: object = None
@@ -166,6 +184,7 @@ class Interrupted(ProbeInputs[InterruptedReply], probe="lab3.checkpointing.inter
     """One process alone saves, saves again on a full disk, and loads."""
 
     network: Network
+    disk_bytes: int = DISK_BYTES
 
 
 class Options(TypedDict):
@@ -199,6 +218,8 @@ class ResumeReply:
 
     runs: list[ResumedRun]
     content: Array
+    events: list[FileEvent] | None
+    """What happened to the checkpoint, `RESUMED`, and to files beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)

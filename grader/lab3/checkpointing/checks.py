@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,8 +20,17 @@ from gradebox.run.assertions import (
 )
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
+from gradebox.sandbox import Limits
+from gradebox.sandbox.observer import FileEvent
 from grader.lab3.checkpointing.cases import (
+    BACK,
+    DISK_BYTES,
+    FILE,
+    FULL,
+    MARK,
+    RESUMED,
     Interrupted,
+    InterruptedReply,
     Kind,
     Load,
     LoadOnACpu,
@@ -38,6 +48,9 @@ from grader.lab3.setup.checks.training import NEVER_CLEARED, cause_of_training
 from grader.lab3.shared.checks.draws import DRAWS
 from grader.lab3.shared.checks.replicas import RTOL
 
+FULL_DISK = Limits(tmp_bytes=DISK_BYTES)
+_MADE = ("closed", "moved here")
+"""With one of these a file is complete."""
 _LEAST_BYTES = 4
 """Of a parameter in float64, even where a file is compressed."""
 _NAMES = {"count": "buffer of whole numbers", "rates": "learning rates of the optimizer's groups"}
@@ -94,8 +107,43 @@ EVERY_RANK_WRITES = Cause(
 
 def save(submission: Submission, generator: InputGenerator, *, replicated: bool) -> tuple[SaveReply, SaveReply]:
     """What two ranks observed when they saved."""
-    first, second = submission.rank_probe(saved(generator, replicated=replicated), 2, device="cpu")
+    case = saved(generator, replicated=replicated)
+    first, second = submission.rank_probe(case, 2, device="cpu", limits=FULL_DISK)
     return first, second
+
+
+def _files_of(replies: tuple[SaveReply, SaveReply], rank: int) -> list[str]:
+    """The files in a rank's working directory: those in the end, and those that were there before the disk was full."""
+    left, here = replies[0].left or {}, replies[rank].files
+    if rank:
+        return sorted({*here, *(name.removeprefix("rank1/") for name in left if name.startswith("rank1/"))})
+    not_its_own = ("rank1/", f"{FULL}/", "rendezvous", BACK)
+    return sorted(name for name in {*here, *left} if not name.startswith(not_its_own))
+
+
+def _is_complete(reply: SaveReply, rank: int) -> bool:
+    """Whether nothing happened to rank 0's file once the call was over on this rank."""
+    if reply.events is None:
+        return reply.complete
+    paths = [event["path"] for event in reply.events]
+    return reply.complete and FILE not in paths[paths.index(f"{BACK}{rank}") :]
+
+
+def _happened(events: Sequence[FileEvent], *acts: str) -> bool:
+    """Whether one of these acts befell the checkpoint once it was there."""
+    made = next((place for place, each in enumerate(events) if each["path"] == FILE and each["act"] in _MADE), None)
+    later = [] if made is None else events[made + 1 :]
+    return any(each["path"] == FILE and each["act"] in acts for each in later)
+
+
+def _left_by_failed_save(reply: InterruptedReply) -> list[str]:
+    """Files that were not there before a save on a full disk, and are there afterwards."""
+    before = {FILE, MARK, *reply.before}
+    for event in reply.events or ():
+        if event["path"] == MARK:
+            break
+        before.add(event["path"])
+    return sorted(set(reply.left or ()) - before)
 
 
 def _lost(name: str) -> Cause:
@@ -111,9 +159,10 @@ def _lost(name: str) -> Cause:
 @criterion("lab3.checkpointing")
 class TestCheckpointing:
     def test_rank_zero_alone_writes(self, submission: Submission, generator: InputGenerator) -> None:
-        first, second = save(submission, generator, replicated=True)
+        replies = save(submission, generator, replicated=True)
+        first, _ = replies
         require_equal(
-            first.files,
+            _files_of(replies, 0),
             ["checkpoint.pt"],
             what="files in rank 0's folder after save_checkpoint('checkpoint.pt', ...) on 2 ranks, twice",
             hint="Write one file, and remove what is written for the time being.",
@@ -126,7 +175,7 @@ class TestCheckpointing:
             f"that {parameters} parameters take at least",
         )
         require_equal(
-            second.files,
+            _files_of(replies, 1),
             [],
             what="files that rank 1 made in save_checkpoint() (here each rank has a working folder of its own)",
             hint=EVERY_RANK_WRITES,
@@ -136,7 +185,7 @@ class TestCheckpointing:
         replies = save(submission, generator, replicated=True)
         for rank, reply in enumerate(replies):
             require(
-                reply.complete,
+                _is_complete(reply, rank),
                 f"save_checkpoint(), over an old file, returned on rank {rank} before rank 0 had written it anew",
                 "Call dist.barrier() after writing, on every rank: a rank that loads too early reads an old file.",
             )
@@ -148,7 +197,8 @@ class TestCheckpointing:
             )
 
     def test_saved_atomically(self, submission: Submission, generator: InputGenerator) -> None:
-        reply = submission.probe(Interrupted(network=network(generator, "lab3.interrupted")), device="cpu")
+        case = Interrupted(network=network(generator, "lab3.interrupted"))
+        reply = submission.probe(case, device="cpu", limits=FULL_DISK)
         require(reply.failed, "save_checkpoint() said nothing although the disk was full in the middle of writing")
         require(
             not reply.unread,
@@ -167,19 +217,21 @@ class TestCheckpointing:
             f"save_checkpoint() into /dev/shm, which is another file system than that of /tmp: {reply.refused_there}",
             "Write the temporary file into the same folder: nothing can be moved from one disk to another at once.",
         )
+        events = reply.events or []
         require(
-            not (reply.overwritten or reply.overwritten_there),
-            "save_checkpoint() opened the file that was there for writing, so a crash at that moment destroys it",
+            not (reply.overwritten or reply.overwritten_there or _happened(events, "written")),
+            "save_checkpoint() wrote into the file that was there, so a crash at that moment destroys it",
             "Write a temporary file in the same folder, then os.replace() it. Moving between disks copies.",
         )
         require(
-            not reply.taken_away,
+            not _happened(events, "moved away", "deleted"),
             "save_checkpoint() removed or renamed the file that was there before the new one was in its place",
             "Call os.replace() alone: it takes the place of the old file, so there is no moment without one.",
         )
+        left = _left_by_failed_save(reply)
         require(
-            not reply.left,
-            f"save_checkpoint() left {', '.join(reply.left)} when the disk was full in the middle of writing: "
+            not left,
+            f"save_checkpoint() left {', '.join(left)} when the disk was full in the middle of writing: "
             "expected no file that was not there before",
             "Remove what was begun when an error passes (try, finally): a full disk needs the space.",
         )
@@ -360,6 +412,14 @@ class TestCheckpointing:
             require_close(actual, loss, relative=1e-6, what=losses_of)
         if not versions:
             return
+        for training, written, given in ((stopped, stop, 0), (again, epochs - stop, 2)):
+            if training.events is not None:
+                made = sum(each["path"] == RESUMED and each["act"] in _MADE for each in training.events)
+                require(
+                    made >= written + given,  # each rank has put the file there with which it began
+                    f"{what}: the checkpoint was written {made - given} times in {written} epochs",
+                    AT_THE_END if made > given else _EACH_EPOCH,
+                )
         at_the_end = [begun.versions, resumed.versions] == [1, 2]
         require_equal(
             [begun.versions, resumed.versions],

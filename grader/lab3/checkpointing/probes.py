@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
 import time
 import traceback
@@ -20,9 +19,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gradebox.sandbox.observer import SystemReading
 from gradebox.sandbox.probe_loader import Student, WrongReturn
 from gradebox.sandbox.probe_types import Array
 from grader.lab3.checkpointing.cases import (
+    BACK,
+    FILE,
+    FULL,
+    MARK,
+    RESUMED,
     CpuModelReply,
     GpuFileReply,
     Interrupted,
@@ -40,13 +45,13 @@ from grader.lab3.checkpointing.cases import (
     State,
 )
 from grader.lab3.shared.cases.modules import DDP
-from grader.lab3.shared.probes.models import Layers, Regression, flat
+from grader.lab3.shared.probes.models import Layers, flat, regression
 from grader.shared.probes.calls import if_accepted
-from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, disk_full_after, group, half_squares, numbered
+from grader.shared.probes.kept import notes
+from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, full_disk, group, half_squares, numbered
 from grader.shared.probes.support import fields, plain
 from labkit.results import DdpTraining
 
-FILE = "checkpoint.pt"
 _SLOW_SECONDS = 0.2
 """Rank 0's lead for those who do not wait for it, which they need 0.01 s of; once or twice."""
 _kept: list[Exception] = []
@@ -117,8 +122,9 @@ def save(student: Student, inputs: Save) -> SaveReply:
     torch.set_num_threads(1)
     save_checkpoint = student.module(DDP).save_checkpoint
     base = Path(student.rendezvous.removeprefix("file://")).parent
-    own, file = base / f"rank{student.rank}", base / "rank0" / FILE
-    own.mkdir(exist_ok=True)
+    own, file = base / (f"rank{student.rank}" if student.rank else ""), base / FILE
+    for folder in (own, own / FULL):
+        folder.mkdir(exist_ok=True)
     os.chdir(own)
     model = _network(inputs.network, frozen=inputs.kind.frozen)
     with group(student):
@@ -132,22 +138,26 @@ def save(student: Student, inputs: Save) -> SaveReply:
             model.register_state_dict_pre_hook(_Slow())  # type: ignore[no-untyped-call]
             optimizer.register_state_dict_pre_hook(_Slow())
         save_checkpoint(Path(FILE) if inputs.kind.path_object else FILE, replica, optimizer, inputs.epoch)
+        (base / f"{BACK}{student.rank}").touch()
         then = file.read_bytes() if file.exists() else None
         dist.barrier()
         complete = then is not None and then == file.read_bytes()
         content = (own / FILE).read_bytes() if (own / FILE).exists() else b""
-        files = sorted(str(path.relative_to(own)) for path in own.rglob("*") if path.is_file())
+        files = sorted(_files(own))
         dist.barrier()
-        full = disk_full_after(len(content) // 2) if student.rank == 0 else contextlib.nullcontext()
+        full = full_disk(inputs.disk_bytes, len(content) // 2) if student.rank == 0 else contextlib.nullcontext()
         returned = False
         with full, contextlib.suppress(Exception):
-            save_checkpoint(FILE, replica, optimizer, inputs.epoch + 1)
+            # There is no file of this name: to write over one makes room first.
+            save_checkpoint(f"{FULL}/{FILE}", replica, optimizer, inputs.epoch + 1)
             returned = True
         del replica
     return SaveReply(
         files=files,
         complete=complete,
         returned_without_a_file=returned,
+        left=SystemReading("files"),  # type: ignore[arg-type]
+        events=SystemReading("file_events"),  # type: ignore[arg-type]
         content=_bytes(content),
         state=_state(model, optimizer),
     )
@@ -216,52 +226,38 @@ def _raises(kind: type[Exception], function: Callable[..., object], *arguments: 
 
 
 def interrupted(student: Student, inputs: Interrupted) -> InterruptedReply:
-    """Save once; save again where writing fails half-way; load; and watch whether a save opens its file for writing.
+    """Save twice; save a larger model where the disk gets full half-way; load.
 
-    Of the failed save also which files are there afterwards that were not there before.
-
-    One process alone, without a process group.
+    One process alone, without a process group; it works in another folder than that of the checkpoint.
     """
     torch.set_num_threads(1)
     module = student.module(DDP)
-    opened: list[str] = []
-    gone: list[str] = []
-
-    def watch(event: str, arguments: tuple[object, ...]) -> None:
-        if _writes(event, arguments):
-            opened.append(str(arguments[0]))
-        elif event in ("os.remove", "os.rename") and isinstance(arguments[0], (str, bytes, os.PathLike)):
-            gone.append(os.path.abspath(os.fsdecode(arguments[0])))  # also what os.replace and shutil.move report
-
-    sys.addaudithook(watch)
-    folder = Path("saved")
-    folder.mkdir(exist_ok=True)
-    path = folder / FILE
+    Path("elsewhere").mkdir(exist_ok=True)
+    os.chdir("elsewhere")
+    path = Path("..", FILE)
     first, second = inputs.network.first, inputs.network.second
     model = _network(inputs.network)
     optimizer = _trained(model, inputs.network.inputs)
-    module.save_checkpoint(path, model, optimizer, 1)
-    module.save_checkpoint(path, model, optimizer, 1)
+    overwritten = _save_twice(module.save_checkpoint, path, model, optimizer)
     if not path.is_file():
         raise WrongReturn(f"save_checkpoint({str(path)!r}, ...) wrote no such file")
-    overwritten = any(os.path.realpath(name) == os.path.realpath(path) for name in opened)
-    taken_away = os.path.abspath(path) in gone
     saved, size = flat(model), path.stat().st_size
-    refused_there, overwritten_there = _on_another_disk(module.save_checkpoint, model, optimizer, opened)
+    refused_there, overwritten_there = _on_another_disk(module.save_checkpoint, model, optimizer)
     unread = _error_of(module.load_checkpoint, path, Layers(second.T.clone(), first.T.clone()))
-    before = _files()
-    for parameter in model.parameters():
-        parameter.data.add_(1.0)
+    before = sorted(_files(Path("..")))
+    (path.parent / MARK).touch()
+    larger = Layers(first, second, layers=6)
+    optimizer = _trained(larger, inputs.network.inputs)
     failed = False
-    with disk_full_after(size // 2):
+    # To write over the old file makes room for what that took, and no more.
+    with full_disk(inputs.disk_bytes, size // 2):
         try:
-            module.save_checkpoint(path, model, optimizer, 2)
+            module.save_checkpoint(path, larger, optimizer, 2)
         except Exception as error:
             _kept.append(error)
             failed = True
     for kept in _kept:  # a temporary folder that tidies up after itself does so once no frame holds it
         traceback.clear_frames(kept.__traceback__)
-    left = sorted(str(file) for file in _files() - before)
     other = Layers(second.T.clone(), first.T.clone())
     loaded = _error_of(module.load_checkpoint, path, other)
     epoch, parameters = None, None
@@ -270,12 +266,13 @@ def interrupted(student: Student, inputs: Interrupted) -> InterruptedReply:
         parameters = flat(other)
     return InterruptedReply(
         failed=failed,
-        overwritten=overwritten,
-        taken_away=taken_away,
         unread=unread,
         refused_there=refused_there,
+        overwritten=overwritten,
         overwritten_there=overwritten_there,
-        left=left,
+        before=before,
+        left=SystemReading("files"),  # type: ignore[arg-type]
+        events=SystemReading("file_events"),  # type: ignore[arg-type]
         loaded=loaded,
         epoch=epoch,
         saved=saved,
@@ -293,38 +290,35 @@ def _error_of(load: Callable[..., object], path: Path, model: nn.Module) -> str:
 
 
 def _on_another_disk(
-    save: Callable[..., object], model: nn.Module, optimizer: torch.optim.Optimizer, opened: list[str]
+    save: Callable[..., object], model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[str, bool]:
     """Save twice into a folder on another file system than that of temporary files, if there is one.
 
-    Returns why nothing could be saved there, and whether the file that was there was opened for writing.
+    Returns why nothing could be saved there, and whether a save wrote into the file that was there.
     """
     try:
         folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
     except OSError:
         return "", False
-    path, refused = folder / FILE, ""
     try:
-        for epoch in (1, 2):
-            save(path, model, optimizer, epoch)
+        return "", _save_twice(save, folder / FILE, model, optimizer)
     except OSError as error:
-        refused = f"{type(error).__name__}: {error.strerror or error}"
+        return f"{type(error).__name__}: {error.strerror or error}", False
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return refused, str(path) in opened
 
 
-def _files() -> set[Path]:
-    """What is in the working directory and below it."""
-    return {file for file in Path().rglob("*") if file.is_file()}
+def _save_twice(save: Callable[..., object], path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> bool:
+    """Save one model after another; whether the second one was written into the file of the first."""
+    save(path, model, optimizer, 0)
+    with open(path, "rb") as first:  # as long as it is open, no other file can be taken for it
+        save(path, model, optimizer, 1)
+        return path.exists() and os.path.samestat(os.fstat(first.fileno()), path.stat())
 
 
-def _writes(event: str, arguments: tuple[object, ...]) -> bool:
-    """Whether an audit event is Python opening a named file for writing; PyTorch's C++ opens its files unseen."""
-    if event != "open" or not isinstance(arguments[0], (str, os.PathLike)):
-        return False
-    flags = arguments[2]
-    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR))
+def _files(folder: Path) -> set[str]:
+    """What is in a folder and below it."""
+    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
 
 
 def resume(student: Student, inputs: Resume) -> ResumeReply:
@@ -339,15 +333,16 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
     weights = inputs.weights
     shift = torch.zeros(weights.shape[1])
     port = int(os.environ["MASTER_PORT"]) + 1  # the sandbox's is one of the usual ones
-    path = Path(student.rendezvous.removeprefix("file://")).parent / "resumed.pt"
+    path = Path(student.rendezvous.removeprefix("file://")).parent / RESUMED
     if inputs.content is not None:
         _written(path.with_name(f"given-{student.rank}.pt"), inputs.content).replace(path)
     runs = []
     for index, epochs in enumerate(inputs.until):
-        versions: list[tuple[int, int] | None] = []
+        note, versions = notes()
+        passed, passes = notes()
         first: Array = weights[(index + student.rank) % len(weights)] if inputs.content is not None else weights[0]
-        model = Regression(first, shift, dropout=inputs.dropout)
-        model.register_forward_pre_hook(lambda *_, versions=versions: versions.append(_version(path)))
+        model = regression(first, shift, passed, dropout=inputs.dropout)
+        model.register_forward_pre_hook(_noting_version(path, note))
         torch.rand(7)  # what was drawn before must not matter
         os.environ["MASTER_PORT"] = str(port + index)  # one for each: a rank that is slow to leave meets nobody else
         result = train(
@@ -365,14 +360,27 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         runs.append(
             ResumedRun(
                 weight=model.linear.weight.detach(),
-                batches=len(model.samples),
+                batches=sum(each.training for each in passes()),
                 epochs=report["epochs"],
                 steps=report["optimizer_steps"],
                 losses=report["losses"],
-                versions=len({*versions, _version(path)} - {None}),
+                versions=len({*versions(), _version(path)} - {None}),
             )
         )
-    return ResumeReply(runs=runs, content=_bytes(path.read_bytes() if path.is_file() else b""))
+    return ResumeReply(
+        runs=runs,
+        content=_bytes(path.read_bytes() if path.is_file() else b""),
+        events=SystemReading("file_events"),  # type: ignore[arg-type]
+    )
+
+
+def _noting_version(path: Path, note: Callable[[tuple[int, int] | None], None]) -> Callable[..., None]:
+    """A hook for a model's forward passes."""
+
+    def hook(*_: object) -> None:
+        note(_version(path))
+
+    return hook
 
 
 def _version(path: Path) -> tuple[int, int] | None:

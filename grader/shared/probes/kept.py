@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from types import MethodType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -40,6 +40,11 @@ def _send(shared: _Shared, value: object) -> Any:
 
 def _send_it(shared: _Shared, value: object) -> None:
     _send(shared, value)
+
+
+def _take(shared: _Shared) -> float:
+    value: float = _send(shared, None)
+    return value
 
 
 def _go_on(shared: _Shared) -> None:
@@ -80,6 +85,18 @@ def note_into(values: list[Any]) -> Callable[[Noted], None]:
 def _adding(values: list[Any]) -> Generator[None, object]:
     while True:
         values.append((yield))
+
+
+def in_turn(values: Sequence[float], rest: float) -> Callable[[], float]:
+    """A function that returns these values one after the other, and `rest` from then on."""
+    return MethodType(_take, _begun(_turns(list(values), rest)))
+
+
+def _turns(values: list[float], rest: float) -> Generator[float]:
+    yield rest
+    yield from values
+    while True:
+        yield rest
 
 
 def nap(seconds: float) -> Callable[[], None]:

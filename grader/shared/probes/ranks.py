@@ -6,7 +6,10 @@ Imports nothing of `grader`: samples and losses of this module are handed to sub
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import resource
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -65,8 +68,47 @@ def group(student: Student, name: str = "ours", *, backend: str = "gloo") -> Ite
 
 
 @contextlib.contextmanager
-def disk_full_after(size: int) -> Iterator[None]:
-    """No file can grow beyond `size` bytes: writing fails in the middle, whoever writes."""
+def full_disk(disk_bytes: int, room: int) -> Iterator[None]:
+    """The disk of the working directory is full but for `room` bytes: writing fails in the middle, whoever writes.
+
+    Args:
+        disk_bytes: that a check has given to this run. Where the disk has another size, it is not the run's own; then
+            no file can grow beyond `room` bytes.
+        room: in bytes.
+    """
+    if not _is_own_disk(disk_bytes):
+        with _no_file_beyond(room):
+            yield
+        return
+    # A file without a name, of which nobody is told; it goes with its descriptor.
+    filler = os.open(".", os.O_TMPFILE | os.O_RDWR)
+    try:
+        while not _filled(filler, room):
+            time.sleep(0.01)  # another rank is writing
+        yield
+    finally:
+        os.close(filler)
+
+
+def _filled(filler: int, room: int) -> bool:
+    """Let a file take all of the disk but `room` bytes; false if somebody else has taken some of it meanwhile."""
+    status = os.statvfs(".")
+    try:
+        os.posix_fallocate(filler, 0, max(1, status.f_bavail - room // status.f_frsize) * status.f_frsize)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+    return True
+
+
+def _is_own_disk(size: int) -> bool:
+    status = os.statvfs(".")
+    return hasattr(os, "O_TMPFILE") and status.f_blocks * status.f_frsize == size
+
+
+@contextlib.contextmanager
+def _no_file_beyond(size: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -146,7 +146,7 @@ def instance(value: object, kind: type[T], what: str) -> T:
     if not issubclass(type(value), kind):
         name = f"torch.{kind.__name__}" if kind.__module__.partition(".")[0] == "torch" else kind.__name__
         raise WrongReturn(f"{what} returned {described(value)}; return {_article(name)}")
-    return exact(value, what)
+    return cast(T, exact(value, what))
 
 
 def exact(value: T, what: str) -> T:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,8 @@ from grader.shared.probes.calls import on_device
 from grader.shared.probes.card import full_precision
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.handed_out import linear, zeros
-from grader.shared.probes.record import mark, reading
+from grader.shared.probes.kept import Noted, notes
+from grader.shared.probes.record import VirtualGpu, mark, reading
 from grader.shared.probes.support import fields, mapping, plain, sequence
 from labkit import data
 from labkit.results import PrecisionConclusions, PrecisionResult
@@ -76,17 +77,24 @@ def makers(network: Network) -> tuple[Callable[[], nn.Module], Callable[[], Batc
     return create_model, create_batch
 
 
-class Noted(nn.Module):
-    """A model that reports each forward pass, however it is called; a hook would miss `model.forward(x)`."""
+def reporting(model: nn.Module, report: Callable[[nn.Module, Tensor], object]) -> nn.Module:
+    """A model that reports each forward pass, however it is called; a hook would miss `model.forward(x)`.
 
-    def __init__(self, model: nn.Module, report: Callable[[nn.Module, Tensor], object]) -> None:
-        super().__init__()
-        self.model, self.report = model, report
+    Its class is made for it alone, so that no attribute leads to `report`. The class outlives the model, which must not
+    be held by it.
+    """
 
-    def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.model(x)
-        self.report(self, output)
-        return output
+    class Reporting(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            output: Tensor = self.model(x)
+            report(self, output)
+            return output
+
+    return Reporting(model)
 
 
 @measures("time")
@@ -97,25 +105,13 @@ def compare(student: Student, inputs: Compare) -> CompareReply:
     plan = inputs.plan
     precisions = [name for name, _ in plan.accuracies]
     before = _quartiles(inputs.network, precisions, inputs.reference_steps)
-    models: list[ComparedModel] = []
-    begins: list[int] = []
-
-    def place() -> int:
-        return mark(student.gpu) if student.gpu is not None else 0
+    note, noted = notes()
 
     def create_model() -> nn.Module:
-        note = ComparedModel()
-        models.append(note)
-        begins.append(place())
+        note(mark(student.gpu) if student.gpu is not None else 0)
+        return reporting(create(), lambda model, _: note(_Forward(model.training)))
 
-        def ran(model: nn.Module, _: Tensor) -> None:
-            note.forwards += 1
-            if model.training not in note.modes:
-                note.modes.append(model.training)
-
-        return Noted(create(), ran)
-
-    with _counted_steps(models):
+    with _counted_steps(note):
         returned = module.compare_precisions(
             dict(plan.accuracies),
             create_model,
@@ -125,13 +121,45 @@ def compare(student: Student, inputs: Compare) -> CompareReply:
             **on_device(student),
         )
         results = sequence(returned, "compare_precisions()")
-    for note, begin, end in zip(models, begins, [*begins[1:], place()][: len(models)], strict=True):
-        if student.gpu is not None:
-            note.losses = reading(student.gpu, "dtypes", begin, end, name=_LOSS)  # type: ignore[assignment]
+    models = _models(noted(), student.gpu)
     rows = [_row(result, f"compare_precisions()[{i}]") for i, result in enumerate(results)]
     after = _quartiles(inputs.network, precisions, inputs.reference_steps)
     reference_seconds = {name: took + after[name] for name, took in before.items()}
     return CompareReply(rows=rows, models=models, reference_seconds=reference_seconds)
+
+
+class _Forward(NamedTuple):
+    """A forward pass of the newest model."""
+
+    training: bool
+
+
+class _Update(NamedTuple):
+    """Of the loss scale."""
+
+
+def _models(noted: Sequence[Noted], gpu: VirtualGpu) -> list[ComparedModel]:
+    """What was noted, by the model that was the newest then; an integer is the place in the record where one begins."""
+    models: list[ComparedModel] = []
+    begins = [value for value in noted if type(value) is int]
+    for value in noted:
+        if type(value) is int:
+            models.append(ComparedModel())
+        elif models and type(value) is _Forward:
+            models[-1].forwards += 1
+            if value.training not in models[-1].modes:
+                models[-1].modes.append(value.training)
+        elif models and type(value) is _Update:
+            models[-1].updates += 1
+        elif models:
+            models[-1].steps += 1
+            if value not in models[-1].optimizers:
+                models[-1].optimizers.append(value)
+    if gpu is not None:
+        ends = [*begins[1:], mark(gpu)]
+        for model, begin, end in zip(models, begins, ends, strict=False):
+            model.losses = reading(gpu, "dtypes", begin, end, name=_LOSS)  # type: ignore[assignment]
+    return models
 
 
 def _row(result: object, what: str) -> PrecisionRow:
@@ -140,23 +168,20 @@ def _row(result: object, what: str) -> PrecisionRow:
 
 
 @contextmanager
-def _counted_steps(models: Sequence[ComparedModel]) -> Iterator[None]:
-    """Steps of optimizers and updates of loss scales in the block are noted at the newest of `models`."""
+def _counted_steps(note: Callable[[Noted], None]) -> Iterator[None]:
+    """Steps of optimizers and updates of loss scales in the block are noted."""
 
     def after_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if models:
-            models[-1].steps += 1
-            settings = {name: optimizer.defaults.get(name) for name in ("lr", "betas", "eps", "weight_decay")}
-            noted: OptimizerSettings = plain({"kind": type(optimizer).__name__, **settings}, "optimizer")
-            if noted not in models[-1].optimizers:
-                models[-1].optimizers.append(noted)
+        settings = {name: optimizer.defaults.get(name) for name in ("lr", "betas", "eps", "weight_decay")}
+        noted: OptimizerSettings = plain({"kind": type(optimizer).__name__, **settings}, "optimizer")
+        note(noted)
 
     update = torch.amp.GradScaler.update
 
     @functools.wraps(update)
     def counted(scaler: torch.amp.GradScaler, *arguments: float | Tensor, **options: float | Tensor) -> None:
-        if models and scaler.is_enabled():
-            models[-1].updates += 1
+        if scaler.is_enabled():
+            note(_Update())
         update(scaler, *arguments, **options)
 
     handle = register_optimizer_step_post_hook(after_step)
@@ -183,14 +208,14 @@ def _quartiles(network: Network, precisions: Sequence[str], steps: int) -> dict[
     return quartiles
 
 
-def _on_cpu() -> tuple[list[str], Callable[[], nn.Module], Batch]:
+def _on_cpu() -> tuple[Callable[[], list[str]], Callable[[], nn.Module], Batch]:
     """On which devices models ran, as they are made by what follows; and a batch for them."""
-    ran: list[str] = []
+    note, noted = notes()
 
     def create_model() -> nn.Module:
-        return Noted(nn.Linear(4, 3), lambda _, output: ran.append(output.device.type))
+        return reporting(nn.Linear(4, 3), lambda _, output: note(output.device.type))
 
-    return ran, create_model, (torch.ones(5, 4), torch.zeros(5, dtype=torch.int64))
+    return lambda: sorted(set(noted())), create_model, (torch.ones(5, 4), torch.zeros(5, dtype=torch.int64))
 
 
 def compared_on_cpu(student: Student) -> ComparedOnCpuReply:
@@ -200,7 +225,7 @@ def compared_on_cpu(student: Student) -> ComparedOnCpuReply:
         {"float32": 0.9}, create_model, lambda: batch, device="cpu", steps=1, warmup=1
     )
     rows = [_row(result, "compare_precisions()") for result in sequence(returned, "compare_precisions()")]
-    return ComparedOnCpuReply(ran=sorted(set(ran)), rows=rows)
+    return ComparedOnCpuReply(ran=ran(), rows=rows)
 
 
 def accuracies_on_cpu(student: Student) -> AccuraciesOnCpuReply:
@@ -209,7 +234,7 @@ def accuracies_on_cpu(student: Student) -> AccuraciesOnCpuReply:
     student.module(COMPARISON).measure_accuracies(
         create_model, [batch], [batch], device="cpu", dtypes=[torch.float32], epochs=1
     )
-    return AccuraciesOnCpuReply(ran=sorted(set(ran)))
+    return AccuraciesOnCpuReply(ran=ran())
 
 
 def compare_reference(student: Student, inputs: CompareReference) -> CompareReferenceReply:
@@ -262,14 +287,13 @@ def accuracies(student: Student, inputs: Accuracies) -> AccuraciesReply:
     """`measure_accuracies` on the handwritten digits, some of the test labels being wrong."""
     one_thread()
     train, test = _digits(inputs.order, inputs.wrong)
-    outputs: list[dict[bool, list[str]]] = []
+    note, noted = notes()
 
     def create_model() -> nn.Module:
-        dtypes: dict[bool, list[str]] = {True: [], False: []}
-        outputs.append(dtypes)
-        return Noted(
+        note(None)
+        return reporting(
             classifier(inputs.first, inputs.second),
-            lambda model, output: dtypes[model.training].append(plain(output.dtype, "")),
+            lambda model, output: note((model.training, plain(output.dtype, ""))),
         )
 
     returned = student.module(COMPARISON).measure_accuracies(
@@ -280,11 +304,19 @@ def accuracies(student: Student, inputs: Accuracies) -> AccuraciesReply:
         epochs=inputs.epochs,
         **on_device(student),
     )
+    passes: list[list[tuple[bool, str]]] = []
+    for value in noted():
+        if value is None:
+            passes.append([])
+        elif passes:
+            passes[-1].append(value)
     models = [
         TrainedModel(
-            training=sorted(set(dtypes[True])), evaluation=sorted(set(dtypes[False])), batches=len(dtypes[True])
+            training=sorted({dtype for training, dtype in each if training}),
+            evaluation=sorted({dtype for training, dtype in each if not training}),
+            batches=sum(training for training, _ in each),
         )
-        for dtypes in outputs
+        for each in passes
     ]
     by_name: dict[str, object] = plain(mapping(returned, "measure_accuracies()"), "measure_accuracies()")
     return AccuraciesReply(accuracies=by_name, models=models)

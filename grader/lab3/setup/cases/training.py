@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
+import numpy as np
+
 from gradebox.sandbox.probe_types import Array, ProbeInputs
 from grader.lab3.shared.cases.modules import DDP, DEBUGGING
 from grader.shared.dimensions import Case, Dimension, Space
@@ -67,9 +69,9 @@ class TrainReply(Passed):
     in_group: bool
     """Whether there was a process group afterwards."""
     carried_bytes: int
-    """Of all collectives."""
-    gradient_bytes: int
-    """Of one step's gradients."""
+    """Of all collectives of the first training, as PyTorch's dispatcher saw them."""
+    loopback_bytes: int | None
+    """What went over the network between all ranks in all trainings; None where nobody counts."""
     again: list[Passed]
     """The further trainings."""
     weight: Array
@@ -124,6 +126,11 @@ class Train(ProbeInputs[TrainReply], probe="lab3.setup.training.train"):
     def ranks(self) -> int:
         """How many train."""
         return len(self.weights)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of one step's gradients, without the shift's, which is a buffer."""
+        return int(np.asarray(self.weights[0]).size * np.dtype(self.dtype).itemsize)
 
     @property
     def samples(self) -> int:

@@ -197,7 +197,7 @@ class TestSetup:
         with recognised(case, replies):
             require_equal_replicas({"weight": weights, "shift": shifts}, what=what, hint=hint, rtol=RTOL[case.dtype])
             require_arrays_close(shifts[0], shift, rtol=1e-6, what=f"{what}: rank 0's buffer", hint=hint)
-            require_exchanged(replies, what=what)
+            require_exchanged(case, replies, what=what)
             require_moved_alike(weights, case.weights[0], follow(case, replies).weight, what=what)
 
     def test_gradients_equal_full_batch(self, submission: Submission, generator: InputGenerator) -> None:
@@ -205,7 +205,7 @@ class TestSetup:
         replies = train(submission, case)
         trained = follow(case, replies)
         with recognised(case, replies):
-            require_exchanged(replies, what="train() on 2 ranks")
+            require_exchanged(case, replies, what="train() on 2 ranks")
             require_weights(
                 replies,
                 trained.weight,
@@ -418,7 +418,7 @@ class TestSetup:
         require_batches(replies, case.samples, case.options, what=what, hint=SHARES)
         expected = follow(case, replies).weight
         with recognised(case, replies):
-            require_exchanged(replies, what=what)
+            require_exchanged(case, replies, what=what)
             hint = "Call the wrapper, not the module inside: its forward prepares the exchange of gradients."
             require_weights(replies, expected, rtol=RTOL[case.dtype], what=what, hint=hint)
         self._require_same_losses(replies)

@@ -216,15 +216,25 @@ def require_weights(replies: Sequence[TrainReply], expected: Array, *, rtol: flo
         require_arrays_close(reply.weight, expected, rtol=rtol, atol=atol, what=what_of_rank, hint=hint)
 
 
-def require_exchanged(replies: Sequence[TrainReply], *, what: str) -> None:
-    """Fail unless the ranks' collectives carried as much as the gradients of every step."""
+def require_exchanged(case: Train, replies: Sequence[TrainReply], *, what: str) -> None:
+    """Fail unless the ranks' collectives carried as much as the gradients of every step, and the network did."""
+    hint = "Exchange gradients in every step, through the process group: call the wrapper, not the module inside."
     for rank, reply in enumerate(replies):
-        least = len(reply.samples) * reply.gradient_bytes
+        least = len(reply.samples) * case.gradient_bytes
         require(
             reply.carried_bytes >= least,
             f"{what}: collectives on rank {rank} carried {reply.carried_bytes} bytes, fewer than the {least} of "
             f"{len(reply.samples)} steps' gradients",
-            "Exchange gradients in every step, through the process group: call the wrapper, not the module inside.",
+            hint,
+        )
+    network = replies[0].loopback_bytes
+    if network is not None:
+        steps = sum(len(training.samples) for training in (replies[0], *replies[0].again))
+        least = 2 * (case.ranks - 1) * steps * case.gradient_bytes  # each rank sends and gets all but its own part
+        require(
+            network >= least,
+            f"{what}: {network} bytes went over the network, fewer than the {least} of {steps} steps' gradients",
+            hint,
         )
 
 

@@ -5,6 +5,7 @@ Runs in every rank.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 
 import torch
@@ -14,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradebox.sandbox.probe_loader import Student
 from grader.lab3.setup.cases.evaluation import Evaluate, Evaluated, EvaluateReply, Evaluation, EvaluationReply
 from grader.lab3.shared.cases.modules import DDP
-from grader.shared.probes.kept import notes
+from grader.shared.probes.kept import Noted, notes
 from grader.shared.probes.ranks import Indexed, group
 from grader.shared.probes.support import plain
 
@@ -36,14 +37,20 @@ class _Constant(nn.Module):
         self.dropout = nn.Dropout(0.9)
         self.register_buffer("batches", torch.zeros(1))
         self.turned = turned  # no buffer: those are made equal
-        self._note, self.samples = notes()
 
-    def forward(self, x: Tensor) -> Tensor:
-        numbers = x[:, 0].round().long()
-        quiet = not any(module.training for module in self.modules()) and not torch.is_grad_enabled()
-        self._note([quiet, numbers.tolist()])
-        output: Tensor = self.linear(self.dropout(x[:, 1:]))
-        return torch.where(self.turned[numbers].unsqueeze(1), output.roll(1, dims=1), output)
+
+def _noting(classes: int, turned: Tensor, note: Callable[[tuple[bool, tuple[int, ...]]], None]) -> _Constant:
+    """A classifier that notes its forward passes; none of its attributes does."""
+
+    class Noting(_Constant):
+        def forward(self, x: Tensor) -> Tensor:
+            numbers = x[:, 0].round().long()
+            quiet = not any(module.training for module in self.modules()) and not torch.is_grad_enabled()
+            note((quiet, tuple(numbers.tolist())))
+            output: Tensor = self.linear(self.dropout(x[:, 1:]))
+            return torch.where(self.turned[numbers].unsqueeze(1), output.roll(1, dims=1), output)
+
+    return Noting(classes, turned)
 
 
 def evaluate(student: Student, inputs: Evaluate) -> EvaluateReply:
@@ -61,7 +68,7 @@ def evaluate(student: Student, inputs: Evaluate) -> EvaluateReply:
         _alone(student, module, case, inputs.kind, device_given=bool(index % 2))
         for index, case in enumerate(inputs.cases)
     ]
-    model = _Constant(2, torch.zeros(1).bool())
+    model = _noting(2, torch.zeros(1).bool(), notes()[0])
     try:
         module.evaluate(model, Indexed(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)), batch_size=2)
     except Exception as error:
@@ -73,28 +80,37 @@ def evaluate(student: Student, inputs: Evaluate) -> EvaluateReply:
 
 
 def _together(student: Student, module: ModuleType, case: Evaluation) -> list[Evaluated]:
-    model = _constant(student, case, "cpu")
+    model, noted = _constant(student, case, "cpu")
     replica = DistributedDataParallel(model)
     replies = [
-        _evaluated(module, case, replica, model, training=True),
-        _evaluated(module, case, model, model, training=False),
+        _evaluated(module, case, replica, model, noted, training=True),
+        _evaluated(module, case, model, model, noted, training=False),
     ]
     _kept.append(replica)
     return replies
 
 
 def _alone(student: Student, module: ModuleType, case: Evaluation, kind: str, *, device_given: bool) -> Evaluated:
-    model = _constant(student, case, kind)
+    model, noted = _constant(student, case, kind)
     options: dict[str, object] = {"device": model.turned.device} if device_given else {}
-    return _evaluated(module, case, model, model, training=True, **options)
+    return _evaluated(module, case, model, model, noted, training=True, **options)
 
 
-def _constant(student: Student, case: Evaluation, kind: str) -> _Constant:
-    return _Constant(case.logits.shape[1], case.turned[student.rank].bool().to(kind)).to(kind)
+def _constant(student: Student, case: Evaluation, kind: str) -> tuple[_Constant, Callable[[], list[Noted]]]:
+    """The model, and what it notes of its forward passes."""
+    note, noted = notes()
+    return _noting(case.logits.shape[1], case.turned[student.rank].bool().to(kind), note).to(kind), noted
 
 
 def _evaluated(
-    module: ModuleType, case: Evaluation, model: nn.Module, inner: _Constant, *, training: bool, **options: object
+    module: ModuleType,
+    case: Evaluation,
+    model: nn.Module,
+    inner: _Constant,
+    noted: Callable[[], list[Noted]],
+    *,
+    training: bool,
+    **options: object,
 ) -> Evaluated:
     """One call of `evaluate` with a model that is, or replicates, the `inner` one."""
     numbers = torch.arange(len(case.logits), dtype=case.logits.dtype).unsqueeze(1)
@@ -102,9 +118,9 @@ def _evaluated(
     model.train(training)
     inner.dropout.train(not training)
     modes = [part.training for part in model.modules()]
-    before = len(inner.samples())
+    before = len(noted())
     share = plain(module.evaluate(model, dataset, batch_size=case.batch_size, **options), "evaluate()")
-    batches = inner.samples()[before:]
+    batches = noted()[before:]
     return Evaluated(
         share=share,
         samples=[number for _, batch in batches for number in batch],

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from gradebox.sandbox.observer import SystemReading
 from gradebox.sandbox.probe_loader import Student
 from grader.lab3.setup.cases.training import Changes, Ending, OnCpuReply, Passed, Train, TrainReply
 from grader.lab3.setup.probes.joining import occupy_usual_ports
 from grader.lab3.shared.cases.modules import DDP, DEBUGGING
-from grader.lab3.shared.probes.models import Regression
+from grader.lab3.shared.probes.models import ForwardPass, Regression, regression
 from grader.shared.probes.calls import if_accepted
 from grader.shared.probes.collectives import Collectives
+from grader.shared.probes.kept import notes
 from grader.shared.probes.ranks import (
     GPU_TIMEOUT_SECONDS,
     TIMEOUT_SECONDS,
@@ -104,11 +107,12 @@ def train(student: Student, inputs: Train) -> TrainReply:
             arguments["init_method"] = f"{student.rendezvous}-{number}"
         return run(student.rank, student.ranks, model=model, dataset=dataset, **extra, **arguments)
 
-    def made(nap_seconds: float = 0.0) -> Regression:
+    def made(note: Callable[[ForwardPass], None], nap_seconds: float = 0.0) -> Regression:
         torch.manual_seed(student.rank + 1)  # what was drawn before must not matter
-        model = Regression(
+        model = regression(
             inputs.weights[student.rank],
             inputs.shifts[student.rank],
+            note,
             unused=debugging and inputs.unused,
             factors=inputs.factors[student.rank],
             nap_seconds=nap_seconds,
@@ -117,7 +121,8 @@ def train(student: Student, inputs: Train) -> TrainReply:
         _kept.append(model)
         return model
 
-    model = made(NAP_SECONDS)
+    note, noted = notes()
+    model = made(note, NAP_SECONDS)
     result, error = None, None
     carried = Collectives()
     start = time.perf_counter()
@@ -131,12 +136,15 @@ def train(student: Student, inputs: Train) -> TrainReply:
         error = Ending(type=type(caught).__name__, message=str(caught)[:_MESSAGE])
     whole_seconds = time.perf_counter() - start
     in_group = dist.is_initialized()
+    forwards: list[ForwardPass] = noted()
+    passed = _passed(forwards)
     others = []
     for number, changes in enumerate(inputs.again, start=1):
-        other = made()
+        note, noted = notes()
+        other = made(note)
         other.eval()  # training puts it into training mode
         call(other, number, changes)
-        others.append(Passed(samples=other.samples, draws=other.draws))
+        others.append(_passed(noted()))
     _kept.append(occupied)
     report: dict[str, object] = {}
     if error is None:  # a training without a result is judged by what it did, all the same
@@ -145,16 +153,21 @@ def train(student: Student, inputs: Train) -> TrainReply:
         result=report,
         error=error,
         in_group=in_group,
-        samples=model.samples,
+        samples=passed.samples,
         carried_bytes=carried.carried_bytes,
-        gradient_bytes=model.linear.weight.nbytes,
-        draws=model.draws,
+        loopback_bytes=SystemReading("loopback_bytes"),  # type: ignore[arg-type]
+        draws=passed.draws,
         again=others,
         weight=model.linear.weight.detach().cpu(),
         shift=model.get_buffer("shift").cpu(),
         place=str(model.linear.weight.device),
         dtype=plain(model.linear.weight.dtype, ""),
-        patience=model.patience,
-        least_seconds=model.moments[-1] - model.moments[0] if model.moments else 0.0,
+        patience=forwards[0].patience if forwards else 0.0,
+        least_seconds=forwards[-1].end - forwards[0].begin if forwards else 0.0,
         whole_seconds=whole_seconds,
     )
+
+
+def _passed(forwards: Sequence[ForwardPass]) -> Passed:
+    trained = [each for each in forwards if each.training]
+    return Passed(samples=[list(each.samples) for each in trained], draws=[list(each.draws) for each in trained])

@@ -3,72 +3,93 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from grader.shared.probes.kept import in_turn
+
 _TEST_NAPS = 4
 """So many times longer than other forward passes: a clock that stops before the test does not see it."""
 
 
+class ForwardPass(NamedTuple):
+    """What a model notes of a forward pass."""
+
+    training: bool
+    samples: tuple[int, ...]
+    """By number."""
+    draws: tuple[float, ...]
+    """What dropout drew, in training."""
+    begin: float
+    """By the host's clock, as is the end."""
+    end: float
+    patience: float
+    """Seconds that the process group waits for a rank, on the CPU."""
+
+
 class Regression(nn.Module):
-    """A linear model with a buffer. The first number of each input is the sample's; it is only noted.
+    """A linear model with a buffer, of which the first number of each input is the sample's."""
 
-    In training it draws random numbers as dropout does, and ignores them unless `dropout` is given; and it multiplies
-    its inputs by `factors`, one for each forward pass, of which no other rank knows. Its first forward pass takes
-    `nap_seconds` longer, in which no processor is used, and the first one in evaluation mode several times as long.
-    """
-
-    def __init__(
-        self,
-        weight: Tensor,
-        shift: Tensor,
-        *,
-        dropout: float = 0.0,
-        unused: bool = False,
-        factors: Sequence[float] = (),
-        nap_seconds: float = 0.0,
-        dtype: torch.dtype = torch.float64,
-    ) -> None:
+    def __init__(self, weight: Tensor, shift: Tensor, *, unused: bool, dtype: torch.dtype) -> None:
         super().__init__()
         self.linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=dtype)
         self.linear.weight.data = weight.to(dtype).clone()
         self.register_buffer("shift", shift.to(dtype).clone())
         if unused:
             self.spare = nn.Linear(3, 2, dtype=dtype)
-        self.dropout, self.factors = dropout, factors
-        self.nap_seconds = nap_seconds
-        self.samples: list[list[int]] = []
-        self.draws: list[list[float]] = []
-        self.tested = False
-        self.moments: list[float] = []
-        """When forward passes began and ended, by the host's clock."""
-        self.patience = 0.0
-        """Seconds that the process group waits for a rank, as it was in the first forward pass on the CPU."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.moments.append(time.perf_counter())
-        if len(self.moments) == 1:
-            self.patience = 0.0 if x.is_cuda else _patience()
-            time.sleep(self.nap_seconds)
-        if not (self.training or self.tested):
-            time.sleep(_TEST_NAPS * self.nap_seconds)
-        self.tested = self.tested or not self.training
-        numbers, x = x[:, 0], x[:, 1:]
-        if self.training:
-            if len(self.samples) < len(self.factors):
-                x = x * self.factors[len(self.samples)]
-            self.samples.append([round(number) for number in numbers.tolist()])
-            self.draws.append(functional.dropout(torch.ones(16), 0.5).tolist())
-            x = functional.dropout(x, self.dropout)
-        shift = self.get_buffer("shift")
-        output: Tensor = self.linear(x) + shift
-        self.moments.append(time.perf_counter())
-        return output
+
+def regression(
+    weight: Tensor,
+    shift: Tensor,
+    note: Callable[[ForwardPass], None],
+    *,
+    dropout: float = 0.0,
+    unused: bool = False,
+    factors: Sequence[float] = (),
+    nap_seconds: float = 0.0,
+    dtype: torch.dtype = torch.float64,
+) -> Regression:
+    """A model that notes its forward passes; none of its attributes does.
+
+    In training it draws random numbers as dropout does, and ignores them unless `dropout` is given; and it multiplies
+    its inputs by `factors`, one for each forward pass, of which no other rank knows. Its first forward pass takes
+    `nap_seconds` longer, in which no processor is used, and the first one in evaluation mode several times as long.
+    """
+    next_factor, rest = in_turn(factors, 1.0), _naps(nap_seconds)
+
+    class Noting(Regression):
+        def forward(self, x: Tensor) -> Tensor:
+            begin, patience = time.perf_counter(), 0.0 if x.is_cuda else _patience()
+            training = self.training
+            rest(training)
+            numbers, x = tuple(round(number) for number in x[:, 0].tolist()), x[:, 1:]
+            draws: tuple[float, ...] = ()
+            if training:
+                x = x * next_factor()
+                draws = tuple(functional.dropout(torch.ones(16), 0.5).tolist())
+                x = functional.dropout(x, dropout)
+            shift = self.get_buffer("shift")
+            output: Tensor = self.linear(x) + shift
+            note(ForwardPass(training, numbers, draws, begin, time.perf_counter(), patience))
+            return output
+
+    return Noting(weight, shift, unused=unused, dtype=dtype)
+
+
+def _naps(seconds: float) -> Callable[[bool], None]:
+    """A function that sleeps the first time, and longer the first time that it is not for training."""
+    first, test = in_turn([seconds], 0.0), in_turn([_TEST_NAPS * seconds], 0.0)
+
+    def rest(training: bool) -> None:
+        time.sleep(first() + (0.0 if training else test()))
+
+    return rest
 
 
 def _patience() -> float:
