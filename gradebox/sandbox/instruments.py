@@ -39,6 +39,8 @@ _NAMED = {
 the course's devices. What probes use of others is found in their code (`_used`). Of our package, the course's and the
 simulator's every function and method counts."""
 
+_HOOKS = frozenset({"displayhook", "excepthook", "showwarning", "unraisablehook"})
+"""Functions that are there to be replaced."""
 _METHODS = (FunctionType, staticmethod, classmethod, property)
 _MISSING: Any = object()
 
@@ -206,7 +208,7 @@ def _used(
             if "probes" not in module.__name__.split("."):
                 continue
             names = {name for function in _functions_of(module) for code in _nested(function.__code__)
-                     for name in code.co_names}  # fmt: skip
+                     for name in code.co_names} - _HOOKS  # fmt: skip
             waiting: list[object] = list(vars(module).values())
             visited = {id(sys.modules[name]) for name in exchanged if name in sys.modules}
             while waiting:
