@@ -112,6 +112,8 @@ def test_comments_docstrings_and_layout_concern_nothing(checkout: Path, before: 
     files = [file for name in ROOMS for file in (checkout / name).rglob("*.py")]
     assert len(files) > 150
     for file in files:
+        if file.parts[-2:] == ("compiled", "language.py"):
+            continue  # it reads the source of kernels, so a change of a comment could matter to it
         text = file.read_text()
         text = text.replace('"""', '"""Said better: ', 1) if text.startswith('"""') else text
         file.write_text(f"{text}\n\n# a typo, mended\n")
