@@ -14,6 +14,8 @@ from gradebox.course.hints import POINTER, Hint
 from gradebox.run.grade import CheckResult, CriterionResult, Grade, LabResult, Outcome
 
 _OPEN = re.compile(r"Task \S+")
+_RAISED = re.compile(r" at (\w+\.py):\d+ in (\w+)")
+"""Where code of the submission was when it raised an error, in the message of a check."""
 _NO_HINTS: Mapping[str, Hint] = {}
 
 
@@ -112,8 +114,11 @@ def mistakes(grade: Grade, hints: Mapping[str, Hint] = _NO_HINTS) -> tuple[Mista
 
 
 def _place(check: CheckResult, hints: Mapping[str, Hint]) -> str:
-    """The function that a check reports about: the one that it names, or else the first that the check runs."""
+    """The function that a check reports about: where the code raised, or the one that the message names, or else the
+    first that the check runs."""
     own = hints[check.id].write if check.id in hints else ()
+    if not check.answered and (raised := _RAISED.search(check.message)):
+        return f"{raised[1]}, {raised[2]}"
     lab = check.id.partition(".")[0]
     others = [place for name, hint in hints.items() if name.partition(".")[0] == lab for place in hint.write]
     for text, places in ((check.message, own), (check.message, others), (check.mistake + check.hint, own)):

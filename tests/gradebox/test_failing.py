@@ -141,6 +141,7 @@ def test_the_place_is_the_function_that_the_report_names() -> None:
         ("train() ends early", "", "benchmark.py, train"),
         ("saw 3", "Let `stop` wait for the device.", "benchmark.py, Timer.stop"),
         ("benchmark_matmul() calls plot_times()", "", "benchmark.py, benchmark_matmul"),
+        ("your code raised TypeError at plots.py:7 in draw, in the call benchmark_matmul()", "", "plots.py, draw"),
     ):
         (mistake,) = mistakes(graded({WARMED: failed(message, hint=hint)}), known)
         assert mistake.place == place, message
