@@ -15,10 +15,12 @@ from typing import TypedDict
 
 from gradebox.sandbox import linux
 
-MAX_EVENTS = 4096
-"""Later ones are left out, and the reading is None: what is not complete shows nothing."""
-_MAX_FILES = 4096
+MAX_EVENTS = 16384
+_MAX_FILES = 16384
+"""A run with more of them has hidden something among them, and its check is void."""
 _MAX_DEPTH = 4
+CACHES = (".matplotlib", ".cache", ".inductor", ".triton")
+"""Folders of libraries in the working directory, as `worker.py` names them, which nobody looks into."""
 
 _IN_MODIFY, _IN_CLOSE_WRITE, _IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE = 0x2, 0x8, 0x40, 0x80, 0x100, 0x200
 _IN_ISDIR, _IN_Q_OVERFLOW = 0x40000000, 0x4000
@@ -62,7 +64,8 @@ class Observer:
         self._folder = folder
         self._own_network = own_network
         self._events: list[FileEvent] = []
-        self._complete = True
+        self.flooded = False
+        """Whether there were more events, files or folders than are kept."""
         self._watched: dict[int, str] = {}
         self.descriptor = -1
         """Readable if there are events; -1 where the system tells none."""
@@ -73,17 +76,19 @@ class Observer:
     def readings(self) -> dict[str, object]:
         """Every one of `READINGS`, as it is now."""
         self.read()
-        told = self.descriptor >= 0 and self._complete
         return {
-            "file_events": list(self._events) if told else None,
+            "file_events": list(self._events) if self.descriptor >= 0 else None,
             "files": self._files(),
             "loopback_bytes": _loopback_bytes() if self._own_network else None,
         }
 
     def _watch(self, below: str) -> None:
         """Watch a folder, and those in it."""
-        if below.count("/") >= _MAX_DEPTH or os.path.basename(below).startswith("."):
-            return  # caches of libraries begin with a dot
+        if below in CACHES:
+            return
+        if below.count("/") >= _MAX_DEPTH:
+            self.flooded = True  # whoever goes so deep hides something
+            return
         folder = os.path.join(self._folder, below)
         self._watched[linux.inotify_add(self.descriptor, folder, sum(_ACTS))] = below
         with contextlib.suppress(OSError):
@@ -97,7 +102,7 @@ class Observer:
         if len(self._events) < MAX_EVENTS:
             self._events.append(event)
         else:
-            self._complete = False
+            self.flooded = True
 
     def read(self) -> None:
         """Take in what has happened, soon enough to watch a new folder before much happens in it."""
@@ -108,7 +113,7 @@ class Observer:
                 return
             for watch, mask, name in _split(data):
                 if mask & _IN_Q_OVERFLOW:
-                    self._complete = False
+                    self.flooded = True
                     continue
                 if watch not in self._watched:
                     continue
@@ -120,13 +125,15 @@ class Observer:
                     continue
                 self._note(next((act for bit, act in _ACTS.items() if mask & bit), "written"), path)
 
-    def _files(self) -> dict[str, int] | None:
+    def _files(self) -> dict[str, int]:
         files: dict[str, int] = {}
         for folder, folders, names in os.walk(self._folder):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            top = folder == self._folder
+            folders[:] = sorted(name for name in folders if not (top and name in CACHES))
             for name in names:
                 if len(files) == _MAX_FILES:
-                    return None
+                    self.flooded = True
+                    return files
                 path = os.path.join(folder, name)
                 with contextlib.suppress(OSError):
                     files[os.path.relpath(path, self._folder)] = os.lstat(path).st_size

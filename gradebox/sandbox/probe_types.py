@@ -153,6 +153,8 @@ def misfit(kind: Any, value: Any, arrays: Any, path: str = "") -> str | None:
     if kind is None or kind is type(None):
         return None if value is None else _not("nothing", value, path)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if hasattr(origin, "__value__"):  # `type X[T] = ...` of Python 3.12, as NumPy's NDArray is there
+        return misfit(origin.__value__, value, arrays, path)
     if origin is Annotated:
         return None if "array" in kind.__metadata__ else misfit(inner[0], value, arrays, path)
     if origin in (types.UnionType, typing.Union):

@@ -50,6 +50,8 @@ def read(parts: list[bytes], probe: str, *, seconds: float, notes: Sequence[Note
             void.append("the notes: more were written than the sandbox writes")
         if side["silenced"]:
             void.append("the notes: their pipe was closed or replaced")
+        if report["hidden"]:
+            void.append("the record of files: more were made than it holds")
         if fault:
             void.append(f"the virtual GPU, which was sent what PyTorch would not: {fault}")
         if side["voided"] and not void:

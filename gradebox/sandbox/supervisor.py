@@ -264,6 +264,7 @@ def _supervise(run: Run) -> bytes:
         _end_all(run.namespaces)
     outcomes = [rank.outcome() for rank in ranks]
     report = {"ranks": [side for side, _ in outcomes], "strays": len(strays), "system": observed.readings()}
+    report["hidden"] = observed.flooded
     device = device_process.report(run.device)
     return codec.join(codec.dump_json(report), device, *(payload for _, payload in outcomes))
 

@@ -30,3 +30,9 @@ def test_messages_between_ranks_are_counted_by_the_network(namespaces: Sandbox) 
 def test_without_a_network_of_its_own_nothing_is_counted(process_limits: Sandbox) -> None:
     reply = process_limits.run(Request("drive.exchanged", ranks=2))
     assert [rank.value["loopback_bytes"] for rank in reply.ranks] == [None, None]
+
+
+def test_who_makes_more_events_than_can_be_kept_voids_the_check(sandbox: Sandbox) -> None:
+    reply = sandbox.run(Request("drive.observed", params={"module": "honest", "function": "hides"}))
+    assert reply.kind == "tampered"
+    assert "the record of files: more were made than it holds" in reply.message

@@ -142,7 +142,10 @@ def _left_by_failed_save(reply: InterruptedReply) -> list[str]:
     for event in reply.events or ():
         if event["path"] == MARK:
             break
-        before.add(event["path"])
+        if event["act"] in ("deleted", "moved away"):
+            before.discard(event["path"])
+        else:
+            before.add(event["path"])
     return sorted(set(reply.left or ()) - before)
 
 

@@ -35,6 +35,7 @@ _TRAININGS: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "optimizer": {"sgd with momentum": ("momentum",), "sgd with weight decay": ("decay",), "adamw": ("adamw",)},
     "last": {"full": ("full",), "smaller": ("smaller",), "padded": ("padded",)},
     "epochs": {"1": (1,), "2": (2,)},
+    "warmup": {"none": ("none",), "a part of the run": ("part",), "longer than the run": ("longer",)},
 }
 _MIXED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "dtype": {"float16": ("float16",), "bfloat16": ("bfloat16",)},
@@ -103,6 +104,9 @@ def trainings(generator: InputGenerator, ranks: int) -> list[Training]:
         if row["limit"] != "some":
             settings["max_grad_norm"] = row["limit"]
         each = training(shared, ranks=ranks, last=row["last"], **settings)
+        longer = each.total_steps(ranks) + shared.integer(1, 3)
+        warmup_steps = {"none": 0, "part": each.config["warmup_steps"], "longer": longer}[row["warmup"]]
+        each = replace(each, config={**each.config, "warmup_steps": warmup_steps})
         drawn.append(_with_optimizer(each, row["optimizer"]))
     return [*drawn, wide(generator, ranks)] if ranks > 1 else drawn
 

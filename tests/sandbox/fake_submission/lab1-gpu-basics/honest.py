@@ -80,6 +80,15 @@ def imports():
     return found
 
 
+def hides(attempt):
+    """So many files that nobody can keep account of them; or folders that go too deep."""
+    if attempt == 0:
+        return
+    os.makedirs("a/b/c/d/e/f")
+    for number in range(9000):
+        open(f"a/{number % 7}", "w").close()
+
+
 def saves(attempt):
     """In one go the first time, by way of another name the second time, and in a folder of its own."""
     if attempt == 0:
