@@ -174,7 +174,7 @@ class RetryRun:
     attempts: list[int]
     """The micro-batch of each."""
     held_bytes: list[int]
-    """What was allocated when each began."""
+    """What was allocated when each began, more than before the call."""
     reserved_bytes: list[int]
 
 

@@ -259,18 +259,21 @@ def _watched(width: int, note: Callable[[ForwardPass], None]) -> nn.Module:
             self.layers = nn.Sequential(nn.Linear(width, width), nn.Dropout(0.3), nn.ReLU(), nn.Linear(width, width))
 
         def forward(self, x: Tensor) -> Tensor:
+            held = torch.cuda.memory_allocated()
+            requested = int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0))
+            output: Tensor = self.layers(x)
             if torch._C._current_graph_task_id() == -1:  # else backward computes a checkpoint again
                 note(
                     ForwardPass(
                         phase=next((phase for phase, tokens in _TOKENS.items() if x.shape[1] == tokens), "none"),
                         samples=len(x),
                         training=self.training,
-                        graph=torch.is_grad_enabled(),
-                        held_bytes=torch.cuda.memory_allocated(),
-                        requested_bytes=int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0)),
+                        # The mode can be another one by now, and for whoever is asked; the output has a graph or none.
+                        graph=output.requires_grad,
+                        held_bytes=held,
+                        requested_bytes=requested,
                     )
                 )
-            output: Tensor = self.layers(x)
             return output
 
     return Watched()
@@ -322,7 +325,7 @@ def _retried(student: Student, run: Callable[..., object], case: Attempts, too_m
     numbers = itertools.count(1)
 
     def attempt(micro_batch: int) -> str | None:
-        note((micro_batch, torch.cuda.memory_allocated(), torch.cuda.memory_reserved()))
+        note((micro_batch, torch.cuda.memory_allocated() - held, torch.cuda.memory_reserved() - reserved))
         if next(numbers) > _MOST_ATTEMPTS:
             raise AssertionError("no end of attempts")
         activations = torch.empty(64 * 2**20, dtype=torch.uint8, device=student.device)
@@ -339,6 +342,8 @@ def _retried(student: Student, run: Callable[..., object], case: Attempts, too_m
     raised, message = None, ""
     gc.collect()
     torch.cuda.empty_cache()
+    # Before the submission's code: what it allocates itself to be let go of later counts.
+    held, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     try:
         returned = plain(run(attempt, case.start), "run_with_oom_retry()")
     except NotImplementedError:
@@ -346,9 +351,14 @@ def _retried(student: Student, run: Callable[..., object], case: Attempts, too_m
     except Exception as error:
         raised, message = type(error).__name__, str(error)
         error.__traceback__ = None
-    attempts, held, reserved = ([row[place] for row in noted()] for place in range(3))
+    rows = noted()
     return RetryRun(
-        returned=returned, raised=raised, message=message, attempts=attempts, held_bytes=held, reserved_bytes=reserved
+        returned=returned,
+        raised=raised,
+        message=message,
+        attempts=[tried for tried, _, _ in rows],
+        held_bytes=[more for _, more, _ in rows],
+        reserved_bytes=[more for _, _, more in rows],
     )
 
 
