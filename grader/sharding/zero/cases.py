@@ -150,10 +150,11 @@ OPTIMIZERS: dict[str, Options] = {
     "AdamW": {"lr": 0.05},
     "SGD": {"lr": 0.05, "momentum": 0.9},
     "RMSprop": {"lr": 0.02, "momentum": 0.5},
-    "Adagrad": {"lr": 0.1},
+    "Adamax": {"lr": 0.05},
     "Adafactor": {"lr": 0.05},
 }
-"""The last one looks at rows and columns of a matrix, and so wants it whole."""
+"""The last one looks at rows and columns of a matrix, and so wants it whole. Adagrad of PyTorch 2.11 is not among them:
+it has no state for a group that is added after it was made (KeyError: 'sum')."""
 _OTHER_OPTION = {"AdamW": "eps", "SGD": "momentum", "RMSprop": "alpha"}
 """Of each class, which is changed on the way."""
 
