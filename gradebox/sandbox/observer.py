@@ -17,8 +17,8 @@ from gradebox.sandbox import linux
 
 MAX_EVENTS = 16384
 _MAX_FILES = 16384
+_MAX_FOLDERS = 1024
 """A run with more of them has hidden something among them, and its check is void."""
-_MAX_DEPTH = 4
 CACHES = (".matplotlib", ".cache", ".inductor", ".triton")
 """Folders of libraries in the working directory, as `worker.py` names them, which nobody looks into."""
 
@@ -71,7 +71,11 @@ class Observer:
         """Readable if there are events; -1 where the system tells none."""
         with contextlib.suppress(OSError, AttributeError):
             self.descriptor = linux.inotify()
-            self._watch("")
+            try:
+                self._watch("")
+            except OSError:  # no watch is left on this machine: it tells nothing, which is not that nothing happens
+                os.close(self.descriptor)
+                self.descriptor = -1
 
     def readings(self) -> dict[str, object]:
         """Every one of `READINGS`, as it is now."""
@@ -86,14 +90,19 @@ class Observer:
         """Watch a folder, and those in it."""
         if below in CACHES:
             return
-        if below.count("/") >= _MAX_DEPTH:
-            self.flooded = True  # whoever goes so deep hides something
+        if len(self._watched) >= _MAX_FOLDERS:
+            self.flooded = True
             return
         folder = os.path.join(self._folder, below)
         self._watched[linux.inotify_add(self.descriptor, folder, sum(_ACTS))] = below
         with contextlib.suppress(OSError):
             for entry in sorted(os.listdir(folder)) if below else ():
-                self._note("created", os.path.join(below, entry))
+                path = os.path.join(below, entry)
+                there = os.path.join(self._folder, path)
+                if os.path.isdir(there) and not os.path.islink(there):
+                    self._watch(path)
+                else:
+                    self._note("created", path)
 
     def _note(self, act: str, path: str) -> None:
         event: FileEvent = {"act": act, "path": path}

@@ -255,6 +255,7 @@ class Isolation:
         all_but = " (not those of the grader)" if self.protected else ""
         return (
             f"isolation: process limits only, because {self.reason}",
-            f"  the submission can see this machine's network and files{all_but}; grade only code you would run",
+            f"  the submission can see this machine's network and files{all_but}",
+            "  grade only code that you would run yourself",
             *rest,
         )

@@ -36,3 +36,10 @@ def test_who_makes_more_events_than_can_be_kept_voids_the_check(sandbox: Sandbox
     reply = sandbox.run(Request("drive.observed", params={"module": "honest", "function": "hides"}))
     assert reply.kind == "tampered"
     assert "the record of files: more were made than it holds" in reply.message
+
+
+def test_folders_in_folders_are_watched_and_are_no_offence(sandbox: Sandbox) -> None:
+    reply = sandbox.run(Request("drive.observed", params={"module": "honest", "function": "goes_deep"}))
+    assert reply.kind == "ok", reply
+    paths = {event["path"] for event in reply.ranks[0].value["file_events"]}
+    assert {f"results/run{attempt}/seed/model/layer/part/late.bin" for attempt in range(2)} <= paths

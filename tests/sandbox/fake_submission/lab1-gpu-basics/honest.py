@@ -80,6 +80,13 @@ def imports():
     return found
 
 
+def goes_deep(attempt):
+    """An honest program with folders in folders."""
+    folder = f"results/run{attempt}/seed/model/layer/part"
+    os.makedirs(folder)
+    open(f"{folder}/late.bin", "w").close()
+
+
 def hides(attempt):
     """So many files that nobody can keep account of them; or folders that go too deep."""
     if attempt == 0:
