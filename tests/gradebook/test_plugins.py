@@ -112,22 +112,36 @@ def test_what_is_used_is_imported_and_no_other(name: str, tmp_path: Path) -> Non
     assert {module.split(".")[2] for module in ran.imported if module.startswith("gradebook.")} == {name}
 
 
+def test_plug_ins_that_are_taken_out_are_missed_by_their_own_commands_only(
+    small_class: SmallClass, tmp_path: Path
+) -> None:
+    _assert_missed_by_its_own_commands_only(FOLDERS, small_class, tmp_path)
+
+
+@pytest.mark.night
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_plug_in_that_is_taken_out_is_missed_by_its_own_commands_only(
+def test_a_plug_in_that_is_taken_out_is_not_missed_by_another(
     name: str, small_class: SmallClass, tmp_path: Path
 ) -> None:
+    _assert_missed_by_its_own_commands_only([name], small_class, tmp_path)
+
+
+def _assert_missed_by_its_own_commands_only(missing: list[str], small_class: SmallClass, tmp_path: Path) -> None:
     course, out = tmp_path / "course", tmp_path / "out"
     shutil.copytree(ROOT / "gradebook", course / "gradebook", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.rmtree(course / "gradebook" / "plugins" / name)
-    (course / "gradebook" / "plugins" / name / "__pycache__").mkdir(parents=True)  # as git leaves it behind
-    others = [command for other in FOLDERS if other != name for command in using(other, out) if command[0] != "class"]
-    own = using(name, out)
+    for name in missing:
+        shutil.rmtree(course / "gradebook" / "plugins" / name)
+        (course / "gradebook" / "plugins" / name / "__pycache__").mkdir(parents=True)  # as git leaves it behind
+    others = [
+        command for name in FOLDERS if name not in missing for command in using(name, out) if command[0] != "class"
+    ]
+    own = [(name, command) for name in missing for command in using(name, out)]
     listings = [["export", "--help"], ["manual", "--help"], ["class", "--help"]]
-    commands = [*usual(small_class), *listings, *others, *own]
+    commands = [*usual(small_class), *listings, *others, *(command for _, command in own)]
     ran = run(commands, course)
     left = ran.done[-len(own) :]
     assert [code for code, _ in ran.done[: -len(left)]] == [0, 0, 0, 3, 0, *[0] * (len(listings) + len(others))]
-    for (code, said), command in zip(left, own, strict=True):
+    for (code, said), (name, command) in zip(left, own, strict=True):
         assert code == 2
         (line,) = said.strip().splitlines()
         assert f"gradebook.plugins.{name}, which is not here" in line, command

@@ -5,7 +5,7 @@ new; `old` must occur exactly once), `[[prepend]]` (file, text), `[[link]]` (pat
 repository) and what the scenario expects; every other file of the folder is laid over the reference. `trap` is the
 trap of the lesson that a bug stands for. `hangs` names the probes that do not end with it, `cold` says that a bug shows
 only in new interpreters, `dear` that it takes long (2: minutes), `charged_once` that no check is charged but those of
-`fails`.
+`fails`, `kind` what a trick has in common with others.
 """
 
 from __future__ import annotations
