@@ -24,7 +24,7 @@ TESTS_READY := .venv/.tests-ready$(if $(NEWEST),-newest)
 INSTALL = NEWEST=$(NEWEST) sh install.sh $(BIN)/uv $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor next grade watch test test-all lint generated notebooks docs acceptance bench rehearse on-a-gpu gpu-results foreign pytorch-cases matrix mutants pythons constraints wheels clean
+.PHONY: help doctor next grade watch test test-all lint generated notebooks docs acceptance bench rehearse on-a-gpu gpu-results foreign pytorch-cases matrix mutants pythons constraints wheels release clean
 
 help: ## show what can be made
 	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container|kernels|sharding] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
@@ -86,6 +86,10 @@ wheels: $(READY) ## three distributions, into dist/: vgpu, gradebox, and this co
 	@for name in vgpu gradebox gpu-computing-labs; do \
 		$(BIN)/uv build --quiet --wheel --build-constraints constraints.txt --out-dir dist packaging/$$name || exit 1; done
 	@ls dist/*.whl
+
+release: $(READY) ## a version of this project: changelog, wheels, site, commit and tag; pushes nothing (VERSION=1.0.0)
+	@test -n "$(VERSION)" || { echo "say which version: make release VERSION=1.0.0" >&2; exit 2; }
+	@$(BIN)/python packaging/release.py "$(VERSION)"
 
 lint: $(READY) ## ruff, mypy, and what `make generated` writes
 	@$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
     labs/                      what students get, from solutions/
     points, hours, reports     the marked tables of pages (`rubric_table`), from lab.toml, criterion.toml and reports/
+    figures                    of the README (`figures_table`), from benchmarks/results/
     requirements.toml          a lab's sentences, from docstrings and hand-outs; new ones have no check yet
     grade.schema.json          from the dataclasses of a grade
     docs/rooms/*.svg           from the imports
@@ -27,7 +28,7 @@ from gradebox.common.configuration import ROOT
 from gradebox.common.texts import printable
 from gradebox.course.course import CourseError
 from gradebox.report import document
-from grader import rubric_table
+from grader import figures_table, rubric_table
 
 COMMAND = "make generated"
 
@@ -61,7 +62,8 @@ def _texts(name: str, texts: Callable[[], Mapping[Path, str]]) -> Part:
 
 def _pages() -> Mapping[Path, str]:
     pages = [*sorted((ROOT / "docs" / "labs").glob("*.md")), *(ROOT / name for name in rubric_table.PAGES)]
-    return {page: rubric_table.with_points(page.read_text(encoding="utf-8")) for page in pages}
+    texts = {page: rubric_table.with_points(page.read_text(encoding="utf-8")) for page in pages}
+    return {page: figures_table.with_figures(text) for page, text in texts.items()}
 
 
 def problems() -> Iterator[str]:
@@ -104,7 +106,7 @@ def _write_labs() -> None:
 
 PARTS = (
     Part("labs", lambda: release.check(ROOT / "solutions", ROOT / "labs"), _write_labs),
-    _texts("points, hours and reports in pages", _pages),
+    _texts("points, hours, reports and figures in pages", _pages),
     _texts("requirements", _requirements),
     _texts("schema of a grade", _schema),
     _texts("drawings of imports", _drawings),

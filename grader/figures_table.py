@@ -1,0 +1,43 @@
+"""Figures that the README states, from recorded results, so that they cannot differ (`make generated`).
+
+A page says where: `<!-- figures -->`, and `<!-- end of figures -->` below.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+_RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+_MARKED = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+
+
+def with_figures(page: str) -> str:
+    """The Markdown page with every marked place filled in; without recorded results it stays as it is."""
+    if not _RESULTS.is_dir():  # students get no results
+        return page
+    return _MARKED.sub(lambda match: f"{match[1]}\n{_figures()}\n\n{match[2]}", page)
+
+
+def _figures() -> str:
+    cost, bugs, published = (_recorded(name) for name in ("grade_cost", "planted_bugs", "published"))
+    rows = [row for row in bugs["rows"] if row["kind"] == "bugs"]
+    noticed = sum(bool(row["lost"]) for row in rows)
+    errors = [100 * abs(figure["ratio"] - 1) for figure in published["figures"].values()]
+    return "\n".join(
+        [
+            f"- A grade of the reference takes {cost['all_labs']['wall_seconds']['median']:.0f} seconds on"
+            f" {cost['machine']['cores']} cores without a GPU ([how it was measured](benchmarks/NOTES.md)).",
+            f"- Of {len(rows)} planted bugs the grader notices {noticed} ([every bug](docs/planted-bugs.md)).",
+            f"- The virtual GPU is within {statistics.median(errors):.0f} % of {len(errors)} published measurements"
+            " of real GPUs (median; [how we know](docs/how-we-know.md)).",
+        ]
+    )
+
+
+def _recorded(name: str) -> dict[str, Any]:
+    recorded: dict[str, Any] = json.loads((_RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return recorded

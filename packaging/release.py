@@ -1,0 +1,125 @@
+"""Makes a release of this project, and pushes nothing: `make release VERSION=1.0.0`.
+
+It gives the first section of CHANGELOG.md its number and date, sets the version, builds the three wheels and the site,
+commits and tags. Everything is built before the commit, so a release that fails leaves the checkout as it was.
+Students' repositories are released by `gpulabs release` instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+_UNRELEASED = "## Not released yet"
+_CHANGELOGS = ("CHANGELOG.md", "packaging/vgpu/CHANGELOG.md")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+class ReleaseError(Exception):
+    """Why nothing was released, and what to do."""
+
+
+def release(version: str, root: Path, build: Callable[[], None], today: datetime.date) -> str:
+    """Release a checkout.
+
+    Args:
+        version: three numbers, larger than the version so far.
+        root: the checkout; its work tree must be clean.
+        build: makes wheels and site from the work tree; raises if it cannot.
+        today: the date of the section in the changelog.
+
+    Returns:
+        What to do next.
+
+    Raises:
+        ReleaseError: if it cannot be released; every file is as it was.
+    """
+    texts = _changed(version, root, today)
+    before = {path: path.read_bytes() for path in texts}
+    try:
+        for path, text in texts.items():
+            path.write_text(text, encoding="utf-8")
+        build()
+        _git(root, "add", *(str(path) for path in texts))
+        _git(root, "commit", "--quiet", "-m", f"Release {version}")
+    except BaseException:
+        for path, content in before.items():
+            path.write_bytes(content)
+        _git(root, "reset", "--quiet")
+        raise
+    _git(root, "tag", "--annotate", f"v{version}", "-m", f"Version {version}")
+    return (
+        f"v{version} is committed and tagged, the wheels are in dist/, the site in build/docs.\n"
+        "Publish it: git push --follow-tags"
+    )
+
+
+def _changed(version: str, root: Path, today: datetime.date) -> Mapping[Path, str]:
+    """The files of a release with their new texts."""
+    if not _VERSION.fullmatch(version):
+        raise ReleaseError(f"a version is three numbers such as 1.0.0, not {version!r}")
+    if dirty := _git(root, "status", "--porcelain"):
+        raise ReleaseError(f"commit or stash your changes first:\n{dirty}")
+    if _git(root, "tag", "--list", f"v{version}"):
+        raise ReleaseError(f"v{version} exists; choose a larger version")
+    project = root / "pyproject.toml"
+    text = project.read_text(encoding="utf-8")
+    now = re.search(r'^version = "(.+)"$', text, re.MULTILINE)
+    if now is None:
+        raise ReleaseError("pyproject.toml has no line version = ...")
+    if _numbers(version) <= _numbers(now[1]) and _git(root, "tag", "--list", f"v{now[1]}"):
+        raise ReleaseError(f"{version} is not larger than {now[1]}, which is released")
+    texts = {project: text.replace(now[0], f'version = "{version}"')}
+    citation = root / "CITATION.cff"
+    texts[citation] = re.sub(r"(?m)^version: .*$", f"version: {version}", citation.read_text(encoding="utf-8"))
+    texts |= {root / name: _section(root / name, version, today) for name in _CHANGELOGS}
+    return texts
+
+
+def _section(file: Path, version: str, today: datetime.date) -> str:
+    """A changelog whose first section has its number; above it is room for what comes next."""
+    text = file.read_text(encoding="utf-8")
+    if text.count(_UNRELEASED) != 1:
+        raise ReleaseError(f'{file.name} needs one section "{_UNRELEASED}"')
+    head, _, rest = text.partition(_UNRELEASED)
+    if not rest.partition("\n## ")[0].strip():
+        raise ReleaseError(f'{file.name}: write down what changed below "{_UNRELEASED}"')
+    return f"{head}{_UNRELEASED}\n\n## {version} ({today.isoformat()}){rest}"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in version.split("."))
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ReleaseError(f"git {arguments[0]}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout.strip()
+
+
+def _build() -> None:
+    for target in ("wheels", "docs"):
+        if subprocess.run(["make", target], cwd=ROOT, check=False).returncode:
+            raise ReleaseError(f"make {target} failed; nothing is released")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make release", description="Release this project; nothing is pushed.")
+    parser.add_argument("version", help="three numbers, for instance 1.0.0")
+    try:
+        print(release(parser.parse_args().version, ROOT, _build, datetime.date.today()))
+    except ReleaseError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
