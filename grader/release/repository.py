@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gradebox.authoring.release.stubs import ReleaseError
@@ -115,8 +115,9 @@ class Repository:
             index = {"GIT_INDEX_FILE": f"{scratch}/index"}
             if base is not None:
                 self._git("read-tree", base, environment=index)
+            blobs = self._store(set(files.values()), Path(scratch))
             entries = b"".join(
-                f"100644 {self._store(content)}\t{name}\0".encode("utf-8", "surrogateescape")
+                f"100644 {blobs[content]}\t{name}\0".encode("utf-8", "surrogateescape")
                 for name, content in files.items()
             )
             self._git("update-index", "-z", "--add", "--index-info", stdin=entries, environment=index)
@@ -151,8 +152,14 @@ class Repository:
         head = self._run("symbolic-ref", "--quiet", "HEAD")
         return head.stdout.decode().strip() == f"refs/heads/{branch}"
 
-    def _store(self, content: bytes) -> str:
-        return self._git("hash-object", "-w", "--stdin", stdin=content).decode().strip()
+    def _store(self, contents: Iterable[bytes], scratch: Path) -> dict[bytes, str]:
+        """Add blobs to the repository, all by one process; returns their names."""
+        paths = {content: scratch / str(number) for number, content in enumerate(contents)}
+        for content, path in paths.items():
+            path.write_bytes(content)
+        listed = "".join(f"{path}\n" for path in paths.values()).encode()
+        names = self._git("hash-object", "-w", "--no-filters", "--stdin-paths", stdin=listed).decode().split()
+        return dict(zip(paths, names, strict=True))
 
     def _blobs(self, names: list[str]) -> dict[str, bytes]:
         """The content of blobs; other objects are passed over."""
