@@ -24,7 +24,7 @@ TESTS_READY := .venv/.tests-ready$(if $(NEWEST),-newest)
 INSTALL = NEWEST=$(NEWEST) sh install.sh $(BIN)/uv $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor next grade watch test test-all lint generated notebooks docs acceptance bench rehearse on-a-gpu gpu-results foreign pytorch-cases matrix mutants pythons constraints wheels release clean
+.PHONY: help doctor next grade watch test test-all lint generated notebooks docs pictures acceptance bench rehearse on-a-gpu gpu-results foreign pytorch-cases matrix mutants pythons constraints wheels release clean
 
 help: ## show what can be made
 	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container|kernels|sharding] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
@@ -116,6 +116,10 @@ docs: $(READY) ## the site, into build/docs; GPULABS_REPOSITORY_URL says where l
 	@$(BIN)/python -m grader.generated
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "build/docs/index.html"
+
+pictures: $(READY) ## renew the pictures of the pages, by real runs (NAME=grade)
+	@$(INSTALL) dev,grading-ui,browser-tests
+	@$(BIN)/python docs/images/renew.py $(NAME)
 
 acceptance: $(READY) ## is this machine fit for distributed training? (DEVICE=auto|cpu|cuda|vgpu|vgpu:MODEL; ARGS="--epochs 2")
 	@$(BIN)/python -m cluster.acceptance --device "$(DEVICE)" $(ARGS)
