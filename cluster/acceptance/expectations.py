@@ -37,12 +37,17 @@ KEYS: dict[str, dict[str, Key]] = {
     "cluster": {
         "nodes": Key(int, "nodes that take part"),
         "gpus_per_node": Key(int, "GPUs that CUDA sees on each node"),
+        "nvlink_domain_nodes": Key(int, "nodes that NVLink joins, as on an NVL72; 1: none"),
+        "models": Key(int, "models of GPU that there are"),
     },
     "gpu": {
         "model": Key(str, "name of every GPU, as nvidia-smi -L has it"),
         "memory_gib": Key(float, "memory of every GPU, within 1 %"),
         "vbios": Key(str, "VBIOS of every GPU"),
         "power_limit_watts": Key(float, "power limit of every GPU, within 1 %"),
+        "ecc": Key(str, '"on" or "off", on every GPU'),
+        "sm_clock_megahertz": Key(float, "SM clock under load that somebody has set, at least 95 % of it"),
+        "memory_clock_megahertz": Key(float, "memory clock under load, at least 95 % of it"),
         "pcie_generation": Key(int, "PCIe generation under load, at least"),
         "pcie_width": Key(int, "PCIe lanes, at least"),
         "nvlinks": Key(int, "NVLinks that are up on every GPU"),
@@ -63,6 +68,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "network": {
         "ports": Key(int, "network ports of each node that are up and can carry RDMA, at least"),
         "rate_gigabits": Key(float, "rate of each of these ports, at least"),
+        "oversubscription": Key(float, "how many times less the switches' spines carry than their leaves"),
     },
 }
 """By table. A table's name ends in the unit of its values where all have the same."""

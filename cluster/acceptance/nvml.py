@@ -1,10 +1,13 @@
 """All that NVML says of a GPU at one moment, in base units. No PyTorch here: asking takes no memory of the GPU."""
 
 from collections.abc import Callable
+from ctypes import byref
+from pathlib import Path
 from typing import Any
 
 import pynvml
 
+from cluster.acceptance import kernel_log
 from labkit.monitoring.nvml import QUERIES, THROTTLE_REASONS, Query, XidCounter, identity, throttle_mask
 
 BASE_UNITS = {
@@ -22,6 +25,12 @@ MOST_NVLINKS = 18
 """Of any GPU so far (H100, B200)."""
 NVLINK_COUNTERS = (0, 1, 2, 3)
 """Replays, recoveries, CRC errors of flits and of data."""
+FABRIC_STATES = {1: "not started", 2: "in progress", 3: "completed"}
+"""nvmlGpuFabricState_t."""
+RECOVERY_ACTIONS = ("none", "reset the GPU", "reboot the node", "drain peer-to-peer", "drain and reset",
+                    "recover the IMEX domain", "reset the bus", "reboot the system")  # fmt: skip
+"""NVML_GPU_RECOVERY_ACTION_*."""
+KERNEL_LOG = Path("/dev/kmsg")
 
 
 def read(handle: Any, xids: XidCounter) -> dict[str, Any]:
@@ -56,6 +65,13 @@ def read(handle: Any, xids: XidCounter) -> dict[str, Any]:
         "driver": lambda: str(pynvml.nvmlSystemGetDriverVersion()),
     }
     reading: dict[str, Any] = {"up": True, "xid_errors": xids.count(), "untold": {}}
+    for name, ask in _recent(handle).items():
+        try:
+            reading[name] = ask()
+        except pynvml.NVMLError_GpuIsLost:
+            raise
+        except (pynvml.NVMLError, OSError, TypeError, ValueError, AttributeError, IndexError):
+            reading[name] = None  # the report lists it as not read
     for name, ask in asks.items():
         try:
             reading[name] = ask()
@@ -70,6 +86,71 @@ def read(handle: Any, xids: XidCounter) -> dict[str, Any]:
             reading[name], reading["untold"][name] = None, f"{type(error).__name__}: {error}"
     reading["uuid"], reading["name"] = reading.pop("identity") or (None, None)
     return reading
+
+
+def _recent(handle: Any) -> dict[str, Callable[[], Any]]:
+    """What not every driver tells, and not every user may read."""
+    return {
+        "fabric": lambda: _fabric(handle),
+        "recovery_action": lambda: RECOVERY_ACTIONS[_field(handle, pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)],
+        "ecc_lifetime": lambda: int(pynvml.nvmlDeviceGetTotalEccErrors(handle, 1, 1)),
+        "sram_errors": lambda: _sram(handle),
+        "memory_clock_max_hertz": lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_MEM) * 1e6,
+        "nvlink_megabytes_per_second": lambda: _field(handle, pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON),
+        "nvlink_peers": lambda: _peers(handle),
+        "xids_before": lambda: _xids(handle),
+    }
+
+
+def _field(handle: Any, number: int) -> int:
+    value = pynvml.nvmlDeviceGetFieldValues(handle, [number])[0]
+    if value.nvmlReturn != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(value.nvmlReturn)
+    return int(value.value.uiVal)
+
+
+def _fabric(handle: Any) -> dict[str, Any] | None:
+    """How far this GPU has joined its NVLink domain; None on a board that has none."""
+    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
+    pynvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
+    if info.state not in FABRIC_STATES:
+        return None
+    degraded = (info.healthMask >> pynvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW) & 3
+    return {
+        "state": FABRIC_STATES[info.state],
+        "status": int(info.status),
+        "clique": int(info.cliqueId),
+        "cluster": bytes(info.clusterUuid).hex().strip("0"),
+        "degraded": degraded == pynvml.NVML_GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE,
+    }
+
+
+def _sram(handle: Any) -> list[int]:
+    """Uncorrected errors of the chip's own memories since it was made, and whether they are too many."""
+    status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
+    pynvml.nvmlDeviceGetSramEccErrorStatus(handle, byref(status))
+    return [int(status.aggregateUncParity + status.aggregateUncSecDed), int(status.bThresholdExceeded)]
+
+
+def _peers(handle: Any) -> dict[str, int]:
+    """NVLinks that are up, by what is at their other end: "switch", or a GPU's bus."""
+    peers: dict[str, int] = {}
+    for link in range(_nvlinks(handle)[1]):
+        if pynvml.nvmlDeviceGetNvLinkState(handle, link):
+            kind = pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
+            name = "switch"
+            if kind != pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                bus = pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId
+                name = bus.decode() if isinstance(bus, bytes) else str(bus)
+            peers[name] = peers.get(name, 0) + 1
+    return peers
+
+
+def _xids(handle: Any) -> list[int]:
+    """XIDs of this GPU that the kernel's log still holds; raises OSError where it may not be read."""
+    bus = pynvml.nvmlDeviceGetPciInfo(handle).busId
+    name = (bus.decode() if isinstance(bus, bytes) else str(bus)).lower().rpartition(".")[0]
+    return [xid.number for xid in kernel_log.read(KERNEL_LOG) if name.endswith(xid.bus.lower().partition(".")[0])]
 
 
 def _in_base_unit(query: Query, handle: Any) -> Callable[[], float]:

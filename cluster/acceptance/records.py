@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -85,6 +85,29 @@ class Record:
     def loads(cls, text: str | bytes) -> "Record":
         """Back from `dumps`."""
         return cls(**json.loads(text))
+
+
+def apart(records: Sequence[Record]) -> list[Record]:
+    """The same records, with machines of one name told apart.
+
+    Two machines may have one host name, and two pods may run on one machine: a local rank that comes twice under one
+    name says so. The judge counts GPUs and draws pairs by node, so each gets a name of its own.
+    """
+    seen: dict[str, list[set[int]]] = {}
+    places: list[tuple[str, int]] = []
+    for record in records:
+        groups = seen.setdefault(record.node, [])
+        number = next((n for n, group in enumerate(groups) if record.local_rank not in group), len(groups))
+        if number == len(groups):
+            groups.append(set())
+        groups[number].add(record.local_rank)
+        places.append((record.node, number + 1))
+    return [
+        record
+        if len(seen[node]) < 2 or node == "?"
+        else replace(record, node=f"{node} ({number} of {len(seen[node])})")
+        for record, (node, number) in zip(records, places, strict=True)
+    ]
 
 
 def against_peers(values: Sequence[float]) -> list[float | None]:

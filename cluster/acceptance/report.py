@@ -2,7 +2,7 @@
 
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +29,7 @@ from cluster.acceptance.checks import (
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.options import Options
 from cluster.acceptance.performance import performance
-from cluster.acceptance.records import Record
+from cluster.acceptance.records import Record, apart
 from cluster.acceptance.verdict import (
     NOT_WRITTEN,
     PARTS,
@@ -44,6 +44,7 @@ from cluster.acceptance.verdict import (
 )
 from labkit.monitoring import plain
 
+MOST_DOUBTFUL = 3
 SCHEMA_VERSION = "1.0"
 STATUS: dict[Outcome, str] = {
     "PASS": "success",
@@ -76,6 +77,11 @@ def conclude(options: Options, records: Sequence[Record], *, simulated: bool, st
 def _write_expectations(path: Path, document: dict[str, Any]) -> bool:
     """Whether the file is there, or rightly is not: what failed is nothing to expect."""
     status = document["acceptance"]["status"]
+    doubtful = list(_doubtful(document))
+    if status == "INCOMPLETE" and doubtful:
+        shown = "; ".join(doubtful[:MOST_DOUBTFUL])
+        print(f"no {path}: {shown}. If that is meant, say so in a file of --expect and run it again", file=sys.stderr)
+        return True
     if status not in ("PASS", "INCOMPLETE") or document["injected_faults"] or document["device"] != "cuda":
         reason = "faults were injected" if document["injected_faults"] else f"the verdict is {status}"
         reason = "there was no GPU" if document["device"] != "cuda" else reason
@@ -90,6 +96,16 @@ def _write_expectations(path: Path, document: dict[str, Any]) -> bool:
     return True
 
 
+def _doubtful(document: dict[str, Any]) -> Iterator[str]:
+    """What was measured and is neither good nor bad enough: nobody should be made to expect it."""
+    for check in document["validation"]["checks"]:
+        limit, measured = check["threshold"], check["measured"]
+        if check["status"] == "unverified" and limit is not None and isinstance(measured, int | float):
+            holds = measured <= limit["value"] if limit["relation"] == "at most" else measured >= limit["value"]
+            if not holds:
+                yield f"{check['name']}, {check['subject']}: {check['evidence']}"
+
+
 def judge(options: Options, records: Sequence[Record], standards: Standards) -> list[Check]:
     """All checks of a run."""
     file, has_baseline = standards.expected, standards.earlier is not None
@@ -99,7 +115,7 @@ def judge(options: Options, records: Sequence[Record], standards: Standards) -> 
     checks = [
         *run.judge(records),
         *expected.judge(records, file, nodes=options.expect_nodes),
-        *presence.judge(records, expected=gpus, source=gpus_by),
+        *presence.judge(records, expected=gpus, source=gpus_by, file=file),
         *copies.judge(records),
         *compute.judge(records, expected=file, has_baseline=has_baseline),
         *memory.judge(records),
@@ -107,10 +123,10 @@ def judge(options: Options, records: Sequence[Record], standards: Standards) -> 
         *gradients.judge(records),
         *network.judge(records, file),
         *communication.judge(records, max_latency_ms=options.max_latency_ms, expected=file, has_baseline=has_baseline),
-        *pairs.judge(records),
+        *pairs.judge(records, file),
         *training.judge(records),
         *hardware_state.judge(records, file),
-        *board.judge(records),
+        *board.judge(records, file),
         *health_diff.judge(records),
     ]
     return checks + expected.unmeasured(checks, file, latency=options.max_latency_ms is None)
@@ -121,6 +137,7 @@ def build(
 ) -> dict[str, Any]:
     """The report as `report.schema.json` describes it."""
     standards = standards or Standards()
+    records = apart(records)
     result = next((record.result("presence") for record in records if record.measured("presence")), {})
     device = "cuda" if any(record.gpu is not None for record in records) else "cpu"
     document = _head(options, device=device, simulated=simulated)

@@ -7,6 +7,8 @@ mlx5 Linux Counters and Status Parameters.
 from pathlib import Path
 from typing import Any
 
+from cluster.acceptance.hardware import PCIE_GIGATRANSFERS
+
 COUNTERS = (
     "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_link_integrity_errors",
     "excessive_buffer_overrun_errors", "port_xmit_discards",
@@ -38,6 +40,7 @@ def ports(root: Path) -> list[dict[str, Any]]:
                     "rdma": True,
                     "up": "ACTIVE" in (_text(port / "state") or ""),
                     "rate_gigabits": _gigabits(_text(port / "rate")),
+                    **_slot(device / "device"),
                     "counters": _counters(port) | (_flaps(joined[0]) if len(joined) == 1 else {}),
                 }
             )
@@ -52,6 +55,7 @@ def ports(root: Path) -> list[dict[str, Any]]:
                 "rdma": False,
                 "up": _text(interface / "operstate") == "up",
                 "rate_gigabits": speed / 1e3 if speed and speed > 0 else None,
+                **_slot(interface / "device"),
                 "counters": _flaps(interface),
             }
         )
@@ -65,6 +69,21 @@ def peer_memory(root: Path) -> bool:
 
 def _interfaces(root: Path) -> list[Path]:
     return [path for path in sorted((root / "class" / "net").glob("*")) if (path / "device").exists()]
+
+
+def _slot(device: Path) -> dict[str, Any]:
+    """The adapter's PCIe link, now and at its best; empty for one that has none (virtio, Xen)."""
+    width, widest = _count(device / "current_link_width"), _count(device / "max_link_width")
+    speed, fastest = (_gigabits(_text(device / f"{which}_link_speed")) for which in ("current", "max"))
+    if not width or not speed:
+        return {}
+    return {
+        "pcie_width": width,
+        "pcie_width_max": widest,
+        "pcie_generation": PCIE_GIGATRANSFERS.get(speed),
+        "pcie_generation_max": PCIE_GIGATRANSFERS.get(fastest or 0.0),
+        "numa_node": _count(device / "numa_node"),
+    }
 
 
 def _counters(port: Path) -> dict[str, int]:
@@ -94,7 +113,7 @@ def _count(path: Path) -> int | None:
 
 
 def _gigabits(rate: str | None) -> float | None:
-    """Of "400 Gb/sec (4X NDR)"."""
+    """Of "400 Gb/sec (4X NDR)", and of "16.0 GT/s PCIe"."""
     try:
         return float((rate or "").split()[0])
     except (IndexError, ValueError):

@@ -87,6 +87,19 @@ def compared(measured: float, threshold: Threshold) -> Status:
     return "pass" if threshold.holds(measured) else "fail"
 
 
+def graded(measured: float | None, fails: Threshold, passes: Threshold) -> tuple[Status, Threshold]:
+    """Fail, pass, or between the two unverified: too little for a pass, too much to blame anybody. None is skipped.
+
+    Returns:
+        The outcome, and the threshold that decided it.
+    """
+    if measured is None:
+        return "skipped", fails
+    if not fails.holds(measured):
+        return "fail", fails
+    return ("pass" if passes.holds(measured) else "unverified"), passes
+
+
 def as_simulated(checks: Iterable[Check]) -> list[Check]:
     """The same checks of a run on virtual GPUs: what passed there is unverified, what failed has failed."""
     return [

@@ -11,13 +11,12 @@ from typing import Any
 
 import pynvml
 
-from cluster.acceptance import nvml, sysfs
+from cluster.acceptance import kernel_log, nvml, sysfs
 from cluster.acceptance.checks import board, expected, hardware_state, health_diff, network
 from cluster.acceptance.expectations import Expectations
+from cluster.acceptance.kernel_log import OF_PROGRAMS, Xid
 from cluster.acceptance.records import Record
 from cluster.acceptance.verdict import Check, Outcome, Threshold
-from cluster.fleet import kernel_log
-from cluster.fleet.kernel_log import OF_PROGRAMS, Xid
 from cluster.fleet.state import BOOT_ID, Seen, State, new_xids
 from labkit.monitoring.nvml import XidCounter
 

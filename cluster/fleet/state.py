@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster.fleet.kernel_log import Xid
+from cluster.acceptance.kernel_log import Xid
 from labkit import LabError
 from labkit.files import atomic_write
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from cluster.acceptance import kernel_log
 from cluster.acceptance.expectations import Expectations
-from cluster.fleet import command, history, kernel_log, quick_check, reports
-from cluster.fleet.kernel_log import Xid
+from cluster.acceptance.kernel_log import Xid
+from cluster.fleet import command, history, quick_check, reports
 from cluster.fleet.metrics import HELP, MOST_FAILURES, Metrics
 from cluster.fleet.quick_check import Found
 from cluster.fleet.state import Seen, State, StateError, new_xids

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from cluster.acceptance.records import Record
+from cluster.acceptance.checks.links import board_of
+from cluster.acceptance.expectations import Expectations
+from cluster.acceptance.records import Record, against_peers
 from cluster.acceptance.verdict import Check, Status, Threshold, compared
 
 MENDED = {
@@ -21,22 +23,90 @@ MENDED = {
 }
 """Title, how many new ones a run may have (ours: each was mended at once, a flood of them is a link or cell that goes),
 what to do."""
+LEAST_OF_MEANT = 0.95
+"""Of the clock that --expect names: it is set in steps of 15 MHz, and a power cap takes some more."""
 LOW_CLOCK = Threshold(
     value=0.5, unit="of the highest SM clock", relation="at least",
     source="ours: under its power limit a board holds more; below nvidia-smi -lgc or -ac have set it",
 )  # fmt: skip
 
 
-def judge(records: Sequence[Record]) -> list[Check]:
+MEMORY_CLOCK = Threshold(
+    value=0.95, unit="of the memory's highest clock", relation="at least",
+    source="ours: under load a board does not lower it by itself",
+)  # fmt: skip
+SM_CLOCK_PEERS = Threshold(
+    value=0.8,
+    unit="of the median of the other GPUs",
+    relation="at least",
+    source="ours: GPUs under one power limit differ by less (Sinha et al. 2022, arXiv:2208.11035)",
+)
+POWER_PEERS = Threshold(
+    value=0.5, unit="of the median of the other GPUs", relation="at least",
+    source="ours: the same work on the same board",
+)  # fmt: skip
+BEFORE_TIMES = 100
+"""Errors that were mended before the run may be so many times as many as in a run: nobody knows in how many days."""
+
+
+def judge(records: Sequence[Record], expected: Expectations | None = None) -> list[Check]:
     """Checks of each board; nothing where there are no readings."""
     checks: list[Check] = []
     readable = [record for record in records if record.gpu is not None and _reading(record, "before").get("up")]
     modes = Counter(_ecc(record) for record in readable if _ecc(record) is not None)
     for record in readable:
         before, after = _reading(record, "before"), _reading(record, "after")
-        checks += _settings(record, before, modes) + _state(record, before) + _clock(record, after)
+        checks += _settings(record, before, modes, expected) + _state(record, before) + _clock(record, after, expected)
+        checks += _memory_clock(record, after, expected)
         checks += [_mended(record, name, before, after) for name in MENDED if name in before and name in after]
+    for name, title, limit in (
+        ("sm_clock_hertz", "SM clock", SM_CLOCK_PEERS), ("power_watts", "power", POWER_PEERS),
+    ):  # fmt: skip
+        checks += _against_others(readable, name, title, limit)
     return checks
+
+
+def _loaded(reading: dict[str, Any]) -> bool:
+    reasons = reading.get("throttle_reasons")
+    return reasons is not None and "idle" not in reasons
+
+
+def _against_others(records: Sequence[Record], name: str, title: str, limit: Threshold) -> list[Check]:
+    """Under load, among boards of one model."""
+    models: dict[Any, list[Record]] = {}
+    for record in records:
+        after = _reading(record, "after")
+        if _loaded(after) and after.get(name):
+            models.setdefault(record.result("presence").get("device_name"), []).append(record)
+    checks = []
+    for same in models.values():
+        values = [float(_reading(record, "after")[name]) for record in same]
+        for record, value, ratio in zip(same, values, against_peers(values), strict=True):
+            if ratio is not None:
+                evidence = f"{value:.4g} under load, {ratio:.2f} of the median of the others"
+                status: Status = "pass" if limit.holds(ratio) else "unverified"
+                remedy = "nvidia-smi -q -d CLOCK,POWER,PERFORMANCE on both: what holds this one down?"
+                checks.append(_check(record, f"{title} against the others", status, evidence, remedy,
+                                     measured=ratio, threshold=limit))  # fmt: skip
+    return checks
+
+
+def _memory_clock(record: Record, after: dict[str, Any], expected: Expectations | None) -> list[Check]:
+    """Half the clock is half the bandwidth, and no product of matrices shows it."""
+    clock, known = after.get("memory_clock_hertz"), board_of(record)
+    published = known.memory_clock_mhz * 1e6 if known is not None and known.memory_clock_mhz else None
+    highest = after.get("memory_clock_max_hertz") or published
+    meant = expected.number("gpu", "memory_clock_megahertz") if expected is not None else None
+    if not clock or not _loaded(after):
+        return []
+    should = meant * 1e6 if meant is not None else highest
+    if not should:
+        return []
+    ratio = clock / should
+    evidence = f"{clock / 1e6:.0f} of {should / 1e6:.0f} MHz under load"
+    remedy = "nvidia-smi -rmc and -rac; if it is meant: --expect, [gpu] memory_clock_megahertz"
+    return [_check(record, "memory clock under load", compared(ratio, MEMORY_CLOCK), evidence, remedy,
+                   measured=ratio, threshold=MEMORY_CLOCK)]  # fmt: skip
 
 
 def _reading(record: Record, stage: str) -> dict[str, Any]:
@@ -53,8 +123,11 @@ def _check(record: Record, name: str, status: Status, evidence: str, remedy: str
                  evidence=evidence, remedy=remedy, **more)  # fmt: skip
 
 
-def _settings(record: Record, before: dict[str, Any], modes: Counter[int | None]) -> list[Check]:
+def _settings(
+    record: Record, before: dict[str, Any], modes: Counter[int | None], expected: Expectations | None
+) -> list[Check]:
     checks = []
+    meant = expected.text("gpu", "ecc") if expected is not None else None
     mode, usual = _ecc(record), before.get("ecc_mode_default")
     if mode is not None:
         alone = modes.most_common(1)[0][0] != mode and modes[mode] * 2 < sum(modes.values())
@@ -62,7 +135,10 @@ def _settings(record: Record, before: dict[str, Any], modes: Counter[int | None]
         status: Status = "fail" if off and alone else "unverified" if off else "pass"
         evidence = f"ECC is {'on' if mode else 'off'}, {'on' if usual else 'off'} by default"
         evidence += "; of errors nobody would hear" if off else ""
-        checks.append(_check(record, "ECC mode", status, evidence, "nvidia-smi -e 1, then reset the GPU"))
+        if meant is not None:
+            status, evidence = compared_words("on" if mode else "off", meant), f"{evidence}; {meant} by --expect"
+        remedy = 'nvidia-smi -e 1, then reset the GPU; if it is meant: --expect, [gpu] ecc = "off"'
+        checks.append(_check(record, "ECC mode", status, evidence, remedy))
     if (mig := before.get("mig_mode")) is not None:
         status = "unverified" if mig[0] else "pass"
         evidence = "MIG is on: a slice was tested, not the board" if mig[0] else "MIG is off"
@@ -85,7 +161,12 @@ def _state(record: Record, before: dict[str, Any]) -> list[Check]:
     return checks
 
 
-def _clock(record: Record, after: dict[str, Any]) -> list[Check]:
+def compared_words(actual: str, meant: str) -> Status:
+    """Pass or fail."""
+    return "pass" if actual == meant else "fail"
+
+
+def _clock(record: Record, after: dict[str, Any], expected: Expectations | None) -> list[Check]:
     """Clocks under load; what heat or power did is judged by their reasons."""
     clock, most, reasons = (after.get(key) for key in ("sm_clock_hertz", "sm_clock_max_hertz", "throttle_reasons"))
     if not clock or not most or reasons is None or "idle" in reasons:
@@ -94,7 +175,11 @@ def _clock(record: Record, after: dict[str, Any]) -> list[Check]:
     low = not LOW_CLOCK.holds(clock / most) and "power_cap" not in reasons
     status: Status = "unverified" if capped or low else "pass"
     evidence = f"{clock / 1e6:.0f} of {most / 1e6:.0f} MHz under load, reasons {', '.join(reasons) or 'none'}"
-    remedy = "somebody has set clocks: nvidia-smi -rgc and -rac, or say in --expect what is meant"
+    remedy = "somebody has set clocks: nvidia-smi -rgc and -rac; if it is meant: --expect, [gpu] sm_clock_megahertz"
+    meant = expected.number("gpu", "sm_clock_megahertz") if expected is not None else None
+    if meant is not None:
+        status = "pass" if LEAST_OF_MEANT * meant <= clock / 1e6 else "fail"
+        evidence += f"; {meant:g} MHz by --expect"
     return [_check(record, "clocks under load", status, evidence, remedy, measured=clock / most, threshold=LOW_CLOCK)]
 
 
@@ -111,4 +196,9 @@ def _mended(record: Record, name: str, before: dict[str, Any], after: dict[str, 
         value=float(most), unit="new ones, each mended", relation="at most", source="ours: a flood is a fault"
     )
     evidence = f"{before[name]} before, {after[name]} after"
-    return _check(record, title, compared(grown, limit), evidence, remedy, measured=float(grown), threshold=limit)
+    outcome = compared(grown, limit)
+    if grown < 0:
+        outcome, evidence = "fail", f"{evidence}: the count went back, so the GPU was reset while the test ran"
+    elif outcome == "pass" and before[name] > BEFORE_TIMES * most:
+        outcome, evidence = "unverified", f"{evidence}: a flood before the run"
+    return _check(record, title, outcome, evidence, remedy, measured=float(grown), threshold=limit)

@@ -4,18 +4,13 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from cluster.acceptance.checks import REMEDY_NO_GPU, broken, skippers, thresholds
+from cluster.acceptance.checks import REMEDY_NO_GPU, broken, links, skippers, thresholds
 from cluster.acceptance.checks.collectives import BUS_FACTORS, bus_bandwidth, together
+from cluster.acceptance.checks.pairs import limits
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.records import Record, against_peers, percentile, readable
-from cluster.acceptance.verdict import Check, Status, Threshold, compared
+from cluster.acceptance.verdict import Check, Status, Threshold, compared, graded
 
-LINKS = Threshold(
-    value=1.5,
-    unit="times the median of the other links",
-    relation="at most",
-    source="ours: links of one kind differ by some percent, one that fell back to another path by a factor",
-)
 JUDGED_BYTES = 8 * 2**20
 """Smaller messages do not fill a fast link: latency counts more."""
 NOT_JUDGED = "; not judged: not between GPUs"
@@ -61,10 +56,13 @@ def judge(
         same = [row for row in rows if row["operation"] == operation]
         limit = thresholds.latency(records, operation, expected=expected, option_ms=max_latency_ms)
         checks.append(_latency(same[0], limit, on_gpu))
-        bar = thresholds.bandwidth(records, operation, expected=expected) if on_gpu else None
-        checks.append(_bandwidth(same[-1], bar, on_gpu=on_gpu, has_baseline=has_baseline))
+        row, bar = same[-1], None
+        if on_gpu:
+            rate = row["bus_bytes_per_second"] / 1e9
+            bar = thresholds.bandwidth(records, operation, byte_count=row["bytes"], rate=rate, expected=expected)
+        checks.append(_bandwidth(row, bar, on_gpu=on_gpu, has_baseline=has_baseline))
     if rows:
-        checks += _links(there, on_gpu)
+        checks += _links(there, on_gpu, expected)
     return checks
 
 
@@ -106,37 +104,44 @@ def _latency(row: dict[str, Any], threshold: Threshold, on_gpu: bool) -> Check:
     )
 
 
-def _bandwidth(row: dict[str, Any], threshold: Threshold | None, *, on_gpu: bool, has_baseline: bool) -> Check:
-    rate = row["bus_bytes_per_second"] / 1e9
+def _bandwidth(row: dict[str, Any], bar: thresholds.Bar | None, *, on_gpu: bool, has_baseline: bool) -> Check:
+    rate, threshold = row["bus_bytes_per_second"] / 1e9, None if bar is None else bar.passes
     status: Status = "skipped" if has_baseline else "unverified"
     note = "; no threshold: neither NVML, the network's ports nor --expect tell what it should be"
     if not on_gpu:
         status, note = "unverified", NOT_JUDGED
     elif row["bytes"] < JUDGED_BYTES:
         status, note = "unverified", "; not judged: too small a message"
-    elif threshold is not None:
-        status, note = compared(rate, threshold), ""
+    elif bar is not None:
+        (status, threshold), note = bar.grade(rate), ""
+        if status == "unverified":
+            note = f"; less than these parts usually reach, more than the {bar.fails.value:.4g} GB/s of a fault"
     return Check(
         name=f"{row['operation']}: bus bandwidth",
         part="communication",
         subject="all ranks",
         status=status,
         evidence=f"{readable(row['bytes'])}: {rate:.2f} GB/s{note}",
-        remedy=REMEDY_SPEED if on_gpu else REMEDY_NO_GPU,
+        remedy=f"{REMEDY_SPEED}; what is meant: --expect, [bus_gigabytes_per_second] {row['operation']}"
+        if on_gpu
+        else REMEDY_NO_GPU,
         measured=rate,
         threshold=threshold,
     )
 
 
-def _links(records: Sequence[Record], on_gpu: bool) -> list[Check]:
-    """Which link of the ring is slower than the others, by the largest message; links within a node and links between
-    nodes are two kinds."""
-    pairs = [(records[position - 1], record) for position, record in enumerate(records)]
+def _links(records: Sequence[Record], on_gpu: bool, expected: Expectations | None) -> list[Check]:
+    """Which link of the ring is slower than the others of its kind, by the largest message."""
+    by_kind: dict[str, list[tuple[Record, Record, float]]] = {}
+    for position, receiver in enumerate(records):
+        sender, seconds = records[position - 1], median(_point_to_point(receiver))
+        kind = links.kind(sender, receiver, _sent_bytes(receiver) / seconds)
+        by_kind.setdefault(kind, []).append((sender, receiver, seconds))
     checks = []
-    for inside in (True, False):
-        same = [(sender, receiver) for sender, receiver in pairs if (sender.node == receiver.node) is inside]
-        seconds = [median(_point_to_point(receiver)) for _, receiver in same]
-        for (sender, receiver), own, ratio in zip(same, seconds, against_peers(seconds), strict=True):
+    for kind, same in by_kind.items():
+        fails, passes = limits(kind, expected)
+        for (sender, receiver, own), ratio in zip(same, against_peers([one[2] for one in same]), strict=True):
+            status, limit = graded(ratio, fails, passes)
             note = (
                 "; no other link to compare with" if ratio is None else f", {ratio:.2f} times the median of the others"
             )
@@ -146,22 +151,28 @@ def _links(records: Sequence[Record], on_gpu: bool) -> list[Check]:
                     part="communication",
                     subject=f"{sender.subject} to {receiver.subject}",
                     rank=receiver.rank,
-                    status="unverified" if not on_gpu else "skipped" if ratio is None else compared(ratio, LINKS),
-                    evidence=f"{own * 1e3:.3f} ms{note}{'' if on_gpu else NOT_JUDGED}",
+                    status=status if on_gpu else "unverified",
+                    evidence=f"{kind}: {own * 1e3:.3f} ms{note}{'' if on_gpu else NOT_JUDGED}",
                     remedy=REMEDY_SPEED if on_gpu else REMEDY_NO_GPU,
                     measured=ratio,
-                    threshold=LINKS,
+                    threshold=limit,
                 )
             )
     return checks
 
 
+def _sent_bytes(record: Record) -> int:
+    """Of the largest message."""
+    return int(record.result("collectives")["measurements"][_last(record)]["bytes"])
+
+
+def _last(record: Record) -> int:
+    """Position of the largest message from point to point."""
+    measurements = record.result("collectives")["measurements"]
+    return max(number for number, one in enumerate(measurements) if one["operation"] == "point_to_point")
+
+
 def _point_to_point(record: Record) -> list[float]:
     """Seconds of the largest message."""
-    same = [
-        measurement
-        for measurement in record.result("collectives")["measurements"]
-        if measurement["operation"] == "point_to_point"
-    ]
-    seconds: list[float] = same[-1]["seconds"]
+    seconds: list[float] = record.result("collectives")["measurements"][_last(record)]["seconds"]
     return seconds

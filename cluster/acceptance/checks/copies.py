@@ -7,22 +7,22 @@ from typing import Any
 
 import torch
 
-from cluster.acceptance.checks import broken
-from cluster.acceptance.checks.thresholds import pcie_bytes_per_second
+from cluster.acceptance.checks import broken, links
 from cluster.acceptance.context import Context
 from cluster.acceptance.records import Record, against_peers
-from cluster.acceptance.verdict import Check, Status, Threshold, compared
+from cluster.acceptance.verdict import Check, Status, Threshold, graded
 
 REPEATS = 5
 WAYS = {"to_device": "host to device", "to_host": "device to host"}
-PCIE_SHARE = 0.5
+PCIE_FAILS, PCIE_PASSES = 0.5, 0.68
 """Ours: pinned copies reach 75 to 87 % of PCIe (12 of 15.75, 25 of 31.5, 55 of 63 GB/s), less from a far NUMA node."""
-PEERS = Threshold(
-    value=1.5,
-    unit="times the median of the other GPUs",
-    relation="at most",
-    source="ours: a far NUMA node costs some percent, a link of half the width a factor of two",
-)
+C2C_FAILS, C2C_PASSES = 0.2, 0.3
+"""Ours, of the link between Grace and its GPU."""
+_SOURCE = "ours: a far NUMA node costs some percent, a link of half the width a factor of two"
+_UNIT = "times the median of the other GPUs"
+PEERS = Threshold(value=1.5, unit=_UNIT, relation="at most", source=_SOURCE)
+ALIKE = Threshold(value=1.3, unit=_UNIT, relation="at most", source=_SOURCE)
+"""PEERS fails, ALIKE passes; between the two it is not verified."""
 
 
 def measure(context: Context) -> dict[str, Any]:
@@ -52,34 +52,51 @@ def judge(records: Sequence[Record]) -> list[Check]:
         return []
     checks = broken(records, "copies", "gpu")
     there = [record for record in records if record.measured("copies")]
-    for way, title in WAYS.items():
-        seconds = [record.result("copies")["seconds"][way] for record in there]
-        for record, own, ratio in zip(there, seconds, against_peers(seconds), strict=True):
-            checks.append(_one(record, title, record.result("copies")["bytes"] / own, ratio))
+    for same in by_slot(there).values():
+        for way, title in WAYS.items():
+            seconds = [record.result("copies")["seconds"][way] for record in same]
+            for record, own, ratio in zip(same, seconds, against_peers(seconds), strict=True):
+                checks.append(_one(record, title, record.result("copies")["bytes"] / own, ratio))
     return checks
 
 
+def by_slot(records: Sequence[Record]) -> dict[Any, list[Record]]:
+    """Only GPUs of one model in slots of one kind are compared with each other."""
+    groups: dict[Any, list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.result("presence").get("device_name"), links.pcie(record)), []).append(record)
+    return groups
+
+
 def _one(record: Record, title: str, rate: float, ratio: float | None) -> Check:
-    pcie = pcie_bytes_per_second(record)
-    limit, measured, status = PEERS, ratio, "unverified"
-    if ratio is not None and not PEERS.holds(ratio):
-        status = "fail"
-    elif pcie is not None:
-        limit = Threshold(
-            value=PCIE_SHARE * pcie / 1e9, unit="GB/s", relation="at least",
-            source=f"{PCIE_SHARE:.0%} (ours) of what slot and board allow, by NVML",
-        )  # fmt: skip
-        measured, status = rate / 1e9, compared(rate / 1e9, limit)
-    outcome: Status = "fail" if status == "fail" else "pass" if status == "pass" else "unverified"
+    line, shares = links.pcie(record), (PCIE_FAILS, PCIE_PASSES)
+    if (own := links.c2c(record)) is not None:
+        line, shares = own, (C2C_FAILS, C2C_PASSES)
     shown = "" if ratio is None else f", {ratio:.2f} times the time of its peers"
+    outcome: Status
+    outcome, threshold = ("pass", PEERS) if ratio is None else graded(ratio, PEERS, ALIKE)
+    measured = ratio
+    if line is None and outcome == "pass":
+        outcome, shown = "unverified", f"{shown}; NVML does not tell the link"
+    elif line is not None and outcome != "fail":
+        fails, passes = (
+            Threshold(
+                value=share * line / 1e9, unit="GB/s", relation="at least",
+                source=f"{share:.0%} (ours) of what slot and board allow, by NVML",
+            )
+            for share in shares
+        )  # fmt: skip
+        by_line, limit = graded(rate / 1e9, fails, passes)
+        if by_line == "fail" or outcome == "pass":
+            outcome, threshold, measured = by_line, limit, rate / 1e9
     return Check(
         name=f"copy: {title}",
         part="gpu",
         subject=record.subject,
         rank=record.rank,
         status=outcome,
-        evidence=f"{rate / 1e9:.2f} GB/s{shown}" + ("" if outcome != "unverified" else "; NVML does not tell the link"),
+        evidence=f"{rate / 1e9:.2f} GB/s{shown}",
         remedy="reseat the board; is the process on the GPU's NUMA node, and is the IOMMU off (nvidia-smi topo -m)?",
         measured=measured,
-        threshold=limit,
+        threshold=threshold,
     )

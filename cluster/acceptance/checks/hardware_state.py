@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cluster.acceptance.checks.links import board_of, wired_nvlinks
 from cluster.acceptance.expectations import Expectations
+from cluster.acceptance.kernel_log import OF_PROGRAMS
 from cluster.acceptance.records import Record
-from cluster.acceptance.verdict import Check, Status, Threshold
+from cluster.acceptance.verdict import Check, Status, Threshold, compared
 
-_ALL_LINKS = ("SXM", "HBM3", "GH200", "GB200", "B200")
-"""In the names of boards whose links are all wired to a switch or to the neighbours; bridges of others are optional."""
+_BOARD = "nvidia-smi -q on both: another board, or a part of it that the driver does not see"
 _DRIVER = "install the same image on every node; drain this one until it has it"
-_ALL_LINKS_NAMES = ("NVIDIA H200", "NVIDIA H20", "NVIDIA H800")
-"""Such boards, too; "NVIDIA H200 NVL" is a PCIe board with bridges."""
+MOST_ROWS = 512
 ALIKE: dict[str, tuple[str, Callable[[Record], Any], str]] = {
     "driver": ("driver", lambda record: _before(record).get("driver"), _DRIVER),
     "torch": ("PyTorch", lambda record: record.result("presence").get("torch"), _DRIVER),
@@ -26,6 +26,15 @@ ALIKE: dict[str, tuple[str, Callable[[Record], Any], str]] = {
         "nvidia-smi -q: another board, MIG, or memory that the driver has retired",
     ),
     "vbios": ("VBIOS", lambda record: _before(record).get("vbios"), "flash the VBIOS that most of them have"),
+    "multiprocessors": (
+        "number of multiprocessors", lambda record: record.result("presence").get("multiprocessors"), _BOARD,
+    ),
+    "highest clock": (
+        "highest SM clock", lambda record: _before(record).get("sm_clock_max_hertz"),
+        "another board or VBIOS, or clocks that are locked: nvidia-smi -q -d CLOCK on both",
+    ),
+    "NVLinks": ("number of NVLinks", lambda record: _before(record).get("nvlinks"), _BOARD),
+    "temperature limit": ("temperature limit", lambda record: _before(record).get("maximum_celsius"), _BOARD),
     "power limit": (
         "power limit", lambda record: _before(record).get("power_limit_watts"),
         "nvidia-smi -pl: set all to the same limit; a lower one is a slower GPU",
@@ -34,7 +43,9 @@ ALIKE: dict[str, tuple[str, Callable[[Record], Any], str]] = {
 """Title, what is compared, what to do."""
 
 
-_OF_THE_BOARD = ("memory", "vbios", "power limit")
+_OF_THE_BOARD = (
+    "memory", "vbios", "power limit", "multiprocessors", "highest clock", "NVLinks", "temperature limit",
+)  # fmt: skip
 """Compared among boards of one model only."""
 
 
@@ -44,6 +55,7 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
     A power limit that the file of `--expect` names is meant, and so no reason to doubt.
     """
     meant = expected.number("gpu", "power_limit_watts") if expected is not None else None
+    meant_lanes = expected.number("gpu", "pcie_width") if expected is not None else None
     readable = [record for record in records if record.gpu is not None and _before(record).get("up")]
     most_links = Counter(_before(record).get("nvlinks_up") for record in readable).most_common(1)
     usual = most_links[0][0] if most_links else None
@@ -53,9 +65,11 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
         checks += [
             _ecc(record, before),
             _rows(record, before),
-            _lanes(record, before, after),
+            _lanes(record, before, after, meant_lanes),
             _links(record, before, usual),
             _power(record, before, meant),
+            *_parts(record),
+            *_history(record, before),
         ]
     checks += _alike(readable)
     return [*checks, *_one_each(readable)]
@@ -63,14 +77,6 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
 
 def _before(record: Record) -> dict[str, Any]:
     return record.result("before").get("reading") or {}
-
-
-def wired_nvlinks(record: Record) -> int:
-    """How many NVLinks this GPU must have up; 0 where bridges are optional, or nobody tells."""
-    before = _before(record)
-    name = before.get("name") or ""
-    wired = name in _ALL_LINKS_NAMES or any(word in name for word in _ALL_LINKS)
-    return int(before.get("nvlinks") or 0) if wired else 0
 
 
 def _check(record: Record, name: str, status: Status, evidence: str, remedy: str, **more: Any) -> Check:
@@ -105,16 +111,79 @@ def _rows(record: Record, before: dict[str, Any]) -> Check:
     if rows is None:
         return _check(record, "row remapping", *_untold(before, "remapped_rows"), remedy)
     corrected, uncorrected, pending, failed = rows
-    status: Status = "fail" if failed or pending else "pass"
+    spare = Threshold(
+        value=MOST_ROWS, unit="rows", relation="at most",
+        source="NVIDIA, GPU Memory Error Management: a board has as many spare ones",
+    )  # fmt: skip
+    used = corrected + uncorrected
+    status: Status = "fail" if failed or pending or not spare.holds(used) else "pass"
     words = [word for word, so in (("failed", failed), ("pending until a reset", pending)) if so] or ["nothing pending"]
     evidence = f"{corrected} rows for corrected, {uncorrected} for uncorrected errors; {', '.join(words)}"
-    return _check(record, "row remapping", status, evidence, remedy)
+    return _check(record, "row remapping", status, evidence, remedy, measured=float(used), threshold=spare)
 
 
-def _lanes(record: Record, before: dict[str, Any], after: dict[str, Any]) -> Check:
+def _parts(record: Record) -> list[Check]:
+    """What the data sheet says of the board, against what is there."""
+    known, presence = board_of(record), record.result("presence")
+    if known is None:
+        return []
+    memory = presence.get("memory_bytes") or _before(record).get("memory_total_bytes")
+    checks = []
+    for title, actual, least in (
+        ("memory of the data sheet, GiB", memory / 2**30 if memory else None, known.memory_gib),
+        ("multiprocessors of the data sheet", presence.get("multiprocessors"), known.multiprocessors),
+    ):
+        if actual is not None and least is not None:
+            limit = Threshold(value=float(least), unit="", relation="at least", source="hardware.toml, for this model")
+            remedy = "nvidia-smi -q: MIG, a virtual GPU with a part of the board, or a board that was cut down"
+            checks.append(
+                _check(record, title, compared(actual, limit), f"{actual:.5g}; the model has {least:g}", remedy,
+                       measured=float(actual), threshold=limit)
+            )  # fmt: skip
+    return checks
+
+
+def _history(record: Record, before: dict[str, Any]) -> list[Check]:
+    """What NVML remembers of before the run, on drivers that tell."""
+    checks = []
+    if (action := before.get("recovery_action")) is not None:
+        status: Status = "pass" if action == "none" else "fail"
+        checks.append(_check(record, "recovery action", status, f"the driver asks for: {action}", f"do that: {action}"))
+    if (fabric := before.get("fabric")) is not None:
+        good = fabric["state"] == "completed" and not fabric.get("status")
+        bad = not good or fabric.get("degraded")
+        evidence = f"{fabric['state']}, status {fabric.get('status', 0)}, clique {fabric.get('clique')}"
+        evidence += ", at a part of its bandwidth" if fabric.get("degraded") else ""
+        remedy = "systemctl status nvidia-fabricmanager (on a rack: nvidia-imex, and the switches' NMX controller)"
+        checks.append(_check(record, "NVLink fabric", "fail" if bad else "pass", evidence, remedy))
+    if (sram := before.get("sram_errors")) is not None:
+        status = "fail" if sram[1] else "unverified" if sram[0] else "pass"
+        evidence = f"{sram[0]} uncorrected since it was made" + (", more than NVIDIA allows" if sram[1] else "")
+        checks.append(_check(record, "errors of the chip's memories", status, evidence, "have the board replaced"))
+    if (lifetime := before.get("ecc_lifetime")) is not None:
+        limit = Threshold(
+            value=MOST_ROWS, unit="uncorrected errors", relation="at most", source="ours: one for each spare row"
+        )
+        evidence = f"{lifetime} uncorrected since it was made"
+        status = "pass" if limit.holds(lifetime) else "unverified"
+        remedy = "nvidia-smi -q -d ECC,ROW_REMAPPER; ask for a replacement"
+        checks.append(_check(record, "memory errors of its life", status, evidence, remedy,
+                             measured=float(lifetime), threshold=limit))  # fmt: skip
+    if (xids := before.get("xids_before")) is not None:
+        grave = sorted(set(xids) - OF_PROGRAMS)
+        evidence = f"{len(xids)} in the kernel's log: {', '.join(map(str, sorted(set(xids)))) or 'none'}"
+        remedy = "docs.nvidia.com/deploy/xid-errors; reset the GPU, or reboot, and run it again"
+        checks.append(_check(record, "XIDs before the run", "unverified" if grave else "pass", evidence, remedy))
+    return checks
+
+
+def _lanes(record: Record, before: dict[str, Any], after: dict[str, Any], meant: float | None) -> Check:
     """Width at any time, generation under load only: an idle board lowers it by itself."""
     remedy = "reseat the board or its riser; look at the slot's setting in the BIOS, and at dmesg for AER messages"
     width, most = before.get("pcie_width"), before.get("pcie_width_max")
+    known = board_of(record)
+    if known is not None and known.host != "pcie":
+        return _check(record, "PCIe width and generation", "skipped", "this board is not joined by PCIe", remedy)
     if not width or not most:
         return _check(record, "PCIe width and generation", *_untold(before, "pcie_width"), remedy)
     reasons = after.get("throttle_reasons")
@@ -125,15 +194,25 @@ def _lanes(record: Record, before: dict[str, Any], after: dict[str, Any]) -> Che
     limit = Threshold(
         value=float(most), unit="lanes", relation="at least", source="what slot and board allow together, by NVML"
     )
-    return _check(
-        record, "PCIe width and generation", "fail" if narrow or old else "pass", evidence, remedy,
-        measured=float(width), threshold=limit,
-    )  # fmt: skip
+    status: Status = "fail" if narrow or old else "pass"
+    possible = before.get("pcie_generation_max")
+    if status == "pass" and known is not None and meant is None:
+        # A narrow slot, or an old computer, may be meant; a setting of the BIOS seldom is.
+        if most < known.pcie_lanes:
+            status, remedy = "unverified", f"{remedy}; if it is meant: --expect, [gpu] pcie_width = {most}"
+            evidence += f"; the board could do x{known.pcie_lanes}"
+        elif possible and known.pcie_generation and known.pcie_generation - possible > 1:
+            status, remedy = "unverified", f"{remedy}; if it is meant: --expect, [gpu] pcie_width = {most}"
+            evidence += f"; generation {possible} at most, the board could do {known.pcie_generation}"
+    return _check(record, "PCIe width and generation", status, evidence, remedy, measured=float(width),
+                  threshold=limit)  # fmt: skip
 
 
 def _links(record: Record, before: dict[str, Any], usual: int | None) -> Check:
     up, there = before.get("nvlinks_up"), before.get("nvlinks")
     wired = bool(wired_nvlinks(record))
+    there = max(there or 0, wired_nvlinks(record))
+    known = board_of(record)
     remedy = "nvidia-smi nvlink -s -i GPU; is the fabric manager running (systemctl status nvidia-fabricmanager)?"
     if up is None:
         return _check(record, "NVLinks", *_untold(before, "nvlinks_up"), remedy)
@@ -145,7 +224,11 @@ def _links(record: Record, before: dict[str, Any], usual: int | None) -> Check:
     of = "that the board has" if there and wired else "that most of the GPUs have"
     limit = Threshold(value=float(expected), unit="links up", relation="at least", source=of)
     status: Status = "fail" if up < expected else "pass"
-    if status == "pass" and there and up < there:
+    speed, nominal = before.get("nvlink_megabytes_per_second"), known and 1e3 * known.nvlink_gb
+    if up and speed and nominal and speed < 0.9 * nominal:
+        status = "fail"
+        of = f"{of}, of {speed / 1e3:g} instead of {nominal / 1e3:g} GB/s each"
+    if status == "pass" and there and up < there and (known is None or known.nvlinks):
         status = "unverified"  # bridges that nobody has mounted, or links that are down everywhere
     evidence = f"{up} links up; {expected} {of}" + (f", {there} in all" if there else "")
     return _check(record, "NVLinks", status, evidence, remedy, measured=float(up), threshold=limit)

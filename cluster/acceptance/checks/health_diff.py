@@ -139,7 +139,9 @@ def _counter(record: Record, name: str, before: dict[str, Any], after: dict[str,
     grown = after[name] - before[name]
     limit = Threshold(value=0, unit="new errors", relation="at most", source="a sound GPU has none in minutes")
     evidence = f"{before[name]} before, {after[name]} after"
-    return _check(record, title, "fail" if grown > 0 else "pass", evidence, remedy, measured=grown, threshold=limit)
+    if grown < 0:
+        evidence += ": the count went back, so the GPU was reset while the test ran"
+    return _check(record, title, "fail" if grown else "pass", evidence, remedy, measured=grown, threshold=limit)
 
 
 def _memory(record: Record, before: dict[str, Any], after: dict[str, Any]) -> Check:

@@ -13,7 +13,7 @@ import pynvml
 import torch
 
 from cluster.acceptance.checks import broken
-from cluster.acceptance.checks.compute import PEERS, outlier_limit, outlying
+from cluster.acceptance.checks.compute import by_model, outlying, peers_grade
 from cluster.acceptance.checks.health_diff import HARMFUL, USUAL_CELSIUS
 from cluster.acceptance.context import Context
 from cluster.acceptance.faults import SLOW_FACTOR
@@ -94,12 +94,16 @@ def judge(records: Sequence[Record]) -> list[Check]:
         checks.append(_results(record))
         if record.gpu is not None:
             checks += [_throttling(record), _temperature(record), _kept(record)]
-    with_gpu = [record for record in there if record.gpu is not None]
-    seconds = [1 / median(_values(record, "products_per_second")) for record in with_gpu]
-    deviations = outlying(seconds)
-    for record, ratio, far in zip(with_gpu, against_peers(seconds), deviations, strict=True):
-        limit = outlier_limit(PEERS, far)
-        status: Status = "skipped" if ratio is None else compared(ratio, limit)
+    for with_gpu in by_model([record for record in there if record.gpu is not None]).values():
+        checks += _peers(with_gpu)
+    return checks
+
+
+def _peers(records: Sequence[Record]) -> list[Check]:
+    checks = []
+    seconds = [1 / median(_values(record, "products_per_second")) for record in records]
+    for record, ratio, far in zip(records, against_peers(seconds), outlying(seconds), strict=True):
+        status, limit = peers_grade(ratio, far)
         shown = "no other GPU to compare with" if ratio is None else f"{ratio:.2f} times the median of its peers"
         checks.append(
             _check(record, "time against peers", status, shown, "compare clocks, power limit and temperature",

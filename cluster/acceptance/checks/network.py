@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.acceptance import sysfs
 from cluster.acceptance.checks import thresholds
+from cluster.acceptance.checks.links import reading
 from cluster.acceptance.expectations import Expectations
+from cluster.acceptance.hardware import pcie_bytes_per_second
 from cluster.acceptance.records import Record
 from cluster.acceptance.verdict import Check, Status, Threshold, compared
 
@@ -26,6 +28,7 @@ RETRIED = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_na
 """Congestion does it as well, so that nobody can tell from here."""
 USUAL_ERRORS = 10
 """A bit error rate of 1e-15, as InfiniBand asks for, gives less than one in ten minutes of 400 Gbit/s."""
+FEWEST_SIBLINGS = 3
 REMEDY_PORT = "ibstat, ethtool; reseat or exchange cable and transceiver, try another port of the switch"
 
 
@@ -44,6 +47,11 @@ def judge(records: Sequence[Record], expected: Expectations | None) -> list[Chec
     rdma = any(port["rdma"] for record in nodes for port in record.result("network")["ports"])
     if not rdma and not several:
         return _expected(nodes, expected)
+    if expected is None or expected.number("network", "ports") is None:
+        alone = [check for record in nodes for check in _among_its_own(record, records, rdma)]
+    else:
+        alone = []
+    alone += [check for record in nodes for check in _slots(record, records, rdma)]
     checks = [
         _check(
             record.node, "ports", "unverified",
@@ -59,12 +67,14 @@ def judge(records: Sequence[Record], expected: Expectations | None) -> list[Chec
         )
         for name in _common(nodes, rdma)
     }
+    meant = expected.number("network", "rate_gigabits") if expected is not None else None
+    meant = expected.number("network", "rate_gigabits") if expected is not None else None
     up = Counter(port["name"] for record in nodes for port in _ports(record, rdma) if port["up"])
     for record in nodes:
         there = {port["name"]: port for port in _ports(record, rdma)}
         if there:
             checks += [
-                _state(record.node, name, there.get(name), rates, _of_most(up[name], len(nodes)))
+                _state(record.node, name, there.get(name), rates, _of_most(up[name], len(nodes)), meant)
                 for name, rates in usual.items()
             ]
             checks += _errors(record, there, rdma)
@@ -79,7 +89,67 @@ def judge(records: Sequence[Record], expected: Expectations | None) -> list[Chec
             for record in nodes
             if record not in with_module
         ]  # fmt: skip
+    failed = {(check.subject, check.name) for check in checks if check.status in ("fail", "unverified")}
+    checks += [check for check in alone if (check.subject, check.name) not in failed]
     return checks + _expected(nodes, expected)
+
+
+def _among_its_own(record: Record, records: Sequence[Record], rdma: bool) -> Iterator[Check]:
+    """Adapters of one node are siblings: of those that its GPUs would use one that is down, or slower, stands out.
+
+    Adapters beyond the number of GPUs (for storage, or ports without a cable) may be as they are.
+    """
+    ports = _ports(record, rdma) if rdma else []
+    up = [port for port in ports if port["up"] and port["rate_gigabits"]]
+    if len(ports) < FEWEST_SIBLINGS or not up:
+        return
+    fastest = max(port["rate_gigabits"] for port in up)
+    good = [port for port in up if port["rate_gigabits"] >= 0.9 * fastest]
+    gpus = max(
+        [len([other for other in records if other.node == record.node])]
+        + [other.result("presence").get("seen_by_nvml") or 0 for other in records if other.node == record.node]
+    )
+    others = [port for port in ports if port not in good]
+    enough = len(good) >= gpus and (len(good) % gpus == 0 or len(good) & (len(good) - 1) == 0)
+    # Two of ten may be for storage, and half of all ports without a cable; one of eight is neither.
+    if not others or enough or (len(good) < gpus and len(ports) < gpus):
+        return
+    for port in others:
+        state = f"{port['rate_gigabits']:g} Gbit/s" if port["up"] and port["rate_gigabits"] else "down"
+        yield _check(
+            record.node, f"port {port['name']}", "unverified",
+            f"{state}; {len(good)} of {len(ports)} are up at {fastest:g} Gbit/s, for {gpus} GPUs",
+            f"{REMEDY_PORT}; if it is meant: --expect, [network] ports = {len(up)}",
+            measured=float(len(good)),
+            threshold=Threshold(
+                value=float(len(good) + len(others)), unit="ports like the fastest", relation="at least",
+                source="ours: adapters of one node are siblings",
+            ),
+        )  # fmt: skip
+
+
+def _slots(record: Record, records: Sequence[Record], rdma: bool) -> Iterator[Check]:
+    """The adapter's own PCIe link: it carries no more than that, whatever the port says."""
+    hosts = [
+        own for other in records if other.node == record.node and (own := reading(other).get("pcie_generation_max"))
+    ]
+    for port in _ports(record, rdma):
+        width, most = port.get("pcie_width"), port.get("pcie_width_max")
+        generation, best = port.get("pcie_generation"), port.get("pcie_generation_max")
+        if not width or not port["up"]:
+            continue
+        # A computer of an older generation is no fault of the adapter.
+        possible = min(best or 0, max(hosts, default=best or 0))
+        carries = pcie_bytes_per_second(generation, width)
+        narrow, old = bool(most and width < most), bool(generation and possible and generation < possible)
+        short = carries is not None and bool(port["rate_gigabits"]) and carries * 8e-9 < 0.9 * port["rate_gigabits"]
+        evidence = f"x{width} of x{most or width}, generation {generation} of {best}"
+        if carries is not None and port["rate_gigabits"]:
+            evidence += f": {carries * 8e-9:.0f} Gbit/s for a port of {port['rate_gigabits']:g}"
+        status: Status = "fail" if (narrow or old) and short else "unverified" if narrow or old else "pass"
+        yield _check(record.node, f"PCIe link of {port['name']}", status, evidence,
+                     "reseat the adapter; look at the slot's setting in the BIOS, and at dmesg for AER messages",
+                     measured=float(width))  # fmt: skip
 
 
 def _ports(record: Record, rdma: bool) -> list[dict[str, Any]]:
@@ -102,7 +172,9 @@ def _check(node: str, name: str, status: Status, evidence: str, remedy: str = RE
                  evidence=evidence, remedy=remedy, **more)  # fmt: skip
 
 
-def _state(node: str, name: str, port: dict[str, Any] | None, rates: Counter[float | None], unlike: Status) -> Check:
+def _state(
+    node: str, name: str, port: dict[str, Any] | None, rates: Counter[float | None], unlike: Status, meant: float | None
+) -> Check:
     title, others = f"port {name}", "most nodes" if unlike == "fail" else "half of the nodes"
     if port is None:
         return _check(node, title, unlike, f"it is not there; on {others} it is")
@@ -112,8 +184,13 @@ def _state(node: str, name: str, port: dict[str, Any] | None, rates: Counter[flo
     most = max(rates.values())
     usual = max((rate for rate, count in rates.items() if count == most and rate is not None), default=None)
     own = port["rate_gigabits"]
+    if meant is not None and (own is None or usual is None):
+        return _check(node, title, "pass", f"up; the driver does not tell at which rate, {meant:g} Gbit/s by --expect")
     if own is None or usual is None:
-        return _check(node, title, "unverified", "up, and the driver does not tell at which rate")
+        return _check(
+            node, title, "unverified", "up, and the driver does not tell at which rate",
+            "ethtool; a cloud's adapter may not tell: say it by --expect, [network] rate_gigabits",
+        )  # fmt: skip
     limit = Threshold(value=usual, unit="Gbit/s", relation="at least", source="what most nodes have at this port")
     return _check(node, title, compared(own, limit), f"up, {port['kind']}, {own:g} Gbit/s", measured=own,
                   threshold=limit)  # fmt: skip
@@ -154,8 +231,9 @@ def _expected(nodes: Sequence[Record], expected: Expectations | None) -> list[Ch
         return checks
     ports = expected.threshold("network", "ports", "ports that are up", "at least")
     rate = expected.threshold("network", "rate_gigabits", "Gbit/s", "at least")
+    rdma = any(_ports(record, True) for record in nodes)
     for record in nodes:
-        up = [port for port in _ports(record, True) if port["up"]]
+        up = [port for port in _ports(record, rdma) if port["up"]]
         if ports is not None:
             status = compared(len(up), ports)
             evidence = f"{len(up)}: {', '.join(port['name'] for port in up) or 'none'}"
@@ -165,7 +243,10 @@ def _expected(nodes: Sequence[Record], expected: Expectations | None) -> list[Ch
         for port in up if rate is not None else ():
             own, title = port["rate_gigabits"], f"expected rate of {port['name']}"
             if own is None:
-                checks.append(_check(record.node, title, "unverified", "the driver does not tell", threshold=rate))
+                # A cloud's interface has no rate to tell; an adapter for RDMA has one.
+                status = "unverified" if rdma else "pass"
+                evidence = "the driver does not tell" + ("" if rdma else ", so the file's is taken")
+                checks.append(_check(record.node, title, status, evidence, threshold=rate))
             else:
                 assert rate is not None
                 checks.append(

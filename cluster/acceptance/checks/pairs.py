@@ -15,14 +15,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from cluster.acceptance.checks import REMEDY_NO_GPU, broken
+from cluster.acceptance.checks import REMEDY_NO_GPU, broken, links
 from cluster.acceptance.checks.collectives import numbers
-from cluster.acceptance.checks.hardware_state import wired_nvlinks
-from cluster.acceptance.checks.thresholds import SWITCHED_NVLINKS
 from cluster.acceptance.context import Context
+from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.faults import SLOW_FACTOR
 from cluster.acceptance.records import Record, percentile
-from cluster.acceptance.verdict import Check, Status, Threshold
+from cluster.acceptance.verdict import Check, Status, Threshold, graded
 
 MOST_ROUNDS = 15
 REPEATS = 3
@@ -30,18 +29,14 @@ GOOD_PERCENT = 25
 """The time that a quarter of all pairs keeps: with one bad node of three, two thirds of all pairs are slow."""
 FEWEST_PAIRS = 3
 """Of one kind: one of two that differ may be either the slow one or the fast one."""
-INSIDE = Threshold(
-    value=1.5,
-    unit="times what the good pairs of its kind take",
-    relation="at most",
-    source="ours: links of one kind differ by some percent, one that fell back to another path by a factor",
-)
-BETWEEN = Threshold(
-    value=2.0,
-    unit="times what the good pairs take",
-    relation="at most",
-    source="ours: spines of switches are built for half of what their leaves carry, or more (2 to 1)",
-)
+_UNIT = "times what the good links of its kind take"
+_TIMES = {
+    links.NVLINK: (1.5, 1.15, "ours: NVLinks differ by some percent, one that fell back to another path by a factor"),
+    links.BRIDGE: (1.5, 1.15, "ours: as NVLink"),
+    links.BETWEEN: (1.8, 1.25, "ours: full bisection; [network] oversubscription of --expect says what is meant"),
+}
+_PCIE_TIMES = (2.5, 1.8, "ours: paths through PCIe share switches and bridges, differently from round to round")
+"""Beyond the first it fails, up to the second it passes."""
 REMEDY = "NCCL_DEBUG=INFO names the path between these two; look at both ports, cables and the switch between"
 
 
@@ -124,23 +119,30 @@ def met(records: Sequence[Record]) -> list[Pair]:
             pair = (min(record.rank, meeting["partner"]), max(record.rank, meeting["partner"]))
             seconds[pair] = max(seconds.get(pair, 0.0), meeting["seconds"])
     return [
-        Pair((by_rank[a], by_rank[b]), time_, _kind(by_rank[a], by_rank[b]))
+        Pair((by_rank[a], by_rank[b]), time_, links.kind(by_rank[a], by_rank[b], _bytes(by_rank[a]) / time_))
         for (a, b), time_ in sorted(seconds.items())
         if a in by_rank and b in by_rank
     ]
 
 
-def _kind(record: Record, other: Record) -> str:
-    """Only pairs of one kind are compared."""
-    if record.node != other.node:
-        return "between nodes"
-    if min(wired_nvlinks(record), wired_nvlinks(other)) >= SWITCHED_NVLINKS:
-        return "NVLink"
-    topology = (record.result("before").get("reading") or {}).get("topology") or {}
-    return str(topology.get(str(other.gpu), "inside a node"))
+def _bytes(record: Record) -> float:
+    return float(record.result("pairs")["bytes"])
 
 
-def judge(records: Sequence[Record]) -> list[Check]:
+def limits(kind: str, expected: Expectations | None) -> tuple[Threshold, Threshold]:
+    """How many times as long as others of its kind a link may take: beyond the first it fails, up to the second it
+    passes."""
+    fails, passes, source = _TIMES.get(kind, _PCIE_TIMES)
+    meant = expected.number("network", "oversubscription") if expected is not None and kind == links.BETWEEN else None
+    if meant is not None and expected is not None:
+        fails, passes, source = fails * meant, passes * meant, f"[network] oversubscription of {expected.path}"
+    return (
+        Threshold(value=fails, unit=_UNIT, relation="at most", source=source),
+        Threshold(value=passes, unit=_UNIT, relation="at most", source=source),
+    )
+
+
+def judge(records: Sequence[Record], expected: Expectations | None = None) -> list[Check]:
     """Wrong data by pair; of slow pairs the node, the rank or the link that explains them."""
     checks = broken(records, "pairs", "communication")
     for record in records:
@@ -152,40 +154,116 @@ def judge(records: Sequence[Record]) -> list[Check]:
     pairs = met(records)
     on_gpu = all(record.gpu is not None for record in records)
     for kind in dict.fromkeys(pair.kind for pair in pairs):
-        checks += _judge_kind(kind, [pair for pair in pairs if pair.kind == kind], on_gpu)
+        same = [pair for pair in pairs if pair.kind == kind]
+        if on_gpu:
+            checks += _judge_kind(kind, same, limits(kind, expected)) + _rates(records, kind, same, expected)
+        else:
+            evidence = f"{_range(same)}; not judged: not between GPUs"
+            checks.append(_check(kind, "all ranks", "unverified", evidence, remedy=REMEDY_NO_GPU))
     return checks
 
 
-def _judge_kind(kind: str, pairs: Sequence[Pair], on_gpu: bool) -> list[Check]:
-    shown = f"{len(pairs)} pairs, {min(pair.seconds for pair in pairs) * 1e3:.3f} to "
-    shown += f"{max(pair.seconds for pair in pairs) * 1e3:.3f} ms"
-    if not on_gpu:
-        evidence = f"{shown}; not judged: not between GPUs"
-        return [_check(kind, "all ranks", "unverified", evidence, remedy=REMEDY_NO_GPU)]
+def _range(pairs: Sequence[Pair]) -> str:
+    times = [1e3 * pair.seconds for pair in pairs]
+    return f"{len(pairs)} pairs, {min(times):.3f} to {max(times):.3f} ms"
+
+
+def _rates(records: Sequence[Record], kind: str, pairs: Sequence[Pair], expected: Expectations | None) -> list[Check]:
+    """Rates against what joins the two: what all of a kind have in common, no comparison among them shows."""
+    ranks_of = {node: len(own) for node, own in links.by_node(records).items()}
+    between = links.between(records, expected, alone=True) if kind == links.BETWEEN else None
+    outcomes: dict[Status, list[tuple[Pair, float, Threshold]]] = {}
+    for pair in _comparable(kind, pairs, limits(kind, expected)[0]):
+        rate = _bytes(pair.ends[0]) / pair.seconds
+        first, second = pair.ends
+        link = between if kind == links.BETWEEN else links.pair(first, second, kind, node_ranks=ranks_of[first.node])
+        if link is None:
+            outcomes.setdefault("skipped", []).append((pair, rate, limits(kind, expected)[0]))
+            continue
+        link = link.judging(rate)
+        fails, passes = (
+            Threshold(value=limit / 1e9, unit="GB/s each way", relation="at least", source=link.source)
+            for limit in (link.fails if link.fails_surely else 0.0, link.passes)
+        )
+        status, limit = graded(rate / 1e9, fails, passes)
+        outcomes.setdefault(status, []).append((pair, rate, limit))
+    checks: list[Check] = []
+    for status in ("fail", "unverified"):
+        below = outcomes.get(status, [])
+        if not below:
+            continue
+        worst, (_, rate, limit) = min(rate for _, rate, _ in below), below[0]
+        for name in _named([pair for pair, _, _ in below], pairs):
+            evidence = f"{len(below)} of {len(pairs)} pairs below, the slowest at {worst / 1e9:.1f} GB/s"
+            checks.append(_check(f"{kind}: rate", name, status, evidence, measured=worst / 1e9, limit=limit))
+    if not checks:
+        passed = outcomes.get("pass") or outcomes["skipped"]
+        _, rate, limit = min(passed, key=lambda entry: entry[1])
+        status = "pass" if outcomes.get("pass") else "skipped"
+        note = "" if status == "pass" else "; nobody tells what joins them"
+        evidence = f"{len(pairs)} pairs, the slowest at {rate / 1e9:.1f} GB/s{note}"
+        checks.append(
+            _check(f"{kind}: rate", "all ranks", status, evidence, measured=rate / 1e9 if status == "pass" else None,
+                   limit=limit if status == "pass" else None)
+        )  # fmt: skip
+    return checks
+
+
+def _comparable(kind: str, pairs: Sequence[Pair], fails: Threshold) -> list[Pair]:
+    """Without those that the comparison with others has already blamed."""
     if len(pairs) < FEWEST_PAIRS:
-        return [_check(kind, "all ranks", "skipped", f"{shown}; too few to compare")]
-    limit = BETWEEN if kind == "between nodes" else INSIDE
+        return list(pairs)
     good = percentile([pair.seconds for pair in pairs], GOOD_PERCENT)
+    return [pair for pair in pairs if fails.holds(pair.seconds / good)]
+
+
+def _named(below: Sequence[Pair], pairs: Sequence[Pair]) -> list[str]:
+    """Whom pairs below their rate have in common: a node, a rank, or else each link; all where none is above."""
+    if len(below) == len(pairs) and len(pairs) > 1:
+        return ["all ranks"]
+    names: list[str] = []
+    left = list(below)
+    for of in (_nodes_of, _ranks_of):
+        if of is _nodes_of and pairs[0].kind != links.BETWEEN:
+            continue
+        for name, own in _guilty(pairs, left, of).items():
+            names.append(name)
+            left = [pair for pair in left if pair not in own]
+    return names + [f"{pair.ends[0].subject} and {pair.ends[1].subject}" for pair in left]
+
+
+def _judge_kind(kind: str, pairs: Sequence[Pair], both: tuple[Threshold, Threshold]) -> list[Check]:
+    if len(pairs) < FEWEST_PAIRS:
+        return [_check(kind, "all ranks", "skipped", f"{_range(pairs)}; too few to compare")]
+    good = percentile([pair.seconds for pair in pairs], GOOD_PERCENT)
+    fails, passes = both
+    if all(fails.holds(pair.seconds / good) for pair in pairs):
+        beyond = [pair for pair in pairs if not passes.holds(pair.seconds / good)]
+        if not beyond:
+            most = max(pair.seconds for pair in pairs) / good
+            return [_check(kind, "all ranks", "pass", _range(pairs), measured=most, limit=passes)]
+        return _explained(kind, pairs, good, passes, "unverified")
+    return _explained(kind, pairs, good, fails, "fail")
+
+
+def _explained(kind: str, pairs: Sequence[Pair], good: float, limit: Threshold, status: Status) -> list[Check]:
+    """The nodes, ranks and links that explain which pairs are slow."""
     slow = [pair for pair in pairs if not limit.holds(pair.seconds / good)]
-    if not slow:
-        return [
-            _check(kind, "all ranks", "pass", shown, measured=max(pair.seconds for pair in pairs) / good, limit=limit)
-        ]
     checks: list[Check] = []
     for names in (_nodes_of, _ranks_of):
-        if names is _nodes_of and kind != "between nodes":
+        if names is _nodes_of and kind != links.BETWEEN:
             continue
         for name, own in _guilty(pairs, slow, names).items():
             others = len({end for pair in own for end in names(pair)} - {name})
             worst = max(pair.seconds for pair in own) / good
             evidence = f"slow with all {others} that it met, up to {worst:.1f} times, and those are not with each other"
-            checks.append(_check(kind, name, "fail", evidence, measured=worst, limit=limit))
+            checks.append(_check(kind, name, status, evidence, measured=worst, limit=limit))
             slow = [pair for pair in slow if pair not in own]
     for pair in slow:
         ratio = pair.seconds / good
         subject = f"{pair.ends[0].subject} and {pair.ends[1].subject}"
         evidence = f"{pair.seconds * 1e3:.3f} ms, {ratio:.1f} times what good pairs take; both are fast with others"
-        checks.append(_check(kind, subject, "fail", evidence, measured=ratio, limit=limit))
+        checks.append(_check(kind, subject, status, evidence, measured=ratio, limit=limit))
     return checks
 
 

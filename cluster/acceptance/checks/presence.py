@@ -9,10 +9,14 @@ import pynvml
 import torch
 
 from cluster.acceptance.checks import broken
+from cluster.acceptance.checks.links import board_of
 from cluster.acceptance.context import Context
+from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.records import Record
-from cluster.acceptance.verdict import Check, Threshold
+from cluster.acceptance.verdict import Check, Status, Threshold
 
+MOST_WITH_A_STRANGER = 3
+"""GPUs of which one alone may be of another model, as in a workstation."""
 PATTERN = 1 << 20
 """Numbers written to a GPU and read back."""
 
@@ -63,9 +67,11 @@ def _count_of_nvml() -> int | None:
         return None
 
 
-def judge(records: Sequence[Record], *, expected: int | None, source: str = "--expect-gpus") -> list[Check]:
+def judge(
+    records: Sequence[Record], *, expected: int | None, source: str = "--expect-gpus", file: Expectations | None = None
+) -> list[Check]:
     """Checks of presence; `expected` is the number of GPUs that each node should have, None if any will do; `source`
-    says who expects it."""
+    says who expects it; `file` how many models there are."""
     checks = broken(records, "presence", "gpu")
     there = [record for record in records if record.measured("presence")]
     with_gpu = [record for record in there if record.gpu is not None]
@@ -105,18 +111,30 @@ def judge(records: Sequence[Record], *, expected: int | None, source: str = "--e
         )
     checks += _counts(with_gpu, expected, source)
     checks += _all_used(with_gpu)
-    models = Counter(record.result("presence")["device_name"] for record in with_gpu)
-    checks.append(
-        Check(
-            name="presence: all alike",
-            part="gpu",
-            subject="all ranks",
-            status="pass" if len(models) == 1 else "unverified",
-            evidence=", ".join(f"{count} x {name}" for name, count in models.most_common()),
-            remedy="GPUs of different models cannot be compared with each other: test each model by itself",
-        )
+    return [*checks, _models(with_gpu, file.count("cluster", "models") if file is not None else None)]
+
+
+def _models(records: Sequence[Record], meant: int | None) -> Check:
+    """Several models are fine, each is compared with its own; a single stranger among many, or modules of two models on
+    one board, are hardly meant."""
+    models = Counter(record.result("presence")["device_name"] for record in records)
+    modules: dict[str, set[str]] = {}
+    for record in records:
+        if (known := board_of(record)) is not None and known.wired:
+            modules.setdefault(record.node, set()).add(record.result("presence")["device_name"])
+    stranger = len(models) > 1 and min(models.values()) == 1 and len(records) > MOST_WITH_A_STRANGER
+    mixed = any(len(names) > 1 for names in modules.values())
+    status: Status = "pass" if len(models) == 1 or not (stranger or mixed) else "unverified"
+    if meant is not None:
+        status = "pass" if len(models) == meant else "fail"
+    return Check(
+        name="presence: all alike",
+        part="gpu",
+        subject="all ranks",
+        status=status,
+        evidence=", ".join(f"{count} x {name}" for name, count in models.most_common()),
+        remedy="is one of them the wrong board? If all are meant: --expect, [cluster] models, their number",
     )
-    return checks
 
 
 def _by_node(records: Sequence[Record]) -> dict[str, list[dict[str, Any]]]:

@@ -4,28 +4,24 @@ Capability, never the state of now: a link that is narrow or down must not lower
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
-from cluster.acceptance.checks.hardware_state import wired_nvlinks
+from cluster.acceptance.checks import links
+from cluster.acceptance.checks.collectives import BUS_FACTORS
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.records import Record
-from cluster.acceptance.verdict import Threshold
+from cluster.acceptance.verdict import Status, Threshold, graded
 
-PCIE_LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-"""Of one lane in one direction, by generation (PCI-SIG, after encoding)."""
-PCIE_SHARE = 0.3
-NVLINK_BYTES_PER_SECOND = 25e9
-"""Of one link in one direction: NVLink 2 to 4 (NVIDIA, A100 and H100 whitepapers); NVLink 5 has twice that."""
-NVLINK_SHARE = 0.25
-"""Ours: four boards without a switch give each pair a third of its links; NCCL reaches 80 % of what it has."""
-SWITCHED_NVLINKS = 12
-"""Boards with as many (A100 and later) reach all others of their node by NVLink; a V100 has six, and not to all."""
-NETWORK_SHARE = 0.3
-"""Ours, as for PCIe: NCCL reaches 80 to 95 % of InfiniBand, and about half of fast Ethernet through sockets."""
 LATENCY_MS = {"node": 1.0, "rdma": 2.0, "ethernet": 5.0}
 """Ours, ten times the usual: NCCL needs tens of microseconds in a node, some hundred over RDMA, sockets more."""
 LATENCY_MS_PER_RANK = 0.02
 """A ring passes a message on once per rank; a hop over RDMA is a few microseconds (nccl-tests, PERFORMANCE.md)."""
+_START_SECONDS = {"node": 0.1e-3, "rdma": 0.2e-3, "ethernet": 1e-3}
+"""Before a large message flows at its full rate: the pipeline fills, and the host starts kernels."""
+_HOP_SECONDS = {"node": 3e-6, "rdma": 12e-6, "ethernet": 100e-6}
+"""More of it for every rank of a ring."""
+_SLACK = 3.0
+"""How many times these a failure has to exceed."""
 FABRICS = {"node": "inside a node", "rdma": "between nodes by RDMA", "ethernet": "between nodes without RDMA"}
 
 
@@ -34,22 +30,11 @@ def nodes(records: Sequence[Record]) -> set[str]:
     return {record.node for record in records}
 
 
-def ports(records: Sequence[Record]) -> dict[str, list[dict[str, Any]]]:
-    """Network ports as they were before the run, by node; nodes that told none are absent."""
-    return {
-        record.node: record.result("network")["ports"]
-        for record in records
-        if record.measured("network") and record.result("network").get("ports")
-    }
-
-
 def fabric(records: Sequence[Record]) -> str:
     """How the ranks reach each other: one of FABRICS."""
     if len(nodes(records)) < 2:
         return "node"
-    by_node = ports(records)
-    with_rdma = [node for node, there in by_node.items() if any(port["rdma"] and port["up"] for port in there)]
-    return "rdma" if len(with_rdma) == len(nodes(records)) else "ethernet"
+    return "rdma" if links.has_rdma(records) else "ethernet"
 
 
 def latency(
@@ -74,73 +59,54 @@ def latency(
     )
 
 
-def bandwidth(records: Sequence[Record], operation: str, *, expected: Expectations | None) -> Threshold | None:
-    """The bar of large messages; None where neither file, NVML nor the network's ports tell."""
+@dataclass(frozen=True)
+class Bar:
+    """Rates below which something fails, and from which it passes; GB/s."""
+
+    fails: Threshold
+    passes: Threshold
+
+    def grade(self, rate: float) -> tuple[Status, Threshold]:
+        """The outcome of a rate, and the threshold that decided it."""
+        return graded(rate, self.fails, self.passes)
+
+
+def bandwidth(
+    records: Sequence[Record], operation: str, *, byte_count: int, rate: float, expected: Expectations | None
+) -> Bar | None:
+    """The bar of the bus bandwidth of a message of so many bytes; None where neither file, NVML nor ports tell.
+
+    Args:
+        records: of all ranks.
+        operation: one of BUS_FACTORS.
+        byte_count: as nccl-tests counts them.
+        rate: what was measured, GB/s: of two things that the parts may be it tells which one they are.
+        expected: a file of --expect, whose figure decides alone.
+    """
     if expected is not None:
         threshold = expected.threshold("bus_gigabytes_per_second", operation, "GB/s", "at least")
         if threshold is not None:
-            return threshold
-    inside = _inside(records, operation)
-    if len(nodes(records)) < 2:
-        return inside
-    between = _between(records, operation)
-    # All is as slow as the slowest of both.
-    return between if between is None or inside is None or between.value < inside.value else inside
-
-
-def pcie_bytes_per_second(record: Record) -> float | None:
-    """What slot and board allow at their best; None where NVML does not tell."""
-    reading = record.result("after").get("reading") or record.result("before").get("reading") or {}
-    lane = PCIE_LANE_BYTES_PER_SECOND.get(reading.get("pcie_generation_max") or 0)
-    width = reading.get("pcie_width_max") or reading.get("pcie_width")
-    return None if lane is None or not width else lane * width
-
-
-def _inside(records: Sequence[Record], operation: str) -> Threshold | None:
-    rates = [pcie_bytes_per_second(record) for record in records]
-    wired = [wired_nvlinks(record) for record in records]
-    if operation != "point_to_point" and min(wired) >= SWITCHED_NVLINKS:
-        return Threshold(
-            value=NVLINK_SHARE * NVLINK_BYTES_PER_SECOND * min(wired) / 1e9,
-            unit="GB/s",
-            relation="at least",
-            source=f"{NVLINK_SHARE:.0%} (ours) of {min(wired)} NVLinks of {NVLINK_BYTES_PER_SECOND / 1e9:g} GB/s",
-        )
-    known = [rate for rate in rates if rate is not None]
-    if len(known) < len(rates):
+            return Bar(threshold, threshold)
+    groups = links.by_node(records)
+    found = [links.inside(own) for own in groups.values() if len(own) > 1]
+    if len(groups) > 1:
+        found.append(links.between(records, expected, together=operation not in ("point_to_point",)))
+    if not found or any(link is None for link in found):
         return None
-    readings = [record.result("before").get("reading") or {} for record in records]
-    joined = min(wired) > 0 or all(reading.get("nvlinks_up") for reading in readings)
-    share = 1.0 if joined else PCIE_SHARE
-    how = "what PCIe could carry, as there is NVLink" if joined else f"{PCIE_SHARE:.0%} of PCIe's rate (ours)"
-    return Threshold(
-        value=share * min(known) / 1e9,
-        unit="GB/s",
-        relation="at least",
-        source=f"{how}; highest generation and width by NVML",
-    )
+    judging = [link.judging(rate * 1e9) for link in found if link is not None]
+    slowest = min(judging, key=lambda link: link.passes)  # all is as slow as the slowest part
+    moved = BUS_FACTORS[operation](len(records)) * byte_count
+    kind = fabric(records)
+    start = _START_SECONDS[kind] + _HOP_SECONDS[kind] * len(records)
+
+    def threshold_of(limit: float, start_seconds: float) -> Threshold:
+        value = moved / (start_seconds + moved / limit) / 1e9
+        return Threshold(value=value, unit="GB/s", relation="at least", source=slowest.source)
+
+    passes = threshold_of(slowest.passes, start)
+    fails = threshold_of(slowest.fails, _SLACK * start) if slowest.fails_surely else _never()
+    return Bar(fails, passes)
 
 
-def _between(records: Sequence[Record], operation: str) -> Threshold | None:
-    by_node = ports(records)
-    if len(by_node) < len(nodes(records)):
-        return None
-    rdma = fabric(records) == "rdma"
-    best: dict[str, float] = {}
-    for there in by_node.values():
-        for port in there:
-            # A port that is up on some node should be on every one.
-            if port["up"] and port["rdma"] is rdma and port["rate_gigabits"]:
-                best[port["name"]] = max(best.get(port["name"], 0.0), port["rate_gigabits"])
-    if not best:
-        return None
-    # A ring of sends crosses to the next node once, and sockets take one interface.
-    together = rdma and operation != "point_to_point"
-    gigabits = sum(best.values()) if together else max(best.values())
-    which = f"{len(best)} ports together" if together else "one port"
-    return Threshold(
-        value=NETWORK_SHARE * gigabits / 8,
-        unit="GB/s",
-        relation="at least",
-        source=f"{NETWORK_SHARE:.0%} (ours) of {gigabits:g} Gbit/s, {which}, by sysfs",
-    )
+def _never() -> Threshold:
+    return Threshold(value=0.0, unit="GB/s", relation="at least", source="another explanation is as likely as a fault")

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler, TensorDataset
 
 from cluster.acceptance.checks import REMEDY_NO_GPU, broken
-from cluster.acceptance.checks.compute import outlier_limit, outlying
+from cluster.acceptance.checks.compute import by_model, outlier_limit, outlying
 from cluster.acceptance.context import Context
 from cluster.acceptance.faults import SLOW_FACTOR
 from cluster.acceptance.records import Record, against_peers
@@ -212,10 +212,12 @@ def judge(records: Sequence[Record]) -> list[Check]:
     checks += [_numbers(record) for record in there]
     checks.append(_loss(there))
     checks += _replicas(there)
-    checks += _pace(there, "pace", [median(_own_seconds(record)) for record in there])
-    both = [record for record in there if record.result("training").get("alone_seconds")]
-    alone = [median(record.result("training")["alone_seconds"]) for record in both]
-    return checks + _pace(both, "pace of forward and backward", alone)
+    for same in by_model(there).values():
+        checks += _pace(same, "pace", [median(_own_seconds(record)) for record in same])
+        both = [record for record in same if record.result("training").get("alone_seconds")]
+        alone = [median(record.result("training")["alone_seconds"]) for record in both]
+        checks += _pace(both, "pace of forward and backward", alone)
+    return checks
 
 
 def _pace(records: Sequence[Record], name: str, own: Sequence[float]) -> list[Check]:

@@ -44,12 +44,15 @@ def read(path: Path) -> list[Xid]:
 def _records(path: Path) -> list[str]:
     if path.is_file():
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    records = []
+    records: list[str] = []
     device = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         while True:
             try:
-                records.append(os.read(device, _MOST_BYTES).decode("utf-8", "replace").partition("\n")[0])
+                record = os.read(device, _MOST_BYTES)
+                if not record:  # the end of what is no kernel's log: /dev/null, a pipe
+                    return records
+                records.append(record.decode("utf-8", "replace").partition("\n")[0])
             except BrokenPipeError:  # the record was overwritten before it was read; the next one is there
                 continue
             except BlockingIOError:
