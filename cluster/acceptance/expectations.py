@@ -31,8 +31,8 @@ class Key:
     meaning: str
 
 
-_OPERATIONS = ("all_gather", "all_reduce", "broadcast", "reduce_scatter", "point_to_point")
-_PRECISIONS = ("float32", "float16", "bfloat16")
+_OPERATIONS = ("all_gather", "all_reduce", "broadcast", "reduce_scatter", "point_to_point", "all_to_all")
+_PRECISIONS = ("float32", "float16", "bfloat16", "float8_e4m3fn")
 KEYS: dict[str, dict[str, Key]] = {
     "cluster": {
         "nodes": Key(int, "nodes that take part"),

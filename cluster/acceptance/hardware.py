@@ -21,6 +21,7 @@ class Board:
     memory_clock_mhz: float | None = None
     bandwidth_gb: float | None = None
     multiprocessors: int | None = None
+    tflops: dict[str, float] | None = None
     pcie_generation: int | None = None
     pcie_lanes: int = 16
     nvlinks: int = 0

@@ -49,6 +49,14 @@ def performance(records: Sequence[Record]) -> dict[str, Any]:
             for record in records
             if record.measured("copies")
         ],
+        "memory": [
+            {
+                "rank": record.rank,
+                **{f"{name}_bytes_per_second": rate for name, rate in record.result("bandwidth")["rates"].items()},
+            }
+            for record in records
+            if record.measured("bandwidth")
+        ],
         "network": [
             {"node": record.node, **record.result("network")} for record in records if record.measured("network")
         ],

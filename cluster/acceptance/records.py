@@ -2,9 +2,9 @@
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from statistics import median
 from typing import Any
 
 STAGES = (
@@ -12,6 +12,7 @@ STAGES = (
     "presence",
     "network",
     "copies",
+    "bandwidth",
     "compute",
     "memory",
     "load",
@@ -115,10 +116,16 @@ def against_peers(values: Sequence[float]) -> list[float | None]:
 
     Of the others, so that with two GPUs the slow one is compared with the good one and not with half of itself.
     """
+    ordered = sorted(values)
+    count = len(ordered)
+    if count < 2:
+        return [None] * count
+    # Of one less, the middle moves by at most one place, by which half the value itself is in.
+    low, high = (count - 2) // 2, (count - 1) // 2
     ratios: list[float | None] = []
-    for position, value in enumerate(values):
-        others = [other for index, other in enumerate(values) if index != position]
-        ratios.append(value / median(others) if others else None)
+    for value in values:
+        place = bisect_left(ordered, value)
+        ratios.append(value / ((ordered[low + (place <= low)] + ordered[high + (place <= high)]) / 2))
     return ratios
 
 

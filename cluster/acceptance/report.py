@@ -10,6 +10,7 @@ from typing import Any
 
 from cluster.acceptance import baseline, expectations, writing
 from cluster.acceptance.checks import (
+    bandwidth,
     board,
     communication,
     compute,
@@ -99,7 +100,7 @@ def _write_expectations(path: Path, document: dict[str, Any]) -> bool:
 def _doubtful(document: dict[str, Any]) -> Iterator[str]:
     """What was measured and is neither good nor bad enough: nobody should be made to expect it."""
     for check in document["validation"]["checks"]:
-        limit, measured = check["threshold"], check["measured"]
+        limit, measured = check.get("threshold"), check.get("measured")
         if check["status"] == "unverified" and limit is not None and isinstance(measured, int | float):
             holds = measured <= limit["value"] if limit["relation"] == "at most" else measured >= limit["value"]
             if not holds:
@@ -117,6 +118,7 @@ def judge(options: Options, records: Sequence[Record], standards: Standards) -> 
         *expected.judge(records, file, nodes=options.expect_nodes),
         *presence.judge(records, expected=gpus, source=gpus_by, file=file),
         *copies.judge(records),
+        *bandwidth.judge(records),
         *compute.judge(records, expected=file, has_baseline=has_baseline),
         *memory.judge(records),
         *load.judge(records),

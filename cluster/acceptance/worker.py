@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from cluster.acceptance.checks import (
+    bandwidth,
     collectives,
     compute,
     copies,
@@ -43,6 +44,7 @@ MEASURES: dict[str, Measure] = {
     "presence": presence.measure,
     "network": network.measure,
     "copies": copies.measure,
+    "bandwidth": bandwidth.measure,
     "compute": compute.measure,
     "memory": memory.measure,
     "load": load.measure,

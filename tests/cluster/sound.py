@@ -126,6 +126,7 @@ def record(rank: int = 0, ranks: int = 2) -> Record:
             if ranks > 1
             else {"skipped": "one rank has nobody to talk to", "asked": True},
             "network": {"ports": ports(), "peer_memory": True} if rank == 0 else NOT_READ,
+            "bandwidth": {"bytes": 256 * MIB, "rates": {"copy": 2.95e12, "triad": 3.0e12}},
             "copies": {"bytes": 256 * MIB, "seconds": {"to_device": 5e-3, "to_host": 5e-3}},
             "memory": {
                 "tested_bytes": int(0.88 * 85e9),

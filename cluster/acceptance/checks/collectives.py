@@ -18,12 +18,16 @@ from cluster.acceptance.faults import die, stand_still
 from cluster.acceptance.records import readable
 
 WARM_UP = 3
+LARGE_BYTES = 2**28
+LARGE_ITERATIONS = 15
+"""Of messages from LARGE_BYTES on, which take long enough to be timed by few."""
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "all_gather": lambda n: (n - 1) / n,
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "broadcast": lambda n: 1.0,
     "reduce_scatter": lambda n: (n - 1) / n,
     "point_to_point": lambda n: 1.0,
+    "all_to_all": lambda n: (n - 1) / n,
 }
 """Bus bandwidth is this times bytes / seconds, for n ranks."""
 LARGEST = 61
@@ -71,7 +75,9 @@ def _one(context: Context, operation: str, bytes_: int, *, skip: bool) -> dict[s
     wrong = _wrong(context, operation, run, result, expected)
     for _ in range(WARM_UP):
         run()
-    for _ in range(context.sizes.iterations):
+    for _ in range(
+        context.sizes.iterations if bytes_ < LARGE_BYTES else min(context.sizes.iterations, LARGE_ITERATIONS)
+    ):
         context.synchronize()
         started = time.perf_counter()
         run()
@@ -94,14 +100,16 @@ def _wrong(
 
 def numbers(rank: int, count: int) -> Tensor:
     """What a rank sends: [count] float32, integers from 0 to LARGEST - 1, different from rank to rank."""
-    return ((torch.arange(count) + 7 * rank) % LARGEST).float()
+    return _repeated(((torch.arange(LARGEST) + 7 * rank) % LARGEST).float(), count)
 
 
 def _sum(ranks: int, count: int) -> Tensor:
-    total = torch.zeros(count)
-    for rank in range(ranks):
-        total += numbers(rank, count)
-    return total
+    return _repeated(sum((numbers(rank, LARGEST) for rank in range(ranks)), torch.zeros(LARGEST)), count)
+
+
+def _repeated(period: Tensor, count: int) -> Tensor:
+    """[count] numbers, which come again after LARGEST: a gigabyte of them is copied, not computed."""
+    return period.repeat(-(-count // LARGEST))[:count].clone()
 
 
 def _prepare(context: Context, operation: str, part: int) -> tuple[Callable[[], object], Callable[[], Tensor], Tensor]:
@@ -117,6 +125,10 @@ def _prepare(context: Context, operation: str, part: int) -> tuple[Callable[[], 
         target = torch.zeros(part, device=device)
         expected = _sum(ranks, whole)[rank * part : (rank + 1) * part]
         return lambda: dist.reduce_scatter_tensor(target, mine), lambda: target, expected
+    if operation == "all_to_all":
+        target = torch.zeros_like(mine)
+        expected = torch.cat([numbers(sender, whole)[rank * part : (rank + 1) * part] for sender in range(ranks)])
+        return lambda: dist.all_to_all_single(target, mine), lambda: target, expected
     target = mine.clone()
     if operation == "all_reduce":
 

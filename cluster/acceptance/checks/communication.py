@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any
 
 from cluster.acceptance.checks import REMEDY_NO_GPU, broken, links, skippers, thresholds
-from cluster.acceptance.checks.collectives import BUS_FACTORS, bus_bandwidth, together
+from cluster.acceptance.checks.collectives import bus_bandwidth, together
 from cluster.acceptance.checks.pairs import limits
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.records import Record, against_peers, percentile, readable
@@ -49,10 +49,10 @@ def judge(
     checks, skipping = broken(records, "collectives", "communication"), skippers(records)
     there = [record for record in records if record.measured("collectives")]
     for record in there:
-        checks += [_result(record, operation, skipping) for operation in BUS_FACTORS]
+        checks += [_result(record, operation, skipping) for operation in _measured(record)]
     rows = table(records)
     on_gpu = all(record.gpu is not None for record in records)
-    for operation in BUS_FACTORS if rows else ():
+    for operation in dict.fromkeys(row["operation"] for row in rows):
         same = [row for row in rows if row["operation"] == operation]
         limit = thresholds.latency(records, operation, expected=expected, option_ms=max_latency_ms)
         checks.append(_latency(same[0], limit, on_gpu))
@@ -64,6 +64,11 @@ def judge(
     if rows:
         checks += _links(there, on_gpu, expected)
     return checks
+
+
+def _measured(record: Record) -> list[str]:
+    """Operations that a rank measured, each once."""
+    return list(dict.fromkeys(one["operation"] for one in record.result("collectives")["measurements"]))
 
 
 def _result(record: Record, operation: str, skipping: Sequence[int]) -> Check:

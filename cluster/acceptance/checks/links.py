@@ -14,19 +14,20 @@ from cluster.acceptance.records import Record
 BETWEEN = "between nodes"
 NVLINK = "NVLink"
 BRIDGE = "NVLink bridge"
+ONE_LINK, TWO_LINKS = "one NVLink", "two NVLinks"
 TOPOLOGIES = ("one PCIe switch", "PCIe switches", "one host bridge", "one NUMA node", "between NUMA nodes")
 """From near to far, as `health` names what nvmlGpuTopologyLevel_t says."""
 _PCIE_SHARES = {
-    "same board": (0.25, 0.45),
-    "one PCIe switch": (0.25, 0.45),
-    "PCIe switches": (0.25, 0.45),
-    "one host bridge": (0.18, 0.3),
-    "one NUMA node": (0.15, 0.25),
-    "between NUMA nodes": (0.1, 0.2),
+    "same board": (0.2, 0.3),
+    "one PCIe switch": (0.2, 0.3),
+    "PCIe switches": (0.2, 0.3),
+    "one host bridge": (0.13, 0.18),
+    "one NUMA node": (0.12, 0.17),
+    "between NUMA nodes": (0.1, 0.15),
 }
 """Shares of PCIe below which a path fails, and from which it passes. Ours, by NVIDIA/nccl-tests issue 178 (20 of
 31.5 GB/s below a switch), NVIDIA/nccl issues 1639 (35 of 63) and 1530 (a host bridge); less between sockets."""
-_UNKNOWN_TOPOLOGY = (0.1, 0.2)
+_UNKNOWN_TOPOLOGY = (0.1, 0.15)
 _NVLINK_FAILS, _NVLINK_PASSES = 0.7, 0.88
 """Shares of what NCCL reaches on a board's links (hardware.toml): it varies by some percent from machine to machine."""
 _RDMA_FAILS, _RDMA_PASSES = 0.55, 0.72
@@ -127,6 +128,9 @@ def kind(record: Record, other: Record, rate: float | None = None) -> str:
         return NVLINK
     line = pcie(record)
     if rate is not None and line is not None and rate > line and reading(record).get("nvlinks_up"):
+        known = board_of(record)
+        if known is not None and known.joined == "mesh":
+            return ONE_LINK if rate < 1.4 * known.nvlink_gb * GIGA else TWO_LINKS
         return BRIDGE
     return topology(record, other)
 
@@ -145,11 +149,13 @@ def pair(record: Record, other: Record, of_kind: str, *, node_ranks: int) -> Lin
             return None
         whole = _nvlink(links, known, f"{links} NVLinks")
         visible = max(node_ranks, record.result("presence").get("seen_by_nvml") or 0)
-        if visible > _GPUS_WITHOUT_SWITCH:
+        if visible > _GPUS_WITHOUT_SWITCH or (known is not None and known.domain):
             return whole
         third = links // (_GPUS_WITHOUT_SWITCH - 1)
         return Link(fails=whole.fails, passes=whole.passes, source=whole.source,
                     lesser=_nvlink(third, known, f"{third} NVLinks, without a switch"))  # fmt: skip
+    if of_kind in (ONE_LINK, TWO_LINKS):
+        return _nvlink(1 if of_kind == ONE_LINK else 2, known, f"{of_kind} of a mesh")
     if of_kind == BRIDGE:
         links = min(reading(end).get("nvlinks_up") or 0 for end in (record, other))
         return _nvlink(links, known, f"{links} NVLinks of bridges") if links else None
@@ -166,7 +172,7 @@ def inside(records: Sequence[Record]) -> Link | None:
         links = min(wired)
         visible = max(len(records), records[0].result("presence").get("seen_by_nvml") or 0)
         whole = _nvlink(links, known, f"{links} NVLinks")
-        if visible > _GPUS_WITHOUT_SWITCH or len(records) == _GPUS_WITHOUT_SWITCH:
+        if visible > _GPUS_WITHOUT_SWITCH or len(records) == _GPUS_WITHOUT_SWITCH or (known and known.domain):
             return whole
         some = links * (len(records) - 1) // (_GPUS_WITHOUT_SWITCH - 1)
         lesser = _nvlink(some, known, f"{some} NVLinks, without a switch")

@@ -1,0 +1,97 @@
+"""Bandwidth of a GPU's own memory: a copy and a triad (J. McCalpin's STREAM), against the data sheet and the others.
+
+Products of matrices hardly touch the memory, so that half its clock, or a stack that is gone, does not slow them down.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+
+from cluster.acceptance.checks import broken
+from cluster.acceptance.checks.compute import by_model, outlier_limit, outlying
+from cluster.acceptance.checks.links import board_of
+from cluster.acceptance.context import Context
+from cluster.acceptance.faults import SLOW_FACTOR
+from cluster.acceptance.records import Record, against_peers
+from cluster.acceptance.verdict import Check, Threshold, graded
+
+REPEATS = 10
+AT_ONCE = 4
+"""Kernels between two looks at the clock: one is over before the clock has been read."""
+STREAMS = {"copy": 2, "triad": 3}
+"""Arrays that are read or written."""
+SHEET_FAILS, SHEET_PASSES = 0.55, 0.66
+"""Ours, of the data sheet: copies reach 75 % (T4) to 93 % of it (chsasank/device-benchmarks, vgpu/device/gpus.toml)."""
+_UNIT, _SOURCE = "times the median of the other GPUs", "ours: memories of one model run at one clock"
+PEERS = Threshold(value=1.2, unit=_UNIT, relation="at most", source=_SOURCE)
+ALIKE = Threshold(value=1.1, unit=_UNIT, relation="at most", source=_SOURCE)
+
+
+def measure(context: Context) -> dict[str, Any]:
+    """Bytes per second, read and written together, by kind."""
+    if not context.on_gpu:
+        return {"skipped": "there is no GPU whose memory could be measured"}
+    count = context.sizes.copy_bytes // 4
+    a, b, c = (torch.ones(count, dtype=torch.float32, device=context.torch_device) for _ in range(3))
+    kernels: dict[str, Callable[[], object]] = {
+        "copy": lambda: a.copy_(b),
+        "triad": lambda: torch.add(b, c, alpha=3.0, out=a),
+    }
+    rates = {}
+    for name, kernel in kernels.items():
+        context.at(f"memory bandwidth, {name}")
+        seconds = []
+        for _ in range(1 + REPEATS):
+            context.synchronize()
+            began = time.perf_counter()
+            for _ in range(AT_ONCE * (SLOW_FACTOR if context.has_fault("slow") else 1)):
+                kernel()
+            context.synchronize()
+            seconds.append(time.perf_counter() - began)
+        rates[name] = AT_ONCE * STREAMS[name] * 4 * count / median(seconds[1:])
+    return {"bytes": 4 * count, "rates": rates}
+
+
+def judge(records: Sequence[Record]) -> list[Check]:
+    """Checks of every GPU; none of records that were written before there was this stage."""
+    asked = [record for record in records if record.result("bandwidth") and record.gpu is not None]
+    checks = broken(asked, "bandwidth", "gpu")
+    for same in by_model([record for record in asked if record.measured("bandwidth")]).values():
+        for name in STREAMS:
+            rates = [record.result("bandwidth")["rates"][name] for record in same]
+            slowness = [1 / rate for rate in rates]
+            for record, rate, ratio, far in zip(same, rates, against_peers(slowness), outlying(slowness), strict=True):
+                checks.append(_one(record, name, rate, ratio, far))
+    return checks
+
+
+def _one(record: Record, name: str, rate: float, ratio: float | None, far: float) -> Check:
+    status, limit = graded(ratio, outlier_limit(PEERS, far), ALIKE)
+    measured, evidence = ratio, f"{rate / 1e9:.0f} GB/s"
+    known = board_of(record)
+    if ratio is not None:
+        evidence += f", {ratio:.2f} times the time of its peers"
+    if known is not None and known.bandwidth_gb and status in ("pass", "skipped"):
+        fails, passes = (
+            Threshold(value=share * known.bandwidth_gb, unit="GB/s", relation="at least",
+                      source=f"{share:.0%} (ours) of the data sheet's {known.bandwidth_gb:g} GB/s")
+            for share in (SHEET_FAILS, SHEET_PASSES)
+        )  # fmt: skip
+        measured = rate / 1e9
+        status, limit = graded(measured, fails, passes)
+    elif status == "skipped":
+        evidence += "; neither another GPU nor a data sheet to compare with"
+    return Check(
+        name=f"memory bandwidth: {name}",
+        part="gpu",
+        subject=record.subject,
+        rank=record.rank,
+        status=status,
+        evidence=evidence,
+        remedy="nvidia-smi -q -d CLOCK,ECC: the memory's clock (nvidia-smi -rmc), retired or remapped rows, MIG",
+        measured=measured,
+        threshold=limit,
+    )
