@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cluster.acceptance import baseline, expectations, writing
+from cluster.acceptance import baseline, expectations, ledger, writing
 from cluster.acceptance.checks import (
     bandwidth,
     board,
@@ -168,7 +168,9 @@ def build(
         reasons = [record.result("presence").get("error") or record.log[-300:] or record.detail for record in records]
         verdict = could_not_run(f"no rank could open its device: {reasons[0] if reasons else 'there are none'}")
     else:
-        verdict = decide(checks, device=device, simulated=simulated, faults=faults)
+        document["unjudged"] = unjudged = ledger.unjudged(records)
+        note = f"Not judged: {len(unjudged['not_judged'])} readings; not read: {len(unjudged['not_read'])} things"
+        verdict = decide(checks, device=device, simulated=simulated, faults=faults, notes=[f"{note} (see the report)"])
     document["validation"] = {
         "parts": {part: part_status(checks, part) for part in PARTS},
         "checks": list(checks),

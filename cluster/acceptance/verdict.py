@@ -121,7 +121,9 @@ def part_status(checks: Sequence[Check], part: Part) -> Status:
     return next((status for status in order if status in statuses), "skipped")
 
 
-def decide(checks: Sequence[Check], *, device: str, simulated: bool, faults: Sequence[str] = ()) -> Verdict:
+def decide(
+    checks: Sequence[Check], *, device: str, simulated: bool, faults: Sequence[str] = (), notes: Sequence[str] = ()
+) -> Verdict:
     """Add up the checks.
 
     Args:
@@ -129,6 +131,7 @@ def decide(checks: Sequence[Check], *, device: str, simulated: bool, faults: Seq
         device: what the ranks ran on: "cuda" or "cpu".
         simulated: whether those GPUs are virtual.
         faults: what was injected; a run with faults can fail or be incomplete, never pass.
+        notes: lines of the banner on what the verdict is not about.
 
     Returns:
         FAIL if any check failed; else INCOMPLETE if any is unverified, no GPU was there or a fault was injected; else
@@ -156,6 +159,7 @@ def decide(checks: Sequence[Check], *, device: str, simulated: bool, faults: Seq
     if simulated:
         summary.append("SIMULATED: virtual GPUs; nothing here is about a real one")
     summary += [f"Injected on purpose: {fault}" for fault in faults]
+    summary += notes
     # The first failure of each part and rank: each culprit is named, and none fills the banner alone.
     named = {(check.part, check.subject): check for check in reversed(failed)}
     shown = [check for check in failed if named[check.part, check.subject] is check]

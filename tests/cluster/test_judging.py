@@ -27,8 +27,10 @@ def test_a_sound_machine_passes() -> None:
             "NCCL Communication: PASS",
             "Training Status: PASS",
             "GPU Health: PASS",
+            report["acceptance"]["summary"][-1],
         ],
     }
+    assert report["acceptance"]["summary"][-1].startswith("Not judged: ")
     assert report["status"] == "success"
     assert sound.outcomes(report, "unverified") == []
 

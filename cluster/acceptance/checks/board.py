@@ -59,11 +59,22 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
         checks += _settings(record, before, modes, expected) + _state(record, before) + _clock(record, after, expected)
         checks += _memory_clock(record, after, expected)
         checks += [_mended(record, name, before, after) for name in MENDED if name in before and name in after]
+    checks += [check for record in readable if (check := _energy(record)) is not None]
     for name, title, limit in (
         ("sm_clock_hertz", "SM clock", SM_CLOCK_PEERS), ("power_watts", "power", POWER_PEERS),
     ):  # fmt: skip
         checks += _against_others(readable, name, title, limit)
     return checks
+
+
+def _energy(record: Record) -> Check | None:
+    """A counter since the driver was loaded: it goes back only if the GPU was reset, or the driver loaded again."""
+    was, now = (_reading(record, stage).get("energy_joules") for stage in ("before", "after"))
+    if was is None or now is None:
+        return None
+    remedy = "who reset the GPU while the test ran? dmesg | grep -i -e xid -e nvrm"
+    evidence = f"{was:.0f} J before, {now:.0f} after" + ("" if now >= was else ": the GPU was reset in between")
+    return _check(record, "energy counter", "pass" if now >= was else "fail", evidence, remedy)
 
 
 def _loaded(reading: dict[str, Any]) -> bool:

@@ -26,8 +26,8 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "broadcast": lambda n: 1.0,
     "reduce_scatter": lambda n: (n - 1) / n,
-    "point_to_point": lambda n: 1.0,
     "all_to_all": lambda n: (n - 1) / n,
+    "point_to_point": lambda n: 1.0,
 }
 """Bus bandwidth is this times bytes / seconds, for n ranks."""
 LARGEST = 61

@@ -1,0 +1,101 @@
+"""The ledger of readings (readings.toml): which check judges each field that a worker records, and what none does."""
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cluster.acceptance.records import Record
+
+WAYS = ("absolute", "siblings", "history")
+NOT = "not: "
+"""Begins the reason why a field is not judged in one of WAYS."""
+RECENT = ("fabric", "recovery_action", "sram_errors", "ecc_lifetime", "memory_clock_max_hertz",
+          "nvlink_megabytes_per_second", "nvlink_peers", "xids_before")  # fmt: skip
+"""Readings that not every driver tells, nor every user may read (`nvml`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """One field: what it means, and the check, or the reason, for each of WAYS."""
+
+    meaning: str
+    unit: str
+    absolute: str
+    siblings: str
+    history: str
+
+    @property
+    def judged(self) -> bool:
+        """Whether any check looks at it."""
+        return not all(str(getattr(self, way)).startswith(NOT) for way in WAYS)
+
+
+@cache
+def readings() -> Mapping[str, Reading]:
+    """The ledger, by field; a `*` stands for any name."""
+    return {name: Reading(**entry) for name, entry in _document()["reading"].items()}
+
+
+@cache
+def cannot() -> Mapping[str, str]:
+    """What this test cannot read, with the reason."""
+    return dict(_document()["cannot"])
+
+
+def _document() -> dict[str, Any]:
+    return tomllib.loads((Path(__file__).parent / "readings.toml").read_text(encoding="utf-8"))
+
+
+def entry(field: str) -> str | None:
+    """The name of a field's entry: the field itself, or a pattern. An empty table is what it could hold."""
+    known = readings()
+    if f"{field}.*" in known:
+        return f"{field}.*"
+    return field if field in known else next((name for name in known if "*" in name and fnmatchcase(field, name)), None)
+
+
+def fields(record: Record) -> Iterator[str]:
+    """Every field that a rank has recorded: "reading.pcie_width", "compute.products.float32.tflops"."""
+    for stage, result in record.results.items():
+        if "error" in result or "skipped" in result:
+            continue
+        # Before and after, NVML's readings and ports are the same fields.
+        name = {"before": "", "after": "", "network_after": "network."}.get(stage, f"{stage}.")
+        yield from _leaves(result, name.rstrip("."))
+
+
+def _leaves(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for inner in value:
+            yield from _leaves(inner, path)
+    else:
+        yield path
+
+
+def unjudged(records: Sequence[Record]) -> dict[str, dict[str, str]]:
+    """What this run read and nobody judges, and what it could not read, each with the reason."""
+    recorded = {name for record in records for field in fields(record) if (name := entry(field)) is not None}
+    readable = [reading for record in records if (reading := record.result("before").get("reading"))]
+    missing = {
+        name: f"{readings().get(name, readings().get(f'reading.{name}', _UNKNOWN)).meaning}: neither driver nor "
+        "permissions let this run read it"
+        for name in RECENT
+        if readable and all(reading.get(name) is None for reading in readable)
+    }
+    known = readings()
+    return {
+        "not_judged": {
+            name: known[name].absolute.removeprefix(NOT) for name in sorted(recorded) if not known[name].judged
+        },
+        "not_read": {**missing, **cannot()},
+    }
+
+
+_UNKNOWN = Reading(meaning="", unit="", absolute="", siblings="", history="")
