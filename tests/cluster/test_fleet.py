@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,23 @@ def test_a_sound_node_passes() -> None:
 def test_a_node_without_nvml_is_no_pass() -> None:
     judgement = quick_check.judge(Seen(boot="one"), [], [], state=None, node=NODE)
     assert judgement.outcome == "INCOMPLETE"
+
+
+def test_a_node_whose_nvml_is_missing_is_not_drained_for_having_too_few_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_library() -> None:
+        raise quick_check.pynvml.NVMLError_LibraryNotFound
+
+    monkeypatch.setattr(quick_check.pynvml, "nvmlInit", no_library)
+    current, unread, xids = quick_check.look(Path("/nonexistent"), Path("/dev/null"), NODE)
+    current = replace(current, boot="one", ports=sound_node().ports)
+    for state in (None, State(accepted=sound_node(), last=sound_node())):
+        judgement = quick_check.judge(current, unread, xids, state=state, gpus=8, node=NODE)
+        assert (judgement.outcome, failed(judgement)) == ("INCOMPLETE", [])
+
+
+def test_a_driver_that_was_loaded_again_is_no_fault_of_a_busy_node() -> None:
+    before = sound_node(ecc_corrected=900, pcie_replays=40, energy_joules=5e6)
+    assert failed(judged(sound_node(ecc_corrected=0, pcie_replays=0, energy_joules=10.0), before)) == []
 
 
 GPU3 = "GPU 3 (rank 3, node17)"

@@ -15,7 +15,7 @@ from tests.deploy.conftest import KUBERNETES, Manifest, Render, overlays, tool
 from tests.deploy.test_kubernetes import of_kind, walk
 
 PRODUCTION = KUBERNETES / "production"
-TRAININGS = [f"production/{name}" for name in ("base", "tcp", "rdma", "host-network", "kueue", "volcano")]
+TRAININGS = [f"production/{name}" for name in ("base", "tcp", "rdma", "host-network", "kueue", "volcano", "nvl72")]
 SHARED = ["production/mig", "production/time-slicing"]
 CLUSTER = [folder for folder in overlays() if folder.startswith("production/cluster/")]
 CRDS = "GPULABS_CRDS"
@@ -54,9 +54,14 @@ def test_a_training_has_what_production_asks_for(render: Render, folder: str) ->
     # One pod less than there are stops all.
     (budget,) = of_kind(render(folder), "PodDisruptionBudget")
     assert budget["spec"]["minAvailable"] == trainer["numNodes"]
+    assert budget["spec"]["selector"] == {"matchLabels": {"jobset.sigs.k8s.io/jobset-name": job["metadata"]["name"]}}, (
+        "its own pods, and nobody else's"
+    )
     (policy,) = of_kind(render(folder), "NetworkPolicy")
     assert set(policy["spec"]["policyTypes"]) == {"Ingress", "Egress"}
-    selectors = [part["matchExpressions"] for part in walk([policy, budget, apart]) if "matchExpressions" in part]
+    names = [rule["ports"] for rule in policy["spec"]["egress"] if "to" not in rule]
+    assert [port["port"] for ports in names for port in ports] == [53, 53, 5353, 5353], "wherever its servers are"
+    selectors = [part["matchExpressions"] for part in walk([policy, apart]) if "matchExpressions" in part]
     assert {expression["key"] for selector in selectors for expression in selector} == {
         "jobset.sigs.k8s.io/jobset-name"
     }
@@ -140,11 +145,15 @@ def test_shellcheck_has_nothing_to_say_of_the_check() -> None:
 def test_an_acceptance_test_expects_the_nodes_and_gpus_that_it_asks_for(render: Render, folder: str) -> None:
     for job in of_kind(render(folder), "Job"):
         (container,) = job["spec"]["template"]["spec"]["containers"]
-        assert f"--expect-gpus={container['resources']['limits']['nvidia.com/gpu']}" in container["args"]
+        gpus = container["resources"]["limits"].get("nvidia.com/gpu", "8")  # by a claim: test_admission
+        assert f"--expect-gpus={gpus}" in container["args"]
+        (ignored, failed) = job["spec"]["podFailurePolicy"]["rules"]
+        assert (ignored["action"], failed["action"]) == ("Ignore", "FailJob")
     for job in of_kind(render(folder), "TrainJob"):
         trainer = job["spec"]["trainer"]
         assert f"--expect-nodes={trainer['numNodes']}" in trainer["args"]
         assert f"--expect-gpus={trainer['numProcPerNode']}" in trainer["args"]
+        assert "NODE_NAME" in [variable["name"] for variable in trainer["env"]], "else a pod is blamed, not a node"
 
 
 def crds() -> dict[str, dict[str, Any]]:
