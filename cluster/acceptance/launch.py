@@ -4,11 +4,13 @@ Either way each rank's work is done by a worker under a watchdog, what is known 
 end, and one process writes the report: the plain command, or rank 0 (another one where that is gone).
 """
 
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -116,16 +118,36 @@ def _one_of_many(options: Options, words: Sequence[str], standards: Standards) -
     code = EXIT_CODES["FAIL"]
     if rank == 0 or (not _reported(store, options, watchdog) and store.first("reporter", str(rank))):
         records = _collect(store, world_size, watchdog)
-        code = report.conclude(options, records, simulated=watchdog.simulated, standards=standards)
+        code = report.conclude(
+            options, records, simulated=watchdog.simulated, standards=standards, hand_on=_tell_torchrun
+        )
         store.set("verdict", str(code))
     elif _wait(store, ["verdict"], AFTER_SIGNAL_SECONDS):
         code = int(store.get("verdict"))
+        if local_rank == 0:
+            _tell_torchrun(f"FINAL ACCEPTANCE: exit code {code}; the banner and the report are rank 0's")
     store.set(f"left/{rank}", "")
     if server is not None or store.serves:
         # Others may still have a question.
         there = [f"left/{other}" for other in range(world_size) if store.check([f"record/{other}"])]
         _wait(store, there, AFTER_SIGNAL_SECONDS)
     return code
+
+
+def _tell_torchrun(text: str) -> None:
+    """Have torchrun end with these words instead of a traceback of its own, which would stand below the banner.
+
+    It shows what the rank that failed first has left in this file (torch.distributed.elastic.multiprocessing.errors);
+    a rank that ends with 0 is not looked for.
+    """
+    if (path := os.environ.get("TORCHELASTIC_ERROR_FILE")) is None:
+        return
+    # A second earlier than any other rank can end, so that this one is the first.
+    extra = {"py_callstack": f"\n{text}", "timestamp": str(int(time.time()) - 1)}
+    try:
+        Path(path).write_text(json.dumps({"message": {"message": text, "extraInfo": extra}}), encoding="utf-8")
+    except OSError as error:
+        print(f"torchrun will not repeat the banner: {error}", file=sys.stderr)
 
 
 def _reported(store: SurvivingStore, options: Options, watchdog: Watchdog) -> bool:

@@ -2,7 +2,7 @@
 
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,11 +63,19 @@ class Standards:
     expected: Expectations | None = None
 
 
-def conclude(options: Options, records: Sequence[Record], *, simulated: bool, standards: Standards) -> int:
-    """Judge, print the banner, write both reports; returns the exit code. The banner needs no disk."""
+def conclude(
+    options: Options, records: Sequence[Record], *, simulated: bool, standards: Standards,
+    hand_on: Callable[[str], None] | None = None,
+) -> int:  # fmt: skip
+    """Judge, print the banner, write both reports; returns the exit code. The banner needs no disk.
+
+    `hand_on` gets the banner as well, to be shown again by a launcher that has the last word.
+    """
     document = build(options, records, simulated=simulated, standards=standards)
     verdict = Verdict(outcome=document["acceptance"]["status"], summary=tuple(document["acceptance"]["summary"]))
     print(banner(verdict), flush=True)
+    if hand_on is not None:
+        hand_on(banner(verdict))
     _print_troubles(document)
     where_asked = writing.write(options.report, document)
     if options.write_expectations is not None:

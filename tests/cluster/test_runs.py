@@ -105,7 +105,7 @@ def test_on_a_cpu_all_the_rest_runs_and_the_verdict_is_incomplete(acceptance: Ac
     assert (parts["run"], parts["gpu"], parts["health"]) == ("pass", "unverified", "unverified")
     passed = {name for name, _ in outcomes(run.report, "pass")}
     assert passed >= {"product float32: result", "training: loss falls", "training: replicas are equal"}
-    operations = ("all_gather", "all_reduce", "broadcast", "reduce_scatter", "point_to_point")
+    operations = ("all_gather", "all_reduce", "broadcast", "reduce_scatter", "all_to_all", "point_to_point")
     assert passed >= {f"{operation}: result" for operation in operations}
     assert {collective["operation"] for collective in run.report["performance"]["collectives"]} == set(operations)
     hashes = run.report["performance"]["training"]["sha256"].values()

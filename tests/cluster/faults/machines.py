@@ -260,7 +260,7 @@ def _meet(machine: Machine, inside: float, line: float, bridge: float) -> None:
                     rate = inside / 3
                 elif not card.links or card.bridged:
                     rate = inside * generator.uniform(0.8, 1.15)
-            seconds = LARGE / (rate * _near(generator, 0.01))
+            seconds = (40e-6 if here.node == there.node else 80e-6) + LARGE / (rate * _near(generator, 0.01))
             met[a].append({"partner": b, "seconds": seconds, "wrong": 0})
             met[b].append({"partner": a, "seconds": seconds, "wrong": 0})
     for record in machine.records:

@@ -1,0 +1,44 @@
+"""Machines after public reports, and unusual ones: nothing broken passes, nothing healthy fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster.acceptance import expectations, report
+from cluster.acceptance.records import apart
+from cluster.acceptance.verdict import Check, decide
+from tests.cluster import sound
+from tests.cluster.faults.reported import BROKEN, HEALTHY, Story
+
+
+def judged(story: Story, folder: Path) -> tuple[str, list[Check]]:
+    """The verdict, and the checks that are no pass."""
+    records = story.records()
+    story.change(records)
+    standards = report.Standards()
+    if story.expect:
+        (folder / "cluster.toml").write_text(story.expect)
+        standards = report.Standards(expected=expectations.read(folder / "cluster.toml"))
+    checks = report.judge(sound.options(), apart(records), standards)
+    verdict = decide(checks, device="cuda", simulated=False).outcome
+    return verdict, [check for check in checks if check.status in ("fail", "unverified")]
+
+
+@pytest.mark.parametrize("story", BROKEN, ids=lambda story: story.what)
+def test_what_is_broken_does_not_pass_and_is_named(story: Story, tmp_path: Path) -> None:
+    verdict, checks = judged(story, tmp_path)
+    assert verdict != "PASS"
+    assert any(story.named in check.subject for check in checks), [(check.name, check.subject) for check in checks]
+
+
+@pytest.mark.parametrize("story", HEALTHY, ids=lambda story: story.what)
+def test_what_is_unusual_and_healthy_passes(story: Story, tmp_path: Path) -> None:
+    verdict, checks = judged(story, tmp_path)
+    assert verdict == "PASS", [(check.name, check.subject, check.status, check.evidence) for check in checks]
+
+
+def test_there_are_enough_of_both() -> None:
+    assert len({story.what for story in BROKEN}) == len(BROKEN) >= 35
+    assert len({story.what for story in HEALTHY}) == len(HEALTHY) >= 30
