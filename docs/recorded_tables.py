@@ -5,6 +5,7 @@ Each page is written before the build, from files in `benchmarks/results/`:
     planted-bugs.md        planted_bugs.json        made by `make matrix`
     mutants.md             mutants.json             made by `make mutants`
     acceptance-faults.md   acceptance_faults.json   made by `python -m tests.cluster.faults.table`
+                           acceptance_drawn.json    made by `python -m tests.cluster.faults.drawn`
     diagnosis.md           planted_bugs.json, pairs.json (made by `python -m tests.scenarios.pairs`) and
                            report_readings.json (written by hand)
 """
@@ -168,8 +169,8 @@ def _counts(counts: Counter[str]) -> str:
     return f"{counts['graded']} | {counts['noticed']} | {counts['excused']} | {left} | {share}"
 
 
-def acceptance_faults(recorded: Mapping[str, Any]) -> str:
-    """Every fault that was planted: the check that finds it, what it names, and how the run ends."""
+def acceptance_faults(recorded: Mapping[str, Any], drawn: Mapping[str, Any]) -> str:
+    """Faults that were drawn, by size; then every fault that was planted: who finds it, whom it names, how it ends."""
     columns = "| fault | the check that finds it | named | verdict | exit code | seconds |"
     rule = "|---|---|---|---|---:|---:|"
     verdicts = Counter(fault["verdict"] for fault in (*recorded["records"], *recorded["runs"]))
@@ -179,6 +180,7 @@ def acceptance_faults(recorded: Mapping[str, Any]) -> str:
         "# Faults that the acceptance test finds", "",
         f"{_made_by('python -m tests.cluster.faults.table', recorded)} It plants {verdicts.total()} faults. The "
         f"acceptance test found {found} of them and named the right part. Verdicts: {counted}.", "",
+        *_drawn(drawn),
         "## In records", "",
         "These are the records of a sound machine with one reading changed: eight H100s in a node, or four nodes of "
         "two with InfiniBand. No real GPU was broken. The seconds are those that the judge takes.", "",
@@ -190,6 +192,29 @@ def acceptance_faults(recorded: Mapping[str, Any]) -> str:
         f"{columns} left running |", f"{rule}---:|",
         *(f"{_fault(fault)} {fault['left']} |" for fault in recorded["runs"]), "",
     ])  # fmt: skip
+
+
+def _drawn(drawn: Mapping[str, Any]) -> Iterable[str]:
+    """Machines that were drawn: false alarms, then detection by fault and size."""
+    rows: Sequence[Mapping[str, Any]] = drawn["faults"]
+    alarms = sum(drawn["alarms"].values())
+    noticed = sum(row["FAIL"] + row["INCOMPLETE"] for row in rows)
+    total, blamed = noticed + sum(row["PASS"] for row in rows), sum(row["blamed"] for row in rows)
+    yield from (
+        "## In machines that are drawn", "",
+        f"{_made_by('python -m tests.cluster.faults.drawn', drawn)} It draws machines of {drawn['cards']} models with "
+        "1 to 64 nodes, with rates and noise as published, and judges their records. No real GPU is behind them.", "",
+        f"- {drawn['healthy']} healthy machines: {alarms} did not pass.",
+        f"- {total} machines with one fault: {total - noticed} passed. The right part, and no other, was named in "
+        f"{blamed} of {noticed}.", "",
+        "*Lost* is the share of a rate that the fault costs. *Incomplete* is no pass: the test asks whether it is "
+        "meant.", "",
+        "| fault | lost | fails | incomplete | passes | named |", "|---|---:|---:|---:|---:|---:|",
+    )  # fmt: skip
+    for row in rows:
+        lost = "" if row["size"] is None else f"{row['size']:.0%}".replace("%", " %")
+        yield f"| {row['what']} | {lost} | {row['FAIL']} | {row['INCOMPLETE']} | {row['PASS']} | {row['blamed']} |"
+    yield ""
 
 
 def _fault(fault: Mapping[str, Any]) -> str:
@@ -246,7 +271,7 @@ def _made_by(command: str, recorded: Mapping[str, Any]) -> str:
 PAGES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "planted-bugs.md": (("planted_bugs.json",), planted_bugs),
     "mutants.md": (("mutants.json",), mutants),
-    "acceptance-faults.md": (("acceptance_faults.json",), acceptance_faults),
+    "acceptance-faults.md": (("acceptance_faults.json", "acceptance_drawn.json"), acceptance_faults),
     "diagnosis.md": (("planted_bugs.json", "pairs.json", "report_readings.json"), diagnosis),
 }
 """What each page is made from, and by what."""

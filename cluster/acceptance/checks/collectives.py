@@ -98,9 +98,9 @@ def _wrong(
     return int((~(actual == expected)).sum())
 
 
-def numbers(rank: int, count: int) -> Tensor:
-    """What a rank sends: [count] float32, integers from 0 to LARGEST - 1, different from rank to rank."""
-    return _repeated(((torch.arange(LARGEST) + 7 * rank) % LARGEST).float(), count)
+def numbers(rank: int, count: int, *, start: int = 0) -> Tensor:
+    """What a rank sends, from a place on: [count] float32, integers from 0 to LARGEST - 1, different from rank to rank."""
+    return _repeated(((torch.arange(start, start + LARGEST) + 7 * rank) % LARGEST).float(), count)
 
 
 def _sum(ranks: int, count: int) -> Tensor:
@@ -127,7 +127,7 @@ def _prepare(context: Context, operation: str, part: int) -> tuple[Callable[[], 
         return lambda: dist.reduce_scatter_tensor(target, mine), lambda: target, expected
     if operation == "all_to_all":
         target = torch.zeros_like(mine)
-        expected = torch.cat([numbers(sender, whole)[rank * part : (rank + 1) * part] for sender in range(ranks)])
+        expected = torch.cat([numbers(sender, part, start=rank * part) for sender in range(ranks)])
         return lambda: dist.all_to_all_single(target, mine), lambda: target, expected
     target = mine.clone()
     if operation == "all_reduce":
