@@ -99,7 +99,7 @@ def _wrong(
 
 
 def numbers(rank: int, count: int, *, start: int = 0) -> Tensor:
-    """What a rank sends, from a place on: [count] float32, integers from 0 to LARGEST - 1, different from rank to rank."""
+    """What a rank sends, from a place on: [count] float32, integers from 0 to LARGEST - 1, by rank."""
     return _repeated(((torch.arange(start, start + LARGEST) + 7 * rank) % LARGEST).float(), count)
 
 

@@ -36,7 +36,7 @@ _UNIT = "times what the good links of its kind take"
 _TIMES = {
     links.NVLINK: (1.5, 1.15, "ours: NVLinks differ by some percent, one that fell back to another path by a factor"),
     links.BRIDGE: (1.5, 1.15, "ours: as NVLink"),
-    links.BETWEEN: (1.8, 1.25, "ours: full bisection; [network] oversubscription of --expect says what is meant"),
+    links.BETWEEN: (1.8, 1.15, "ours: full bisection; [network] oversubscription of --expect says what is meant"),
 }
 _PCIE_TIMES = (2.5, 1.8, "ours: paths through PCIe share switches and bridges, differently from round to round")
 """Beyond the first it fails, up to the second it passes."""
@@ -176,7 +176,7 @@ def _rates(records: Sequence[Record], kind: str, pairs: Sequence[Pair], expected
     ranks_of = {node: len(own) for node, own in links.by_node(records).items()}
     between = links.between(records, expected, alone=True) if kind == links.BETWEEN else None
     outcomes: dict[Status, list[tuple[Pair, float, Threshold]]] = {}
-    for pair in _comparable(kind, pairs, limits(kind, expected)[0]):
+    for pair in _comparable(pairs, limits(kind, expected)[1]):
         rate = _bytes(pair.ends[0]) / pair.seconds
         first, second = pair.ends
         link = between if kind == links.BETWEEN else links.pair(first, second, kind, node_ranks=ranks_of[first.node])
@@ -216,12 +216,12 @@ def _rates(records: Sequence[Record], kind: str, pairs: Sequence[Pair], expected
     return checks
 
 
-def _comparable(kind: str, pairs: Sequence[Pair], fails: Threshold) -> list[Pair]:
-    """Without those that the comparison with others has already blamed."""
+def _comparable(pairs: Sequence[Pair], passes: Threshold) -> list[Pair]:
+    """Without those that the comparison with others has already named."""
     if len(pairs) < FEWEST_PAIRS:
         return list(pairs)
     good = percentile([pair.seconds for pair in pairs], GOOD_PERCENT)
-    return [pair for pair in pairs if fails.holds(pair.seconds / good)]
+    return [pair for pair in pairs if passes.holds(pair.seconds / good)]
 
 
 def _named(below: Sequence[Pair], pairs: Sequence[Pair]) -> list[str]:

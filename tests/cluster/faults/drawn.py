@@ -189,7 +189,7 @@ def copies_slow(machine: Machine, draw: random.Random) -> Planted | None:
     """Copies from and to one GPU are slower, its link being whole."""
     if machine.card.name.startswith("NVIDIA G") and machine.card.name.endswith(("480GB", "GB200")):
         return None  # sound ones differ by more: 180 to 380 GB/s
-    record, lost = draw.choice(machine.records), draw.choice((0.35, 0.5))
+    record, lost = draw.choice(machine.records), draw.choice((0.25, 0.35, 0.5))
     seconds = record.results["copies"]["seconds"]
     record.results["copies"]["seconds"] = {way: value / (1 - lost) for way, value in seconds.items()}
     return Planted(size=lost, named=(record.subject,))
@@ -258,7 +258,7 @@ def adapter_slow(machine: Machine, draw: random.Random) -> Planted | None:
     """One GPU's adapter carries less with everybody."""
     if not machine.rdma or machine.nodes < 2 or machine.card.domain or machine.adapters < machine.per_node:
         return None
-    record, lost = draw.choice(machine.records), draw.choice((0.25, 0.5))
+    record, lost = draw.choice(machine.records), draw.choice(RATES)
     met = _pairs(machine, lambda a, b: record in (a, b) and a.node != b.node, lost) // 2
     named = (record.subject, f"node {record.node}") if machine.per_node == 1 else (record.subject,)
     return Planted(size=lost, named=named) if met > 2 else None
@@ -268,18 +268,19 @@ def node_network(machine: Machine, draw: random.Random) -> Planted | None:
     """One node of several is slow with all others."""
     if machine.nodes < 3 or machine.card.domain:
         return None
-    node, lost = f"node{draw.randrange(machine.nodes)}", draw.choice((0.25, 0.5))
+    node, lost = f"node{draw.randrange(machine.nodes)}", draw.choice(RATES)
     _pairs(machine, lambda a, b: (a.node == node) != (b.node == node), lost)
     return Planted(size=lost, named=(f"node {node}",))
 
 
 def network_rate(machine: Machine, draw: random.Random) -> Planted | None:
-    """The network between all nodes carries half."""
+    """The network between all nodes carries less."""
     if machine.nodes < 2 or not machine.rdma or machine.card.domain or not machine.card.links:
         return None
-    _ring(machine, 0.5)
-    _pairs(machine, lambda a, b: a.node != b.node, 0.5)
-    return Planted(size=0.5, named=(EVERYBODY,))
+    lost = draw.choice(RATES)
+    _ring(machine, lost)
+    _pairs(machine, lambda a, b: a.node != b.node, lost)
+    return Planted(size=lost, named=(EVERYBODY,))
 
 
 def rack_not_formed(machine: Machine, draw: random.Random) -> Planted | None:
