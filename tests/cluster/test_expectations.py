@@ -9,9 +9,10 @@ from typing import Any
 
 import jsonschema
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 import cluster.acceptance
-from cluster.acceptance import expectations, report
+from cluster.acceptance import expectations, launch, report
 from cluster.acceptance.records import Record
 from tests.cluster import sound
 
@@ -135,3 +136,30 @@ def test_what_failed_is_not_written_as_what_to_expect(tmp_path: Path, capsys: py
     assert "the verdict is FAIL" in capsys.readouterr().err
     code = report.conclude(sound.options(*words), sound.records(), simulated=False, standards=report.Standards())
     assert (code, target.exists()) == (0, True)
+
+
+def test_a_figure_between_its_bars_is_not_made_the_norm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ranks = sound.nodes(1)
+    for record in ranks:
+        for measured in record.results["collectives"]["measurements"]:
+            if measured["bytes"] > sound.MIB:
+                measured["seconds"] = [1.25 * seconds for seconds in measured["seconds"]]
+    target = tmp_path / "cluster.toml"
+    words = ("--report", str(tmp_path), "--write-expectations", str(target))
+    code = report.conclude(sound.options(*words), ranks, simulated=False, standards=report.Standards())
+    assert (code, target.exists()) == (3, False)
+    assert f"no {target}: all_gather: bus bandwidth, all ranks: " in capsys.readouterr().err
+
+
+def test_torchrun_repeats_the_banner_instead_of_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+    words = ("--report", str(tmp_path))
+    report.conclude(
+        sound.options(*words), sound.records(), simulated=False, standards=report.Standards(),
+        hand_on=launch._tell_torchrun,
+    )  # fmt: skip
+    failure = ProcessFailure(local_rank=0, pid=1, exitcode=3, error_file=str(file))
+    last = ChildFailedError("cluster.acceptance", {0: failure}).format_msg().splitlines()[-3:]
+    assert last[-2].strip() == "=" * 50
+    assert last[0].strip().startswith("- Not judged: ")
