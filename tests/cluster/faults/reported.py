@@ -185,6 +185,20 @@ def large(records: list[Record], factor: float, *operations: str) -> None:
                 one["seconds"] = [factor * value for value in one["seconds"]]
 
 
+def small(records: list[Record], seconds: float) -> None:
+    """Small messages take so long."""
+    for record in records:
+        for one in record.results["collectives"]["measurements"]:
+            if one["bytes"] == 1024:
+                one["seconds"] = [seconds] * 5
+
+
+def copy_rate(records: list[Record], rate: float) -> None:
+    """Copies from and to the host, bytes per second."""
+    for record in records:
+        record.results["copies"]["seconds"] = dict.fromkeys(("to_device", "to_host"), 256 * MIB / rate)
+
+
 def meetings(records: list[Record], factor: float, which: Callable[[Record, Record], bool] = lambda a, b: True) -> None:
     for record in records:
         for met in record.results["pairs"]["met"]:
@@ -268,7 +282,7 @@ BROKEN: tuple[Story, ...] = (
     Story(what="all boards in slots of eight lanes", records=lambda: cluster(L40S), change=lambda r: read(r, pcie_width=8, pcie_width_max=8), named=G3),
     Story(what="PCIe generation 1 under load (a BIOS setting)", records=lambda: cluster(A100), change=lambda r: read(r, pcie_generation=1, pcie_generation_max=1), named=G3),
     Story(what="P2P through the CPU below one switch: ACS is on", records=lambda: cluster(L40S, gpus=4, topology=lambda a, b: "one PCIe switch", pair=lambda a, b: 3.0), change=lambda r: large(r, 3), named="all ranks"),
-    Story(what="copies at 6 GB/s on all: the IOMMU", records=lambda: cluster(A100), change=lambda r: [x.results["copies"].update(seconds=dict.fromkeys(("to_device", "to_host"), 256 * MIB / 6e9)) for x in r] and None, named=G3),
+    Story(what="copies at 6 GB/s on all: the IOMMU", records=lambda: cluster(A100), change=lambda r: copy_rate(r, 6e9), named=G3),
     Story(what="XID 94 before the run", records=lambda: cluster(H100), change=lambda r: read(r, [3], xids_before=[94, 13]), named=G3),
     Story(what="a vGPU with half of the memory", records=lambda: cluster(H100, gpus=1), change=lambda r: r[0].results["presence"].update(memory_bytes=40e9), named="GPU 0"),
     Story(what="117 of 132 multiprocessors", records=lambda: cluster(H100), change=lambda r: r[3].results["presence"].update(multiprocessors=117), named=G3),
@@ -280,7 +294,7 @@ BROKEN: tuple[Story, ...] = (
     Story(what="clocks at 1,200 of 1,980 MHz, no reason told", records=lambda: cluster(H100), change=_both(lambda r: read(r, both=False, sm_clock_hertz=1200e6), lambda r: slower(r, range(8), 1.65)), named=G3),
     Story(what="one cable between nodes at 60 %", records=lambda: cluster(H100, nodes=4, gpus=2, adapters=2), change=lambda r: meetings(r, 1.67, lambda a, b: a.node != b.node and 3 in (a.rank, b.rank)), named="GPU 1 (rank 3, node1)"),
     Story(what="ECC off on half of the GPUs", records=lambda: cluster(H100), change=lambda r: read(r, range(4), ecc_mode=[0, 0]), named=G3),
-    Story(what="1 KiB in 10 ms", records=lambda: cluster(H100, nodes=2), change=lambda r: [one.update(seconds=[10e-3] * 5) for x in r for one in x.results["collectives"]["measurements"] if one["bytes"] == 1024] and None, named="all ranks"),
+    Story(what="1 KiB in 10 ms", records=lambda: cluster(H100, nodes=2), change=lambda r: small(r, 10e-3), named="all ranks"),
 )  # fmt: skip
 
 
@@ -342,12 +356,12 @@ HEALTHY: tuple[Story, ...] = (
     Story(what="eight B200", records=lambda: cluster(B200)),
     Story(what="two nodes of an NVL72", records=lambda: cluster(GB200, nodes=2, gpus=4, line=14.9, adapters=4)),
     Story(what="GB200 of two racks, as the file says", records=lambda: cluster(GB200, nodes=2, gpus=4, adapters=4), expect="[cluster]\nnvlink_domain_nodes = 1"),
-    Story(what="H100 PCIe in a computer of PCIe 4", records=lambda: cluster(H100_PCIE, gpus=2), change=_both(lambda r: read(r, pcie_generation=4, pcie_generation_max=4), lambda r: [x.results["copies"].update(seconds=dict.fromkeys(("to_device", "to_host"), 256 * MIB / 25e9)) for x in r] and None)),
+    Story(what="H100 PCIe in a computer of PCIe 4", records=lambda: cluster(H100_PCIE, gpus=2), change=_both(lambda r: read(r, pcie_generation=4, pcie_generation_max=4), lambda r: copy_rate(r, 25e9))),
     Story(what="a virtual machine with one H100 of eight", records=lambda: cluster(H100, gpus=1), change=lambda r: read(r, nvlinks_up=0)),
     Story(what="a power limit that is meant", records=lambda: cluster(H100), change=lambda r: read(r, power_limit_watts=600.0), expect="[gpu]\npower_limit_watts = 600"),
     Story(what="a network of 2 to 1 that is meant", records=lambda: cluster(H100, nodes=4, oversubscribed=2.0), expect="[network]\noversubscription = 2.0"),
     Story(what="T4 over 25 Gbit/s Ethernet", records=lambda: cluster(T4, nodes=4, gpus=1, rdma=False, port=25, line=0.85)),
-    Story(what="A10G on eight lanes, as the cloud has them", records=lambda: cluster(A10G, gpus=4, rdma=False, port=25, pair=lambda a, b: 5), change=_both(lambda r: read(r, pcie_width=8, pcie_width_max=8), lambda r: [x.results["copies"].update(seconds=dict.fromkeys(("to_device", "to_host"), 256 * MIB / 12.5e9)) for x in r] and None, lambda r: large(r, 1.5)), expect="[gpu]\npcie_width = 8"),
+    Story(what="A10G on eight lanes, as the cloud has them", records=lambda: cluster(A10G, gpus=4, rdma=False, port=25, pair=lambda a, b: 5), change=_both(lambda r: read(r, pcie_width=8, pcie_width_max=8), lambda r: copy_rate(r, 12.5e9), lambda r: large(r, 1.5)), expect="[gpu]\npcie_width = 8"),
     Story(what="a board of four A100", records=lambda: cluster(A100, gpus=4, pair=lambda a, b: 78)),
     Story(what="two of a board of four A100", records=lambda: cluster(A100, gpus=2, pair=lambda a, b: 78), change=lambda r: large(r, 232 / 78)),
     Story(what="two of eight A100 behind a switch", records=lambda: cluster(A100, gpus=2)),
