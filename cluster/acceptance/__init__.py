@@ -13,6 +13,9 @@
 | faults.py     | faults on request, to show that they are found                                                    |
 | verdict.py    | a check, its four outcomes, and what they add up to                                               |
 | sysfs.py      | what Linux tells of a node's network ports                                                        |
+| hardware.py   | what boards can do by their maker's documents (hardware.toml), by name                            |
+| checks/links.py | what joins two GPUs, and how much it carries: the bars of bandwidth                             |
+| ledger.py     | every field that is recorded (readings.toml), with the checks that judge it, or why none does     |
 | report.py, page.py | the banner, the JSON report (report.schema.json), the page (report.html.jinja)               |
 | writing.py    | puts a report on a disk, or on another one                                                        |
 
