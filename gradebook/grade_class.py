@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from gradebook import settings, versions
+from gradebook import identity, settings, versions
 from gradebook.export import FOLDER as EXPORTS
 from gradebook.export import everything
 from gradebook.grading import class_summary, unknown_names
@@ -25,12 +25,12 @@ from gradebook.grading.manual_grading import FOLDER as HANDS
 from gradebook.grading.manual_grading import ready, reports
 from gradebook.grading.open_work import OpenWork
 from gradebook.grading.progress import ClassProgress
-from gradebook.intake import archives, roster_files
+from gradebook.intake import archives, roster_files, times
 from gradebook.intake.collect import STORE, Intake, Store
 from gradebook.intake.handed_in import IntakeError
 from gradebook.intake.lab_folders import LabNames
 from gradebook.results import ClassResult, GradebookError, Student, Task
-from gradebook.roster import RosterError
+from gradebook.roster import Roster, RosterError
 from gradebook.settings import Settings
 from gradebook.store import FILE, Gradebook, Plan
 from gradebox.common import resources
@@ -115,6 +115,7 @@ class _Run:
         self._course = request.course
         self._rubric = request.course.rubric
         self._rubric_text = self._rubric.to_text()
+        self._known = identity.records(gradebook.identities(), gradebook.students())
         self.settings, self._description = self._described()
 
     def prepare(self) -> None:
@@ -122,12 +123,13 @@ class _Run:
         shutil.rmtree(self._room, ignore_errors=True)  # of a run that was killed
         plan = self._plan()
         students = self._taken_before() if self._request.submissions is None else self._take_in(plan)
-        overrides = self._overrides()
-        unknown_names.check(self.settings, overrides, students)
-        for text in unknown_names.notices(self.settings, overrides, students, self._criteria(plan)):
+        self._directory = identity.Directory(students, self._known)
+        decisions = unknown_names.resolve(self.settings, self._overrides(), self._directory)
+        self.settings = decisions.settings
+        for text in unknown_names.notices(self.settings, decisions.overrides, students, self._criteria(plan)):
             self._progress.say(f"note: {text}")
         contents, criteria = self._to_discard(students, plan)
-        self._gradebook.begin(plan, self._rubric_text, students)
+        self._gradebook.begin(plan, self._rubric_text, students, identity.stored(self._known))
         if self._request.regrade:
             shared = self._gradebook.sharing(contents or ())
             if others := [student.student for student in students if student.content in shared]:
@@ -240,12 +242,14 @@ class _Run:
             return f"roster = {str(after.roster)!r}"
         if after.teams != before.teams:
             return "teams"
-        if after.times_of_files != before.times_of_files:
+        if (after.times_of_files, after.times) != (before.times_of_files, before.times):
             return "submitted"
         if after.git != before.git:
             return "[git]"
         if (after.limits.files, after.limits.bytes) != (before.limits.files, before.limits.bytes):
             return "files or mebibytes of [limits]"
+        directory = class_summary.directory(self._gradebook)
+        before, after = (unknown_names.with_extensions(each, directory, strict=False) for each in (before, after))
         for student in self._gradebook.students():
             moved = before.in_time_until(student.student) != after.in_time_until(student.student)
             if moved and student.commit and after.git.only_in_time:
@@ -311,9 +315,10 @@ class _Run:
         """The students as they were taken in; a note where the roster says something else by now."""
         students, file = self._gradebook.students(), self.settings.roster
         try:
-            entries = roster_files.load(file, self.settings.teams).entries if file else ()
+            roster = roster_files.load(file, self.settings.teams, self.settings.zone) if file else None
         except RosterError:
             return students  # it is not needed here
+        entries = identity.recognise(roster, self._known).roster.entries if roster else ()
         then = {student.student: (dict(student.columns), student.team) for student in students if student.columns}
         now = {entry.student: (dict(entry.columns), entry.team) for entry in entries}
         changed = sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
@@ -331,11 +336,24 @@ class _Run:
         file = self.settings.roster
         if self.settings.teams and not file:
             raise IntakeError("teams needs a roster, which says who is in the class: name one with --roster")
-        known_by = roster_files.load(file, self.settings.teams) if file else None
+        known_by = roster_files.load(file, self.settings.teams, self.settings.zone) if file else None
         if known_by is not None and known_by.strangers:
             self._progress.say(f"note: in {self.settings.teams}, but not in {file}: {', '.join(known_by.strangers)}")
-        names = LabNames.of(self._rubric.labs, plan.labs)
-        intake = Intake(self.settings, known_by, self._store, self._room, self._request.commit, names)
+        if known_by is not None:
+            recognised = identity.recognise(known_by, self._known)
+            known_by, self._known = recognised.roster, recognised.records
+            for text in recognised.notices:
+                self._progress.say(f"note: {text}")
+        names = LabNames.of(self._rubric.labs, plan.labs, self._course.folder)
+        intake = Intake(
+            self._with_extensions(known_by),
+            known_by,
+            self._store,
+            self._room,
+            self._request.commit,
+            names,
+            self._times(known_by),
+        )
         try:
             students = intake.take_all(self._request.submissions, self._progress.intake)
         finally:
@@ -349,6 +367,24 @@ class _Run:
             self._progress.say(f"note: --commit {self._request.commit} has no effect: none of these is a repository")
         known = {student.student: student for student in self._gradebook.students()}
         return [self._or_kept(student, known.get(student.student)) for student in students]
+
+    def _times(self, known_by: Roster | None) -> Mapping[str, datetime]:
+        """When students handed in, as far as a table of the class says it."""
+        if self.settings.times is None:
+            return {}
+        table = times.load(self.settings.times, known_by, self.settings.zone)
+        if table.strangers:
+            more = f" and {len(table.strangers) - 5} more" if len(table.strangers) > 5 else ""
+            self._progress.say(f"note: in {self.settings.times}, but nobody's: {', '.join(table.strangers[:5])}{more}")
+        return table.of
+
+    def _with_extensions(self, known_by: Roster | None) -> Settings:
+        """The settings with the keys of who has an extension, as far as the roster knows them."""
+        students = [
+            Student(student=entry.student, name=entry.name, columns=entry.columns, status="missing", team=entry.team)
+            for entry in (known_by.entries if known_by else ())
+        ]
+        return unknown_names.with_extensions(self.settings, identity.Directory(students, self._known), strict=False)
 
     def _or_kept(self, student: Student, earlier: Student | None) -> Student:
         """The student; where nothing could be fetched, with what an earlier run took in, and word of it."""
@@ -377,9 +413,12 @@ class _Run:
         """
         contents = {student.student: student.content for student in students}
         criteria = [name for name in self._request.regrade if name in plan.digests]
-        named = [name for name in self._request.regrade if name not in plan.digests]
-        if unknown := [name for name in named if name not in contents]:
-            raise IntakeError(f"--regrade {unknown[0]}: there is no such student, and no such criterion")
+        named: list[str] = []
+        for name in self._request.regrade:
+            try:
+                named += self._directory.keys(name) if name not in plan.digests else ()
+            except identity.UnknownStudentError as error:
+                raise IntakeError(f"--regrade {name}: {error}; nor is it a criterion") from None
         named_contents = [content for name in named if (content := contents[name]) is not None]
         return named_contents if named else None, criteria or None
 

@@ -221,7 +221,9 @@ class StudentResult:
     reason: str = ""
     """Why there is no grade, or what does not count of a graded submission: one line."""
     submitted_at: datetime | None = None
-    """With a time zone; None where it is not known."""
+    """With a time zone, the course's if it has one; None where it is not known."""
+    deadline: datetime | None = None
+    """The student's own; None if there is none."""
     commit: str | None = None
     team: str = ""
     teammates: tuple[str, ...] = ()

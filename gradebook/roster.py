@@ -1,8 +1,9 @@
 """Who is in the class, and finding a student by any identifier that a platform uses.
 
-The first of `KEYS` that a roster has is the students' key: it names them in the gradebook; who has nothing in it is
-named by the next one. Every column of `KEYS` may match a submission. All columns are kept as they were read, for
-exports. Not for reading a roster (`intake/roster_files.py`).
+The first of `KEYS` that a roster has is the students' key: it names them in the gradebook; a student without one is
+named by the next column. Every column of `KEYS` may match a submission, but an identifier that two students share is
+nobody's. All columns are kept as they were read, for exports. Not for reading a roster (`intake/roster_files.py`), nor
+for identifiers that change (`identity.py`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from gradebook.moodle_words import PARTICIPANTS
+
 KEYS = (
     *("student", "SIS Login ID", "SIS User ID", "Identifier", "Username", "Email address", "Email", "ID number"),
-    *("ID", "SID", "username", "github_username", "identifier", "email"),
+    *("ID", "SID", "username", "github_username", "identifier", "email", "OrgDefinedId", "Student ID"),
 )
 LOGINS = ("username", "github_username")
 """Names on GitHub: Classroom 50's `roster.csv`, formerly `students.csv`, has username, first_name, last_name, email,
@@ -23,7 +26,8 @@ section, github_id and perhaps role (its `Web-Teacher-Guide.md`, read in Novembe
 no username yet); GitHub Classroom's `classroom_roster.csv` had identifier, github_username, github_id and name.
 Both name repositories CLASSROOM-ASSIGNMENT-LOGIN or ASSIGNMENT-LOGIN."""
 _CANVAS_SIS = ("SIS Login ID", "SIS User ID")
-_PARTICIPANT = "participant "
+_PARTICIPANT = re.compile(rf"(?:{'|'.join(PARTICIPANTS)}) (?=\d+$)", re.IGNORECASE)
+"""Moodle's worksheet says "Participant 12345" where its archives say 12345."""
 TEAM_COLUMN = "team"
 """Of the roster."""
 _TEAM_COLUMNS = (TEAM_COLUMN, "group_name", "Group name", "Group", "Groups")
@@ -71,6 +75,8 @@ class Entry:
     submitted_at: datetime | None
     team: str = ""
     """Who works together has the same one; empty where somebody works alone."""
+    former: tuple[str, ...] = ()
+    """Identifiers that earlier rosters had: they count only where nobody has them now."""
 
 
 @dataclass(frozen=True)
@@ -100,22 +106,17 @@ class Roster:
         for entry in self.entries:
             if entry.team:
                 self._teams.setdefault(_folded_name(entry.team), []).append(entry)
-        self._by_identifier: dict[str, Entry] = {}
-        for column in KEYS:
-            for entry in self.entries:
-                handle = folded(cell_of(entry.columns, column))
-                if handle:
-                    self._by_identifier.setdefault(handle, entry)
-                    # Moodle's worksheet says "Participant 12345" where its archives say 12345.
-                    self._by_identifier.setdefault(handle.removeprefix(_PARTICIPANT), entry)
+        self._by_identifier = _levels(self.entries)
         self._by_name: dict[str, list[Entry]] = {}
         for entry in self.entries:
             if entry.name:
-                self._by_name.setdefault(_folded_name(entry.name), []).append(entry)
+                self._by_name.setdefault(_folded_person(entry.name), []).append(entry)
         self._of_platform = {CanvasId: _canvas_ids(self.entries), MoodleId: _moodle_ids(self.entries)}
-        self._by_login = {
-            folded(login): entry for entry in self.entries for name in LOGINS if (login := cell_of(entry.columns, name))
-        }
+        self._by_login: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            for login in dict.fromkeys(folded(cell_of(entry.columns, name)) for name in LOGINS):
+                if login:
+                    self._by_login.setdefault(login, []).append(entry)
         self._outside = {folded(handle): outsider for outsider in self.outsiders for handle in outsider.handles}
         self._outside_logins = {folded(outsider.login): outsider for outsider in self.outsiders if outsider.login}
 
@@ -133,16 +134,25 @@ class Roster:
         return None if self._teams else column
 
     def _known(self, handle: str) -> Entry | None:
-        named = self._named(handle)
+        named = self.named(handle)
         return self._identified(handle) or (named[0] if len(named) == 1 else None)
 
     def _identified(self, handle: str) -> Entry | None:
+        entries = self.identified(handle)
+        return entries[0] if len(entries) == 1 else None
+
+    def identified(self, handle: str) -> list[Entry]:
+        """Who has this identifier: several where two students share it, so that it is nobody's."""
         if isinstance(handle, CanvasGroup):
-            return None
+            return []
         of_platform = self._of_platform.get(type(handle), {})
         if handle in of_platform or (of_platform and self._is_strict(handle)):
-            return of_platform.get(handle)
-        return self._by_identifier.get(folded(handle))
+            return of_platform.get(handle, [])
+        for level in self._by_identifier:
+            if entries := level.get(folded(handle)):
+                exactly = [entry for entry in entries if handle.strip() in (*entry.columns.values(), entry.student)]
+                return exactly if len(exactly) == 1 else entries
+        return []
 
     def _is_strict(self, handle: str) -> bool:
         """Whether the roster is the platform's own, in which its numbers stand in one column only."""
@@ -150,11 +160,11 @@ class Roster:
             return any(cell_of(entry.columns, name) for entry in self.entries for name in _CANVAS_SIS)
         return True
 
-    def _named(self, handle: str) -> list[Entry]:
-        """Who has this name."""
+    def named(self, handle: str) -> list[Entry]:
+        """Who has this name; several where two students have it."""
         if isinstance(handle, PlatformId):
             return []
-        entries = self._by_name.get(_folded_name(handle), []) or self._named_in_a_group(handle)
+        entries = self._by_name.get(_folded_person(handle), []) or self._named_in_a_group(handle)
         exactly = [entry for entry in entries if folded(entry.name) == folded(handle)]
         return exactly or entries
 
@@ -162,17 +172,29 @@ class Roster:
         """Who has the name behind that of a group, as Moodle writes `Team 1-Ada Lovelace`."""
         parts = handle.split("-")
         for place in range(1, len(parts)):
-            group, name = _folded_name("-".join(parts[:place])), _folded_name("-".join(parts[place:]))
+            group, name = _folded_name("-".join(parts[:place])), _folded_person("-".join(parts[place:]))
             if name in self._by_name and (group in self._teams or group in _DEFAULT_GROUPS):
                 return self._by_name[name]
         return []
 
     def several(self, handles: Iterable[str]) -> list[Entry]:
-        """Those whose name it is, where it cannot be known which of them is meant; else nobody."""
+        """Those whose identifier or name it is, where it cannot be known which of them is meant; else nobody."""
         handles = list(handles)
-        if self.owners(handles):
-            return []
-        return next((entries for handle in handles if len(entries := self._named(handle)) > 1), [])
+        return [] if self.owners(handles) else self._shared(handles)
+
+    def _shared(self, handles: Iterable[str]) -> list[Entry]:
+        """The students who share the first of these identifiers or names that several have."""
+        for handle in handles:
+            for entries in (self.identified(handle), self._by_login.get(self._login(folded(handle)), [])):
+                if len(entries) > 1:
+                    return entries
+            if len(named := self.named(handle)) > 1:
+                return named
+        return []
+
+    def shares_identifier(self, handles: Iterable[str]) -> bool:
+        """Whether one of these is an identifier, not a name, and of more than one student."""
+        return any(len(self.identified(handle)) > 1 for handle in handles)
 
     def team(self, handles: Iterable[str]) -> list[Entry]:
         """The team that is called one of these; nobody where there is none."""
@@ -195,7 +217,7 @@ class Roster:
             return team
         entry = self.find(handles)
         if entry is None:
-            namesakes = next((entries for handle in handles if (entries := self._named(handle))), [])
+            namesakes = self._shared(handles)
             in_one_team = len({_folded_name(namesake.team) for namesake in namesakes}) == 1 and bool(namesakes[0].team)
             return self._teams[_folded_name(namesakes[0].team)] if in_one_team else []
         return [entry, *(member for member in self._teams.get(_folded_name(entry.team), ()) if member is not entry)]
@@ -218,7 +240,8 @@ class Roster:
 
     def _owner(self, repository: str) -> Entry | None:
         """Whose repository this is by the end of its name."""
-        return self._by_login.get(self._login(repository))
+        entries = self._by_login.get(self._login(repository), [])
+        return entries[0] if len(entries) == 1 else None
 
     def _login(self, repository: str) -> str:
         """The login at the end of a repository's name; of two that fit, the longer one; empty where none does."""
@@ -237,7 +260,7 @@ class Roster:
         keys = {folded(entry.student): entry for entry in self.entries}
         for members in self._teams.values():
             team = members[0].team
-            called = [*self._named(team), *([keys[folded(team)]] if folded(team) in keys else [])]
+            called = [*self.named(team), *([keys[folded(team)]] if folded(team) in keys else [])]
             for entry in called:
                 if entry not in members:
                     return team, entry.student
@@ -255,9 +278,28 @@ def is_team(cell: str) -> bool:
     return bool(cell) and cell.casefold() not in _NO_TEAM
 
 
-def _canvas_ids(entries: Iterable[Entry]) -> dict[str, Entry]:
+def _levels(entries: Iterable[Entry]) -> tuple[dict[str, list[Entry]], ...]:
+    """Who has an identifier: in the roster's key column, in another column, and in an earlier roster."""
+    entries = tuple(entries)
+    key = next((name for name in KEYS if any(cell_of(entry.columns, name) for entry in entries)), "")
+    levels: tuple[dict[str, list[Entry]], ...] = ({}, {}, {})
+    for entry in entries:
+        cells = {name: folded(cell_of(entry.columns, name)) for name in KEYS}
+        others = [form for cell in cells.values() for form in (cell, _PARTICIPANT.sub("", cell))]
+        former = [folded(handle) for handle in (entry.student, *entry.former)]
+        for level, handles in zip(levels, ([cells.get(key, "")], others, former), strict=True):
+            for handle in dict.fromkeys(filter(None, handles)):
+                level.setdefault(handle, []).append(entry)
+    return levels
+
+
+def _canvas_ids(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
     """By what stands in Canvas's column of numbers."""
-    return {cell: entry for entry in entries if (cell := cell_of(entry.columns, "ID"))}
+    numbers: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if cell := cell_of(entry.columns, "ID"):
+            numbers.setdefault(cell, []).append(entry)
+    return numbers
 
 
 def _canvas_spelt(name: str) -> str:
@@ -265,10 +307,14 @@ def _canvas_spelt(name: str) -> str:
     return re.sub(r"\W", "", re.sub(r"_(\d+)_", r"\1", name).lower())
 
 
-def _moodle_ids(entries: Iterable[Entry]) -> dict[str, Entry]:
+def _moodle_ids(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
     """By Moodle's numbers, in a worksheet of its; empty for another roster."""
-    cells = {folded(cell_of(entry.columns, "Identifier")): entry for entry in entries}
-    return {cell.removeprefix(_PARTICIPANT): entry for cell, entry in cells.items() if cell.startswith(_PARTICIPANT)}
+    numbers: dict[str, list[Entry]] = {}
+    for entry in entries:
+        cell = cell_of(entry.columns, "Identifier").strip()
+        if _PARTICIPANT.match(cell):
+            numbers.setdefault(_PARTICIPANT.sub("", cell), []).append(entry)
+    return numbers
 
 
 def cell_of(cells: Mapping[str, str], name: str) -> str:
@@ -280,6 +326,12 @@ def cell_of(cells: Mapping[str, str], name: str) -> str:
 def _folded_name(text: str) -> str:
     """A name of a person or a team, whose `_` Moodle writes as spaces."""
     return folded(text.replace("_", " "))
+
+
+def _folded_person(text: str) -> str:
+    """The same of a person, whom Canvas calls "Lovelace, Ada" in its gradebook."""
+    last, comma, first = _folded_name(text).partition(",")
+    return f"{first.strip()} {last.strip()}" if comma and first.strip() else last
 
 
 def folded(text: str) -> str:

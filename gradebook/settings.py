@@ -3,8 +3,9 @@
 title = "GPU computing, autumn"
 labs = [1, 3]                               # default: all
 device = "vgpu:T4"                          # default: auto
-deadline = 2026-03-01T23:59:00+01:00        # with its time zone
-submitted = "files"                         # take files' times for the time of submission; default: "unknown"
+timezone = "Europe/Berlin"                  # the course's wall clock; default: the deadline's offset, all year
+deadline = 2026-03-01T23:59:00              # in that zone; without `timezone` write +01:00
+submitted = "times.csv"                     # who handed in when; or "files": files' times; default: what platforms say
 roster = "roster.csv"                       # paths are relative to this file
 teams = "groups.csv"                        # who works together; or a column `team` of the roster
 overrides = "overrides.toml"
@@ -39,11 +40,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import ROUND_DOWN, Decimal
 from pathlib import Path
 from typing import Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from gradebox.common import reading
 from gradebox.common.reading import Document
@@ -74,6 +76,9 @@ class LateRules:
     """No penalty takes more than this."""
     no_credit_after: timedelta | None = None
     """From then on everything is lost, whatever `at_most_percent` says."""
+    zone: tzinfo | None = None
+    """Whose clock counts days: a day from one 23:59 to the next has 25 hours when summer time ends. None: the
+    deadline's."""
 
     @property
     def deducts(self) -> bool:
@@ -85,26 +90,31 @@ class LateRules:
         self, submitted_at: datetime, deadline: datetime, score: Decimal, max_score: Decimal
     ) -> LatePenalty | None:
         """What a submission with this score loses; None where it is not late."""
-        late = submitted_at - deadline
+        late = submitted_at.astimezone(UTC) - deadline.astimezone(UTC)
         if late <= self.grace or late <= timedelta(0):
             return None
-        if self.no_credit_after is not None and late > self.no_credit_after:
+        zone = self.zone or deadline.tzinfo
+        # Differences of moments in one zone are differences of its wall clock.
+        by_clock = submitted_at.astimezone(zone) - deadline.astimezone(zone)
+        if self.no_credit_after is not None and by_clock > self.no_credit_after:
             rule = f"no credit after {_duration(self.no_credit_after)}"
             return LatePenalty(seconds_late=late.total_seconds(), points=score, rule=rule)
-        lost, rule = self._lost(late, max_score)
+        lost, rule = self._lost(late, by_clock, max_score)
         most = max_score * self.at_most_percent / 100
         if lost > most:
             lost, rule = most, f"{rule}, at most {points(self.at_most_percent)} %"
+        if self.grace and lost:
+            rule = f"{rule}; from the deadline on, because the grace of {_duration(self.grace)} is over"
         lost = min(lost.quantize(_CENT, ROUND_DOWN), score)
         return LatePenalty(seconds_late=late.total_seconds(), points=lost, rule=rule)
 
-    def _lost(self, late: timedelta, max_score: Decimal) -> tuple[Decimal, str]:
+    def _lost(self, late: timedelta, by_clock: timedelta, max_score: Decimal) -> tuple[Decimal, str]:
         if self.percent_per_hour:
             count = math.ceil(late / _HOUR)
             rate = self.percent_per_hour
             rule = f"{points(rate)} % of {points(max_score)} points per hour, {_count(count, 'hour')}"
             return max_score * rate * count / 100, rule
-        count = math.ceil(late / _DAY)
+        count = max(1, math.ceil(by_clock / _DAY))
         if self.points_per_day:
             return self.points_per_day * count, f"{points(self.points_per_day)} points per day, {_count(count, 'day')}"
         if rate := self.percent_per_day:
@@ -118,6 +128,8 @@ def _count(number: int, unit: str) -> str:
 
 
 def _duration(value: timedelta) -> str:
+    if value < _HOUR:
+        return _count(round(value.total_seconds() / 60), "minute")
     hours = value / _HOUR
     return f"{hours / 24:g} days" if hours >= 48 else f"{hours:g} hours"
 
@@ -126,6 +138,8 @@ def _duration(value: timedelta) -> str:
 
 _NEVER = 100_000
 """Days, minutes or files: more than any class needs, and not too much to calculate with."""
+_FILES, _UNKNOWN = "files", "unknown"
+"""What `submitted` may be instead of a file."""
 _RATES = ("percent_per_day", "percent_per_hour", "points_per_day")
 
 
@@ -171,8 +185,12 @@ class Settings:
     labs: tuple[int, ...] | None = None
     device: str | None = None
     deadline: datetime | None = None
+    timezone: ZoneInfo | None = None
+    """Of the course; None where nobody said it."""
     times_of_files: bool = False
     """Whether a file's time of change says when it was handed in; downloads often do not keep it."""
+    times: Path | None = None
+    """A table that says who handed in when."""
     roster: Path | None = None
     teams: Path | None = None
     overrides: Path | None = None
@@ -184,6 +202,15 @@ class Settings:
     exports: Mapping[str, Any] = field(default_factory=dict)
     """As they stand in the file."""
 
+    @property
+    def zone(self) -> tzinfo | None:
+        """Of times that say none: the course's, else the deadline's."""
+        return self.timezone or (self.deadline.tzinfo if self.deadline else None)
+
+    def local(self, moment: datetime) -> datetime:
+        """A moment as the course's clocks show it."""
+        return moment.astimezone(self.timezone) if self.timezone else moment
+
     def deadline_of(self, student: str) -> datetime | None:
         """The student's own deadline, else that of the class."""
         return self.extensions.get(student, self.deadline)
@@ -191,7 +218,7 @@ class Settings:
     def in_time_until(self, student: str) -> datetime | None:
         """Up to when a commit of this student is in time: the deadline with its grace."""
         deadline = self.deadline_of(student)
-        return None if deadline is None else deadline + self.late.grace
+        return None if deadline is None else deadline.astimezone(UTC) + self.late.grace
 
 
 def load(path: Path) -> Settings:
@@ -239,7 +266,8 @@ class _File:
     labs: tuple[int, ...] | None = None
     device: str | None = None
     deadline: datetime | None = None
-    submitted: Literal["unknown", "files"] = "unknown"
+    timezone: str = ""
+    submitted: str = "unknown"
     roster: Path | None = None
     teams: Path | None = None
     overrides: Path | None = None
@@ -256,6 +284,8 @@ def parse(text: str, path: Path) -> Settings:
     try:
         document = reading.toml(path, text)
         content = reading.into(_File, document)
+        zone = _zone(document, content.timezone)
+        content = _placed(content, zone)
         _check(document, content)
     except reading.ReadingError as error:
         raise SettingsError(str(error)) from None
@@ -266,7 +296,9 @@ def parse(text: str, path: Path) -> Settings:
         labs=None if content.labs is None else tuple(sorted(set(content.labs))),
         device=content.device,
         deadline=content.deadline,
-        times_of_files=content.submitted == "files",
+        timezone=zone,
+        times_of_files=content.submitted == _FILES,
+        times=None if content.submitted in (_FILES, _UNKNOWN) else path.parent / content.submitted,
         roster=None if content.roster is None else path.parent / content.roster,
         teams=None if content.teams is None else path.parent / content.teams,
         overrides=None if content.overrides is None else path.parent / content.overrides,
@@ -277,6 +309,7 @@ def parse(text: str, path: Path) -> Settings:
             points_per_day=late.points_per_day,
             at_most_percent=late.at_most_percent,
             no_credit_after=None if days == _NEVER else timedelta(days=float(days)),
+            zone=zone,
         ),
         extensions=content.extensions,
         git=GitSettings(branch=git.branch, only_in_time=git.commits == "in_time", protocols=git.protocols),
@@ -290,8 +323,34 @@ def parse(text: str, path: Path) -> Settings:
     )
 
 
+def _zone(document: Document, name: str) -> ZoneInfo | None:
+    try:
+        return ZoneInfo(name) if name else None
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        text = f"timezone = {name!r}: this machine knows no such zone; write it like Europe/Berlin"
+        raise document.error(("timezone",), f"{text} (or install tzdata: pip install tzdata)") from None
+
+
+def _placed(content: _File, zone: ZoneInfo | None) -> _File:
+    """The file with all moments in the course's zone, where it names one."""
+
+    def placed(moment: datetime) -> datetime:
+        return moment.replace(tzinfo=zone) if moment.tzinfo is None else moment.astimezone(zone)
+
+    if zone is None:
+        return content
+    return replace(
+        content,
+        deadline=content.deadline and placed(content.deadline),
+        extensions={name: placed(moment) for name, moment in content.extensions.items()},
+    )
+
+
 def _check(document: Document, content: _File) -> None:
     """Raise ReadingError for what types do not say."""
+    if content.submitted not in (_FILES, _UNKNOWN) and not content.submitted.lower().endswith(".csv"):
+        text = f"submitted = {content.submitted!r}: expected {_FILES!r}, {_UNKNOWN!r} or a .csv file of times"
+        raise document.error(("submitted",), text)
     if content.labs is not None and not content.labs:
         raise document.error(("labs",), "labs = [] is not a list of numbers, like [1, 3]")
     if content.by_hand.report_points and not content.by_hand.reports:
@@ -303,7 +362,7 @@ def _check(document: Document, content: _File) -> None:
         moments[("deadline",)] = content.deadline
     for place, moment in moments.items():
         if moment.tzinfo is None:
-            text = f"{place[-1]} {moment.isoformat()} has no time zone; add it, for example +01:00"
+            text = f"{place[-1]} {moment.isoformat()} has no time zone; add it, for example +01:00, or set timezone"
             raise document.error(place, text)
     most = {"at_most_percent": 100, "files": MAX_FILES, "mebibytes": MAX_TOTAL_BYTES // 2**20}
     for table in ("late", "limits"):

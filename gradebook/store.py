@@ -160,9 +160,12 @@ class Gradebook:
         values = json.loads(text)
         return Plan(**{**values, "labs": tuple(values["labs"])})
 
-    def begin(self, plan: Plan, rubric_text: str, students: Sequence[Student]) -> None:
-        """Store what is asked from now on, and who is in the class."""
+    def begin(
+        self, plan: Plan, rubric_text: str, students: Sequence[Student], known: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """Store what is asked from now on, who is in the class, and by what they have been known (`identity.py`)."""
         with self._transaction():
+            self._database.execute("INSERT OR REPLACE INTO meta VALUES ('identities', ?)", (json.dumps(list(known)),))
             self._database.execute("INSERT OR IGNORE INTO meta VALUES ('seed', ?)", (str(plan.seed),))
             self._database.execute("INSERT OR REPLACE INTO meta VALUES ('plan', ?)", (json.dumps(vars(plan)),))
             row = (plan.rubric_digest, plan.rubric_version, rubric_text)
@@ -191,6 +194,10 @@ class Gradebook:
             )
             for key, name, columns, status, reason, submitted_at, commit, content in rows
         ]  # fmt: skip
+
+    def identities(self) -> list[Mapping[str, Any]]:
+        """By what students have been known, as `identity.stored` gives it."""
+        return list(json.loads(self._meta("identities") or "[]"))
 
     def rubric_text(self, digest: str) -> str:
         """The `rubric.toml` with this digest."""

@@ -8,6 +8,7 @@ from typing import Self
 
 from gradebook.export import decisions, everything, reviews, view
 from gradebook.grading import class_summary, excused
+from gradebook.identity import Directory, UnknownStudentError
 from gradebook.results import ClassResult, Excused
 from gradebook.settings import Settings
 from gradebook.store import Gradebook
@@ -27,6 +28,8 @@ class Book:
     view: view.View
     configuration: Path
     """The file that described the class; its name where there was none."""
+    directory: Directory
+    """Finds its students by any of their names."""
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -39,9 +42,10 @@ class Book:
             plan = gradebook.plan()
             result = class_summary.of(gradebook)
             points_of = rubric.from_text(gradebook.rubric_text(plan.rubric_digest))
+            directory = class_summary.directory(gradebook)
         settings = class_summary.stored_settings(plan)
         class_view = view.of(result, reviews.load(folder))
-        return cls(folder, result, settings, points_of, class_view, Path(plan.settings["file"]))
+        return cls(folder, result, settings, points_of, class_view, Path(plan.settings["file"]), directory)
 
     def export(self, canvas_assignment_id: int | None = None) -> list[Path]:
         """Write all exports anew. Raises `ValueError` where `[exports]` cannot be used."""
@@ -54,28 +58,46 @@ class Book:
         """What an instructor should know before handing the exports over."""
         return everything.notices(self.result, self.folder)
 
+    def key(self, name: str) -> str:
+        """The key of the student whom this means: a key, a name or an identifier. Raises `ReviewError`."""
+        try:
+            return self.directory.key(name)
+        except UnknownStudentError as error:
+            raise reviews.ReviewError(f"{name!r}: {error}") from None
+
+    def keys(self, name: str) -> tuple[str, ...]:
+        """The same of a student or of everybody in a team."""
+        try:
+            return self.directory.keys(name)
+        except UnknownStudentError as error:
+            raise reviews.ReviewError(f"{name!r}: {error}") from None
+
     def accept(self, student: str, criterion: str) -> str:
         """Accept what is open; says what was. Raises `ReviewError`."""
         if student == decisions.ALL and self.view.line(student) is None:
             entries = decisions.accept_everybody(self.view, self.folder, criterion)
             return f"accepted {criterion} of {', '.join(entry.student for entry in entries)}"
-        entries = decisions.accept(self.view, self.folder, student, criterion)
+        keys = self.keys(student)
+        entries = [entry for key in keys for entry in decisions.accept(self.view, self.folder, key, criterion)]
         count = sum(len(entry.items) for entry in entries)
-        return f"accepted {count} things of {student} in {', '.join(entry.criterion for entry in entries)}"
+        names = dict.fromkeys(entry.criterion for entry in entries)
+        return f"accepted {count} things of {', '.join(keys)} in {', '.join(names)}"
 
     def excuse(self, student: str, lab: str, reason: str) -> str:
-        """Let a student off a lab, or `all`; says what was done. Raises `ValueError`."""
-        decisions.student_of(self.view, student)
+        """Let a student, or everybody in a team, off a lab, or `all`; says what was done. Raises `ValueError`."""
+        keys = self.keys(student)
         labs = {f"lab{number}": number for number in self.result.labs}
         if lab != decisions.ALL and lab not in labs:
             raise ValueError(f"there is no lab {lab!r} in this class; there are {', '.join(labs)} and all")
-        excused.add(self.folder, Excused(student=student, reason=reason, lab=labs.get(lab)))
-        return f"{student} is excused from {lab}; written to {self.folder / excused.FILE}"
+        for key in keys:
+            excused.add(self.folder, Excused(student=key, reason=reason, lab=labs.get(lab)))
+        are = "is" if len(keys) == 1 else "are"
+        return f"{', '.join(keys)} {are} excused from {lab}; written to {self.folder / excused.FILE}"
 
     def override(self, student: str, criterion: str, amount: str, reason: str) -> str:
         """Give points by hand, to a student or to everybody in a team; says what was done. Raises `ValueError`."""
-        if student not in {line.result.team for line in self.view.lines} - {""}:
-            decisions.student_of(self.view, student)
+        keys = self.keys(student)
+        name = keys[0] if len(keys) == 1 else next(line.result.team for line in self.view.lines if line.student in keys)
         file = class_summary.overrides_file(self.settings, self.folder)
-        written = decisions.override(file, self.rubric, student, criterion, amount, reason)
-        return f"{student} gets {points(written.points)} points for {criterion}; written to {file}"
+        written = decisions.override(file, self.rubric, name, criterion, amount, reason)
+        return f"{name} gets {points(written.points)} points for {criterion}; written to {file}"

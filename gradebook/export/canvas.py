@@ -19,6 +19,10 @@ from gradebox.report.document import points
 
 EXCUSED = "EX"
 _IDS = ("ID", "SIS User ID", "SIS Login ID")
+_NAMES = ("LastName", "FirstName")
+"""Instead of `Student`, where an account shows them in columns of their own."""
+_NO_ASSIGNMENT = re.compile("(Current|Final) (Score|Points|Grade)|Override (Score|Grade|Status)")
+"""`NON_ASSIGNMENT_COLUMN_HEADERS`: Canvas drops every column whose title contains one of these, without a word."""
 _MORE_IDS = ("Integration ID", "Root Account")
 _TITLE_AND_ID = re.compile(r"(?P<title>.+) \(\d+\)")
 
@@ -34,7 +38,8 @@ def gradebook(view: View, *, assignment_id: int | None = None) -> str:
     """
     rows = [line.result.columns for line in view.lines]
     more = [name for name in _MORE_IDS if any(row.get(name) for row in rows)]
-    who = ["Student", *_IDS, *more, "Section"]
+    split = any(row.get("LastName") for row in rows) and not any(row.get("Student") for row in rows)
+    who = [*(_NAMES if split else ("Student",)), *_IDS, *more, "Section"]
     possible = ["    Points Possible", *[""] * (len(who) - 1), points(view.result.max_score)]
     strangers = {line.student for line in view.strangers}
     rated = [line for line in view.lines if line.decided or line.result.status == "excused"]
@@ -61,4 +66,18 @@ def _who(line: Line, who: list[str]) -> list[str]:
     cells: Mapping[str, str] = line.result.columns
     if not any(cells.get(name) for name in _IDS):
         cells = {**cells, "SIS Login ID": line.student}
-    return [cells.get("Student") or line.label, *(cells.get(name, "") for name in who[1:])]
+    if who[0] == "Student":
+        cells = {**cells, "Student": cells.get("Student") or line.label}
+    return [cells.get(name, "") for name in who]
+
+
+def notices(view: View, assignment_id: int | None) -> tuple[str, ...]:
+    """What an instructor should know before uploading."""
+    title = column(view, assignment_id)
+    is_canvas = any(line.result.columns.get(name) for line in view.lines for name in _IDS)
+    if not is_canvas or (reserved := _NO_ASSIGNMENT.search(title)) is None:
+        return ()
+    return (
+        f"Canvas drops the column {title!r} and imports no grade, because {reserved[0]!r} in a title means a total of "
+        "its own: give the assignment another title, in Canvas and in class.toml",
+    )

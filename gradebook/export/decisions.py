@@ -37,9 +37,7 @@ def student_of(view: View, student: str) -> Line:
     """
     line = view.line(student)
     if line is None:
-        close = [other.student for other in view.lines if student.casefold() in other.student.casefold()]
-        hint = f"; did you mean {', '.join(close[:3])}?" if close else ""
-        raise reviews.ReviewError(f"there is no student {student!r} in this class{hint}")
+        raise reviews.ReviewError(f"there is no student {student!r} in this class")
     return line
 
 

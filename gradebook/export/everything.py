@@ -11,7 +11,7 @@ from typing import Any
 
 from gradebook import text_files
 from gradebook.export import FOLDER, canvas, feedback, gradescope, moodle, page, reviews, statistics, tables, view
-from gradebook.grading.manual_grading import comments, marks, reports
+from gradebook.grading.manual_grading import comments, marks, reports, units
 from gradebook.results import ClassResult
 from gradebox.report.document import points
 
@@ -109,10 +109,15 @@ def _remove_old(target: Path, written: list[Path]) -> None:
                 path.unlink()
 
 
+def platforms(class_view: view.View, assignment_id: int | None = None) -> list[str]:
+    """What a platform would not take as it is meant."""
+    return [*canvas.notices(class_view, assignment_id), *moodle.notices(class_view)]
+
+
 def notices(result: ClassResult, folder: Path) -> list[str]:
     """What an instructor should know before handing the exports over."""
     class_view = view.of(result, reviews.load(folder))
-    texts = list(moodle.notices(class_view))
+    texts = platforms(class_view)
     by_hand = {line.student for line in class_view.by_hand_open}  # they have a note of their own
     if undecided := [line.student for line in class_view.undecided if line.student not in by_hand]:
         names = ", ".join(undecided[:5])
@@ -159,7 +164,26 @@ def of_manual_grading(class_view: view.View, result: ClassResult, folder: Path) 
     """Whose submissions people have still to grade, what that keeps back, and marks that count for nothing."""
     if not (result.manual_max or result.reports_title):
         return []
-    return [*_to_grade(class_view, result), *_of_no_criterion(folder), *_that_do_not_fit(folder)]
+    return [
+        *_to_grade(class_view, result),
+        *_of_no_criterion(folder),
+        *_of_nobody(class_view, folder),
+        *_that_do_not_fit(folder),
+    ]
+
+
+def _of_nobody(class_view: view.View, folder: Path) -> list[str]:
+    """Marks for a student or a team that the class does not have any more."""
+    names = {units.key_of(line.student, "") for line in class_view.lines}
+    names |= {units.key_of("", line.result.team) for line in class_view.lines if line.result.team}
+    lost = sorted(unit for unit, of_unit in marks.load_all(folder).items() if of_unit and unit not in names)
+    if not lost:
+        return []
+    shown = f"{', '.join(lost[:5])}{f' and {len(lost) - 5} more' if len(lost) > 5 else ''}"
+    return [
+        f"marks for whom the class does not have, so they count for nothing: {shown}. A student keeps the key if the "
+        "roster shows who it is (by ID, SIS ID, address); a team needs its old name"
+    ]
 
 
 def _that_do_not_fit(folder: Path) -> list[str]:

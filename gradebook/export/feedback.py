@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html as html_escape
 from collections.abc import Collection, Iterator
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -93,10 +94,22 @@ def remarks(line: Line) -> tuple[str, ...]:
     if line.given_instead:
         return (*_why_not_graded(line), _INSTEAD, *_together(line), *by_hand.remarks(line))
     commit, time = line.result.commit, line.result.submitted_at
-    at = f" of {time:%Y-%m-%d %H:%M %Z}" if time else ""
-    graded = (f"Graded: commit {commit[:10]}{at}.",) if commit else ()
+    at = f" of {_moment(time)}" if time else ""
+    graded = (*((f"Graded: commit {commit[:10]}{at}.",) if commit else ()), *_when(line))
     noted = (f"Note: {line.result.reason}.",) if line.result.reason else ()
     return graded + _together(line) + noted + by_hand.remarks(line)
+
+
+def _moment(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M %Z}"
+
+
+def _when(line: Line) -> tuple[str, ...]:
+    """When it was handed in and until when it could be, as far as the class knows."""
+    time, deadline = line.result.submitted_at, line.result.deadline
+    due = f"Deadline: {_moment(deadline)}." if deadline else ""
+    handed_in = f"Handed in: {_moment(time)}." if time and not line.result.commit else ""
+    return tuple(filter(None, [" ".join(filter(None, [handed_in, due]))]))
 
 
 def _together(line: Line) -> tuple[str, ...]:

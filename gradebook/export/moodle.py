@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 
+from gradebook import moodle_words
 from gradebook.export.feedback import summary_html
 from gradebook.export.view import Line, View
 from gradebook.text_files import to_csv
@@ -49,7 +50,8 @@ def worksheet(view: View) -> str | None:
     if _IDENTIFIER not in columns or _GRADE not in columns or _MODIFIED not in columns:
         return None
     header = [*columns, *([] if _COMMENTS in columns else [_COMMENTS])]
-    return to_csv(header, [_filled_in(line, header) for line in view.lines if line.result.columns.get(_IDENTIFIER)])
+    titles = moodle_words.as_moodle_wrote(header, (line.result.columns for line in view.lines))
+    return to_csv(titles, [_filled_in(line, header) for line in view.lines if line.result.columns.get(_IDENTIFIER)])
 
 
 def notices(view: View) -> tuple[str, ...]:
@@ -74,7 +76,8 @@ def _filled_in(line: Line, header: Sequence[str]) -> list[str]:
 
 def _columns(view: View) -> list[str]:
     """The roster's columns in their order."""
-    return list(dict.fromkeys(name for line in view.lines for name in line.result.columns))
+    names = dict.fromkeys(name for line in view.lines for name in line.result.columns)
+    return [name for name in names if name != moodle_words.LANGUAGE]
 
 
 def _number(text: str) -> float | None:

@@ -6,13 +6,14 @@ Reads outcomes and counts; grades nothing and writes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from gradebook import identity
 from gradebook import settings as class_settings
 from gradebook.grading import excused, unknown_names
 from gradebook.grading.manual_grading import ManualGradingError, merging, reports
@@ -48,11 +49,11 @@ def of(gradebook: Gradebook) -> ClassResult:
     points = rubric.from_text(gradebook.rubric_text(plan.rubric_digest))
     students = gradebook.students()
     try:
-        all_overrides = given_overrides(settings, gradebook.folder, points)
-        let_off = excused.load(gradebook.folder)
-        unknown_names.check(settings, all_overrides, students, let_off)
+        given = given_overrides(settings, gradebook.folder, points)
+        decisions = unknown_names.resolve(settings, given, directory(gradebook), excused.load(gradebook.folder))
     except (overrides.OverrideError, class_settings.SettingsError, excused.ExcusedError) as error:
         raise GradebookError(str(error)) from None
+    settings, all_overrides, let_off = decisions.settings, decisions.overrides, decisions.excused
     labs = points.select(plan.labs)
     strangers = _strangers(students)
     result = ClassResult(
@@ -95,6 +96,18 @@ def of(gradebook: Gradebook) -> ClassResult:
         return merging.merged(replace(result, students=tuple(lines)), gradebook.folder, students)
     except ManualGradingError as error:
         raise GradebookError(str(error)) from None
+
+
+def directory(gradebook: Gradebook) -> identity.Directory:
+    """Finds the students of a gradebook by any of their names and identifiers."""
+    students = gradebook.students()
+    return identity.Directory(students, identity.records(gradebook.identities(), students))
+
+
+def left_out(gradebook: Gradebook, labs: Collection[int]) -> dict[str, str]:
+    """Students of whom nothing counts, by key, and why. Raises `ExcusedError`."""
+    entries = unknown_names.excused_by_key(excused.load(gradebook.folder), directory(gradebook))
+    return excused.wholly(entries, labs)
 
 
 def stored_settings(plan: Plan) -> Settings:
@@ -175,9 +188,8 @@ def _given_instead(
 ) -> StudentResult:
     """Points by override for who handed in nothing that can be graded: the criteria without one have 0."""
     criteria = {criterion.id for lab in labs for criterion in lab.criteria if criterion.available}
-    mine = {line.student, line.team} - {""}
     theirs = tuple(
-        override for override in all_overrides if override.student in mine and override.criterion in criteria
+        override for override in all_overrides if override.student == line.student and override.criterion in criteria
     )
     if not theirs:
         return line
@@ -223,13 +235,15 @@ def _result(
     all_overrides: Sequence[overrides.Override],
     reader: reports.Reader | None,
 ) -> StudentResult:
+    deadline = settings.deadline_of(student.student)
     nothing = StudentResult(
         student=student.student,
         name=student.name,
         columns=student.columns,
         status="waiting",
         reason=student.reason,
-        submitted_at=student.submitted_at,
+        submitted_at=student.submitted_at and settings.local(student.submitted_at),
+        deadline=deadline and settings.local(deadline),
         commit=student.commit,
         team=student.team,
         teammates=student.teammates,
@@ -248,13 +262,12 @@ def _result(
     gradings = {name: counting[name] for name in criteria}
     if problem := next((grading.reason for grading in gradings.values() if grading.grade is None), None):
         return replace(nothing, status="could_not_grade", reason=problem)
-    mine = {student.student, student.team} - {""}
-    theirs = tuple(override for override in all_overrides if override.student in mine)
+    theirs = tuple(override for override in all_overrides if override.student == student.student)
     made = assemble(gradings, plan, points, labs, student.student, student.content, theirs)
     read: tuple[ReportResult, ...] = ()
     if reader is not None:
         made, read = reader.apply(student.student, made, labs)
-    late, deadline = None, settings.deadline_of(student.student)
+    late = None
     if deadline is not None and student.submitted_at is not None:
         late = settings.late.penalty(student.submitted_at, deadline, made.score, made.max_score)
     score = made.score - (late.points if late else 0)

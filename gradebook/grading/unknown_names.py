@@ -1,39 +1,95 @@
-"""Students and criteria that an instructor's files name, held against the class: a slip of the pen costs no points.
+"""Students and criteria that an instructor's files name, found in the class: a slip of the pen costs no points.
 
 Not for reading those files (`settings.py`, `gradebox/run/overrides.py`).
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from gradebook.grading.excused import ExcusedError
+from gradebook.identity import Directory, UnknownStudentError
 from gradebook.results import Excused, Student
 from gradebook.settings import Settings, SettingsError
 from gradebox.run.overrides import Override, OverrideError
 
 
-def check(
-    settings: Settings, overrides: Sequence[Override], students: Sequence[Student], let_off: Sequence[Excused] = ()
-) -> None:
-    """Who has an override or an extension, or is excused, is in the class.
+@dataclass(frozen=True)
+class Decisions:
+    """What an instructor decided, by the keys of students, whatever name the files use."""
+
+    settings: Settings
+    overrides: tuple[Override, ...]
+    excused: tuple[Excused, ...] = ()
+
+
+def resolve(
+    settings: Settings, overrides: Sequence[Override], directory: Directory, let_off: Sequence[Excused] = ()
+) -> Decisions:
+    """Find the students whom overrides, extensions and excuses name.
 
     Raises:
-        OverrideError, SettingsError, ExcusedError: somebody is not; the message is one line that says whom was meant.
+        OverrideError, SettingsError, ExcusedError: a name means nobody, or it cannot be known whom; one line.
     """
-    known = [student.student for student in students]
-    teams = sorted({student.team for student in students} - {""})
+    given: dict[tuple[str, str], Override] = {}
     for override in overrides:
-        if override.student not in (*known, *teams):
-            nobody = _nobody(override.student, [*known, *teams])
-            raise OverrideError(f"the override of {override.criterion} for {override.student!r}: {nobody}")
-    for name in settings.extensions:
-        if name not in known:
-            raise SettingsError(f"[extensions] {name!r}: {_nobody(name, known)}")
+        try:
+            keys = directory.keys(override.student)
+        except UnknownStudentError as error:
+            raise OverrideError(f"the override of {override.criterion} for {override.student!r}: {error}") from None
+        for key in keys:
+            earlier = given.get((key, override.criterion))
+            alone = len(keys) == 1  # what is given to one student goes before what is given to the team
+            if earlier is not None and alone == (len(directory.keys(earlier.student)) == 1):
+                raise OverrideError(
+                    f"{override.criterion} of {key} is overridden twice, for {earlier.student!r} and for "
+                    f"{override.student!r}; keep one"
+                )
+            if earlier is None or alone:
+                given[key, override.criterion] = override
+    return Decisions(
+        with_extensions(settings, directory),
+        tuple(replace(override, student=key) for (key, _), override in given.items()),
+        excused_by_key(let_off, directory),
+    )
+
+
+def with_extensions(settings: Settings, directory: Directory, *, strict: bool = True) -> Settings:
+    """The settings with extensions by key. A student's own goes before the team's; unless `strict`, unknown names stay.
+
+    Raises:
+        SettingsError: a name means nobody, it cannot be known whom, or two name one student.
+    """
+    own: dict[str, tuple[str, datetime]] = {}
+    of_team: dict[str, tuple[str, datetime]] = {}
+    for name, moment in settings.extensions.items():
+        try:
+            keys = directory.keys(name)
+        except UnknownStudentError as error:
+            if strict:
+                raise SettingsError(f"[extensions] {name!r}: {error}") from None
+            keys = (name,)
+        chosen = own if len(keys) == 1 else of_team
+        for key in keys:
+            other, earlier = chosen.setdefault(key, (name, moment))
+            if earlier != moment:
+                raise SettingsError(
+                    f"[extensions] {other!r} and {name!r} are both {key}, with different deadlines; keep one"
+                )
+    return replace(settings, extensions={key: moment for key, (_, moment) in {**of_team, **own}.items()})
+
+
+def excused_by_key(let_off: Sequence[Excused], directory: Directory) -> tuple[Excused, ...]:
+    """Who is excused, by key. Raises `ExcusedError` as `resolve` does."""
+    entries: list[Excused] = []
     for entry in let_off:
-        if entry.student not in known:
-            raise ExcusedError(f"excused.toml names {entry.student!r}: {_nobody(entry.student, known)}")
+        try:
+            entries += [replace(entry, student=key) for key in directory.keys(entry.student)]
+        except UnknownStudentError as error:
+            raise ExcusedError(f"excused.toml names {entry.student!r}: {error}") from None
+    return tuple(entries)
 
 
 def notices(
@@ -47,8 +103,8 @@ def notices(
         students: everybody.
         criteria: the identifiers of those that are graded here.
     """
-    times = _unknown_times(settings, students)
-    return [*_without_effect(overrides, students, criteria), *([times] if times else [])]
+    said = (_unknown_times(settings, students), _changing_clocks(settings, students))
+    return [*_without_effect(overrides, students, criteria), *filter(None, said)]
 
 
 def _without_effect(overrides: Sequence[Override], students: Sequence[Student], criteria: Collection[str]) -> list[str]:
@@ -67,6 +123,19 @@ def _without_effect(overrides: Sequence[Override], students: Sequence[Student], 
     return texts
 
 
+def _changing_clocks(settings: Settings, students: Sequence[Student]) -> str:
+    """What to say of a course whose moments have several offsets, and which names no time zone."""
+    handed_in = [student.submitted_at for student in students if student.submitted_at and not student.commit]
+    deadlines = [moment for moment in (settings.deadline, *settings.extensions.values()) if moment]
+    offsets = {moment.utcoffset() for moment in (*handed_in, *deadlines)} - {timedelta(0)}  # platforms say UTC
+    if settings.timezone or len(offsets) < 2 or settings.deadline is None or not settings.late.deducts:
+        return ""
+    return (
+        "times have different offsets, and class.toml has no timezone: days of lateness are counted by the deadline's "
+        f'offset ({settings.deadline:%Z}). Set timezone, such as "Europe/Berlin", if the clocks change'
+    )
+
+
 def _unknown_times(settings: Settings, students: Sequence[Student]) -> str | None:
     if not settings.late.deducts or (settings.deadline is None and not settings.extensions):
         return None
@@ -80,12 +149,5 @@ def _unknown_times(settings: Settings, students: Sequence[Student]) -> str | Non
         return None
     return (
         f"nothing says when {unknown} submission{' was' if unknown == 1 else 's were'} handed in, so no penalty meets "
-        'them: set submitted = "files" in class.toml, or give the roster a column submitted_at'
+        'them: name a table of times in class.toml, submitted = "times.csv", or give the roster a column submitted_at'
     )
-
-
-def _nobody(name: str, known: Sequence[str]) -> str:
-    folded = {key.casefold(): key for key in known}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1)
-    hint = f"did you mean {folded[near[0]]!r}?" if near else "students are named as in grades.csv"
-    return f"there is no such student in this class; {hint}"

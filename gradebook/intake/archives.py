@@ -28,13 +28,14 @@ import sys
 import tarfile
 import tempfile
 import threading
-import time
 import zipfile
 import zlib
 from collections.abc import Collection
+from datetime import tzinfo
 from pathlib import Path
 from typing import IO, Any, Self
 
+from gradebook.intake import zip_times
 from gradebook.intake.accepted_files import Budget, CannotStore, Names, Refused, write
 from gradebox.common.configuration import ROOT
 
@@ -52,8 +53,10 @@ _MEMORY_BYTES_PER_FILE = 8 * 2**10
 _ANSWER_BYTES = 2**16
 
 
-def unpack(archive: Path, target: Path, *, files: int, limit_bytes: int) -> None:
+def unpack(archive: Path, target: Path, *, files: int, limit_bytes: int, zone: tzinfo | None = None) -> None:
     """Unpack a zip or tar file, whatever its name says, into the folder `target`, which is empty.
+
+    `zone` is that of the times in a zip file, which say none; None: this machine's.
 
     Raises:
         Refused: it is no such file, is damaged, is too large, holds what is never unpacked, or takes more time or
@@ -65,7 +68,8 @@ def unpack(archive: Path, target: Path, *, files: int, limit_bytes: int) -> None
 
     seconds = cpu_seconds(limit_bytes)
     memory_bytes = _MEMORY_BYTES + files * _MEMORY_BYTES_PER_FILE
-    what = {"named_so": has_suffix(archive.name), "files": files, "limit_bytes": limit_bytes}
+    clock = zip_times.as_plain(zone)
+    what = {"named_so": has_suffix(archive.name), "files": files, "limit_bytes": limit_bytes, "zone": clock}
     order = {"extract": {**what, "left_behind": sorted(LEFT_BEHIND)}, "cpu_seconds": seconds}
     order["memory_bytes"] = memory_bytes
     with archive.open("rb") as file:
@@ -245,7 +249,14 @@ def stream_bytes(limit_bytes: int) -> int:
 
 
 def extract(
-    file: IO[bytes], target: Path, *, named_so: bool, files: int, limit_bytes: int, left_behind: Collection[str]
+    file: IO[bytes],
+    target: Path,
+    *,
+    named_so: bool,
+    files: int,
+    limit_bytes: int,
+    left_behind: Collection[str],
+    zone: str | float | None = None,
 ) -> None:
     """Unpack a zip or tar file into the folder `target`, which is empty.
 
@@ -266,7 +277,7 @@ def extract(
         magic = file.read(6)
         file.seek(0)
         if magic[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
-            _unpack_zip(file, target, names, budget, files)
+            _unpack_zip(file, target, names, budget, files, zip_times.zone(zone))
             return
         if (other := _NOT_UNPACKED.get(magic[:4])) is not None:
             raise Refused(
@@ -284,7 +295,7 @@ def extract(
         raise Refused(f"is damaged, or no archive at all ({_first_line(error)}); pack it again") from None
 
 
-def _unpack_zip(file: IO[bytes], target: Path, names: Names, budget: Budget, files: int) -> None:
+def _unpack_zip(file: IO[bytes], target: Path, names: Names, budget: Budget, files: int, zone: tzinfo | None) -> None:
     # The table of contents is read whole, so it must not be a bomb itself.
     if _contents_bytes(file) > _CONTENTS_BYTES_PER_FILE * 10 * files:
         raise Refused(f"holds far more than {files} files; hand in the labs only")
@@ -305,7 +316,7 @@ def _unpack_zip(file: IO[bytes], target: Path, names: Names, budget: Budget, fil
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise Refused("uses a compression other than that of ordinary zip files; pack it as .zip or .tar.gz")
             with archive.open(info) as source:
-                write(target, parts, source, budget, _changed(info))
+                write(target, parts, source, budget, zip_times.changed(info, zone))
 
 
 def _name(info: zipfile.ZipInfo) -> str:
@@ -317,14 +328,6 @@ def _name(info: zipfile.ZipInfo) -> str:
         return name.encode("cp437").decode("utf-8")
     except UnicodeError:
         return name
-
-
-def _changed(info: zipfile.ZipInfo) -> float | None:
-    """When a member was changed, in this machine's time, as `unzip` takes it; None where it says no real moment."""
-    try:
-        return time.mktime((*info.date_time, 0, 0, -1))
-    except (OverflowError, ValueError):
-        return None
 
 
 def _contents_bytes(file: IO[bytes]) -> int:

@@ -8,18 +8,20 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from gradebook.intake import archives, handed_in, lab_folders, pieces
+from gradebook.intake import archives, handed_in, lab_folders, pieces, times
 from gradebook.intake.accepted_files import Budget, CannotStore, Names, Refused, clause, sentence
-from gradebook.intake.handed_in import HandedIn, IntakeError, Owners, Theirs
+from gradebook.intake.handed_in import HandedIn, IntakeError
 from gradebook.intake.lab_folders import LabNames
+from gradebook.intake.owners import Owners, Theirs
 from gradebook.intake.pieces import Piece
 from gradebook.intake.repositories import Commit, CouldNotFetch, Repository
+from gradebook.intake.times import Stamped
 from gradebook.results import Student
 from gradebook.roster import Roster
 from gradebook.settings import IntakeLimits, Settings
@@ -29,6 +31,7 @@ from gradebox.sandbox import SubmissionError, copying
 STORE = "submissions"
 """The folder beside a gradebook where the copies lie."""
 _CHECKOUT = "repository"
+_NAMED = 3
 
 
 class Store:
@@ -77,6 +80,7 @@ class Intake:
         room: Path,
         rev: str | None,
         names: LabNames | None = None,
+        known_times: Mapping[str, datetime] | None = None,
     ) -> None:
         """
         Args:
@@ -86,6 +90,7 @@ class Intake:
             room: a folder for what is in the making.
             rev: one commit, tag or branch of every repository.
             names: of the course's labs; without them only folders that are spelt right are labs.
+            known_times: when students handed in, by key, as a table says.
         """
         self._settings = settings
         self._roster = roster
@@ -93,6 +98,8 @@ class Intake:
         self._room = room
         self._rev = rev
         self._names = names or LabNames()
+        self._times = known_times or {}
+        self._stamped: list[Stamped] = []
         self.passed_over: list[str] = []
         """What lay among the submissions and is none."""
         self._owners = Owners(roster)
@@ -113,7 +120,7 @@ class Intake:
         """
         with self._unpacked(source) as folder:
             by_key: dict[str, list[Theirs]] = {}
-            for submission in self._owners.of_students(handed_in.find(folder)):
+            for submission in self._owners.of_students(handed_in.find(folder, self._settings.zone)):
                 for person in submission.people:
                     for key in self._owners.keys(person, submission.platform):
                         theirs = by_key.setdefault(key, [])
@@ -126,6 +133,10 @@ class Intake:
                 announce(key)
                 mates = [other for other in by_key if other != key and _share(by_key[other], ones)]
                 students.append(replace(self._take(key, ones), teammates=tuple(sorted(mates))))
+        times.check_files(self._stamped, self._settings)
+        if self._stamped:
+            zone = self._settings.zone or "this machine's time zone"
+            self._owners.notices.append(f"times of submission are those of files; zip files' are taken as {zone}")
         for entry in self._roster.entries if self._roster else ():
             if entry.student not in by_key:
                 students.append(
@@ -215,32 +226,35 @@ class Intake:
         self._room.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="taking-", dir=self._room) as temporary:
             work = Path(temporary)
-            commit = self._checked_out(student, ones[0], work) if ones[0].kind == "repository" else None
+            commit, submodules = None, list[str]()
+            if ones[0].kind == "repository":
+                commit, submodules = self._checked_out(student, ones[0], work)
             submission = pieces.assemble([_piece(part, work) for part in ones], work / "unpacked", limits, self._names)
             content = self._store.keep(submission.entries, limits)
-        submitted_at = student.submitted_at or (commit.time if commit else self._time(ones))
-        remarks = [*_later(commit), *submission.remarks]
+        known = self._times.get(student.student) or student.submitted_at
+        submitted_at = known or (commit.time if commit else self._time(student.student, ones))
+        remarks = [*_later(commit), *_left_out(commit, submodules), *submission.remarks]
         if submitted_at is None and any(part.late for part in ones):
             remarks.append(f"{ones[0].platform} marked it as late")
         return replace(
             student,
             status="taken",
-            submitted_at=submitted_at,
+            submitted_at=submitted_at and self._settings.local(submitted_at),
             reason=printable("; ".join(remarks), lines=False),
             commit=commit.id if commit else None,
             content=content,
             taken_at=datetime.now(UTC).replace(microsecond=0),
         )
 
-    def _checked_out(self, student: Student, submission: HandedIn, work: Path) -> Commit:
-        """The commit that counts, with its files in `work`."""
+    def _checked_out(self, student: Student, submission: HandedIn, work: Path) -> tuple[Commit, list[str]]:
+        """The commit that counts, with its files in `work`, and its submodules, which are not there."""
         limits = self._settings.limits
         repository = self._repository(submission)
         deadline = self._settings.in_time_until(student.student)
         commit = repository.choose(submission.rev or self._rev, deadline, self._settings.git)
         (work / _CHECKOUT).mkdir()
-        repository.extract(commit, work / _CHECKOUT, files=limits.files, limit_bytes=limits.bytes)
-        return commit
+        submodules = repository.extract(commit, work / _CHECKOUT, files=limits.files, limit_bytes=limits.bytes)
+        return commit, submodules
 
     def _repository(self, submission: HandedIn) -> Repository:
         room = self._room / "repositories"
@@ -249,12 +263,16 @@ class Intake:
         assert submission.address is not None
         return Repository.of_address(submission.address, room, self._settings.git.protocols)
 
-    def _time(self, ones: Sequence[HandedIn]) -> datetime | None:
+    def _time(self, student: str, ones: Sequence[HandedIn]) -> datetime | None:
         """When it was handed in: the platform's word, else files' times where the settings say that these mean it."""
-        times = [part.submitted_at for part in ones]
-        if not any(times) and self._settings.times_of_files:
-            times = [handed_in.newest(part.path) for part in ones if part.path is not None]
-        return max((time for time in times if time is not None), default=None)
+        moments = [part.submitted_at for part in ones if part.submitted_at is not None]
+        if moments or not self._settings.times_of_files:
+            return max(moments, default=None)
+        newest = [(at, part) for part in ones if part.path is not None and (at := handed_in.newest(part.path))]
+        of_canvas = all(part.platform == "Canvas" for part in ones)
+        late = any(part.late for part in ones)
+        self._stamped += [Stamped(student, part.label, at, late, of_canvas) for at, part in newest]
+        return max((at for at, _ in newest), default=None)
 
     @contextlib.contextmanager
     def _unpacked(self, source: Path) -> Iterator[Path]:
@@ -265,7 +283,8 @@ class Intake:
         self._room.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="class-", dir=self._room) as temporary:
             try:
-                archives.unpack(source, Path(temporary), files=100_000, limit_bytes=16 * 2**30)
+                zone = self._settings.zone
+                archives.unpack(source, Path(temporary), files=100_000, limit_bytes=16 * 2**30, zone=zone)
             except Refused as refusal:
                 raise IntakeError(f"{source} {refusal}; or unpack it yourself, and name the folder") from None
             except CannotStore as error:
@@ -302,3 +321,17 @@ def _later(commit: Commit | None) -> list[str]:
         f"commit {commit.id[:10]} was the last in time; {commit.later} later {'ones' if several else 'one'} came after "
         f"the deadline and {'were' if several else 'was'} not graded"
     ]
+
+
+def _left_out(commit: Commit | None, submodules: Sequence[str]) -> list[str]:
+    """What a student should know of a repository whose work is not all where it counts."""
+    remarks = [
+        f"{name!r} is a submodule, which is another repository and not fetched: commit its files themselves"
+        for name in submodules[:_NAMED]
+    ]
+    if commit is not None and commit.elsewhere:
+        names = ", ".join(map(repr, commit.elsewhere))
+        which = f"branches {names} have" if len(commit.elsewhere) > 1 else f"branch {names} has"
+        only = f"and only {commit.branch!r} counts: merge them into it"
+        remarks.append(f"the {which} commits that {commit.branch!r} does not have, {only}")
+    return remarks

@@ -4,6 +4,7 @@
 |---|---|---|
 | `ada/`, `ada.zip`, `ada.git/` | ada | ada |
 | as Canvas or Moodle does, see `platforms.py` | lovelaceada_123, Ada Lovelace_123 | 123; Moodle's also the name |
+| as Blackboard or Brightspace does, see there | Lab 1_al001, Ada Lovelace_123 | the login; the name |
 | `submission_409194023/`, beside Gradescope's `submission_metadata.yml` | SID, address or name | each of them |
 
 Several files that Canvas or Moodle named alike are one submission. Notebooks and archives that nothing here unpacks are
@@ -17,18 +18,15 @@ from __future__ import annotations
 
 import csv
 import os
-import re
-import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Literal
 
 from gradebook import text_files
-from gradebook.intake import archives, not_counted, pieces, platforms
+from gradebook.intake import archives, not_counted, pieces, platforms, times
 from gradebook.intake.repositories import is_repository, shown
-from gradebook.roster import Entry, Outsider, Roster
 from gradebox.common import reading
 from gradebox.common.texts import printable
 from gradebox.sandbox import copying
@@ -68,14 +66,16 @@ class HandedIn:
     late: bool = False
     """Whether the platform marked it as late."""
     submitted_at: datetime | None = None
+    attempt: str = ""
+    """Of which attempt it is, in the order of time, where a platform keeps them all."""
 
     @property
     def key(self) -> str:
         return self.people[0].key
 
 
-def find(source: Path) -> list[HandedIn]:
-    """All submissions in a folder or a list.
+def find(source: Path, zone: tzinfo | None = None) -> list[HandedIn]:
+    """All submissions in a folder or a list; of several attempts the last. `zone` is that of a platform's moments.
 
     Raises:
         IntakeError: there is no such folder or list, it holds none, or the list is not understood.
@@ -85,9 +85,8 @@ def find(source: Path) -> list[HandedIn]:
         if any(copying.is_lab(path.name) for path in source.iterdir()):
             raise IntakeError(f"{source} is one submission; name the folder above it, or use gpulabs grade {source}")
         known = {submission.path: submission for submission in _of_gradescope(source)}
-        things = [
-            submission for path in sorted(source.iterdir()) if (submission := known.get(path) or _at(path)) is not None
-        ]
+        paths = sorted(source.iterdir())
+        things = _latest([thing for path in paths if (thing := known.get(path) or _at(path, zone)) is not None])
         if not things:
             raise IntakeError(f"{source} holds no submissions: no folders, zip or tar files, or git repositories")
         return things
@@ -101,8 +100,11 @@ def passed_over(source: Path) -> list[str]:
     if not source.is_dir():
         return []
     source = _export(source) or source
-    paths = [path for path in sorted(source.iterdir()) if not _is_hidden(path) and _at(path) is None]
-    words = [
+    things = {path: _at(path) for path in sorted(source.iterdir())}
+    latest = _latest([thing for thing in things.values() if thing])
+    paths = [path for path, thing in things.items() if thing is None and not _is_hidden(path) and not _is_info(path)]
+    words = [f"{thing.label} (an earlier attempt)" for thing in things.values() if thing and thing not in latest]
+    words += [
         f"{printable(path.name, lines=False)}{' (a link)' if path.is_symlink() else ''}"
         for path in paths
         if path.name != platforms.EXPORT_FILE
@@ -132,11 +134,28 @@ def is_named_by_a_platform(folder: Path) -> bool:
     return platforms.mark(folder.name) is not None
 
 
+def _latest(things: Sequence[HandedIn]) -> list[HandedIn]:
+    """Without the attempts that a later one has replaced, where a platform keeps them all."""
+    newest: dict[tuple[str, str], str] = {}
+    for thing in things:
+        if thing.attempt:
+            key = (thing.platform, thing.key)
+            newest[key] = max(newest.get(key, ""), thing.attempt)
+    return [thing for thing in things if thing.attempt == newest.get((thing.platform, thing.key), thing.attempt)]
+
+
+def _is_info(path: Path) -> bool:
+    """Whether a platform wrote it about a submission, and no text of the student's is in it."""
+    mark = platforms.mark(path.name)
+    index = path.name == "index.html" and any(platforms.mark(other.name) for other in path.parent.iterdir())
+    return index or (mark is not None and mark.kind == "info")
+
+
 def _is_hidden(path: Path) -> bool:
     return path.name.startswith((".", "__MACOSX"))
 
 
-def _at(path: Path) -> HandedIn | None:
+def _at(path: Path, zone: tzinfo | None = None) -> HandedIn | None:
     """What this entry of the folder is; None for what is no submission, such as a grading sheet."""
     if _is_hidden(path) or path.is_symlink():
         return None
@@ -144,7 +163,11 @@ def _at(path: Path) -> HandedIn | None:
     mark = platforms.mark(path.name) or (platforms.mark(stem) if stem != path.name else None)
     name, is_folder = path.name, path.is_dir()
     kind: Literal["folder", "archive", "file", "text", "link", "repository"]
-    if mark is not None and mark.kind != "file":
+    if mark is not None and mark.kind == "info":
+        if not platforms.typed_text(path):
+            return None
+        kind = "text"
+    elif mark is not None and (mark.kind == "text" or mark.kind == "link"):
         kind = mark.kind
     elif is_folder and is_repository(path):
         kind, name = "repository", path.name.removesuffix(".git")
@@ -158,7 +181,9 @@ def _at(path: Path) -> HandedIn | None:
         return None
     # From here on these are words for people and for the gradebook, which takes no lone surrogates.
     key = printable(mark.key if mark else name, lines=False)
-    person = Person(key, mark.handles if mark else (name,), mark.whose if mark else "")
+    login = platforms.blackboard_login(path) if mark is not None and mark.platform == "Blackboard" else ""
+    handles = (login,) if login else mark.handles if mark else (name,)
+    person = Person(key, handles, mark.whose if mark else "")
     return HandedIn(
         people=(person,),
         label=printable(path.name, lines=False),
@@ -167,6 +192,8 @@ def _at(path: Path) -> HandedIn | None:
         platform=mark.platform if mark else "",
         name=mark.name if mark else "",
         late=mark is not None and mark.late,
+        attempt=f"{moment:%Y%m%d%H%M%S}" if mark and (moment := times.parse(mark.when, UTC)) else "",
+        submitted_at=times.parse(mark.when, zone) if mark else None,
     )
 
 
@@ -246,126 +273,3 @@ def _listed(file: Path) -> list[HandedIn]:
     if not by_student:
         raise IntakeError(f"{file} lists no submissions")
     return list(by_student.values())
-
-
-_WORD = re.compile(r"\w+")
-_ACCENT = re.compile("[\u0300-\u036f]")
-_SPELT_OUT = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø": "oe"})
-
-
-def have_a_word_in_common(name: str, other: str) -> bool:
-    """Whether a word of the name `other` stands in `name`, however its accents and umlauts are written."""
-    words = {word for form in _without_accents(other) for word in _WORD.findall(form)}
-    return any(word in form for form in _without_accents(name) for word in words)
-
-
-def _without_accents(name: str) -> tuple[str, str]:
-    """The name without accents, and with ä, ö, ü, å and ø as Germans and Danes write them where these lack."""
-    composed = unicodedata.normalize("NFC", name).casefold()
-    forms = (composed, composed.translate(_SPELT_OUT))
-    first, second = (unicodedata.normalize("NFKD", form) for form in forms)
-    return _ACCENT.sub("", first), _ACCENT.sub("", second)
-
-
-# --- whose they are ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Theirs:
-    """Something that was handed in, as that of one of those whose it is."""
-
-    person: Person
-    handed_in: HandedIn
-
-
-class Owners:
-    """Those of one class."""
-
-    def __init__(self, roster: Roster | None) -> None:
-        """Without a roster everything belongs to who is named on it."""
-        self._roster = roster
-        self.notices: list[str] = []
-        """What an instructor should look at; of several attachments the same more than once."""
-        if roster is not None and (column := roster.unused_teams):
-            self.notices.append(
-                f"the roster has a column {column!r}, which nothing here reads: if it says who works together, name "
-                "the file with teams in class.toml, too"
-            )
-
-    def of_students(self, things: Sequence[HandedIn]) -> list[HandedIn]:
-        """What is handed in by students; of what staff and test students handed in, a notice each."""
-        if self._roster is None:
-            return list(things)
-        kept: list[HandedIn] = []
-        labels: dict[Outsider, list[str]] = {outsider: [] for outsider in self._roster.outsiders if outsider.announced}
-        for submission in things:
-            outside = {person: self._roster.outsider(person.handles) for person in submission.people}
-            people = tuple(person for person, outsider in outside.items() if outsider is None)
-            if people:
-                kept.append(replace(submission, people=people) if len(people) < len(submission.people) else submission)
-                continue
-            for outsider in dict.fromkeys(outside.values()):
-                if outsider is not None:
-                    labels.setdefault(outsider, []).append(submission.label)
-        for outsider, theirs in labels.items():
-            verb = "are" if len(theirs) > 1 else "is"
-            what = f"{', '.join(theirs) or 'it'} {verb} left out"
-            self.notices.append(printable(f"{outsider.why}: {what}", lines=False))
-        return kept
-
-    def keys(self, person: Person, platform: str) -> list[str]:
-        """The keys of those whose it is; what it calls itself where nobody knows."""
-        if self._roster is None:
-            return [person.key]
-        owners = self._roster.owners(person.handles)
-        entry = None if self._roster.team(person.handles) else self._roster.find(person.handles)
-        if entry is not None and self._is_a_groups(person, entry, platform):
-            owners = []
-        elif not owners and (several := self._roster.several(person.handles)):
-            keys = ", ".join(printable(repr(namesake.student), lines=False) for namesake in several)
-            self.notices.append(
-                f"{person.key}: several students have this name ({keys}), so that it is nobody's: rename it to the one "
-                "whose it is"
-            )
-        return [owner.student for owner in owners] or [person.key]
-
-    def _is_a_groups(self, person: Person, entry: Entry, platform: str) -> bool:
-        """Whether it is that of a group which only has the number of this student."""
-        if not person.name or not entry.name or have_a_word_in_common(person.name, entry.name):
-            return False
-        if platform == "Moodle":
-            # It numbers groups as it numbers students.
-            owner, called = (printable(text, lines=False) for text in (entry.student, entry.name))
-            self.notices.append(
-                f"{person.key}: its number is {owner}'s in the roster, who has another name there ({called}); "
-                f"it is taken for a group's, and is nobody's: rename it to {owner!r} if it is theirs, or say who "
-                "is in the group with teams in class.toml"
-            )
-            return True
-        if platform == "Canvas" and not entry.team:
-            name = printable(person.name, lines=False)
-            self.notices.append(
-                f"{entry.student} handed in as {name!r}; if that is a group, say who is in it: name a list "
-                "with teams in class.toml"
-            )
-        return False
-
-    def set_apart_namesakes(self, by_key: dict[str, list[Theirs]]) -> None:
-        """What only calls itself by a student's name does not stand beside what has that student's identifier.
-
-        It becomes a submission that matches nobody, for a person to look at.
-        """
-        if self._roster is None:
-            return
-        for key, ones in list(by_key.items()):
-            sure = [owned for owned in ones if self._roster.identifies(owned.person.handles)]
-            known = {entry.student for owned in sure if (entry := self._roster.find(owned.person.handles))}
-            apart = [owned for owned in ones if owned not in sure and self._is_of(owned, known)]
-            if apart:
-                by_key[key] = [owned for owned in ones if owned not in apart]
-                for owned in apart:
-                    by_key.setdefault(owned.person.key, []).append(owned)
-
-    def _is_of(self, owned: Theirs, students: set[str]) -> bool:
-        entry = self._roster.find(owned.person.handles) if self._roster else None
-        return entry is not None and entry.student in students

@@ -7,7 +7,7 @@ Labs lie in the folder itself, in its `labs`, or in the folders around them. The
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -124,13 +124,22 @@ class LabNames:
 
     packages: tuple[str, ...] = ()
     single: str | None = None
+    results: bool = False
+    """Whether this one keeps what its programs write in a folder `results`."""
 
     @classmethod
-    def of(cls, labs: Iterable[Lab], graded: Iterable[int] = ()) -> LabNames:
-        """`graded` are the numbers of the labs that the class grades."""
-        packages = {lab.number: lab.package for lab in labs}
-        chosen = [packages[number] for number in graded if number in packages]
-        return cls(tuple(packages.values()), chosen[0] if len(chosen) == 1 else None)
+    def of(cls, labs: Iterable[Lab], graded: Iterable[int] = (), course: Path | None = None) -> LabNames:
+        """`graded` are the numbers of the labs that the class grades; `course` is the folder with their checks."""
+        by_number = {lab.number: lab for lab in labs}
+        chosen = [by_number[number] for number in graded if number in by_number]
+        if len(chosen) != 1:
+            return cls(tuple(lab.package for lab in by_number.values()))
+        results = course is not None and _keeps_results(course / chosen[0].id)
+        return cls(tuple(lab.package for lab in by_number.values()), chosen[0].package, results)
+
+    def place(self, name: str) -> str:
+        """Where in the lab a file belongs that was handed in alone: what programs write lies in `results`."""
+        return f"{_RESULTS}/{name}" if self.results and PurePath(name).suffix.lower() in _WRITTEN else name
 
     @property
     def example(self) -> str:
@@ -171,6 +180,21 @@ class LabNames:
                 raise Refused(f"holds both {other!r} and {name!r} for one lab; keep one of them, called {package}")
             lab_of[name] = package
         return lab_of
+
+
+_RESULTS = "results"
+_WRITTEN = (".json", ".jsonl", ".csv", ".png", ".jpg", ".jpeg", ".svg", ".npz", ".pt")
+
+
+def _keeps_results(lab: Path) -> bool:
+    """Whether the checks of a lab read files of its folder `results`."""
+    return any(f"{_RESULTS}/" in text for text in _sources(lab))
+
+
+def _sources(lab: Path) -> Iterator[str]:
+    for path in sorted(lab.rglob("*")):
+        if path.suffix in (".py", ".toml") and path.is_file():
+            yield path.read_text(encoding="utf-8", errors="replace")
 
 
 def looks_like_a_lab(name: str, names: LabNames) -> bool:

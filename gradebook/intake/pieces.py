@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from gradebook.intake import archives, lab_folders, not_counted
+from gradebook.intake import archives, encodings, lab_folders, not_counted
 from gradebook.intake.accepted_files import Refused, clause, sentence
 from gradebook.intake.lab_folders import LabNames, looks_like_a_lab
 from gradebook.intake.not_counted import NOTEBOOK, OTHER_ARCHIVES
@@ -132,8 +132,10 @@ class _Assembly:
             self._entries.keys(), self._beside, self._names.packages, idle=idle, nowhere=self._nowhere
         )
         self._remarks += words
-        entries = (entry for entry, _ in self._entries.values())
-        return Submission(tuple(sorted(entries, key=lambda entry: entry.target)), tuple(self._remarks))
+        entries = sorted((entry for entry, _ in self._entries.values()), key=lambda entry: entry.target)
+        self._remarks += encodings.pointers(entries)
+        readable, remarks = encodings.as_utf8(entries, self._work / "utf-8")
+        return Submission(tuple(readable), (*self._remarks, *remarks))
 
     def _why(self, unnamed: Collection[str]) -> list[str]:
         return [reason if name in unnamed else f"{name} {reason}" for name, reason in self._reasons]
@@ -291,7 +293,7 @@ class _Assembly:
         taken = []
         for piece in fitting:
             plain = _AGAIN.sub("", piece.name) if piece.of_canvas else piece.name
-            name = plain if plain not in names else piece.name
+            name = self._names.place(plain if plain not in names else piece.name)
             top = Path(os.path.realpath(piece.path.parent))
             status = piece.path.stat()
             entry = Entry(top, top / piece.path.name, f"{lab}/{name}", status.st_size, status.st_mtime_ns)

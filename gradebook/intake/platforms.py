@@ -14,6 +14,9 @@ Gradescope's export names them in a file of its own, see `load_export`. Not for 
 | `Participant_123_assignsubmission_file/` | Moodle: graded anonymously |
 | `Team 1_45_assignsubmission_file/`, `Default group_assignsubmission_file/` | Moodle: a group's |
 | `Team 1-Ada Lovelace_123_assignsubmission_file/` | Moodle: a group's, as its member's (`Roster` parts the two names) |
+| `Lab 1_al001_attempt_2026-03-01-23-59-00_labs.zip` | Blackboard: column, login, moment; the last attempt counts |
+| `Lab 1_al001_attempt_2026-03-01-23-59-00.txt` | Blackboard's own: who, when, and a text if one was typed |
+| `7-42 - Ada Lovelace - Mar 1, 2026 1159 PM/` | Brightspace: numbers of user and submission, name, moment |
 
 Sources, read in November 2026: `get_filename`, `add_text_or_url` and `add_upload_submission` in Canvas's
 `lib/content_zipper.rb` (a name keeps letters, digits and `_`, and holds no number between two `_`; files of one
@@ -41,6 +44,15 @@ _MOODLE = re.compile(
 _CANVAS = re.compile(
     r"(?P<name>.+?)(?P<late>_LATE)?_(?P<id>[0-9]+)_(?:[0-9]+_(?P<rest>.+)|(?P<type>text|link)\.html)", re.DOTALL
 )
+_BLACKBOARD = re.compile(
+    r"(?P<head>.+)_attempt_(?P<when>\d{4}-\d\d-\d\d-\d\d-\d\d-\d\d)(?:_(?P<rest>.+)|(?P<info>\.txt))", re.DOTALL
+)
+_BRIGHTSPACE = re.compile(
+    r"(?P<id>\d+)-\d+ ?- (?P<name>.+?) ?- (?P<when>[A-Z][a-z]{2,8}\.? \d{1,2}, \d{4} \d{1,2}[:.]?\d\d [AP]M)", re.DOTALL
+)
+_CLOCK = re.compile(r"(\d{1,2})[:.]?(\d\d) ([AP]M)")
+_TYPED = re.compile(r"Submission Field:\s*(?P<text>.*?)\s*(?:Comments:|Files:|$)", re.DOTALL)
+_NOTHING_TYPED = "There is no student submission text data"
 _ID_MORE = re.compile(r"[0-9]+_")
 """Behind two numbers there is a third: the first may be the end of a group's name."""
 _CANVAS_ANONYMOUS = re.compile(
@@ -52,18 +64,21 @@ _CANVAS_ANONYMOUS = re.compile(
 class Mark:
     """What a platform's name says."""
 
-    platform: Literal["Canvas", "Moodle"]
+    platform: Literal["Canvas", "Moodle", "Blackboard", "Brightspace"]
     key: str
     """The same for everything that one student or group handed in."""
     handles: tuple[str, ...]
     """What a roster may know them by."""
-    kind: Literal["file", "text", "link"]
+    kind: Literal["file", "text", "link", "info"]
+    """`info`: the platform's own word about a submission."""
     whose: str
     """The name of the student or group, as far as a file's name shows it."""
     late: bool = False
     """Whether Canvas marked it as late."""
     name: str = ""
     """What the student called it; empty for a folder of the platform's."""
+    when: str = ""
+    """The moment in words that `times.parse` reads; of two attempts, the later one counts."""
 
 
 def mark(name: str) -> Mark | None:
@@ -77,6 +92,18 @@ def mark(name: str) -> Mark | None:
             kind="text" if match["type"] == "onlinetext" else "file",
             whose=group,
             name=match["rest"] or "",
+        )
+    if match := _BLACKBOARD.fullmatch(name):
+        return _of_blackboard(match)
+    if match := _BRIGHTSPACE.fullmatch(name):
+        when = _CLOCK.sub(_with_a_colon, match["when"])
+        return Mark(
+            platform="Brightspace",
+            key=f"{match['name']}_{match['id']}",
+            handles=(match["name"],),
+            kind="file",
+            whose=match["name"],
+            when=when,
         )
     match = _CANVAS.fullmatch(name)
     handles: tuple[str, ...]
@@ -100,6 +127,52 @@ def mark(name: str) -> Mark | None:
         late=bool(match["late"]),
         name=match["rest"] or "",
     )
+
+
+def _of_blackboard(match: re.Match[str]) -> Mark:
+    """Its mark. The column's title and the login may both hold `_`, so that every end of the head may be the login."""
+    head = match["head"]
+    parts = head.split("_")
+    day, clock = match["when"][:10], match["when"][11:].replace("-", ":")
+    return Mark(
+        platform="Blackboard",
+        key=head,
+        handles=tuple("_".join(parts[place:]) for place in range(len(parts))),
+        kind="info" if match["info"] else "file",
+        whose="",
+        name=match["rest"] or "",
+        when=f"{day} {clock}",
+    )
+
+
+def _with_a_colon(match: re.Match[str]) -> str:
+    return f"{match[1]}:{match[2]} {match[3]}"
+
+
+def blackboard_login(path: Path) -> str:
+    """The login that Blackboard's own file about the attempt names; empty if there is none."""
+    match = _BLACKBOARD.fullmatch(path.name)
+    if match is None:
+        return ""
+    info = path.with_name(f"{match['head']}_attempt_{match['when']}.txt")
+    try:
+        first = info.read_text(encoding="utf-8-sig", errors="replace").partition("\n")[0].strip()
+    except OSError:
+        return ""
+    named = re.search(r"\((?P<login>[^()]+)\)$", first)
+    # Another file with this name would be the student's own.
+    return named["login"].strip() if named and match["head"].endswith(f"_{named['login'].strip()}") else ""
+
+
+def typed_text(info: Path) -> str:
+    """The text that a student typed into Blackboard, from its own file about an attempt; empty if there is none."""
+    try:
+        text = info.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError:
+        return ""
+    match = _TYPED.search(text)
+    typed = match["text"].strip() if match else ""
+    return "" if typed.startswith(_NOTHING_TYPED) else typed
 
 
 # --- Gradescope's export ----------------------------------------------------------------------------------------------

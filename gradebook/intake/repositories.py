@@ -68,6 +68,10 @@ _NO_NEWS = ("Please make sure you have", "and the repository exists", "Warning: 
 _SECRET = re.compile(r"://[^/@\s]*@")
 
 
+_BRANCHES = 3
+"""So many others are named."""
+
+
 class CouldNotFetch(Exception):
     """It could not be fetched, which says nothing about the work; the message is one line for the instructor."""
 
@@ -97,6 +101,9 @@ class Commit:
     """The committer's clock said so: a student can write any time."""
     later: int = 0
     """Commits of its branch that came after it and do not count."""
+    elsewhere: tuple[str, ...] = ()
+    """Other branches with commits that its branch does not have, and so do not count, the newest first."""
+    branch: str = ""
 
 
 def is_repository(folder: Path) -> bool:
@@ -194,16 +201,22 @@ class Repository:
         if branch is None:
             raise Refused("has no commits on a branch of its own; commit the labs and push them")
         tip = self._commit(f"refs/heads/{branch}", f"has no branch {branch}, or nothing is committed on it; push it")
+        tip = replace(tip, elsewhere=self._elsewhere(tip), branch=branch)
         if deadline is None or not settings.only_in_time:
             return tip
         in_time = self._run("rev-list", "-1", f"--min-age={int(deadline.timestamp())}", tip.id).decode().strip()
         if not in_time:
             return tip
         later = int(self._run("rev-list", "--count", tip.id, f"^{in_time}"))
-        return replace(self._commit(in_time, ""), later=later)
+        return replace(self._commit(in_time, ""), later=later, elsewhere=tip.elsewhere, branch=branch)
 
-    def extract(self, commit: Commit, target: Path, *, files: int, limit_bytes: int) -> None:
-        """Write the commit's files into the empty folder `target`.
+    def _elsewhere(self, tip: Commit) -> tuple[str, ...]:
+        newest = ("--sort=-committerdate", "--format=%(refname:short)", f"--no-merged={tip.id}", "refs/heads")
+        names = self._run("for-each-ref", f"--count={_BRANCHES}", *newest).decode(errors="replace").split()
+        return tuple(names)
+
+    def extract(self, commit: Commit, target: Path, *, files: int, limit_bytes: int) -> list[str]:
+        """Write the commit's files into the empty folder `target`; say which submodules are left out.
 
         Raises:
             Refused: for the same reasons as an archive.
@@ -211,13 +224,15 @@ class Repository:
         names, budget = Names(files), Budget(limit_bytes)
         listing = self._listing(commit)
         blobs: list[tuple[str, tuple[str, ...]]] = []
+        submodules: list[str] = []
         declared = 0
         for line in filter(None, listing.split(b"\0")):
             head, _, raw = line.partition(b"\t")
             mode, _, object_id, size = head.decode().split()
             name = raw.decode("utf-8", "surrogateescape")
             if mode == "160000":
-                continue  # a submodule: another repository
+                submodules.append(name)  # another repository
+                continue
             parts = names.file(name)
             if not parts:
                 continue
@@ -230,6 +245,7 @@ class Repository:
         for object_id, parts in blobs:
             content = self._run("cat-file", "blob", object_id, most=limit_bytes)
             write(target, parts, io.BytesIO(content), budget)
+        return submodules
 
     def _listing(self, commit: Commit) -> bytes:
         """`ls-tree` of everything; its output is capped, because few objects can make a tree with billions of files."""

@@ -13,12 +13,14 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, tzinfo
 from pathlib import Path
 
-from gradebook import text_files
+from gradebook import moodle_words, text_files
+from gradebook.intake import times
 from gradebook.roster import (
     KEYS,
     LOGINS,
@@ -37,13 +39,18 @@ from gradebook.settings import SettingsError, parse_moment
 _ROLE, _STUDENT = "role", "student"
 """It says who is staff where there is a column of logins, too: in a list of one's own it may mean roles in a team."""
 _TEST_STUDENTS = ("student, test", "test student")
-_TEST_LOGIN = re.compile(r"([0-9a-f]{32,64})?")
+_TEST_LOGIN = re.compile(r"([0-9a-f]{16,64})?")
 """Canvas makes a Test Student for the Student View of each course and exports it with the others: without a SIS ID, and
 with a hash for a login (an HMAC in its `Course#student_view_student`). A student of that name has a login of their own.
 """
 _NAMES = ("name", "Student", "full name", "display name")
-_PARTS = (("first name", "last name"), ("first name", "surname"), ("first_name", "last_name"))
+_PARTS = (
+    *(("first name", "last name"), ("first name", "surname"), ("first_name", "last_name"), ("firstname", "lastname")),
+)
+"""The last pair is Canvas's, where an account shows last and first names in columns of their own."""
+_ADDRESSES = ("Email address", "Email", "email")
 _SUBMITTED_AT = "submitted_at"
+_MODIFIED = "Last modified (submission)"
 _MEMBERS = ("login_id", "user_id", "canvas_user_id")
 
 
@@ -60,13 +67,15 @@ class Teams:
     """Who stands in the file and not in the roster: they left, or the file is another course's."""
 
 
-def load(path: Path, teams_file: Path | None = None) -> Roster:
+def load(path: Path, teams_file: Path | None = None, zone: tzinfo | None = None) -> Roster:
     """Read a roster, and who works together: by its own column, or by another file.
+
+    `zone` is that of times in it that say none.
 
     Raises:
         RosterError: one of them cannot be read or has not the columns that it needs, or names a student twice.
     """
-    roster = _with_teams(path, teams_file)
+    roster = _with_teams(path, teams_file, zone)
     if (clash := roster.clash()) is not None:
         team, student = clash
         raise RosterError(
@@ -76,8 +85,8 @@ def load(path: Path, teams_file: Path | None = None) -> Roster:
     return roster
 
 
-def _with_teams(path: Path, teams_file: Path | None) -> Roster:
-    roster = _load(path)
+def _with_teams(path: Path, teams_file: Path | None, zone: tzinfo | None) -> Roster:
+    roster = _load(path, zone)
     if teams_file is None:
         return roster
     if any(entry.team for entry in roster.entries):
@@ -103,7 +112,7 @@ def _with_teams(path: Path, teams_file: Path | None) -> Roster:
     return Roster(entries, strangers, roster.outsiders)
 
 
-def _load(path: Path) -> Roster:
+def _load(path: Path, zone: tzinfo | None) -> Roster:
     try:
         text, line = text_files.numbered_csv_text(path)
     except OSError as error:
@@ -114,19 +123,27 @@ def _load(path: Path) -> Roster:
     delimiter = max(",;\t", key=first.count)
     try:
         table = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-        head = [name.strip() for name in next(table, [])]
-        every = [dict(zip(head, cells, strict=False)) for cells in table if any(cells)]
+        titles = [name.strip().removeprefix("\ufeff") for name in next(table, [])]
+        head = moodle_words.in_english(titles)
+        own = {moodle_words.LANGUAGE: spoken} if (spoken := moodle_words.language(titles)) else {}
+        every = [_unmarked(dict(zip(head, cells, strict=False))) | own for cells in table if any(cells)]
     except csv.Error as error:
         raise RosterError(f"{path} is no CSV file: {error}") from None
     outsiders = {number: outsider for number, row in enumerate(every) if (outsider := _outsider(row, path)) is not None}
     rows = {line + 1 + number: row for number, row in enumerate(every) if number not in outsiders}
     key = next((name for name in KEYS if any(cell_of(row, name).strip() for row in rows.values())), None)
     if key is None:
-        raise RosterError(f"{path} has no column that names students; call one of them {', '.join(KEYS[:4])}, ...")
+        raise RosterError(
+            f"{path} has no column that names students; call one of them {', '.join(KEYS[:4])}, ... (a worksheet of "
+            "Moodle's is read in English, German, French, Spanish, Italian and Catalan: download it in one of these)"
+        )
+    addresses = Counter(folded(cell_of(row, name)) for row in rows.values() for name in _ADDRESSES)
     entries: dict[str, Entry] = {}
     for number, row in rows.items():
         cells = {name: value.strip() for name, value in row.items() if name}
-        student = cell_of(cells, key) or next((cells[name] for name in KEYS if cells.get(name)), "")
+        named = [cells[name] for name in (key, *KEYS) if cells.get(name)]
+        # An address that two students share names neither, where something else names them.
+        student = next((cell for cell in named if addresses[folded(cell)] < 2), next(iter(named), ""))
         if not student:
             continue  # such as Canvas's row "Points Possible"
         if student in entries:
@@ -135,12 +152,20 @@ def _load(path: Path) -> Roster:
             student,
             _name(cells),
             cells,
-            _moment(cells, f"{path}, line {number}: {_SUBMITTED_AT}"),
+            _moment(cells, f"{path}, line {number}: {_SUBMITTED_AT}", zone),
             cell_of(cells, TEAM_COLUMN),
         )
     if not entries:
         raise RosterError(f"{path} names no student in its column {key}")
     return Roster(entries.values(), outsiders=outsiders.values())
+
+
+def _unmarked(cells: dict[str, str]) -> dict[str, str]:
+    """A row without the `#` by which Brightspace keeps spreadsheets from taking identifiers for numbers."""
+    marked = ("OrgDefinedId", "Username")
+    if "OrgDefinedId" not in cells:
+        return cells
+    return {name: cell.removeprefix("#") if name in marked else cell for name, cell in cells.items()}
 
 
 def _outsider(row: Mapping[str, str], path: Path) -> Outsider | None:
@@ -151,15 +176,20 @@ def _outsider(row: Mapping[str, str], path: Path) -> Outsider | None:
     if LOGINS[0] in cells and role not in ("", _STUDENT):  # who has not accepted an invitation has no login yet
         who = login or next(iter(handles), "") or _name(cells) or "somebody"
         return Outsider(handles, f"{who} is staff ({role}) in {path.name}", login)
-    is_test = cell_of(cells, "Student").casefold() in _TEST_STUDENTS and not cell_of(cells, "SIS User ID")
+    name = cell_of(cells, "Student") or (_name(cells) if "LastName" in cells else "")
+    is_test = name.casefold() in _TEST_STUDENTS and not cell_of(cells, "SIS User ID")
     if is_test and "ID" in cells and _TEST_LOGIN.fullmatch(cell_of(cells, "SIS Login ID")):
-        return Outsider(handles, f"{cells['Student']} is the Test Student of Canvas in {path.name}", announced=True)
+        return Outsider(handles, f"{name} is the Test Student of Canvas in {path.name}", announced=True)
     return None
 
 
-def _moment(cells: Mapping[str, str], where: str) -> datetime | None:
+def _moment(cells: Mapping[str, str], where: str, zone: tzinfo | None) -> datetime | None:
     text = cell_of(cells, _SUBMITTED_AT)
+    if not text:  # Moodle's worksheet says it in words, in the language of whoever downloaded it
+        return times.parse(cell_of(cells, _MODIFIED), zone)
     try:
+        if (moment := times.parse(text, zone)) is not None:
+            return moment
         return parse_moment(text, where) if text else None
     except SettingsError as error:
         raise RosterError(str(error)) from None

@@ -166,7 +166,7 @@ def _show(result: ClassResult, out: Path) -> int:
     if not_theirs:
         text = "with older work, a part of it, or no score, perhaps through no fault of theirs, and in no export as 0"
         console.print(f"{len(not_theirs)} {text}: gpulabs review {out}", markup=False)
-    for text in everything.of_manual_grading(overview, result, out):
+    for text in (*everything.platforms(overview), *everything.of_manual_grading(overview, result, out)):
         console.print(text, markup=False)
     for line in overview.graded:
         if line.result.reason:

@@ -215,14 +215,13 @@ def review_class(
 
 def _rerun(book: Book, student: str) -> str:
     """Grade one student's submission again; says what came out. Raises `ValueError`."""
-    from gradebook.export import decisions
     from gradebook.grade_class import ClassRequest, grade_class
     from gradebook.grading.judge import SandboxJudge
     from gradebook.grading.processes import local_pool
     from gradebox.report.console import Console
     from gradebox.report.document import points
 
-    decisions.student_of(book.view, student)
+    student = book.key(student)
     request = ClassRequest(course=course(), submissions=None, out=book.folder, regrade=(student,))
     judge = functools.partial(SandboxJudge, course=FOLDER)
     result = grade_class(request, lambda jobs, room, device: local_pool(jobs, room, judge), Console(stderr=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -124,6 +125,7 @@ def _record(folder: Path, incoming: Sequence[NewRequest]) -> None:
     try:
         book = Book.open(folder)
         students = [line.student for line in book.view.lines]
+        incoming = [replace(request, student=book.key(request.student)) for request in incoming]
         new = requests.add(folder, incoming, students, _criteria(book))
         Book.open(folder).export()
     except (ValueError, OSError) as error:

@@ -90,7 +90,7 @@ def test_nothing_needs_to_be_said() -> None:
         ("labs = []", r"labs = \[\] is not a list of numbers"),
         ("deadline = 2026-03-01T23:59:00", "deadline 2026-03-01T23:59:00 has no time zone; add it"),
         ("deadline = 2026-03-01", "is not a date with a time"),
-        ("submitted = 'guess'", "expected 'unknown' or 'files'"),
+        ("submitted = 'guess'", "expected 'files', 'unknown' or a .csv file of times"),
         ("[late]\ngrace = 1", "class.toml:2: unknown key 'grace'; known are grace_minutes"),
         ("[late]\npercent_per_day = 1\npoints_per_day = 1", "set only one of"),
         ("[late]\ngrace_minutes = -1", "must be at least 0"),

@@ -46,6 +46,10 @@ def command(host: Host) -> Callable[..., None]:
                 metavar="STUDENT", help="Replace a grade that was given by hand on Canvas; or: all. Repeatable."
             ),
         ] = None,
+        times: Annotated[
+            Path | None,
+            typer.Option(help='Instead: write who handed in when, as a table for submitted = "times.csv".'),
+        ] = None,
         token_file: Annotated[
             Path | None, typer.Option(help=f"A file with the access token (default: the variable {TOKEN}).")
         ] = None,
@@ -69,6 +73,10 @@ def command(host: Host) -> Callable[..., None]:
             request = dataclasses.replace(
                 request, section=section, comments=comments, replace=tuple(replace or ()), send=push
             )
+            if times is not None:
+                count = _write_times(times, address, source, request, _token(token_file), host.echo)
+                host.echo(f'wrote when {count} students handed in: submitted = "{times.name}" in class.toml uses it')
+                return
             report = _carried_out(book, address, source, request, _token(token_file), host.echo)
         except (ValueError, OSError) as error:
             raise host.fail(error, _COULD_NOT) from None
@@ -112,6 +120,24 @@ def _carried_out(book: Book, address: str, source: str, request: PushRequest, to
         echo(text, err=True)
 
     return push(book.view, request, Client(address, token, say, given=source), say)
+
+
+def _write_times(file: Path, address: str, source: str, request: PushRequest, token: str, echo: Echo) -> int:
+    """Write a table of who handed in when, as Canvas knows it; says how many have."""
+    from gradebook.plugins.canvas_push.client import Client
+    from gradebook.plugins.canvas_push.service import Canvas
+    from gradebook.text_files import to_csv, write_file
+
+    canvas = Canvas(Client(address, token, lambda text: echo(text, err=True), given=source), request.course)
+    submissions = canvas.submissions(canvas.assignment(request.assignment))
+    people = {person.id: person for person in canvas.students()}
+    rows = [
+        [str(user), person.sis_user_id or "", person.login_id or "", person.name or "", submission.submitted_at]
+        for user, submission in submissions.items()
+        if submission.submitted_at and (person := people.get(user)) is not None
+    ]
+    write_file(file, to_csv(["ID", "SIS User ID", "SIS Login ID", "name", "submitted_at"], sorted(rows)))
+    return len(rows)
 
 
 def _token(file: Path | None) -> str:

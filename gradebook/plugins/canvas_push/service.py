@@ -110,6 +110,8 @@ class Submission:
     """What one student has in this assignment."""
 
     user_id: int
+    submitted_at: str | None = None
+    """The last time that the student handed in; None if never."""
     entered_score: Decimal | None = None
     """Before Canvas's own late policy takes from it."""
     score: Decimal | None = None

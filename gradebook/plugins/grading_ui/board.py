@@ -14,7 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from gradebook.grading import excused
+from gradebook.grading import class_summary
 from gradebook.grading.manual_grading import FOLDER, ManualGradingError, comments, marks, reports, requests, units
 from gradebook.grading.manual_grading.comments import Comment
 from gradebook.grading.manual_grading.marks import LOCK, ChangedMeanwhileError, Mark
@@ -253,7 +253,7 @@ class Board:
     def _units(self) -> dict[str, Unit]:
         with Gradebook(self.folder, locked=False) as gradebook:
             students, labs = gradebook.students(), gradebook.plan().labs
-        left_out = excused.wholly(excused.load(self.folder), labs)
+            left_out = class_summary.left_out(gradebook, labs)
         return {unit.id: unit for unit in units.of(students, left_out)}
 
     def _unit(self, name: str) -> Unit:

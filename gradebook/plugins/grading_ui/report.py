@@ -132,7 +132,7 @@ def to_html(report: Report, shown: tuple[Picture, ...], address: str) -> str:
     renderer = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
     renderer.add_render_rule("image", _image(base, numbers))
     cleaned: str = nh3.clean(
-        renderer.render(printable(report.text)),
+        renderer.render(printable(_plain(report.text))),
         tags=_TAGS,
         attributes=_ATTRIBUTES,
         attribute_filter=attribute,
@@ -143,9 +143,14 @@ def to_html(report: Report, shown: tuple[Picture, ...], address: str) -> str:
     return cleaned
 
 
+def _plain(text: str) -> str:
+    """A text with one kind of line ends and no mark of byte order, whichever system wrote it."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
 def difference(before: Sequence[Report], after: Sequence[Report]) -> list[str]:
     """What changed between the reports of two versions, as lines of a unified diff; empty where nothing did."""
-    old, new = ({report.name: report.text.splitlines() for report in those} for those in (before, after))
+    old, new = ({report.name: _plain(report.text).splitlines() for report in those} for those in (before, after))
     lines: list[str] = []
     for name in sorted(old.keys() | new.keys()):
         earlier, other = old.get(name, []), new.get(name, [])

@@ -127,7 +127,7 @@ def test_overrides_that_take_points_are_told(book: Path) -> None:
 
 def test_a_wrong_decision_is_one_line(book: Path) -> None:
     for arguments, words in [
-        (("--accept", "adam", "all"), "there is no student 'adam'"),
+        (("--accept", "adam", "all"), "'adam': there is no such student"),
         (("--override", "ada", "lab1.memory", "6", "x"), "gives 0 to 5"),
         (("--rerun", "zoe"), "there is no student 'zoe'"),
     ]:

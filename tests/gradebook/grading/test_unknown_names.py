@@ -42,12 +42,15 @@ def grade(small: SmallClass, configuration: str = "", roster: str = "") -> tuple
     return result, said.getvalue()
 
 
-def test_an_override_for_nobody_is_refused_and_says_who_was_meant(small_class: SmallClass) -> None:
+def test_an_override_for_nobody_is_refused_and_suggests_nobody_else(small_class: SmallClass) -> None:
     small_class.hands_in("bob")
     small_class.out.mkdir()
     (small_class.out / "overrides.toml").write_text(override("bobb"))
-    with pytest.raises(OverrideError, match=r"lab1\.analysis for 'bobb': there is no such student .* mean 'bob'"):
+    with pytest.raises(
+        OverrideError, match=r"lab1\.analysis for 'bobb': there is no such student in this class"
+    ) as info:
         grade(small_class)
+    assert "'bob'" not in str(info.value)
     assert small_class.graded == []
 
 
@@ -56,14 +59,14 @@ def test_an_override_written_after_the_grading_is_checked_too(small_class: Small
 
     small_class.hands_in("bob")
     grade(small_class)
-    (small_class.out / "overrides.toml").write_text(override("Bob"))
-    with pytest.raises(GradebookError, match="did you mean 'bob'"):
+    (small_class.out / "overrides.toml").write_text(override("Bobby"))
+    with pytest.raises(GradebookError, match="there is no such student"):
         class_summary.read(small_class.out)
 
 
 def test_an_extension_for_nobody_is_refused(small_class: SmallClass) -> None:
     small_class.hands_in("ada")
-    with pytest.raises(SettingsError, match=r"\[extensions\] 'adda': there is no such student .* mean 'ada'"):
+    with pytest.raises(SettingsError, match=r"\[extensions\] 'adda': there is no such student"):
         grade(small_class, "[extensions]\nadda = 2026-11-29T23:59:00+01:00\n")
 
 

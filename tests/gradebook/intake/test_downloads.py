@@ -319,3 +319,17 @@ def test_a_group_of_canvas_may_end_in_a_number(name: str, numbers: tuple[str, ..
     mark = platforms.mark(name)
     assert mark is not None
     assert mark.handles == numbers
+
+
+@pytest.mark.parametrize("roster", [None, "student,name\nada,Ada Lovelace\n"])
+def test_canvas_s_test_student_is_left_out_whatever_the_roster(downloads: Downloads, roster: str | None) -> None:
+    downloads.pack("studenttest_113_9099_lab1.zip", {f"{LAB}/benchmark.py": CODE})
+    downloads.pack("lovelaceada_17_4711_labs.zip", {f"{LAB}/benchmark.py": CODE})
+    students = downloads.take(roster=roster)
+    assert not any("test" in student for student in students)
+    assert downloads.intake.notices[0] == "the Test Student of Canvas: studenttest_113_9099_lab1.zip is left out"
+
+
+def test_a_student_of_that_name_is_graded(downloads: Downloads) -> None:
+    downloads.pack("studenttest_113_9099_lab1.zip", {f"{LAB}/benchmark.py": CODE})
+    assert "studenttest_113" in downloads.take(roster="student,name\ntest,Test Student\n")

@@ -77,6 +77,24 @@ def test_the_last_commit_before_the_deadline_is_graded(repository: Repository, t
     assert take(tmp_path, Settings(deadline=DEADLINE)).commit == in_time
 
 
+def test_work_on_another_branch_and_submodules_are_named(repository: Repository, tmp_path: Path) -> None:
+    repository.commit("main", 1)
+    repository.git("branch", "merged")
+    repository.git("checkout", "--quiet", "-b", "my-work")
+    inner = Repository(tmp_path / "inner")
+    inner.commit("inner", 1)
+    repository.commit("work", 2)
+    repository.git("checkout", "--quiet", "main")
+    repository.git("-c", "protocol.file.allow=always", "submodule", "add", "--quiet", str(inner.folder), "helpers")
+    repository.commit("with a submodule", 3)
+    student = take(tmp_path, Settings(deadline=datetime(2026, 3, 4, tzinfo=UTC)))
+    assert text_of(tmp_path, student) == "with a submodule"
+    assert "'helpers' is a submodule, which is another repository and not fetched" in student.reason
+    assert "the branch 'my-work' has commits that 'main' does not have, and only 'main' counts" in student.reason
+    assert "merged" not in student.reason
+    assert "my-work" not in take(tmp_path, rev="my-work").reason, "an instructor has chosen"
+
+
 def test_what_came_after_the_deadline_is_said(repository: Repository, tmp_path: Path) -> None:
     in_time = repository.commit("in time", day=1)
     assert take(tmp_path, Settings(deadline=DEADLINE)).reason == ""

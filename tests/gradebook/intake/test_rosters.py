@@ -103,11 +103,36 @@ def test_of_a_students_login_and_one_of_staff_the_longer_one_fits(tmp_path: Path
     assert [entry.student for entry in people.owners(["lab1-my-prof-x"])] == ["my-prof-x"]
 
 
+HASH = "0f" * 20
+SHARED = "student,name,Email,username,ID\nbob,Ben B,x@uni.example,gh,1\nann,Ann A,X@uni.example,gh,2\n"
+
+
+@pytest.mark.parametrize("handle", ["x@UNI.example", "gh", "lab1-gh"])
+def test_what_two_students_share_is_nobodys_and_names_both(tmp_path: Path, handle: str) -> None:
+    people = roster(tmp_path, SHARED)
+    assert people.owners([handle]) == []
+    assert not people.identifies([handle])
+    assert [entry.student for entry in people.several([handle])] == ["bob", "ann"]
+    assert [entry.student for entry in people.owners([handle, "Ann A"])] == ["ann"], "the name says who"
+
+
+def test_two_keys_that_differ_in_case_are_each_their_own(tmp_path: Path) -> None:
+    people = roster(tmp_path, "student,name\nCase,One\ncase,Two\n")
+    assert [entry.name for key in ("Case", "case", "CASE") for entry in people.owners([key])] == ["One", "Two"]
+
+
+def test_canvas_may_show_last_and_first_names_in_columns_of_their_own(tmp_path: Path) -> None:
+    head = "LastName,FirstName,ID,SIS User ID,SIS Login ID,Section\n"
+    lines = f"{head}Lovelace,Ada,101,S1,ada,A\nStudent,Test,9,,{HASH},A\n"
+    people = roster(tmp_path, lines)
+    assert [(entry.student, entry.name) for entry in people.entries] == [("ada", "Ada Lovelace")]
+    assert people.outsiders[0].announced
+
+
 CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section,Lab (99)
     Points Possible,,,,,20
 "Lovelace, Ada",101,S1,ada,A,
 """
-HASH = "0f" * 20
 
 
 @pytest.mark.parametrize(

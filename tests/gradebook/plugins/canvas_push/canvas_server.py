@@ -44,6 +44,7 @@ class StudentRecord:
     excused: bool = False
     grader_id: int | None = None
     deducted: float = 0.0
+    submitted_at: str | None = None
     comments: list[dict[str, Any]] = field(default_factory=list)
     gradings: int = 0
 
@@ -291,7 +292,8 @@ class _Handler(BaseHTTPRequestHandler):
                 continue
             score = None if records.score is None else records.score - records.deducted
             row = {
-                "user_id": student.id, "assignment_id": int(number), "score": score, "entered_score": records.score,
+                "submitted_at": records.submitted_at, "user_id": student.id,
+                "assignment_id": int(number), "score": score, "entered_score": records.score,
                 "grade": None if score is None else str(score), "excused": records.excused,
                 "grader_id": records.grader_id, "points_deducted": records.deducted or None,
                 "workflow_state": "unsubmitted" if score is None else "graded", "attempt": None,

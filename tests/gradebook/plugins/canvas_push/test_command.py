@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from gradebook.intake import times
 from gradebox.common.texts import is_printable
 from grader.cli import app
 from tests.gradebook.conftest import SmallClass
@@ -77,6 +79,16 @@ def test_shown_then_sent_then_nothing_is_left(folder: Path, state: CanvasState) 
     again = export(folder, "--push")
     assert "there was nothing to send" in again.output
     assert len(state.comments("ada")) == 1
+
+
+def test_canvas_says_who_handed_in_when(folder: Path, state: CanvasState, tmp_path: Path) -> None:
+    state.of("ada").submitted_at = "2026-03-28T22:58:00Z"
+    written = export(folder, "--times", str(tmp_path / "times.csv"))
+    assert written.exit_code == 0, written.output
+    assert 'wrote when 1 students handed in: submitted = "times.csv"' in written.output
+    table = times.load(tmp_path / "times.csv", None, None)
+    assert list(table.of.values()) == [datetime(2026, 3, 28, 22, 58, tzinfo=UTC)]
+    assert not any("POST" in request or "PUT" in request for request in state.requests)
 
 
 def test_what_was_given_by_hand_is_left_for_a_person(folder: Path, state: CanvasState) -> None:

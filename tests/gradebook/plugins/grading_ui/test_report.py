@@ -34,6 +34,15 @@ def to_html(text: str, *pictures: Picture) -> str:
     return report.to_html(Report("lab1_gpu_basics/REPORT.md", text), pictures, "unit/u/picture/")
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_line_ends_of_windows_are_line_ends(mark: str, end: str) -> None:
+    text = "# T\n\n```toml\na=1\n```\n\n## Next\n\ntext ![p](results/a%20plot.png)\n"
+    assert to_html(mark + text.replace("\n", end), PLOT) == to_html(text, PLOT)
+    before, after = Report("REPORT.md", text), Report("REPORT.md", mark + text.replace("\n", end))
+    assert report.difference([before], [after]) == []
+
+
 def test_nothing_that_runs_loads_or_sends_is_left() -> None:
     made = to_html(HOSTILE)
     tags = {tag.lower() for tag in re.findall(r"<([a-zA-Z0-9]+)", made)}

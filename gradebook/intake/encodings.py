@@ -1,0 +1,78 @@
+"""Files as other systems write them: UTF-16 becomes UTF-8, and a pointer of Git LFS is named for what it is.
+
+Windows' editors and PowerShell write UTF-16, in which Python finds no code and no grader a claim. Line ends of Windows
+and marks of byte order need nothing: whoever reads a text here takes them. Not for which files count (`pieces.py`).
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from gradebook.intake import not_counted
+from gradebox.sandbox.copying import Entry
+
+_TEXTS = (".py", ".md", ".txt", ".json", ".toml", ".yaml", ".yml", ".csv", ".cfg", ".ini", ".rst", ".sh")
+_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
+_POINTER_BYTES = 1024
+"""Its specification: smaller than that, and beginning so."""
+
+
+def as_utf8(entries: Sequence[Entry], work: Path) -> tuple[list[Entry], list[str]]:
+    """The same files, those in UTF-16 as UTF-8 copies below the folder `work`; and what to say of it."""
+    kept: list[Entry] = []
+    changed: list[str] = []
+    for number, entry in enumerate(entries):
+        text = _utf16(entry)
+        if text is None:
+            kept.append(entry)
+            continue
+        copy = work / f"{number}" / PurePosixPath(entry.target).name
+        copy.parent.mkdir(parents=True)
+        copy.write_text(text, encoding="utf-8", newline="")
+        kept.append(replace(entry, top=copy.parent.resolve(), source=copy.resolve(), size_bytes=copy.stat().st_size))
+        changed.append(repr(entry.target))
+    if not changed:
+        return kept, []
+    verb = "was" if len(changed) == 1 else "were"
+    return kept, [f"{not_counted.some(changed)} {verb} written in UTF-16, and {verb} read as UTF-8: save as UTF-8"]
+
+
+def pointers(entries: Sequence[Entry]) -> list[str]:
+    """What to say of files that are only Git LFS's word of where the file is; nothing where there are none."""
+    names = [repr(entry.target) for entry in entries if entry.size_bytes < _POINTER_BYTES and _is_pointer(entry.source)]
+    if not names:
+        return []
+    what = "is a pointer of Git LFS, not the file" if len(names) == 1 else "are pointers of Git LFS, not the files"
+    return [
+        f"{not_counted.some(names)} {what}: commit without LFS (git lfs migrate export), or hand in a zip file made "
+        "after git lfs pull"
+    ]
+
+
+def _utf16(entry: Entry) -> str | None:
+    """The text of a file in UTF-16; None where it is none."""
+    if PurePosixPath(entry.target).suffix.lower() not in _TEXTS:
+        return None
+    try:
+        with entry.source.open("rb") as file:
+            start = file.read(64)
+        encoding = _MARKS.get(start[:2])
+        if encoding is None and len(start) > 3 and not len(start) % 2:  # without a mark: every other byte is zero
+            even, odd = start[::2], start[1::2]
+            little, big = not any(odd) and all(even), not any(even) and all(odd)
+            encoding = "utf-16-le" if little else "utf-16-be" if big else None
+        return None if encoding is None else entry.source.read_bytes().decode(encoding)
+    except (OSError, UnicodeDecodeError):
+        return None  # whoever reads it says why
+
+
+def _is_pointer(source: Path) -> bool:
+    try:
+        with source.open("rb") as file:
+            return file.read(len(_POINTER)) == _POINTER
+    except OSError:
+        return False

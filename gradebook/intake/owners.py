@@ -1,0 +1,152 @@
+"""Whose submissions are: students of a roster, teams, or nobody, of which the instructor hears. Not for finding them
+(`handed_in.py`), nor for what identifies a student (`gradebook/roster.py`)."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gradebook.intake.handed_in import HandedIn, Person
+from gradebook.roster import Entry, Outsider, Roster
+from gradebox.common.texts import printable
+
+_WORD = re.compile(r"\w+")
+_ACCENT = re.compile("[\u0300-\u036f]")
+_SPELT_OUT = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø": "oe"})
+
+
+def have_a_word_in_common(name: str, other: str) -> bool:
+    """Whether a word of the name `other` stands in `name`, however its accents and umlauts are written."""
+    words = {word for form in _without_accents(other) for word in _WORD.findall(form)}
+    return any(word in form for form in _without_accents(name) for word in words)
+
+
+def _without_accents(name: str) -> tuple[str, str]:
+    """The name without accents, and with ä, ö, ü, å and ø as Germans and Danes write them where these lack."""
+    composed = unicodedata.normalize("NFC", name).casefold()
+    forms = (composed, composed.translate(_SPELT_OUT))
+    first, second = (unicodedata.normalize("NFKD", form) for form in forms)
+    return _ACCENT.sub("", first), _ACCENT.sub("", second)
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """Something that was handed in, as that of one of those whose it is."""
+
+    person: Person
+    handed_in: HandedIn
+
+
+_TEST_STUDENTS = {"studenttest": "Test Student", "teststudent": "Student Test"}
+"""How Canvas spells the name of its Test Student in names of files, and the name."""
+
+
+class Owners:
+    """Those of one class."""
+
+    def __init__(self, roster: Roster | None) -> None:
+        """Without a roster everything belongs to who is named on it."""
+        self._roster = roster
+        self.notices: list[str] = []
+        """What an instructor should look at; of several attachments the same more than once."""
+        if roster is not None and (column := roster.unused_teams):
+            self.notices.append(
+                f"the roster has a column {column!r}, which nothing here reads: if it says who works together, name "
+                "the file with teams in class.toml, too"
+            )
+
+    def of_students(self, things: Sequence[HandedIn]) -> list[HandedIn]:
+        """What is handed in by students; of what staff and test students handed in, a notice each."""
+        things = [thing for thing in things if not self._is_of_test_student(thing)]
+        if self._roster is None:
+            return things
+        kept: list[HandedIn] = []
+        labels: dict[Outsider, list[str]] = {outsider: [] for outsider in self._roster.outsiders if outsider.announced}
+        for submission in things:
+            outside = {person: self._roster.outsider(person.handles) for person in submission.people}
+            people = tuple(person for person, outsider in outside.items() if outsider is None)
+            if people:
+                kept.append(replace(submission, people=people) if len(people) < len(submission.people) else submission)
+                continue
+            for outsider in dict.fromkeys(outside.values()):
+                if outsider is not None:
+                    labels.setdefault(outsider, []).append(submission.label)
+        for outsider, theirs in labels.items():
+            verb = "are" if len(theirs) > 1 else "is"
+            what = f"{', '.join(theirs) or 'it'} {verb} left out"
+            self.notices.append(printable(f"{outsider.why}: {what}", lines=False))
+        return kept
+
+    def _is_of_test_student(self, thing: HandedIn) -> bool:
+        """Whether Canvas's Student View handed it in, where no roster says so or knows somebody else of this name."""
+        (person, *others) = thing.people
+        if thing.platform != "Canvas" or others or person.name not in _TEST_STUDENTS:
+            return False
+        if self._roster is not None and (
+            self._roster.owners(person.handles)
+            or self._roster.outsider(person.handles)
+            or any(self._roster.named(name) for name in _TEST_STUDENTS.values())
+        ):
+            return False
+        self.notices.append(f"the Test Student of Canvas: {thing.label} is left out")
+        return True
+
+    def keys(self, person: Person, platform: str) -> list[str]:
+        """The keys of those whose it is; what it calls itself where nobody knows."""
+        if self._roster is None:
+            return [person.key]
+        owners = self._roster.owners(person.handles)
+        entry = None if self._roster.team(person.handles) else self._roster.find(person.handles)
+        if entry is not None and self._is_a_groups(person, entry, platform):
+            owners = []
+        elif not owners and (several := self._roster.several(person.handles)):
+            keys = ", ".join(printable(repr(namesake.student), lines=False) for namesake in several)
+            what = "identifier" if self._roster.shares_identifier(person.handles) else "name"
+            self.notices.append(
+                f"{person.key}: several students have this {what} ({keys}), so that it is nobody's: rename it to the "
+                "one whose it is"
+            )
+        return [owner.student for owner in owners] or [person.key]
+
+    def _is_a_groups(self, person: Person, entry: Entry, platform: str) -> bool:
+        """Whether it is that of a group which only has the number of this student."""
+        if not person.name or not entry.name or have_a_word_in_common(person.name, entry.name):
+            return False
+        if platform == "Moodle":
+            # It numbers groups as it numbers students.
+            owner, called = (printable(text, lines=False) for text in (entry.student, entry.name))
+            self.notices.append(
+                f"{person.key}: its number is {owner}'s in the roster, who has another name there ({called}); "
+                f"it is taken for a group's, and is nobody's: rename it to {owner!r} if it is theirs, or say who "
+                "is in the group with teams in class.toml"
+            )
+            return True
+        if platform == "Canvas" and not entry.team:
+            name = printable(person.name, lines=False)
+            self.notices.append(
+                f"{entry.student} handed in as {name!r}; if that is a group, say who is in it: name a list "
+                "with teams in class.toml"
+            )
+        return False
+
+    def set_apart_namesakes(self, by_key: dict[str, list[Theirs]]) -> None:
+        """What only calls itself by a student's name does not stand beside what has that student's identifier.
+
+        It becomes a submission that matches nobody, for a person to look at.
+        """
+        if self._roster is None:
+            return
+        for key, ones in list(by_key.items()):
+            sure = [owned for owned in ones if self._roster.identifies(owned.person.handles)]
+            known = {entry.student for owned in sure if (entry := self._roster.find(owned.person.handles))}
+            apart = [owned for owned in ones if owned not in sure and self._is_of(owned, known)]
+            if apart:
+                by_key[key] = [owned for owned in ones if owned not in apart]
+                for owned in apart:
+                    by_key.setdefault(owned.person.key, []).append(owned)
+
+    def _is_of(self, owned: Theirs, students: set[str]) -> bool:
+        entry = self._roster.find(owned.person.handles) if self._roster else None
+        return entry is not None and entry.student in students

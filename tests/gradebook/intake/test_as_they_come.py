@@ -1,0 +1,190 @@
+"""Files as systems and platforms leave them: UTF-16, Git LFS, Blackboard, Brightspace, Moodle in other languages."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import grader
+from gradebook import moodle_words
+from gradebook.export import moodle, view
+from gradebook.intake import encodings, roster_files
+from gradebook.intake.collect import Intake, Store
+from gradebook.intake.lab_folders import LabNames
+from gradebook.results import Student
+from gradebook.settings import Settings
+from tests.gradebook.conftest import SmallClass
+from tests.gradebook.intake.downloads import CODE, LAB, Downloads
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d" * 32 + b"\nsize 12345\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_read_as_utf_8_and_named(downloads: Downloads, encoding: str) -> None:
+    report, code = "# Über\r\n\r\ntext\r\n" if encoding == "utf-16" else "# U\r\n", "x = 1\n"
+    downloads.put(f"ada/{LAB}/REPORT.md", report.encode(encoding))
+    downloads.put(f"ada/{LAB}/benchmark.py", code.encode(encoding))
+    downloads.put(f"ada/{LAB}/profiler.py", b"\xef\xbb\xbfy = 1\r\n")
+    student = downloads.take()["ada"]
+    files = downloads.files(student)
+    assert files[f"{LAB}/REPORT.md"].decode() == report
+    assert files[f"{LAB}/benchmark.py"] == b"x = 1\n"
+    assert files[f"{LAB}/profiler.py"] == b"\xef\xbb\xbfy = 1\r\n", "Python reads that as it is"
+    expected = f"'{LAB}/REPORT.md', '{LAB}/benchmark.py' were written in UTF-16, and were read as UTF-8"
+    assert expected in student.reason
+
+
+@pytest.mark.parametrize("content", [b"", b"a", b"\xff\xfe\x00", b"a\x00b\x01", bytes(range(64)), b"\xe9"])
+def test_what_is_no_utf_16_stays_as_it_is(downloads: Downloads, content: bytes) -> None:
+    downloads.put(f"ada/{LAB}/benchmark.py", content)
+    assert downloads.files(downloads.take()["ada"])[f"{LAB}/benchmark.py"] == content
+
+
+def test_pointers_of_git_lfs_are_named(downloads: Downloads) -> None:
+    downloads.put(f"ada/{LAB}/benchmark.py")
+    for name in ("memory.json", "memory.png"):
+        downloads.put(f"ada/{LAB}/results/{name}", POINTER)
+    downloads.put(f"ada/{LAB}/notes.txt", b"about " + POINTER)
+    reason = downloads.take()["ada"].reason
+    assert f"'{LAB}/results/memory.json', '{LAB}/results/memory.png' are pointers of Git LFS, not the files" in reason
+    assert "notes" not in reason
+    assert encodings.pointers(()) == []
+
+
+def test_attachments_handed_in_one_by_one_lie_where_the_lab_reads_them(downloads: Downloads) -> None:
+    """In `results`, where programs write: a learning platform has no folders."""
+    prefix = "lovelaceada_17_"
+    for number, name in enumerate(("benchmark.py", "benchmark.json", "memory.png", "REPORT.md")):
+        downloads.put(f"{prefix}{number}_{name}", f"{name}\n".encode())
+    names = LabNames.of(grader.course().rubric.labs, (1,), grader.course().folder)
+    store = Store(downloads.folder.parent / "store")
+    intake = Intake(Settings(), None, store, downloads.folder.parent / "room", None, names)
+    (student,) = intake.take_all(downloads.folder, lambda name: None)
+    assert student.content is not None
+    top = store.path(student.content)
+    assert sorted(path.relative_to(top / LAB).as_posix() for path in top.rglob("*") if path.is_file()) == [
+        "REPORT.md", "benchmark.py", "results/benchmark.json", "results/memory.png",
+    ]  # fmt: skip
+    assert "counted as part of lab1_gpu_basics" in student.reason
+    assert "nothing reads" not in student.reason
+
+
+# --- Blackboard and Brightspace ---------------------------------------------------------------------------------------
+
+INFO = (
+    "Name: Ada Lovelace ({login})\nAssignment: Lab_1\nDate Submitted: Sunday, March 1, 2026 11:59:00 PM CET\n"
+    "Current Grade: Needs Grading\n\nSubmission Field:\n{text}\n\nComments:\nThere are no student comments.\n\n"
+    "Files:\n\tOriginal filename: lab1.zip\n"
+)
+NO_TEXT = "There is no student submission text data for this assignment."
+
+
+def blackboard(downloads: Downloads, login: str, when: str, content: bytes = CODE, text: str = NO_TEXT) -> None:
+    head = f"Lab_1_{login}_attempt_{when}"
+    downloads.put(f"{head}.txt", INFO.format(login=login, text=text).encode())
+    if content:
+        downloads.pack(f"{head}_lab1.zip", {f"{LAB}/benchmark.py": content})
+
+
+def test_blackboards_download_is_read_and_the_last_attempt_counts(downloads: Downloads) -> None:
+    blackboard(downloads, "al_001", "2026-03-01-20-00-00", b"first = 1\n")
+    blackboard(downloads, "al_001", "2026-03-02-09-30-00", b"second = 2\n")
+    blackboard(downloads, "001", "2026-03-01-21-00-00", b"bob = 1\n")
+    blackboard(downloads, "zoe", "2026-03-01-22-00-00", b"", text="https://example.edu/mine")
+    students = take(downloads, "Username,First Name,Last Name\nal_001,Ada,Lovelace\n001,Bob,Ross\nzoe,Zoë,Müller\n")
+    assert set(students) == {"al_001", "001", "zoe"}, students
+    assert downloads.files(students["al_001"]) == {f"{LAB}/benchmark.py": b"second = 2\n"}
+    assert downloads.files(students["001"]) == {f"{LAB}/benchmark.py": b"bob = 1\n"}
+    assert students["al_001"].submitted_at == datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
+    assert (students["zoe"].status, "a text was handed in" in students["zoe"].reason) == ("refused", True)
+    assert downloads.intake.passed_over == ["Lab_1_al_001_attempt_2026-03-01-20-00-00_lab1.zip (an earlier attempt)"]
+
+
+def test_blackboards_files_without_a_roster_are_never_mixed(downloads: Downloads) -> None:
+    for login in ("x_1", "y_1"):
+        downloads.pack(f"Lab_{login}_attempt_2026-03-01-20-00-00_l.zip", {f"{LAB}/benchmark.py": login.encode()})
+    assert set(downloads.take()) == {"Lab_x_1", "Lab_y_1"}
+
+
+def test_brightspaces_download_is_read_and_the_last_attempt_counts(downloads: Downloads) -> None:
+    for folder, text in (
+        ("7-41 - Ada Lovelace - Feb 28, 2026 1159 PM", "old"), ("7-42 - Ada Lovelace - Mar 1, 2026 1201 AM", "new"),
+        ("8-43 - Bob Ross- Mar 12, 2026 9.05 AM", "bob"),
+    ):  # fmt: skip
+        downloads.pack(f"{folder}/lab1.zip", {f"{LAB}/benchmark.py": text.encode()})
+    downloads.put("index.html", b"<html></html>")
+    head = "OrgDefinedId,Username,Last Name,First Name,Email\n"
+    students = take(downloads, f"{head}#11,#al,Lovelace,Ada,a\n#12,#br,Ross,Bob,b\n")
+    assert {key: downloads.files(student)[f"{LAB}/benchmark.py"] for key, student in students.items()} == {
+        "al": b"new", "br": b"bob",
+    }  # fmt: skip
+    assert students["al"].submitted_at == datetime(2026, 3, 1, 0, 1, tzinfo=UTC)
+    assert students["br"].submitted_at == datetime(2026, 3, 12, 9, 5, tzinfo=UTC)
+    assert downloads.intake.passed_over == ["7-41 - Ada Lovelace - Feb 28, 2026 1159 PM (an earlier attempt)"]
+
+
+def take(downloads: Downloads, roster: str) -> dict[str, Student]:
+    folder = downloads.folder.parent
+    (folder / "roster.csv").write_text(roster)
+    settings = Settings(deadline=datetime(2026, 3, 1, tzinfo=UTC))
+    names = LabNames.of(grader.course().rubric.labs, (1,))
+    known = roster_files.load(folder / "roster.csv")
+    downloads.intake = Intake(settings, known, Store(folder / "store"), folder / "room", None, names)
+    return {student.student: student for student in downloads.intake.take_all(downloads.folder, lambda name: None)}
+
+
+# --- Moodle's worksheet -----------------------------------------------------------------------------------------------
+
+GERMAN = [
+    *("ID", "Vollständiger Name", "E-Mail-Adresse", "Status", "Bewertung", "Beste Bewertung"),
+    *("Bewertung kann geändert werden", "Zuletzt geändert (Abgabe)", "Zuletzt geändert (Bewertung)"),
+    "Feedback als Kommentar",
+]
+
+
+def test_moodles_worksheet_in_german_is_read_and_written_back(small_class: SmallClass) -> None:
+    rows = [
+        *(["Teilnehmer/in 7", "Ada Lovelace", "ada@x.edu", "Zur Bewertung abgegeben", "", "20,00", "Ja"],),
+        *(["Teilnehmer/in 8", "Bob Ross", "bob@x.edu", "Keine Abgabe", "", "20,00", "Ja"],),
+    ]
+    times = (["Sonntag, 1. März 2026, 23:59", "-", ""], ["-", "-", ""])
+    text = io.StringIO()
+    csv.writer(text).writerows([GERMAN, *(row + time for row, time in zip(rows, times, strict=True))])
+    roster = small_class.submissions.parent / "roster.csv"
+    roster.write_text(text.getvalue(), encoding="utf-8-sig")
+    folder = small_class.submissions / "Ada Lovelace_7_assignsubmission_file" / LAB
+    folder.mkdir(parents=True)
+    (folder / "benchmark.py").write_text("x = 1\n")
+    result = small_class.grade(roster=roster)
+    ada, bob = result.students
+    assert (ada.name, ada.status, bob.status) == ("Ada Lovelace", "graded", "missing")
+    assert ada.score is not None
+    sheet = moodle.worksheet(view.of(result))
+    assert sheet is not None
+    written = list(csv.DictReader(io.StringIO(sheet)))
+    assert list(written[0]) == GERMAN
+    assert written[0]["ID"] == "Teilnehmer/in 7"
+    assert float(written[0]["Bewertung"]) == float(ada.score)
+    assert written[0]["Feedback als Kommentar"]
+    assert written[0]["Zuletzt geändert (Abgabe)"] == "Sonntag, 1. März 2026, 23:59"
+
+
+@pytest.mark.parametrize("language", sorted(moodle_words._TITLES))
+def test_titles_of_a_language_are_taken_back_to_themselves(language: str) -> None:
+    titles = [moodle_words._TITLES[language][place] for place in (0, 1, 2, 7, 9, 10, 11)]
+    english = moodle_words.in_english([*titles, "Status"])
+    assert english[:3] == ["Identifier", "Full name", "Email address"]
+    assert english[-3:] == ["Last modified (grade)", "Feedback comments", "Status"]
+    assert moodle_words.language(titles) == language or language == "es"
+    rows = [{moodle_words.LANGUAGE: moodle_words.language(titles)}]
+    assert moodle_words.as_moodle_wrote(english, rows) == [*titles, "Status"]
+
+
+def test_a_worksheet_in_an_unknown_language_says_which_are_read(tmp_path: Path) -> None:
+    (tmp_path / "roster.csv").write_text("Azonosító,Teljes név,E-mail cím\nRésztvevő 7,Ada,ada@x.edu\n")
+    with pytest.raises(roster_files.RosterError, match="a worksheet of Moodle's is read in English, German, French"):
+        roster_files.load(tmp_path / "roster.csv")

@@ -1,0 +1,209 @@
+"""When something was handed in: tables say it, files only where they can be believed, and clocks change."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from rich.console import Console
+
+from gradebook import settings
+from gradebook.intake import roster_files, times
+from gradebook.intake.times import TimesError
+from gradebook.results import ClassResult
+from gradebook.settings import Settings, SettingsError
+from tests.gradebook.conftest import SmallClass
+
+BERLIN = ZoneInfo("Europe/Berlin")
+CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section
+"Lovelace, Ada",101,S1,ada,A
+"Ross, Bob",102,S2,bob,A
+"Müller, Zoë",103,S3,zoe,A
+"""
+LATE = "[late]\npercent_per_day = 10\n"
+ZIPPED = (2026, 3, 29, 9, 0, 0)
+
+
+def download(folder: Path, stamps: dict[str, tuple[int, ...]]) -> Path:
+    """What Canvas's Download Submissions gives: a zip of zips, stamped with the moment of zipping."""
+    target = folder / "submissions.zip"
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, when in stamps.items():
+            inner = io.BytesIO()
+            with zipfile.ZipFile(inner, "w") as one:
+                one.writestr(zipfile.ZipInfo("lab1_gpu_basics/benchmark.py", when), f"# {name}\n")  # type: ignore[arg-type]
+            archive.writestr(zipfile.ZipInfo(name, when), inner.getvalue())  # type: ignore[arg-type]
+    return target
+
+
+def grade(small: SmallClass, source: Path, text: str, roster: str = CANVAS) -> tuple[ClassResult, str]:
+    folder = small.submissions.parent
+    (folder / "roster.csv").write_text(roster)
+    (folder / "class.toml").write_text('roster = "roster.csv"\n' + text)
+    said = io.StringIO()
+    result = small.grade(
+        submissions=source, configuration=folder / "class.toml", console=Console(file=said, width=1000)
+    )
+    return result, said.getvalue()
+
+
+ADA, BOB, BOB_LATE, ZOE = (
+    *("lovelaceada_101_9001_lab1.zip", "rossbob_102_9002_lab1.zip", "rossbob_LATE_102_9002_lab1.zip"),
+    "mullerzoe_103_9003_lab1.zip",
+)
+MARCH = 'submitted = "files"\ntimezone = "Europe/Berlin"\ndeadline = 2026-03-28T23:59:00\n'
+
+
+@pytest.mark.parametrize(
+    ("stamps", "message"),
+    [
+        ({ADA: ZIPPED, BOB: ZIPPED}, "all 2 files have the time 2026-03-29 09:00 CEST, when they were packed"),
+        (
+            {ADA: ZIPPED, BOB: (2026, 3, 29, 9, 1, 30), ZOE: (2026, 3, 29, 9, 6, 2)},
+            "all 3 files have the time 2026-03-29 09:00 CEST",
+        ),
+        (
+            {ADA: (2026, 3, 27, 9, 0, 0), BOB_LATE: (2026, 3, 28, 23, 0, 0)},
+            "rossbob_LATE_102_9002_lab1.zip is marked as late by Canvas, but its time is 2026-03-28 23:00 CET",
+        ),
+        (
+            {ADA: (2026, 3, 27, 9, 0, 0), BOB: (2026, 3, 29, 3, 30, 0)},
+            "rossbob_102_9002_lab1.zip is not marked as late by Canvas, but its time is 2026-03-29 03:30 CEST",
+        ),
+    ],
+)
+def test_times_of_a_download_make_nobody_late(
+    small_class: SmallClass, stamps: dict[str, tuple[int, ...]], message: str
+) -> None:
+    with pytest.raises(TimesError, match=message) as info:
+        grade(small_class, download(small_class.submissions.parent, stamps), MARCH + LATE)
+    assert 'submitted = "times.csv"' in str(info.value)
+    assert small_class.graded == []
+
+
+def test_an_extension_of_ours_may_contradict_canvas(small_class: SmallClass) -> None:
+    source = download(small_class.submissions.parent, {ADA: (2026, 3, 27, 9, 0, 0), BOB_LATE: (2026, 3, 29, 9, 0, 0)})
+    result, said = grade(small_class, source, MARCH + LATE + "[extensions]\nbob = 2026-04-05T23:59:00\n")
+    assert [row.late for row in result.students] == [None, None, None]
+    assert "zip files' are taken as Europe/Berlin" in said
+    ada = result.students[0].submitted_at
+    assert ada is not None
+    assert ada.isoformat() == "2026-03-27T09:00:00+01:00"
+
+
+CASES = [
+    ("ID,submitted_at\n101,2026-03-28T22:58:00Z\n102,2026-03-30T20:00:00Z\n", "Canvas's API"),
+    ("login_id,Submitted At\nada,2026-03-28 23:58\nbob,2026-03-30 22:00\n", "the course's clock"),
+    ("Name,SID,Submission Time\nAda,S1,2026-03-28 15:58:00 -0700\nBob,S2,2026-03-30 22:00:00 +0200\n", "Gradescope"),
+    (
+        'Full name,ID number,Last modified (submission)\nAda,S1,"Saturday, 28 March 2026, 11:58 PM"\n'
+        'Bob,S2,"Monday, 30 March 2026, 10:00 PM"\nZoë,S3,-\n',
+        "Moodle",
+    ),
+    ("ID;Zuletzt geändert (Abgabe)\n101;Samstag, 28. März 2026, 23:58\n102;Montag, 30. März 2026, 22:00\n", "de"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "what"), CASES, ids=[what for _, what in CASES])
+def test_a_table_says_who_handed_in_when(small_class: SmallClass, table: str, what: str) -> None:
+    (small_class.submissions.parent / "times.csv").write_text(table)
+    source = download(small_class.submissions.parent, {ADA: ZIPPED, BOB_LATE: ZIPPED})
+    text = 'submitted = "times.csv"\ntimezone = "Europe/Berlin"\ndeadline = 2026-03-28T23:59:00\n'
+    result, _ = grade(small_class, source, text + LATE)
+    ada, bob, _ = result.students
+    assert ada.late is None
+    assert bob.late is not None
+    assert bob.late.rule.endswith("2 days")
+    assert (ada.submitted_at, bob.submitted_at) == (
+        datetime(2026, 3, 28, 23, 58, tzinfo=BERLIN), datetime(2026, 3, 30, 22, 0, tzinfo=BERLIN),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("student,score\nada,1\n", "has no column that says when; call it submitted_at"),
+        ("when,submitted_at\nada,2026-03-28T20:00Z\n", "has no column that identifies students"),
+        ("student,submitted_at\nada,soon\n", "line 2: submitted_at 'soon' cannot be read as a moment"),
+        ("student,submitted_at\nada,2026-03-28 20:00\n", "has no time zone: set timezone in class.toml"),
+    ],
+)
+def test_a_table_that_cannot_be_used_says_why(tmp_path: Path, table: str, message: str) -> None:
+    (tmp_path / "times.csv").write_text(table)
+    with pytest.raises(TimesError, match=message):
+        times.load(tmp_path / "times.csv", None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("jeudi 5 mars 2026, 23:59", datetime(2026, 3, 5, 23, 59)),
+        ("jueves, 5 de marzo de 2026, 23:59", datetime(2026, 3, 5, 23, 59)),
+        ("giovedì, 5 marzo 2026, 23:59", datetime(2026, 3, 5, 23, 59)),
+        ("March 5, 2026 12:05 AM", datetime(2026, 3, 5, 0, 5)),
+        ("Donnerstag, 5. März 2026, 12:00", datetime(2026, 3, 5, 12, 0)),
+        ("31 February 2026, 10:00", None),
+        ("5.3.2026 10:00", None),
+    ],
+)
+def test_moments_in_words_are_read_or_not_guessed(text: str, expected: datetime | None) -> None:
+    assert times.parse(text, BERLIN) == (expected and expected.replace(tzinfo=BERLIN))
+
+
+def test_moodles_worksheet_as_the_roster_says_when(tmp_path: Path) -> None:
+    (tmp_path / "roster.csv").write_text(
+        "Identifier,Full name,Email address,Grade,Last modified (submission),Last modified (grade)\n"
+        'Participant 7,Ada,ada@x.edu,,"Sunday, 1 March 2026, 11:59 PM",-\nParticipant 8,Bob,bob@x.edu,,-,-\n'
+    )
+    ada, bob = roster_files.load(tmp_path / "roster.csv", zone=BERLIN).entries
+    assert (ada.submitted_at, bob.submitted_at) == (datetime(2026, 3, 1, 23, 59, tzinfo=BERLIN), None)
+
+
+@pytest.mark.parametrize(
+    ("submitted", "days"),
+    [
+        (datetime(2026, 10, 25, 22, 30, tzinfo=UTC), 1),  # 23 h 31 min by the clock, an hour more by the sun
+        (datetime(2026, 10, 25, 22, 59, tzinfo=UTC), 1),
+        (datetime(2026, 10, 25, 23, 0, tzinfo=UTC), 2),
+        (datetime(2026, 10, 24, 22, 0, tzinfo=UTC), 1),
+    ],
+)
+def test_a_day_of_25_hours_is_a_day(submitted: datetime, days: int) -> None:
+    text = 'timezone = "Europe/Berlin"\ndeadline = 2026-10-24T23:59:00\n' + LATE
+    config = settings.parse(text, Path("class.toml"))
+    assert config.deadline is not None
+    penalty = config.late.penalty(submitted, config.deadline, Decimal(20), Decimal(20))
+    assert penalty is not None
+    assert penalty.points == 2 * days
+    assert penalty.seconds_late == (submitted - config.deadline.astimezone(UTC)).total_seconds()
+
+
+def test_a_class_whose_times_have_two_offsets_and_no_zone_is_told(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    roster = "student,submitted_at\nada,2026-10-25T23:30+01:00\n"
+    text = "deadline = 2026-10-24T23:59:00+02:00\n" + LATE
+    result, said = grade(small_class, small_class.submissions, text, roster)
+    assert "days of lateness are counted by the deadline's offset (UTC+02:00). Set timezone" in said
+    assert result.students[0].late is not None
+    assert result.students[0].late.rule.endswith("2 days")
+    result, said = grade(small_class, small_class.submissions, 'timezone = "Europe/Berlin"\n' + text, roster)
+    assert result.students[0].late is not None
+    assert result.students[0].late.rule.endswith("1 day")
+    assert "Set timezone" not in said
+
+
+@pytest.mark.parametrize("zone", ["Europe/Brelin", "../etc/passwd", "+01:00"])
+def test_a_zone_that_is_none_is_refused(zone: str) -> None:
+    with pytest.raises(SettingsError, match=r"class.toml:1: timezone = .* knows no such zone"):
+        settings.parse(f'timezone = "{zone}"\n', Path("class.toml"))
+
+
+def test_settings_name_the_table_beside_them() -> None:
+    config = settings.parse('submitted = "times.csv"\n', Path("/c/class.toml"))
+    assert (config.times, config.times_of_files) == (Path("/c/times.csv"), False)
+    assert Settings().zone is None
