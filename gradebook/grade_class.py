@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from gradebook import identity, settings, versions
+from gradebook.command_name import command
 from gradebook.export import FOLDER as EXPORTS
 from gradebook.export import everything
 from gradebook.grading import class_summary, unknown_names
@@ -212,7 +213,7 @@ class _Run:
         """
         request, before, description = self._request, class_summary.stored_settings(stored), dict(stored.settings)
         description["contact"] = self._course.contact.stored()
-        again = f"name the submissions too: gpulabs class {shlex.quote(description['submissions'])} --out ..."
+        again = f"name the submissions too: {command()} class {shlex.quote(description['submissions'])} --out ..."
         for option, value in (("--roster", request.roster), ("--commit", request.commit)):
             if value is not None:
                 raise GradebookError(f"{option} decides how submissions are taken in, and none are: {again}")
@@ -302,7 +303,7 @@ class _Run:
         if ready.copy_to(out, self._course):
             self._progress.say(
                 f"note: people grade the reports: {out / HANDS / reports.FILE} says how, and "
-                f"gpulabs manual grade {shlex.quote(str(out))} --as NAME opens the page"
+                f"{command()} manual grade {shlex.quote(str(out))} --as NAME opens the page"
             )
         graded_reports = reports.load(out, by_hand)
         assert graded_reports is not None

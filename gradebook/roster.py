@@ -26,7 +26,7 @@ section, github_id and perhaps role (its `Web-Teacher-Guide.md`, read in Novembe
 no username yet); GitHub Classroom's `classroom_roster.csv` had identifier, github_username, github_id and name.
 Both name repositories CLASSROOM-ASSIGNMENT-LOGIN or ASSIGNMENT-LOGIN."""
 _CANVAS_SIS = ("SIS Login ID", "SIS User ID")
-_PARTICIPANT = re.compile(rf"(?:{'|'.join(PARTICIPANTS)}) (?=\d+$)", re.IGNORECASE)
+PARTICIPANT = re.compile(rf"(?:{'|'.join(PARTICIPANTS)}) (?=\d+$)", re.IGNORECASE)
 """Moodle's worksheet says "Participant 12345" where its archives say 12345."""
 TEAM_COLUMN = "team"
 """Of the roster."""
@@ -285,7 +285,7 @@ def _levels(entries: Iterable[Entry]) -> tuple[dict[str, list[Entry]], ...]:
     levels: tuple[dict[str, list[Entry]], ...] = ({}, {}, {})
     for entry in entries:
         cells = {name: folded(cell_of(entry.columns, name)) for name in KEYS}
-        others = [form for cell in cells.values() for form in (cell, _PARTICIPANT.sub("", cell))]
+        others = [form for cell in cells.values() for form in (cell, PARTICIPANT.sub("", cell))]
         former = [folded(handle) for handle in (entry.student, *entry.former)]
         for level, handles in zip(levels, ([cells.get(key, "")], others, former), strict=True):
             for handle in dict.fromkeys(filter(None, handles)):
@@ -312,8 +312,8 @@ def _moodle_ids(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
     numbers: dict[str, list[Entry]] = {}
     for entry in entries:
         cell = cell_of(entry.columns, "Identifier").strip()
-        if _PARTICIPANT.match(cell):
-            numbers.setdefault(_PARTICIPANT.sub("", cell), []).append(entry)
+        if PARTICIPANT.match(cell):
+            numbers.setdefault(PARTICIPANT.sub("", cell), []).append(entry)
     return numbers
 
 

@@ -115,10 +115,11 @@ class LateRules:
             rule = f"{points(rate)} % of {points(max_score)} points per hour, {_count(count, 'hour')}"
             return max_score * rate * count / 100, rule
         count = max(1, math.ceil(by_clock / _DAY))
+        days = f"{_count(count, 'day')}{' by the clock' if count != math.ceil(late / _DAY) else ''}"
         if self.points_per_day:
-            return self.points_per_day * count, f"{points(self.points_per_day)} points per day, {_count(count, 'day')}"
+            return self.points_per_day * count, f"{points(self.points_per_day)} points per day, {days}"
         if rate := self.percent_per_day:
-            rule = f"{points(rate)} % of {points(max_score)} points per day, {_count(count, 'day')}"
+            rule = f"{points(rate)} % of {points(max_score)} points per day, {days}"
             return max_score * rate * count / 100, rule
         return Decimal(0), "late work loses nothing"
 

@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
+from gradebook.command_name import command
 from gradebook.results import GradebookError, Grading, Student, Task
 from gradebook.versions import grader_digest
 from gradebox.common.texts import printable
@@ -100,7 +101,7 @@ class Gradebook:
             self._lock = _lock(folder)
         elif not path.is_file():
             raise GradebookError(
-                f"there is no gradebook in {folder}; gpulabs class SUBMISSIONS --out {folder} makes one"
+                f"there is no gradebook in {folder}; {command()} class SUBMISSIONS --out {folder} makes one"
             )
         try:
             self._database = sqlite3.connect(path, isolation_level=None, timeout=60)
@@ -348,5 +349,5 @@ def _lock(folder: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
-        raise GradebookError(f"another gpulabs class is grading into {folder}; wait for it, or stop it first") from None
+        raise GradebookError(f"another run is grading into {folder}; wait for it, or stop it first") from None
     return descriptor

@@ -115,14 +115,20 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d",
 """A spreadsheet may take a cell that begins so for a formula; the last four are the wide forms of the first.
 https://owasp.org/www-community/attacks/CSV_Injection"""
 
+_INNER = re.compile(r"([;\t\r\n] *)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])(?! *[+-]?\d+(?:[.,]\d+)?%? *(?:[;\t\r\n]|$))")
+"""The same inside a cell, behind what separates cells where decimals have a comma, or records: a spreadsheet with such
+settings sees neither our commas nor our quotes."""
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?%?")
 _UNSAFE_IN_NAMES = re.compile(r"[^\w.@+-]", re.ASCII)
 _LONGEST_NAME = 100
 
 
 def neutral(text: str) -> str:
-    """`text` as a cell that no spreadsheet computes: `=1+1` becomes `'=1+1`; numbers and a lone `-` stay."""
-    text = printable(text)
+    """`text` as a cell that no spreadsheet computes: `=1+1` becomes `'=1+1`; numbers and a lone `-` stay.
+
+    Nor is any part of it computed by one that separates cells by semicolons or tabs: `Eve;=1+1` becomes `Eve;'=1+1`.
+    """
+    text = _INNER.sub(r"\1'", printable(text))
     start = text.lstrip(" \n")
     if start.startswith(_FORMULA_STARTS) and text != "-" and not _NUMBER.fullmatch(start):
         return f"'{text}"

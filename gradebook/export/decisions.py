@@ -15,6 +15,7 @@ from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from pathlib import Path
 
+from gradebook.command_name import command
 from gradebook.export import reviews
 from gradebook.export.view import Line, View
 from gradebook.text_files import quoted
@@ -51,7 +52,7 @@ def accept(view: View, folder: Path, student: str, criterion: str) -> Sequence[r
     accepted = [item for item in line.open if criterion in (ALL, item.criterion) and item.can_be_accepted]
     if not accepted and any(item.kind == "unfetched" for item in line.open):
         raise reviews.ReviewError(
-            f"{student} could not be fetched, and that is no result to accept: run gpulabs class again, mend the "
+            f"{student} could not be fetched, and that is no result to accept: run {command()} class again, fix the "
             "address in the list, or take it out of the list"
         )
     if not accepted:

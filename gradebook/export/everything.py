@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gradebook import text_files
+from gradebook.command_name import command
 from gradebook.export import FOLDER, canvas, feedback, gradescope, moodle, page, reviews, statistics, tables, view
 from gradebook.grading.manual_grading import comments, marks, reports, units
 from gradebook.results import ClassResult
@@ -70,7 +71,7 @@ def write(result: ClassResult, folder: Path, *, configuration: Mapping[str, Any]
     target = folder / FOLDER
     written = [
         text_files.write_file(target / name, text)
-        for name, text in _files(class_view, chosen, f"gpulabs review {shlex.quote(str(folder))}")
+        for name, text in _files(class_view, chosen, f"{command()} review {shlex.quote(str(folder))}")
     ]
     _remove_old(target, written)
     return written
@@ -138,7 +139,7 @@ def notices(result: ClassResult, folder: Path) -> list[str]:
         students, count = len({item.student for item in class_view.open}), len(class_view.open)
         what = f"{count} thing{'' if count == 1 else 's'} of {students} student{'' if students == 1 else 's'}"
         verb = "is" if count == 1 else "are"
-        texts.append(f"{what} {verb} still to be reviewed: gpulabs review {shlex.quote(str(folder))}")
+        texts.append(f"{what} {verb} still to be reviewed: {command()} review {shlex.quote(str(folder))}")
     return texts
 
 

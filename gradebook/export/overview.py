@@ -15,7 +15,7 @@ from decimal import Decimal
 from gradebook.export.view import Line, View
 
 _WORDS = {
-    "could_not_grade": "could not be graded: run gpulabs class again with --regrade",
+    "could_not_grade": "could not be graded: grade the class again with --regrade",
     "could_not_fetch": "could not be fetched: no score until a run can",
     "no_repository": "no repository: no score until the list is mended, or 0 is accepted",
     "refused": "refused: 0 points until they hand in anew",

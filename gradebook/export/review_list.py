@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from gradebook.command_name import command
 from gradebook.export.page import ReviewGroup, review_groups
 from gradebook.export.view import View
 from gradebox.common.texts import printable
@@ -22,12 +23,12 @@ def text(view: View, folder: Path) -> str:
         view: the class.
         folder: where it is.
     """
-    command = f"gpulabs review {shlex.quote(str(folder))}"
-    groups = list(review_groups(view, command))
+    review = f"{command()} review {shlex.quote(str(folder))}"
+    groups = list(review_groups(view, review))
     blocks = ["\n".join(_group(group)) for group in groups]
     if count := len(view.waiting):
         blocks.append(
-            f"{count} submission{' is' if count == 1 else 's are'} not graded yet: go on with gpulabs class --out "
+            f"{count} submission{' is' if count == 1 else 's are'} not graded yet: go on with {command()} class --out "
             f"{shlex.quote(str(folder))}"
         )
     if not groups:
@@ -66,6 +67,6 @@ def _group(group: ReviewGroup) -> Iterator[str]:
     if group.accept is not None:
         yield f"  → {printable(group.accept)}"
     else:
-        yield "  → run gpulabs class again; or mend the address in the list"
+        yield f"  → run {command()} class again; or mend the address in the list"
     if group.override is not None:
         yield f"  → {printable(group.override)}"

@@ -72,5 +72,5 @@ class SandboxJudge:
         except GradingError as error:
             return None, str(error)
         if result.submission_sha256 != task.content:
-            return None, "the copy of the submission was changed while it was graded; run gpulabs class again"
+            return None, "the copy of the submission was changed while it was graded; grade the class again"
         return result, ""

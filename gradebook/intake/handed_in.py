@@ -83,7 +83,7 @@ def find(source: Path, zone: tzinfo | None = None) -> list[HandedIn]:
     if source.is_dir():
         source = _export(source) or source
         if any(copying.is_lab(path.name) for path in source.iterdir()):
-            raise IntakeError(f"{source} is one submission; name the folder above it, or use gpulabs grade {source}")
+            raise IntakeError(f"{source} is one submission; name the folder above it, or grade {source} alone")
         known = {submission.path: submission for submission in _of_gradescope(source)}
         paths = sorted(source.iterdir())
         things = _latest([thing for path in paths if (thing := known.get(path) or _at(path, zone)) is not None])

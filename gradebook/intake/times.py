@@ -190,7 +190,7 @@ def check_files(stamped: Sequence[Stamped], settings: Settings) -> None:
     if why:
         raise TimesError(
             f'submitted = "files": {why}; so files do not say who is late. Name a table of times instead, submitted = '
-            '"times.csv" (gpulabs export canvas CLASS --times makes one), or leave submitted out'
+            '"times.csv" (for Canvas: {command()} export canvas CLASS --times times.csv), or leave submitted out'
         )
 
 

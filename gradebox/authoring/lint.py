@@ -10,7 +10,7 @@ import ast
 import difflib
 import importlib.util
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from gradebox.authoring.release.folder import handed_out_as
@@ -21,6 +21,7 @@ from gradebox.course.course import Course, CourseError
 from gradebox.course.rubric import Check, Lab
 from gradebox.report.next_step.tasks import line_of, survey, tasks
 from gradebox.run.request import out_of_order
+from gradebox.run.submission import Options
 
 _ASKING = ("probe", "rank_probe", "numeric_probe")
 """Methods of a submission that ask a probe."""
@@ -66,9 +67,11 @@ def _checks(course: Course, lab: Lab) -> Iterator[str]:
             if reason := _no_probe(course, name):
                 yield f"{check.place}: {check.id} has a timeline of {name}, but there is no such probe: {reason}"
     for file in layout.files(course.folder / lab.id, layout.CHECKS):
-        for line, name in _asked(file):
+        for line, name, sent in _asked(file):
             if reason := _no_probe(course, name):
                 yield f"{file}:{line}: there is no probe {name}: {reason}"
+            elif reason := _not_taken(course, name, sent):
+                yield f"{file}:{line}: the probe {name} {reason}"
     for file in layout.files(course.folder / lab.id, layout.PROBES):
         for line, name in sorted(_modules_named(file, lab)):
             yield f"{file}:{line}: {name!r} is in another package than {lab.package!r}, which students hand in"
@@ -92,14 +95,38 @@ def _parsed(file: Path) -> ast.Module:
         raise CourseError(f"{file}:{error.lineno}: SyntaxError: {error.msg}") from None
 
 
-def _asked(file: Path) -> Iterator[tuple[int, str]]:
-    """The probes that a module asks by a name that stands there."""
+def _asked(file: Path) -> Iterator[tuple[int, str, list[str] | None]]:
+    """The probes that a module runs by a name that is there, with the names of the inputs; None: not all are there."""
     for node in ast.walk(_parsed(file)):
         match node:
-            case ast.Call(func=ast.Attribute(attr=method), args=[ast.Constant(value=str(name)), *_]) if (
-                method in _ASKING
-            ):
-                yield node.lineno, name
+            case ast.Call(
+                func=ast.Attribute(attr=method), args=[ast.Constant(value=str(name)), *_], keywords=given
+            ) if method in _ASKING:
+                sent = [keyword.arg for keyword in given if keyword.arg is not None]
+                yield node.lineno, name, sent if len(sent) == len(given) else None
+
+
+def _not_taken(course: Course, name: str, sent: Sequence[str] | None) -> str:
+    """Why a probe cannot take these inputs; empty if it can, or if what it takes is not there to be read."""
+    place, _, function = name.rpartition(".")
+    body = _parsed(layout.probe_file(course.folder, place)).body
+    defined = next((node for node in body if isinstance(node, ast.FunctionDef) and node.name == function), None)
+    if defined is None or sent is None:
+        return ""
+    arguments = defined.args
+    first, *others = [*arguments.posonlyargs, *arguments.args] or [ast.arg(arg="")]
+    if first.arg in sent and not arguments.posonlyargs:
+        return f"is sent {first.arg}, as its first parameter is called, which holds the submission: rename one of them"
+    names = [argument.arg for argument in (*others, *arguments.kwonlyargs)]
+    left_over = [name for name in sent if name not in names]
+    if left_over and arguments.kwarg is None:
+        option = f'; as an option it goes apart, behind the probe\'s name: {{"{left_over[0]}": ...}}'
+        is_option = left_over[0] in Options.__annotations__
+        return f"is sent {left_over[0]}, which it does not take{option if is_option else ''}"
+    needed = [argument.arg for argument in others[: len(others) - len(arguments.defaults)]]
+    needed += [a.arg for a, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value is None]
+    lacking = [name for name in needed if name not in sent]
+    return f"needs {lacking[0]}, which it is not sent" if lacking else ""
 
 
 def _no_probe(course: Course, name: str) -> str:

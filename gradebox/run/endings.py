@@ -117,9 +117,11 @@ def problem(
             )
         case "unsupported":
             return NeedsReview(f"the {device} cannot run this: {text}{where}", "grade it on a real GPU, or by hand")
-    return ProbeFailed(
-        f"the probe {request.probe} itself failed: {answer.error}: {text}{where}", "report this to the course staff"
-    )
+    return ProbeFailed(f"the probe {request.probe} itself failed: {answer.error}: {text}{where}", COURSE_IS_WRONG)
+
+
+COURSE_IS_WRONG = "a mistake of the course, not of the submission: fix it if the course is yours, else report it"
+"""The hint where a check or a probe itself failed."""
 
 
 def _line_of(answer: RankReply) -> str:

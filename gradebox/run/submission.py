@@ -116,16 +116,17 @@ class Submission:
             raise self._left_out()
 
     @overload
-    def probe(self, probe: ProbeInputs[Observation], **options: Unpack[Options]) -> Observation: ...
+    def probe(self, probe: ProbeInputs[Observation], /, **options: Unpack[Options]) -> Observation: ...
     @overload
-    def probe(self, probe: str, **options_and_inputs: Any) -> Seen: ...
-    def probe(self, probe: ProbeInputs[Any] | str, **options_and_inputs: Any) -> Any:
+    def probe(self, probe: str, options: Options | None = None, /, **inputs: Any) -> Seen: ...
+    def probe(self, probe: ProbeInputs[Any] | str, options: Options | None = None, /, **more: Any) -> Any:
         """Run a probe of a lab beside the student's code; what it returned.
 
         Args:
             probe: its inputs, a dataclass that names the probe (`gradebox.sandbox.probe_types`), or its name
-                ("lab1.basics.product"), with the inputs among the other arguments.
-            options_and_inputs: see `Options`.
+                ("lab1.basics.product").
+            options: how a probe is run that is given by its name.
+            more: of a probe that is given by its name, its inputs, whatever they are called; else options.
 
         Arrays among the inputs, and in their lists and dictionaries, reach the probe as arrays, or as the tensors that
         the course's devices make of them; everything else must be JSON. The same question asked twice in one grading is
@@ -136,30 +137,35 @@ class Submission:
             CheckFailed: the student's code is not written, raised, crashed, took too long or too much memory.
             NeedsReview: the virtual GPU does not support what the code does, or the probe itself failed.
         """
-        (reply,) = self._replies(probe, 1, options_and_inputs)
+        (reply,) = self._replies(probe, 1, options, more)
         return reply
 
     @overload
     def rank_probe(
-        self, probe: ProbeInputs[Observation], ranks: int, **options: Unpack[Options]
+        self, probe: ProbeInputs[Observation], ranks: int, /, **options: Unpack[Options]
     ) -> list[Observation]: ...
     @overload
-    def rank_probe(self, probe: str, ranks: int, **options_and_inputs: Any) -> list[Seen]: ...
-    def rank_probe(self, probe: ProbeInputs[Any] | str, ranks: int, **options_and_inputs: Any) -> list[Any]:
+    def rank_probe(self, probe: str, ranks: int, options: Options | None = None, /, **inputs: Any) -> list[Seen]: ...
+    def rank_probe(
+        self, probe: ProbeInputs[Any] | str, ranks: int, options: Options | None = None, /, **more: Any
+    ) -> list[Any]:
         """`probe` in several processes at once, which may meet at `student.rendezvous`; what each returned, by rank.
 
         A virtual machine has one GPU for each rank. Raises as `probe` does, for the rank whose ending explains the
         others': a rank that waits for a failed one fails as well.
         """
-        return self._replies(probe, ranks, options_and_inputs)
+        return self._replies(probe, ranks, options, more)
 
-    def _replies(self, probe: ProbeInputs[Any] | str, ranks: int, options_and_inputs: dict[str, Any]) -> list[Any]:
-        options: Options = {
-            name: options_and_inputs.pop(name) for name in Options.__annotations__ if name in options_and_inputs
-        }  # type: ignore[assignment]
+    def _replies(
+        self, probe: ProbeInputs[Any] | str, ranks: int, chosen: Options | None, more: dict[str, Any]
+    ) -> list[Any]:
+        # Inputs of a probe that is given by its name may be called as options are; a dataclass keeps its own apart.
+        options, inputs = (chosen or {}, more) if isinstance(probe, str) else (more, probe.fields_by_name())
+        if unknown := [name for name in options if name not in Options.__annotations__]:
+            raise TypeError(f"{unknown[0]} is no option of a probe: there are {', '.join(Options.__annotations__)}")
         kind = None if isinstance(probe, str) else probe.reply_type()
         name = probe if isinstance(probe, str) else probe.probe
-        params, tensors = apart(options_and_inputs if isinstance(probe, str) else probe.fields_by_name())
+        params, tensors = apart(inputs)
         request = Request(
             probe=name,
             params=params,
@@ -196,17 +202,19 @@ class Submission:
         raise NeedsReview(what, "either the probe does not declare what it returns, or the submission wrote the reply")
 
     @overload
-    def numeric_probe(self, probe: ProbeInputs[Observation], **options: Unpack[Options]) -> Observation: ...
+    def numeric_probe(self, probe: ProbeInputs[Observation], /, **options: Unpack[Options]) -> Observation: ...
     @overload
-    def numeric_probe(self, probe: str, **options_and_inputs: Any) -> Seen: ...
-    def numeric_probe(self, probe: ProbeInputs[Any] | str, **options_and_inputs: Any) -> Any:
+    def numeric_probe(self, probe: str, options: Options | None = None, /, **inputs: Any) -> Seen: ...
+    def numeric_probe(self, probe: ProbeInputs[Any] | str, options: Options | None = None, /, **more: Any) -> Any:
         """`probe`, repeated on the plain CPU where the virtual GPU cannot do what the student's code asks for."""
         try:
-            return self.probe(probe, **dict(options_and_inputs))
+            return self._replies(probe, 1, options, dict(more))[0]
         except NeedsReview:
             if not self.device.simulated:
                 raise
-            return self.probe(probe, **{**options_and_inputs, "device": "cpu"})
+            if isinstance(probe, str):
+                return self.probe(probe, {**(options or {}), "device": "cpu"}, **more)
+            return self.probe(probe, **{**more, "device": "cpu"})
 
     def run_expected(self, probes: Mapping[str, str]) -> None:
         """Have the course's own probe do what was last asked of the submission's, to stand beside it in a picture.

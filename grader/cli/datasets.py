@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from grader.cli.echo import echo
+from gradebook.cli.echo import echo
 
 data_app = typer.Typer(no_args_is_help=True, help="Get the data sets of the labs.")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from grader.cli.echo import echo
+from gradebook.cli.echo import echo
 from grader.notebooks.export import Change, ExportError, plan
 
 notebook_app = typer.Typer(no_args_is_help=True, help="Work in notebooks.")

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from gradebook.cli.echo import echo
 from gradebox.authoring import release
 from gradebox.common.configuration import ROOT
-from grader.cli.echo import echo
 from grader.release import branch as branches
 from grader.release import course
 

@@ -25,11 +25,11 @@ import json, sys
 for name in sys.argv[2].split():
     sys.modules[name] = None
 from typer.testing import CliRunner
-import grader.cli.classroom
+import gradebook.cli.classroom
 from grader.cli import app
 from tests.gradebook.fakes import fake_engine
 
-grader.cli.classroom._local_engine = lambda: fake_engine
+gradebook.cli.classroom._local_engine = lambda: fake_engine
 done = [CliRunner().invoke(app, command) for command in json.loads(sys.argv[1])]
 imported = [name for name in sys.modules if name.startswith("gradebook.plugins.") or sys.modules[name] is not None
             and name in ("ray", "requests", "werkzeug", "nh3")]

@@ -35,7 +35,7 @@ def submission(*ranks: RankReply) -> tuple[Submission, Answers]:
 
 def test_each_rank_tells_what_it_saw() -> None:
     handed_in, sandbox = submission(RankReply("ok", {"rank": 0}), RankReply("ok", {"rank": 1}))
-    assert [reply.rank for reply in handed_in.rank_probe("lab3.setup.training.train", 2, device="cpu")] == [0, 1]
+    assert [reply.rank for reply in handed_in.rank_probe("lab3.setup.training.train", 2, {"device": "cpu"})] == [0, 1]
     assert (sandbox.asked[0].ranks, sandbox.asked[0].device) == (2, "cpu")
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gradebook import text_files
+from gradebook.command_name import command
 from gradebook.grading.manual_grading import FOLDER, ManualGradingError
 from gradebook.grading.manual_grading.marks import LOCK
 from gradebook.results import RegradeRequest
@@ -146,7 +147,7 @@ def answer(folder: Path, name: str, text: str, by: str) -> RegradeRequest:
     with lock(folder / FOLDER / LOCK):
         known = {request.id: request for request in load(folder)}
         if name not in known:
-            raise ManualGradingError(f"there is no request {name!r}; gpulabs manual requests lists them")
+            raise ManualGradingError(f"there is no request {name!r}; {command()} manual requests lists them")
         said = text.strip()
         known[name] = replace(
             known[name], answer=said, answered_by=by if said else "", answered_at=_now() if said else None

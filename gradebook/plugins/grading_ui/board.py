@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from gradebook.command_name import command
 from gradebook.grading import class_summary
 from gradebook.grading.manual_grading import FOLDER, ManualGradingError, comments, marks, reports, requests, units
 from gradebook.grading.manual_grading.comments import Comment
@@ -246,7 +247,7 @@ class Board:
         whole = reports.whole_rubric(self.folder)
         if whole is None:
             raise ManualGradingError(
-                f"nothing is graded by hand here: gpulabs manual init {self.folder} writes a rubric"
+                f"nothing is graded by hand here: {command()} manual init {self.folder} writes a rubric"
             )
         return whole
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from gradebook import command_name
 from gradebook.grading.manual_grading import FOLDER, grader_name
 from gradebook.plugins import Host
 
@@ -48,7 +49,8 @@ def command(host: Host) -> Callable[..., None]:
         server.serve_forever()
         board.open("")
         host.echo(
-            f"ended; what was given lies in {folder / FOLDER}. gpulabs export class {folder} writes the exports anew"
+            f"ended; what was given is in {folder / FOLDER}. {command_name.command()} export class {folder} writes the "
+            "exports again"
         )
 
     return grade_by_hand

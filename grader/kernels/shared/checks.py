@@ -46,7 +46,7 @@ def ask(submission: Submission, probe: str, *, counted: bool = False, device: st
 
 def _require_triton_works(submission: Submission) -> None:
     """Raise where a product of our own fails: on an old card, or on a machine without a C compiler."""
-    errors = submission.probe("kernels.shared.trial.product", student=False, limits=_SLOW).errors
+    errors = submission.probe("kernels.shared.trial.product", {"student": False, "limits": _SLOW}).errors
     for dtype, error in errors.items():
         if error:
             raise NeedsReview(

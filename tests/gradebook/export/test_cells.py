@@ -23,6 +23,23 @@ def test_other_cells_stay_as_they_are(text: str) -> None:
     assert neutral(text) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("Eve;=cmd|' /C calc'!A0", "Eve;'=cmd|' /C calc'!A0"), ("a\t@SUM(1)", "a\t'@SUM(1)"), ("a;  +b", "a;  '+b"),
+        ("two\n=1+1", "two\n'=1+1"), ("a; -1; b", "a; -1; b"), ("x;y", "x;y"), ("a;-2+cmd", "a;'-2+cmd"),
+    ],
+)  # fmt: skip
+def test_no_part_of_a_cell_is_computed_where_semicolons_or_tabs_separate(text: str, cell: str) -> None:
+    assert neutral(text) == cell
+    for separator in ";\t":  # as a spreadsheet reads the line that takes these for the separators
+        for line in to_csv(["head"], [["ada", text, "1"]]).splitlines():
+            for part in line.split(separator):
+                start = part.strip().strip('"').lstrip()
+                assert not start.startswith(("=", "@", "+")), part
+                assert not start.startswith("-") or start[1:].isdigit()
+
+
 def test_control_characters_are_written_out() -> None:
     assert neutral("a\x00b\x1b[31m") == r"a\x00b\x1b[31m"
 

@@ -213,5 +213,5 @@ def test_the_markdown_of_one_grade_says_where_to_get_help(tmp_path: Path, monkey
     command = ["export", "markdown", str(tmp_path / "grade.json")]
     assert "Getting help" not in CliRunner().invoke(app, command).output
     course = replace(grader.course(), contact=Contact(email="gpu-labs@example.org"))
-    monkeypatch.setattr("grader.cli.exporting.course", lambda: course)
+    monkeypatch.setattr("gradebook.cli.exporting.course", lambda: course)
     assert CliRunner().invoke(app, command).output.endswith("## Getting help\n\n- e-mail: gpu-labs@example.org\n")

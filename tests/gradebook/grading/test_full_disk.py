@@ -15,11 +15,11 @@ from tests.small_disk import on_a_small_disk
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import sys
-import grader.cli.classroom
+import gradebook.cli.classroom
 from grader.cli import app
 from tests.gradebook.fakes import fake_engine
 
-grader.cli.classroom._local_engine = lambda: fake_engine
+gradebook.cli.classroom._local_engine = lambda: fake_engine
 app(sys.argv[1:])
 """
 

@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gradebook import plugins
+from gradebook.cli.classroom import grade_submissions
 from gradebook.grading import class_summary
 from gradebook.results import ClassResult
 from grader.cli import app
-from grader.cli.classroom import grade_submissions
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.fakes import InThisProcess
 from tests.gradebook.intake.test_repositories import Repository
@@ -63,7 +63,7 @@ def going(small_class: SmallClass, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         going.jobs.append(jobs)
         return InThisProcess(room)
 
-    monkeypatch.setattr("grader.cli.classroom.local_pool", lambda jobs, room, judge: engine(jobs, room, ""))
+    monkeypatch.setattr("gradebook.cli.classroom.local_pool", lambda jobs, room, judge: engine(jobs, room, ""))
     small_class.grade(roster=going.file("roster.csv", ROSTER))
     before = signal.getsignal(signal.SIGTERM)
     yield going

@@ -333,7 +333,7 @@ def test_a_team_of_which_nothing_can_be_graded_has_no_zero_for_what_could_not_be
 @pytest.fixture
 def unmatched(small_class: SmallClass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Listed:
     """`adda` handed in, who is not in the roster; `ada`, who is, did not."""
-    monkeypatch.setattr("grader.cli.classroom._local_engine", lambda: fake_engine)
+    monkeypatch.setattr("gradebook.cli.classroom._local_engine", lambda: fake_engine)
     small_class.hands_in("adda")
     small_class.hands_in("bob")
     (tmp_path / "roster.csv").write_text("student,name\nada,Ada\nbob,Bob\neve,Eve\n")
@@ -401,7 +401,7 @@ def flat(text: str) -> str:
 def test_what_staff_handed_in_is_left_out_and_named_and_withholds_nothing(
     small_class: SmallClass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grader.cli.classroom._local_engine", lambda: fake_engine)
+    monkeypatch.setattr("gradebook.cli.classroom._local_engine", lambda: fake_engine)
     for name in ("gpu-lab1-bob", "gpu-lab1-prof"):
         small_class.hands_in(name)
     (tmp_path / "roster.csv").write_text("username,role\nada,student\nbob,student\nprof,teacher\n")
@@ -415,7 +415,7 @@ def test_what_staff_handed_in_is_left_out_and_named_and_withholds_nothing(
 def test_canvas_s_test_student_is_left_out_and_their_row_on_canvas_stays(
     small_class: SmallClass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grader.cli.classroom._local_engine", lambda: fake_engine)
+    monkeypatch.setattr("gradebook.cli.classroom._local_engine", lambda: fake_engine)
     for name in ("lovelaceada_101_9001_ada", "studenttest_103_9003_x"):
         small_class.hands_in(name)
     rows = f'"Lovelace, Ada",101,S1,ada,A,\n"Student, Test",103,,{"0f" * 20},A,\n'

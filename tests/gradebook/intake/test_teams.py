@@ -250,7 +250,7 @@ def test_points_given_to_a_team_are_every_members(course: Course) -> None:
 
 
 def test_who_handed_in_together_is_not_similar(course: Course, tmp_path: Path) -> None:
-    from grader.cli.integrity import _submissions
+    from gradebook.cli.integrity import _submissions
 
     zipped(course.small.submissions / "ada.zip", LAB)
     zipped(course.small.submissions / "carl.zip", LAB)

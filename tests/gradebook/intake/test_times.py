@@ -193,7 +193,7 @@ def test_a_class_whose_times_have_two_offsets_and_no_zone_is_told(small_class: S
     assert result.students[0].late.rule.endswith("2 days")
     result, said = grade(small_class, small_class.submissions, 'timezone = "Europe/Berlin"\n' + text, roster)
     assert result.students[0].late is not None
-    assert result.students[0].late.rule.endswith("1 day")
+    assert result.students[0].late.rule.endswith("1 day by the clock")
     assert "Set timezone" not in said
 
 

@@ -18,7 +18,7 @@ import jsonschema
 import pytest
 from typer.testing import CliRunner
 
-import grader.cli.classroom
+import gradebook.cli.classroom
 from gradebook.export import gradescope
 from gradebook.grading import class_summary
 from grader.cli import app
@@ -82,7 +82,7 @@ def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Office:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(LOG, str(tmp_path / "log"))
     monkeypatch.setenv("TZ", "UTC")
-    monkeypatch.setattr(grader.cli.classroom, "_local_engine", lambda: fake_engine)
+    monkeypatch.setattr(gradebook.cli.classroom, "_local_engine", lambda: fake_engine)
     return Office(tmp_path)
 
 

@@ -10,9 +10,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from gradebook import plugins
+from gradebook.cli.echo import echo
+from gradebook.cli.host import course
 from gradebox.common.exit_codes import ExitCode
-from grader import course
-from grader.cli.echo import echo
 
 _ENGINE = "plug-in engine"
 """In a context's `meta`: the engine that the command line names, with its options."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grader.cli.echo import echo
-from grader.cli.plugins import commands_of, fail
+from gradebook.cli.echo import echo
+from gradebook.cli.plugins import commands_of, fail
+from gradebook.command_name import command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,9 @@ manual_app = typer.Typer(
     cls=commands_of("manual"), no_args_is_help=True, help="Grade reports by hand, and answer requests to look again."
 )
 
-_Class = Annotated[Path, typer.Argument(help="The folder of the class (--out of gpulabs class).", show_default=False)]
+_Class = Annotated[
+    Path, typer.Argument(help="The folder of the class (--out of the command class).", show_default=False)
+]
 _As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who grades or answers (default: your login).")]
 
 
@@ -37,7 +40,7 @@ def write_rubric(folder: _Class) -> None:
         path = rubric.write_template(folder)
     except (ValueError, OSError) as error:
         raise fail(error, 2) from None
-    echo(f"wrote {path}; say in it what is graded, then: gpulabs manual grade {folder} --as NAME")
+    echo(f"wrote {path}; say in it what is graded, then: {command()} manual grade {folder} --as NAME")
 
 
 @manual_app.command("list")
@@ -51,7 +54,7 @@ def list_progress(folder: _Class) -> None:
     except (ValueError, OSError) as error:
         raise fail(error, 2) from None
     if not (book.result.manual_max or book.result.reports_title):
-        raise fail(f"nothing is graded by hand here: gpulabs manual init {folder} writes a rubric", 2)
+        raise fail(f"nothing is graded by hand here: {command()} manual init {folder} writes a rubric", 2)
     left = _say_progress(book)
     result = book.result
     if not left and result.reports_title and not result.reports_released:
@@ -158,7 +161,7 @@ def list_requests(
         if request.answered_at is not None:
             echo(f"  answered by {request.answered_by}: {' '.join(request.answer.split())}")
         else:
-            echo(f"  → gpulabs manual answer {folder} {request.id} 'TEXT'")
+            echo(f"  → {command()} manual answer {folder} {request.id} 'TEXT'")
     echo(f"{len(left)} of {len(recorded)} are open" if recorded else "nobody has asked")
     raise typer.Exit(3 if left else 0)
 
@@ -166,7 +169,7 @@ def list_requests(
 @manual_app.command("answer")
 def answer_request(
     folder: _Class,
-    request: Annotated[str, typer.Argument(help="Its id, as gpulabs manual requests lists it.")],
+    request: Annotated[str, typer.Argument(help="Its id, as `manual requests` lists it.")],
     text: Annotated[str, typer.Argument(help="The answer; an empty one opens it again.")],
     as_: _As = None,
 ) -> None:

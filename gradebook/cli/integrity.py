@@ -7,6 +7,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from gradebook.cli.echo import echo
+from gradebook.cli.host import course, handed_out
 from gradebook.export.similarity import report, similarity
 from gradebook.intake.collect import STORE, Intake, Store
 from gradebook.intake.handed_in import IntakeError
@@ -14,21 +16,20 @@ from gradebook.intake.lab_folders import LabNames
 from gradebook.results import GradebookError, Student
 from gradebook.settings import Settings
 from gradebook.store import FILE, Gradebook
-from gradebox.common.configuration import ROOT
-from grader import course
-from grader.cli.echo import echo
 
 _SHOWN = 50
 
 
 def report_similarity(
     submissions: Annotated[
-        Path, typer.Argument(help="What gpulabs class takes: a folder, an archive, a list; or its --out DIR.")
+        Path, typer.Argument(help="What the command class takes: a folder, an archive, a list; or its --out DIR.")
     ],
     out: Annotated[Path, typer.Option(help="Where similarity.html and similarity.csv go.")] = Path("similarity"),
     lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
     threshold: Annotated[float, typer.Option(min=0.05, max=1.0, help="Least share that is alike.")] = 0.6,
-    stubs: Annotated[Path, typer.Option(help="What every student was given.")] = ROOT / "labs",
+    stubs: Annotated[
+        Path | None, typer.Option(help="What every student was given (default: labs of the course).")
+    ] = None,
     archive: Annotated[
         list[Path] | None,
         typer.Option(help="An earlier year, as SUBMISSIONS; give it once for each."),
@@ -50,7 +51,7 @@ def report_similarity(
             earlier, notes = _earlier(archive or [], submissions, Path(room))
             pairs = similarity.compare(
                 folders,
-                stubs,
+                stubs or handed_out(),
                 threshold=threshold,
                 excerpts=_SHOWN,
                 labs=packages,

@@ -11,6 +11,10 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from gradebook.cli.echo import echo
+from gradebook.cli.host import course, folder
+from gradebook.cli.plugins import engine_of
+from gradebook.command_name import command
 from gradebook.export import everything, reviews, view
 from gradebook.grade_class import ClassRequest, grade_class
 from gradebook.grading.engine import EngineError, OpenEngine
@@ -23,9 +27,6 @@ from gradebox.common.exit_codes import ExitCode
 from gradebox.course.rubric import RubricError
 from gradebox.report.console import Console
 from gradebox.sandbox.devices import DeviceError
-from grader import FOLDER, course
-from grader.cli.echo import echo
-from grader.cli.plugins import engine_of
 
 _INTERRUPTED = 130
 _MANY = 10_000
@@ -111,14 +112,14 @@ def grade_submissions(
         raise typer.Exit(int(ExitCode.COULD_NOT_GRADE)) from None
     except KeyboardInterrupt:
         again = shlex.join(_without_regrade(sys.argv[1:]))
-        echo(f"stopped; what was graded is kept in {out}. Go on with: gpulabs {again}", err=True)
+        echo(f"stopped; what was graded is kept in {out}. Go on with: {command()} {again}", err=True)
         raise typer.Exit(_INTERRUPTED) from None
     raise typer.Exit(_show(result, out))
 
 
 def _local_engine() -> OpenEngine:
     """How to open the engine of this machine."""
-    judge = functools.partial(SandboxJudge, course=FOLDER)
+    judge = functools.partial(SandboxJudge, course=folder())
     return lambda jobs, room, device: local_pool(jobs, room, functools.partial(judge, side_by_side=jobs))
 
 
@@ -160,12 +161,14 @@ def _show(result: ClassResult, out: Path) -> int:
     if late := sum(student.late is not None for student in graded):
         console.print(f"{late} late")
     if review:
-        console.print(f"{len(review)} with checks that need review: gpulabs review {out}", markup=False)
+        console.print(f"{len(review)} with checks that need review: {command()} review {out}", markup=False)
     if refused:
-        console.print(f"{len(refused)} refused, who have 0 and should hear of it: gpulabs review {out}", markup=False)
+        console.print(
+            f"{len(refused)} refused, who have 0 and should hear of it: {command()} review {out}", markup=False
+        )
     if not_theirs:
         text = "with older work, a part of it, or no score, perhaps through no fault of theirs, and in no export as 0"
-        console.print(f"{len(not_theirs)} {text}: gpulabs review {out}", markup=False)
+        console.print(f"{len(not_theirs)} {text}: {command()} review {out}", markup=False)
     for text in (*everything.platforms(overview), *everything.of_manual_grading(overview, result, out)):
         console.print(text, markup=False)
     for line in overview.graded:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gradebook.cli.echo import echo
+from gradebook.cli.host import course
+from gradebook.cli.host import folder as course_folder
+from gradebook.cli.plugins import commands_of, fail, put
 from gradebox.course.rubric import Lab
 from gradebox.run.grade import Grade
-from grader import FOLDER, course
-from grader.cli.echo import echo
-from grader.cli.plugins import commands_of, fail, put
 
 if TYPE_CHECKING:
     from gradebook.export.book import Book
@@ -22,7 +23,9 @@ export_app = typer.Typer(
 )
 
 _GradeFile = Annotated[Path, typer.Argument(help="The grade.json of one grading.", show_default=False)]
-_Class = Annotated[Path, typer.Argument(help="The folder of the class (--out of gpulabs class).", show_default=False)]
+_Class = Annotated[
+    Path, typer.Argument(help="The folder of the class (--out of the command class).", show_default=False)
+]
 
 
 def _read_grade(path: Path) -> Grade:
@@ -53,6 +56,35 @@ def export_class(
     echo(f"wrote {len(written)} files; begin with {written[0]}")
     for text in notices:
         echo(f"note: {text}")
+
+
+@export_app.command("feedback")
+def export_feedback(
+    folder: _Class,
+    form: Annotated[
+        str, typer.Option("--as", help="moodle, gradescope (zips), github or folders: how it reaches students.")
+    ] = "folders",
+    out: Annotated[Path | None, typer.Option(help="Where to (default: feedback-FORM, a zip or a folder).")] = None,
+) -> None:
+    """Write the feedback of a class in the form in which a platform takes it for everybody at once."""
+    from gradebook.export import FOLDER as EXPORTS
+    from gradebook.export import delivery
+    from gradebook.export.book import Book
+
+    forms: tuple[delivery.Form, ...] = ("moodle", "gradescope", "github", "folders")
+    chosen = next((known for known in forms if known == form), None)
+    if chosen is None:
+        raise fail(f"--as {form}: expected one of {', '.join(forms)}", 2)
+    target = out or Path(f"feedback-{form}{'.zip' if form in ('moodle', 'gradescope') else ''}")
+    try:
+        book = Book.open(folder)
+        book.export()
+        written, left_out = delivery.write(book.view, folder / EXPORTS, chosen, target)
+    except (ValueError, OSError) as error:
+        raise fail(error, 2) from None
+    echo(f"wrote {written}")
+    if left_out:
+        echo(f"not in it: {', '.join(left_out)}")
 
 
 @export_app.command("gradescope-autograder")
@@ -223,7 +255,7 @@ def _rerun(book: Book, student: str) -> str:
 
     student = book.key(student)
     request = ClassRequest(course=course(), submissions=None, out=book.folder, regrade=(student,))
-    judge = functools.partial(SandboxJudge, course=FOLDER)
+    judge = functools.partial(SandboxJudge, course=course_folder())
     result = grade_class(request, lambda jobs, room, device: local_pool(jobs, room, judge), Console(stderr=True))
     entry = next(row for row in result.students if row.student == student)
     if entry.score is None or entry.status != "graded":

@@ -1,0 +1,1 @@
+"""The only lab of this course."""

@@ -1,0 +1,1 @@
+"""What is asked of a submission: randomness, a class and a plot."""

@@ -1,0 +1,45 @@
+"""Which course the commands are about, and what they are called: a course's own command fills in both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from gradebook import command_name
+from gradebox.common.exit_codes import ExitCode
+from gradebox.common.texts import printable
+from gradebox.course.course import Course, load
+
+_folder: Path | None = None
+
+
+def use(folder: Path | None, command: str) -> None:
+    """Let the commands be about the course in `folder`; None: of none, until one is needed and named."""
+    global _folder
+    _folder = folder
+    command_name.use(command)
+
+
+def folder() -> Path:
+    """The course's folder; ends the command where none is named."""
+    if _folder is None:
+        said = "which course? Name its folder, which holds course.toml: gradebook --course DIR ..., or GRADEBOOK_COURSE"
+        typer.echo(f"could not grade: {said}", err=True)
+        raise typer.Exit(int(ExitCode.COULD_NOT_GRADE))
+    return _folder
+
+
+def course() -> Course:
+    """The course; ends the command where it cannot be read."""
+    try:
+        return load(folder())
+    except ValueError as error:
+        typer.echo(printable(f"could not grade: {error}"), err=True)
+        raise typer.Exit(int(ExitCode.COULD_NOT_GRADE)) from None
+
+
+def handed_out() -> Path:
+    """What every student was given: `labs` in the course's folder, or beside it."""
+    inner = folder() / "labs"
+    return inner if inner.is_dir() else folder().parent / "labs"

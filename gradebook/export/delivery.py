@@ -1,0 +1,159 @@
+"""Feedback as platforms take it for a whole class, from the files that `everything.py` has written.
+
+| form | what | how it reaches students |
+|---|---|---|
+| `moodle` | a zip of feedback files | the assignment, Upload multiple feedback files in a zip ("Feedback files" on) |
+| `gradescope` | an autograder that only looks results up | upload it as the autograder, then Regrade All Submissions |
+| `github` | a file for each login and a script | `deliver.sh ORG PREFIX` opens an issue in each repository, each once |
+| `folders` | a folder for each student | anything else |
+
+Moodle's names: `is_valid_filename_for_import` in its `mod/assign/feedback/file/importziplib.php`, which takes
+`NAME_PARTICIPANT_PLUGINTYPE_PLUGIN_FILE`. Gradescope's metadata: https://gradescope-autograders.readthedocs.io. Not for
+mail (`mail.py`), nor for Canvas, whose comments are the plug-in `canvas_push`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from gradebook.export import gradescope
+from gradebook.export.view import Line, View
+from gradebook.roster import LOGINS, PARTICIPANT
+from gradebook.text_files import write_file
+
+Form = Literal["moodle", "gradescope", "github", "folders"]
+_SCRIPTS = Path(__file__).with_name("scripts")
+_ADDRESSES = ("Email address", "Email", "email")
+_SIDS = ("SID", "SIS User ID", "ID number")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+class DeliveryError(ValueError):
+    """Feedback cannot be written in this form; the message is one line that says what to do."""
+
+
+def write(view: View, exports: Path, form: Form, out: Path) -> tuple[Path, list[str]]:
+    """Write the feedback of a class in one form; where it is, and who is not in it.
+
+    Args:
+        view: the class.
+        exports: its folder of exports, with `feedback/`.
+        form: see above.
+        out: a file for `moodle` and `gradescope`, else a folder.
+
+    Raises:
+        DeliveryError: nobody could be reached in this form.
+        OSError: a file cannot be read or written.
+    """
+    lines = [line for line in view.lines if line not in view.strangers]
+    content, reached = {"moodle": _moodle, "gradescope": _gradescope, "github": _github, "folders": _folders}[form](
+        lines, exports / "feedback"
+    )
+    if not reached:
+        raise DeliveryError(_NEEDED[form])
+    if form in ("moodle", "gradescope"):
+        write_file(out, _zipped(content))
+    else:
+        for name, data in content.items():
+            write_file(out / name, data).chmod(0o755 if name.endswith(".sh") else 0o644)
+    return out, [line.student for line in lines if line.student not in reached]
+
+
+_NEEDED = {
+    "moodle": "nobody has a participant's number: use the assignment's grading worksheet as the roster (Moodle: "
+    "Download grading worksheet)",
+    "gradescope": "nobody has a score and an address or a SID: give the roster a column Email or SID, as Gradescope's",
+    "github": "nobody has a name on GitHub: give the roster a column github_username",
+    "folders": "there is nobody in the class",
+}
+_Files = tuple[dict[str, bytes], set[str]]
+
+
+def _pages(line: Line, feedback: Path) -> Iterator[tuple[str, bytes]]:
+    for suffix in (".html", ".md"):
+        path = feedback / f"{line.file_name}{suffix}"
+        yield f"feedback{suffix}", path.read_bytes()
+
+
+def _moodle(lines: list[Line], feedback: Path) -> _Files:
+    files: dict[str, bytes] = {}
+    reached = set()
+    for line in lines:
+        cell = line.result.columns.get("Identifier", "").strip()
+        if not PARTICIPANT.match(cell):
+            continue
+        number = PARTICIPANT.sub("", cell)
+        name = "".join(c for c in line.label if c.isalnum() or c in " .-'").strip() or "student"
+        page = (feedback / f"{line.file_name}.html").read_bytes()
+        files[f"{name}_{number}_assignfeedback_file_feedback.html"] = page
+        reached.add(line.student)
+    return files, reached
+
+
+def _gradescope(lines: list[Line], feedback: Path) -> _Files:
+    files: dict[str, bytes] = {}
+    reached = set()
+    shared = _shared_handles(lines)
+    for line in lines:
+        handles = _handles(line) - shared
+        if line.decided and handles:
+            result = gradescope.to_json(gradescope.student_results(line)).encode()
+            for handle in handles:
+                files[f"results/{hashlib.sha256(handle.encode()).hexdigest()}.json"] = result
+            reached.add(line.student)
+    files["setup.sh"] = b"#!/usr/bin/env bash\n"
+    files["run_autograder"] = (_SCRIPTS / "look_up_result").read_bytes()
+    return files, reached
+
+
+def _handles(line: Line) -> set[str]:
+    cells = line.result.columns
+    return {cells[name].strip().casefold() for name in (*_ADDRESSES, *_SIDS) if cells.get(name, "").strip()}
+
+
+def _shared_handles(lines: list[Line]) -> set[str]:
+    """Identifiers that two students have: what is filed under one would reach the other."""
+    count: dict[str, int] = {}
+    for line in lines:
+        for handle in _handles(line):
+            count[handle] = count.get(handle, 0) + 1
+    return {handle for handle, students in count.items() if students > 1}
+
+
+def _github(lines: list[Line], feedback: Path) -> _Files:
+    files: dict[str, bytes] = {}
+    reached = set()
+    for line in lines:
+        login = next((cell for name in LOGINS if (cell := line.result.columns.get(name, "").strip())), "")
+        if login and login.replace("-", "").isalnum():
+            files[f"{login}.md"] = (feedback / f"{line.file_name}.md").read_bytes()
+            reached.add(line.student)
+    files["deliver.sh"] = (_SCRIPTS / "deliver.sh").read_bytes()
+    return files, reached
+
+
+def _folders(lines: list[Line], feedback: Path) -> _Files:
+    files: dict[str, bytes] = {}
+    for line in lines:
+        files |= {f"{line.file_name}/{name}": data for name, data in _pages(line, feedback)}
+    index = {line.file_name: {"student": line.student, "name": line.result.name} for line in lines}
+    files["students.json"] = (json.dumps(index, indent=1, ensure_ascii=False) + "\n").encode()
+    return files, {line.student for line in lines}
+
+
+def _zipped(files: dict[str, bytes]) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in sorted(files.items()):
+            info = zipfile.ZipInfo(name, _EPOCH)
+            executable = name in ("setup.sh", "run_autograder")
+            info.external_attr = (0o100755 if executable else 0o100644) << 16
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, data)
+    return content.getvalue()

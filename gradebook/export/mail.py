@@ -1,0 +1,245 @@
+"""Feedback by mail: what each student would get, sending it through an SMTP server, and what was sent already.
+
+`mail/sent.jsonl` beside the gradebook has a line before each message and one after it. So a run that is stopped goes
+on, a student gets the same feedback once, and of a message that was under way when the machine went down the
+instructor hears. Not for which feedback that is (`feedback.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import smtplib
+import ssl
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.utils import make_msgid
+from pathlib import Path
+from typing import Literal
+
+from gradebook.export import feedback
+from gradebook.export.view import Line, View
+from gradebook.text_files import lock
+from gradebox.report.document import points
+
+FOLDER, SENT = "mail", "sent.jsonl"
+_ADDRESSES = ("Email address", "Email", "email")
+_SECONDS = 60
+State = Literal["new", "changed", "sent", "unknown"]
+
+
+class MailError(ValueError):
+    """Feedback cannot be mailed; the message is one line that says what to do."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where mail is handed over."""
+
+    host: str
+    port: int
+    sender: str
+    login: str = ""
+    password: str = ""
+
+    @property
+    def is_local(self) -> bool:
+        return self.host in ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class Letter:
+    """What one student gets."""
+
+    student: str
+    address: str
+    subject: str
+    text: str
+    page: bytes
+    state: State
+    """`changed`: another feedback was sent before; `unknown`: this one may have been sent when a run was stopped."""
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.text.encode() + b"\0" + self.page).hexdigest()
+
+
+def letters(view: View, folder: Path, subject: str = "") -> tuple[list[Letter], dict[str, str]]:
+    """A letter for every student of the roster, and why others get none, by key.
+
+    Args:
+        view: the class.
+        folder: that of the class.
+        subject: of all of them; empty: the class's title.
+
+    Raises:
+        MailError: the list of what was sent cannot be read.
+    """
+    before = _history(folder)
+    lines = [line for line in view.lines if line not in view.strangers]
+    shared = Counter(address.casefold() for line in lines if (address := _address(line)))
+    made: list[Letter] = []
+    left_out: dict[str, str] = {}
+    for line in lines:
+        address = _address(line)
+        if not line.decided and line.result.status != "excused":
+            left_out[line.student] = "has no score yet"
+        elif not address:
+            left_out[line.student] = "has no address in the roster (a column Email)"
+        elif not _is_address(address):
+            left_out[line.student] = f"has {address!r}, which is no address"
+        elif shared[address.casefold()] > 1:
+            left_out[line.student] = f"shares {address} with another student, who would read this"
+        else:
+            title = subject or f"{view.result.title}: feedback"
+            text = "\n".join(_text(line, view.result.title))
+            page = feedback.page(line, view.result.title, contact=view.result.contact).encode()
+            letter = Letter(line.student, address, title, text, page, "new")
+            made.append(Letter(line.student, address, title, text, page, before.state(letter)))
+    return made, left_out
+
+
+def _text(line: Line, title: str) -> Iterator[str]:
+    yield f"Hello {line.result.name or line.student},"
+    yield ""
+    if line.result.score is not None:
+        yield f"{title}: {points(line.result.score)} of {points(line.most)} points."
+        yield ""
+    yield from feedback.summary(line)
+    yield ""
+    yield "The attached page has all of it: open feedback.html in a browser."
+
+
+def _address(line: Line) -> str:
+    return next((cell for name in _ADDRESSES if (cell := line.result.columns.get(name, "").strip())), "")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return "@" in text and Address(addr_spec=text).addr_spec == text and text.isascii()
+    except (ValueError, IndexError):
+        return False
+
+
+def send(
+    chosen: Sequence[Letter], folder: Path, server: Server, say: Callable[[str], None]
+) -> tuple[list[str], dict[str, str]]:
+    """Send these letters, one after the other; who got one, and why others did not.
+
+    Raises:
+        MailError: the server cannot be used at all; nothing more was sent then.
+    """
+    sent: list[str] = []
+    failed: dict[str, str] = {}
+    with lock(folder / FOLDER / ".lock"), _session(server) as session:
+        for letter in chosen:
+            if letter.state != "sent" and _history(folder).state(letter) == "sent":  # by another run, meanwhile
+                continue
+            _note(folder, letter, "sending")
+            try:
+                session.send_message(_message(letter, server.sender))
+            except smtplib.SMTPRecipientsRefused as error:
+                _note(folder, letter, "refused")
+                failed[letter.student] = _said(next(iter(error.recipients.values())))
+                continue
+            except smtplib.SMTPResponseException as error:
+                _note(folder, letter, "refused")
+                failed[letter.student] = _said((error.smtp_code, error.smtp_error))
+                continue
+            except (smtplib.SMTPException, OSError) as error:
+                raise MailError(
+                    f"the connection broke while {letter.student} was under way ({error}); look whether it arrived, "
+                    "then give the command again"
+                ) from None
+            _note(folder, letter, "sent")
+            sent.append(letter.student)
+            say(f"sent: {letter.student} <{letter.address}>")
+    return sent, failed
+
+
+@contextlib.contextmanager
+def _session(server: Server) -> Iterator[smtplib.SMTP]:
+    """A connection that is encrypted wherever it leaves this machine."""
+    context = ssl.create_default_context()
+    try:
+        if server.port == 465:
+            session: smtplib.SMTP = smtplib.SMTP_SSL(server.host, server.port, timeout=_SECONDS, context=context)
+        else:
+            session = smtplib.SMTP(server.host, server.port, timeout=_SECONDS)
+            if not server.is_local:
+                session.starttls(context=context)
+        if server.login:
+            session.login(server.login, server.password)
+    except smtplib.SMTPAuthenticationError:
+        raise MailError(f"{server.host} does not take the login {server.login!r} with this password") from None
+    except smtplib.SMTPNotSupportedError:
+        raise MailError(f"{server.host} offers no encryption, and feedback is not sent without") from None
+    except (smtplib.SMTPException, OSError) as error:
+        raise MailError(f"{server.host}:{server.port} cannot be used: {error}") from None
+    try:
+        yield session
+    finally:
+        with contextlib.suppress(smtplib.SMTPException, OSError):
+            session.quit()
+
+
+def _message(letter: Letter, sender: str) -> EmailMessage:
+    message = EmailMessage()
+    message["From"], message["To"], message["Subject"] = sender, letter.address, letter.subject
+    message["Date"] = datetime.now(UTC)
+    message["Message-ID"] = make_msgid(domain=sender.rpartition("@")[2].rstrip(">") or "localhost")
+    message.set_content(letter.text)
+    message.add_attachment(letter.page, maintype="text", subtype="html", filename="feedback.html")
+    return message
+
+
+def _said(answer: tuple[int, bytes | str]) -> str:
+    code, text = answer
+    return f"{code} {text.decode('utf-8', 'replace') if isinstance(text, bytes) else text}"
+
+
+@dataclass(frozen=True)
+class _History:
+    last: dict[str, tuple[str, str]]
+    """By student: the digest of the last letter, and what became of it."""
+    sent: frozenset[tuple[str, str]]
+
+    def state(self, letter: Letter) -> State:
+        if (letter.student, letter.digest) in self.sent:
+            return "sent"
+        _, event = self.last.get(letter.student, ("", ""))
+        if event == "sending":
+            return "unknown"
+        return "changed" if any(student == letter.student for student, _ in self.sent) else "new"
+
+
+def _history(folder: Path) -> _History:
+    path = folder / FOLDER / SENT
+    last: dict[str, tuple[str, str]] = {}
+    sent = set()
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        for row in filter(None, text.splitlines()):
+            event = json.loads(row)
+            last[event["student"]] = (event["digest"], event["event"])
+            if event["event"] == "sent":
+                sent.add((event["student"], event["digest"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        raise MailError(f"{path}, which says who has got what, cannot be read: put it in order first") from None
+    return _History(last, frozenset(sent))
+
+
+def _note(folder: Path, letter: Letter, event: str) -> None:
+    """Add a line to the history, on disk when this returns."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    row = {"at": now, "student": letter.student, "address": letter.address, "digest": letter.digest, "event": event}
+    with (folder / FOLDER / SENT).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,106 @@
+"""Feedback for a whole class at once: each platform's form gives each student theirs, and nobody another's."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from grader.cli import app
+from tests.gradebook.conftest import SmallClass
+
+
+def grade(small: SmallClass, roster: str, *students: str) -> Path:
+    for student in students:
+        small.hands_in(student)
+    (small.submissions.parent / "roster.csv").write_text(roster)
+    small.grade(roster=small.submissions.parent / "roster.csv")
+    return small.out
+
+
+def export(folder: Path, form: str, out: Path, code: int = 0) -> str:
+    done = CliRunner().invoke(app, ["export", "feedback", str(folder), "--as", form, "--out", str(out)])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+MOODLE = "Identifier,Full name,Email address,Grade,Last modified (grade)\n"
+
+
+def test_moodle_finds_each_participant_by_the_name_of_the_file(small_class: SmallClass, tmp_path: Path) -> None:
+    roster = MOODLE + 'Participant 7,Ada_Lovelace/x,a@x.edu,,\nTeilnehmer/in 8,"Müller, Zoë",z@x.edu,,\n'
+    folder = grade(small_class, roster, "a@x.edu")
+    export(folder, "moodle", tmp_path / "f.zip")
+    with zipfile.ZipFile(tmp_path / "f.zip") as archive:
+        # As `explode('_', NAME, 5)` in Moodle's importziplib.php takes them apart.
+        parts = {tuple(name.split("_", 4)[1:]): archive.read(name).decode() for name in archive.namelist()}
+    assert set(parts) == {(number, "assignfeedback", "file", "feedback.html") for number in "78"}
+    assert "Ada_Lovelace/x" in parts["7", "assignfeedback", "file", "feedback.html"]
+
+
+def test_gradescope_looks_results_up_by_address_or_sid(small_class: SmallClass, tmp_path: Path) -> None:
+    roster = "Name,SID,Email\nAda,S1,ada@x.edu\nBob,S2,family@x.edu\nCat,S3,family@x.edu\n"
+    folder = grade(small_class, roster, "S1", "S2")
+    export(folder, "gradescope", tmp_path / "f.zip")
+    root = tmp_path / "autograder"
+    with zipfile.ZipFile(tmp_path / "f.zip") as archive:
+        archive.extractall(root / "source")
+
+    def looked_up(**user: str) -> dict[str, object]:
+        (root / "submission_metadata.json").write_text(json.dumps({"users": [user]}))
+        script = root / "source" / "run_autograder"
+        subprocess.run([sys.executable, str(script)], check=True, env={"AUTOGRADER_ROOT": str(root)})
+        result: dict[str, object] = json.loads((root / "results" / "results.json").read_text())
+        return result
+
+    expected = {path.stem: json.loads(path.read_text()) for path in (folder / "exports" / "gradescope").glob("*.json")}
+    assert looked_up(email="ADA@x.edu ") == expected["ada@x.edu"]
+    assert looked_up(email="family@x.edu", sid="S2") == expected["S2"]
+    assert looked_up(email="family@x.edu") == looked_up(email="eve@x.edu")
+    assert looked_up(email="eve@x.edu")["tests"] == []
+
+
+def test_each_login_on_github_has_a_file(small_class: SmallClass, tmp_path: Path) -> None:
+    folder = grade(small_class, "username,first_name,last_name\nada-l,Ada,L\n../x,Eve,E\n", "ada-l")
+    assert "not in it: ../x" in export(folder, "github", tmp_path / "target")
+    assert sorted(path.name for path in (tmp_path / "target").iterdir()) == ["ada-l.md", "deliver.sh"]
+    script = tmp_path / "target" / "deliver.sh"
+    said = subprocess.run([str(script), "org", "lab1"], check=True, capture_output=True, text=True)
+    assert said.stdout == "would open an issue in org/lab1-ada-l\n"
+    gh = tmp_path / "bin" / "gh"
+    gh.parent.mkdir()
+    gh.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
+    gh.chmod(0o755)
+    for _ in range(2):
+        environment = {"PATH": f"{gh.parent}:/usr/bin:/bin"}
+        subprocess.run([str(script), "org", "lab1", "--send"], check=True, env=environment)
+    assert (tmp_path / "calls").read_text().count("issue create --repo org/lab1-ada-l") == 1
+
+
+def test_a_folder_for_each_student(small_class: SmallClass, tmp_path: Path) -> None:
+    folder = grade(small_class, "student,name\nada,Ada\na/b,Bob\n", "ada")
+    export(folder, "folders", tmp_path / "target")
+    index = json.loads((tmp_path / "target" / "students.json").read_text())
+    names = {row["student"]: name for name, row in index.items()}
+    assert re.fullmatch(r"a_b-[0-9a-f]{8}", names["a/b"])
+    for student, word in (("ada", "Ada"), ("a/b", "Bob")):
+        for suffix in ("html", "md"):
+            assert word in (tmp_path / "target" / names[student] / f"feedback.{suffix}").read_text()
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [("moodle", "grading worksheet"), ("gradescope", "column Email or SID"), ("github", "github_username")],
+)
+def test_a_form_that_reaches_nobody_says_what_is_missing(
+    small_class: SmallClass, tmp_path: Path, form: str, message: str
+) -> None:
+    folder = grade(small_class, "student,name\nada,Ada\n", "ada")
+    assert message in export(folder, form, tmp_path / "target", code=2)
+    assert not (tmp_path / "target").exists()
