@@ -117,6 +117,17 @@ class ManualCriterion:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LineNote:
+    """What a grader said about a line of code."""
+
+    file: str
+    line: int | None
+    """None: the line is not in what was handed in last."""
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ManualResult:
     """What people gave one submission, beside the points of the checks."""
 
@@ -241,6 +252,8 @@ class StudentResult:
     """What people gave; None where they grade nothing of it."""
     reports: tuple[ReportResult, ...] = ()
     """What people gave for reports, whose points are in `grade` if they count."""
+    line_notes: tuple[LineNote, ...] = ()
+    """What graders said about lines of code, if that is released."""
     requests: tuple[RegradeRequest, ...] = ()
     excused: tuple[Excused, ...] = ()
     """What does not count. Where that are some labs, `score` is in proportion: the rest counts for the whole."""

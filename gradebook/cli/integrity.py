@@ -24,7 +24,13 @@ def report_similarity(
     submissions: Annotated[
         Path, typer.Argument(help="What the command class takes: a folder, an archive, a list; or its --out DIR.")
     ],
-    out: Annotated[Path, typer.Option(help="Where similarity.html and similarity.csv go.")] = Path("similarity"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where similarity.html and similarity.csv go (default: the folder similarity in that of the class, "
+            "where the page for graders opens it; or here)."
+        ),
+    ] = None,
     lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,
     threshold: Annotated[float, typer.Option(min=0.05, max=1.0, help="Least share that is alike.")] = 0.6,
     stubs: Annotated[
@@ -59,9 +65,10 @@ def report_similarity(
                 earlier=earlier,
             )
         now = datetime.now().astimezone()
+        target = out or (submissions / "similarity" if (submissions / FILE).is_file() else Path("similarity"))
         old = sum(map(len, earlier.values()))
         paths = report.write(
-            pairs, out, compared=len(folders), shown=_SHOWN, threshold=threshold, now=now, earlier=old, names=names
+            pairs, target, compared=len(folders), threshold=threshold, now=now, earlier=old, names=names
         )  # fmt: skip
     except (similarity.SimilarityError, IntakeError, GradebookError) as error:
         _fail(str(error))

@@ -79,7 +79,13 @@ def section(line: Line) -> Markup:
     regrade_requests = line.result.requests
     names = _names(line, regrade_requests)
     return Markup(
-        template.render(manual=shown(line), reports=line.result.reports, requests=regrade_requests, names=names)
+        template.render(
+            manual=shown(line),
+            reports=line.result.reports,
+            notes=line.result.line_notes,
+            requests=regrade_requests,
+            names=names,
+        )
     )
 
 
@@ -99,6 +105,11 @@ def markdown(line: Line) -> Iterator[str]:
                 yield "\n".join(_quoted(_said(remark)))
     for report in line.result.reports:
         yield from _report(report)
+    if line.result.line_notes:
+        yield "## Comments on your code"
+    for note in line.result.line_notes:
+        where = f"line {note.line}" if note.line is not None else "a line that is not there any more"
+        yield "\n".join([f"- `{_plain_name(note.file)}`, {where}:", *_quoted(note.code), *_quoted(note.text)])
     names = _names(line, line.result.requests)
     for request in line.result.requests:
         about = f": {escaped(names[request.about])}" if names[request.about] else ""
@@ -109,6 +120,11 @@ def markdown(line: Line) -> Iterator[str]:
         else:
             yield "Answer:"
             yield "\n".join(_quoted(request.answer))
+
+
+def _plain_name(file: str) -> str:
+    """A path that ends no code span."""
+    return printable(file, lines=False).replace("`", "'")
 
 
 def _report(report: ReportResult) -> Iterator[str]:

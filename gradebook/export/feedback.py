@@ -279,8 +279,18 @@ def _problems(grade: Grade, criterion: CriterionResult, reviewed: Collection[str
     if criterion.override is not None:
         automatic = points(criterion.override.automatic_points)
         yield f"Given by the instructor instead of {automatic}: {escaped(criterion.override.reason)}"
+    known = {check.id: check for check in grade.checks}
     for check in failed:
-        yield _problem(check, grade.follows(check), accepted=check.id in reviewed)
+        if check.outcome is Outcome.BLOCKED and (cause := known.get(check.blocked_by)) is not None:
+            # The reason is at the check that it waits for, once for all that wait.
+            waits = f"waits for {escaped(cause.name)} (`{cause.id}`)"
+            score = f"{points(check.points)} of {points(check.max_points)}"
+            yield f"- {escaped(check.name)} (`{check.id}`): **{waits}**, {score}"
+        else:
+            yield _problem(check, grade.follows(check), accepted=check.id in reviewed)
+            if held := [other for other in grade.checks if other.blocked_by == check.id]:
+                names = ", ".join(f"{escaped(other.name)} (`{other.id}`)" for other in held)
+                yield f"  Waiting for this check: {names}"
 
 
 def _problem(check: CheckResult, follows: str, *, accepted: bool) -> str:

@@ -96,6 +96,11 @@ class ProbeCache:
         with self.lock:
             return [call for call in self._asked.values() if call.measured and check in call.checks]
 
+    def of_submission(self, check: str) -> Sequence[ProbeCall]:
+        """Those of the questions of `check` that run the submission's code."""
+        with self.lock:
+            return [call for call in self._asked.values() if check in call.checks and call.request.student]
+
     def note_reading(self, check: str, path: str, text: str | None) -> None:
         """`check` has read a file of the submission by itself."""
         with self.lock:

@@ -23,6 +23,7 @@ from gradebox.common.configuration import ROOT
 from gradebox.course import course as courses
 from gradebox.course.criterion import CheckFunction
 from gradebox.report.document import to_document
+from gradebox.run import source_scan
 from gradebox.run.check_reports import Blocked
 from gradebox.run.grade import PASSED_IN_DOUBT, CheckReport, Grade, Outcome
 from gradebox.run.grading import Grading, Watcher, run
@@ -378,6 +379,60 @@ def test_only_a_check_without_an_answer_blocks_those_that_build_on_it(answered: 
     else:
         with pytest.raises(Blocked, match="blocked by 'base'"):
             grading._stop_if_blocked(check)
+
+
+COIN = "import os\n\nCOIN = os.urandom(1)\n\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "second", "said"),
+    [
+        (COIN, CheckReport(Outcome.PASSED), "Run once more with the same inputs, it passed; so your code behaves"),
+        (COIN, CheckReport(Outcome.FAILED, "crash", answered=False), "the result was another one: crash; so your code"),
+        (COIN, CheckReport(Outcome.FAILED, "saw 5, expected 6", answered=True), ""),
+        ("", CheckReport(Outcome.PASSED), ""),
+    ],
+)
+def test_code_that_draws_at_import_is_run_once_more_where_it_failed(
+    code: str, second: CheckReport, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product, judge = "basics.numbers.product", Grading._judge
+    asked: list[str] = []
+
+    def judged(grading: Grading, check: CheckFunction, box: Sandbox, *without: frozenset[str]) -> CheckReport | None:
+        report = judge(grading, check, box, *without)
+        if check.id != product:
+            return report
+        asked.append(check.id)
+        return CheckReport(Outcome.FAILED, "saw 4, expected 6", answered=True) if len(asked) == 1 else second
+
+    monkeypatch.setattr(Grading, "_judge", judged)
+    grade = run(order(write_course(tmp_path), write_submission(tmp_path, numbers=code + NUMBERS)))
+    assert outcomes(grade) == {**dict.fromkeys(CHECKS, "passed"), product: "failed"}
+    check = grade.labs[0].criteria[0].checks[0]
+    assert check.message.startswith("saw 4, expected 6")
+    assert (said in check.message) if said else check.message == "saw 4, expected 6"
+    assert len(asked) == (2 if code else 1)
+    if said:
+        assert "numbers.py:3 draws at random, or looks at the clock, while the module is imported" in check.hint
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("import random\nX = random.random() < 0.5\n", 2),
+        ("import numpy as np\n\n\nclass A:\n    seed = np.random.randint(9)\n", 5),
+        ("from time import time\n\n\ndef f(at=time()):\n    return at\n", 4),
+        ("import random\n\n\ndef coin():\n    return random.choice([0, 1])\n\n\nif coin():\n    raise OSError\n", 8),
+        ("import random\n\n\ndef f():\n    return random.random()\n", 0),
+        ("import time\nif __name__ == '__main__':\n    print(time.time())\n", 0),
+        ("f = lambda: __import__('random').random()\n", 0),
+        ("def broken(\n", 0),
+    ],
+)
+def test_what_is_drawn_while_a_module_is_imported_is_found(code: str, line: int) -> None:
+    files = {"lab1_x/a.py": code.encode(), "lab2_x/b.py": b"import random\nX = random.random()\n"}
+    assert source_scan.drawn_at_import(files, "lab1_x") == (f"lab1_x/a.py:{line}" if line else "")
 
 
 CONTROLLED = """\

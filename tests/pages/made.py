@@ -154,7 +154,7 @@ def similarity_page(folder: Path, *, pairs: bool) -> str:
             ("lab1_gpu_basics/profiler.py", False, "2025"),
         )
     ]
-    similarity.write(similar if pairs else [], folder, compared=60, shown=20, threshold=0.6, now=AT, earlier=30,
+    similarity.write(similar if pairs else [], folder, compared=60, threshold=0.6, now=AT, earlier=30,
                      names={"ada": "Ada Lovelace"})  # fmt: skip
     return (folder / "similarity.html").read_text(encoding="utf-8")
 

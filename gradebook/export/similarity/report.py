@@ -29,13 +29,12 @@ def write(
     folder: Path,
     *,
     compared: int,
-    shown: int,
     threshold: float,
     now: datetime,
     earlier: int = 0,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Path]:
-    """Write `similarity.html` (the first `shown` pairs, with excerpts) and `similarity.csv` (all); their paths.
+    """Write `similarity.html` (the pairs with passages) and `similarity.csv` (all); their paths.
 
     `earlier` is how many submissions of other years there were; `names` are students' for people, by their key.
     """
@@ -54,9 +53,9 @@ def write(
         html.environment(Path(__file__).parent)
         .get_template("similarity.html.jinja")
         .render(
-            pairs=pairs[:shown],
+            pairs=[(number, pair) for number, pair in enumerate(pairs, start=1) if pair.passages],
             clusters=clusters.of(pairs),
-            shown=shown,
+            shown={number for number, pair in enumerate(pairs) if pair.passages},
             total=len(pairs),
             compared=compared,
             earlier=earlier,

@@ -12,6 +12,7 @@ import functools
 import io
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,8 @@ MAX_FILE_BYTES, MAX_BYTES = 2**17, 2**20
 """Of a file, and of all files of a student: many times what a lab needs. What is larger keeps a reader busy, and no
 person would read it; it is named instead."""
 _MAX_EXCERPT_LINES = 24
+OF_EACH_MODULE = 5
+"""So many pairs of each module get their passages, however alike those of other modules are."""
 
 
 class SimilarityError(ValueError):
@@ -73,7 +76,7 @@ def compare(
     left_out: Callable[[str, str], None] = lambda student, what: None,
     earlier: Mapping[str, Mapping[str, Path]] | None = None,
 ) -> list[Pair]:
-    """All pairs of students with at least `threshold` alike in a module, first those that stand out from its median.
+    """All pairs of students with at least `threshold` alike in a module, the most alike first.
 
     Submissions of earlier years are compared with those of the class, not with each other, and have no part in the
     median.
@@ -82,7 +85,7 @@ def compare(
         submissions: the folder with the lab packages, by student.
         stubs: what everybody was given.
         threshold: share, 0 to 1.
-        excerpts: so many pairs, from the first, get their passages.
+        excerpts: so many pairs, from the first, get their passages, and the first of each module.
         labs: packages to compare; None for all.
         left_out: told which files of a student are too large to be compared.
         earlier: submissions of other years, by the year's name and the student's.
@@ -111,9 +114,14 @@ def compare(
         those = {student: modules[module] for student, modules in texts.items() if module in modules}
         prints = {(student, module): _fingerprint(detector, text, known) for student, text in those.items()}
         pairs += _pairs(detector, module, those, prints, threshold, years)
-    pairs.sort(key=lambda pair: (pair.median - pair.share, -sum(pair.shares), pair.module, pair.students))
-    shown = [_with_passages(detector, pair, texts, stubs) for pair in pairs[:excerpts]]
-    return shown + pairs[excerpts:]
+    pairs.sort(key=lambda pair: (-pair.share, -sum(pair.shares), pair.median, pair.module, pair.students))
+    of_module: Counter[str] = Counter()
+    shown = []
+    for number, pair in enumerate(pairs):
+        of_module[pair.module] += 1
+        is_shown = number < excerpts or of_module[pair.module] <= OF_EACH_MODULE
+        shown.append(_with_passages(detector, pair, texts, stubs) if is_shown else pair)
+    return shown
 
 
 def _library() -> Any:

@@ -7,11 +7,22 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
-from gradebook.grading.manual_grading import FOLDER, ManualGradingError, comments, marks, requests, rubric, units
+from gradebook.grading.manual_grading import (
+    FOLDER,
+    ManualGradingError,
+    code_files,
+    comments,
+    line_comments,
+    marks,
+    requests,
+    rubric,
+    units,
+)
 from gradebook.grading.manual_grading.comments import Comment
 from gradebook.grading.manual_grading.marks import Mark
 from gradebook.grading.manual_grading.rubric import Criterion, Rubric
-from gradebook.results import ClassResult, ManualCriterion, ManualResult, Remark, Student, StudentResult
+from gradebook.intake.collect import STORE, Store
+from gradebook.results import ClassResult, LineNote, ManualCriterion, ManualResult, Remark, Student, StudentResult
 
 _CENT = Decimal("0.01")
 
@@ -53,10 +64,13 @@ def merged(result: ClassResult, folder: Path, students: Sequence[Student]) -> Cl
             replace(line, requests=tuple(request for request in regrade_requests if request.student == line.student))
             for line in lines
         )
-    if (points := manual.rubric) is None:
-        return replace(result, students=lines)
     excused = {line.student for line in lines if line.status == "excused"}
     of = {member.student: unit for unit in units.of(students, excused) for member in unit.members}
+    if result.reports_released or (manual.rubric is not None and manual.rubric.released):
+        notes = {key: _line_notes(folder, of[key]) for key in of}
+        lines = tuple(replace(line, line_notes=notes.get(line.student, ())) for line in lines)
+    if (points := manual.rubric) is None:
+        return replace(result, students=lines)
     lines = tuple(
         line if line.status == "excused" else _with_manual(line, points, manual, of.get(line.student), result.max_score)
         for line in lines
@@ -69,6 +83,19 @@ def merged(result: ClassResult, folder: Path, students: Sequence[Student]) -> Cl
         manual_max=points.points,
         manual_released=points.released,
     )
+
+
+def _line_notes(folder: Path, unit: units.Unit) -> tuple[LineNote, ...]:
+    """What graders said about lines of a submission, by file and line; first what is about lines that are gone."""
+    said = line_comments.load(folder, unit.key)
+    if not said:
+        return ()
+    places = line_comments.placed(said, code_files.read(Store(folder / STORE).path(unit.content)))
+    notes = [
+        LineNote(file=place.file, line=place.line, code=place.comment.code.strip(), text=place.comment.text)
+        for place in places
+    ]
+    return tuple(sorted(notes, key=lambda note: (note.file, note.line or 0)))
 
 
 def of_unit(

@@ -16,7 +16,17 @@ from typing import Any
 
 from gradebook.command_name import command
 from gradebook.grading import class_summary
-from gradebook.grading.manual_grading import FOLDER, ManualGradingError, comments, marks, reports, requests, units
+from gradebook.grading.manual_grading import (
+    FOLDER,
+    ManualGradingError,
+    code_files,
+    comments,
+    line_comments,
+    marks,
+    reports,
+    requests,
+    units,
+)
 from gradebook.grading.manual_grading.comments import Comment
 from gradebook.grading.manual_grading.marks import LOCK, ChangedMeanwhileError, Mark
 from gradebook.grading.manual_grading.merging import ManualGrading
@@ -27,9 +37,11 @@ from gradebook.plugins.grading_ui import presence, report
 from gradebook.store import Gradebook
 from gradebook.text_files import lock
 from gradebox.common import reading
-from gradebox.common.texts import printable_document
+from gradebox.common.texts import printable, printable_document
 
 _CENT = Decimal("0.01")
+SIMILARITY = "similarity"
+"""The folder of the class in which the page of similar submissions is."""
 
 
 class NotThereError(ManualGradingError):
@@ -55,6 +67,16 @@ class _Said:
     text: str
     points: Decimal
     criterion: str = ""
+
+
+@dataclass(frozen=True)
+class _OfLine:
+    """A comment on a line as the page sends it."""
+
+    content: str
+    file: str
+    line: int
+    text: str
 
 
 class Board:
@@ -139,6 +161,7 @@ class Board:
                 "content": unit.content,
                 "submitted_at": None if points.blind else unit.submitted_at,
                 "reports": [{"name": text.name, "html": report.to_html(text, shown, address)} for text in texts],
+                "compared": (self.folder / SIMILARITY / "similarity.html").is_file() and not points.blind,
                 "pictures": [{"name": picture.name, "address": f"{address}{n}"} for n, picture in enumerate(shown)],
                 "marks": of_unit,
                 "automatic": self._automatic(unit),
@@ -155,6 +178,40 @@ class Board:
                 ],
             }
         )
+
+    def code(self, name: str) -> Any:
+        """The code of one submission, line by line, and what was said about lines of it, where they are now."""
+        unit = self._unit(name)
+        texts = code_files.read(self._store.path(unit.content))
+        said = line_comments.placed(line_comments.load(self.folder, unit.key), texts)
+        comments_of = [{**vars(place.comment), "file": place.file, "line": place.line} for place in said]
+        rows = [
+            {"name": printable(file, lines=False), "lines": code_files.highlighted(file, lines)}
+            for file, lines in texts.items()
+        ]
+        return _plain({"content": unit.content, "files": rows, "comments": comments_of})
+
+    def say(self, name: str, body: Mapping[str, Any]) -> Any:
+        """Comment on a line. Raises `ChangedMeanwhileError` if other files are there now."""
+        unit, sent = self._unit(name), _read(_OfLine, body)
+        if sent.content != unit.content:
+            raise ChangedMeanwhileError("another version was handed in meanwhile: look at that one")
+        lines = code_files.read(self._store.path(unit.content)).get(sent.file)
+        if lines is None:
+            raise NotThereError(f"there is no file {printable(sent.file)} to comment on")
+        return _plain(line_comments.add(self.folder, unit.key, sent.file, sent.line, lines, sent.text, self.grader))
+
+    def say_again(self, name: str, comment: str, body: Mapping[str, Any]) -> Any:
+        """Change a comment on a line, or remove it with an empty text."""
+        text = str(body.get("text", ""))
+        return _plain(line_comments.change(self.folder, self._unit(name).key, comment, text, self.grader))
+
+    def similarity(self) -> Path:
+        """The page that `similarity` has written for this class. Raises `NotThereError`."""
+        path = self.folder / SIMILARITY / "similarity.html"
+        if not path.is_file():
+            raise NotThereError(f"nobody has compared the submissions yet: {command()} similarity {self.folder}")
+        return path
 
     def picture(self, name: str, number: int) -> report.Picture:
         """A picture of a submission. Raises `NotThereError`."""

@@ -255,7 +255,10 @@ function renderRead() {
     parts.push(h("section", {}, h("h2", {}, "Pictures that no report shows"), h("div", { className: "pictures" }, others.map((one) =>
       h("figure", {}, h("img", { src: one.address, alt: one.name, loading: "lazy" }), h("figcaption", {}, one.name))))));
   }
+  if (unit.compared) parts.push(h("p", {}, h("a", { href: "similarity", target: "_blank", rel: "noopener" }, "Similar submissions")));
+  parts.push(h("section", { id: "code", className: "code" }));
   $("read").replaceChildren(...parts);
+  renderCode(unit.id); // code.js
 }
 
 async function keepMarks() {

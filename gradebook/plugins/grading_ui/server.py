@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
-_STATIC = {"page.js": "text/javascript", "page.css": "text/css", "icon.svg": "image/svg+xml"}
+_STATIC = {
+    "page.js": "text/javascript",
+    "code.js": "text/javascript",
+    "page.css": "text/css",
+    "icon.svg": "image/svg+xml",
+}
 _MAX_BODY_BYTES = 256 * 1024
 _FIRST_PORT, _PORTS = 47_000, 1000
 _POLICY = (
@@ -56,12 +61,18 @@ class App:
         self._routes = Map(
             [
                 Rule("/<token>/", endpoint="page", methods=["GET"]),
-                Rule("/<token>/<any('page.js','page.css','icon.svg'):name>", endpoint="static", methods=["GET"]),
+                Rule(
+                    "/<token>/<any('page.js','code.js','page.css','icon.svg'):name>", endpoint="static", methods=["GET"]
+                ),
                 Rule("/<token>/class", endpoint="overview", methods=["GET"]),
                 Rule("/<token>/open/<name>", endpoint="open", methods=["POST"]),
                 Rule("/<token>/unit/<name>", endpoint="unit", methods=["GET"]),
                 Rule("/<token>/unit/<name>/picture/<int:number>", endpoint="picture", methods=["GET"]),
                 Rule("/<token>/unit/<name>/mark/<criterion>", endpoint="give", methods=["PUT"]),
+                Rule("/<token>/unit/<name>/code", endpoint="code", methods=["GET"]),
+                Rule("/<token>/unit/<name>/line", endpoint="say", methods=["POST"]),
+                Rule("/<token>/unit/<name>/line/<comment>", endpoint="say_again", methods=["PUT"]),
+                Rule("/<token>/similarity", endpoint="similarity", methods=["GET"]),
                 Rule("/<token>/unit/<name>/undo", endpoint="undo", methods=["POST"]),
                 Rule("/<token>/unit/<name>/keep", endpoint="keep", methods=["POST"]),
                 Rule("/<token>/comment", endpoint="add_comment", methods=["POST"]),
@@ -112,7 +123,11 @@ class App:
                 response = Response(picture.path.read_bytes(), content_type=picture.kind)
                 response.headers["Content-Security-Policy"] = _PICTURE_POLICY
                 return response
-            if endpoint in ("give", "add_comment", "change_comment", "answer"):
+            if endpoint == "similarity":
+                response = Response(board.similarity().read_bytes(), content_type="text/html; charset=utf-8")
+                response.headers["Content-Security-Policy"] = _PICTURE_POLICY
+                return response
+            if endpoint in ("give", "say", "say_again", "add_comment", "change_comment", "answer"):
                 values["body"] = _body(request)
             return _json(getattr(board, endpoint)(**values), 200)
         except ChangedMeanwhileError as error:

@@ -128,6 +128,27 @@ def test_a_comment_in_a_gradebook_says_what_did_not_count() -> None:
     assert "Note: nothing reads these files, so that they do not count: 'a.pdf'." in feedback.summary(line)
 
 
+def test_what_holds_other_checks_back_is_said_once() -> None:
+    """In Markdown as on the page: at the check that failed, with those that wait for it."""
+    checks = [check.id for check in grader.course().rubric.checks() if check.id.startswith("lab1.")]
+    root, *held = checks[:5]
+    reason = "the module does not import: invalid syntax"
+    reports = {root: CheckReport(Outcome.FAILED, reason)}
+    blocked = f"blocked by 'x' ({root}): {reason}"
+    reports |= {check: CheckReport(Outcome.BLOCKED, blocked, blocked_by=root) for check in held}
+    (line,) = view.of(a_class([student("ada", graded(reports))])).lines
+    text = feedback.markdown(line, "GPU lab 1")
+    page = feedback.page(line, "GPU lab 1")
+    assert text.count(reason) == 1
+    assert "blocked by" not in text
+    (waiting,) = [row for row in text.splitlines() if row.startswith("  Waiting for this check: ")]
+    for check in held:
+        assert f"(`{check}`)" in waiting
+        assert f"(`{check}`): **waits for" in text
+    assert page.count("waits for") >= len(held)
+    assert blocked not in page
+
+
 @pytest.fixture
 def given_points(small_class: SmallClass) -> Book:
     """`gone` handed in nothing, as far as anybody knows, and `eve` a file that nothing unpacks; both have points."""

@@ -98,7 +98,8 @@ def test_grading_processes_end_with_the_run_that_was_killed(small_class: SmallCl
 
 
 PROGRAM = """\
-from grader.cli import app, classroom
+from gradebook.cli import classroom
+from grader.cli import app
 from tests.gradebook.grading.test_pool import pool
 
 if __name__ == "__main__":

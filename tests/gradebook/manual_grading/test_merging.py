@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from gradebook.cli import classroom
+from gradebook.cli import manual as manual_command
 from gradebook.export import everything
 from gradebook.export.book import Book
 from gradebook.export.gradescope import SCHEMA_FILE
 from gradebook.grading import excused
 from gradebook.grading.manual_grading import marks, units
 from gradebook.results import Excused, GradebookError, Student
-from grader.cli import classroom
-from grader.cli import manual as manual_command
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.manual_grading.conftest import RUBRIC, ManualClass
 

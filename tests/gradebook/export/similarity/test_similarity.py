@@ -199,3 +199,20 @@ def test_groups_are_on_the_page_and_lead_to_the_passages(tmp_path: Path) -> None
     assert "<b>3:</b> ada, bob, cleo" in section
     assert 'href="#pair1"' in section
     assert "dan" not in section
+
+
+def test_pairs_are_listed_by_similarity_and_each_module_has_passages(tmp_path: Path) -> None:
+    """A module in which all are alike takes no place away from one in which two are."""
+    bodies = {f"s{number:02}": ONE for number in range(8)}
+    source = hand_in(tmp_path, **bodies)
+    for student, body in {"s01": ONE, "s07": RENAMED.replace("devs", "deviations_of_all"), "s03": OTHER}.items():
+        (source / student / "lab1_gpu_basics" / "other.py").write_text(body.replace("    ", "", 1) + f"# {student}\n")
+    _, _, rows = run(tmp_path, source, "--threshold", "0.3")
+    shares = [float(row["share"]) for row in rows]
+    assert shares == sorted(shares, reverse=True)
+    page = (tmp_path / "out" / "similarity.html").read_text()
+    assert page.count("<details id=") < len(rows) or len(rows) <= 50
+    assert 'id="pair1"' in page
+    others = [number for number, row in enumerate(rows, start=1) if row["module"].endswith("other.py")]
+    assert others
+    assert all(f'id="pair{number}"' in page for number in others[:5])

@@ -222,3 +222,35 @@ def test_the_server_listens_on_this_machine_only_and_says_when_a_port_is_taken(m
             server.listen(board, first.port)
     finally:
         first.server_close()
+
+
+def test_a_line_of_code_is_commented_on_and_the_comment_is_there_for_all(page: Page, manual: ManualClass) -> None:
+    name = page.unit("Ada")
+    status, code = page.ask("GET", f"unit/{name}/code")
+    assert status == 200
+    (file,) = code["files"]
+    assert file["name"] == "lab1_gpu_basics/benchmark.py"
+    assert "".join(text for _, text in file["lines"][0]) == "# ada"
+    about = {"content": code["content"], "file": file["name"], "line": 1, "text": "nice"}
+    status, made = page.ask("POST", f"unit/{name}/line", about)
+    assert (status, made["code"], made["by"]) == (200, "# ada", "Ana")
+    other = Page(manual, "Ben")
+    (seen,) = other.ask("GET", f"unit/{name}/code")[1]["comments"]
+    assert (seen["line"], seen["text"], seen["by"]) == (1, "nice", "Ana")
+    assert other.ask("PUT", f"unit/{name}/line/{made['id']}", {"text": ""})[0] == 409
+    assert page.ask("POST", f"unit/{name}/line", {**about, "content": "0" * 64})[0] == 409
+    assert page.ask("POST", f"unit/{name}/line", {**about, "file": "../../roster.csv"})[0] == 404
+    assert page.ask("POST", f"unit/{name}/line", {**about, "line": 99})[0] == 400
+    assert page.ask("PUT", f"unit/{name}/line/{made['id']}", {"text": ""})[0] == 200
+    assert page.ask("GET", f"unit/{name}/code")[1]["comments"] == []
+
+
+def test_the_page_of_similar_submissions_opens_and_can_run_nothing(page: Page, manual: ManualClass) -> None:
+    assert page.ask("GET", "similarity")[0] == 404
+    assert page.ask("GET", f"unit/{page.unit('Ada')}")[1]["compared"] is False
+    (manual.folder / "similarity").mkdir()
+    (manual.folder / "similarity" / "similarity.html").write_text("<p>alike</p>")
+    answer = page.client.get(f"/{TOKEN}/similarity", base_url="http://127.0.0.1:47000")
+    assert (answer.status_code, answer.get_data()) == (200, b"<p>alike</p>")
+    assert "sandbox" in answer.headers["Content-Security-Policy"]
+    assert page.ask("GET", f"unit/{page.unit('Ada')}")[1]["compared"] is True
