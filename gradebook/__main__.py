@@ -6,13 +6,13 @@ from gradebox.common import platforms
 
 platforms.require()  # before what only such systems have is imported
 
-import shlex  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Annotated  # noqa: E402
+import shlex
+from pathlib import Path
+from typing import Annotated
 
-import typer  # noqa: E402
+import typer
 
-from gradebook import cli  # noqa: E402
+from gradebook import cli
 
 COMMANDS = {**cli.COMMANDS, "demo": "gradebook.cli.demo:write_demo", "mail": "gradebook.cli.mailing:mail_feedback"}
 

@@ -77,8 +77,7 @@ class LateRules:
     no_credit_after: timedelta | None = None
     """From then on everything is lost, whatever `at_most_percent` says."""
     zone: tzinfo | None = None
-    """Whose clock counts days: a day from one 23:59 to the next has 25 hours when summer time ends. None: the
-    deadline's."""
+    """Whose clock counts days: one has 25 hours when summer time ends. None: that of deadline and submission."""
 
     @property
     def deducts(self) -> bool:
@@ -93,9 +92,7 @@ class LateRules:
         late = submitted_at.astimezone(UTC) - deadline.astimezone(UTC)
         if late <= self.grace or late <= timedelta(0):
             return None
-        zone = self.zone or deadline.tzinfo
-        # Differences of moments in one zone are differences of its wall clock.
-        by_clock = submitted_at.astimezone(zone) - deadline.astimezone(zone)
+        by_clock = self._by_clock(submitted_at, deadline)
         if self.no_credit_after is not None and by_clock > self.no_credit_after:
             rule = f"no credit after {_duration(self.no_credit_after)}"
             return LatePenalty(seconds_late=late.total_seconds(), points=score, rule=rule)
@@ -107,6 +104,15 @@ class LateRules:
             rule = f"{rule}; from the deadline on, because the grace of {_duration(self.grace)} is over"
         lost = min(lost.quantize(_CENT, ROUND_DOWN), score)
         return LatePenalty(seconds_late=late.total_seconds(), points=lost, rule=rule)
+
+    def _by_clock(self, submitted_at: datetime, deadline: datetime) -> timedelta:
+        """How late it is by the course's wall clock."""
+        if self.zone is not None:  # in one zone Python subtracts wall clocks
+            return submitted_at.astimezone(self.zone) - deadline.astimezone(self.zone)
+        late = submitted_at.astimezone(UTC) - deadline.astimezone(UTC)
+        own, other = submitted_at.utcoffset() or timedelta(0), deadline.utcoffset() or timedelta(0)
+        # One clock, before and after it changed; UTC, as platforms say it, is no clock.
+        return late + (own - other) if own and abs(own - other) == _HOUR else late
 
     def _lost(self, late: timedelta, by_clock: timedelta, max_score: Decimal) -> tuple[Decimal, str]:
         if self.percent_per_hour:

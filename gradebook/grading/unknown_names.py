@@ -131,8 +131,8 @@ def _changing_clocks(settings: Settings, students: Sequence[Student]) -> str:
     if settings.timezone or len(offsets) < 2 or settings.deadline is None or not settings.late.deducts:
         return ""
     return (
-        "times have different offsets, and class.toml has no timezone: days of lateness are counted by the deadline's "
-        f'offset ({settings.deadline:%Z}). Set timezone, such as "Europe/Berlin", if the clocks change'
+        "times have different offsets, and class.toml has no timezone: offsets that differ by an hour are taken for "
+        'one clock before and after it changed. Set timezone, such as "Europe/Berlin", so that this is certain'
     )
 
 

@@ -188,9 +188,13 @@ def test_a_class_whose_times_have_two_offsets_and_no_zone_is_told(small_class: S
     roster = "student,submitted_at\nada,2026-10-25T23:30+01:00\n"
     text = "deadline = 2026-10-24T23:59:00+02:00\n" + LATE
     result, said = grade(small_class, small_class.submissions, text, roster)
-    assert "days of lateness are counted by the deadline's offset (UTC+02:00). Set timezone" in said
+    assert "offsets that differ by an hour are taken for one clock before and after it changed. Set timezone" in said
     assert result.students[0].late is not None
-    assert result.students[0].late.rule.endswith("2 days")
+    assert result.students[0].late.rule.endswith("1 day by the clock")
+    result, said = grade(small_class, small_class.submissions, text, roster.replace("23:30+01:00", "22:30Z"))
+    assert result.students[0].late is not None
+    assert result.students[0].late.rule.endswith("2 days"), "UTC is nobody's clock"
+    assert "Set timezone" not in said
     result, said = grade(small_class, small_class.submissions, 'timezone = "Europe/Berlin"\n' + text, roster)
     assert result.students[0].late is not None
     assert result.students[0].late.rule.endswith("1 day by the clock")
