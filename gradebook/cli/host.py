@@ -7,8 +7,8 @@ from pathlib import Path
 import typer
 
 from gradebook import command_name
+from gradebook.cli.echo import echo
 from gradebox.common.exit_codes import ExitCode
-from gradebox.common.texts import printable
 from gradebox.course.course import Course, load
 
 _folder: Path | None = None
@@ -25,7 +25,7 @@ def folder() -> Path:
     """The course's folder; ends the command where none is named."""
     if _folder is None:
         said = "which course? Name its folder, which holds course.toml: gradebook --course DIR ..., or GRADEBOOK_COURSE"
-        typer.echo(f"could not grade: {said}", err=True)
+        echo(f"could not grade: {said}", err=True)
         raise typer.Exit(int(ExitCode.COULD_NOT_GRADE))
     return _folder
 
@@ -35,7 +35,7 @@ def course() -> Course:
     try:
         return load(folder())
     except ValueError as error:
-        typer.echo(printable(f"could not grade: {error}"), err=True)
+        echo(f"could not grade: {error}", err=True)
         raise typer.Exit(int(ExitCode.COULD_NOT_GRADE)) from None
 
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
 from gradebook import text_files
+from gradebook.command_name import command
 from gradebook.roster import KEYS, Roster, folded
 from gradebook.settings import Settings
 
@@ -190,7 +191,7 @@ def check_files(stamped: Sequence[Stamped], settings: Settings) -> None:
     if why:
         raise TimesError(
             f'submitted = "files": {why}; so files do not say who is late. Name a table of times instead, submitted = '
-            '"times.csv" (for Canvas: {command()} export canvas CLASS --times times.csv), or leave submitted out'
+            f'"times.csv" (for Canvas: {command()} export canvas CLASS --times times.csv), or leave submitted out'
         )
 
 

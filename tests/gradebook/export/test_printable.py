@@ -174,9 +174,7 @@ def test_what_other_programs_are_given() -> None:
 def test_the_similarity_report(tmp_path: Path) -> None:
     passage = Passage(HOSTILE, 1, (HOSTILE,), frozenset({1}))
     pair = Pair(HOSTILE, (HOSTILE, LEGIT), (1.0, 1.0), 0.5, True, (passage, passage))
-    written = similarity_report.write(
-        [pair], tmp_path, compared=2, shown=1, threshold=0.6, now=datetime(2026, 1, 1, tzinfo=UTC)
-    )
+    written = similarity_report.write([pair], tmp_path, compared=2, threshold=0.6, now=datetime(2026, 1, 1, tzinfo=UTC))
     for path in written:
         assert_printable(path.read_bytes())
 
@@ -239,7 +237,7 @@ def test_no_part_of_the_grader_writes_past_the_edge() -> None:
             "gradebook/plugins/classroom50/scripts/autograder.py",  # what `gpulabs` said
             "gradebox/common/platforms.py",  # words of ours, where nothing else can be imported
         },
-        r"typer\.(echo|secho)\(": {"grader/cli/echo.py"},
+        r"typer\.(echo|secho)\(": {"gradebook/cli/echo.py"},
         r"from rich.* import .*\bConsole\b": {
             "gradebox/report/console.py",
             "gradebook/grading/progress.py",
