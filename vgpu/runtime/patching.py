@@ -56,6 +56,10 @@ class PatchSet:
         """Where a module bound `old` by name (`from x import y`), `rebind_everywhere` will put `new`."""
         self._rebound.append((old, new))
 
+    def replaced(self) -> list[tuple[Any, Any]]:
+        """What `rebind` noted: (original, what is in its place)."""
+        return list(self._rebound)
+
     def rebind_everywhere(self) -> None:
         """Do what `rebind` noted, in PyTorch's modules and the program's; undone also in modules imported later."""
         forward = {id(old): new for old, new in self._rebound}

@@ -25,6 +25,8 @@ class ThreadState(threading.local):
     """Notes kernels, while this thread captures a CUDA graph (`vgpu.torch_integration.compiled.graphs`)."""
     fusion: Any = None
     """Joins kernels, while this thread runs compiled code (`vgpu.torch_integration.compiled.fusion`)."""
+    graphs: int = 0
+    """How many graphs PyTorch is tracing (`vgpu.torch_integration.patches.fake_devices`)."""
     tally: Any = None
     """Counts what the programs of a Triton kernel do (`vgpu.torch_integration.compiled.programs`)."""
     generator: Any = None

@@ -18,9 +18,6 @@ _VALUES = "attach with values=True (without --shapes-only)"
 
 # Name as a user knows it -> what to do instead. The documentation prints this list, and a test provokes each entry.
 INSTEAD: Mapping[str, str] = MappingProxyType({
-    "other backends of torch.compile": "use backend='inductor', which is the default, or 'eager'",
-    "functions compiled before attach": "compile them while the GPU is attached",
-    "flex_attention": "use torch.nn.functional.scaled_dot_product_attention",
     "causal biases of torch.nn.attention.bias": (
         "use is_causal=True, which counts from the upper left corner, or a mask of your own"
     ),

@@ -32,9 +32,12 @@ from vgpu.torch_integration.patches import (
     cuda,
     data_parallel,
     distributed,
+    dynamo,
     event_loops,
+    fake_devices,
     generators,
     graphs,
+    higher_order,
     inner_calls,
     legacy_types,
     loaders,
@@ -268,8 +271,11 @@ def _install(patches: PatchSet, machine: Machine, modes: Modes) -> None:
     distributed.install(patches, machine)
     children.install(patches, machine)
     compilers.install(patches, machine)
+    dynamo.install(patches, machine, modes.functions(), modes.on)
+    higher_order.install(patches, type(modes.dispatch_mode))
     refusals.install(patches, machine)
     extensions.install(patches, machine)
+    fake_devices.install(patches, machine, modes.on)
     patches.set(torch, "clear_autocast_cache", modes.function_mode.weights.clear)
     threads.install(patches, modes.enter)
     loaders.install(patches, machine)

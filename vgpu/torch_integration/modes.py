@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vgpu.runtime.machine import Machine
 from vgpu.torch_integration.dispatch.dispatch_mode import DispatchMode
 from vgpu.torch_integration.dispatch.function_mode import FunctionMode
+from vgpu.torch_integration.handling_mode import seen_by
 
 
 class IdleFunctionMode(FunctionMode):
@@ -65,6 +66,17 @@ class Modes:
             _take_off(self.function_mode, stack, overrides._pop_mode, overrides._push_mode)
 
         return leave
+
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """What PyTorch calls."""
+        return FunctionMode.__torch_function__, DispatchMode.__torch_dispatch__
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Inside, PyTorch is what the program sees, also where PyTorch has taken the modes off."""
+        is_on = any(mode is self.dispatch_mode for mode in dispatch._get_current_dispatch_mode_stack())
+        with seen_by(self.function_mode), contextlib.nullcontext() if is_on else self.dispatch_mode:
+            yield
 
     @contextlib.contextmanager
     def standing_aside(self) -> Iterator[None]:

@@ -173,6 +173,8 @@ def _function_event(
 class record_function(contextlib.ContextDecorator):  # noqa: N801 - PyTorch's name
     """`torch.profiler.record_function`: a named region of host time, kept in the history with or without a profile."""
 
+    __module__ = "torch.autograd.profiler"  # what TorchDynamo prints
+
     def __init__(self, name: str, args: str | None = None) -> None:
         self.name = name
         self.args = args

@@ -63,6 +63,11 @@ class DispatchMode(TorchDispatchMode):
         """Asks PyTorch not to wrap `__torch_dispatch__` in a call that imports torch._dynamo (seconds of start-up)."""
         return False
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """TorchDynamo traces although this mode is on: it takes the mode off while it does."""
+        return True
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:

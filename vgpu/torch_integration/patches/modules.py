@@ -31,10 +31,11 @@ def install(patches: PatchSet, machine: Machine) -> None:
     patches.at_begin(begin)
 
     def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - what tracebacks name
-        if attached_machine() is machine and not _is_compiling():
+        if not _is_compiling() and attached_machine() is machine:
             fusion = THREAD.fusion
             if fusion is None or not fusion.is_open:
                 spend(seconds, "module", type(self).__name__, "module")
         return call_module(self, *args, **kwargs)
 
     patches.set(torch.nn.Module, "__call__", __call__)
+    patches.rebind(call_module, __call__)  # TorchDynamo takes a short cut past the `__call__` that it knows

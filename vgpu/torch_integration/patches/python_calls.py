@@ -8,7 +8,6 @@ Not here: `torch.cuda` (`vgpu.torch_integration.patches.cuda`).
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ import torch.utils._foreach_utils
 
 from vgpu.runtime.machine import Machine
 from vgpu.runtime.patching import PatchSet
-from vgpu.torch_integration.patches.imports import when_imported
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _ignored = torch._C._disabled_torch_function_impl
@@ -40,7 +38,6 @@ def install(patches: PatchSet, machine: Machine) -> None:
     _group_by_visible_device(patches, machine)
     _settle_gradients(patches, machine)
     _print_without_values(patches, machine)
-    when_imported(patches, {"torch._subclasses.fake_tensor": lambda module: _never_start_cuda(patches, module)})
     patches.at_begin(lambda: _swap_parameters(patches, machine))
 
 
@@ -116,9 +113,3 @@ def _print_without_values(patches: PatchSet, machine: Machine) -> None:
         return described + ")"
 
     patches.set(torch._tensor_str, "_str", text)
-
-
-def _never_start_cuda(patches: PatchSet, module: ModuleType) -> None:
-    """A fake tensor on a GPU needs none, but PyTorch starts CUDA for it where there is one."""
-    patches.set(module, "init_gpu_context", lambda device: None)
-    patches.set(module.FakeTensorMode, "avoid_device_init", property(lambda self: True))
