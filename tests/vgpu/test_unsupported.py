@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import pickle
-import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -40,18 +38,6 @@ def _with_group(run: Callable[[], object]) -> None:
     finally:
         dist.destroy_process_group()
         Path(port_file).unlink(missing_ok=True)
-
-
-def _compiled_before() -> None:
-    eval_frame = importlib.import_module("torch._dynamo.eval_frame")
-    eval_frame._callback_from_stance(lambda *_: None)
-
-
-def _flex() -> None:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    q = _x(1, 1, 16, 16)
-    flex_attention(q, q, q)
 
 
 def _save_script() -> None:
@@ -141,9 +127,6 @@ def _causal_bias() -> None:
 
 
 PROVOKED: dict[str, Callable[[], object]] = {
-    "other backends of torch.compile": lambda: torch.compile(lambda x: x, backend=lambda graph, _: graph.forward),
-    "functions compiled before attach": _compiled_before,
-    "flex_attention": _flex,
     "causal biases of torch.nn.attention.bias": _causal_bias,
     "TorchScript code made before attach": lambda: DOUBLE(_x()),
     "saving TorchScript": _save_script,
@@ -208,31 +191,6 @@ def test_it_raises_and_says_what_to_do(gpu: vgpu.VirtualGPU, name: str) -> None:
 
 
 # ---- ways around that are promised -----------------------------------------------------------------------------------
-
-
-def test_compilation_can_be_switched_off(gpu: vgpu.VirtualGPU, monkeypatch: pytest.MonkeyPatch) -> None:
-    def double(x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    assert torch.compile(double, disable=True) is double
-    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
-    assert torch.compile(double) is double
-    assert torch.compile(mode="max-autotune")(double) is double
-
-
-@pytest.mark.night
-def test_a_function_compiled_before_attach_is_refused() -> None:
-    code = (
-        "import torch, vgpu\n"
-        "f = torch.compile(lambda x: x * 2, backend='eager')\n"
-        "print(f(torch.ones(1)).item())\n"
-        "with vgpu.attach('T4'):\n"
-        "    try: f(torch.ones(1, device='cuda'))\n"
-        "    except vgpu.Unsupported as error: print(error.operation)\n"
-        "print(f(torch.ones(1)).item())\n"
-    )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["2.0", "functions", "compiled", "before", "attach", "2.0"]
 
 
 def test_torchscript_runs_as_python_and_sees_the_gpu(gpu: vgpu.VirtualGPU) -> None:
