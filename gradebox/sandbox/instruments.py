@@ -220,7 +220,7 @@ def _used(
                     value = _static(owner, name)
                     if isinstance(value, (ModuleType, type)):
                         waiting.append(value)
-                    elif callable(value) and getattr(owner, name, None) is value and not _is_patched_by_torch(owner):
+                    elif callable(value) and getattr(owner, name, None) is value and not _is_patched_by_torch(owner, name):
                         watched[id(owner), name] = (f"{_label(owner)}.{name}", owner, name, value)
     columns: Any = tuple(zip(*watched.values(), strict=True)) or ((), (), (), ())
     return columns  # type: ignore[no-any-return]
@@ -239,9 +239,15 @@ def _static(owner: object, name: str) -> object:
     return getattr(owner, name, _MISSING) if any(name in space for space in spaces) else _MISSING
 
 
-def _is_patched_by_torch(owner: object) -> bool:
-    """Whether PyTorch exchanges methods of a class itself: those of an optimizer, when the first one is made."""
-    return hasattr(owner, "_patch_step_function") or hasattr(owner, "profile_hook_step")
+def _is_patched_by_torch(owner: object, name: str) -> bool:
+    """Whether PyTorch exchanges a method itself: those of an optimizer when the first one is made, a module's when
+    Dynamo compiles for the first time (`torch._dynamo.mutation_guard`)."""
+    is_module = getattr(owner, "__module__", "") == "torch.nn.modules.module"
+    return (
+        hasattr(owner, "_patch_step_function")
+        or hasattr(owner, "profile_hook_step")
+        or (is_module and name in ("__init__", "__setstate__"))
+    )
 
 
 def _label(owner: object) -> str:
