@@ -329,6 +329,53 @@ def test_ranks_may_have_different_numbers_of_batches(job: Job) -> None:
     assert job(work) == [True, True]
 
 
+def _join_without_a_current_device(rank: int, address: str) -> None:
+    dist.init_process_group("nccl", init_method=address, rank=rank, world_size=2)
+
+
+class _Unused(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.unused, self.norm = torch.nn.Linear(16, 4), torch.nn.Linear(16, 4), torch.nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.norm(self.layer(x))
+        return result
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_the_tensors_say_which_gpu_it_is(job: Job, values: bool) -> None:
+    """DDP's design note gives `device_ids` alone; no rank sets its device, and none touches another one's."""
+
+    def work(rank: int) -> Any:
+        dist.barrier()  # before any tensor: by the rank
+        model = DistributedDataParallel(_Unused().to(rank), device_ids=[rank], find_unused_parameters=True)
+        for _ in range(3):
+            model(torch.full((4, 16), rank + 1.0, device=rank)).sum().backward()
+        compressed = DistributedDataParallel(_model().to(rank))
+        compressed._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+        compressed(torch.ones(2, 16, device=rank)).sum().backward()
+        dist.barrier()
+        machine = vgpu.current().machine  # type: ignore[union-attr]
+        devices = {str(parameter.grad.device) for parameter in compressed.parameters()}  # type: ignore[union-attr]
+        return devices, [gpu.started for gpu in machine.gpus], torch.cuda.current_device()
+
+    expected = [({"cuda:0"}, [True, False], 0), ({"cuda:1"}, [False, True], 0)]
+    assert job(work, join=_join_without_a_current_device, values=values) == expected
+
+
+def test_each_gpu_of_a_rank_has_a_communicator(job: Job) -> None:
+    def work(rank: int) -> Any:
+        for device in (rank, 1 - rank):
+            tensor = torch.full((2,), rank + 1.0, device=device)
+            dist.all_reduce(tensor)
+        with pytest.raises(dist.DistBackendError, match="Duplicate GPU detected"):
+            dist.all_reduce(torch.ones(1, device=0), group=dist.new_group([0, 1]))
+        return tensor.tolist(), str(tensor.device)
+
+    assert job(work, join=_join_without_a_current_device) == [([3.0, 3.0], "cuda:1"), ([3.0, 3.0], "cuda:0")]
+
+
 def test_with_shapes_only_a_step_of_a_big_model_costs_what_it_would(job: Job) -> None:
     def work(rank: int) -> Any:
         model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048, bias=False) for _ in range(3)]).cuda()

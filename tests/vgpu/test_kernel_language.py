@@ -134,3 +134,15 @@ def test_hooks_and_grids_run_in_the_devices_sight(gpu: Any) -> None:
 
     right[grid](x, out, 16, BLOCK=16)
     assert [kernel.name for kernel in gpu.timeline[before:]] == ["aten::exp", "right"]
+
+
+def test_a_kernel_reaches_the_current_gpus_memory_only() -> None:
+    with vgpu.attach("T4", gpus=2):
+        x = torch.arange(4.0, device="cuda:1")
+        out = torch.empty_like(x)
+        with pytest.raises(ValueError, match=r"Pointer argument \(at 0\) cannot be accessed from Triton"):
+            right[(1,)](x, out, 4, BLOCK=4)
+        with torch.cuda.device(x.device):
+            right[(1,)](x, out, 4, BLOCK=4)
+        assert out.device == x.device
+        assert out.tolist() != x.tolist()

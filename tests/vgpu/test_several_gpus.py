@@ -50,6 +50,18 @@ def through(layers: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
     return result
 
 
+class _OnItsDevice(torch.autograd.Function):
+    """Its backward adds what it makes on the current GPU."""
+
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0] + torch.ones(2, device="cuda")
+
+
 # ---- which device ----------------------------------------------------------------------------------------------------
 
 
@@ -535,6 +547,14 @@ def test_deepcopy_and_storages_keep_their_gpu(machine: Machine) -> None:
 
 
 # ---- training on two GPUs --------------------------------------------------------------------------------------------
+
+
+def test_a_functions_backward_has_the_gpu_of_its_gradients_as_the_current_one(machine: Machine) -> None:
+    x = torch.zeros(2, device="cuda:2", requires_grad=True)
+    _OnItsDevice.apply(x).sum().backward()  # type: ignore[no-untyped-call]
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 2.0]
+    assert torch.cuda.current_device() == 0
 
 
 def test_backward_goes_back_across_gpus(machine: Machine) -> None:

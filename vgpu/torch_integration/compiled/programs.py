@@ -121,20 +121,20 @@ def launch(
     arguments: Mapping[str, Any],
     constants: Collection[str] = (),
 ) -> None:
-    """Run the programs of a kernel and queue it on the GPU of its tensors.
+    """Run the programs of a kernel and queue it on the current GPU, where its tensors are.
 
     `compute` runs them all, with plain tensors, and says how many there were and what they did. A kernel is compiled
     once for each dtype of its tensors and each value of the arguments that are `constants`.
 
     Raises:
-        ValueError: a tensor is on the CPU, which a kernel cannot reach.
+        ValueError: a tensor is on the CPU or on another GPU than the current one, which a kernel cannot reach.
         Unsupported: with shapes only, since what a kernel does depends on values.
     """
     tensors = {key: value for key, value in arguments.items() if isinstance(value, torch.Tensor)}
     gpu: VirtualGPU | None = None
     for place, tensor in enumerate(tensors.values()):
         home = find(tensor)
-        if home is None:
+        if home is None or home.index != THREAD.device:
             raise ValueError(f"Pointer argument (at {place}) cannot be accessed from Triton (cpu tensor?)")
         gpu = gpu or home
     if gpu is None:

@@ -55,7 +55,8 @@ class Channel:
         self.sequence = 0
         self.label = ""
         """The group's name, the same on every rank."""
-        self.used: VirtualGPU | None = None
+        self.connected: list[VirtualGPU] = []
+        """The GPUs of this rank that have a communicator, in the order of their first use."""
         self._streams: dict[tuple[int, int], int] = {}
         self._under_way: list[tuple[Any, Any]] = []
 
@@ -150,11 +151,11 @@ class Channel:
         return number
 
     def connect(self, gpu: VirtualGPU) -> None:
-        """Create the communicator at first use; refuses two ranks on one GPU, as NCCL does."""
+        """Create the communicator of a GPU at its first use; refuses two ranks on one GPU, as NCCL does."""
         gpu.start(by_library=True)
-        if self.used is not None:
+        if gpu in self.connected:
             return
-        self.used = gpu
+        self.connected.append(gpu)
         self._refuse_duplicates(gpu)
         gpu.clock.spend(COMMUNICATOR_SECONDS, "start", "NCCL communicator")
 

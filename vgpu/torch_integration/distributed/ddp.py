@@ -19,7 +19,7 @@ from vgpu.runtime.attachment import machine
 from vgpu.runtime.gpu import VirtualGPU
 from vgpu.runtime.memory import categories
 from vgpu.runtime.unsupported import unsupported
-from vgpu.torch_integration.distributed.runner import Flags
+from vgpu.torch_integration.distributed.runner import Flags, sending_for
 
 _verify: Callable[..., Any] = c10d._verify_params_across_processes
 # Without its annotations, which not every version of PyTorch has.
@@ -35,7 +35,7 @@ class Reducer(_Reducer):  # type: ignore[misc]
         self._home = attached.registry.gpu_of(parameters[0]) if attached is not None else None
         groups = [value for value in (*args, *kwargs.values()) if isinstance(value, c10d.ProcessGroup)]
         self.process_group = groups[0]
-        with _adopting(self._home):
+        with sending_for(self._home), _adopting(self._home):
             super().__init__(parameters, *args, **kwargs)
 
     def _rebuild_buckets(self) -> bool:
@@ -48,7 +48,7 @@ class Reducer(_Reducer):  # type: ignore[misc]
         attached = self._home.machine
         attached.keeps_host_values = not attached.values
         try:
-            with _adopting(self._home):
+            with sending_for(self._home), _adopting(self._home):
                 return bool(super()._rebuild_buckets())
         finally:
             attached.keeps_host_values = False
@@ -105,9 +105,10 @@ def verify_params_across_processes(process_group: Any, tensors: Sequence[torch.T
         raise unsupported("DistributedDataParallel of a module on several devices")
     Flags.internal += 1
     try:
-        if attached.values:
-            return _verify(process_group, tensors, logger)
-        _compare_shapes(process_group, tensors)
+        with sending_for(attached.registry.gpu_of(tensors[0])):
+            if attached.values:
+                return _verify(process_group, tensors, logger)
+            _compare_shapes(process_group, tensors)
     finally:
         Flags.internal -= 1
     return None

@@ -18,6 +18,9 @@ import torch
 import torch._C._distributed_c10d as c10d
 
 from vgpu.runtime.attachment import machine as attached_machine
+from vgpu.runtime.gpu import VirtualGPU
+from vgpu.runtime.machine import Machine
+from vgpu.torch_integration.devices import gpu_at
 from vgpu.torch_integration.distributed import gloo_transport
 from vgpu.torch_integration.distributed.arguments import (
     listed,
@@ -30,7 +33,7 @@ from vgpu.torch_integration.distributed.arguments import (
 from vgpu.torch_integration.distributed.channel import Channel
 from vgpu.torch_integration.distributed.runner import Carrier, Collective, GlooCarrier, Lend, Runner
 from vgpu.torch_integration.distributed.unwrap import plain
-from vgpu.torch_integration.distributed.work import Ending, VirtualWork, require_gpu
+from vgpu.torch_integration.distributed.work import Ending, VirtualWork
 
 _T = torch.Tensor
 
@@ -216,10 +219,18 @@ class CollectiveGroup(Runner):
         channel = self.channels["cuda" if on_gpu and "cuda" in self.channels else "cpu"]
         if machine is None or not channel.is_nccl:
             return self._run(Collective("all_reduce", "", [], 0, []), _nothing, lambda channel, lend: None)
-        chosen = (opts.device_ids if opts is not None else None) or [getattr(device, "index", None)]
-        gpu = require_gpu() if chosen[0] is None else machine.gpus[chosen[0]]
+        gpu = self._of_barrier(machine, opts.device_ids if opts is not None else [])
         ending = channel.kernel(machine, gpu, "all_reduce", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 4, "float32")
         return VirtualWork(Ending(machine.clock, gpu, ending.moment, holds_host=True))
+
+    def _of_barrier(self, machine: Machine, chosen: Sequence[int]) -> VirtualGPU:
+        """Its GPU: the call's, the group's, the one it used first, or else by the global rank (`dist.barrier`)."""
+        if chosen:
+            return gpu_at(machine, chosen[0])
+        if self.bound_device_id is not None or self.channels["cuda"].connected:
+            return self._usual(machine)
+        rank = self.rank() if machine.rank is None else machine.rank
+        return machine.gpus[rank % len(machine.gpus)]
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         machine = attached_machine()

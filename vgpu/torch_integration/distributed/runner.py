@@ -8,7 +8,8 @@ Not here: the collectives one by one (`vgpu.torch_integration.distributed.group`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from vgpu.runtime.gpu import VirtualGPU
 from vgpu.runtime.machine import Machine
 from vgpu.runtime.operations.operation import Operation
 from vgpu.runtime.unsupported import unsupported
+from vgpu.torch_integration.devices import gpu_at
 from vgpu.torch_integration.distributed.arguments import Loan, check_nccl, dtype_name
 from vgpu.torch_integration.distributed.channel import Channel
 from vgpu.torch_integration.distributed.unwrap import plain
@@ -47,8 +49,18 @@ class Flags:
     """Whether PyTorch itself is sending (shapes of parameters, pickled objects): then CPU tensors may pass anywhere."""
 
     internal = 0
-    # The GPU of a collective that is an operator, whose result C++ makes by itself.
+    # The GPU for which C++ code is sending tensors that it makes by itself.
     home: VirtualGPU | None = None
+
+
+@contextlib.contextmanager
+def sending_for(gpu: VirtualGPU | None) -> Iterator[None]:
+    """Inside, C++ code sends tensors that it makes on `gpu`: those of DDP's reducer, results of operators."""
+    before, Flags.home = Flags.home, gpu
+    try:
+        yield
+    finally:
+        Flags.home = before
 
 
 # Without its annotations, which differ between versions of PyTorch.
@@ -67,9 +79,10 @@ class Runner(_ProcessGroup):  # type: ignore[misc]
             raise RuntimeError("this process group belongs to a virtual GPU that is no longer attached")
         registry = machine.registry
         gpus: set[VirtualGPU | None] = {registry.gpu_of(tensor) for tensor in tensors}
-        if None in gpus and not (Flags.internal or Flags.home) and (len(gpus) > 1 or "cpu" not in self.channels):
+        of_gpu = Flags.home is not None or len(gpus) > 1 or "cpu" not in self.channels
+        if None in gpus and of_gpu and not Flags.internal:
             # What C++ code made by itself (a DDP bucket) belongs where the collective is.
-            home = next((candidate for candidate in gpus if candidate is not None), None) or require_gpu()
+            home = Flags.home or next(filter(None, gpus), None) or self._usual(machine)
             for tensor in tensors:
                 if registry.is_open(tensor) and (machine.values or tensor.is_meta):
                     registry.add(tensor, home)
@@ -81,11 +94,18 @@ class Runner(_ProcessGroup):  # type: ignore[misc]
             raise RuntimeError(f"Tensors of one collective must be on the same device, but they are on {names}")
         gpu = next(iter(gpus), None)
         if gpu is None and Flags.internal and "cpu" not in self.channels:
-            gpu = require_gpu()
+            gpu = self._usual(machine)
         kind = "cpu" if gpu is None else "cuda"
         if kind not in self.channels:
             self._get_backend(torch.device(kind))  # raises in PyTorch's words
         return machine, gpu, self.channels[kind]
+
+    def _usual(self, machine: Machine) -> VirtualGPU:
+        """The GPU of a collective that no tensor tells: the group's own, the one it used first, the current one."""
+        if self.bound_device_id is not None and self.bound_device_id.index is not None:
+            return gpu_at(machine, self.bound_device_id.index)
+        used = self.channels["cuda"].connected if "cuda" in self.channels else []
+        return used[0] if used else require_gpu()
 
     def _run(self, collective: Collective, on_nccl: Carrier, on_gloo: GlooCarrier) -> Any:
         machine, gpu, channel = self._channel(collective.tensors)
@@ -116,8 +136,5 @@ def run_operator(gpu: VirtualGPU, operation: Operation, args: Sequence[Any], kwa
     """A functional collective (`torch.ops._c10d_functional`): its C++ code calls the process group."""
     if not gpu.values and not operation.base.startswith("wait_tensor"):
         raise unsupported("functional collectives with shapes only")
-    before, Flags.home = Flags.home, gpu
-    try:
+    with sending_for(gpu):
         return operation.overload(*args, **kwargs)
-    finally:
-        Flags.home = before

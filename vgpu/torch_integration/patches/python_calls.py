@@ -16,6 +16,7 @@ import torch.utils._foreach_utils
 
 from vgpu.runtime.machine import Machine
 from vgpu.runtime.patching import PatchSet
+from vgpu.runtime.thread_state import THREAD
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _ignored = torch._C._disabled_torch_function_impl
@@ -39,6 +40,30 @@ def install(patches: PatchSet, machine: Machine) -> None:
     _settle_gradients(patches, machine)
     _print_without_values(patches, machine)
     patches.at_begin(lambda: _swap_parameters(patches, machine))
+    patches.at_begin(lambda: _go_back_on_devices(patches, machine))
+
+
+def _go_back_on_devices(patches: PatchSet, machine: Machine) -> None:
+    """The backward of a program's own function runs with the GPU of its gradients as the current one.
+
+    Autograd's engine has a thread for each device, whose current device that is (engine.cpp, `thread_init`).
+    """
+    if len(machine.gpus) == 1:
+        return
+    run = torch.autograd.function.BackwardCFunction.apply
+
+    def apply(node: Any, *gradients: Any) -> Any:
+        homes = (machine.registry.gpu_of(value) for value in gradients if isinstance(value, torch.Tensor))
+        gpu = next(filter(None, homes), None)
+        if gpu is None:
+            return run(node, *gradients)
+        before, THREAD.device = THREAD.device, gpu.index
+        try:
+            return run(node, *gradients)
+        finally:
+            THREAD.device = before
+
+    patches.set(torch.autograd.function.BackwardCFunction, "apply", apply)
 
 
 def _swap_parameters(patches: PatchSet, machine: Machine) -> None:
