@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vgpu.device import cost
-from vgpu.device.errors import AttachError, SpecError, Unsupported
+from vgpu.device.errors import AttachError, SpecError, StreamHazard, Unsupported
 from vgpu.device.spec import HostSpec, Interconnect, Spec, get_interconnect, get_spec, list_interconnects, list_specs
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ __all__ = [
     "Race",
     "Spec",
     "SpecError",
+    "StreamHazard",
     "Unsupported",
     "VirtualGPU",
     "attach",

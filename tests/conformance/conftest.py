@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+import vgpu
 from tests.conformance import machine, report
 from tests.conformance.programs import HERE, Program, program_of
 
@@ -111,6 +112,8 @@ def cuda(request: pytest.FixtureRequest, _imported_modules_are_no_garbage: None)
     with machine.settings_kept(), opened as gpu:
         _require(program, gpu)
         yield gpu
+        attached = vgpu.current() if _simulated(config) else None
+        assert attached is None or not attached.hazards, "a program of the suite has a race"
 
 
 def _untouched() -> contextlib.AbstractContextManager[machine.Gpu]:

@@ -17,6 +17,9 @@ import vgpu
 from vgpu.device import cost
 from vgpu.device.intervals import Intervals
 
+# What overlaps is measured here, on whatever memory; nobody uses the values.
+pytestmark = pytest.mark.filterwarnings("ignore::vgpu.StreamHazard")
+
 
 def _seconds(run: Callable[[], object]) -> float:
     torch.cuda.synchronize()

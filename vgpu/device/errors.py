@@ -15,6 +15,10 @@ class Unsupported(RuntimeError):
         self.instead = instead
 
 
+class StreamHazard(UserWarning):
+    """Two uses of the same memory that nothing orders; on a card the values may be wrong. The text says what helps."""
+
+
 class SpecError(ValueError):
     """A GPU description that cannot be used; the text names the file, the key and what is wrong with it."""
 

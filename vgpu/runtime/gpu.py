@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,7 +25,9 @@ from vgpu.device.queue import ON_HOST, DeviceQueue, Kernel, Queue, Slowdown
 from vgpu.device.recording.file import Recording
 from vgpu.device.remote import Line, RemoteQueue
 from vgpu.device.spec import Interconnect, Spec
+from vgpu.runtime import caller
 from vgpu.runtime.audit_events import READ_EVENT
+from vgpu.runtime.hazards.watch import Hazard, Watch
 from vgpu.runtime.host_clock import HostClock
 from vgpu.runtime.memory import categories
 from vgpu.runtime.memory.categories import Ledger
@@ -66,6 +67,7 @@ class Host(Protocol):
     is_initialized: bool
     keeps_host_values: bool
     recorder: Recorder | None
+    watch: Watch | None
     gpus: tuple[VirtualGPU, ...]
     rank: int | None
     ranks: int
@@ -73,6 +75,9 @@ class Host(Protocol):
 
     def require_usable(self) -> None:
         """Raise where CUDA cannot be used."""
+
+    def watched(self) -> Watch:
+        """Who looks for races between streams and copies, from now on."""
 
     def record(self) -> Recorder:
         """Write down what happens from now on."""
@@ -134,6 +139,8 @@ class VirtualGPU:
         self.generator = generator.on(self.device)
         self.recorder: Profile | None = None
         self.started = False
+        self.waited_at = -1.0
+        """When the host has last waited for the default stream (seconds)."""
         self._startup = Startup(spec, machine.once, index)
 
     @property
@@ -188,6 +195,11 @@ class VirtualGPU:
         """Host time of the calling thread, in virtual seconds since attach. Reading it costs nothing."""
         _audit(READ_EVENT, "time")
         return self.clock.now
+
+    @property
+    def hazards(self) -> list[Hazard]:
+        """Races between streams, and with copies, that were found so far on this machine, each once."""
+        return [] if self.machine.watch is None else list(self.machine.watch.found)
 
     def summary(self, count: int = 10) -> str:
         """Where time and memory went, with the `count` costliest operations; plain text, marked as simulated."""
@@ -309,13 +321,20 @@ class VirtualGPU:
             with recorder.paused():
                 self.clock.wait_until(self.queue.ready_at(stream), name)
         self.clock.spend(self.spec.synchronize_seconds, "wait", name, "synchronize")
+        self._was_waited_for(stream)
         if self.recorder is not None:
             self.recorder.host(name, begin)
+
+    def _was_waited_for(self, stream: int | None) -> None:
+        if not stream:
+            self.waited_at = self.clock.now
+        if self.machine.watch is not None:
+            self.machine.watch.host_waits(self, stream)
 
     def report_wait(self) -> None:
         """An operation makes the host wait for the device (CUDAFunctions.cpp, `warn_or_error_on_sync`)."""
         if self.machine.sync_debug_mode == 1:
-            warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
+            caller.warn("called a synchronizing CUDA operation")
         elif self.machine.sync_debug_mode == 2:
             raise RuntimeError("called a synchronizing CUDA operation")
 
@@ -415,3 +434,4 @@ class VirtualGPU:
         self.launch(KernelWork(name, moved, kind=COPY, engine=TO_DEVICE if to_device else TO_HOST, pinned=pinned))
         if not (non_blocking and pinned):
             self.clock.wait_until(self.queue.ready_at(self.stream), name)
+            self._was_waited_for(self.stream)

@@ -15,6 +15,7 @@ from vgpu.device.remote import Line
 from vgpu.device.spec import Interconnect, Spec
 from vgpu.device.timestamps import start_of
 from vgpu.runtime.gpu import Views, VirtualGPU
+from vgpu.runtime.hazards.watch import Watch
 from vgpu.runtime.host_clock import HostClock
 from vgpu.runtime.memory.categories import Ledger
 from vgpu.runtime.memory.residency import InnerRegistry, Registry
@@ -50,6 +51,8 @@ class Machine:
         self.sync_debug_mode = 0
         # With shapes only a copy to existing host memory writes zeros there, unless PyTorch itself needs what it sent.
         self.keeps_host_values = False
+        # Who looks for races between streams and copies, once there may be one.
+        self.watch: Watch | None = None
 
     def become(self, spec: Spec, *, gpus: int, interconnect: Interconnect, values: bool) -> None:
         """Be a machine of `gpus` of these GPUs, once. Raises ValueError for no GPU."""
@@ -59,6 +62,12 @@ class Machine:
         self.values = values
         self.interconnect = interconnect
         self.gpus = tuple(VirtualGPU(self, index) for index in range(gpus))
+
+    def watched(self) -> Watch:
+        """Who looks for races, from now on."""
+        if self.watch is None:
+            self.watch = Watch(self)
+        return self.watch
 
     def record(self) -> Recorder:
         """Write down what happens from now on; before the program uses a GPU."""
@@ -130,3 +139,6 @@ class Machine:
         end = source.queue.ready_at(source.stream)
         target.queue.hold_until(target.stream, start_of(end, source.queue.pricing.seconds(work)))
         target.launch(work, host_seconds=0.0)
+        if self.watch is not None:
+            self.watch.stream_waits(source, source.stream, self.watch.point(target, target.stream))
+            self.watch.stream_waits(target, target.stream, self.watch.point(source, source.stream))

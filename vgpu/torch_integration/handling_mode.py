@@ -34,6 +34,12 @@ class HandlingMode(TorchFunctionMode):
         self.has = machine.registry.has
         self.weights = autocast.WeightCache()
 
+    def host_reads(self, tensor: torch.Tensor) -> None:
+        """Something that is no operation reads a tensor of the host."""
+        watch = self.machine.watch
+        if watch is not None and watch.has_copies:
+            watch.host_operation([tensor], [])
+
     def begin(self) -> None:
         """Know which machine it is."""
         self.gpu = self.machine.gpus[0]

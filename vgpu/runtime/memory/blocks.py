@@ -32,6 +32,8 @@ class Block:
     next: Block | None = None
     uses: set[int] | frozenset[int] = _NOTHING
     tag: list[int] | None = None
+    since: float = 0.0
+    """When its present owner got it (seconds)."""
 
     @property
     def is_free(self) -> bool:

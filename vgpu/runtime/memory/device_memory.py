@@ -113,7 +113,7 @@ class DeviceMemory:
             else:
                 if allocator.waited_until > now:
                     self._clock.jump(allocator.waited_until)
-                block.tag = tag
+                block.tag, block.since = tag, now
                 allocated, reserved = allocator.allocated_now, allocator.reserved.current
                 self._keep((now, allocated, reserved, tag, block.bytes, block.address, stream))
                 return block

@@ -76,24 +76,37 @@ class Home(Protocol):
 _GPU = TypeVar("_GPU", bound=Home)
 
 
-class _Resident(weakref.ref["torch.UntypedStorage"]):
-    """A resident storage, its GPU, and the block that holds its bytes (None for an empty storage)."""
+class Resident(weakref.ref["torch.UntypedStorage"]):
+    """A resident storage, its GPU, and the block that holds its bytes (None for an empty storage).
 
-    __slots__ = ("block", "gpu", "key")
+    `accesses` are its uses, while somebody watches them (`vgpu.runtime.hazards`).
+    """
+
+    __slots__ = ("accesses", "block", "gpu", "key")
+    accesses: list[Any] | None
     gpu: Any
     block: Block | None
     key: int
+
+
+class Releases(Protocol):
+    """Somebody who wants to know which memory goes (`vgpu.runtime.hazards.watch`)."""
+
+    def released(self, entry: Resident) -> None:
+        """A storage on a GPU is gone."""
 
 
 class Registry(Generic[_GPU]):
     """The storages on the virtual GPUs, those of pinned host memory, and those whose device is still open."""
 
     def __init__(self) -> None:
-        self._resident: dict[int, _Resident] = {}
+        self._resident: dict[int, Resident] = {}
         self._pinned: dict[int, weakref.ref[Any]] = {}
         # Tensors that C++ code made by itself (a zero gradient, a DDP bucket) carry the real device, CPU. Which
         # device was meant shows when they first meet another tensor.
         self._open: dict[int, weakref.ref[Any]] = {}
+        self.watch: Releases | None = None
+        """Who is told of memory that goes, once there are several streams."""
 
     def __len__(self) -> int:
         return len(self._resident)
@@ -165,16 +178,16 @@ class Registry(Generic[_GPU]):
         key = storage._cdata
         size = storage.nbytes() if size is None else size
         block = gpu.memory.allocate(size, stream, [category]) if size else None
-        entry = _Resident(storage, self._forget)
-        entry.key, entry.gpu, entry.block = key, gpu, block
+        entry = Resident(storage, self._forget)
+        entry.accesses, entry.key, entry.gpu, entry.block = None, key, gpu, block
         self._resident[key] = entry
         self._open.pop(key, None)
 
     def add_wrapper(self, tensor: torch.Tensor, gpu: _GPU) -> None:
         """Put a tensor without memory of its own (a wrapper subclass) on a GPU."""
         storage = _storage_of(tensor)
-        entry = _Resident(storage, self._forget)
-        entry.key, entry.gpu, entry.block = storage._cdata, gpu, None
+        entry = Resident(storage, self._forget)
+        entry.accesses, entry.key, entry.gpu, entry.block = None, storage._cdata, gpu, None
         self._resident[entry.key] = entry
 
     def refresh(self, tensor: torch.Tensor, stream: int = 0) -> None:
@@ -209,10 +222,14 @@ class Registry(Generic[_GPU]):
         but not while a dispatch mode is on, since a mode counts as a tensor subclass there.
         """
         storage = _storage_of(target)
-        entry, old = _Resident(storage, self._forget), self._resident[_storage_of(source)._cdata]
-        entry.key, entry.gpu, entry.block = storage._cdata, gpu, old.block
+        entry, old = Resident(storage, self._forget), self._resident[_storage_of(source)._cdata]
+        entry.accesses, entry.key, entry.gpu, entry.block = None, storage._cdata, gpu, old.block
         old.block = None
         self._resident[entry.key] = entry
+
+    def resident(self, tensor: torch.Tensor) -> Resident | None:
+        """What is known of the storage of a strided tensor on a GPU; None for one of the host."""
+        return self._resident.get(_storage_of(tensor)._cdata)
 
     def block_of(self, tensor: torch.Tensor) -> Block | None:
         """The block behind a resident tensor."""
@@ -222,10 +239,12 @@ class Registry(Generic[_GPU]):
             return None
         return entry.block if entry is not None else None
 
-    def _forget(self, entry: _Resident) -> None:
+    def _forget(self, entry: Resident) -> None:
         if self._resident.get(entry.key) is entry:
             del self._resident[entry.key]
         if entry.block is not None:
+            if self.watch is not None:
+                self.watch.released(entry)
             entry.gpu.memory.release(entry.block)
 
     def clear(self) -> None:

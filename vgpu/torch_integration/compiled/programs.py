@@ -9,7 +9,7 @@ registers, shared memory, `num_warps` and `num_stages`. Not here: how Triton's c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,6 +95,18 @@ class Tally:
         product = Product(programs, m, n, max(1, round(self.flops / (2.0 * programs * m * n))))
         return KernelWork(name, moved, self.dtype, shapes, kind=PRODUCT, product=product, tf32=self.tf32, programs=done)
 
+    def stored_to(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Those of the tensors that the programs stored to."""
+        sectors = _merged(self.written)
+        with beneath():
+            begins = {tensor: tensor.data_ptr() for tensor in tensors}
+        stored = []
+        for tensor, begin in begins.items():
+            place = np.searchsorted(sectors, begin // SECTOR_BYTES)
+            if place < sectors.size and sectors[place] * SECTOR_BYTES < begin + tensor.nbytes:
+                stored.append(tensor)
+        return stored
+
     def done(self, programs: int, watch: watching.Watch) -> Programs:
         """What a watched launch did, for the device's record."""
         return Programs(
@@ -153,6 +165,9 @@ def launch(
         programs, tally = compute()
     shapes = tuple(tuple(tensor.shape) for tensor in list(tensors.values())[:8])
     work = tally.work(name, programs, shapes)
+    watch = gpu.machine.watch
+    if watch is not None and watch.follows_streams:
+        watch.kernel(gpu, gpu.stream, name, tensors.values(), tally.stored_to(tensors.values()))
     if work.programs is not None:
         watching.tell(tally.run(name, work.programs))
     gpu.launch(work, host_seconds=gpu.queue.pricing.launch_seconds(work) + LAUNCHER_SECONDS)

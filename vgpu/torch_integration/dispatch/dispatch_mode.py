@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vgpu.runtime.gpu import VirtualGPU
+from vgpu.runtime.hazards.watch import written
 from vgpu.runtime.machine import Machine
 from vgpu.runtime.operations import determinism, dimensions, precision, shapes_only
 from vgpu.runtime.operations.accumulation import is_accumulated
@@ -26,7 +27,7 @@ from vgpu.runtime.random import distributions
 from vgpu.runtime.thread_state import HOST, THREAD
 from vgpu.runtime.unsupported import unsupported
 from vgpu.torch_integration.devices import cuda_error
-from vgpu.torch_integration.dispatch import device_rules, extensions
+from vgpu.torch_integration.dispatch import device_rules, extensions, transfers
 from vgpu.torch_integration.dispatch.device_arguments import call_with_device, names_a_gpu
 from vgpu.torch_integration.dispatch.gradients import bring_home
 from vgpu.torch_integration.handling_mode import HandlingMode
@@ -140,7 +141,10 @@ class DispatchMode(TorchDispatchMode):
             gpu = None
         if machine.host_slowdowns:
             machine.host_operation()
+        watch = machine.watch
         if gpu is None:
+            if watch is not None and watch.has_copies and operation.launches:
+                watch.host_operation(inputs, written(operation, args, kwargs))
             result = self._compute(operation, args, kwargs, inputs, None)
             outputs = _tensors_in((result,))
             if open_result or registry.all_open(inputs):
@@ -179,7 +183,12 @@ class DispatchMode(TorchDispatchMode):
             if device_rules.is_device_side_assert(error):
                 raise cuda_error("device-side assert triggered", f"{error}\n") from error
             raise
-        self._settle(gpu, operation, args, inputs, _tensors_in((result,)))
+        outputs = _tensors_in((result,))
+        self._settle(gpu, operation, args, inputs, outputs)
+        if watch is not None and watch.follows_streams and operation.launches:
+            watch.operation(gpu, operation, args, kwargs, inputs, outputs)
+            if _waits(operation, args):
+                watch.host_waits(gpu, gpu.stream)
         if capture is not None:
             capture.computed(self._compute, operation, args, kwargs, result)
         return result
@@ -239,7 +248,7 @@ class DispatchMode(TorchDispatchMode):
         gpu.charge(operation, args, inputs, outputs)
         # A result whose shape depends on values (nonzero, a mask): PyTorch reads the count from the device, so the host
         # waits here without any `.item()` in the program.
-        if operation.synchronises or (operation.depends_on_data and needs_values(operation, args)):
+        if _waits(operation, args):
             gpu.report_wait()
             gpu.synchronize(stream)
 
@@ -315,6 +324,8 @@ class DispatchMode(TorchDispatchMode):
         """A value is copied to the host: the call waits for everything queued before (CUDA semantics notes)."""
         if operation.base != "_local_scalar_dense":
             gpu.charge(operation, args, inputs, [])
+        if gpu.machine.watch is not None and gpu.machine.watch.follows_streams:
+            gpu.machine.watch.operation(gpu, operation, args, kwargs, inputs, ())
         gpu.transfer(inputs[0].element_size(), to_device=False, pinned=True, non_blocking=False)
         gpu.synchronize(gpu.stream)
         if not gpu.values:
@@ -338,15 +349,20 @@ class DispatchMode(TorchDispatchMode):
         else:
             gpu, host = (to, source) if to is not None else (origin, target)
             assert gpu is not None
-            gpu.transfer(
-                source.nbytes if to is not None else target.nbytes, to_device=to is not None,
-                pinned=machine.registry.is_pinned(host), non_blocking=non_blocking,
-            )  # fmt: skip
+            pinned = machine.registry.is_pinned(host)
+            moved = source.nbytes if to is not None else target.nbytes
+            gpu.transfer(moved, to_device=to is not None, pinned=pinned, non_blocking=non_blocking)
+            transfers.watch_copy(gpu, source, target, under_way=pinned and non_blocking, to_host=to is None)
         if THREAD.capture is not None:
             THREAD.capture.called(lambda: target.copy_(source), [target])
         if target.device == source.device:
             return operation.overload(*args, **kwargs)
         return target if to is not None or machine.keeps_host_values else target.zero_()
+
+
+def _waits(operation: Operation, args: Sequence[Any]) -> bool:
+    """Whether the host waits for an operation on a GPU."""
+    return operation.synchronises or (operation.depends_on_data and needs_values(operation, args))
 
 
 def _asks_for_meta(kwargs: Mapping[str, Any]) -> bool:

@@ -154,6 +154,7 @@ def _get_device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: di
 def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     gpu = mode.registry.gpu_of(args[0])
     if gpu is None:
+        mode.host_reads(args[0])
         return func(*args, **kwargs)
     if kwargs.get("force"):
         return factories.to_device(mode, args[0].detach(), None).numpy(force=True)
@@ -165,7 +166,10 @@ def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
 
 def _tolist(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
-    return func(factories.to_device(mode, tensor.detach(), None)) if mode.has(tensor) else func(tensor)
+    if mode.has(tensor):
+        return func(factories.to_device(mode, tensor.detach(), None))
+    mode.host_reads(tensor)
+    return func(tensor)
 
 
 def _pin(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -99,6 +99,7 @@ def move(
         if source is None:
             pinned = machine.registry.is_pinned(tensor)
             target.transfer(moved, to_device=True, pinned=pinned, non_blocking=non_blocking)
+            watch_copy(target, tensor, result, under_way=pinned and non_blocking, to_host=False)
         else:
             machine.peer_copy(source, target, moved)
         _capture(result, tensor)
@@ -115,10 +116,23 @@ def _to_host(
     if non_blocking:
         machine.registry.pin(result)
     source.transfer(tensor.nbytes, to_device=False, pinned=non_blocking, non_blocking=non_blocking)
+    watch_copy(source, tensor, result, under_way=non_blocking, to_host=True)
     if not non_blocking:
         machine.clock.advance(machine.spec.synchronize_seconds, "synchronize")
     _capture(result, tensor)
     return result
+
+
+def watch_copy(gpu: VirtualGPU, source: torch.Tensor, target: torch.Tensor, *, under_way: bool, to_host: bool) -> None:
+    """A copy between the host and a GPU; `under_way`: it does not hold the host."""
+    machine = gpu.machine
+    if under_way:
+        machine.watched().copy(gpu, gpu.stream, target if to_host else source, to_host=to_host)
+    if machine.watch is not None and machine.watch.follows_streams:
+        read, written = ([source], []) if to_host else ([], [target])
+        machine.watch.kernel(gpu, gpu.stream, "a copy", read, written)
+        if not under_way:
+            machine.watch.host_waits(gpu, gpu.stream)
 
 
 def _capture(result: torch.Tensor, tensor: torch.Tensor) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch._C._distributed_c10d as c10d
+from torch.utils._pytree import tree_leaves
 
 from vgpu.runtime.attachment import machine as attached_machine
 from vgpu.runtime.gpu import VirtualGPU
@@ -25,7 +26,7 @@ from vgpu.torch_integration.devices import gpu_at
 from vgpu.torch_integration.distributed.arguments import Loan, check_nccl, dtype_name
 from vgpu.torch_integration.distributed.channel import Channel
 from vgpu.torch_integration.distributed.unwrap import plain
-from vgpu.torch_integration.distributed.work import VirtualWork, require_gpu
+from vgpu.torch_integration.distributed.work import Ending, VirtualWork, require_gpu
 
 _T = torch.Tensor
 Carrier = Callable[[Channel], Any]
@@ -119,6 +120,7 @@ class Runner(_ProcessGroup):  # type: ignore[misc]
             ending = channel.kernel(
                 machine, gpu, collective.cost, name, collective.moved, dtype_name(collective.tensors)
             )
+            self._watch(gpu, channel, name, collective, ending)
             if has_values:
                 with plain():
                     on_nccl(channel)
@@ -130,6 +132,20 @@ class Runner(_ProcessGroup):  # type: ignore[misc]
                     channel.call(collective.cost, lambda: on_gloo(channel, lent.lend))
                     lent.give_back()
         return VirtualWork(ending, collective.outputs)
+
+    def _watch(self, gpu: VirtualGPU, channel: Channel, name: str, collective: Collective, ending: Ending) -> None:
+        """A collective is an entry of the channel's stream, which waits for the current one.
+
+        What C++ starts it waits for by itself, unseen: DDP's reducer, operators.
+        """
+        watch = gpu.machine.watch
+        if watch is None or not watch.follows_streams:
+            return
+        stream = channel.stream(gpu)
+        watch.stream_waits(gpu, stream, watch.point(gpu, gpu.stream))
+        if Flags.home is None and not Flags.internal and torch._C._current_graph_task_id() == -1:
+            watch.kernel(gpu, stream, name, collective.tensors, tree_leaves(collective.outputs))
+        ending.seen = watch.point(gpu, stream)
 
 
 def run_operator(gpu: VirtualGPU, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

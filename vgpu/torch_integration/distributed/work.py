@@ -20,6 +20,7 @@ import torch.futures
 
 from vgpu.runtime.attachment import attached
 from vgpu.runtime.gpu import QUERY_SECONDS, VirtualGPU
+from vgpu.runtime.hazards.order import Point
 from vgpu.runtime.host_clock import HostClock
 from vgpu.runtime.thread_state import THREAD
 
@@ -27,17 +28,24 @@ from vgpu.runtime.thread_state import THREAD
 class Ending:
     """The moment at which a collective is done, and who waits for it: a stream, or the host."""
 
-    def __init__(self, clock: HostClock, gpu: VirtualGPU | None, moment: float, *, holds_host: bool) -> None:
+    def __init__(
+        self, clock: HostClock, gpu: VirtualGPU | None, moment: float, *, holds_host: bool, seen: Point | None = None
+    ) -> None:
         self.clock = clock
         self.gpu = gpu
         self.moment = moment
         self.holds_host = holds_host
+        self.seen = seen
+        """What is over with it, if somebody watches (`vgpu.runtime.hazards`)."""
 
     def wait(self) -> None:
         """The current stream goes on after the end; the host too, where it is held."""
         if self.gpu is not None:
             self.gpu.queue.hold_until(self.gpu.stream, self.moment)
             self.gpu.queue.level()
+            watch = self.gpu.machine.watch
+            if watch is not None and self.seen is not None:
+                watch.stream_waits(self.gpu, self.gpu.stream, self.seen)
         if self.holds_host:
             self.clock.wait_until(self.moment, "collective", "communication")
 
@@ -72,9 +80,15 @@ class VirtualFuture(torch.futures.Future):  # type: ignore[type-arg]
             return VirtualFuture(callback(self), Ending(self.ending.clock, None, self.ending.moment, holds_host=True))
         side = callback_stream(gpu)
         gpu.queue.hold_until(side, self.ending.moment)
+        watch = gpu.machine.watch
+        if watch is not None and self.ending.seen is not None:
+            watch.stream_waits(gpu, side, self.ending.seen)
         with on_stream(gpu, side):
             result = callback(self)
-        return VirtualFuture(result, Ending(self.ending.clock, gpu, gpu.queue.ready_at(side), holds_host=False))
+        seen = None if watch is None else watch.point(gpu, side)
+        return VirtualFuture(
+            result, Ending(self.ending.clock, gpu, gpu.queue.ready_at(side), holds_host=False, seen=seen)
+        )
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """Run `callback(self)`, as `then` does, for its effect alone."""

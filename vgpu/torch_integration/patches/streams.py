@@ -14,6 +14,7 @@ import torch
 from vgpu.device.timestamps import Later
 from vgpu.runtime.attachment import machine as attached_machine
 from vgpu.runtime.gpu import QUERY_SECONDS, VirtualGPU
+from vgpu.runtime.hazards.order import Point
 from vgpu.runtime.machine import Machine
 from vgpu.runtime.patching import PatchSet
 from vgpu.runtime.thread_state import THREAD
@@ -56,6 +57,8 @@ class Event:
         self.enable_timing = enable_timing
         self._gpu: VirtualGPU | None = None
         self._point: float | Later | None = None
+        self._seen: Point | None = None
+        """What is over with it, if somebody watched when it was recorded."""
 
     @property
     def event_id(self) -> int:
@@ -88,6 +91,8 @@ class Event:
         number = gpu.stream if stream is None else stream.stream_id
         now = gpu.clock.advance(_RECORD_SECONDS)
         self._point = gpu.queue.event(number, now)
+        watch = gpu.machine.watch
+        self._seen = None if watch is None else watch.point(gpu, number)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Later work on `stream` starts after this event."""
@@ -95,13 +100,24 @@ class Event:
 
     def query(self) -> bool:
         """Whether the marked work is done; a look costs host time, so that polling ends."""
-        return self._moment is None or self._moment <= _machine().clock.advance(QUERY_SECONDS)
+        if self._moment is None:
+            return True
+        is_over = self._moment <= _machine().clock.advance(QUERY_SECONDS)
+        if is_over:
+            self._was_waited_for()
+        return is_over
+
+    def _was_waited_for(self) -> None:
+        watch = _machine().watch
+        if watch is not None:
+            watch.host_waits_for_event(self._seen)
 
     def synchronize(self) -> None:
         """The host waits for the marked work."""
         machine = _machine()
         if self._moment is not None:
             machine.clock.wait_until(self._moment, "cudaEventSynchronize")
+            self._was_waited_for()
         machine.clock.advance(machine.spec.synchronize_seconds, "synchronize")
 
     def elapsed_time(self, end_event: Event) -> float:
@@ -149,6 +165,8 @@ class Stream:
     ) -> None:
         self._gpu = gpu = _gpu(device if device_index is None else device_index)
         self.stream_id = gpu.queue.pool_stream(gpu.clock.now, priority) if stream_id is None else stream_id
+        if self.stream_id:
+            gpu.machine.watched().follow_streams()
         self.priority = priority
         self.device, self.device_index, self.device_type = gpu.device, gpu.index, 1
         self._before: list[tuple[int, int]] = []
@@ -169,6 +187,8 @@ class Stream:
         gpu.clock.advance(_RECORD_SECONDS)
         if event._point is not None:
             gpu.queue.hold_until(self.stream_id, event._point)
+            if gpu.machine.watch is not None:
+                gpu.machine.watch.stream_waits(gpu, self.stream_id, event._seen)
 
     def wait_stream(self, stream: Stream) -> None:
         """Later work on this stream starts after what is queued on the other."""
@@ -183,7 +203,10 @@ class Stream:
     def query(self) -> bool:
         """Whether all queued work is done."""
         gpu = self._gpu
-        return gpu.queue.ready_at(self.stream_id) <= gpu.clock.advance(QUERY_SECONDS)
+        is_idle = gpu.queue.ready_at(self.stream_id) <= gpu.clock.advance(QUERY_SECONDS)
+        if is_idle and gpu.machine.watch is not None:
+            gpu.machine.watch.host_waits(gpu, self.stream_id)
+        return is_idle
 
     def synchronize(self) -> None:
         """The host waits for all queued work of this stream."""
