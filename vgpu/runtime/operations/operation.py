@@ -20,6 +20,9 @@ TrafficRule = Callable[[Sequence[Any], Tensors], tuple[int, float]]
 AlertRule = Callable[[Sequence[Any], Mapping[str, Any]], str]
 """From the arguments of a call: the name of the nondeterministic kernel that it would run, or nothing."""
 
+WaitRule = Callable[[Sequence[Any], Mapping[str, Any]], bool]
+"""From the arguments of a call: whether the host waits until the device has computed it."""
+
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Known:
@@ -33,7 +36,9 @@ class Known:
     reads: bool = False
     """Reads a value back to the host: the call returns only when the device has computed it."""
     synchronises: bool = False
-    """Waits for the device to know the shape of its result."""
+    """The host waits for it: for the shape of its result, or to know whether it failed."""
+    waits: WaitRule | None = None
+    """Whether the host waits for it, by its arguments."""
 
     mixed_devices: bool = False
     """Takes CPU tensors for some of its arguments (indices, optimizer steps), beside CUDA tensors."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from vgpu.runtime.operations import convolutions, determinism, products, traffic
+from vgpu.runtime.operations import convolutions, determinism, products, traffic, waiting
 from vgpu.runtime.operations.operation import Known
 
 _rows: dict[str, Known] = {}
@@ -141,7 +141,8 @@ _row("copy_", copies=True, overwrites=True, mixed_devices=True)
 _row("_foreach_copy_", overwrites=True, mixed_devices=True)
 _row("_to_copy _copy_from", copies=True, mixed_devices=True)
 _row("clone", copies=True)
-_row("fill zero _foreach_zero normal uniform bernoulli random exponential log_normal cauchy geometric", overwrites=True)
+_row("normal", overwrites=True, waits=waiting.checks_deviations)
+_row("fill zero _foreach_zero uniform bernoulli random exponential log_normal cauchy geometric", overwrites=True)
 
 # ---- factories and descriptions --------------------------------------------------------------------------------------
 # `_unsafe_view` and friends are not marked as views in their schemas although they share the storage.
@@ -158,8 +159,18 @@ _row("set_", is_metadata=True, mixed_devices=True)
 # ---- what the host waits for, and what takes tensors of the host -----------------------------------------------------
 
 _row("_local_scalar_dense item equal is_nonzero allclose", reads=True)
+_row("histc", waits=waiting.finds_its_range, nondeterministic=determinism.always("_histc_cuda"))
 _row("_pack_padded_sequence _pack_padded_sequence_backward _pad_packed_sequence _ctc_loss", mixed_devices=True)
 _row("_ctc_loss_backward", mixed_devices=True, nondeterministic=determinism.always("ctc_loss_backward_gpu"))
+
+# ---- linear algebra: documentation of torch.linalg; native/BatchLinearAlgebra.cpp ------------------------------------
+# Whether a factorisation failed is read on the host, by an operation of its own or inside of these. `matrix_exp` asks
+# how many matrices have a small norm (native/LinearAlgebra.cpp, `mexp_impl`).
+
+_row("_linalg_check_errors _linalg_eigh _linalg_svd linalg_eig linalg_eigvals "
+     "linalg_pinv linalg_matrix_exp", synchronises=True)  # fmt: skip
+_row("linalg_cholesky_ex linalg_inv_ex linalg_lu_factor_ex linalg_ldl_factor_ex _linalg_solve_ex",
+     waits=waiting.checks_errors)  # fmt: skip
 
 # ---- what takes fewer dimensions than tensors may have: native/cuda/Sorting.cpp --------------------------------------
 
@@ -184,7 +195,6 @@ for _name, _kernel in {
     "reflection_pad3d_backward": "reflection_pad3d_backward_out_cuda",
     "grid_sampler_2d_backward": "grid_sampler_2d_backward_cuda",
     "grid_sampler_3d_backward": "grid_sampler_3d_backward_cuda",
-    "histc": "_histc_cuda",
 }.items():
     _row(_name, nondeterministic=determinism.always(_kernel))
 _row("bincount", nondeterministic=determinism.bincount)

@@ -22,7 +22,8 @@ from vgpu.runtime.machine import Machine
 from vgpu.runtime.operations import determinism, dimensions, precision, shapes_only
 from vgpu.runtime.operations.accumulation import is_accumulated
 from vgpu.runtime.operations.facts import facts
-from vgpu.runtime.operations.operation import Operation, needs_values
+from vgpu.runtime.operations.operation import Operation
+from vgpu.runtime.operations.waiting import waits
 from vgpu.runtime.random import distributions
 from vgpu.runtime.thread_state import HOST, THREAD
 from vgpu.runtime.unsupported import unsupported
@@ -184,10 +185,10 @@ class DispatchMode(TorchDispatchMode):
                 raise cuda_error("device-side assert triggered", f"{error}\n") from error
             raise
         outputs = _tensors_in((result,))
-        self._settle(gpu, operation, args, inputs, outputs)
+        self._settle(gpu, operation, args, kwargs, inputs, outputs)
         if watch is not None and watch.follows_streams and operation.launches:
             watch.operation(gpu, operation, args, kwargs, inputs, outputs)
-            if _waits(operation, args):
+            if waits(operation, args, kwargs):
                 watch.host_waits(gpu, gpu.stream)
         if capture is not None:
             capture.computed(self._compute, operation, args, kwargs, result)
@@ -222,6 +223,7 @@ class DispatchMode(TorchDispatchMode):
         gpu: VirtualGPU,
         operation: Operation,
         args: Sequence[Any],
+        kwargs: Mapping[str, Any],
         inputs: list[torch.Tensor],
         outputs: list[torch.Tensor],
     ) -> None:
@@ -246,9 +248,9 @@ class DispatchMode(TorchDispatchMode):
         if operation.mutates and not outputs:
             outputs = _tensors_in([args[place] for place in operation.written if place < len(args)]) or inputs
         gpu.charge(operation, args, inputs, outputs)
-        # A result whose shape depends on values (nonzero, a mask): PyTorch reads the count from the device, so the host
-        # waits here without any `.item()` in the program.
-        if _waits(operation, args):
+        # A shape may depend on values (nonzero, a mask), and a factorisation may have failed. PyTorch reads that from
+        # the device, so the host waits here without any `.item()` in the program.
+        if waits(operation, args, kwargs):
             gpu.report_wait()
             gpu.synchronize(stream)
 
@@ -358,11 +360,6 @@ class DispatchMode(TorchDispatchMode):
         if target.device == source.device:
             return operation.overload(*args, **kwargs)
         return target if to is not None or machine.keeps_host_values else target.zero_()
-
-
-def _waits(operation: Operation, args: Sequence[Any]) -> bool:
-    """Whether the host waits for an operation on a GPU."""
-    return operation.synchronises or (operation.depends_on_data and needs_values(operation, args))
 
 
 def _asks_for_meta(kwargs: Mapping[str, Any]) -> bool:

@@ -19,6 +19,7 @@ from vgpu.runtime.attachment import attached
 from vgpu.runtime.patching import PatchSet
 from vgpu.runtime.thread_state import THREAD
 from vgpu.torch_integration.compiled.graphs import Graph
+from vgpu.torch_integration.devices import cuda_error
 
 _POOLS = itertools.count(1)
 
@@ -54,7 +55,7 @@ class CUDAGraph:
         graph = self._captured()
         if not graph.is_open:
             self._graph = None
-            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+            raise cuda_error("operation failed due to a previous error during capture")
         graph.end()
 
     def instantiate(self) -> None:
