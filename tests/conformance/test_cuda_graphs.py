@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tests.conformance.machine import Gpu
+from tests.conformance.measure import MIB
 from tests.conformance.programs import program
 
 GRAPHS = "PyTorch CUDA semantics notes: CUDA graphs"
@@ -173,3 +174,105 @@ def test_whether_a_stream_is_captured_can_be_asked(cuda: Gpu) -> None:
 def test_a_graph_is_captured_before_it_is_replayed(cuda: Gpu) -> None:
     with pytest.raises(RuntimeError):
         torch.cuda.CUDAGraph().replay()
+
+
+FORKS = "CUDA C++ Programming Guide: Cross-stream Dependencies and Events"
+
+
+@program(FORKS)
+def test_a_stream_that_waits_for_the_capture_takes_part(cuda: Gpu) -> None:
+    x, side, states = torch.ones(4, device="cuda"), torch.cuda.Stream(), []
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = x + 1
+            states.append(torch.cuda.is_current_stream_capturing())
+        torch.cuda.current_stream().wait_stream(side)
+        z = y * 2
+    x.fill_(5)
+    graph.replay()
+    assert (z.tolist(), states) == ([12.0] * 4, [True])
+
+
+@program(f"{FORKS}: cudaErrorStreamCaptureUnjoined")
+def test_a_stream_that_took_part_must_be_waited_for(cuda: Gpu) -> None:
+    x, side = torch.ones(4, device="cuda"), torch.cuda.Stream()
+
+    def fork() -> None:
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            x + 1
+
+    with pytest.raises(RuntimeError, match="unjoined work"):
+        captured(fork)
+    assert (x + 1).tolist() == [2.0] * 4
+
+
+@program(f"{FORKS}; cudaStreamBeginCapture: other streams are not captured")
+def test_other_streams_run_meanwhile(cuda: Gpu) -> None:
+    x, y, side = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda"), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        z = x * 2
+        with torch.cuda.stream(side):
+            y.add_(1)
+    torch.cuda.synchronize()
+    assert y.tolist() == [1.0] * 4
+    graph.replay()
+    assert (y.tolist(), z.tolist()) == ([1.0] * 4, [2.0] * 4)
+
+
+@program(f"{FORKS}: cudaErrorStreamCaptureIsolation, cudaErrorCapturedEvent")
+@pytest.mark.parametrize("mistake", ["an event from outside", "a query of an event inside"])
+def test_a_capture_stands_alone(cuda: Gpu, mistake: str) -> None:
+    x, event = torch.ones(4, device="cuda"), torch.cuda.Event()
+    event.record()
+
+    def run() -> None:
+        x * 2
+        if mistake == "an event from outside":
+            torch.cuda.current_stream().wait_event(event)
+        else:
+            inside = torch.cuda.Event()
+            inside.record()
+            inside.query()
+
+    with pytest.raises(RuntimeError, match="captur") as caught:
+        captured(run)
+    assert isinstance(caught.value.__context__, RuntimeError)  # the first one; leaving the block raises another
+    assert "captur" in str(caught.value.__context__)
+    assert type(caught.value) is type(caught.value.__context__)
+
+
+@program("CUDACachingAllocator.cpp: Note [Interaction with CUDA graph capture]")
+def test_a_graph_keeps_its_memory_for_itself(cuda: Gpu) -> None:
+    def work(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1).mul_(2).sum()
+
+    x = torch.ones(16 * MIB, device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before, allocated = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
+    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(first):
+        kept = work(x)
+    assert torch.cuda.memory_allocated() - allocated < MIB
+    torch.cuda.empty_cache()
+    own = torch.cuda.memory_reserved() - before
+    assert own >= 64 * MIB
+    other = torch.empty(16 * MIB, device="cuda")
+    assert torch.cuda.memory_reserved() - before >= own + 64 * MIB  # what is free in the graph's pool is not for it
+    with torch.cuda.graph(second, pool=first.pool()):
+        also = work(x)  # shares what is free there
+    del other
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() - before < own + 8 * MIB
+    first.reset()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() - before >= own  # the second one keeps it
+    second.reset()
+    del kept, also
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() - before < 8 * MIB

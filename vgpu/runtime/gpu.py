@@ -378,7 +378,7 @@ class VirtualGPU:
         if host_seconds is None:
             host_seconds = queue.pricing.launch_seconds(work)
         capture = THREAD.capture
-        if capture is not None and capture.gpu is self:
+        if capture is not None and capture.takes(self, self.stream):
             capture.launched(work, seconds)
             self.clock.advance(host_seconds)
             return

@@ -2,7 +2,7 @@
 
 A model of `c10/cuda/CUDACachingAllocator.cpp` (constants, pools, best fit, splitting, merging, release of wholly free
 segments, blocks that other streams still use). Not here: expandable segments (`vgpu.runtime.memory.expandable`),
-options (`vgpu.runtime.memory.allocator_settings`), private pools of graphs, and any real memory.
+options (`vgpu.runtime.memory.allocator_settings`), and any real memory.
 """
 
 from __future__ import annotations
@@ -66,7 +66,12 @@ class CachingAllocator:
         self.device_releases = 0
         # Until when the host has waited for other streams so as to get blocks back (seconds).
         self.waited_until = 0.0
-        self._pools: dict[tuple[int, bool], Pool] = {}
+        # By stream, whether blocks are small, and private pool.
+        self._pools: dict[tuple[int, bool, int], Pool] = {}
+        self.private = 0
+        """The private pool from which allocations are served now (`beginAllocateToPool`); 0: none."""
+        # How many graphs use each private pool: nobody else gets its memory, nor is it given back.
+        self._graphs: dict[int, int] = {}
         # Freed blocks that a stream still uses until a moment (seconds): `insert_events`.
         self._waiting: list[tuple[float, Block]] = []
         # Bytes allocated now. The other figures that every allocation changes are noted, and counted when somebody
@@ -178,9 +183,9 @@ class CachingAllocator:
         else:
             rounded = -(-requested // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
         small = rounded <= SMALL_REQUEST_BYTES
-        pool = self._pools.get((stream, small))
+        pool = self._pools.get((stream, small, self.private))
         if pool is None:
-            pool = self._pools[(stream, small)] = Pool()
+            pool = self._pools[stream, small, self.private] = Pool()
         block = pool.take(rounded) if self._largest_split == math.inf else self._cached(pool, rounded)
         if block is None:
             block = self._new_block(rounded, small, stream)
@@ -210,7 +215,7 @@ class CachingAllocator:
         """
         rounded = -(-requested // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
         small = rounded <= SMALL_REQUEST_BYTES
-        pool = self._pools.get((stream, small))
+        pool = self._pools.get((stream, small, self.private))
         if pool is None or self._waiting or self._divides or self._largest_split != math.inf:
             return 0, 0
         block = pool.best_fit(rounded)
@@ -233,7 +238,7 @@ class CachingAllocator:
         return block
 
     def _split(self, block: Block, rounded: int, pool: Pool) -> None:
-        rest = Block(next(self._serial), block.address + rounded, block.bytes - rounded, block.small, block.stream)
+        rest = block.rest(next(self._serial), rounded)
         rest.previous, rest.next = block, block.next
         if rest.next is not None:
             rest.next.previous = rest
@@ -243,7 +248,7 @@ class CachingAllocator:
     def _new_block(self, rounded: int, small: bool, stream: int) -> Block:
         size = self.segment_bytes(rounded)
         self._make_room(size, stream, small)
-        block = Block(next(self._serial), self._next_address, size, small, stream)
+        block = Block(next(self._serial), self._next_address, size, small, stream, private=self.private)
         self._next_address += -(-size // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
         self.segments[block.address] = block
         self.device_allocations += 1
@@ -256,7 +261,7 @@ class CachingAllocator:
         """As CUDA does when cudaMalloc fails: give cached segments back and try again once, then give up."""
         if self._fits(size):
             return
-        self._release_oversize(size, self._pools[(stream, small)])
+        self._release_oversize(size, self._pools[stream, small, self.private])
         if self._fits(size):
             return
         self.retries += 1
@@ -328,7 +333,7 @@ class CachingAllocator:
         """`free_block`: back to the pool, merged with free neighbours; the change of what is allocated comes along."""
         small, active, requested = block.small, block.bytes, block.requested_bytes
         block.requested_bytes = 0
-        pool = self._pools[(block.stream, small)]
+        pool = self._pools[block.stream, small, block.private]
         split_bytes = splits = 0
         following, previous = block.next, block.previous
         if following is not None and following.mapped and not (following.allocated or following.waiting):
@@ -363,11 +368,25 @@ class CachingAllocator:
         """
         self._synchronise()
         before = self.current("reserved_bytes")
-        for pool in self._pools.values():
+        for pool in self._cached_pools():
             for entry in list(pool.free):
                 if not entry[3].is_split:
                     self._give_back(entry[3], pool)
         return before - self.current("reserved_bytes")
+
+    def _cached_pools(self) -> list[Pool]:
+        """All pools but those that graphs keep."""
+        return [pool for (_, _, private), pool in self._pools.items() if private not in self._graphs]
+
+    def keep_private(self, pool: int) -> None:
+        """One more graph keeps a private pool: what it frees goes nowhere else (Note [Interaction with CUDA graph])."""
+        self._graphs[pool] = self._graphs.get(pool, 0) + 1
+
+    def release_private(self, pool: int) -> None:
+        """`releasePool`: after the last graph, free segments may be given back to the device."""
+        left = self._graphs.pop(pool, 1) - 1
+        if left > 0:
+            self._graphs[pool] = left
 
     def _give_back(self, block: Block, pool: Pool) -> None:
         """`release_block`: cudaFree of a wholly free segment."""

@@ -32,8 +32,17 @@ class Block:
     next: Block | None = None
     uses: set[int] | frozenset[int] = _NOTHING
     tag: list[int] | None = None
+    private: int = 0
+    """The private pool that it belongs to; 0: none."""
     since: float = 0.0
     """When its present owner got it (seconds)."""
+
+    def rest(self, serial: int, size: int) -> Block:
+        """A block of what is behind its first `size` bytes."""
+        return Block(
+            serial, self.address + size, self.bytes - size, self.small, self.stream, mapped=self.mapped,
+            private=self.private,
+        )  # fmt: skip
 
     @property
     def is_free(self) -> bool:

@@ -173,6 +173,20 @@ class DeviceMemory:
             if released:
                 self._note(self._clock.now, [OTHER], 0, 0, 0)
 
+    def begin_private(self, pool: int) -> None:
+        """A graph that is captured allocates from a private pool (`beginAllocateToPool`), and keeps it."""
+        allocator = self.settled()
+        allocator.private = pool
+        allocator.keep_private(pool)
+
+    def end_private(self) -> None:
+        """What is allocated from now on is nobody's own."""
+        self.settled().private = 0
+
+    def release_private(self, pool: int) -> None:
+        """A graph that kept the pool is gone."""
+        self.settled().release_private(pool)
+
     def set_fraction(self, fraction: float) -> None:
         """`torch.cuda.set_per_process_memory_fraction`."""
         self.fraction = fraction

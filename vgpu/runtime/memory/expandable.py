@@ -23,7 +23,7 @@ class ExpandableAllocator(CachingAllocator):
 
     def _new_block(self, rounded: int, small: bool, stream: int) -> Block:
         """`try_allocate_expandable_block`: the lowest address where free pages and address space suffice."""
-        pool = self._pools[(stream, small)]
+        pool = self._pools[stream, small, self.private]
         space = self._lowest(rounded, small, stream)
         missing = self._missing(space, rounded, small)
         self._make_room(missing, stream, small)
@@ -46,7 +46,7 @@ class ExpandableAllocator(CachingAllocator):
 
     def _lowest(self, rounded: int, small: bool, stream: int) -> Block:
         for first in self.segments.values():
-            if first.small != small or first.stream != stream:
+            if (first.small, first.stream, first.private) != (small, stream, self.private):
                 continue
             block: Block | None = first
             start, room = None, 0
@@ -61,7 +61,7 @@ class ExpandableAllocator(CachingAllocator):
                 block = block.next
         # Addresses are multiples of both pages, so that an address says where its page begins.
         base = -(-self._next_address // LARGE_SEGMENT_BYTES) * LARGE_SEGMENT_BYTES
-        space = Block(next(self._serial), base, _ADDRESS_SPACE_BYTES, small, stream, mapped=False)
+        space = Block(next(self._serial), base, _ADDRESS_SPACE_BYTES, small, stream, mapped=False, private=self.private)
         self._next_address = base + _ADDRESS_SPACE_BYTES
         self.segments[space.address] = space
         return space
@@ -86,9 +86,7 @@ class ExpandableAllocator(CachingAllocator):
         page = self._page(space.small)
         size = min(space.bytes, -(-needed // page) * page)
         if size < space.bytes:
-            rest = Block(
-                next(self._serial), space.address + size, space.bytes - size, space.small, space.stream, mapped=False
-            )
+            rest = space.rest(next(self._serial), size)
             rest.previous, rest.next = space, space.next
             if rest.next is not None:
                 rest.next.previous = rest
@@ -102,7 +100,7 @@ class ExpandableAllocator(CachingAllocator):
         """Free pages are unmapped, also those between blocks in use (`release_expandable_segment`, `unmap_block`)."""
         self._synchronise()
         before = self.current("reserved_bytes")
-        for pool in self._pools.values():
+        for pool in self._cached_pools():
             for entry in list(pool.free):
                 self._unmap(entry[3], pool)
         return before - self.current("reserved_bytes")
@@ -130,7 +128,7 @@ class ExpandableAllocator(CachingAllocator):
 
     def _cut(self, block: Block, size: int) -> Block:
         """Cut a free block after `size` bytes; returns the second part."""
-        rest = Block(next(self._serial), block.address + size, block.bytes - size, block.small, block.stream)
+        rest = block.rest(next(self._serial), size)
         rest.previous, rest.next = block, block.next
         if rest.next is not None:
             rest.next.previous = rest

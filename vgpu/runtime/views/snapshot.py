@@ -78,7 +78,7 @@ def _segments(device: int, memory: DeviceMemory) -> Iterator[dict[str, Any]]:
             "requested_size": sum(block.requested_bytes for block in blocks),
             "stream": first.stream,
             "segment_type": "small" if first.small else "large",
-            "segment_pool_id": (0, 0),
+            "segment_pool_id": (0, first.private),
             "is_expandable": allocator.settings.expandable_segments,
             "frames": [],
             "blocks": [_described(block) for block in blocks],

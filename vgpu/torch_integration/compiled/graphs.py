@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from vgpu.device.kernel_work import KernelWork
 from vgpu.runtime.gpu import VirtualGPU
+from vgpu.runtime.hazards.order import Order, Point
 from vgpu.runtime.operations.operation import Operation
 from vgpu.runtime.thread_state import THREAD
 from vgpu.torch_integration.devices import cuda_error
@@ -63,8 +64,14 @@ class _Node:
 class Graph:
     """What one capture has noted."""
 
-    def __init__(self, gpu: VirtualGPU) -> None:
+    def __init__(self, gpu: VirtualGPU, pool: int) -> None:
         self.gpu = gpu
+        self._pool = pool
+        # The streams that take part: the one that began, and those that wait for one that does. Each must have been
+        # waited for in the end.
+        self._origin = gpu.stream
+        self._streams = {gpu.stream}
+        self._order = Order()
         self.is_open = False
         self._works: list[tuple[KernelWork, float | None]] = []
         self._nodes: list[_Node | Callable[[], Any]] = []
@@ -82,28 +89,62 @@ class Graph:
         self._random = self.gpu.generator.get_state()
         THREAD.capture = self
         self.is_open = True
+        self.gpu.memory.begin_private(self._pool)
 
     def end(self) -> None:
-        """What was written over is as it was before, and so are random numbers."""
+        """What was written over is as it was before, and so are random numbers. Raises for streams left alone."""
         THREAD.capture, self.is_open = None, False
+        self.gpu.memory.end_private()
         with beneath():
             for target, values in self._before.values():
                 target.copy_(values)
         self._before.clear()
         self.gpu.generator.set_state(self._random)
+        joined = self._order.point((self.gpu.index, self._origin))
+        for stream in self._streams - {self._origin}:
+            here = (self.gpu.index, stream)
+            if joined.get(here, 0) < self._order.point(here)[here]:
+                self.abandon()
+                raise cuda_error("capturing stream has unjoined work")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was noted."""
+        return not self._works
+
+    def takes(self, gpu: VirtualGPU, stream: int) -> bool:
+        """Whether the work of a stream is noted; that of others runs."""
+        return gpu is self.gpu and stream in self._streams
+
+    def point(self, gpu: VirtualGPU, stream: int) -> Point | None:
+        """What an event of a stream that takes part stands for."""
+        return self._order.point((gpu.index, stream)) if self.takes(gpu, stream) else None
+
+    def stream_waits(self, gpu: VirtualGPU, stream: int, point: Point | None, *, external: bool) -> bool:
+        """A stream waits for an event: for one of this capture it takes part from now on; returns whether it does."""
+        if point is None:
+            if self.takes(gpu, stream) and not external:
+                self.require_none("dependency created on uncaptured work in another stream")
+            return False
+        self._streams.add(stream)
+        self._order.stream_waits((gpu.index, stream), point)
+        self._order.step((gpu.index, stream))
+        return True
 
     def launched(self, work: KernelWork, seconds: float | None) -> None:
         """The device is asked for work."""
         self._works.append((work, seconds))
+        self._order.step((self.gpu.index, self.gpu.stream))
 
-    def require_none(self, what: str = "") -> None:
+    def require_none(self, error: str = "operation not permitted when stream is capturing") -> None:
         """Nothing that waits for the device may be captured."""
         self.abandon()
-        raise cuda_error(f"operation not permitted when stream is capturing{what}")
+        raise cuda_error(error)
 
     def abandon(self) -> None:
         """The capture has failed."""
         if self.is_open:
+            self._streams = {self._origin}
             self.end()
         self._works.clear()
         self._nodes.clear()

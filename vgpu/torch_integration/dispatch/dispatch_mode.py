@@ -170,7 +170,10 @@ class DispatchMode(TorchDispatchMode):
             return self._read(gpu, operation, args, kwargs, inputs)
         capture = THREAD.capture
         if capture is not None:
-            capture.about_to(operation, args)
+            if capture.takes(gpu, gpu.stream):
+                capture.about_to(operation, args)
+            else:
+                capture = None
         try:
             result = self._compute(operation, args, kwargs, inputs, gpu)
         except NotImplementedError as error:

@@ -10,11 +10,13 @@ Texts from aten/src/ATen/cuda/CUDAGraph.cpp. Not here: what a graph notes and do
 from __future__ import annotations
 
 import itertools
+import weakref
 from typing import Any
 
 import torch
 import torch.cuda.graphs
 
+from vgpu.runtime import caller
 from vgpu.runtime.attachment import attached
 from vgpu.runtime.patching import PatchSet
 from vgpu.runtime.thread_state import THREAD
@@ -30,6 +32,7 @@ class CUDAGraph:
     def __init__(self, keep_graph: bool = False) -> None:
         self._graph: Graph | None = None
         self._pool: Any = None
+        self._release: weakref.finalize[[int], CUDAGraph] | None = None
         self._keeps = keep_graph
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **_: Any) -> None:
@@ -46,9 +49,11 @@ class CUDAGraph:
             raise RuntimeError("CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok "
                                "to replay them on the default stream.)")  # fmt: skip
         self._pool = pool if pool is not None else graph_pool_handle()
-        graph = Graph(gpu)
+        graph = Graph(gpu, max(self._pool))
         graph.begin()
         self._graph = graph
+        self._release = weakref.finalize(self, gpu.memory.release_private, max(self._pool))
+        self._release.atexit = False
 
     def capture_end(self) -> None:
         """The graph is complete."""
@@ -56,6 +61,11 @@ class CUDAGraph:
         if not graph.is_open:
             self._graph = None
             raise cuda_error("operation failed due to a previous error during capture")
+        if graph.is_empty:
+            caller.warn(
+                "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong "
+                "device or stream."
+            )
         graph.end()
 
     def instantiate(self) -> None:
@@ -67,8 +77,10 @@ class CUDAGraph:
         self._captured().replay()
 
     def reset(self) -> None:
-        """Forget what was captured."""
+        """Forget what was captured; its memory pool is kept by other graphs only."""
         self._graph = None
+        if self._release is not None:
+            self._release()
 
     def pool(self) -> Any:
         """The memory pool that other graphs may share."""
@@ -96,5 +108,10 @@ def install(patches: PatchSet) -> None:
     patches.rebind(torch.cuda.CUDAGraph, CUDAGraph)
     patches.set(torch.cuda.graph, "default_capture_stream", None)  # it would be another machine's
     patches.rebind(torch.cuda.graph_pool_handle, graph_pool_handle)
-    patches.set_existing(torch._C, "_cuda_isCurrentStreamCapturing", lambda: THREAD.capture is not None)
-    patches.rebind(torch.cuda.is_current_stream_capturing, lambda: THREAD.capture is not None)
+
+    def is_capturing() -> bool:
+        gpu = attached()
+        return THREAD.capture is not None and gpu is not None and THREAD.capture.takes(gpu, gpu.stream)
+
+    patches.set_existing(torch._C, "_cuda_isCurrentStreamCapturing", is_capturing)
+    patches.rebind(torch.cuda.is_current_stream_capturing, is_capturing)

@@ -59,6 +59,9 @@ class Event:
         self._point: float | Later | None = None
         self._seen: Point | None = None
         """What is over with it, if somebody watched when it was recorded."""
+        self._captured: Point | None = None
+        """The same, in the CUDA graph whose capture recorded it."""
+        self._external = external
 
     @property
     def event_id(self) -> int:
@@ -91,8 +94,9 @@ class Event:
         number = gpu.stream if stream is None else stream.stream_id
         now = gpu.clock.advance(_RECORD_SECONDS)
         self._point = gpu.queue.event(number, now)
-        watch = gpu.machine.watch
+        watch, capture = gpu.machine.watch, THREAD.capture
         self._seen = None if watch is None else watch.point(gpu, number)
+        self._captured = None if capture is None or self._external else capture.point(gpu, number)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Later work on `stream` starts after this event."""
@@ -100,12 +104,21 @@ class Event:
 
     def query(self) -> bool:
         """Whether the marked work is done; a look costs host time, so that polling ends."""
+        self._refuse_captured()
         if self._moment is None:
             return True
         is_over = self._moment <= _machine().clock.advance(QUERY_SECONDS)
         if is_over:
             self._was_waited_for()
         return is_over
+
+    def _refuse_captured(self) -> None:
+        """An event of a graph is no moment (CUDA Runtime API, cudaErrorCapturedEvent)."""
+        if self._captured is not None:
+            text = "operation not permitted on an event last recorded in a capturing stream"
+            if THREAD.capture is not None:
+                THREAD.capture.require_none(text)
+            raise cuda_error(text)
 
     def _was_waited_for(self) -> None:
         watch = _machine().watch
@@ -115,6 +128,7 @@ class Event:
     def synchronize(self) -> None:
         """The host waits for the marked work."""
         machine = _machine()
+        self._refuse_captured()
         if self._moment is not None:
             machine.clock.wait_until(self._moment, "cudaEventSynchronize")
             self._was_waited_for()
@@ -185,7 +199,12 @@ class Stream:
         """Later work on this stream starts after the event."""
         gpu = self._gpu
         gpu.clock.advance(_RECORD_SECONDS)
+        capture = THREAD.capture
         if event._point is not None:
+            if capture is not None and capture.stream_waits(
+                gpu, self.stream_id, event._captured, external=event._external
+            ):
+                return
             gpu.queue.hold_until(self.stream_id, event._point)
             if gpu.machine.watch is not None:
                 gpu.machine.watch.stream_waits(gpu, self.stream_id, event._seen)
@@ -215,7 +234,7 @@ class Stream:
 
     def is_capturing(self) -> bool:
         """Whether the calling thread captures a CUDA graph on it."""
-        return THREAD.capture is not None and (THREAD.device, self._gpu.stream) == (self.device_index, self.stream_id)
+        return THREAD.capture is not None and bool(THREAD.capture.takes(self._gpu, self.stream_id))
 
     def __enter__(self) -> Stream:
         self._before.append((THREAD.device, self._gpu.stream))
