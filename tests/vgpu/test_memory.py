@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -171,3 +172,75 @@ def test_the_memory_timeline_ends_with_what_is_held(shapes: vgpu.VirtualGPU) -> 
     assert shapes.memory_timeline[-1].allocated_bytes == 4096
     del x
     assert [sample.allocated_bytes for sample in shapes.memory_timeline] == [4096, 0]
+
+
+# ---- sizes that nobody has, and what is said of memory that ran out --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (
+            lambda x: torch.empty(2**62, device="cuda"),
+            RuntimeError,
+            "Storage size calculation overflowed with sizes=[46",
+        ),
+        (lambda x: torch.ones(2**32, 2**32, device="cuda"), RuntimeError, "Storage size calculation overflowed"),
+        (lambda x: x.new_empty(2**61), RuntimeError, "Storage size calculation overflowed"),
+        (
+            lambda x: torch.empty(2**61, dtype=torch.uint8, device="cuda"),
+            None,
+            "Tried to allocate more than 1EB memory.",
+        ),
+        (lambda x: torch.zeros(2**46, device="cuda"), None, "Tried to allocate 262144.00 GiB. GPU 0"),
+        (lambda x: x.expand(2**46).contiguous(), None, "Tried to allocate 262144.00 GiB. GPU 0"),
+        (lambda x: x.repeat(2**46), None, "Tried to allocate 262144.00 GiB. GPU 0"),
+        (lambda x: x.expand(2**23, 1) + x.expand(1, 2**23), None, "Tried to allocate 262144.00 GiB. GPU 0"),
+        (lambda x: x.new_empty(0).resize_(2**46), None, "Tried to allocate 262144.00 GiB. GPU 0"),
+    ],
+)  # EmptyTensor.cpp, CUDACachingAllocator.cpp; 2**46 numbers are more than a process can address
+def test_sizes_that_no_card_has(gpu: vgpu.VirtualGPU, call: Any, error: Any, text: str) -> None:
+    x = torch.ones(1, device="cuda")
+    with pytest.raises(error or torch.OutOfMemoryError) as caught:
+        call(x)
+    assert text in str(caught.value)
+    assert isinstance(caught.value, torch.OutOfMemoryError) == (error is None)
+
+
+@pytest.mark.parametrize("expandable", [True, False])
+def test_the_tip_is_not_given_to_who_has_taken_it(monkeypatch: pytest.MonkeyPatch, expandable: bool) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", f"expandable_segments:{expandable}")
+    with vgpu.attach("T4"), pytest.raises(torch.OutOfMemoryError) as caught:
+        torch.empty(2**40, device="cuda")
+    assert "is reserved by PyTorch but unallocated." in str(caught.value)
+    assert ("try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in str(caught.value)) != expandable
+
+
+def test_what_graphs_keep_is_named_when_memory_runs_out(gpu: vgpu.VirtualGPU) -> None:
+    graph = torch.cuda.CUDAGraph()
+    x = torch.ones(8 << 20, device="cuda")
+    with torch.cuda.graph(graph):
+        total = (x + 1).sum()
+    with pytest.raises(
+        torch.OutOfMemoryError, match=r"with 3\d.\d\d MiB allocated in private pools \(e.g., CUDA Graphs\)"
+    ):
+        torch.empty(2**40, device="cuda")
+    graph.replay()
+    assert total.item() == 2 * (8 << 20)
+
+
+def test_the_history_keeps_as_many_entries_as_asked_for(gpu: vgpu.VirtualGPU) -> None:
+    def actions() -> list[str]:
+        return [entry["action"] for entry in torch.cuda.memory._snapshot()["device_traces"][0]]
+
+    torch.cuda.memory._record_memory_history(max_entries=3)
+    for _ in range(4):
+        torch.zeros(1000, device="cuda")
+    assert actions() == ["alloc", "free_requested", "free_completed"]
+    torch.cuda.memory._record_memory_history(max_entries=100, context=None)  # goes on with what there is
+    assert len(actions()) == 12
+    torch.zeros(1000, device="cuda")
+    assert torch.cuda.memory._snapshot()["device_traces"][0][-3]["frames"] == []
+    torch.cuda.memory._record_memory_history(clear_history=True)
+    assert actions() == []
+    torch.cuda.memory._record_memory_history(enabled=None)

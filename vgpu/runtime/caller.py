@@ -29,7 +29,7 @@ def program_frame() -> FrameType:
         frame = frame.f_back
 
 
-def warn(message: str, category: type[Warning] = UserWarning) -> None:
+def warn(message: str | Warning, category: type[Warning] = UserWarning) -> None:
     """A warning at the program's line, whatever lies between."""
     frame = program_frame()
     names = frame.f_globals

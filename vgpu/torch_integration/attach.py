@@ -53,6 +53,7 @@ from vgpu.torch_integration.patches import (
     streams,
     threads,
     triton,
+    warned_lines,
 )
 
 
@@ -280,6 +281,7 @@ def _install(patches: PatchSet, machine: Machine, modes: Modes) -> None:
     threads.install(patches, modes.enter)
     loaders.install(patches, machine)
     event_loops.install(patches)
+    warned_lines.install(patches)
     clocks.install(patches)
     patches.rebind_everywhere()
 

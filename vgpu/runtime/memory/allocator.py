@@ -378,6 +378,11 @@ class CachingAllocator:
         """All pools but those that graphs keep."""
         return [pool for (_, _, private), pool in self._pools.items() if private not in self._graphs]
 
+    def kept_bytes(self) -> int:
+        """Free bytes that graphs keep for themselves."""
+        pools = [pool for (_, _, private), pool in self._pools.items() if private in self._graphs]
+        return sum(entry[0] for pool in pools for entry in pool.free)
+
     def keep_private(self, pool: int) -> None:
         """One more graph keeps a private pool: what it frees goes nowhere else (Note [Interaction with CUDA graph])."""
         self._graphs[pool] = self._graphs.get(pool, 0) + 1

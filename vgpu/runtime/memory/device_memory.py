@@ -57,6 +57,16 @@ def format_bytes(size: int) -> str:
     return f"{size / (1 << 30):.2f} GiB"
 
 
+# What the error advises while segments do not expand (CUDACachingAllocator.cpp).
+_TIP = (
+    " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
+    "avoid fragmentation.  See documentation for Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html"
+    "#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
+)
+# CUDACachingAllocator.cpp, `one_exa_bytes`.
+_EXABYTE = 1 << 60
+
+
 class DeviceMemory:
     """Allocations on one GPU, from any thread."""
 
@@ -152,6 +162,10 @@ class DeviceMemory:
 
     def require(self, requested: int) -> None:
         """Raise as `allocate` would when `requested` bytes can never fit, before anything is computed."""
+        if requested >= _EXABYTE:
+            raise torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate more than 1EB memory. [simulated by vgpu]"
+            )
         if requested > self.allocator.limit_bytes - self.settled().current("allocated_bytes"):
             rounded = CachingAllocator.segment_bytes(CachingAllocator.round_bytes(requested))
             self._tell_observers(rounded)
@@ -265,17 +279,16 @@ class DeviceMemory:
         allocator, spec = self.allocator, self._spec
         reserved, allocated = allocator.current("reserved_bytes"), allocator.current("allocated_bytes")
         allowed = f"{format_bytes(allocator.limit_bytes)} allowed; " if self.fraction < 1.0 else ""
+        kept = allocator.kept_bytes()
+        pools = f"with {format_bytes(kept)} allocated in private pools (e.g., CUDA Graphs), " if kept else ""
+        tip = "" if allocator.settings.expandable_segments else _TIP
         return (
             f"CUDA out of memory. Tried to allocate {format_bytes(requested_bytes)}. "
             f"GPU {self._index} has a total capacity of {format_bytes(spec.memory_bytes)} of which "
             f"{format_bytes(allocator.capacity_bytes - reserved)} is free. "
             f"Including non-PyTorch memory, this process has "
             f"{format_bytes(reserved + spec.context_bytes)} memory in use. {allowed}"
-            f"Of the allocated memory {format_bytes(allocated)} is allocated by PyTorch, and "
-            f"{format_bytes(reserved - allocated)} is reserved by PyTorch but unallocated. "
-            "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
-            "to avoid fragmentation.  See documentation for Memory Management  "
-            "(https://docs.pytorch.org/docs/stable/notes/cuda.html"
-            "#optimizing-memory-usage-with-pytorch-cuda-alloc-conf) "
+            f"Of the allocated memory {format_bytes(allocated + kept)} is allocated by PyTorch, {pools}and "
+            f"{format_bytes(reserved - allocated - kept)} is reserved by PyTorch but unallocated.{tip} "
             f"[simulated by vgpu: {spec.name}]"
         )

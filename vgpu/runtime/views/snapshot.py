@@ -6,6 +6,8 @@ allocation. Not here: bytes by category (`vgpu.runtime.memory.categories`).
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,17 +21,35 @@ if TYPE_CHECKING:
 
 @dataclass
 class History:
-    """Since which change of each GPU's memory allocations are reported (`_record_memory_history`)."""
+    """Since which change of each GPU's memory allocations are reported, and how many (`_record_memory_history`)."""
 
     enabled: bool = False
     starts: list[int] = field(default_factory=list)
+    most: int = sys.maxsize
 
-    def record(self, machine: Machine, enabled: str | None) -> None:
-        """Start ("all" keeps the history, "state" does not) or stop (None)."""
-        self.enabled = enabled is not None
-        self.starts = [gpu.memory.event_count() for gpu in machine.gpus] if enabled == "all" else []
+    def record(
+        self,
+        machine: Machine,
+        enabled: str | None,
+        context: str | None = "all",
+        stacks: str = "all",
+        max_entries: int = sys.maxsize,
+        clear_history: bool = False,
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        """Start ("all" keeps the history, "state" does not) or stop (None), as `_record_memory_history` says."""
+        going_on = bool(self.starts) and not clear_history
+        self.enabled, self.most = enabled is not None, max_entries
+        if enabled != "all":
+            self.starts = []
+        elif not going_on:
+            self.starts = [gpu.memory.event_count() for gpu in machine.gpus]
         for gpu in machine.gpus:
-            gpu.memory.stacks = {} if enabled == "all" else None
+            if enabled != "all" or context is None:
+                gpu.memory.stacks = None
+            elif gpu.memory.stacks is None or not going_on:
+                gpu.memory.stacks = {}
 
 
 def take(machine: Machine, history: History) -> dict[str, Any]:
@@ -37,7 +57,8 @@ def take(machine: Machine, history: History) -> dict[str, Any]:
     segments = [segment for gpu in machine.gpus for segment in _segments(gpu.index, gpu.memory)]
     traces: list[list[dict[str, Any]]] = [[] for _ in machine.gpus]
     for gpu, start in zip(machine.gpus, history.starts, strict=False):
-        traces[gpu.index] = list(_trace(gpu.memory, start))
+        # The newest entries stay: each is one action, of which a release is two (`RingBuffer`).
+        traces[gpu.index] = list(deque(_trace(gpu.memory, start), maxlen=min(history.most, sys.maxsize)))
     settings = machine.gpus[0].memory.settled().settings
     return {
         "segments": segments,

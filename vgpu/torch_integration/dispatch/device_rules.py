@@ -155,6 +155,11 @@ def _type_of(registry: Registry[VirtualGPU], tensor: torch.Tensor) -> str:
 _OUT_OF_BOUNDS = re.compile(r"((index|Target) -?\d+ is out of bounds|index out of range in self)")
 
 
+# c10/core/impl/alloc_cpu.cpp; EmptyTensor.cpp, `storage_max`.
+_NO_HOST_MEMORY = re.compile(r"DefaultCPUAllocator: .*you tried to allocate (\d+) bytes")
+_MOST_BYTES = 1 << 63
+
+
 def is_device_side_assert(error: Exception) -> bool:
     """Whether an error of a CPU kernel is one that CUDA would find on the device only."""
     return _OUT_OF_BOUNDS.match(str(error)) is not None
@@ -165,7 +170,16 @@ def require_room(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]
     size = args[0] if args else kwargs.get("size")
     if isinstance(size, (list, tuple)) and all(isinstance(edge, int) for edge in size):
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
-        gpu.memory.require(prod(size) * dtype.itemsize)
+        wanted = prod(size) * dtype.itemsize
+        if wanted < _MOST_BYTES:  # else PyTorch refuses the sizes before it asks for memory
+            gpu.memory.require(wanted)
+
+
+def require_room_for_failed(gpu: VirtualGPU, error: RuntimeError) -> None:
+    """The host could not allocate what an operation needs: on a GPU that cannot either, the error is CUDA's."""
+    failed = _NO_HOST_MEMORY.search(str(error))
+    if failed is not None:
+        gpu.memory.require(int(failed[1]))
 
 
 def foreach_groups(registry: Registry[VirtualGPU], args: Sequence[Any]) -> list[list[int]]:

@@ -186,6 +186,8 @@ class DispatchMode(TorchDispatchMode):
             # CUDA's.
             if device_rules.is_device_side_assert(error):
                 raise cuda_error("device-side assert triggered", f"{error}\n") from error
+            if isinstance(error, RuntimeError):
+                device_rules.require_room_for_failed(gpu, error)
             raise
         outputs = _tensors_in((result,))
         self._settle(gpu, operation, args, kwargs, inputs, outputs)

@@ -8,6 +8,7 @@ Not here: the figures of `torch.cuda.memory_stats` (`vgpu.torch_integration.patc
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
     history = snapshot.History()
     functions: dict[str, Callable[..., Any]] = {
         "_cuda_memorySnapshot": lambda *_: snapshot.take(machine, history),
-        "_cuda_record_memory_history": lambda enabled, *_, **__: history.record(machine, enabled),
+        "_cuda_record_memory_history": functools.partial(history.record, machine),
         "_cuda_isHistoryEnabled": lambda: history.enabled,
         "_cuda_attach_out_of_memory_observer": lambda observer: _observe(machine, observer),
         "_cuda_cudaCachingAllocator_set_allocator_settings": lambda text: _configure(machine, text),
