@@ -88,7 +88,7 @@ def test_the_profiler_knows_the_device_time_of_each_operation(shapes: vgpu.Virtu
     microseconds = 1e6 * cost.matmul_seconds(shapes.spec, 1024, 1024, 1024)
     assert product.count == 3
     assert product.self_device_time_total == pytest.approx(3 * microseconds)
-    assert product.self_cpu_time_total == pytest.approx(3e6 * cost.launch_seconds(shapes.spec, "product"))
+    assert product.cpu_time_total == pytest.approx(3e6 * cost.launch_seconds(shapes.spec, "product"))
     assert averages["products"].device_time_total == pytest.approx(3 * microseconds)
 
 
@@ -444,3 +444,32 @@ def test_pcie_throughput_is_that_of_the_copies(gpu: vgpu.VirtualGPU) -> None:  #
         target.copy_(source, non_blocking=True)
     received = pynvml.nvmlDeviceGetPcieThroughput(handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
     assert received * 1000 == pytest.approx(gpu.spec.pinned_bytes_per_second, rel=0.05)
+
+
+def test_the_profiler_has_the_rows_of_cuda(shapes: vgpu.VirtualGPU) -> None:  # Convolution.cpp, Normalization.cpp
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)).cuda()
+    depthwise = torch.nn.Conv2d(4, 4, 3, groups=4).cuda()
+    x, narrow = torch.ones(2, 3, 16, 16, device="cuda"), torch.ones(1, 4, 8, 8, device="cuda")
+    with torch.profiler.profile(record_shapes=True, with_flops=True) as profile:
+        model(x)
+        depthwise(narrow)
+        torch.ones(3).cuda()
+    rows = {item.key: item for item in profile.key_averages()}
+    outer = ("aten::conv2d", "aten::convolution", "aten::_convolution")
+    assert [rows[name].count for name in outer] == [2, 2, 2]
+    assert [rows[name].count for name in ("aten::cudnn_convolution", "aten::_conv_depthwise2d")] == [1, 1]
+    # torch/csrc/profiler/util.cpp, `computeFlops`: on the row of conv2d and on no other.
+    assert rows["aten::conv2d"].flops == 2 * 2 * 8 * 14 * 14 * 3 * 9 + 2 * 4 * 6 * 6 * 9
+    assert sum(row.flops for name, row in rows.items() if "conv" in name) == rows["aten::conv2d"].flops
+    assert {"aten::_batch_norm_impl_index", "aten::cudnn_batch_norm"} <= set(rows)
+    assert "aten::size" not in rows
+    launches = sum(row.count for name, row in rows.items() if name.startswith("simulated_"))
+    assert rows["cudaLaunchKernel"].count == launches > 0
+    assert rows["cudaMemcpyAsync"].count == 1
+    assert 0 < rows["cudaLaunchKernel"].self_cpu_time_total < profile.key_averages().self_cpu_time_total
+    inner = rows["aten::cudnn_convolution"]
+    assert 0 < inner.self_cpu_time_total < inner.cpu_time_total
+    assert (
+        inner.device_time_total
+        == rows["aten::conv2d"].device_time_total - rows["aten::_conv_depthwise2d"].device_time_total
+    )

@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from vgpu.device.spec import HostSpec, Interconnect, Spec
+from vgpu.runtime import smi
 
 if TYPE_CHECKING:
     from vgpu.runtime.machine import Machine
@@ -77,7 +78,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
 
 @contextlib.contextmanager
 def programs_followed(machine: Any) -> Iterator[None]:
-    """In this block Python programs that this process starts by `subprocess` get the machine, too.
+    """In this block Python programs that this process starts by `subprocess` get the machine; `nvidia-smi` shows it.
 
     For the command line: to replace a function of Python's is not for those who attach in a program of theirs.
     """
@@ -89,13 +90,15 @@ def programs_followed(machine: Any) -> Iterator[None]:
         if program is not None:
             args = [*args[:program], "-m", "vgpu.tools.child", *args[program:]]
             options["env"] = _environment(options.get("env"), machine)
+        stand_in.refresh(args)
         begin(child, args, *rest, **options)
 
-    popen.__init__ = start
-    try:
-        yield
-    finally:
-        popen.__init__ = begin
+    with smi.on_path(machine) as stand_in:
+        popen.__init__ = start
+        try:
+            yield
+        finally:
+            popen.__init__ = begin
 
 
 def _program_of(args: Any) -> int | None:

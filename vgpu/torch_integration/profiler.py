@@ -27,10 +27,13 @@ from torch.profiler import ProfilerActivity
 from vgpu.runtime.attachment import attached
 from vgpu.runtime.unsupported import unsupported
 from vgpu.runtime.views import history, trace
+from vgpu.torch_integration import profiler_rows
 from vgpu.torch_integration.profiler_events import HostEvent, Recorder
 
 # Host time to open or close a region while a profile is active: modelled.
 _REGION_SECONDS = 5e-7
+# The share of a launch's host time that the call of the CUDA runtime takes, at its end: modelled.
+_CALL_SHARE = 0.5
 _MARK = "Simulated by vgpu ({}): modelled times, nothing was measured"
 _original: Any = torch.autograd.profiler.profile
 
@@ -130,24 +133,33 @@ class AutogradProfile(_original):  # type: ignore[misc]
 
 
 def to_events(recorder: Recorder, *, flops: bool) -> list[FunctionEvent]:
-    """The recorded events as PyTorch's `FunctionEvent`s: one per operation, one more per kernel on the device."""
+    """The recorded events as PyTorch's `FunctionEvent`s: of a launch the operations, the runtime's call, the kernel."""
     events: list[FunctionEvent] = []
+    convolution: FunctionEvent | None = None
     for event in sorted(recorder.events, key=lambda item: (item.start, -item.end)):
         kernel = event.kernel
-        made = None
+        if kernel is None:
+            if event.on_host and event.name not in profiler_rows.UNSEEN:
+                events.append(_host_event(len(events), event, event.name))
+                if event.name == profiler_rows.WITH_CONVOLUTION:
+                    convolution = events[-1]
+            continue
+        # What copies and collectives are called is the same on CUDA; other kernels' names are not known here.
+        known = history.kernel_kind(kernel) in ("copy", "communication")
+        name = kernel.name if known else f"simulated_{kernel.name.removeprefix('aten::')}_kernel"
         if event.on_host:
-            made = _function_event(
-                len(events), event.name, event.thread, event.start, event.end, event,
-                device_memory_usage=event.memory_bytes, is_user_annotation=event.region,
-                flops=int(kernel.flops) if kernel is not None and flops else None,
-            )  # fmt: skip
-            events.append(made)
-        if kernel is not None and event.on_device:
-            # What copies and collectives are called is the same on CUDA; other kernels' names are not known here.
-            known = history.kernel_kind(kernel) in ("copy", "communication")
-            name = kernel.name if known else f"simulated_{kernel.name.removeprefix('aten::')}_kernel"
-            if made is not None:
-                made.append_kernel(name, event.device, kernel.seconds * 1e6)
+            if flops and event.name == profiler_rows.CONVOLUTION and convolution is not None:
+                convolution.flops, convolution = int(kernel.flops), None
+            for operation in profiler_rows.operations(kernel, event.name):
+                counted = profiler_rows.flops(kernel, operation) if flops else None
+                events.append(_host_event(len(events), event, operation, flops=counted))
+            if event.on_device:
+                events[-1].append_kernel(name, event.device, kernel.seconds * 1e6)
+            events[-1].device_memory_usage = event.memory_bytes
+            if call := profiler_rows.runtime_call(kernel):
+                begin = max(event.start, event.end - _CALL_SHARE * recorder.gpu.spec.launch_seconds)
+                events.append(_function_event(len(events), call, event.thread, begin, event.end, None))
+        if event.on_device:
             events.append(
                 _function_event(
                     len(events), name, kernel.stream, kernel.start, kernel.end, None, device_type=DeviceType.CUDA,
@@ -155,6 +167,14 @@ def to_events(recorder: Recorder, *, flops: bool) -> list[FunctionEvent]:
                 )
             )  # fmt: skip
     return events
+
+
+def _host_event(number: int, event: HostEvent, name: str, *, flops: int | None = None) -> FunctionEvent:
+    used = 0 if event.kernel is not None else event.memory_bytes
+    return _function_event(
+        number, name, event.thread, event.start, event.end, event, device_memory_usage=used,
+        is_user_annotation=event.region, flops=flops,
+    )  # fmt: skip
 
 
 def _function_event(
