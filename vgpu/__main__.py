@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -57,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpus", type=int, default=None, metavar="N", help="how many of them (default: 1)")
     parser.add_argument("--interconnect", metavar="NAME", help="what joins several GPUs: a name from `list`, or a file")
     parser.add_argument("--shapes-only", action="store_true", help="GPU tensors without values: fast, for big models")
+    parser.add_argument(
+        "--races", choices=("warn", "error", "ignore"), help="what a race between streams does (default: warn)"
+    )
     parser.add_argument("--force", action="store_true", help="simulate although real CUDA is present")
     outputs = parser.add_argument_group("what to leave behind")
     outputs.add_argument("--summary", action="store_true", help="print where time and memory went")
@@ -84,7 +88,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _fail("record: say where to write the recording: record -o run.vgpu script.py")
     options = parser.parse_args(words)
     if not options.module and options.program == "list":
-        return _list(options.arguments)
+        try:
+            return _list(options.arguments)
+        except BrokenPipeError:  # `python -m vgpu list | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
     if not options.module and options.program == "calibrate":
         from vgpu.tools.calibrate.__main__ import main as calibrate
 
@@ -93,6 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from vgpu.tools.price.command import main as price
 
         return price(options.arguments)
+    if options.races is not None:
+        os.environ["VGPU_RACES"] = options.races  # children and torchrun's workers have it, too
     outputs = Outputs(options.summary, options.picture, options.trace, options.record, _program(options))
     try:
         spec = _spec(options.gpu)

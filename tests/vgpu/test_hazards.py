@@ -183,6 +183,22 @@ def test_a_race_names_both_lines_and_what_helps(gpu: vgpu.VirtualGPU) -> None:
         assert part in gpu.hazards[0].text
 
 
+@pytest.mark.parametrize("wanted", ["error", "ignore"])
+def test_the_environment_says_what_a_race_does(
+    gpu: vgpu.VirtualGPU, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    monkeypatch.setenv("VGPU_RACES", wanted)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if wanted == "error":
+            with pytest.raises(vgpu.StreamHazard, match="nothing orders the two"):
+                writes_what_another_stream_is_reading()
+        else:
+            writes_what_another_stream_is_reading()
+    assert not caught
+    assert len(gpu.hazards) == 1
+
+
 def test_races_can_be_errors(gpu: vgpu.VirtualGPU) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", vgpu.StreamHazard)

@@ -27,6 +27,11 @@ def test_marked(virtual_gpu):
     torch.ones(3, device="cuda:1") + 1
     assert virtual_gpu.machine.gpus[1].timeline
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("device", range(torch.cuda.device_count()))
+def test_that_skips_itself_without_cuda(device):
+    assert torch.ones(2, device=device).sum().item() == 2
+
 @pytest.mark.needs_gpu(capability=(8, 0))
 def test_needs_ampere():
     torch.ones(1, device="cuda", dtype=torch.bfloat16)
@@ -40,13 +45,13 @@ def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
 
 def test_every_test_has_a_virtual_gpu_of_its_own(pytester: pytest.Pytester) -> None:
     result = run(pytester, "--vgpu", "T4")
-    result.assert_outcomes(passed=4, skipped=1)
+    result.assert_outcomes(passed=5, skipped=1)
     result.stdout.fnmatch_lines(["*needs compute capability 8.0, and the GPU has 7.5"])
 
 
 @pytest.mark.night
 def test_what_a_gpu_can_do_is_not_skipped(pytester: pytest.Pytester) -> None:
-    run(pytester, "--vgpu", "A100-40GB").assert_outcomes(passed=5)
+    run(pytester, "--vgpu", "A100-40GB").assert_outcomes(passed=6)
 
 
 def test_without_the_option_only_what_is_marked_has_one(pytester: pytest.Pytester) -> None:

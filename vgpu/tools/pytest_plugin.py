@@ -50,6 +50,17 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--vgpu {model}: {error}") from None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """What test modules ask as they are imported (`skipif(not torch.cuda.is_available())`) is asked of such a machine.
+
+    It is not the machine of any test: a tensor that a module makes on the GPU as it is imported is on the CPU later.
+    """
+    asked_for = session.config.getoption("--vgpu") is not None
+    with _as_asked_for(session.config) if asked_for else contextlib.nullcontext():
+        return (yield)
+
+
 @pytest.fixture
 def virtual_gpu(_on_virtual_gpu: VirtualGPU | None) -> Iterator[VirtualGPU]:
     """The virtual GPU that the test runs on: by its marker, by `--vgpu`, or else a T4."""
@@ -69,13 +80,18 @@ def _on_virtual_gpu(request: pytest.FixtureRequest) -> Iterator[VirtualGPU | Non
         gpu = None
         if marker is not None:
             gpu = stack.enter_context(_attached(*marker.args, **marker.kwargs))
-        elif (model := config.getoption("--vgpu")) is not None:
-            values = not config.getoption("--vgpu-shapes-only")
-            gpu = stack.enter_context(_attached(model, gpus=config.getoption("--vgpu-gpus"), values=values))
+        elif config.getoption("--vgpu") is not None:
+            gpu = stack.enter_context(_as_asked_for(config))
         needs = request.node.get_closest_marker("needs_gpu")
         if needs is not None and (lacking := _lacking(**needs.kwargs)):
             pytest.skip(lacking)
         yield gpu
+
+
+def _as_asked_for(config: pytest.Config) -> Any:
+    """The machine of the command line."""
+    values = not config.getoption("--vgpu-shapes-only")
+    return _attached(config.getoption("--vgpu"), gpus=config.getoption("--vgpu-gpus"), values=values)
 
 
 def _attached(model: str = _DEFAULT, **options: Any) -> Any:

@@ -8,6 +8,7 @@ stay those of the right order. Not here: what orders what (`vgpu.runtime.hazards
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -23,6 +24,8 @@ from vgpu.runtime.memory.residency import Registry, Resident
 from vgpu.runtime.operations.operation import Operation
 from vgpu.runtime.thread_state import THREAD
 
+VARIABLE = "VGPU_RACES"
+"""Of the environment: "warn", "error" or "ignore" (Python's own options are read before a package can be imported)."""
 # Of one memory, and of memory without an owner, so many uses are known.
 _MOST_ACCESSES, _MOST_RELEASED = 64, 1024
 
@@ -298,7 +301,11 @@ class Watch:
             return
         text = f"{what}: on a GPU, values may be wrong. {cure[0].upper()}{cure[1:]} [found by vgpu]"
         self.found.append(Hazard(text, earlier, later))
-        caller.warn(text, StreamHazard)
+        wanted = os.environ.get(VARIABLE, "warn")
+        if wanted == "error":
+            raise StreamHazard(text)
+        if wanted != "ignore":
+            caller.warn(text, StreamHazard)
 
 
 def written(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
