@@ -255,7 +255,8 @@ class DispatchMode(TorchDispatchMode):
         gpu.charge(operation, args, inputs, outputs)
         # A shape may depend on values (nonzero, a mask), and a factorisation may have failed. PyTorch reads that from
         # the device, so the host waits here without any `.item()` in the program.
-        if waits(operation, args, kwargs):
+        may_wait = operation.synchronises or operation.depends_on_data or operation.waits is not None
+        if may_wait and waits(operation, args, kwargs):
             gpu.report_wait()
             gpu.synchronize(stream)
 
