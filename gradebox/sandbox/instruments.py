@@ -220,7 +220,9 @@ def _used(
                     value = _static(owner, name)
                     if isinstance(value, (ModuleType, type)):
                         waiting.append(value)
-                    elif callable(value) and getattr(owner, name, None) is value and not _is_patched_by_torch(owner, name):
+                    elif _is_patched_by_torch(owner, name):
+                        continue
+                    elif callable(value) and getattr(owner, name, None) is value:
                         watched[id(owner), name] = (f"{_label(owner)}.{name}", owner, name, value)
     columns: Any = tuple(zip(*watched.values(), strict=True)) or ((), (), (), ())
     return columns  # type: ignore[no-any-return]
