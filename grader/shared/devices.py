@@ -92,7 +92,7 @@ SIMULATOR: Simulator | None = Simulator(
     instruments={
         "vgpu.runtime.nvml": ("Nvml.",),
         "vgpu.torch_integration.profiler_events": ("Recorder.",),
-        "vgpu.runtime.gpu": ("VirtualGPU.launch",),
+        "vgpu.runtime.gpu": ("VirtualGPU.launch", "VirtualGPU.mark_memory"),
         "vgpu.runtime.memory.categories": ("Ledger.after_step",),
         "vgpu.runtime.views.snapshot": ("_trace",),
         "vgpu.torch_integration.patches.loaders": ("install.<locals>.get_data",),

@@ -15,6 +15,8 @@ from vgpu.device.queue import Kernel
 
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 """Operations of PyTorch that are matrix products, each of which is one kernel."""
+TO_HOST = "Memcpy DtoH"
+"""With what the names of copies from the device to the host begin."""
 COLLECTIVE = "ncclDevKernel"
 """With what the names of NCCL's kernels begin."""
 
@@ -171,6 +173,16 @@ def _triton_names(kernels: Sequence[Kernel], begin: int, end: int) -> list[str]:
     return [kernel.name for kernel in kernels[begin:end] if kernel.programs is not None][:1000]
 
 
+def _all_flops(kernels: Sequence[Kernel], begin: int, end: int) -> float:
+    """The FLOPs of products, whoever computed them, attention's and those of Triton kernels included."""
+    return sum(kernel.flops if kernel.programs is None else kernel.programs.flops for kernel in kernels[begin:end])
+
+
+def _copied_bytes(kernels: Sequence[Kernel], begin: int, end: int) -> int:
+    """Bytes that went from the device to the host."""
+    return sum(kernel.bytes for kernel in kernels[begin:end] if kernel.name.startswith(TO_HOST))
+
+
 def _library_flops(kernels: Sequence[Kernel], begin: int, end: int) -> float:
     """The FLOPs of products that were not computed by watched Triton kernels."""
     return sum(kernel.flops for kernel in kernels[begin:end] if kernel.programs is None)
@@ -247,6 +259,8 @@ _READINGS: dict[str, Callable[..., object]] = {
     "triton": _triton,
     "triton_names": _triton_names,
     "library_flops": _library_flops,
+    "all_flops": _all_flops,
+    "copied_bytes": _copied_bytes,
     "collectives": _collectives,
     "turns": _turns,
     "dtypes": _dtypes,

@@ -27,11 +27,13 @@ LEVEL = struct.Struct("<cB")
 """GPU: its work has waited for other ranks."""
 MARK = struct.Struct("<c")
 """A place in the record of all GPUs, which gets the next number."""
+MEMORY = struct.Struct("<cBQQ")
+"""GPU, bytes allocated now, the most since its last message of this kind; gets the next number of all GPUs."""
 TEXT = struct.Struct("<cI")
 """How many bytes of JSON follow: a list, whose first item says what it is."""
 SIZES = {
     b"L": LAUNCH.size, b"H": HOLD.size, b"h": HOLD_EVENT.size, b"E": EVENT.size, b"S": STREAM.size, b"V": LEVEL.size,
-    b"M": MARK.size, b"T": TEXT.size,
+    b"M": MARK.size, b"A": MEMORY.size, b"T": TEXT.size,
 }  # fmt: skip
 
 _PLAIN = json.JSONEncoder(separators=(",", ":")).encode

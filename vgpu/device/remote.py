@@ -46,7 +46,7 @@ class Line:
         self._unsent = bytearray()
         self._works: dict[KernelWork, int] = {}
         self._threads: dict[str, int] = {}
-        self._counts = dict.fromkeys(("event", "mark", "reading", "question"), 0)
+        self._counts = dict.fromkeys(("event", "mark", "memory", "reading", "question"), 0)
         self._answers: dict[int, Any] = {}
         greeting = self.ask("greeting")
         self.slows_the_host: bool = greeting["slows the host"]
@@ -119,8 +119,18 @@ class Line:
 
     def read(self, gpu: int, what: str, begin: int, end: int, arguments: dict[str, Any]) -> int:
         """Have what ran between two marks read, for whoever started the device; the reading's number."""
+        return self._read("read", gpu, what, begin, end, arguments)
+
+    def read_memory(self, gpu: int, what: str, begin: int, end: int) -> int:
+        """Have bytes allocated between two marks read (`RemoteQueue.mark_memory`); the reading's number.
+
+        `what` is the "peak" between them, what that "added", or what is "held" at the end, both beyond the beginning.
+        """
+        return self._read("memory", gpu, what, begin, end)
+
+    def _read(self, *items: Any) -> int:
         with self._lock:
-            self.put(messages.text("read", gpu, what, begin, end, arguments))
+            self.put(messages.text(*items))
             self._send()
             self._counts["reading"] += 1
             return self._counts["reading"] - 1
@@ -222,6 +232,10 @@ class RemoteQueue(Queue):
     def level(self) -> None:
         """See `Queue`."""
         self.line.put(messages.LEVEL.pack(b"V", self._index))
+
+    def mark_memory(self, allocated_bytes: int, peak_bytes: int) -> int:
+        """A place in the record of memory, with what is allocated and the most since the place before; its number."""
+        return self.line.numbered("memory", messages.MEMORY.pack(b"A", self._index, allocated_bytes, peak_bytes))
 
     @property
     def busy_seconds(self) -> float:  # type: ignore[override]

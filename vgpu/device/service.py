@@ -67,6 +67,7 @@ class _Rank:
         self._threads: list[str] = []
         self._events: list[float] = []
         self._marks: list[tuple[int, ...]] = []
+        self._memory: list[tuple[DeviceQueue, int, int]] = []
         self._entries = 0
         self._asked = 0
         self._stage = 0
@@ -147,6 +148,9 @@ class _Rank:
         elif kind == b"E":
             _, _, stream, now = messages.EVENT.unpack_from(data, place)
             self._events.append(queue.event(self._stream(queue, stream), number(now)))
+        elif kind == b"A":
+            _, _, allocated, peak = messages.MEMORY.unpack_from(data, place)
+            self._memory.append((queue, allocated, max(allocated, peak)))
         elif kind == b"S":
             if queue.streams >= MAX_STREAMS:
                 raise Malformed(f"more than {MAX_STREAMS} streams")
@@ -168,6 +172,8 @@ class _Rank:
                 self._slow(*items)
             elif kind == "read":
                 self._read(*items)
+            elif kind == "memory":
+                self._read_memory(*items)
             elif kind == "stage":
                 self._stage += 1
                 self._apply()
@@ -221,11 +227,28 @@ class _Rank:
         self._queue(gpu).slow_down(slowdown)
 
     def _read(self, gpu: Any, what: Any, begin: Any, end: Any, arguments: Any) -> None:
-        if len(self.readings) >= MAX_READINGS or not isinstance(arguments, dict):
-            raise Malformed(f"more than {MAX_READINGS} readings")
+        if not isinstance(arguments, dict):
+            raise Malformed("a reading without arguments")
         queue, last = self._queue(gpu), len(self._marks) - 1
         first, stop = (self._marks[whole(mark, last)][gpu] for mark in (begin, end))
-        value = self._reader(word(what), queue.timeline, first, stop, arguments)
+        self._add_reading(self._reader(word(what), queue.timeline, first, stop, arguments))
+
+    def _read_memory(self, gpu: Any, what: Any, begin: Any, end: Any) -> None:
+        queue, last = self._queue(gpu), len(self._memory) - 1
+        first, stop = whole(begin, last), whole(end, last)
+        rows = [(allocated, peak) for owner, allocated, peak in self._memory[first : stop + 1] if owner is queue]
+        if not rows:
+            raise Malformed("a reading of memory that nobody has marked")
+        # The peak of the first row is that of the time before it.
+        peak = max([rows[0][0], *(most for _, most in rows[1:])])
+        figures = {"peak": peak, "added": peak - rows[0][0], "held": rows[-1][0] - rows[0][0]}
+        if word(what) not in figures:
+            raise Malformed(f"there is no memory {what!r}")
+        self._add_reading(figures[what])
+
+    def _add_reading(self, value: Any) -> None:
+        if len(self.readings) >= MAX_READINGS:
+            raise Malformed(f"more than {MAX_READINGS} readings")
         self._read_bytes += len(json.dumps(value))
         if self._read_bytes > MAX_READING_BYTES:
             raise Malformed(f"readings of more than {MAX_READING_BYTES} bytes")

@@ -15,14 +15,20 @@ READ_EVENT = "vgpu.record"
 """Audit event (`sys.addaudithook`) of somebody asking a GPU for what it has recorded; the argument says for what."""
 READ = object()
 """Sent to a history: asks for it."""
+LATEST = object()
+"""Sent to a history of memory: asks for the bytes allocated now, and the most since it was asked the last time."""
 
 # Bound here: a program may replace `sys.audit`.
 _audit = sys.audit
 
 
 def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
-    """Keeps what is sent, or each item of a list; READ is answered with the list of it all, and raises READ_EVENT."""
+    """Keeps what is sent, or each item of a list; READ is answered with the list of it all, and raises READ_EVENT.
+
+    So does LATEST, which is answered with two numbers.
+    """
     events: list[Any] = []
+    seen = 0
     answer: Any = None
     while True:
         message = yield answer
@@ -30,6 +36,12 @@ def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
         if message is READ:
             audit(READ_EVENT, "memory")
             answer = events
+        elif message is LATEST:
+            audit(READ_EVENT, "memory")
+            now = events[-1][1] if events else 0
+            # What was allocated when it was asked the last time counts as well.
+            answer = now, max((event[1] for event in events[max(seen - 1, 0) :]), default=0)
+            seen = len(events)
         elif type(message) is list:
             events.extend(message)
         else:

@@ -238,6 +238,11 @@ class VirtualGPU:
         assert views is not None, "vgpu.attach gives each machine its views"
         return views
 
+    def mark_memory(self) -> int:
+        """A place in the record of this GPU's memory, where the device is in a process of its own; its number."""
+        assert isinstance(self.queue, RemoteQueue), "there is a record of memory in another process only"
+        return self.queue.mark_memory(*self.memory.latest())
+
     def inject_slowdown(
         self,
         factor: float,

@@ -83,6 +83,10 @@ class Memory(TypedDict):
     """What the probe `memory` returns."""
 
     added_bytes: int
+    flops: float
+    """Of all products that the device computed."""
+    copied_bytes: int
+    """From the device to the host."""
 
 
 def _case(length: int, *, batch: int = 1, heads: int = 1, width: int = 16, dtype: Dtype = "float32",

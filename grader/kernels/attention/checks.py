@@ -118,13 +118,22 @@ class TestAttention:
                 )
         sizes = cases.one_long_head(generator)
         length = sizes["length"]
-        added_bytes: int = ask(submission, "kernels.attention.memory", counted=True, **sizes).added_bytes
+        reply = ask(submission, "kernels.attention.memory", counted=True, **sizes)
+        added_bytes: int = reply.added_bytes
         # Measured: 0.2 of all scores, for output, gradients and sums.
         require(
             added_bytes < 0.5 * 4 * length**2,
             f"flash_attention(), {length} queries, one head: forward and backward add {mebibytes(added_bytes)}, "
             f"and all scores are {mebibytes(4 * length**2)}",
             "no tensor of all scores, weights or masks; what backward needs of a tile is computed again there",
+        )
+        products = 7 * 2 * length**2 * sizes["width"] / (2 if sizes["causal"] else 1)
+        require(
+            reply.flops >= products and reply.copied_bytes < 4 * length,
+            f"flash_attention(), {length} queries, one head: forward and backward computed {reply.flops:.4g} FLOPs of "
+            f"products on the device and copied {mebibytes(reply.copied_bytes)} to the host, expected {products:.4g} "
+            "FLOPs at least and nothing copied",
+            "the products belong into your kernels (tl.dot), for long sequences as for short ones",
         )
 
     @requires("forward_equals_reference", "backward_equals_reference")

@@ -16,6 +16,7 @@ from grader.kernels.attention.cases import Case, Memory, Run, Runs
 from grader.kernels.shared.cases import Refusals
 from grader.kernels.shared.probes.refusals import endings
 from grader.kernels.shared.probes.watching import observe, unchanged
+from grader.shared.probes.record import mark, memory_since_now, reading
 from vgpu.device.errors import Unsupported
 
 MODULE = "kernels_exercise.flash_attention"
@@ -110,15 +111,21 @@ def _without(why: str) -> Run:
 
 
 def memory(student: Student, *, length: int, width: int, causal: bool) -> Memory:
-    """What forward and backward of one head add to the memory that is allocated."""
+    """What forward and backward of one head add to the memory that is allocated, and what the device did."""
     attention = student.module(MODULE).flash_attention
     shape = (1, 1, length, width)
     inputs = [torch.randn(shape, device=student.device, requires_grad=True) for _ in range(3)]
     upstream = torch.randn(shape, device=student.device)
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+    added, begun = memory_since_now(student.gpu), mark(student.gpu)
     torch.autograd.grad(attention(*inputs, **_causal(causal)), inputs, upstream)
-    return {"added_bytes": torch.cuda.max_memory_allocated() - before}
+    return cast(
+        Memory,  # on the other side
+        {
+            "added_bytes": added.added(),
+            "flops": reading(student.gpu, "all_flops", begun),
+            "copied_bytes": reading(student.gpu, "copied_bytes", begun),
+        },
+    )
 
 
 def refusals(student: Student) -> Refusals:

@@ -119,6 +119,8 @@ _NOT_THE_MEDIAN = Cause(
 )
 
 
+_SOME = 0.6
+"""Of the products of what is computed again: PyTorch stops before the last one of a segment, a third of a block's."""
 _KEPT_HINT = "Checkpoint every segment as one: it keeps its input, and nothing from inside it."
 _KEPT: Mapping[KeptMistake, str] = {
     "nothing_checkpointed": "Nothing is checkpointed: a forward pass keeps every activation",
@@ -195,6 +197,7 @@ class TestCheckpointing:
         ):
             for interval, input_gradient, run in kept:
                 _require_kept(interval, input_gradient, run, unit, plain)
+                _require_computed_again(interval, run, reply.runs[0], unit)
         small_case, ways = small(generator), training_ways(generator)
         trained = _trained(submission, small_case, ways)
         # In a control experiment, only ways that go right if each block is a segment, which is the premises' interval.
@@ -434,6 +437,23 @@ def _require_kept(interval: int, input_gradient: bool, run: KeptBytes, unit: flo
         f"with checkpoint_every={interval} {mebibytes(run.saved_bytes)} were saved for backward, expected at most "
         f"{mebibytes(expected.all_but_last)}",
         _KEPT_HINT,
+    )
+
+
+def _require_computed_again(interval: int, run: KeptBytes, plain: KeptBytes, unit: float) -> None:
+    """Fail unless backward computes what was not kept, and nothing was sent to the host instead."""
+    again = plain.forward_flops * kept_bytes(LAYERS, interval, unit, 0.0).computed_again
+    least = 0.99 * plain.backward_flops + _SOME * again
+    require(
+        run.backward_flops >= least,
+        f"backward with checkpoint_every={interval} computes products of {run.backward_flops:.4g} FLOPs, without "
+        f"checkpointing {plain.backward_flops:.4g}; expected {least:.4g} at least",
+        "Keep the input of each segment alone, and compute the segment again in backward.",
+    )
+    require(
+        run.copied_bytes is None or run.copied_bytes < unit / 2,
+        f"a forward pass with checkpoint_every={interval} copies {mebibytes(run.copied_bytes or 0)} to the host",
+        "Compute a segment again in backward; what it keeps does not leave the device.",
     )
 
 

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +41,7 @@ from grader.lab4.checkpointing.cases.types import (
 )
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.kept import notes
-from grader.shared.probes.record import watch_products
+from grader.shared.probes.record import Reported, VirtualGpu, mark, memory_since_now, reading, watch_products
 from grader.shared.probes.support import fields, instance, sequence, tensor
 from labkit.models import TransformerBlock, count_parameters
 from labkit.results import CheckpointingResult
@@ -152,7 +153,10 @@ def evaluation(student: Student, inputs: Evaluation) -> EvaluationReply:
 
 
 def saved(student: Student, inputs: Saved) -> SavedReply:
-    """Bytes that a forward pass keeps: what it leaves allocated, and what passes the hooks of saved tensors."""
+    """Bytes that a forward pass keeps: what it leaves allocated, and what passes the hooks of saved tensors.
+
+    And the work in products of this pass and of its backward pass.
+    """
     runs = []
     for way in inputs.ways:
         with torch.device(student.device):
@@ -166,13 +170,29 @@ def saved(student: Student, inputs: Saved) -> SavedReply:
         data.grad = None
         own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
         pack, packed = _packing()
-        before = torch.cuda.memory_allocated()
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            output = _run(student, model, data)
-        held = torch.cuda.memory_allocated() - before
+        memory, begun = memory_since_now(student.gpu), None if student.gpu is None else mark(student.gpu)
+        with watch_products(student.gpu) as products:
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                output = _run(student, model, data)
+            forward_flops = products.flops()
+        held = memory.held()
+        copied: Any = None if begun is None else reading(student.gpu, "copied_bytes", begun)
+        with watch_products(student.gpu) as products:
+            if output.requires_grad:  # else the judge says that there is no graph
+                output.sum().backward()
+            backward_flops = products.flops()
         kept = {storage: size for storage, size in packed() if storage not in own}
-        runs.append(KeptBytes(held_bytes=held, saved_bytes=sum(kept.values())))
+        runs.append(
+            KeptBytes(
+                held_bytes=held,
+                copied_bytes=copied,
+                forward_flops=forward_flops,
+                backward_flops=backward_flops,
+                saved_bytes=sum(kept.values()),
+            )
+        )
         del output
+        model.zero_grad(set_to_none=True)
     return SavedReply(runs=runs, input_bytes=data.numel() * 4)
 
 
@@ -238,7 +258,7 @@ def _cost(student: Student, kind: Callable[..., object], sizes: Sizes, interval:
         model = instance(kind(sizes["num_layers"], **options), nn.Module, "CheckpointedTransformer()")
     data = torch.randn(sizes["batch"], sizes["length"], sizes["width"], device=student.device)
     _run(student, model, data)  # is what it gives a tensor at all?
-    seconds, peak = _measure(model, data)
+    seconds, peak = _measure(student.gpu, model, data)
     with watch_products(student.gpu) as products:
         model(data).square().mean().backward()
         flops = products.flops()
@@ -311,7 +331,7 @@ def _numbering() -> Generator[int, nn.Module]:
         del model
 
 
-def _measure(model: nn.Module, inputs: Tensor) -> tuple[float, int]:
+def _measure(gpu: VirtualGpu, model: nn.Module, inputs: Tensor) -> tuple[float, Reported]:
     def step() -> float:
         torch.cuda.synchronize()
         start = time.perf_counter()
@@ -321,8 +341,8 @@ def _measure(model: nn.Module, inputs: Tensor) -> tuple[float, int]:
         return time.perf_counter() - start
 
     step()
-    torch.cuda.reset_peak_memory_stats()
-    return sorted(step() for _ in range(3))[1], torch.cuda.max_memory_allocated()
+    memory = memory_since_now(gpu)
+    return sorted(step() for _ in range(3))[1], memory.peak()
 
 
 def best(student: Student, inputs: Best) -> BestReply:

@@ -36,12 +36,14 @@ class Kept:
     """If each segment is checkpointed."""
     all_but_last: float
     """If the last segment is kept as a whole, as `checkpoint_sequential` does."""
+    computed_again: float
+    """The share of a forward pass that backward then computes again."""
 
 
 def kept_bytes(layers: int, interval: int, unit: float, plain: float) -> Kept:
     """What is kept of so many layers; `unit` bytes are one tensor, `plain` bytes all that is kept otherwise."""
     segments, last = -(-layers // interval), (layers - 1) % interval + 1
-    return Kept(segments, segments * unit, (segments - 1) * unit + last * plain / layers)
+    return Kept(segments, segments * unit, (segments - 1) * unit + last * plain / layers, 1 - last / layers)
 
 
 def kept_with(

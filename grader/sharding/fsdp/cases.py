@@ -54,6 +54,12 @@ class TrainedRun:
     """Bytes at most while the model was sharded."""
     step_peak: int
     """Bytes at most in a step, more than between steps."""
+    workspace: int
+    """Of those, what a small product and its backward pass take for a moment: for the most part cuBLAS's workspace."""
+    elsewhere: list[int]
+    """Bytes at most on each other rank's GPU."""
+    copied_bytes: int
+    """From the device to the host, in all steps."""
     collectives: list[Collective]
     """Of the last step."""
     turns: list[str]

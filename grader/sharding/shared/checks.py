@@ -35,6 +35,20 @@ def reference(submission: Submission, inputs: ProbeInputs[Reply]) -> Reply:
     return submission.probe(inputs, device=RANKS, student=False, limits=_SLOW)
 
 
+def require_kept_here(what: str, elsewhere: Sequence[int], copied_bytes: int, most: int) -> None:
+    """Fail if a rank keeps something on another rank's GPU, or copies more than `most` bytes to the host."""
+    require(
+        not any(elsewhere),
+        f"{what}: takes {max(elsewhere, default=0):,} bytes on another rank's GPU, expected none",
+        "each rank has one GPU, its own",
+    )
+    require(
+        copied_bytes <= most,
+        f"{what}: copies {copied_bytes:,} bytes from its GPU to the host, expected {most:,} at most",
+        "what is a rank's share stays on its GPU, and what is not is nowhere else on this rank",
+    )
+
+
 def judge_refusals(replies: Sequence[RefusalsReply]) -> None:
     """Fail unless calls that make no sense raise a ValueError on every rank, and none that makes sense does."""
     for rank, reply in enumerate(replies):

@@ -12,7 +12,7 @@ import torch
 from gradebox.sandbox.probe_loader import Student
 from grader.sharding.shared.cases import Collective
 from grader.shared.probes.ranks import group
-from grader.shared.probes.record import reading
+from grader.shared.probes.record import Reported, memory_since_now, reading
 
 if TYPE_CHECKING:
     from vgpu.runtime.gpu import VirtualGPU
@@ -27,11 +27,34 @@ def on_own_gpu(student: Student) -> Iterator[VirtualGPU]:
         yield gpu
 
 
-def allocated() -> int:
-    """Bytes of tensors that somebody can still reach, without cuBLAS's workspace."""
+class Memory:
+    """Bytes of tensors on this rank's GPU that somebody can still reach, without cuBLAS's workspace, and on others.
+
+    In this process a number stands for each: the judge alone gets what the record of the GPU says.
+    """
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        _clear()
+        self._here = memory_since_now(gpu)
+        self._elsewhere = [memory_since_now(other) for other in gpu.machine.gpus if other is not gpu]
+
+    def added(self) -> Reported:
+        """The most that was held here beyond what was at the beginning."""
+        return self._here.added()
+
+    def held(self) -> Reported:
+        """What is held here now beyond that."""
+        _clear()
+        return self._here.held()
+
+    def elsewhere(self) -> list[Reported]:
+        """The most that was held on each other rank's GPU, as this process sees it."""
+        return [memory.added() for memory in self._elsewhere]
+
+
+def _clear() -> None:
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
-    return int(torch.cuda.memory_allocated())
 
 
 def recorded(gpu: VirtualGPU, begin: int, end: int | None = None) -> list[Collective]:

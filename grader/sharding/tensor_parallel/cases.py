@@ -74,6 +74,10 @@ class LayersRun:
 
     held: int
     """Bytes."""
+    elsewhere: list[int]
+    """Bytes at most on each other rank's GPU."""
+    copied_bytes: int
+    """From the device to the host, up to the end of forward."""
     output: Array
     input_gradient: Array | None
     parts: dict[str, Array]

@@ -8,7 +8,7 @@ from gradebox.course.criterion import criterion, requires
 from gradebox.run.assertions import require, require_arrays_close, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
-from grader.sharding.shared.checks import in_words, judge_refusals, kind_of, on_ranks
+from grader.sharding.shared.checks import in_words, judge_refusals, kind_of, on_ranks, require_kept_here
 from grader.sharding.tensor_parallel.cases import (
     FUNCTIONS,
     KINDS,
@@ -153,8 +153,9 @@ class TestTensorParallel:
                     require_equal(run.count, count, what=f"{what}: numbers in all parameters", hint=_NAMES)
                     require_equal(run.dtypes, [case["dtype"]], what=f"{what}: dtypes of the parameters")
                     size = _SIZES[case["dtype"]]
+                    require_kept_here(what, run.elsewhere, run.copied_bytes, _ROUNDING)
                     require(
-                        run.held <= size * count + _ROUNDING * len(parts),
+                        size * count <= run.held <= size * count + _ROUNDING * len(parts),
                         f"{what}: holds {run.held:,} bytes on its GPU, expected {size * count:,}",
                         "a view of a whole weight keeps all of it: copy the part, and leave the layers where they are",
                     )

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from gradebox.sandbox.probe_loader import Student
 from grader.sharding.shared.cases import RefusalsReply
-from grader.sharding.shared.probes import allocated, on_own_gpu, recorded
+from grader.sharding.shared.probes import Memory, on_own_gpu, recorded
 from grader.sharding.tensor_parallel.cases import (
     FUNCTIONS,
     KINDS,
@@ -26,7 +26,7 @@ from grader.sharding.tensor_parallel.cases import (
     ShareLayers,
 )
 from grader.shared.probes.endings import ending
-from grader.shared.probes.record import mark
+from grader.shared.probes.record import mark, reading
 from grader.shared.probes.support import instance, plain, tensor
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _run(
     slopes: Tensor,
 ) -> LayersRun:
     first, second = whole
-    before = allocated()
+    memory, started = Memory(gpu), mark(gpu)
     kept = [parameter.detach().clone() for layer in whole for parameter in layer.parameters()]
     options: dict[str, object] = {} if case["activation"] == "gelu" else {
         "activation": getattr(functional, case["activation"])
@@ -120,12 +120,13 @@ def _run(
     if group is not None:
         options["group"] = group
     mlp = instance(module.ParallelMLP(first, second, **options), nn.Module, "ParallelMLP()")
-    held = allocated() - before
+    held = memory.held()
     kind = getattr(torch, case["dtype"])
     x = inputs.to(kind).cuda().requires_grad_()
     begun = mark(gpu)
     output = tensor(mlp(x), "ParallelMLP.forward()", (*x.shape[:-1], case["outputs"]))
     middle = mark(gpu)
+    copied: Any = reading(gpu, "copied_bytes", started, middle)
     shown = output.detach().cpu().double()
     output.backward(slopes.to(kind).cuda())
     torch.cuda.synchronize()
@@ -141,6 +142,8 @@ def _run(
     now = [parameter.detach() for layer in whole for parameter in layer.parameters()]
     return LayersRun(
         held=held,
+        elsewhere=memory.elsewhere(),
+        copied_bytes=copied,
         output=shown,
         input_gradient=None if x.grad is None else x.grad.cpu().double(),
         parts=parts,

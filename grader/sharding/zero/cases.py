@@ -115,7 +115,11 @@ class HeldRun:
     """What one rank holds and sends in a case."""
 
     bytes: int
-    """That it holds more after a first step than before."""
+    """That it holds more after two steps than before."""
+    elsewhere: list[int]
+    """At most on each other rank's GPU."""
+    copied_bytes: int
+    """From the device to the host."""
     collectives: list[Collective]
     """Of a second step."""
 

@@ -14,6 +14,7 @@ from grader.sharding.shared.checks import (
     kind_of,
     on_ranks,
     reference,
+    require_kept_here,
     require_weights,
 )
 from grader.sharding.zero.cases import (
@@ -82,6 +83,8 @@ class TestZero:
                 shares = [run.bytes / _ADAM_STATES for run in runs]
                 slack = _ROUNDING * len(sizes)
                 what = f"{_what(case, ranks)} of {', '.join(f'{size:,}' for size in sizes)} bytes"
+                for rank, run in enumerate(runs):
+                    require_kept_here(f"{what}, rank {rank}", run.elsewhere, run.copied_bytes, slack)
                 require(
                     abs(sum(shares) - sum(sizes)) <= slack,
                     f"{what}: all ranks together hold {sum(shares):,.0f} bytes of each of AdamW's two states, expected "

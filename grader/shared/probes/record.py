@@ -48,6 +48,61 @@ def system(what: str) -> Reported:
     return SystemReading(what)
 
 
+class MemorySince(Protocol):
+    """The bytes allocated on a device since a moment, up to when one of these is called."""
+
+    def peak(self) -> Reported:
+        """The most that was allocated."""
+
+    def added(self) -> Reported:
+        """What the most was beyond what was allocated at that moment."""
+
+    def held(self) -> Reported:
+        """What is allocated now beyond that."""
+
+
+class _MemoryOfVirtualGpu:
+    def __init__(self, gpu: VirtualGpu) -> None:
+        self._gpu, self._begin = gpu, gpu.mark_memory()
+
+    def _read(self, what: str) -> Reading:
+        gpu = self._gpu
+        return Reading(gpu.queue.line.read_memory(gpu.index, what, self._begin, gpu.mark_memory()))
+
+    def peak(self) -> Reading:
+        return self._read("peak")
+
+    def added(self) -> Reading:
+        return self._read("added")
+
+    def held(self) -> Reading:
+        return self._read("held")
+
+
+class _MemoryOfTorch:
+    def __init__(self) -> None:
+        torch.cuda.reset_peak_memory_stats()
+        self._before = torch.cuda.memory_allocated()
+
+    def peak(self) -> int:
+        return torch.cuda.max_memory_allocated()
+
+    def added(self) -> int:
+        return self.peak() - self._before
+
+    def held(self) -> int:
+        return torch.cuda.memory_allocated() - self._before
+
+
+def memory_since_now(gpu: VirtualGpu) -> MemorySince:
+    """What is allocated from now on. On a virtual GPU it does not matter whether somebody resets peaks.
+
+    Args:
+        gpu: the virtual GPU, or None: then PyTorch's counters of the current device say it.
+    """
+    return _MemoryOfTorch() if gpu is None else _MemoryOfVirtualGpu(gpu)
+
+
 class Products(Protocol):
     """The matrix products that ran since a moment, told in one of these ways, each of them until it is asked."""
 

@@ -267,6 +267,13 @@ class DeviceMemory:
             self._settle()
             return self._event_count
 
+    def latest(self) -> tuple[int, int]:
+        """Bytes allocated now, and the most since this was asked the last time, whatever peaks a program reset."""
+        with self._lock:
+            self._settle()
+            latest: tuple[int, int] = self.history.tell(audit_events.LATEST)
+            return latest
+
     def peak_event(self) -> int:
         """Which change brought the peak since the last reset (an index into `events`; -1: none)."""
         with self._lock:

@@ -103,6 +103,10 @@ class LargestRun:
 
     largest_elements: int
     """Of the largest tensor that an operation was given."""
+    flops: float
+    """Of the products that the device computed."""
+    copied_bytes: int
+    """From the device to the host."""
     added_bytes: int
 
 

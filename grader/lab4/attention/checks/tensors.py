@@ -7,8 +7,10 @@ from gradebox.run.assertions import mebibytes, require
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab4.attention.cases.draws import square_calls
-from grader.lab4.attention.cases.types import Call, Largest
+from grader.lab4.attention.cases.types import Call, Largest, LargestRun
 
+_SOME = 0.9
+"""Of the products that no way of computing attention does without."""
 _NARROW = 8
 """Of a head, where tiles are judged by their size."""
 
@@ -43,6 +45,7 @@ def require_no_square(submission: Submission, function: str, cases: list[Call]) 
             f"{square:,} scores",
             "Make neither scores nor mask nor weights for all pairs of queries and keys, in forward or in backward.",
         )
+        _require_on_device(function, case, run, head_dim=64, what=what)
         # Measured: 0.56 and less where tiles are computed again (most with fewer queries than keys), 1.2 and
         # more where they are kept for backward.
         # Strips with a mask each, which PyTorch keeps for backward, are allowed in flash_attention: 0.9.
@@ -52,6 +55,26 @@ def require_no_square(submission: Submission, function: str, cases: list[Call]) 
             f"{mebibytes(run.added_bytes)}, as much as all scores would: {what}",
             "Compute the tiles again in backward: what is kept of each adds up to all scores.",
         )
+
+
+def _require_on_device(function: str, case: Call, run: LargestRun, *, head_dim: int, what: str) -> None:
+    """Fail unless the device computed the products, of which there are six at least, and sent no operand away."""
+    pairs = sum(
+        max(0, min(case.keys, case.keys - case.queries + row + 1)) if case.causal else case.keys
+        for row in range(case.queries)
+    )
+    least = 6 * 2 * pairs * head_dim
+    require(
+        run.flops >= _SOME * least,
+        f"{function}(): forward and backward computed {run.flops:.3g} FLOPs of products on the device, expected "
+        f"{least:.3g} at least: {what}",
+        "Compute where the operands are: scores and output in forward, and four products with gradients in backward.",
+    )
+    require(
+        run.copied_bytes < 4 * case.queries * head_dim // 2,
+        f"{function}() copies {mebibytes(run.copied_bytes)} from the device to the host: {what}",
+        "Compute where the operands are, and keep there what backward needs.",
+    )
 
 
 def _require_tiles(submission: Submission, generator: InputGenerator) -> None:

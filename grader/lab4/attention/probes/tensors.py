@@ -10,7 +10,7 @@ from torch import Tensor
 from gradebox.sandbox.probe_loader import Student
 from grader.lab4.attention.cases.types import Call, Largest, LargestReply, LargestRun
 from grader.lab4.attention.probes.module import options, without_libraries
-from grader.shared.probes.record import mark, reading
+from grader.shared.probes.record import mark, memory_since_now, reading
 from grader.shared.probes.support import tensor
 
 
@@ -35,11 +35,10 @@ def largest(student: Student, inputs: Largest) -> LargestReply:
         operands, gradient = drawn(96, 128, dtype)  # first use of the libraries
         attention(case, operands).backward(gradient)
         operands, gradient = drawn(case.queries, case.keys, dtype)
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        begun = mark(student.gpu)
+        memory, begun = memory_since_now(student.gpu), mark(student.gpu)
         attention(case, operands).backward(gradient)
         elements: Any = reading(student.gpu, "largest_elements", begun)
-        added = torch.cuda.max_memory_allocated() - before
-        runs.append(LargestRun(largest_elements=elements, added_bytes=added))
+        flops: Any = reading(student.gpu, "all_flops", begun)
+        copied: Any = reading(student.gpu, "copied_bytes", begun)
+        runs.append(LargestRun(largest_elements=elements, flops=flops, copied_bytes=copied, added_bytes=memory.added()))
     return LargestReply(runs=runs)

@@ -100,6 +100,11 @@ class KeptBytes:
 
     held_bytes: int
     """What it leaves allocated."""
+    copied_bytes: int | None
+    """From the device to the host; None of a real one, which nobody can ask."""
+    forward_flops: float
+    backward_flops: float
+    """Of the backward pass that follows; forward passes that it repeats count."""
     saved_bytes: int
     """What passes the hooks of saved tensors."""
 

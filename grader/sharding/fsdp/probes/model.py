@@ -15,9 +15,9 @@ from gradebox.sandbox.probe_loader import Student
 from grader.sharding.fsdp.cases import GatherAndLoad, Refuse, StatesReply, Train, TrainCase, TrainedRun, TrainReply
 from grader.sharding.fsdp.probes.network import Network, half_squares, make_optimizer
 from grader.sharding.shared.cases import RefusalsReply
-from grader.sharding.shared.probes import allocated, on_own_gpu, recorded
+from grader.sharding.shared.probes import Memory, on_own_gpu, recorded
 from grader.shared.probes.endings import ending
-from grader.shared.probes.record import mark, reading
+from grader.shared.probes.record import Reported, mark, memory_since_now, reading
 from grader.shared.probes.support import finite_or_text, instance, plain, tensor
 from grader.shared.readings import ProductCount
 
@@ -29,37 +29,39 @@ MODULE = "sharding_exercise.fsdp"
 
 def train(student: Student, inputs: Train) -> TrainReply:
     """For each case training steps of a sharded network: losses, weights, bytes held and at most, what ranks sent."""
-    module = student.module(MODULE)
     with on_own_gpu(student) as gpu:
-        return TrainReply(runs=[_train(student, gpu, module, case, inputs) for case in inputs.cases])
+        workspace = _workspace(gpu)  # before there is code that could make it larger
+        module = student.module(MODULE)
+        return TrainReply(runs=[_train(student, gpu, module, workspace, case, inputs) for case in inputs.cases])
 
 
-def _train(student: Student, gpu: VirtualGPU, module: ModuleType, case: TrainCase, data: Train) -> TrainedRun:
+def _train(
+    student: Student, gpu: VirtualGPU, module: ModuleType, workspace: Reported, case: TrainCase, data: Train
+) -> TrainedRun:
     inputs, targets = data.inputs, data.targets
-    before = allocated()
+    memory = Memory(gpu)
     model = Network(inputs.shape[-1], case["width"], case["blocks"], case["seed"])
-    torch.cuda.reset_peak_memory_stats()
     sharded = module.shard(model, list(model.blocks), **_options(case))
     model = instance(sharded, nn.Module, "shard()")  # type: ignore[assignment]  # lets go of the network
-    shard_peak = torch.cuda.max_memory_allocated() - before
+    shard_peak = memory.added()
+    sharded_at = mark(gpu)
     optimizer = make_optimizer(case, model)
     losses: list[float | str] = []
-    workspace = _workspace()
     for step in range(case["steps"]):
         x, y = (part[step][student.rank :: student.ranks].contiguous().cuda() for part in (inputs, targets))
-        torch.cuda.reset_peak_memory_stats()
-        start, begun = torch.cuda.memory_allocated(), mark(gpu)
+        in_step, begun = memory_since_now(gpu), mark(gpu)
         losses.append(
             finite_or_text(module.train_step(model, optimizer, x, y, half_squares, **_limit(case)), "train_step()")
         )
         end = mark(gpu)
-        step_peak = torch.cuda.max_memory_allocated() - start - workspace
+        step_peak = in_step.added()
     collectives = recorded(gpu, begun, end)
     turns = cast("list[str]", reading(gpu, "turns", begun, end))  # the judge gets it
     products = cast("list[ProductCount]", reading(gpu, "products", begun, end))  # and so it does this
     gradients = sum(parameter.grad is not None for parameter in model.parameters())
     del x, y
-    held = allocated() - before
+    held, elsewhere = memory.held(), memory.elsewhere()
+    copied = cast(int, reading(gpu, "copied_bytes", sharded_at, end))
     weights = _whole(model)
     weight_dtypes = sorted({plain(parameter.dtype, "dtype") for parameter in model.parameters()})
     with torch.no_grad():
@@ -74,6 +76,9 @@ def _train(student: Student, gpu: VirtualGPU, module: ModuleType, case: TrainCas
         held=held,
         shard_peak=shard_peak,
         step_peak=step_peak,
+        workspace=workspace,
+        elsewhere=elsewhere,
+        copied_bytes=copied,
         collectives=collectives,
         turns=turns,
     )
@@ -158,14 +163,13 @@ def _limit(case: TrainCase) -> dict[str, float]:
     return {} if case["max_norm"] is None else {"max_norm": case["max_norm"]}
 
 
-def _workspace() -> int:
+def _workspace(gpu: VirtualGPU) -> Reported:
     """Bytes that a product takes for its own work and returns, where cuBLAS does not keep them."""
     layer, x = nn.Linear(2, 2).cuda(), torch.ones(2, 2).cuda()
     layer(x).sum().backward()
-    start = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
+    memory = memory_since_now(gpu)
     layer(x).sum().backward()
-    return int((torch.cuda.max_memory_allocated() - start) // 2**16 * 2**16)
+    return memory.added()
 
 
 def _local(value: Tensor) -> Tensor:

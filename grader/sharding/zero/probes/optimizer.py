@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from gradebox.sandbox.probe_loader import Student
 from grader.sharding.shared.cases import RefusalsReply
-from grader.sharding.shared.probes import allocated, on_own_gpu, recorded
+from grader.sharding.shared.probes import Memory, on_own_gpu, recorded
 from grader.sharding.zero.cases import HeldReply, HeldRun, Hold, OptimizerCase, Refuse, Train, TrainReply
 from grader.sharding.zero.probes.parameters import Parameters, optimizer_class
 from grader.sharding.zero.probes.steps import AnyOptimizer, follow
 from grader.shared.probes.endings import ending
-from grader.shared.probes.record import mark
+from grader.shared.probes.record import mark, reading
 from grader.shared.probes.support import made
 
 if TYPE_CHECKING:
@@ -47,17 +47,18 @@ def _held(
     gpu: VirtualGPU, make: Callable[..., AnyOptimizer], case: OptimizerCase, numbers: Tensor, slopes: Tensor
 ) -> HeldRun:
     parameters = Parameters(case["parameters"], numbers)
-    before = allocated()
+    memory, begun = Memory(gpu), mark(gpu)
     groups = [{"params": parameters.of_group(number), **group} for number, group in enumerate(case["groups"])]
     optimizer = make(groups, optimizer_class(case["optimizer"]), **case["options"])
     for step in range(2):
         parameters.set_gradients(slopes[step], step)
-        begun = mark(gpu)
+        stepped = mark(gpu)
         optimizer.step()
-        collectives = recorded(gpu, begun)
+        collectives = recorded(gpu, stepped)
     for parameter in parameters.all:
         parameter.grad = None
-    return HeldRun(bytes=allocated() - before, collectives=collectives)
+    copied = cast(int, reading(gpu, "copied_bytes", begun))
+    return HeldRun(bytes=memory.held(), elsewhere=memory.elsewhere(), copied_bytes=copied, collectives=collectives)
 
 
 def refusals(student: Student, inputs: Refuse) -> RefusalsReply:
