@@ -13,6 +13,7 @@ from gradebox.sandbox.probe_types import Array, ProbeInputs
 from grader.lab4.shared.cases import Fields, ProgramReply, flag
 from grader.shared.cases import full_rows
 from grader.shared.dimensions import Case, Dimension, Space
+from grader.shared.readings import ProductCount
 
 if TYPE_CHECKING:
     from gradebox.run.input_generator import InputGenerator
@@ -40,6 +41,9 @@ class FitsReply:
     before_bytes: int
     """The peak before the training."""
     peak_bytes: int
+    """The peak of the training."""
+    products: list[ProductCount]
+    """What the device computed in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +122,8 @@ class ForwardPass:
     phase: str
     """Where its samples come from: "training" or "validation"."""
     samples: int
+    tokens: int
+    """Of each sample."""
     training: bool
     """Whether the model was in training mode."""
     graph: bool
@@ -126,6 +132,8 @@ class ForwardPass:
     """What was allocated when it began."""
     requested_bytes: int
     """What live tensors had asked for then: without the allocator's rounding."""
+    flops: float | None
+    """Of the products that the device computed in it; None of a real GPU, which nobody can ask."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +143,10 @@ class SteadyReply:
     sample_bytes: int
     forwards: list[ForwardPass]
     """Those that backward computes again are not among them."""
+    flops: float | None
+    """Of all products that the device computed; None of a real GPU."""
+    flops_again: list[float]
+    """Of each forward pass that backward computed again."""
     training_afterwards: bool
     ballast_bytes: int
     """What each graph holds in addition."""

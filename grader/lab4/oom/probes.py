@@ -10,13 +10,14 @@ import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 import vgpu
+from gradebox.sandbox.devices import Reading
 from gradebox.sandbox.measuring import measures
 from gradebox.sandbox.probe_loader import Student
 from grader.lab4.oom.cases import (
@@ -36,8 +37,10 @@ from grader.lab4.oom.cases import (
     TrainingsReply,
 )
 from grader.lab4.shared.cases import ProgramReply
-from grader.shared.probes.kept import notes
+from grader.shared.probes.kept import method, notes
+from grader.shared.probes.record import Reported, VirtualGpu, mark, memory_since_now, reading, watch_products
 from grader.shared.probes.support import fields, plain, run_program
+from grader.shared.readings import ProductCount
 from labkit.device import GPU_24_GB
 from labkit.results import LargeTraining
 
@@ -60,52 +63,53 @@ StudentModel: TypeAlias = Any
 
 
 def fits(student: Student, inputs: Fits) -> FitsReply:
-    """Train the full model on 24 GB, shapes only, where something before it has filled the device and gone."""
+    """Train the full model on a GPU of 24 GB, shapes only, where something before it has filled the device and gone."""
     module, length = student.module(SCRIPT), inputs.length
-    with vgpu.attach(GPU_24_GB, values=False, force=True):
-        with torch.device("cuda"):
-            model = module.VeryLargeModel()
-        parameters = sum(parameter.numel() for parameter in model.parameters())
-        row = torch.zeros(1, 1, 4096)
-        before = torch.empty(torch.cuda.mem_get_info()[0] // _STEP * _STEP, dtype=torch.uint8, device="cuda")
-        del before
-        torch.cuda.empty_cache()
-        before_bytes = torch.cuda.max_memory_allocated()
+    with torch.device("cuda"):
+        model = module.VeryLargeModel()
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    row = torch.zeros(1, 1, 4096)
+    memory = memory_since_now(student.gpu)
+    before = torch.empty(torch.cuda.mem_get_info()[0] // _STEP * _STEP, dtype=torch.uint8, device="cuda")
+    del before
+    torch.cuda.empty_cache()
+    before_bytes = memory.peak()
+    note, noted = notes()
 
-        note, noted = notes()
+    class Loader:
+        """Batches; notes what the device holds when one is fetched."""
 
-        class Loader:
-            """Batches; notes what the device holds when one is fetched."""
+        def __init__(self, name: str, sizes: Sequence[int]) -> None:
+            self.name, self.sizes = name, sizes
 
-            def __init__(self, name: str, sizes: Sequence[int]) -> None:
-                self.name, self.sizes = name, sizes
+        def __iter__(self) -> Iterator[Batch]:
+            for size in self.sizes:
+                note((self.name, None, torch.cuda.memory_allocated()))
+                yield row.expand(size, length, 4096), row.expand(size, length, 4096)
 
-            def __iter__(self) -> Iterator[Batch]:
-                for size in self.sizes:
-                    note((self.name, None, torch.cuda.memory_allocated()))
-                    yield row.expand(size, length, 4096), row.expand(size, length, 4096)
+    def begins(_: nn.Module, arguments: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+        (data,) = (*arguments, *named.values())
+        note(("", data.numel() // (length * 4096), torch.cuda.memory_allocated()))
 
-        def begins(_: nn.Module, arguments: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
-            (data,) = (*arguments, *named.values())
-            note(("", data.numel() // (length * 4096), torch.cuda.memory_allocated()))
-
-        model.register_forward_pre_hook(begins, with_kwargs=True)
-        died, result = None, None
-        loaders = Loader("train", inputs.batches), Loader("val", inputs.validation)
-        try:
-            result = module.train_large_model(model, *loaders, micro_batch=inputs.micro_batch)
-        except torch.OutOfMemoryError as error:
-            died = str(error).partition(". GPU")[0]
-        forwards, moved = _forwards(noted())
-        return FitsReply(
-            died=died,
-            result=None if result is None else fields(result, LargeTraining, "train_large_model()"),
-            parameters=parameters,
-            forwards=forwards,
-            moved_bytes=moved,
-            before_bytes=before_bytes,
-            peak_bytes=torch.cuda.max_memory_allocated(),
-        )
+    model.register_forward_pre_hook(begins, with_kwargs=True)
+    died, result = None, None
+    loaders = Loader("train", inputs.batches), Loader("val", inputs.validation)
+    memory, begun = memory_since_now(student.gpu), mark(student.gpu)
+    try:
+        result = module.train_large_model(model, *loaders, micro_batch=inputs.micro_batch)
+    except torch.OutOfMemoryError as error:
+        died = str(error).partition(". GPU")[0]
+    forwards, moved = _forwards(noted())
+    return FitsReply(
+        died=died,
+        result=None if result is None else fields(result, LargeTraining, "train_large_model()"),
+        parameters=parameters,
+        forwards=forwards,
+        moved_bytes=moved,
+        before_bytes=before_bytes,
+        peak_bytes=memory.peak(),
+        products=cast("list[ProductCount]", reading(student.gpu, "products", begun)),  # the judge gets it
+    )
 
 
 def _forwards(noted: Sequence[tuple[str, int | None, int]]) -> tuple[list[int], dict[str, int]]:
@@ -248,33 +252,49 @@ class _Loader:
             yield torch.randn(shape), torch.randn(shape)
 
 
-def _watched(width: int, note: Callable[[ForwardPass], None]) -> nn.Module:
-    """A small model; notes of each forward pass phase, samples, mode, whether a graph is recorded, and memory."""
+def _watched(gpu: VirtualGpu, width: int, note: Callable[[ForwardPass | Reported], None]) -> nn.Module:
+    """A small model; notes of each forward pass phase, samples, mode, whether a graph is recorded, memory and work.
+
+    Of one that backward computes again it notes the work alone.
+    """
+    memory, graph_task = memory_since_now(gpu), torch._C._current_graph_task_id
+
+    def noted(model: nn.Module, x: Tensor) -> Tensor:
+        held = memory.held()
+        requested = int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0))
+        layers: Any = model.layers
+        with watch_products(gpu) as products:
+            # Not by calling the layers, whose hooks could return something without a graph.
+            hidden = functional.linear(x, layers[0].weight, layers[0].bias)
+            hidden = functional.relu(functional.dropout(hidden, 0.3, model.training))
+            output = functional.linear(hidden, layers[1].weight, layers[1].bias)
+            flops = None if gpu is None else products.flops()
+        if graph_task() != -1:
+            note(flops)
+            return output
+        note(
+            ForwardPass(
+                phase=next((phase for phase, tokens in _TOKENS.items() if x.shape[1] == tokens), "none"),
+                samples=len(x),
+                tokens=x.shape[1],
+                training=model.training,
+                # The mode can be another one by now, and for whoever is asked; the output has a graph or none.
+                graph=output.requires_grad,
+                held_bytes=held,
+                requested_bytes=requested,
+                flops=flops,
+            )
+        )
+        return output
 
     class Watched(nn.Module):
         """Holds nothing of that."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.layers = nn.Sequential(nn.Linear(width, width), nn.Dropout(0.3), nn.ReLU(), nn.Linear(width, width))
+            self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
 
-        def forward(self, x: Tensor) -> Tensor:
-            held = torch.cuda.memory_allocated()
-            requested = int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0))
-            output: Tensor = self.layers(x)
-            if torch._C._current_graph_task_id() == -1:  # else backward computes a checkpoint again
-                note(
-                    ForwardPass(
-                        phase=next((phase for phase, tokens in _TOKENS.items() if x.shape[1] == tokens), "none"),
-                        samples=len(x),
-                        training=self.training,
-                        # The mode can be another one by now, and for whoever is asked; the output has a graph or none.
-                        graph=output.requires_grad,
-                        held_bytes=held,
-                        requested_bytes=requested,
-                    )
-                )
-            return output
+        forward = method(noted)
 
     return Watched()
 
@@ -284,25 +304,30 @@ def steady(student: Student, inputs: Steady) -> SteadyReply:
 
     Each graph holds a ballast, so that a loss which is kept with its graph shows.
     """
-    note, forwards = notes()
-    model = _watched(inputs.width, note).to(student.device).eval()
+    note, noted = notes()
+    model = _watched(student.gpu, inputs.width, note).to(student.device).eval()
 
     def criterion(output: Tensor, target: Tensor) -> Tensor:
         loss: Tensor = _Ballast.apply(functional.mse_loss(output, target))
         return loss
 
-    result = student.module(SCRIPT).train_large_model(
-        model,
-        _Loader(inputs.batches, inputs.width, "training"),
-        _Loader(inputs.validation, inputs.width, "validation"),
-        epochs=2,
-        micro_batch=inputs.micro_batch,
-        criterion=criterion,
-    )
+    train_large_model = student.module(SCRIPT).train_large_model
+    with watch_products(student.gpu) as products:
+        result = train_large_model(
+            model,
+            _Loader(inputs.batches, inputs.width, "training"),
+            _Loader(inputs.validation, inputs.width, "validation"),
+            epochs=2,
+            micro_batch=inputs.micro_batch,
+            criterion=criterion,
+        )
+        flops = None if student.gpu is None else products.flops()
     fields(result, LargeTraining, "train_large_model()")  # something else is a wrong return
     return SteadyReply(
         sample_bytes=inputs.width * 4,
-        forwards=forwards(),
+        forwards=[each for each in noted() if type(each) is ForwardPass],
+        flops=flops,
+        flops_again=cast("list[float]", [each for each in noted() if type(each) is Reading]),
         training_afterwards=model.training,
         ballast_bytes=_BALLAST_BYTES,
     )

@@ -77,6 +77,38 @@ def _noting(key: object) -> Generator[list[Noted], object]:
             value = yield []
 
 
+def method(step: Callable[..., Any]) -> Any:
+    """`step(instance, ...)` as a method for a class that is handed out: nobody can reach the variables of `step`.
+
+    For a method that notes something. The cells of a plain function's closure can be given other values.
+    """
+    return property(MethodType(_bind, _begun(_stepping(step))))
+
+
+def _bind(shared: _Shared, instance: object) -> Callable[..., Any]:
+    return MethodType(_call, (shared, instance))
+
+
+def _call(of: tuple[_Shared, object], *arguments: object, **named: object) -> Any:
+    shared, instance = of
+    outcome: list[Any] = []
+    _send(shared, (outcome, instance, arguments, named))
+    error, value = outcome
+    if error is not None:
+        raise error
+    return value
+
+
+def _stepping(step: Callable[..., Any]) -> Generator[None, Any]:
+    while True:
+        outcome, instance, arguments, named = yield
+        try:
+            outcome += [None, step(instance, *arguments, **named)]
+        except Exception as error:
+            outcome += [error, None]
+        del outcome, instance, arguments, named  # nothing of a call lives on here
+
+
 def note_into(values: list[Any]) -> Callable[[Noted], None]:
     """A function that adds to a list of the probe's, and does not lead to it."""
     return MethodType(_send_it, _begun(_adding(values)))

@@ -1,4 +1,4 @@
-"""Judges Lab 4's fixed script and its handler: it fits, computes the same, stays flat, and hides no other error."""
+"""Judges Lab 4's fixed script: it fits, computes the same and stays flat."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from gradebox.run.submission import Submission
 from grader.lab4.oom import cases
 from grader.lab4.oom.cases import (
     LENGTH,
-    Attempts,
     Fits,
     ForwardPass,
     OomProgram,
     OtherReply,
     OtherTraining,
-    Retry,
-    RetryRun,
     SmallModel,
     Steady,
     SteadyReply,
     TrainingsReply,
 )
 from grader.lab4.oom.mistakes import ONLY_THE_FIRST_PART, cause_of
-from grader.lab4.oom.reference import Batch, Losses, Training, sizes_tried, split, trained
+from grader.lab4.oom.reference import Batch, Losses, Training, split, trained
 from grader.lab4.shared.checks import judge_refusals, memory_bars
+from grader.shared.readings import ProductCount
 
-PARAMETERS = 48 * (4096**2 + 4096)
+_GPU_24_GB = "vgpu:RTX4090"
+_LAYERS = 48
+PARAMETERS = _LAYERS * (4096**2 + 4096)
 _LEAST_BYTES = 12 * PARAMETERS
 """Parameters and Adam's averages: below that nobody trained the model."""
 SAME = 1e-8
@@ -57,10 +57,10 @@ _FIRST_STEP = 1
 
 
 @criterion("lab4.oom")
-class TestOom:
+class TestScript:
     def test_fits_in_24_gb(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = Fits(batches=[64, 64], validation=[64], length=LENGTH, micro_batch=16)
-        reply = submission.probe(inputs, device="cpu")
+        reply = submission.probe(inputs, device=_GPU_24_GB, values=False)
         require_equal(reply.parameters, PARAMETERS, what="parameters of VeryLargeModel()", hint="the model stays whole")
         # A script that nobody has fixed, and that puts whole batches through the model, is an open task.
         largest = max(reply.forwards, default=0)
@@ -77,6 +77,7 @@ class TestOom:
             "Cut each batch into micro-batches, in training and in validation.",
         )
         _require_samples("train_large_model(), one epoch", sum(reply.forwards), inputs.batches, inputs.validation, 16)
+        _require_computed(reply.products, inputs)
         require(
             reply.peak_bytes >= _LEAST_BYTES,
             f"train_large_model() held {mebibytes(reply.peak_bytes)} at most, less than the model and Adam's averages",
@@ -191,6 +192,7 @@ class TestOom:
             "train_large_model(): validation records a graph, which nobody needs and which takes memory",
             "Validate inside torch.no_grad() or torch.inference_mode().",
         )
+        _require_no_other_passes(inputs, reply)
         require(
             not any(call.training for call in validated),
             "train_large_model(): validation runs in training mode, with dropout",
@@ -210,82 +212,6 @@ class TestOom:
             "Keep numbers, not tensors with a graph.",
         )
 
-    def test_retry_halves_the_micro_batch(self, submission: Submission, generator: InputGenerator) -> None:
-        for case, run in _retried(submission, generator):
-            if case.raises:
-                continue
-            expected = sizes_tried(case)
-            what = f"run_with_oom_retry() from {case.start}, where {case.fits} fit"
-            halved = run.attempts[: len(expected)] == expected
-            further = run.attempts[len(expected) :] if case.returns_nothing and halved else []
-            require(
-                not further,
-                f"{what} tried {further[:1]} after {expected[-1]}, with which the attempt had ended and returned None",
-                "Take whatever an attempt returns for its result, None as well: it failed only if it raised.",
-            )
-            require_equal(
-                run.attempts[: len(expected) + 1],
-                expected,
-                what=f"micro-batches tried by {what}",
-                hint="Halve the micro-batch after each failure, rounded down, and end at 1.",
-            )
-            if case.fits == 0:
-                require_equal(
-                    run.raised,
-                    "OutOfMemoryError",
-                    what=f"error of {what}",
-                    hint="Let the error through if a micro-batch of 1 fails: there is nothing left to halve.",
-                )
-                continue
-            require_equal(run.raised, None, what=f"error of {what}")
-            done = None if case.returns_nothing else f"done with {expected[-1]} and {64 * 2**20} bytes"
-            require_equal(run.returned, [done, expected[-1]], what=f"what {what} returned")
-
-    @requires("retry_halves_the_micro_batch")
-    def test_retry_frees_the_failed_attempt(self, submission: Submission, generator: InputGenerator) -> None:
-        # Without a cycle first: what is held then is held by the traceback, and no garbage.
-        for case, run in sorted(_retried(submission, generator), key=lambda pair: pair[0].cycle):
-            what = f"run_with_oom_retry() from {case.start}"
-            require(
-                bool(run.held_bytes),
-                f"{what} made no attempt",
-                "Call `attempt` with the micro-batch, and again with half of it after running out of memory.",
-            )
-            left = max(run.held_bytes)
-            require(
-                left < 2**20,
-                f"{what}: {mebibytes(left)} of a failed attempt are still allocated when the next one begins",
-                "Go on after the except block, and keep no error: its traceback holds the failed attempt's tensors."
-                if not case.cycle
-                else "Call gc.collect(): objects that refer to each other hold their tensors until then.",
-            )
-            kept = max(run.reserved_bytes)
-            require(
-                kept < 2**21,
-                f"{what}: the allocator still reserves {mebibytes(kept)} more when the next attempt begins",
-                "Call torch.cuda.empty_cache() when nothing of the failed attempt is left.",
-            )
-
-    def test_other_errors_pass_through(self, submission: Submission, generator: InputGenerator) -> None:
-        runs = _retried(submission, generator)
-        require(
-            any(len(run.attempts) > 1 for case, run in runs if not case.raises),
-            "run_with_oom_retry() lets every error through, and so tries nothing again",
-            "Catch torch.OutOfMemoryError, and nothing else.",
-        )
-        for case, run in runs:
-            if not case.raises:
-                continue
-            what = f"run_with_oom_retry(), whose attempt raises a {case.raises}: {case.message}"
-            require_equal(
-                run.attempts,
-                sizes_tried(case),
-                what=f"attempts of {what}",
-                hint="Catch torch.OutOfMemoryError alone: any other error is the caller's, whatever its message says.",
-            )
-            require_equal(run.raised, case.raises, what=f"error of {what}", hint="Catch torch.OutOfMemoryError only.")
-            require_equal(run.message, case.message, what=f"message of {what}", hint="Let the error itself through.")
-
     def test_nonsense_refused(self, submission: Submission) -> None:
         judge_refusals(submission, "oom")
 
@@ -294,6 +220,26 @@ class TestOom:
         reply = submission.probe(OomProgram(), device="cpu")
         require(reply.exit_code in (0, None), f"python -m labs.lab4_memory.oom_fixes ended with {reply.exit_code!r}")
         require("oom.json" in reply.json, "python -m labs.lab4_memory.oom_fixes wrote no oom.json")
+
+
+def _require_computed(products: Sequence[ProductCount], inputs: Fits) -> None:
+    """Fail unless the device computed what the training of all samples takes, in micro-batches."""
+    layer = 2 * inputs.length * 4096**2
+    largest = max((product["flops"] for product in products), default=0)
+    require(
+        largest <= inputs.micro_batch * layer,
+        f"with micro_batch={inputs.micro_batch}, {largest / layer:.4g} samples went through a layer at once",
+        "Cut each batch into micro-batches, in training and in validation.",
+    )
+    done = sum(product["flops"] * product["count"] for product in products)
+    # Of the first layer's products, the gradient of the data is nobody's business.
+    least = layer * ((3 * _LAYERS - 1) * sum(inputs.batches) + _LAYERS * sum(inputs.validation))
+    require(
+        done >= 0.99 * least,
+        f"the device computed products of {done:.4g} FLOPs, expected {least:.4g} at least: forward and backward of "
+        "all samples of train_loader, and forward of those of val_loader",
+        "Train on every batch of train_loader and validate on every batch of val_loader, with the model that is given.",
+    )
 
 
 def _growth(held: list[int]) -> int:
@@ -348,11 +294,22 @@ def _steady(submission: Submission, generator: InputGenerator) -> tuple[Steady, 
     return inputs, reply
 
 
-def _retried(submission: Submission, generator: InputGenerator) -> list[tuple[Attempts, RetryRun]]:
-    """Attempts, and what the handler did with each; the same for all checks of a grading."""
-    attempts = cases.attempts(generator)
-    reply = submission.probe(Retry(cases=attempts), values=not submission.device.simulated)
-    return list(zip(attempts, reply.cases, strict=True))
+def _require_no_other_passes(inputs: Steady, reply: SteadyReply) -> None:
+    """Fail if the device computed more than the passes of the model that were noted, and backward of the training."""
+    if reply.flops is None:
+        return
+    layer = 2 * inputs.width**2
+    noted = [(call.flops or 0.0, 2 * layer * call.samples * call.tokens) for call in reply.forwards]
+    again = sum(reply.flops_again)
+    # Of two layers: the gradients of both weights, and that of what is between them.
+    backward = sum(3 * layer * call.samples * call.tokens for call in reply.forwards if call.phase == "training")
+    others = reply.flops - sum(flops for flops, _ in noted) - again
+    require(
+        all(flops == expected for flops, expected in noted) and 0.99 * backward <= others <= 1.01 * backward,
+        f"train_large_model(): next to the passes of the model the device computed products of {others:.4g} FLOPs, "
+        f"expected the {backward:.4g} of backward after each pass of the training",
+        "Compute outputs with the model that is given, by calling it, and each once.",
+    )
 
 
 def _require_same(

@@ -1,0 +1,1 @@
+"""Judges Lab 4's out-of-memory script and its handler."""
