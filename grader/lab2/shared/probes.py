@@ -28,7 +28,7 @@ from grader.lab2.shared.cases import (
     PassesReply,
 )
 from grader.shared.probes.calls import on_device
-from grader.shared.probes.kept import notes
+from grader.shared.probes.kept import function, method, notes
 from grader.shared.probes.support import fields_or_reason, plain
 from labkit import data, models
 from labkit.results import AmpTraining
@@ -39,7 +39,7 @@ OVERFLOWING_INPUT = 1e5
 
 _DIGITS_BATCH = 64
 # Bound before a submission runs: what it replaces does not reach them.
-_is_autocast_enabled, _is_grad_enabled = torch.is_autocast_enabled, torch.is_grad_enabled
+_is_autocast_enabled = torch.is_autocast_enabled
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,13 @@ def watched(
     """
     note, noted = notes()
 
+    def back(ctx: object, *gradients: Tensor) -> Tensor:
+        (gradient,) = gradients
+        enabled = _is_autocast_enabled("cuda") or _is_autocast_enabled("cpu")
+        note(BackwardPass(enabled, float(gradient.detach().float().abs().max())))
+        note(("backward", _allocated()))
+        return gradient * signs.to(gradient) if enabled and signs is not None else gradient
+
     class Middle(torch.autograd.Function):
         """The identity. A class of its own, so that no node of a graph has an attribute that notes."""
 
@@ -84,29 +91,29 @@ def watched(
         def forward(ctx: object, x: Tensor) -> Tensor:
             return x.view_as(x)
 
-        @staticmethod
-        def backward(ctx: object, *gradients: Tensor) -> Tensor:
-            (gradient,) = gradients
-            enabled = _is_autocast_enabled("cuda") or _is_autocast_enabled("cpu")
-            note(BackwardPass(enabled, float(gradient.detach().float().abs().max())))
-            note(("backward", _allocated()))
-            return gradient * signs.to(gradient) if enabled and signs is not None else gradient
+        backward = staticmethod(function(back))
+
+    apply = Middle.apply
+
+    def noting(model: Watched, x: Tensor) -> Tensor:
+        training, before = modes(model), flat(model) if model.training else []
+        inner = model.first(x) if model.head is None else torch.cat([model.head(x), model.first(x)], dim=1)
+        output: Tensor = model.second(apply(inner))
+        note(
+            ForwardPass(
+                samples=len(x),
+                training=training,
+                # The mode can be another one by now; what was computed has a graph or none.
+                gradients=inner.requires_grad or output.requires_grad,
+                dtypes=dtypes(model),
+                parameters=before,
+            )
+        )
+        note(("forward", _allocated()))
+        return output
 
     class Noting(Watched):
-        def forward(self, x: Tensor) -> Tensor:
-            note(
-                ForwardPass(
-                    samples=len(x),
-                    training=modes(self),
-                    gradients=_is_grad_enabled(),
-                    dtypes=dtypes(self),
-                    parameters=flat(self) if self.training else [],
-                )
-            )
-            inner = self.first(x) if self.head is None else torch.cat([self.head(x), self.first(x)], dim=1)
-            output: Tensor = self.second(Middle.apply(inner))
-            note(("forward", _allocated()))
-            return output
+        forward = method(noting)
 
     def seen() -> Seen:
         values = noted()

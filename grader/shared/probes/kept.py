@@ -85,6 +85,11 @@ def method(step: Callable[..., Any]) -> Any:
     return property(MethodType(_bind, _begun(_stepping(step))))
 
 
+def function(step: Callable[..., Any]) -> Callable[..., Any]:
+    """The same as a function, for a hook or a part of an `autograd.Function`."""
+    return MethodType(_call, (_begun(_stepping(lambda _, *arguments, **named: step(*arguments, **named))), None))
+
+
 def _bind(shared: _Shared, instance: object) -> Callable[..., Any]:
     return MethodType(_call, (shared, instance))
 

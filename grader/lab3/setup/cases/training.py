@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import numpy as np
@@ -81,7 +81,9 @@ class TrainReply(Passed):
     dtype: str
     """Of the model afterwards."""
     patience: float
-    """Seconds that the process group would have waited for a rank."""
+    """Seconds that the process group would have waited for a rank, as it says."""
+    waited: float | None
+    """Seconds that this rank did wait, in the end, for one that stopped on its way; None if it ended in no error."""
     least_seconds: float
     """From the first forward pass to the last."""
     whole_seconds: float
@@ -116,6 +118,8 @@ class Train(ProbeInputs[TrainReply], probe="lab3.setup.training.train"):
     """The sample that cannot be read."""
     damage: str = "damaged"
     """What the error then says of it."""
+    patience: float = 0.0
+    """Seconds that ranks wait in a last training, in which rank 1 stops in its first forward pass; 0: there is none."""
     function: str = f"{DDP}.train"
     crowded: bool = True
     """Whether others listen at the usual ports, if it is the script of Task 3.5 that trains."""
@@ -277,7 +281,7 @@ def main_training(generator: InputGenerator) -> Train:
         "momentum": momentum if row["momentum"] == "yes" else 0.0,
         "seed": seed,
     }
-    return _training(
+    training = _training(
         generator,
         ranks=2,
         samples=samples,
@@ -287,6 +291,7 @@ def main_training(generator: InputGenerator) -> Train:
         again=[{"epochs": 1}, {"by_address": True, "epochs": 2, "seed": seed + 1}],
         dtype=row["dtype"],
     )
+    return replace(training, patience=generator.uniform(3.0, 4.0))
 
 
 def opposite_training(generator: InputGenerator, ranks: int = 3) -> Train:
@@ -314,7 +319,7 @@ def script_training(generator: InputGenerator) -> Train:
     generator = generator.shared("lab3.debugging")
     share = generator.odd(13, 17)
     sizes = generator.shuffled([4, share])  # in one of the two the last batch is as large as the others
-    return _training(
+    training = _training(
         generator,
         ranks=2,
         samples=2 * share - 1,  # which a sampler fills up, or drops
@@ -323,3 +328,4 @@ def script_training(generator: InputGenerator) -> Train:
         again=[{"by_address": True, "epochs": 1, "batch_size": sizes[1]}],
         function=TRAIN_TWO_HEADS,
     )
+    return replace(training, patience=generator.uniform(3.0, 4.0))

@@ -45,6 +45,7 @@ from grader.lab3.setup.checks.training import (
     require_patience,
     require_reported,
     require_shared,
+    require_waited,
     require_weights,
     steps_of,
     train,
@@ -329,7 +330,13 @@ class TestSetup:
     def test_fails_cleanly(self, submission: Submission, generator: InputGenerator) -> None:
         case = main_training(generator)
         mark = f"damaged in block {generator.integer(10**5, 10**6)}"
-        broken = replace(case, broken=generator.integer(0, case.samples - 1), damage=mark, again=[])
+        broken = replace(
+            case,
+            broken=generator.integer(0, case.samples - 1),
+            damage=mark,
+            again=[],
+            patience=0.0,
+        )
         replies = train(submission, broken)
         errors = [reply.error for reply in replies]
         ends = [f"{error.type} ({error.message.strip()[:100]})" if error else "no error" for error in errors]
@@ -346,7 +353,9 @@ class TestSetup:
             f"one rank failed, and the other waited for it as long as it was allowed to: {waited[:1]}",
             CLEANUP_WAITS,
         )
-        require_patience(train(submission, case), name="train")
+        whole = train(submission, case)
+        require_patience(whole, name="train")
+        require_waited(whole, case.patience, name="train")
         inside = [rank for rank, reply in enumerate(replies) if reply.in_group]
         require(
             not inside, f"train() ended with an error, and these ranks are still in the process group: {inside}", STAYS
@@ -394,6 +403,7 @@ class TestSetup:
             raise CheckFailed(failed.message, cause, answered=failed.answered, evidence=failed.evidence) from failed
         steps_of(replies)
         require_patience(replies, name="train_two_heads")
+        require_waited(replies, case.patience, name="train_two_heads")
         epochs = case.options["epochs"]
         for rank, reply in enumerate(replies):
             numbers(require_result(reply.result)["losses"], epochs, f"losses of train_two_heads() on rank {rank}")

@@ -345,3 +345,14 @@ def require_patience(replies: Sequence[TrainReply], *, name: str) -> None:
             "rank that does not come",
             hint,
         )
+
+
+def require_waited(replies: Sequence[TrainReply], patience: float, *, name: str) -> None:
+    """Fail unless rank 0 gave up as soon as it should when rank 1 stopped in a forward pass."""
+    waited = replies[0].waited
+    passed = f"it raised after {waited:.1f} s" if waited else "it was still waiting after three times as long"
+    require(
+        waited is not None and 0.5 * patience <= waited,
+        f"{name}(timeout_seconds={patience:.1f}), and rank 1 stops in its first forward pass: {passed}",
+        f"Hand timeout_seconds on from {name}() to setup().",
+    )

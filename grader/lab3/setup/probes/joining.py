@@ -164,9 +164,7 @@ def _wait_for_rank_1(student: Student, module: ModuleType, patience: float) -> f
 
     How long rank 0 waited until an error was raised; None: there was none, or this is rank 1.
     """
-    folder = Path(student.rendezvous.removeprefix("file://")).parent
-    (folder / f"ready-{student.rank}").touch()
-    _until(lambda: all((folder / f"ready-{rank}").exists() for rank in range(student.ranks)), 60.0)
+    come_together(student, "ready")
     module.setup(
         student.rank,
         student.ranks,
@@ -174,7 +172,7 @@ def _wait_for_rank_1(student: Student, module: ModuleType, patience: float) -> f
         **({"device": "cpu"} if torch.cuda.is_available() else {}),
         timeout_seconds=patience,
     )
-    given_up = folder / "given-up"
+    given_up = folder_of(student) / "given-up"
     waited, start = None, time.perf_counter()
     if student.rank == 0:
         try:
@@ -184,7 +182,7 @@ def _wait_for_rank_1(student: Student, module: ModuleType, patience: float) -> f
             waited = time.perf_counter() - start
         given_up.touch()
     else:
-        _until(given_up.exists, 3 * patience)
+        until(given_up.exists, 3 * patience)
         if not given_up.exists():
             dist.all_reduce(torch.ones(1))
     module.cleanup()
@@ -203,7 +201,19 @@ def occupy_usual_ports(rank: int) -> list[socket.socket]:
     return listeners
 
 
-def _until(happened: Callable[[], bool], seconds: float) -> None:
+def folder_of(student: Student) -> Path:
+    """Where all ranks of a request may leave files."""
+    return Path(student.rendezvous.removeprefix("file://")).parent
+
+
+def come_together(student: Student, what: str) -> None:
+    """Wait until all ranks have come here, whatever becomes of their process groups."""
+    folder = folder_of(student)
+    (folder / f"{what}-{student.rank}").touch()
+    until(lambda: all((folder / f"{what}-{rank}").exists() for rank in range(student.ranks)), 60.0)
+
+
+def until(happened: Callable[[], bool], seconds: float) -> None:
     """Wait for a thing to happen, but not longer."""
     end = time.perf_counter() + seconds
     while not happened() and time.perf_counter() < end:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -17,12 +18,13 @@ from torch import nn
 from gradebox.sandbox.observer import SystemReading
 from gradebox.sandbox.probe_loader import Student
 from grader.lab3.setup.cases.training import Changes, Ending, OnCpuReply, Passed, Train, TrainReply
-from grader.lab3.setup.probes.joining import occupy_usual_ports
+from grader.lab3.setup.probes.joining import come_together, folder_of, occupy_usual_ports, until
 from grader.lab3.shared.cases.modules import DDP, DEBUGGING
 from grader.lab3.shared.probes.models import ForwardPass, Regression, regression
 from grader.shared.probes.calls import if_accepted
 from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.kept import notes
+from grader.shared.probes.looks import exists
 from grader.shared.probes.ranks import (
     GPU_TIMEOUT_SECONDS,
     TIMEOUT_SECONDS,
@@ -100,14 +102,16 @@ def train(student: Student, inputs: Train) -> TrainReply:
     if inputs.kind != ("cuda" if torch.cuda.is_available() else "cpu"):
         extra["device"] = inputs.kind
 
-    def call(model: Regression, number: int, changes: Changes) -> object:
-        arguments: dict[str, object] = {**inputs.options, **changes}
+    def call(model: Regression, number: int, changes: Changes, **own: object) -> object:
+        arguments: dict[str, object] = {**inputs.options, **changes, **own}
         os.environ["MASTER_PORT"] = str(port + number)  # one for each: a rank that is slow to leave meets nobody else
         if arguments.pop("by_address", False):
             arguments["init_method"] = f"{student.rendezvous}-{number}"
-        return run(student.rank, student.ranks, model=model, dataset=dataset, **extra, **arguments)
+        return run(student.rank, student.ranks, **{"model": model, "dataset": dataset, **extra, **arguments})
 
-    def made(note: Callable[[ForwardPass], None], nap_seconds: float = 0.0) -> Regression:
+    def made(
+        note: Callable[[ForwardPass], None], nap_seconds: float = 0.0, hold_up: Callable[[], None] | None = None
+    ) -> Regression:
         torch.manual_seed(student.rank + 1)  # what was drawn before must not matter
         model = regression(
             inputs.weights[student.rank],
@@ -116,6 +120,7 @@ def train(student: Student, inputs: Train) -> TrainReply:
             unused=debugging and inputs.unused,
             factors=inputs.factors[student.rank],
             nap_seconds=nap_seconds,
+            hold_up=hold_up,
             dtype=dtype,
         )
         _kept.append(model)
@@ -145,6 +150,15 @@ def train(student: Student, inputs: Train) -> TrainReply:
         other.eval()  # training puts it into training mode
         call(other, number, changes)
         others.append(_passed(noted()))
+    waited = None
+    if inputs.patience:
+        whole = Indexed(samples, labels[:learned])
+
+        def train_with(note: Callable[[ForwardPass], None], hold_up: Callable[[], None] | None, attempt: int) -> object:
+            options = {"timeout_seconds": inputs.patience, "dataset": whole}
+            return call(made(note, hold_up=hold_up), len(inputs.again) + 1 + attempt, {"epochs": 1}, **options)
+
+        waited = _wait_for_rank_1(student, inputs.patience, train_with)
     _kept.append(occupied)
     report: dict[str, object] = {}
     if error is None:  # a training without a result is judged by what it did, all the same
@@ -163,9 +177,49 @@ def train(student: Student, inputs: Train) -> TrainReply:
         place=str(model.linear.weight.device),
         dtype=plain(model.linear.weight.dtype, ""),
         patience=forwards[0].patience if forwards else 0.0,
+        waited=waited,
         least_seconds=forwards[-1].end - forwards[0].begin if forwards else 0.0,
         whole_seconds=whole_seconds,
     )
+
+
+_ATTEMPTS = 2
+"""On a busy machine ranks may not even meet within so short a time."""
+
+
+def _wait_for_rank_1(
+    student: Student,
+    patience: float,
+    train_with: Callable[[Callable[[ForwardPass], None], Callable[[], None] | None, int], object],
+) -> float | None:
+    """Train, and let rank 1 stop in its first forward pass until rank 0 has given up, or waited far too long.
+
+    How long rank 0 waited from the end of its own first forward pass until an error was raised; None: there was none,
+    or this is another rank.
+    """
+    waited = None
+    for attempt in range(_ATTEMPTS):
+        come_together(student, f"training-{attempt}")
+        given_up = folder_of(student) / f"given-up-{attempt}"
+        note, noted = notes()
+        hold_up = partial(until, partial(exists, given_up), 3 * patience) if student.rank == 1 else None
+        try:
+            train_with(note, hold_up, attempt)
+        except Exception as error:
+            _kept.append(error)
+            passed = noted()
+            if student.rank == 0 and passed:
+                waited = time.perf_counter() - passed[0].end
+        given_up.touch()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        came = folder_of(student) / f"came-{attempt}"
+        if student.rank == 0 and noted():
+            came.touch()
+        come_together(student, f"trained-{attempt}")
+        if exists(came):
+            break
+    return waited
 
 
 def _passed(forwards: Sequence[ForwardPass]) -> Passed:

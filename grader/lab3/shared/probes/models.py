@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from grader.shared.probes.kept import in_turn
+from grader.shared.probes.kept import in_turn, method
 
 _TEST_NAPS = 4
 """So many times longer than other forward passes: a clock that stops before the test does not see it."""
@@ -53,31 +53,37 @@ def regression(
     unused: bool = False,
     factors: Sequence[float] = (),
     nap_seconds: float = 0.0,
+    hold_up: Callable[[], None] | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Regression:
-    """A model that notes its forward passes; none of its attributes does.
+    """A model that notes its forward passes; nothing that it holds leads to the notes.
 
     In training it draws random numbers as dropout does, and ignores them unless `dropout` is given; and it multiplies
     its inputs by `factors`, one for each forward pass, of which no other rank knows. Its first forward pass takes
     `nap_seconds` longer, in which no processor is used, and the first one in evaluation mode several times as long.
+    `hold_up` is called in each.
     """
     next_factor, rest = in_turn(factors, 1.0), _naps(nap_seconds)
 
+    def noting(model: Regression, x: Tensor) -> Tensor:
+        begin, patience = time.perf_counter(), 0.0 if x.is_cuda else _patience()
+        training = model.training
+        rest(training)
+        if hold_up is not None:
+            hold_up()
+        numbers, x = tuple(round(number) for number in x[:, 0].tolist()), x[:, 1:]
+        draws: tuple[float, ...] = ()
+        if training:
+            x = x * next_factor()
+            draws = tuple(functional.dropout(torch.ones(16), 0.5).tolist())
+            x = functional.dropout(x, dropout)
+        shift = model.get_buffer("shift")
+        output: Tensor = model.linear(x) + shift
+        note(ForwardPass(training, numbers, draws, begin, time.perf_counter(), patience))
+        return output
+
     class Noting(Regression):
-        def forward(self, x: Tensor) -> Tensor:
-            begin, patience = time.perf_counter(), 0.0 if x.is_cuda else _patience()
-            training = self.training
-            rest(training)
-            numbers, x = tuple(round(number) for number in x[:, 0].tolist()), x[:, 1:]
-            draws: tuple[float, ...] = ()
-            if training:
-                x = x * next_factor()
-                draws = tuple(functional.dropout(torch.ones(16), 0.5).tolist())
-                x = functional.dropout(x, dropout)
-            shift = self.get_buffer("shift")
-            output: Tensor = self.linear(x) + shift
-            note(ForwardPass(training, numbers, draws, begin, time.perf_counter(), patience))
-            return output
+        forward = method(noting)
 
     return Noting(weight, shift, unused=unused, dtype=dtype)
 

@@ -42,6 +42,8 @@ from grader.shared.probes.kept import gate, notes, started
 from grader.shared.probes.support import StudentObject
 from labkit.monitoring import RULES, Alert
 
+_SETTLED_SECONDS = 0.1
+"""Ten intervals, in which each thread that samples has asked."""
 _SLOW_ANSWER_SECONDS = 2.2
 """For how long a GPU does not answer: more than one or two seconds, which is what people wait for a thread."""
 
@@ -76,8 +78,13 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
 
         nvml.hold()
         reached = wait_for(lambda: bool(nvml.held))
+        _settle(nvml)
+        waiting = len(nvml.held)
         has_logged = started(log_once)
         logged_meanwhile = has_logged(PATIENCE_SECONDS)
+        _settle(nvml)
+        # The monitor's own threads wait for answers; who asks now is somebody whom log_metrics has sent.
+        asked_by_logging += len(nvml.held) - waiting
         nvml.release()
         has_logged(None)
         closed_meanwhile = _closes_in_a_question(monitor, nvml)
@@ -103,6 +110,14 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
         threads_left=threads,
         left_open=open_after,
     )
+
+
+def _settle(nvml: FakeNvml) -> None:
+    """Wait until no further thread comes to ask, while no answer is given."""
+    before = -1
+    while len(nvml.held) != before:
+        before = len(nvml.held)
+        time.sleep(_SETTLED_SECONDS)
 
 
 def _closes_in_a_question(monitor: StudentObject, nvml: FakeNvml) -> bool:
