@@ -54,8 +54,6 @@ class TrainedRun:
     """Bytes at most while the model was sharded."""
     step_peak: int
     """Bytes at most in a step, more than between steps."""
-    workspace: int
-    """Of those, what a small product and its backward pass take for a moment: for the most part cuBLAS's workspace."""
     elsewhere: list[int]
     """Bytes at most on each other rank's GPU."""
     copied_bytes: int

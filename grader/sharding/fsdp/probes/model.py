@@ -17,7 +17,7 @@ from grader.sharding.fsdp.probes.network import Network, half_squares, make_opti
 from grader.sharding.shared.cases import RefusalsReply
 from grader.sharding.shared.probes import Memory, on_own_gpu, recorded
 from grader.shared.probes.endings import ending
-from grader.shared.probes.record import Reported, mark, memory_since_now, reading
+from grader.shared.probes.record import mark, memory_since_now, reading
 from grader.shared.probes.support import finite_or_text, instance, plain, tensor
 from grader.shared.readings import ProductCount
 
@@ -30,14 +30,13 @@ MODULE = "sharding_exercise.fsdp"
 def train(student: Student, inputs: Train) -> TrainReply:
     """For each case training steps of a sharded network: losses, weights, bytes held and at most, what ranks sent."""
     with on_own_gpu(student) as gpu:
-        workspace = _workspace(gpu)  # before there is code that could make it larger
+        # As CUBLAS_WORKSPACE_CONFIG=:0:0 does: what each product takes for a moment would hide all that is smaller.
+        gpu.workspaces.blas_bytes = gpu.workspaces.lt_bytes = 0
         module = student.module(MODULE)
-        return TrainReply(runs=[_train(student, gpu, module, workspace, case, inputs) for case in inputs.cases])
+        return TrainReply(runs=[_train(student, gpu, module, case, inputs) for case in inputs.cases])
 
 
-def _train(
-    student: Student, gpu: VirtualGPU, module: ModuleType, workspace: Reported, case: TrainCase, data: Train
-) -> TrainedRun:
+def _train(student: Student, gpu: VirtualGPU, module: ModuleType, case: TrainCase, data: Train) -> TrainedRun:
     inputs, targets = data.inputs, data.targets
     memory = Memory(gpu)
     model = Network(inputs.shape[-1], case["width"], case["blocks"], case["seed"])
@@ -76,7 +75,6 @@ def _train(
         held=held,
         shard_peak=shard_peak,
         step_peak=step_peak,
-        workspace=workspace,
         elsewhere=elsewhere,
         copied_bytes=copied,
         collectives=collectives,
@@ -161,15 +159,6 @@ def _options(case: TrainCase) -> dict[str, object]:
 
 def _limit(case: TrainCase) -> dict[str, float]:
     return {} if case["max_norm"] is None else {"max_norm": case["max_norm"]}
-
-
-def _workspace(gpu: VirtualGPU) -> Reported:
-    """Bytes that a product takes for its own work and returns, where cuBLAS does not keep them."""
-    layer, x = nn.Linear(2, 2).cuda(), torch.ones(2, 2).cuda()
-    layer(x).sum().backward()
-    memory = memory_since_now(gpu)
-    layer(x).sum().backward()
-    return memory.added()
 
 
 def _local(value: Tensor) -> Tensor:
