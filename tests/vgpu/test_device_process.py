@@ -224,6 +224,32 @@ def test_readings_reach_who_started_it_alone(device: Callable[..., Device]) -> N
     assert faults == [""]
 
 
+def test_memory_is_read_whatever_peaks_a_program_resets(device: Callable[..., Device]) -> None:
+    made = device(gpus=2)
+    with attached(made, gpus=2) as gpu:
+        line = gpu.queue.line  # type: ignore[attr-defined]
+        other = gpu.machine.gpus[1]
+        kept = torch.empty(3 * 2**20, dtype=torch.uint8, device="cuda")
+        begin, elsewhere = gpu.mark_memory(), other.mark_memory()
+        torch.empty(8 * 2**20, dtype=torch.uint8, device="cuda")
+        torch.cuda.reset_peak_memory_stats()
+        middle = gpu.mark_memory()
+        more = torch.empty(2**20, dtype=torch.uint8, device="cuda")
+        there = torch.empty(512, dtype=torch.uint8, device="cuda:1")
+        for what, first, last in (
+            ("peak", begin, middle),
+            ("added", begin, gpu.mark_memory()),
+            ("held", begin, gpu.mark_memory()),
+            ("added", middle, gpu.mark_memory()),
+        ):
+            line.read_memory(0, what, first, last)
+        line.read_memory(1, "added", elsewhere, other.mark_memory())
+        del kept, more, there
+    readings, faults = made.end()
+    assert readings == [[11 * 2**20, 8 * 2**20, 2**20, 2**20, 512]]
+    assert faults == [""]
+
+
 def test_launches_cost_a_program_no_question(device: Callable[..., Device]) -> None:
     with attached(device()) as gpu:
         x = torch.ones(64, 64, device="cuda")
@@ -242,6 +268,8 @@ def test_a_forked_child_has_a_device_of_its_own(device: Callable[..., Device]) -
 
 GOOD = messages.text("work", KernelWork("aten::mm", 64, product=Product(1, 2, 2, 2))) + messages.text("thread", "main")
 BAD = {
+    "memory that nobody has marked": messages.text("memory", 0, "peak", 0, 0),
+    "memory of no kind": messages.MEMORY.pack(b"A", 0, 1, 1) + messages.text("memory", 0, "all", 0, 0),
     "no message": b"?",
     "a work cut off": messages.text("work", "aten::mm"),
     "a work of texts": messages.text("work", KernelWork("aten::mm", "many")),  # type: ignore[arg-type]
