@@ -16,6 +16,7 @@ from gradebook.export import by_hand, feedback
 from gradebook.export.view import Line
 from gradebox.common.texts import printable_document, sentence
 from gradebox.report.document import duration, points
+from gradebox.report.harmless import harmless_reasons
 from gradebox.run.grade import CheckResult, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
 
 SCHEMA_FILE = Path(__file__).with_name("gradescope.schema.json")
@@ -164,6 +165,7 @@ def _notes(notes: tuple[IntegrityNote, ...]) -> Iterator[dict[str, Any]]:
         lines = [
             f"{note.kind}: {note.detail}{f' at {note.where}' if note.where else ''} [{note.check}]" for note in notes
         ]
+        lines += [f"{kind}: {reason}" for kind, reason in harmless_reasons(notes)]
         yield {
             "name": "For the instructor's eyes: what the sandbox noticed",
             "output": "\n".join(lines),

@@ -19,6 +19,7 @@ from gradebox.course.hints import POINTER, STEP_NAMES, Hint
 from gradebox.report.document import duration, points
 from gradebox.report.drawing import draw
 from gradebox.report.failing import mistakes, open_tasks
+from gradebox.report.harmless import harmless_reasons
 from gradebox.report.progress import Progress
 from gradebox.run.grade import CheckResult, Grade, LatePenalty, Outcome
 
@@ -76,6 +77,7 @@ def render(
             remarks=remarks,
             late=late,
             notes=notes,
+            harmless=harmless_reasons(grade.integrity),
             progress=progress,
             partial=partial,
             then=then,

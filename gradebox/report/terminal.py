@@ -24,6 +24,7 @@ from gradebox.report import failing
 from gradebox.report.console import Console
 from gradebox.report.document import points
 from gradebox.report.failing import Mistake, OpenTasks
+from gradebox.report.harmless import harmless_reasons
 from gradebox.run.grade import CheckReport, CheckResult, CriterionResult, Grade, IntegrityNote, LabResult, Outcome
 
 MARK = {
@@ -260,6 +261,8 @@ def _show_notes(console: Console, notes: Sequence[IntegrityNote]) -> None:
     for note in notes:
         where = f" at {note.where}" if note.where else ""
         console.print(indented(f"{note.kind}: {note.detail}{where}  [{note.check}]", console.width, 2), soft_wrap=True)
+    for kind, reason in harmless_reasons(notes):
+        console.print(indented(f"{kind}: {reason}", console.width, 2), style="dim", soft_wrap=True)
 
 
 def _show_result(console: Console, grade: Grade, partial: bool) -> None:

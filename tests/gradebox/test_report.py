@@ -197,6 +197,16 @@ def test_the_terminal_shows_hostile_text_as_it_is(result: Grade, capsys: pytest.
     assert "open: /etc/passwd at benchmark.py:3" in shown
 
 
+def test_a_note_that_right_solutions_leave_reads_so(result: Grade, capsys: pytest.CaptureFixture[str]) -> None:
+    frames = IntegrityNote("frames", "sys._getframe", "benchmark.py:3", "lab1.benchmark.warmed_up")
+    noted = replace(result, integrity=(frames, frames, *result.integrity))
+    report.show(noted, [], [])
+    page = html.render(noted, notes=True)
+    for text in (" ".join(capsys.readouterr().out.split()), page):
+        assert text.count("Right solutions look at frames, too: traceback.print_stack()") == 1
+        assert text.count("Right solutions") == 1, "no such word about a file that was opened elsewhere"
+
+
 def test_some_criteria_of_a_lab_are_neither_passed_nor_failed(
     result: Grade, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
