@@ -23,6 +23,11 @@ _FRAMES = frozenset(("f_back", "f_locals", "f_globals", "tb_frame", "gi_frame", 
 _INSIDES = frozenset(("__subclasses__", "__globals__", "__code__", "__closure__", "__builtins__", "__bases__",
                      "spec_from_file_location", "__array_interface__", "__array_struct__", "eval_frame",
                      "from_file"))  # fmt: skip
+_UNSEEN = frozenset(("_disable_current_modes", "_disable_infra_mode", "_pop_mode", "_pop_mode_temporarily",
+                     "_pop_torch_dispatch_stack", "_get_current_dispatch_mode_stack", "_get_dispatch_stack_at",
+                     "_DisableTorchDispatch", "_ExcludeDispatchKeyGuard", "_AutoDispatchBelowAutograd",
+                     "_AutoDispatchBelowADInplaceOrView"))  # fmt: skip
+"""Of PyTorch: by these code computes and copies where nobody who watches its dispatcher sees it."""
 _HEAP = frozenset(("gc.get_objects", "gc.get_referrers", "gc.get_referents"))
 _MODULES = frozenset(("sys.modules", "sys.meta_path", "sys.path_hooks", "sys.addaudithook", "sys.monitoring"))
 _NAMES = frozenset(("exec", "eval", "compile"))
@@ -154,7 +159,7 @@ def _unusual(tree: ast.Module, packages: frozenset[str]) -> Iterator[tuple[int, 
     """Line and name of what no lab needs."""
     for node in ast.walk(tree):
         match node:
-            case ast.Attribute(attr=name) if name in _FRAMES | _INSIDES:
+            case ast.Attribute(attr=name) if name in _FRAMES | _INSIDES | _UNSEEN:
                 yield node.lineno, name
             case ast.MatchClass(kwd_attrs=attributes):
                 for name in attributes:
@@ -172,5 +177,7 @@ def _unusual(tree: ast.Module, packages: frozenset[str]) -> Iterator[tuple[int, 
                 if module.partition(".")[0] in packages or module in _LOADERS:
                     yield node.lineno, f"import {module}"
                 for alias in names:
+                    if alias.name in _UNSEEN:
+                        yield node.lineno, alias.name
                     if f"{module}.{alias.name}" in _HEAP | _MODULES:
                         yield node.lineno, f"{module}.{alias.name}"

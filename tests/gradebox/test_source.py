@@ -36,6 +36,8 @@ def notes(text: str, path: str = "lab1_gpu_basics/benchmark.py") -> tuple[Integr
         ("match frame:\n    case object(f_back=above):\n        pass", "f_back"),
         ("from importlib.machinery import SourceFileLoader", "import importlib.machinery"),
         ("import zipimport", "import zipimport"),
+        ("from torch.utils._python_dispatch import _disable_current_modes", "_disable_current_modes"),
+        ("torch._C._DisableTorchDispatch()", "_DisableTorchDispatch"),
     ],
 )
 def test_reaching_for_the_grader_is_noted_with_its_line(text: str, named: str) -> None:

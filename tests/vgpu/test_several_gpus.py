@@ -9,7 +9,7 @@ import copy
 import io
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -544,6 +544,20 @@ def test_deepcopy_and_storages_keep_their_gpu(machine: Machine) -> None:
     storage = x.untyped_storage()
     assert (storage.device, storage.is_cuda, storage.get_device()) == (x.device, True, 2)
     assert (storage.cuda(1).device.index, storage.cpu().device.type) == (1, "cpu")
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [lambda x: x.cpu(), lambda x: x.untyped_storage().cpu(), pickle.dumps, lambda x: torch.save(x, io.BytesIO())],
+)
+def test_no_copy_to_the_host_is_without_a_transfer(machine: Machine, copied: Callable[[torch.Tensor], object]) -> None:
+    x = torch.ones(1000, device="cuda:2")
+    before = len(machine.gpus[2].timeline)
+    copied(x)
+    assert [kernel.bytes for kernel in machine.gpus[2].timeline[before:] if "DtoH" in kernel.name] == [4000]
+    for call in (lambda: x.apply_(abs), lambda: torch.ones(1000).map_(x, lambda a, b: b)):
+        with pytest.raises(TypeError, match="only implemented on CPU tensors"):
+            call()
 
 
 # ---- training on two GPUs --------------------------------------------------------------------------------------------

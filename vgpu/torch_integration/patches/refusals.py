@@ -11,6 +11,7 @@ Not here: compilers (`vgpu.torch_integration.patches.compilers`), and refusals t
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any
@@ -43,11 +44,30 @@ def install(patches: PatchSet, machine: Machine) -> None:
     _allocators(patches)
     _runtime(patches)
     _exports(patches, machine)
+    _python_loops(patches, machine)
     for name in _NCCL:
         patches.set_existing(torch.cuda.nccl, name, refuse("direct calls of NCCL", f"torch.cuda.nccl.{name}"))
     patches.set(torch.cuda.tunable, "enable", _tunable)
     # Only when a program imports it: the module imports torch.compile's machinery, which takes seconds.
     when_imported(patches, {"torch.nn.attention.bias": lambda module: _biases(patches, module)})
+
+
+def _python_loops(patches: PatchSet, machine: Machine) -> None:
+    """`apply_`, `map_` and `map2_` call a Python function for each element of tensors of the host alone."""
+
+    def of_host(name: str) -> Callable[..., Any]:
+        own = getattr(torch.Tensor, name)
+
+        @functools.wraps(own)
+        def method(tensor: torch.Tensor, *arguments: Any) -> Any:
+            if any(isinstance(each, torch.Tensor) and machine.registry.has(each) for each in (tensor, *arguments)):
+                raise TypeError(f"{name} is only implemented on CPU tensors")
+            return own(tensor, *arguments)
+
+        return method
+
+    for name in ("apply_", "map_", "map2_"):
+        patches.set(torch.Tensor, name, of_host(name))
 
 
 def _biases(patches: PatchSet, module: ModuleType) -> None:

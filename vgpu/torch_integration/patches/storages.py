@@ -71,6 +71,13 @@ def install(patches: PatchSet, machine: Machine) -> None:
     def share(*_: Any, **__: Any) -> Any:
         raise unsupported("sharing GPU tensors with another process")
 
+    def write_file(storage: Any, *arguments: Any) -> Any:
+        """`pickle` writes a tensor's storage this way, from where it is; CUDA's goes to the host for that."""
+        gpu = gpu_of(storage)
+        if gpu is not None:
+            gpu.transfer(storage.nbytes(), to_device=False, pinned=False, non_blocking=False)
+        return real_write_file(storage, *arguments)
+
     def resize(storage: Any, size: int) -> Any:
         """Sharded data parallelism frees and remakes parameters this way (torch/distributed/utils.py)."""
         result, gpu = real_resize(storage, size), gpu_of(storage)
@@ -93,7 +100,8 @@ def install(patches: PatchSet, machine: Machine) -> None:
         target.start()
         return storage
 
-    real_clone, real_resize = base.clone, untyped.resize_
+    real_clone, real_resize, real_write_file = base.clone, untyped.resize_, untyped._write_file
+    patches.set(untyped, "_write_file", write_file)
     patches.set(untyped, "__new__", staticmethod(new))
     patches.set(untyped, "resize_", resize)
     patches.set(untyped, "device", property(device))

@@ -108,6 +108,8 @@ class LargestRun:
     copied_bytes: int
     """From the device to the host."""
     added_bytes: int
+    values: list[Array]
+    """Q, K, V, the output's gradient, the output, and the gradients of Q, K and V, if they are to be returned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +126,8 @@ class Largest(ProbeInputs[LargestReply], probe="lab4.attention.tensors.largest")
     function: str
     cases: list[Call]
     head_dim: int
+    returned: bool = False
+    """Whether values come back."""
 
 
 @dataclass(frozen=True, kw_only=True)

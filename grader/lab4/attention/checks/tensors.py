@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from gradebox.course.criterion import criterion, requires
-from gradebox.run.assertions import mebibytes, require
+from gradebox.run.assertions import mebibytes, require, require_arrays_close, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab4.attention.cases.draws import square_calls
 from grader.lab4.attention.cases.types import Call, Largest, LargestRun
+from grader.lab4.attention.reference import attention
 
+_CLOSE = 1e-3
 _SOME = 0.9
 """Of the products that no way of computing attention does without."""
 _NARROW = 8
@@ -25,6 +27,7 @@ class TestTensors:
         cases = [without_mask, *square_calls(generator, "tiled_attention", causal=True)]
         require_no_square(submission, "tiled_attention", cases)
         _require_tiles(submission, generator)
+        _require_no_square_of_values(submission, generator)
 
 
 def require_no_square(submission: Submission, function: str, cases: list[Call]) -> None:
@@ -58,12 +61,13 @@ def require_no_square(submission: Submission, function: str, cases: list[Call]) 
 
 
 def _require_on_device(function: str, case: Call, run: LargestRun, *, head_dim: int, what: str) -> None:
-    """Fail unless the device computed the products, of which there are six at least, and sent no operand away."""
+    """Fail unless the device computed the products that there must be, and sent no operand away."""
     pairs = sum(
         max(0, min(case.keys, case.keys - case.queries + row + 1)) if case.causal else case.keys
         for row in range(case.queries)
     )
-    least = 6 * 2 * pairs * head_dim
+    # Tiles are computed again in backward; flash_attention may keep strips.
+    least = (6 if function == "flash_attention" else 7) * 2 * pairs * head_dim
     require(
         run.flops >= _SOME * least,
         f"{function}(): forward and backward computed {run.flops:.3g} FLOPs of products on the device, expected "
@@ -77,15 +81,48 @@ def _require_on_device(function: str, case: Call, run: LargestRun, *, head_dim: 
     )
 
 
+def _require_computed(function: str, case: Call, run: LargestRun) -> None:
+    """Fail unless what was watched is what computes attention: shapes alone say nothing of that."""
+    given, computed = run.values[:4], run.values[4:]
+    expected = attention(*given, causal=case.causal)
+    names = ("output", "d_query", "d_key", "d_value")
+    require_equal(len(computed), len(names), what=f"results of {function}(), the gradients of Q, K and V included")
+    for name, actual in zip(names, computed, strict=True):
+        require_arrays_close(
+            actual,
+            expected[name],
+            rtol=_CLOSE,
+            atol=_CLOSE,
+            what=f"{name} of {function}() of one head with {case.queries} queries and {case.keys} keys",
+        )
+
+
+def _require_no_square_of_values(submission: Submission, generator: InputGenerator) -> None:
+    """Fail if flash_attention makes a tensor as large as all scores where its values are looked at."""
+    case = Call(queries=generator.odd(301, 401), keys=generator.odd(301, 401), causal=False, dtype="float32")
+    (run,) = submission.probe(
+        Largest(function="flash_attention", cases=[case], head_dim=_NARROW, returned=True),
+        device="vgpu:T4",
+    ).runs
+    _require_computed("flash_attention", case, run)
+    square = case.queries * case.keys
+    require(
+        run.largest_elements < 0.5 * square,
+        f"flash_attention() makes a tensor as large as all scores, of {run.largest_elements:,} elements: "
+        f"{case.queries} queries, {case.keys} keys, {square:,} scores",
+        "Make neither scores nor weights for all pairs of queries and keys, in forward or in backward.",
+    )
+
+
 def _require_tiles(submission: Submission, generator: InputGenerator) -> None:
     """Fail if tiles have more keys than `block_size`; with operands that are small next to them."""
     queries, keys, block = generator.odd(301, 401), generator.odd(301, 401), generator.integer(9, 12)
     case = Call(queries=queries, keys=keys, causal=False, dtype="float32", block_size=block)
     (run,) = submission.probe(
-        Largest(function="tiled_attention", cases=[case], head_dim=_NARROW),
+        Largest(function="tiled_attention", cases=[case], head_dim=_NARROW, returned=True),
         device="vgpu:T4",
-        values=False,
     ).runs
+    _require_computed("tiled_attention", case, run)
     # Of the operands a few may be put together; a tile and what is made with it has as many rows as it has.
     most = 4 * max(block, _NARROW) * max(queries, keys)
     require(

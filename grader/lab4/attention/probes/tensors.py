@@ -36,9 +36,17 @@ def largest(student: Student, inputs: Largest) -> LargestReply:
         attention(case, operands).backward(gradient)
         operands, gradient = drawn(case.queries, case.keys, dtype)
         memory, begun = memory_since_now(student.gpu), mark(student.gpu)
-        attention(case, operands).backward(gradient)
+        output = attention(case, operands)
+        output.backward(gradient)
         elements: Any = reading(student.gpu, "largest_elements", begun)
         flops: Any = reading(student.gpu, "all_flops", begun)
         copied: Any = reading(student.gpu, "copied_bytes", begun)
-        runs.append(LargestRun(largest_elements=elements, flops=flops, copied_bytes=copied, added_bytes=memory.added()))
+        added = memory.added()
+        values: Any = []
+        if inputs.returned:
+            given = [each.detach().double() for each in (*operands, gradient, output)]
+            values = [*given, *(each.grad.double() for each in operands if each.grad is not None)]
+        runs.append(
+            LargestRun(largest_elements=elements, flops=flops, copied_bytes=copied, added_bytes=added, values=values)
+        )
     return LargestReply(runs=runs)
