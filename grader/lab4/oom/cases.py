@@ -28,7 +28,7 @@ _SMALL = 2.0**-23
 
 @dataclass(frozen=True, kw_only=True)
 class FitsReply:
-    """How the training of the large model went on 24 GB."""
+    """How the training of the large model went on 24 GB: the peaks before and in it, and the device's products."""
 
     died: str | None
     """The message of the error, if memory ran out."""
@@ -39,11 +39,8 @@ class FitsReply:
     moved_bytes: Mapping[str, int]
     """By loader, what has come to the device between a fetched batch and its first micro-batch in the model."""
     before_bytes: int
-    """The peak before the training."""
     peak_bytes: int
-    """The peak of the training."""
     products: list[ProductCount]
-    """What the device computed in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,39 +114,33 @@ class Trainings(ProbeInputs[TrainingsReply], probe="lab4.oom.trainings"):
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardPass:
-    """One call of the model."""
+    """One call of the model: its samples, their tokens, whether it trained, and whether a graph was recorded."""
 
     phase: str
     """Where its samples come from: "training" or "validation"."""
     samples: int
     tokens: int
-    """Of each sample."""
     training: bool
-    """Whether the model was in training mode."""
     graph: bool
-    """Whether a graph was recorded."""
     held_bytes: int
-    """What was allocated when it began."""
     requested_bytes: int
-    """What live tensors had asked for then: without the allocator's rounding."""
+    """What live tensors had asked for when it began; `held_bytes` is with the allocator's rounding."""
     flops: float | None
-    """Of the products that the device computed in it; None of a real GPU, which nobody can ask."""
+    """Of its products, as the device computed them; None of a real GPU, as for all passes together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SteadyReply:
-    """How the model was called, and what the device held then."""
+    """How the model was called, and what the device held then; the ballast is what each graph holds in addition."""
 
     sample_bytes: int
     forwards: list[ForwardPass]
     """Those that backward computes again are not among them."""
     flops: float | None
-    """Of all products that the device computed; None of a real GPU."""
     flops_again: list[float]
     """Of each forward pass that backward computed again."""
     training_afterwards: bool
     ballast_bytes: int
-    """What each graph holds in addition."""
 
 
 @dataclass(frozen=True, kw_only=True)
