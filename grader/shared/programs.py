@@ -30,18 +30,18 @@ def picture_and_json(actual: ProgramSeen, what: str) -> list[Json]:
         require(
             picture["width"] >= 200 and picture["height"] >= 150 and picture["colours"] >= 4,
             f"{name} shows nothing: {picture['width']} x {picture['height']} pixels, colours: {picture['colours']}",
-            "draw before you save, and save the figure you drew on",
+            "Draw before you save, and save the figure that you drew on.",
         )
         require(
             picture["ground"] >= _LEAST_GROUND,
             f"{name} is no plot: its commonest colour covers {picture['ground']:.2%} of it",
-            "draw results on axes; what is between lines and bars stays empty",
+            "Draw results on axes, and leave the space between lines and bars empty.",
         )
     drawn = getattr(actual, "drawn", [])
     require(
         not drawn or max(drawn) >= _LEAST_POINTS,
         f"{what} saved figures with {', '.join(map(str, drawn))} points of data: axes without results",
-        "draw before you save, and save the figure you drew on",
+        "Draw before you save, and save the figure that you drew on.",
     )
     for text in actual.json.values():
         try:
@@ -50,7 +50,7 @@ def picture_and_json(actual: ProgramSeen, what: str) -> list[Json]:
             continue
         if isinstance(rows, list):
             return rows
-    require(False, f"no .json file of {what} has a list of results", "labkit.results.save_json writes the right form")
+    require(False, f"no .json file of {what} has a list of results", "Write the file with labkit.results.save_json.")
     return []
 
 
@@ -60,7 +60,7 @@ def require_provenance(actual: ProgramSeen, what: str, *, simulated: bool) -> No
     require(
         simulated in provenances.values() and (not simulated) not in provenances.values(),
         f"{what}: provenance.simulated is {provenances}, expected {simulated}",
-        "labkit.results.save_json writes the device's provenance beside the results",
+        "Pass device.provenance() to labkit.results.save_json.",
     )
 
 
@@ -73,7 +73,10 @@ def require_simulated_pictures(actual: ProgramSeen, what: str) -> None:
         any("simulated" in text.casefold() for texts in actual.words for text in texts),
         f"{what}: {', '.join(sorted(actual.pictures))} shows work of virtual GPUs, and does not say "
         "that it is simulated",
-        "labkit.plotting.save_png writes it, as long as the device is open: inside `with open_device(...)`",
+        (
+            "Save the plot with labkit.plotting.save_png inside the `with open_device(...)` "
+            'block: there it writes "simulated".'
+        ),
     )
 
 

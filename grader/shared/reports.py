@@ -29,7 +29,8 @@ Document: TypeAlias = dict[str, Any]
 
 _NAMES: Mapping[type, str] = {int: "a whole number", float: "a number", str: "a text in quotes", bool: "true or false"}
 _CLAIMS_HINT = (
-    "expected is what the files in results/ say: copy the number from there, and again if a program was run after that"
+    "Copy the number from the files in results/, which is what was expected. Copy it "
+    "again whenever you have run a program again."
 )
 
 
@@ -45,7 +46,7 @@ def explained(judge: Callable[[Submission], None]) -> Callable[[Submission], Non
         except (ArithmeticError, RecursionError) as error:  # numbers and nesting that only a file made by hand has
             raise CheckFailed(
                 f"the results beside the report cannot be computed with ({type(error).__name__})",
-                "run the lab's program again, and leave what it writes as it is",
+                "Run the lab's program again, and leave what it writes as it is.",
             ) from None
 
     return wrapper
@@ -69,7 +70,7 @@ def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: 
     """
     text = submission.read_text(f"{lab}/REPORT.md")
     if text is None:
-        raise CheckFailed("REPORT.md is missing", "copy the template back from the course and fill it in")
+        raise CheckFailed("REPORT.md is missing", "Copy the template back from the course and fill it in.")
     blocks = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     require(len(blocks) == 1, f"REPORT.md has {len(blocks)} ```toml blocks, expected the template's one")
     try:
@@ -97,7 +98,7 @@ def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: 
         words >= MINIMUM_PROSE_WORDS,
         f"REPORT.md has {words} words of text outside headings, comments and code, expected at least "
         f"{MINIMUM_PROSE_WORDS}",
-        f"write {write}. This check counts the words, and does not judge what they say",
+        f"Write {write}. This check counts the words, and does not judge what they say.",
     )
     return dict(made)
 
@@ -116,12 +117,12 @@ def results(submission: Submission, lab: str, name: str) -> Document:
     """A results file as it was committed: `provenance` is an object, `results` a list with something in it."""
     text = submission.read_text(f"{lab}/results/{name}")
     if text is None:
-        raise CheckFailed(f"results/{name} is missing", "run the lab's programs; they write it")
+        raise CheckFailed(f"results/{name} is missing", "Run the lab's programs, which write it.")
     try:
         document = json.loads(text)
         rows, provenance = document["results"], document["provenance"]
     except (ValueError, KeyError, TypeError):
-        raise CheckFailed(f"results/{name} is damaged", "run the program that writes it again") from None
+        raise CheckFailed(f"results/{name} is damaged", "Run the program that writes it again.") from None
     require(isinstance(provenance, dict) and isinstance(rows, list) and bool(rows), f"results/{name} holds no results")
     return dict(document)
 

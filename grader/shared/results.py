@@ -12,7 +12,7 @@ from gradebox.run.assertions import CheckFailed
 
 Fields = TypeVar("Fields", bound=Mapping[str, object])
 
-_HINT = "the docstring says what the function must return"
+_HINT = "Return what the docstring names under Returns."
 
 
 def require_result(result: Fields) -> Fields:

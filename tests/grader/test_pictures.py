@@ -44,6 +44,12 @@ NO_PLOTS: dict[str, Callable[[Any], object]] = {
     "a text": lambda axes: axes.text(0.5, 0.5, "speedup"),
     "what is no number": lambda axes: axes.plot(X, [float("nan")] * 3),
     "what nobody sees": lambda axes: axes.plot(X, Y, visible=False),
+    "a transparent line": lambda axes: axes.plot(X, Y, "o-", alpha=0),
+    "a line in the colour of the ground": lambda axes: axes.plot(X, Y, "o-", color="white"),
+    "neither line nor marker": lambda axes: axes.plot(X, Y, linestyle="none"),
+    "markers of no size": lambda axes: axes.plot(X, Y, "o", markersize=0),
+    "points of no size": lambda axes: axes.scatter(X, Y, s=0),
+    "transparent bars": lambda axes: axes.bar(["a", "b", "c"], Y, alpha=0),
 }
 
 
@@ -72,6 +78,26 @@ def test_other_projections_are_plots(tmp_path: Path) -> None:
 def test_axes_without_results_are_none(way: str, tmp_path: Path) -> None:
     with pytest.raises(CheckFailed, match="axes without results"):
         picture_and_json(drawing(tmp_path, NO_PLOTS[way]), "it")
+
+
+TALLER = [2 * y for y in Y]
+BARS: dict[str, tuple[Callable[[Any], object], int]] = {
+    "under taller ones": (lambda axes: (axes.bar(X, Y), axes.bar(X, TALLER)), 3),
+    "in front of taller ones": (lambda axes: (axes.bar(X, TALLER), axes.bar(X, Y)), 6),
+    "raised in front of taller ones": (lambda axes: (axes.bar(X, Y, zorder=2), axes.bar(X, TALLER)), 6),
+    "under taller ones that let them show": (lambda axes: (axes.bar(X, Y), axes.bar(X, TALLER, alpha=0.5)), 6),
+    "under outlines": (lambda axes: (axes.bar(X, Y), axes.bar(X, TALLER, fill=False, edgecolor="k")), 6),
+    "under equal ones": (lambda axes: (axes.bar(X, Y), axes.bar(X, Y)), 6),
+    "along longer ones": (lambda axes: (axes.barh(X, Y), axes.barh(X, TALLER)), 3),
+    "stacked": (lambda axes: (axes.bar(X, Y), axes.bar(X, Y, bottom=Y)), 6),
+    "on a coloured ground": (lambda axes: (axes.bar(X, Y), axes.axhspan(0, 20, color="#eeeeee")), 4),
+}
+
+
+@pytest.mark.parametrize("place", BARS)
+def test_bars_count_where_they_are_seen(place: str, tmp_path: Path) -> None:
+    draw, seen = BARS[place]
+    assert drawing(tmp_path, draw).drawn == [seen]
 
 
 def test_noise_is_none(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ class PrecisionRun:
 
     result: AmpResult
     elapsed_seconds: float
+    """Of the call, without the work that was in the GPU's queue before it."""
     products: list[str]
     """Dtypes of the matrix products."""
     product_count: int

@@ -67,7 +67,10 @@ def trained(
 def _require_in_float32(run: PrecisionRun, dtype: str) -> None:
     """Fail unless parameters and Adam's averages are in float32, in a training in `dtype`."""
     during = sorted({name for note in run.forwards for name in note.dtypes})
-    hint = "autocast casts for each product; model.half() casts the weights themselves, and updates get lost"
+    hint = (
+        "Do not cast the model. Autocast casts for each product; model.half() casts the "
+        "weights themselves, and updates get lost."
+    )
     require_equal(during, ["float32"], what=f"dtypes of parameters during training in {dtype}", hint=hint)
     require_equal(run.parameters, ["float32"], what=f"dtypes of parameters after training in {dtype}", hint=hint)
     if dtype in mistakes.LOW_PRECISIONS:
@@ -80,7 +83,7 @@ def _require_in_float32(run: PrecisionRun, dtype: str) -> None:
         run.state,
         ["float32"],
         what=f"dtypes of Adam's averages after training in {dtype}",
-        hint="the optimizer is made for the parameters that are trained, in float32",
+        hint="Make the optimizer for the parameters that are trained, and leave them in float32.",
     )
 
 
@@ -90,7 +93,10 @@ def _require_loss_in_float32(run: PrecisionRun, dtype: str) -> None:
             run.losses,
             ["float32"],
             what=f"dtype in which the cross entropy was computed, in a training in {dtype}",
-            hint="inside autocast it is computed in float32 by itself; outside, in the dtype of the outputs",
+            hint=(
+                "Compute the loss inside the autocast block, which chooses float32 for it. Outside, "
+                "it has the dtype of the outputs."
+            ),
         )
 
 
@@ -100,14 +106,14 @@ def _require_backward_outside(run: PrecisionRun, dtype: str, case: Precision | N
     require(
         inside == 0 and bool(run.backwards),
         f"train_with_amp() in {dtype}: {inside} of {len(run.backwards)} backward passes ran with autocast switched on",
-        "leave the with-block before backward(): its operations run in the types that forward chose",
+        ("Leave the with-block before backward(). Its operations run in the types that forward chose."),
     )
     share = None if case is None else reference.agreement(case, run.after)
     require(
         share is None or share > LEAST_AGREEMENT,
         f"train_with_amp() in {dtype}: the first layer's step goes against its gradient in {share or 0:.0%} of the "
         "weights, as if autocast were on in the backward pass (this model then turns some gradients round)",
-        "leave the with-block before backward(): its operations run in the types that forward chose",
+        ("Leave the with-block before backward(). Its operations run in the types that forward chose."),
     )
 
 
@@ -196,7 +202,14 @@ class TestAmp:
             hint="Report the mean over all samples, without the loss scale. Batches differ in size.",
         )
         elapsed = run.elapsed_seconds
-        require_between(result["seconds"], 0.2 * elapsed, 1.02 * elapsed, what=f"{what}: seconds", show=seconds)
+        require_between(
+            result["seconds"],
+            0.2 * elapsed,
+            1.02 * elapsed,
+            what=f"{what}, called while the device still worked on something else: seconds",
+            show=seconds,
+            hint="Wait for the device before you start the clock, and again before you stop it. Time all epochs.",
+        )
         require_equal(result["device"], reply.device, what=f"{what}: AmpTraining.device")
         if reply.device == "cuda":
             of_peak = f"{what}: peak_bytes of a small model, after {mebibytes(idle)} of earlier work were freed"

@@ -54,7 +54,8 @@ from labkit.results import AmpTraining
 _IDLE_BYTES = 256 * 2**20
 """More than what cuBLAS keeps on any card: on an H100 32 MiB for each thread that has computed a product, and backward
 has a thread of its own."""
-
+_EARLIER_CYCLES = 40_000_000
+"""Of work that is still in the GPU's queue when a training is called: tens of milliseconds."""
 
 _LOSSES = ("_log_softmax", "logsumexp")
 """One of them is in each cross entropy, however it is written."""
@@ -90,7 +91,8 @@ def _watch_losses(gpu: VirtualGpu) -> Iterator[Callable[[str], Reported]]:
 def precision(student: Student, inputs: Precision) -> PrecisionReply:
     """The call has the document's arguments, and the dtype if that is not float16.
 
-    The model comes in evaluation mode, and the peak of the device's memory is that of earlier work.
+    The model comes in evaluation mode, the GPU still works on something else, and the peak of its memory is that of
+    earlier work.
     """
     one_thread()
     runs = {name: _train(student, inputs, name, epochs) for name, epochs in inputs.epochs.items()}
@@ -106,7 +108,11 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
     handle = register_optimizer_step_post_hook(lambda optimizer, *_: note(optimizer))
     idle = torch.empty(_IDLE_BYTES, dtype=torch.uint8, device=student.device)
     del idle
+    before = _now()
+    _queue_earlier_work()
     start = _now()
+    earlier = start - before
+    _queue_earlier_work()
     try:
         with watch_products(student.gpu) as products, _watch_losses(student.gpu) as losses:
             result = train(model, batches(inputs.inputs, inputs.targets, inputs.sizes), epochs, **in_dtype(name))
@@ -120,7 +126,7 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
     watch = seen()
     return PrecisionRun(
         result=amp_result(result),
-        elapsed_seconds=_now() - start,
+        elapsed_seconds=max(0.0, _now() - start - earlier),
         products=product_dtypes,
         product_count=product_count,
         product_flops=product_flops,
@@ -133,6 +139,11 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
         most_bytes=watch.most_bytes,
         state=sorted({plain(value.dtype, "") for value in states if isinstance(value, Tensor) and value.ndim}),
     )
+
+
+def _queue_earlier_work(*, sleep: Callable[[int], None] = torch.cuda._sleep) -> None:
+    if torch.cuda.is_available():
+        sleep(_EARLIER_CYCLES)
 
 
 def _now() -> float:

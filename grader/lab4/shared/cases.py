@@ -89,9 +89,9 @@ class PlotsReply:
     is_picture: bool
     """Whether there is a PNG file at that path."""
     shown: Shown
-    """Within the limits of the axes, which is what people see."""
+    """What people see."""
     drawn: Shown
-    """With what lies outside of them."""
+    """With what is drawn and not seen: outside of the limits of the axes, covered, or without ink."""
     refused: str | None
     """The error with a path that cannot be written."""
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeGuard, TypeVar
 
-from gradebox.run.assertions import Cause, CheckFailed, recognising, require, require_equal
+from gradebox.run.assertions import Cause, recognising, require, require_equal
 from gradebox.run.pictures import Picture, bars
 from gradebox.run.submission import Submission
 from grader.lab4.shared.cases import (
@@ -130,23 +130,18 @@ def judge_plot(
     )
     require(reply.is_its_path, f"{what} did not return the path it was given")
     require(bool(reply.shown.axes), f"{what} drew no data", "Draw on the figure that you save.")
-    with recognising(lambda: _cut_off(kind, reply.drawn, rows, require_shown)):
+    require_shown(reply.drawn, rows)
+    with recognising(lambda: _unseen(kind)):
         require_shown(reply.shown, rows)
     require_equal(reply.refused, "OSError", what=f"error of {what} with a path that cannot be written")
 
 
-def _cut_off(
-    kind: PlotKind, drawn: Shown, rows: list[Row], require_shown: Callable[[Shown, list[Row]], None]
-) -> Cause | None:
-    """Whether a plot is right but for the limits of its axes."""
-    try:
-        require_shown(drawn, rows)
-    except CheckFailed:
-        return None
+def _unseen(kind: PlotKind) -> Cause:
+    """The mistake in a plot in which all is drawn, and not all is seen."""
     return Cause(
         f"cut off in the {kind} plot",
-        "Choose limits of the axes that hold all of the data, or leave them to matplotlib.",
-        mistake=f"plot_{kind}() cuts data off: some of it lies outside of the axes' limits",
+        "Choose limits of the axes that hold all of the data, and cover none of it.",
+        mistake=f"plot_{kind}() cuts data off by the axes' limits, covers it, or draws it in no colour",
     )
 
 

@@ -35,6 +35,7 @@ from grader.lab4.shared.cases import (
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.endings import ending
 from grader.shared.probes.figures import watch_png, words_of
+from grader.shared.probes.ink import seen
 from grader.shared.probes.support import plain, run_program
 from labkit.results import AttentionResult, CheckpointingResult, MemoryComparison, TrainingSetup
 
@@ -103,7 +104,7 @@ def plots(student: Student, inputs: Plots) -> PlotsReply:
 
 
 def _shown(figure: Figure, *, cut: bool = True) -> Shown:
-    """What a figure shows; not `cut`, also what lies outside of the limits of its axes."""
+    """What a figure shows; not `cut`, all that is drawn: what its axes cut off, what is covered, what leaves no ink."""
     visible = [axes for axes in figure.axes if axes.get_visible()]
     legends = [*figure.legends, *(legend for axes in visible if (legend := axes.get_legend()) is not None)]
     return Shown(
@@ -118,13 +119,13 @@ def _shown_axes(axes: Axes, all_axes: Sequence[Axes], *, cut: bool) -> ShownAxes
     bottom, top = sorted(axes.get_ylim())
     edges = (left, right, bottom, top)
 
-    def seen(points: ArrayLike) -> list[list[float]]:
+    def inside(points: ArrayLike) -> list[list[float]]:
         return [point for point in _points(points) if not cut or _is_inside(point, edges)]
 
     drawn: list[ArrayLike] = []
     marks: list[Sequence[float]] = [text.xy if hasattr(text, "xy") else text.get_position() for text in axes.texts]
     bars: list[list[float]] = []
-    for artist in axes.get_children():
+    for artist in seen(axes) if cut else axes.get_children():
         if artist is axes.patch or not artist.get_visible():
             continue
         if isinstance(artist, lines.Line2D):
@@ -151,8 +152,8 @@ def _shown_axes(axes: Axes, all_axes: Sequence[Axes], *, cut: bool) -> ShownAxes
             bars.append([float(side) for side in sides])
     shared = axes.get_shared_y_axes()
     return ShownAxes(
-        lines=[seen(points) for points in drawn],
-        marks=seen([tuple(mark) for mark in marks]),
+        lines=[inside(points) for points in drawn],
+        marks=inside([tuple(mark) for mark in marks]),
         bars=bars,
         scales=[axes.get_xscale(), axes.get_yscale()],
         labels=[axes.get_xlabel(), axes.get_ylabel(), axes.get_title()],

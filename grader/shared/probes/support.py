@@ -21,6 +21,7 @@ from torch import Tensor
 from gradebox.sandbox.probe_loader import Student, WrongReturn
 from grader.shared.cases import Picture
 from grader.shared.probes.figures import watch_png
+from grader.shared.probes.ink import seen
 from grader.shared.probes.looks import files_below, read_bytes
 
 if TYPE_CHECKING:
@@ -278,9 +279,7 @@ def _points(axes: Axes) -> int:
         return bool(transform.contains_branch(axes.transData))
 
     count = 0
-    for artist in axes.get_children():
-        if artist is axes.patch or not artist.get_visible():
-            continue
+    for artist in seen(axes):
         if isinstance(artist, line) and by_data(artist.get_transform()):
             count += int(np.isfinite(artist.get_xydata()).all(axis=1).sum())
         elif isinstance(artist, patches.Patch) and by_data(artist.get_transform()):

@@ -45,7 +45,7 @@ def judge(submission: Submission) -> None:
             document["provenance"].get("device_name"),
             benchmark["provenance"].get("device_name"),
             what=f"provenance.device_name in results/{name}.json",
-            hint="run all four programs with the same --device, and copy the numbers afterwards",
+            hint="Run all four programs with the same --device, and copy the numbers afterwards.",
         )
     _judge_benchmark(claims, benchmark)
     _judge_memory(claims, memory["results"])
@@ -59,11 +59,11 @@ def _judge_benchmark(claims: Mapping[str, Document], document: Mapping[str, Docu
             row["size"]: (float(row["cpu"]["seconds"]), float(row["gpu"]["seconds"])) for row in document["results"]
         }
     except (KeyError, TypeError, ValueError):
-        raise CheckFailed("results/benchmark.json holds no comparisons", "run the benchmark program again") from None
+        raise CheckFailed("results/benchmark.json holds no comparisons", "Run the program benchmark again.") from None
     require(
         all(seconds > 0 for both in rows.values() for seconds in both),
         "results/benchmark.json has times that are not above 0",
-        "run the benchmark program again",
+        "Run the program benchmark again.",
     )
     require({128, 4096} <= rows.keys(), f"results/benchmark.json has sizes {sorted(rows)}, expected 128 to 4096")
     speedup = {size: cpu / gpu for size, (cpu, gpu) in rows.items()}
@@ -72,7 +72,7 @@ def _judge_benchmark(claims: Mapping[str, Document], document: Mapping[str, Docu
     require(
         isinstance(crossover, int) or crossover == "never",
         f'claim crossover_size: saw {crossover!r}, expected a whole number or "never"',
-        "write the number without quotes",
+        "Write the number without quotes.",
     )
     require_equal(crossover, wins[0] if wins else "never", what="claim crossover_size")
     best = max(speedup, key=lambda size: speedup[size])
@@ -112,7 +112,9 @@ def _judge_memory(claims: Mapping[str, Document], rows: list[Document]) -> None:
         half_peak = max(int(stage["peak_bytes"]) for stage in half.values())
         model, grown = (int(single[name]["allocated_bytes"]) for name in ("model", "step"))
     except (KeyError, TypeError, ValueError):
-        raise CheckFailed("results/memory.json does not hold both profiles", "run memory_profiling again") from None
+        raise CheckFailed(
+            "results/memory.json does not hold both profiles", "Run the program memory_profiling again."
+        ) from None
     require_equal(claims["memory_bottleneck"], max(peaks, key=lambda name: peaks[name]), what="claim memory_bottleneck")
     require_equal(claims["peak_bytes_float32"], max(peaks.values()), what="claim peak_bytes_float32")
     require_equal(claims["peak_bytes_float16"], half_peak, what="claim peak_bytes_float16")
@@ -121,5 +123,8 @@ def _judge_memory(claims: Mapping[str, Document], rows: list[Document]) -> None:
     require(
         grown >= 3.9 * model > 0,
         f"results/memory.json: {grown} bytes after 'step' with a model of {model}",
-        "parameters, gradients and Adam's two states are four times the parameters",
+        (
+            "Run memory_profiling again and leave its file as it is. Parameters, gradients and "
+            "Adam's two averages alone are four times the parameters."
+        ),
     )

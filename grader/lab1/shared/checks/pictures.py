@@ -42,7 +42,7 @@ def require_visible(function: str, judge: Callable[[Sequence[Axes]], None], axes
             "Leave the limits of the axes to matplotlib, or choose limits that hold every value.",
             mistake=f"The limits of the axes in {function} cut off a part of the data",
         )
-        message = f"{what} is cut off by the limits of the axes ({limits}). Of what is seen: {error.message}"
+        message = f"{what} is cut off by the limits of the axes ({limits}). Within these limits: {error.message}"
         raise CheckFailed(message, cause) from None
 
 

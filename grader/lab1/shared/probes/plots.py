@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gradebox.sandbox.probe_loader import WrongReturn
 from grader.lab1.shared.cases.plots import Axes, PicturesReply, Point, WrittenPlot
 from grader.shared.probes.figures import watch_png, words_of
+from grader.shared.probes.ink import seen
 from labkit.results import Comparison, MatmulResult
 
 Artist: TypeAlias = Any
@@ -87,9 +88,8 @@ def _axes(axes: Artist) -> Axes:
     series: list[list[Point]] = []
     joined: list[list[Point]] = []
     levels: list[float] = []
-    for artist in axes.get_children():
-        if artist is axes.patch or not artist.get_visible():
-            continue
+    children = seen(axes)
+    for artist in children:
         if isinstance(artist, kinds[0].AxLine):
             with suppress(TypeError):
                 levels.append(float(artist.get_xy1()[1]))
@@ -115,7 +115,7 @@ def _axes(axes: Artist) -> Axes:
             series.append(_points(np.asarray(artist.get_offsets(), dtype=float)))
         elif isinstance(artist, kinds[1].Collection):
             series += [_points(np.asarray(path.vertices, dtype=float)) for path in artist.get_paths()]
-    boxes = [patch for patch in axes.patches if isinstance(patch, patches.Rectangle) and patch.get_visible()]
+    boxes = [artist for artist in children if isinstance(artist, kinds[2].Rectangle)]
     tops = [(box.get_x() + box.get_width() / 2, box.get_y() + box.get_height()) for box in boxes]
     sides = [(box.get_x() + box.get_width(), box.get_y() + box.get_height() / 2) for box in boxes]
     across = [(x, box.get_height()) for (x, _), box in zip(tops, boxes, strict=True)]

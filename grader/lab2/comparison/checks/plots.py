@@ -115,19 +115,23 @@ def require_written(submission: Submission, name: str, stem: str, arguments: Seq
     require(
         is_simulated(reply.json[f"{stem}.json"]) is submission.device.simulated,
         f"{what}: {stem}.json does not say whether its times are simulated",
-        "labkit.results.save_json writes the device's provenance beside the results",
+        "Pass device.provenance() to labkit.results.save_json.",
     )
     if stem == "precisions":
         says_simulated = any("simulated" in text.lower() for text in reply.figure.get("texts", []))
         require(
             says_simulated or not submission.device.simulated,
             f"{what}: {stem}.png shows simulated times and does not say so",
-            "labkit.plotting.save_png writes it, as long as the device is open: inside `with open_device(...)`",
+            'Draw the plot inside the `with open_device(...)` block: there save_png writes "simulated".',
         )
     try:
         _require_drawn(reply.figure, rows, f"{stem}.png of {what}", of_precisions=stem == "precisions")
     except (KeyError, TypeError, ZeroDivisionError):
-        require(False, f"{what}: {stem}.json does not hold results that can be drawn", "save what was returned")
+        require(
+            False,
+            f"{what}: {stem}.json does not hold results that can be drawn",
+            "Save the results as the functions returned them.",
+        )
     return rows
 
 
@@ -154,7 +158,7 @@ def _require_losses(figure: Figure, rows: Sequence[Losses], what: str) -> None:
         require(
             bool(fits) or not expected,
             f"{what} draws no line with these losses at these epochs: {shown}",
-            "an epoch without a loss keeps its place: what comes after it must not move",
+            ("Leave the place of an epoch without a loss empty, so that the epochs after it do not move."),
         )
         gaps = [epoch for epoch, loss in enumerate(row.losses, 1) if loss is None]
         clean = [
@@ -163,13 +167,13 @@ def _require_losses(figure: Figure, rows: Sequence[Losses], what: str) -> None:
         require(
             bool(clean) or not expected,
             f"{what} draws a number for epochs {gaps}, which had none, beside {shown}",
-            "None is no loss, and not 0 either; math.nan is drawn as nothing",
+            "Draw nothing where the loss is None, for example by math.nan. It is not 0.",
         )
         names = {name for drawn in clean for name in [_named(drawn["label"])] if name}
         require(
             not names or row.dtype in names,
             f"{what}: the line of {row.dtype} is labelled {', '.join(sorted(names))}",
-            "each line under its own name",
+            "Give each line its own name in the legend.",
         )
 
 
@@ -199,7 +203,7 @@ def _require_run_without_steps(figure: Figure, count: int) -> None:
         len(figure.get("legend", [])) >= count,
         f"plot_runs() of {count} runs, one of them without any step: the legend has {len(figure.get('legend', []))} "
         "entries",
-        "a run without any step has no line, but stands in the legend",
+        "Give a run without any step an entry in the legend, too, although it has no line.",
     )
     flat = [drawn for drawn in figure["series"] if len(drawn["points"]) > 1 and all(y == 0 for _, y in drawn["points"])]
     require(
@@ -225,7 +229,7 @@ def _require_shares(figure: Figure, rows: Sequence[Costs], what: str) -> None:
         require(
             not missing,
             f"{what}: {', '.join(f'{value:.4g}' for value in missing)} of {row.dtype} stands at another precision",
-            "each bar at the name of its own precision, whatever the order of the results",
+            "Draw each bar at the name of its own precision, whatever the order of the results.",
         )
 
 

@@ -52,7 +52,9 @@ def _judge_precisions(claims: Mapping[str, Json], rows: list[Json]) -> None:
         base_seconds, base_peak, base_accuracy = results["float32"]
         low = {name: results[name] for name in ("float16", "bfloat16")}
     except (KeyError, TypeError, ValueError):
-        raise CheckFailed("results/precisions.json lacks a precision", "run precision_comparison again") from None
+        raise CheckFailed(
+            "results/precisions.json lacks a precision", "Run the program precision_comparison again."
+        ) from None
     for name, (took, peak, _) in low.items():
         require_close(claims[f"speedup_{name}"], base_seconds / took, relative=0.02, what=f"claim speedup_{name}")
         if isinstance(peak, int) and isinstance(base_peak, int):
@@ -63,7 +65,7 @@ def _judge_precisions(claims: Mapping[str, Json], rows: list[Json]) -> None:
             require(
                 0.4 * base_peak <= peak,
                 f"results/precisions.json: {name} needs {peak / base_peak:.0%} of float32's memory",
-                "autocast keeps parameters, gradients and optimizer state in float32; was the model cast?",
+                ("Do not cast the model. Autocast keeps parameters, gradients and the optimizer's state in float32."),
             )
     for name, (_, _, accuracy) in results.items():
         require_between(claims[f"accuracy_{name}"], accuracy - 0.001, accuracy + 0.001, what=f"claim accuracy_{name}")
@@ -82,7 +84,7 @@ def _judge_stability(claims: Mapping[str, Json], rows: list[Json]) -> None:
         skipped, scale = int(gradients["skipped_steps"]), float(gradients["scales"][-1])
         layer, taken = activations["nonfinite_layer"], int(activations["optimizer_steps"])
     except (KeyError, TypeError, ValueError, IndexError):
-        raise CheckFailed("results/stability.json lacks a run", "run stability_tests again") from None
+        raise CheckFailed("results/stability.json lacks a run", "Run the program stability_tests again.") from None
     require_equal(claims["skipped_with_large_gradients"], skipped, what="claim skipped_with_large_gradients")
     require_close(claims["scale_that_fits"], scale, relative=1e-6, what="claim scale_that_fits")
     require_equal(claims["layer_that_overflows"], layer, what="claim layer_that_overflows")

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from gradebox.sandbox.probe_loader import Student
 from grader.lab2.comparison.cases.plots import Figure, Plot, Plots, PlotsReply, Program, ProgramReply, Row, Series
 from grader.shared.probes.figures import watch_png
+from grader.shared.probes.ink import seen
 from grader.shared.probes.support import run_program
 from labkit.results import AmpTraining, PrecisionResult, StabilityRun
 
@@ -79,6 +80,7 @@ def _figure(figure: DrawnFigure) -> Figure:
 def _series(axes: Axes) -> Iterator[Series]:
     """Of lines, bars and points: the numbers that can be seen, so not what the axes' limits cut off."""
     x_ticks, y_ticks = _ticks(axes.xaxis), _ticks(axes.yaxis)
+    inked = {id(artist) for artist in seen(axes)}
     limits = sorted(axes.get_xlim()), sorted(axes.get_ylim())
 
     def series(label: object, points: ArrayLike) -> Series:
@@ -86,17 +88,19 @@ def _series(axes: Axes) -> Iterator[Series]:
         return {"label": str(label), "points": visible, "x_ticks": x_ticks, "y_ticks": y_ticks}
 
     for line in axes.get_lines():
-        yield series(line.get_label(), line.get_xydata())
+        if id(line) in inked:
+            yield series(line.get_label(), line.get_xydata())
     in_groups = {id(patch) for group in axes.containers for patch in group if hasattr(patch, "get_height")}
     groups = [(group.get_label(), list(group)) for group in axes.containers]
     groups.append(("", [patch for patch in axes.patches if id(patch) not in in_groups]))
     for label, patches in groups:
-        bars = [patch for patch in patches if hasattr(patch, "get_height")]
+        bars = [patch for patch in patches if hasattr(patch, "get_height") and id(patch) in inked]
         middles = [(bar.get_x() + bar.get_width() / 2, bar.get_y() + bar.get_height() / 2) for bar in bars]
         yield series(label, [(x, bar.get_height()) for (x, _), bar in zip(middles, bars, strict=True)])
         yield series(label, [(bar.get_width(), y) for (_, y), bar in zip(middles, bars, strict=True)])
     for collection in axes.collections:
-        yield series(collection.get_label(), collection.get_offsets())
+        if id(collection) in inked:
+            yield series(collection.get_label(), collection.get_offsets())
 
 
 def _ticks(axis: Axis) -> list[tuple[float, str]]:

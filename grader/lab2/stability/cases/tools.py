@@ -271,8 +271,14 @@ class TracedCase:
 
     def __str__(self) -> str:
         """What is special about the network, for a message."""
-        shown = {"factors": self.factors, "owns": self.owns, "side": self.side, "form": self.form}
-        return ", ".join(f"{name}={value}" for name, value in shown.items() if value is not None)
+        returned = {"pair": "(x, x)", "nested": "(x, (x, x))"}.get(self.form or "", "a tensor")
+        parts = [f"layer {name!r} multiplies by {factor:g}" for name, factor in (self.factors or {}).items()]
+        for name, factor in (self.owns or {}).items():
+            block = f"block {name!r}" if name else "the model itself"
+            parts.append(f"{block} multiplies what its layers give by {factor}")
+        if self.side is not None:
+            parts.append(f"the inner tuple is multiplied by {self.side:g}")
+        return f"{', '.join(parts) or 'nothing is too large'}; blocks return {returned}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ class TestStability:
                     relative=1e-6,
                     what=f"{field} of {expected.dtype}",
                     show=lambda value: f"{value:.9g}",
-                    hint="torch.finfo has max, smallest_normal (alias tiny) and eps"
+                    hint="Take max, smallest_normal and eps from torch.finfo."
                     + ("; smallest is another one, far below smallest_normal: see the README" * (field == "smallest")),
                 )
 
@@ -54,8 +54,10 @@ class TestStability:
                 answer,
                 expected,
                 what=f"find_nonfinite() with gradients of {case}",
-                hint="NaN and both infinities count, large numbers (3e38), missing gradients and the weights do "
-                "not; nothing equals NaN",
+                hint=(
+                    "Use torch.isfinite on each gradient that is there. NaN and both infinities count; "
+                    "large numbers such as 3e38, and the weights, do not."
+                ),
             )
 
     def test_first_bad_layer_traced(self, submission: Submission, generator: InputGenerator) -> None:
@@ -66,7 +68,7 @@ class TestStability:
         for failure in reply.failures:
             require(failure.raised, "trace_nonfinite() of a model that raises RuntimeError did not raise it")
             what = "trace_nonfinite() of a model whose last layer fails"
-            hint = "take the hooks away and put all else back in a finally block"
+            hint = "Remove the hooks and put everything else back in a finally block."
             require_equal(failure.hooks, 0, what=f"{what}: hooks left behind, less those that were there", hint=hint)
             require_equal(failure.changed, [], what=f"{what}: what of the model it changed", hint=hint)
 
@@ -82,7 +84,10 @@ class TestStability:
                 what=f"classify_gradients() where {lost} of {int((without != 0).sum())} live gradients are 0, "
                 f"{int((without == 0).sum())} are 0 in float32 too, of a weight beside a small bias, one of which is "
                 f"{case.gradients['bias'][-1]:.3g}",
-                hint="not finite: overflow. 0 here but not in float32: lost by underflow, if it is more than the share",
+                hint=(
+                    "Look for numbers that are not finite first: they are an overflow. Then count the "
+                    "numbers that are 0 here and not in float32, over all parameters together."
+                ),
             )
 
     def test_loss_scale_adapts(self, submission: Submission, generator: InputGenerator) -> None:
@@ -135,36 +140,44 @@ def _require_softmax(inputs: Softmax, case: SoftmaxCase, result: SoftmaxResult) 
         rtol=ROUNDING[dtype] + min(exponent, 0.05),
         atol=2.0**-25 if dtype == "float16" else 1e-30,
         what=f"{what}, from {x.min():.3g} to {x.max():.3g}",
-        hint="subtract the maximum along dim before exp(); compute 16 bits in float32, and round once",
+        hint=(
+            "Subtract the maximum along dim before exp(). Compute 16-bit numbers in float32, and "
+            "round once, at the end."
+        ),
     )
-    require(result.unchanged, f"{what} changed its argument", "no operation in place on x")
+    require(result.unchanged, f"{what} changed its argument", "Use no operation in place on x.")
 
 
 def _require_traced(case: TracedCase, expected: str | None, trace: Trace) -> None:
     """Fail unless `trace_nonfinite` named the right module, and left no trace."""
     dtype = f", dtype=torch.{case.dtype}" if case.dtype else ""
-    what = f"trace_nonfinite(model, inputs{dtype}) where the numbers are made large by {case}"
+    what = f"trace_nonfinite(model, inputs{dtype}) of a model in which {case}"
     require_equal(
         trace.name,
         expected,
         what=what,
-        hint="the first module to return such an output, in the order in which they return, blocks and the "
-        'model itself (named "") included; look into tuples of tuples; autocast is on',
+        hint=(
+            "Name the first module that returns such an output, in autocast. Blocks count, and so "
+            'does the model itself, whose name is ""; look into tuples of tuples as well.'
+        ),
     )
     require_equal(
         trace.hooks,
         0,
         what=f"{what}: hooks left behind, less those that were there",
-        hint="handle.remove(), in a finally",
+        hint="Remove each hook with handle.remove(), in a finally block.",
     )
     require_equal(
         trace.changed,
         [],
         what=f"{what}: what of the model it changed",
-        hint="a batch norm in training mode counts and averages: put its buffers back",
+        hint="Put the buffers back after the pass. A batch norm in training mode counts and averages.",
     )
     require(
         not trace.other_modes,
         f"{what}: the model ran in other modes than it came in",
-        "a batch norm or a dropout computes something else then: no eval() for the pass that is looked at",
+        (
+            "Leave the modes as they are: call neither eval() nor train(). In another mode batch "
+            "norm and dropout compute something else."
+        ),
     )

@@ -74,8 +74,12 @@ def require_steps(submission: Submission, generator: InputGenerator, replaced: S
             "float16 in forward too"
         )
         skipped = number(run.result["skipped_steps"], f"{what}: skipped_steps")
-        require(skipped > 0, f"{what}: saw no skipped step", "all gradients are infinite or NaN")
-        hint = "what trace_nonfinite says in the precision of the training"
+        require(
+            skipped > 0,
+            f"{what}: saw no skipped step",
+            "Skip every step whose gradients are infinite or NaN, here all of them.",
+        )
+        hint = "Keep what trace_nonfinite says of that batch, with the dtype of the training."
         require_equal(run.result["nonfinite_layer"], None, what=f"{what}: nonfinite_layer", hint=hint)
     require_equal(in_forward.result["dtype"], "float16", what="StabilityRun.dtype, no dtype being given")
     losses = listed(in_forward.result["losses"], "StabilityRun.losses, epochs not being given")
@@ -95,7 +99,11 @@ def _require_followed(inputs: UnstableSteps, case: StepsCase, run: StepsRun) -> 
         ]
     )
     expected = reference.follow(inputs, case)
-    require(run.training, f"{what}: the model came in evaluation mode and was trained in it", "model.train()")
+    require(
+        run.training,
+        f"{what}: the model came in evaluation mode and was trained in it",
+        "Call model.train() before the first batch.",
+    )
     require_equal([result["device"], *run.places], [run.device] * 2, what=f"{what}: the device of the result")
     steps, missed = len(inputs.sizes) * epochs, 0 if skipped is None else epochs
     require_equal(
@@ -112,7 +120,7 @@ def _require_followed(inputs: UnstableSteps, case: StepsCase, run: StepsRun) -> 
         expected.losses,
         rtol=STEP_ERROR if dtype == "float32" else LOSS_ERROR,
         what=f"{what}: losses",
-        hint="the mean over samples, unscaled",
+        hint="Take the mean over the samples, of losses without the scale.",
     )
     if case.rate is None and dtype != "float32":
         return  # Adam makes full steps of gradients that are nearly 0, whose sign 16 bits do not hold
@@ -121,7 +129,7 @@ def _require_followed(inputs: UnstableSteps, case: StepsCase, run: StepsRun) -> 
         0,
         STEP_ERROR if dtype == "float32" else LOW_PRECISION[dtype],
         what=f"{what}: relative error of the weights",
-        hint="gradients to None, backward of loss * scale, gradients / scale, step",
+        hint=("Set gradients to None, go backward from loss * scale, divide the gradients by the scale, then step."),
     )
 
 
@@ -131,27 +139,33 @@ def _require_exact(inputs: UnstableSteps, case: StepsCase, run: StepsRun) -> Non
     what = f"train_unstable() in float32 for {epochs} epochs of batches of {inputs.sizes}, " + (
         "no optimizer being given" if case.rate is None else "with SGD and a loss scale"
     )
-    require(run.training, f"{what}: the model came in evaluation mode and was trained in it", "model.train()")
+    require(
+        run.training,
+        f"{what}: the model came in evaluation mode and was trained in it",
+        "Call model.train() before the first batch.",
+    )
     require_equal(
         [run.result["device"], *run.places],
         [run.device] * 2,
         what=f"{what}: the device that it tells, and where the parameters are afterwards",
-        hint="the device that is given, or the one where the parameters were",
+        hint="Train on the device that is given; if none is, on the one where the parameters are.",
     )
     require_between(
         relative_error(run.after, expected.weights, reference.start(inputs)),
         0,
         STEP_ERROR,
         what=f"{what}: relative error of the weights",
-        hint="gradients to None, backward of loss * scale, gradients / scale, step; the optimizer is Adam with its "
-        "defaults unless one is given",
+        hint=(
+            "Set gradients to None, go backward from loss * scale, divide the gradients by the "
+            "scale, then step. The optimizer is Adam with its defaults unless one is given."
+        ),
     )
     require_arrays_close(
         run.result["losses"],
         expected.losses,
         rtol=1e-4,
         what=f"{what}: losses",
-        hint="the mean over samples, unscaled",
+        hint="Take the mean over the samples, of losses without the scale.",
     )
 
 
@@ -160,7 +174,7 @@ def _require_first_skip(
 ) -> None:
     """Fail unless a result is about its first skipped step. `third_scale`: over the first one."""
     what = f"train_unstable() of batches that overflow at first {where}"
-    hint = "what find_nonfinite and trace_nonfinite say on the first skipped step, of its batch"
+    hint = "Keep what find_nonfinite and trace_nonfinite say on the first skipped step, of its batch."
     require_equal(result["nonfinite_layer"], layer, what=f"{what}: nonfinite_layer", hint=hint)
     require_equal(result["nonfinite_parameters"], list(names), what=f"{what}: nonfinite_parameters", hint=hint)
     scales = [number(scale, f"{what}: scales") for scale in listed(result["scales"], f"{what}: scales")]
@@ -171,7 +185,7 @@ def _require_first_skip(
     )
     for value in listed(result["losses"], f"{what}: losses"):
         loss = number(value, f"{what}: losses")
-        require(loss < 10, f"{what}: a loss of {loss:.3g}", "skipped steps do not count")
+        require(loss < 10, f"{what}: a loss of {loss:.3g}", "Leave skipped steps out of the mean.")
 
 
 def require_gains(submission: Submission, generator: InputGenerator, replaced: Sequence[str]) -> None:
@@ -199,7 +213,7 @@ def require_gains(submission: Submission, generator: InputGenerator, replaced: S
     require(
         bool(names) and names <= set(runs[0].names),
         f"nonfinite_parameters where gradients overflow: saw {sorted(names)}, parameters are {runs[0].names}",
-        "what find_nonfinite says on the first skipped step",
+        "Keep what find_nonfinite says on the first skipped step.",
     )
     # Forward overflows: no scale helps, and the layer can be named.
     for result, scaled in ((hopeless, "with"), (alone, "without")):
@@ -219,7 +233,7 @@ def require_gains(submission: Submission, generator: InputGenerator, replaced: S
         scaled_loss < SCALING_GAINS * unscaled_loss,
         f"small gradients in float16: the last loss is {scaled_loss:.3g} with a loss scale and {unscaled_loss:.3g} "
         "without",
-        "the loss is multiplied by the scale before backward, so that gradients do not become 0",
+        "Multiply the loss by the scale before backward, so that gradients do not become 0.",
     )
 
 
@@ -234,7 +248,7 @@ def _require_learned(run: GainRun, name: str, epochs: int) -> None:
     require(
         last < FALLS_TO * first,
         f"train_unstable() with {name}: the loss went from {first:.3g} to {last:.3g} in {epochs} epochs",
-        "divide the gradients by the scale, then let the optimizer make its step",
+        "Divide the gradients by the scale, then let the optimizer make its step.",
     )
     before, after = number(run.before, "loss before training"), number(run.after, "loss after training")
     require(
@@ -263,7 +277,7 @@ def _require_consistent(case: GainCase, run: GainRun, *, batches: int) -> Stabil
     require(
         run.finite,
         f"{what} left NaN or infinity in the weights",
-        "look at the gradients before the optimizer's step, not after it, and skip the step",
+        "Look at the gradients before the optimizer's step, not after it, and skip the step.",
     )
     scales = [as_reported(scale, f"{what}: scales") for scale in listed(result["scales"], f"{what}: scales")]
     require_equal(len(scales), batches, what=f"{what}: number of scales, one per batch")

@@ -43,7 +43,7 @@ def judge(submission: Submission) -> None:
         parts = {kind: split(last["profile"]) for kind, (_, last) in chosen.items()}
         accuracy, backend = float(training["accuracy"]), training["backend"]
     except (KeyError, TypeError, ValueError):
-        raise CheckFailed("results/scaling.json or training.json lacks a figure", "run both programs again") from None
+        raise CheckFailed("results/scaling.json or training.json lacks a figure", "Run both programs again.") from None
     require(largest > 1, "results/scaling.json has one process only, so it says nothing of scaling")
     require_equal(claims["largest_world_size"], largest, what="claim largest_world_size")
     for kind, (alone, together) in rates.items():

@@ -28,6 +28,7 @@ from grader.lab3.scaling.cases.analysis import (
 from grader.lab3.shared.cases.modules import SCALING
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.figures import watch_png
+from grader.shared.probes.ink import seen
 from grader.shared.probes.support import mapping, plain
 from labkit.results import ScalingPoint, StepProfile
 
@@ -107,17 +108,18 @@ def _drawn(figure: Any) -> list[tuple[str, list[list[float]], list[list[float]]]
     for axes in figure.axes:
         if not axes.get_visible():
             continue
+        inked = {id(artist) for artist in seen(axes)}
         groups: list[tuple[object, Any, float]] = [
-            (line.get_label(), line.get_xydata(), 0.0) for line in axes.lines if line.get_visible()
+            (line.get_label(), line.get_xydata(), 0.0) for line in axes.lines if id(line) in inked
         ]
         groups += [
             (each.get_label(), each.get_offsets(), 0.0)
             for each in axes.collections
-            if isinstance(each, PathCollection) and each.get_visible()
+            if isinstance(each, PathCollection) and id(each) in inked
         ]
         for group in axes.containers:
             # Containers of error bars and stems hold lines, which are among the axes' own.
-            bars = [bar for bar in group if hasattr(bar, "get_height") and bar.get_visible()]
+            bars = [bar for bar in group if hasattr(bar, "get_height") and id(bar) in inked]
             middle = bars[0].get_width() / 2 if bars else 0.0
             groups.append((group.get_label(), [[bar.get_x(), bar.get_height()] for bar in bars], middle))
         limits = [sorted(axes.get_xlim()), sorted(axes.get_ylim())]

@@ -273,7 +273,10 @@ class TestSetup:
         for case in (main_training(generator), opposite_training(generator)):
             replies, what = train(submission, case), f"train() on {case.ranks} ranks"
             self._require_shards(replies, case.samples, case.options["epochs"], what)
-            hint = "Take batch_size for that of each rank, whatever the world size."
+            hint = (
+                "Give every rank batches of batch_size samples, whatever the world size. Only the "
+                "last batch of an epoch may be smaller."
+            )
             require_batches(replies, case.samples, case.options, what=what, hint=hint)
 
     @staticmethod
@@ -369,7 +372,7 @@ class TestSetup:
         require(
             reply.children_seconds > _LEAST_CHILDREN_SECONDS,
             f"{what} started no processes that did anything: together they took {reply.children_seconds:.3f} s",
-            "run_ranks starts a process for each rank",
+            "Start the ranks with run_ranks, which starts a process for each.",
         )
 
     def test_started_by_torchrun(self, submission: Submission, generator: InputGenerator) -> None:
@@ -381,13 +384,15 @@ class TestSetup:
         if reply.exit_code is None:
             raise CheckFailed(
                 f"{what}: its two processes waited for each other and did not end",
-                "which of all processes this one is says RANK, and of how many WORLD_SIZE; LOCAL_RANK counts on one "
-                "machine, and is 0 on both here",
+                (
+                    "Take this process's number from RANK, and how many there are from WORLD_SIZE. "
+                    "LOCAL_RANK counts the processes of one machine only, and is 0 on both machines here."
+                ),
             )
         if reply.exit_code:
             raise CheckFailed(f"under torchrun the program ended with {reply.exit_code}: {reply.tail[-300:]}")
         _require_trained_program(reply, program.argv, what)
-        require(reply.tables <= 1, f"{what} printed its table {reply.tables} times", "rank 0 alone prints and writes")
+        require(reply.tables <= 1, f"{what} printed its table {reply.tables} times", "Print and write on rank 0 only.")
 
     def test_debugged_script_ends(self, submission: Submission, generator: InputGenerator) -> None:
         case = script_training(generator)
@@ -473,7 +478,11 @@ def _require_trained_program(reply: ProgramReply, arguments: list[str], what: st
     epochs, batch = (int(arguments[arguments.index(name) + 1]) for name in ("--epochs", "--batch-size"))
     rows = picture_and_json(reply, what)
     row = rows[0] if len(rows) == 1 and isinstance(rows[0], dict) else {}
-    require(bool(row), f"{what}: the results hold {len(rows)} rows, expected one DdpTraining", "save_json")
+    require(
+        bool(row),
+        f"{what}: the results hold {len(rows)} rows, expected one DdpTraining",
+        "Save the training with labkit.results.save_json.",
+    )
     require_equal(row.get("world_size"), 2, what=f"{what}: world_size in {sorted(reply.json)}")
     losses = numbers(row.get("losses"), epochs, f"{what}: losses, one for each epoch")
     require(losses[-1] < losses[0], f"{what}: the loss went from {losses[0]:.4g} to {losses[-1]:.4g}")

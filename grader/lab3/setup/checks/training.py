@@ -293,7 +293,10 @@ def require_reported(case: Train, replies: Sequence[TrainReply], *, what: str, e
             reply.dtype,
             case.dtype,
             what=f"{what}, dtype of rank {rank}'s model afterwards",
-            hint="in the dtype that it has: float64 takes twice the memory, and on GPUs far more than twice the time",
+            hint=(
+                "Train the model in the dtype that it has. Float64 takes twice the memory, and on "
+                "GPUs far more than twice the time."
+            ),
         )
         report = require_result(reply.result)
         for name, value in expected.items():

@@ -104,7 +104,7 @@ class TestAnalysis:
         require(
             all(isinstance(row, dict) and {"setup", "predicted", "measured"} <= row.keys() for row in rows),
             "the results of memory_analysis are no comparisons of predicted and measured",
-            "save_json(path, comparisons, device.provenance())",
+            "Call save_json(path, comparisons, device.provenance()).",
         )
         judge_plot(submission, "memory", made_up_results(generator.shared("lab4.plots.memory")), require_shown)
 

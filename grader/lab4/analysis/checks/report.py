@@ -57,7 +57,9 @@ def judge(submission: Submission) -> None:
         try:
             part(claims, documents[name]["results"])
         except (KeyError, TypeError, ValueError, ZeroDivisionError):
-            raise CheckFailed(f"results/{name}.json lacks what the report is about", "run its program again") from None
+            raise CheckFailed(
+                f"results/{name}.json lacks what the report is about", "Run the program that writes this file again."
+            ) from None
 
 
 def _judge_checkpointing(claims: Claims, rows: list[Row]) -> None:
@@ -69,7 +71,10 @@ def _judge_checkpointing(claims: Claims, rows: list[Row]) -> None:
         peak < plain_peak and plain_seconds < seconds < 2 * plain_seconds,
         f"results/checkpointing.json: a checkpointed step takes {seconds / plain_seconds:.2f} times as long and "
         f"{peak / plain_peak:.2f} of the memory",
-        "one more forward pass is less than twice the time",
+        (
+            "Run gradient_checkpointing again and leave its file as it is. One more forward pass "
+            "takes less than twice the time."
+        ),
     )
     require_close(claims["time_ratio_every_1"], seconds / plain_seconds, relative=0.02, what="claim time_ratio_every_1")
     fitting = {every: row for every, row in by_interval.items() if every is not None and row[1] <= plain_peak / 2}
@@ -89,7 +94,7 @@ def _judge_attention(claims: Claims, rows: list[Row]) -> None:
     require(
         not left_out & {("standard", 4096), ("flash", 4096)},
         "results/attention.json: standard or flash attention of 4096 tokens was left out, which the report is about",
-        "run its program again with --seconds 600",
+        "Run the program again with --seconds 600.",
     )
     standard, flash = done["standard", 4096], done["flash", 4096]
     require_close(claims["memory_ratio_4096"], standard[1] / flash[1], relative=0.02, what="claim memory_ratio_4096")
@@ -106,7 +111,7 @@ def _judge_oom(claims: Claims, rows: list[Row]) -> None:
     require(
         row["peak_bytes"] >= _LEAST_OOM_BYTES,
         f"results/oom.json: a peak of {row['peak_bytes']} bytes is less than the model and its averages",
-        "run the program with all its layers",
+        "Run the program with all its layers.",
     )
 
 

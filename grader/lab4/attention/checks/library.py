@@ -112,7 +112,12 @@ def require_library(
     require_equal(reply.before, "sdpa", what="attention_backend() before anything is installed", hint=hint)
     with recognising(lambda: _cause_of(submission, generator)):
         require_equal(reply.backend, expected, what=f"attention_backend() {what} since its first call", hint=_KERNELS)
-    require_equal(reply.on_cpu, "sdpa", what=f'attention_backend("cpu") {what}', hint="ask for the device given")
+    require_equal(
+        reply.on_cpu,
+        "sdpa",
+        what=f'attention_backend("cpu") {what}',
+        hint="Ask for the capability of the device that is given.",
+    )
     called = [call.module for call in reply.calls]
     require_equal(
         called,

@@ -61,7 +61,12 @@ class TestScript:
     def test_fits_in_24_gb(self, submission: Submission, generator: InputGenerator) -> None:
         inputs = Fits(batches=[64, 64], validation=[64], length=LENGTH, micro_batch=16)
         reply = submission.probe(inputs, device=_GPU_24_GB, values=False)
-        require_equal(reply.parameters, PARAMETERS, what="parameters of VeryLargeModel()", hint="the model stays whole")
+        require_equal(
+            reply.parameters,
+            PARAMETERS,
+            what="parameters of VeryLargeModel()",
+            hint="Leave the model whole: cut the batches, not the layers.",
+        )
         # A script that nobody has fixed, and that puts whole batches through the model, is an open task.
         largest = max(reply.forwards, default=0)
         require(
@@ -94,7 +99,10 @@ class TestScript:
             )
         result = reply.result
         if result is None:
-            raise CheckFailed("train_large_model() returned None, expected a LargeTraining", "see Returns")
+            raise CheckFailed(
+                "train_large_model() returned None, expected a LargeTraining",
+                "Return what the docstring names under Returns.",
+            )
         require_equal(result["optimizer_steps"], 2, what="optimizer_steps for two batches")
         require_equal([result["device"], result["micro_batch"]], ["cuda", 16], what="device and micro_batch told")
         require(
@@ -144,7 +152,9 @@ class TestScript:
                 f"Iterate over {name} again in every epoch: a loader that shuffles gives other batches each time.",
             )
         require_equal(reply.result["optimizer_steps"], len(expected.training), what=f"optimizer_steps {what}")
-        require(reply.are_numbers, f"losses {what} are no Python numbers", "loss.item()")
+        require(
+            reply.are_numbers, f"losses {what} are no Python numbers", "Report the loss as a number, by loss.item()."
+        )
         require_equal(reply.result["device"], reply.device, what=f"device {what}")
         has_no_peak = reply.result["peak_bytes"] is None
         require_equal(has_no_peak, reply.device == "cpu", what=f"whether there is no peak {what}")
@@ -179,8 +189,10 @@ class TestScript:
             leak < reply.sample_bytes,
             f"train_large_model(): tensors on the device take {leak:,} bytes more after every step, expected none, "
             "or a number per loss",
-            "which tensor of an earlier step is still referenced? An output or a batch that is kept, even without its "
-            "graph, stays on the device",
+            (
+                "Find the tensor of an earlier step that is still referenced. An output or a batch "
+                "that is kept stays on the device, even without its graph."
+            ),
         )
 
     def test_validation_without_graph(self, submission: Submission, generator: InputGenerator) -> None:
@@ -328,6 +340,12 @@ def _require_same(
         f"of train_large_model(), {other.epochs} epochs, {samples} in micro-batches of {other.micro_batch}"
         + ", criterion=l1_loss" * other.criterion_given
         + ", loaders that have no length" * other.streamed
+    )
+    require_equal(
+        reply.result["micro_batch"],
+        other.micro_batch,
+        what=f"micro_batch {what}",
+        hint="Report `micro_batch` as it was asked for, even if every batch is smaller.",
     )
     for name, losses in (("losses", expected.training), ("validation_losses", expected.validation)):
         require_arrays_close(reply.result[name], losses, rtol=SAME, what=f"{name} {what}", hint=_SHARE_HINT)

@@ -213,7 +213,7 @@ def _judge_engine(inputs: Evaluate, reply: EvaluateReply, holding: Sequence[Sequ
         same = sorted(keys, key=str) == sorted(expected_keys, key=str)
         require_equal(
             keys, expected_keys, what=f"order of the {what}" if same else what,
-            hint="strictly above or below; absent breaks no rule; an unbroken row of snapshots. The snapshot: "
+            hint="Compare strictly, let what is absent break no rule, and count an unbroken row. The snapshot: "
             f"{json.dumps(shown)}{changed}",
         )  # fmt: skip
         for alert in alerts:
@@ -237,7 +237,7 @@ def _judge_alert(alert: AlertReport, expected: ExpectedAlert, what: str, *, abou
     require(
         begins and (gpu is None or re.search(rf"(?<!\d)(?<!\d\.){gpu}(?!\d|\.\d)", rest) is not None),
         f"the message of {rule} on GPU {gpu} is {alert.message!r}",
-        _MESSAGE if begins else "one line that begins with the rule's name, and names the GPU if it is about one",
+        _MESSAGE if begins else "Begin the message with the rule's name, and name the GPU if the rule is about one.",
     )
 
 
@@ -263,7 +263,7 @@ def judge_reported(submission: Submission, generator: InputGenerator, *, own_con
                 return cause_of_missing_alerts(submission, [rule])
         return next((_CAUSES[name] for name in REPORT_MISTAKES if received == expected_reports(firing, name)), None)
 
-    hint = "once when it begins, and again only after it had stopped; each GPU has alerts of its own"
+    hint = "Report an alert once when it begins, and again only after it had stopped. Each GPU has alerts of its own."
     with recognising(cause):
         require_equal(received, expected_reports(firing), what=what, hint=hint)
     require_equal(reply.firing, [list(key) for key in firing[-1]], what=f"{what}: alerts in the last snapshot")

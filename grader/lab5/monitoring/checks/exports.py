@@ -20,7 +20,9 @@ def families(text: str) -> list[Metric]:
     try:
         return list(text_string_to_metric_families(text))
     except ValueError as error:
-        raise CheckFailed(f"/metrics is not in Prometheus' text format: {error}", "yield families of numbers") from None
+        raise CheckFailed(
+            f"/metrics is not in Prometheus' text format: {error}", "Yield metric families from collect()."
+        ) from None
 
 
 def series(text: str) -> dict[tuple[str, str], float]:
@@ -45,12 +47,13 @@ def records(text: str | None) -> list[Mapping[str, Json]]:
             record = json.loads(line, parse_constant=refuse)
         except ValueError as error:
             raise CheckFailed(
-                f"a line of metrics.jsonl cannot be read: {error}: {line[:100]}", "MetricFiles.write writes the line"
+                f"a line of metrics.jsonl cannot be read: {error}: {line[:100]}",
+                "Write the line with MetricFiles.write.",
             ) from None
         require(
             isinstance(record, dict) and {"time", "step", "metrics", "gpus", "alerts"} <= record.keys(),
             f"a line of metrics.jsonl lacks something: {line[:100]}",
-            "write a whole Snapshot, by MetricFiles.write",
+            "Write a whole Snapshot with MetricFiles.write.",
         )
         rows.append(record)
     return rows

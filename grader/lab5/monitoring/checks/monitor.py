@@ -88,7 +88,7 @@ class TestMonitoring:
                     mistake="Nobody is told that no GPU is monitored",
                 )
                 if not reply.said.strip()
-                else "one line on standard error",
+                else "Print one line on standard error.",
             )  # fmt: skip
             require(
                 not reply.later.strip(),
@@ -100,12 +100,12 @@ class TestMonitoring:
                 ),
             )  # fmt: skip
             first, second = reply.messages
-            require(bool(first), f"{reason} GPUMonitor.message is {first!r}", "GpuReader.message says why")
+            require(bool(first), f"{reason} GPUMonitor.message is {first!r}", "Report what GpuReader.message says.")
             require_equal(second, first, what=f"message of GPUMonitor.snapshot() {reason}",
                           hint=MESSAGE_KEPT)  # fmt: skip
             loss = series(reply.text).get(("training_loss", ""))
             require_equal(loss, inputs.logs[-1][1]["loss"], what=f"training_loss {reason}",
-                          hint="training metrics go on without a GPU")  # fmt: skip
+                          hint="Export the training's metrics without a GPU, too.")  # fmt: skip
             require_equal(
                 reply.left_open, 0, what=f"nvmlInit without nvmlShutdown {reason}, after close()",
                 hint=LEFT_OPEN if reply.left_open == 1 else "",
@@ -135,7 +135,10 @@ class TestMonitoring:
             require_equal(hot, {float(inputs.hot)}, what="value of the alert GpuHot given to on_alert")
         require(
             alerts.samples_later >= 3, f"{alerts.samples_later} samples were taken in the background {what}",
-            "an exception ends a thread: catch what others' functions raise, report it, and go on",
+            (
+                "Catch what functions of others raise, report it, and go on. An exception ends the "
+                "thread that it is raised in."
+            ),
         )  # fmt: skip
         require(
             f"mailbox {inputs.mailbox}" in alerts.said or not alerts.received,
@@ -155,7 +158,7 @@ class TestMonitoring:
             right = ["ValueError"] if name.startswith("interval") else _OS_ERRORS
             error = case.error or "nothing"
             require(error in right, f"GPUMonitor() with {name} raised {error}, expected {right[0]}")
-            hint: str = "close what is open before the error goes on"
+            hint: str = "Close what is open before you let the error go on."
             if case.threads or case.left_open:
                 hint = _cause_of_what_is_left(submission, generator, case) or hint
             require_equal(
@@ -181,15 +184,15 @@ class TestMonitoring:
             "background",
             NO_THREAD
             if reply.elsewhere == 0
-            else "start a daemon thread that samples until close() tells it to stop",
+            else "Start a daemon thread that samples until close() tells it to stop.",
         )  # fmt: skip
         require_equal(reply.holding_up, 0, what="threads of a GPUMonitor that are no daemons",
-                      hint="a program that fails before close() would never end")  # fmt: skip
+                      hint="Make the thread a daemon: else a program that fails early never ends.")  # fmt: skip
         require(
             reply.latest == inputs.celsius,
             f"GPU 0 went to {inputs.celsius} degrees, and GPUMonitor.history[-1] did not say so within seconds; it "
             f"says {reply.latest}",
-            DROPPED if reply.latest is None else "each sample appends a Snapshot of what the GPUs said then",
+            DROPPED if reply.latest is None else "Append to the history, with each sample, a Snapshot of what it read.",
         )  # fmt: skip
         require_equal(
             reply.asked_by_logging, 0, what=f"questions to GPUs by {inputs.logs} calls of log_metrics", hint=ASKED
@@ -216,10 +219,10 @@ class TestMonitoring:
         )
         require_equal(reply.sampled_after_close, 0, what="snapshots added to history after close()")
         require_equal(reply.asked_after_close, 0, what="questions to NVML after close()",
-                      hint="stop the thread, join it, then close the reader")  # fmt: skip
+                      hint="Stop the thread, join it, then close the reader.")  # fmt: skip
         require_equal(reply.threads_left, 0, what="threads that close() left behind", hint=THREAD_LEFT)
         require_equal(reply.left_open, 0, what="nvmlInit without nvmlShutdown after close()",
-                      hint=LEFT_OPEN if reply.left_open == 1 else "close the reader")  # fmt: skip
+                      hint=LEFT_OPEN if reply.left_open == 1 else "Close the reader.")  # fmt: skip
         moments = submission.probe(cases.moments(generator), device="cpu")
         require_equal(
             moments.lengths, [1, 2], what="snapshots in history after three calls of log_metrics, then a sample"
@@ -237,12 +240,12 @@ class TestMonitoring:
                     mistake=f"monitor_seconds_total leaves out what {what} took",
                 )
                 if rose == 0
-                else "it is what all samples and all calls of log_metrics took",
+                else "Add up what all samples and all calls of log_metrics took.",
             )  # fmt: skip
         # Each sample asks the GPU several times, and each answer takes this long.
         require(
             min(rises)[0] > cases.QUESTION_SECONDS, "monitor_seconds_total does not rise by what each sample takes",
-            "it is a sum: add to it",
+            "Add to the sum instead of replacing it.",
         )  # fmt: skip
 
     def test_alerts_fire(self, submission: Submission, generator: InputGenerator) -> None:
@@ -306,7 +309,7 @@ def _judge_prometheus(inputs: Exported, reply: ExportedReply) -> None:
         celsius = values.get(("gpu_temperature_celsius", str(index)))
         require_equal(
             celsius, float(gpu["celsius"]), what=f"gpu_temperature_celsius of GPU {index} in /metrics",
-            hint=DROPPED if without_readings else "collect yields what prometheus_metrics makes of the snapshot",
+            hint=DROPPED if without_readings else "Yield from collect() what prometheus_metrics makes of the snapshot.",
         )  # fmt: skip
     by_dcgm = series(reply.by_dcgm).get(("DCGM_FI_DEV_GPU_TEMP", "0"))
     celsius = float(inputs.gpus[0]["celsius"])
@@ -325,13 +328,18 @@ def _judge_prometheus(inputs: Exported, reply: ExportedReply) -> None:
     loss = values.get(("training_loss", ""), 0.0)
     require(
         loss != loss, f"training_loss in /metrics is {loss} after a loss that is not a number",
-        NOT_FINITE_LEFT_OUT if loss in (after["loss"], 0.0) else "export NaN",
+        NOT_FINITE_LEFT_OUT if loss in (after["loss"], 0.0) else "Export a number that is NaN as NaN.",
     )  # fmt: skip
     early = [name for name, _ in series(reply.first) if name.startswith("training_")]
     require_equal(early, [], what="training metrics in /metrics before any was logged")
     counters = [["monitor_samples_total", "counter"], ["monitor_seconds_total", "counter"]]
     what = "last two families in /metrics, and their types"
-    require_equal(last_families(reply.text, 2), counters, what=what, hint="see collect()")
+    require_equal(
+        last_families(reply.text, 2),
+        counters,
+        what=what,
+        hint="Yield the two counters that the docstring of collect() names.",
+    )
     samples = values.get(("monitor_samples_total", ""))
     require_equal(
         samples, 2.0, what=f"monitor_samples_total after two samples and {len(inputs.logs)} calls of log_metrics",
@@ -361,7 +369,7 @@ def _cause_of_metrics(logs: Logs, values: Mapping[tuple[str, str], float]) -> Ca
 def _judge_files(logs: Logs, reply: ExportedReply) -> None:
     """metrics.jsonl and TensorBoard's scalars."""
     lines = records(reply.jsonl)
-    hint = "the line is there when log_metrics returns: who looks after a crash reads the file"
+    hint = "Write the line before log_metrics returns. After a crash the file is all that is left."
     require_equal(reply.lines, [1, 2, 3], what="lines in metrics.jsonl after one, two, three steps", hint=hint)
     require_equal([record["step"] for record in lines], [step for step, _ in logs], what="steps in metrics.jsonl")
     shown = {"nan": "NaN", "inf": "Infinity"}
@@ -379,7 +387,7 @@ def _judge_files(logs: Logs, reply: ExportedReply) -> None:
             mistake="Each line of metrics.jsonl repeats the metrics of earlier calls",
         )
         if actual_metrics == all_so_far
-        else "those of this call only, one line each",
+        else "Write one line per call, with the metrics of this call only.",
     )  # fmt: skip
     require_equal([length(record["gpus"]) for record in lines], [2, 2, 2], what="GPUs in each line of metrics.jsonl")
     actual = sorted((row for row in reply.scalars if row[0].startswith("training/")), key=str)

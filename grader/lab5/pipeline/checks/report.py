@@ -39,7 +39,9 @@ def judge(submission: Submission) -> None:
         try:
             part(claims, documents[name]["results"])
         except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
-            raise CheckFailed(f"results/{name}.json lacks what the report is about", "run its program again") from None
+            raise CheckFailed(
+                f"results/{name}.json lacks what the report is about", "Run the program that writes this file again."
+            ) from None
 
 
 def _judge_training(claims: reports.Claims, rows: list[Json]) -> None:
@@ -84,7 +86,7 @@ def _judge_monitoring(claims: reports.Claims, rows: list[Json]) -> None:
     require(
         apart <= max(0.02 * abs(overhead), 0.0006),
         f"claim monitor_overhead: saw {claims['monitor_overhead']}, expected {overhead:.3g}",
-        "monitored_step_seconds / bare_step_seconds - 1",
+        "Compute monitored_step_seconds / bare_step_seconds - 1.",
     )
 
 

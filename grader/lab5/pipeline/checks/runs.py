@@ -30,12 +30,12 @@ def judge_resumed(inputs: Resume, reply: ResumeReply, what: str) -> None:
     require_equal(reply.begin, inputs.stop, what=f"{what}: the epoch that load_checkpoint() returned")
     before, after = reply.drawn
     require_equal(after, before, what=f"{what}: random numbers (hashes of their states) after save_checkpoint()",
-                  hint="saving draws no random number")  # fmt: skip
+                  hint="Draw no random number while saving.")  # fmt: skip
     _require_same_bits(reply.again, reply.expected, what)
     for name, state in reply.expected.random.items():
         require_equal(
             reply.again.random[name], state, what=f"{what}: {name} random numbers in the end (a hash of their state)",
-            hint="restore_random_state puts them back, after everything else",
+            hint="Put the random numbers back with restore_random_state, after everything else.",
         )  # fmt: skip
     require_equal(
         reply.resumed, reply.results[inputs.stop :], what=f"{what}: what train_epoch() returned afterwards",
@@ -51,16 +51,16 @@ def _require_same_bits(actual: EndState, expected: EndState, what: str) -> None:
         raise CheckFailed(
             f"{what}: it went through {len(actual.batches)} batches, and batch {where} of them has samples "
             f"{actual.batches[where] if actual.batches else 'none'}, expected {tail[where] if tail else 'none'}",
-            "load the loader's state back, and do not send the loader to the epoch's beginning",
+            "Load the loader's state back, and do not send the loader to the epoch's beginning.",
         )
-    hint = f"a checkpoint holds {_STATES}"
+    hint = f"Save and load {_STATES}."
     require_equal(actual.steps, expected.steps, what=f"{what}: optimizer steps in all", hint=hint)
     require_equal(actual.rate, expected.rate, what=f"{what}: learning rate of the next step (hexadecimal)", hint=hint)
     require_equal(actual.scale, expected.scale, what=f"{what}: loss scale", hint=hint)
     require_arrays_close(
         actual.weight, expected.weight, rtol=0,
         what=f"{what}: weights compared with those of an uninterrupted run",
-        hint=f"they must be the same bits. A checkpoint holds {_STATES}; dropout draws from the random numbers",
+        hint=f"Save and load {_STATES}. Dropout draws from the random numbers.",
     )  # fmt: skip
     require_equal(actual.optimizer, expected.optimizer, what=f"{what}: hash of the optimizer's state")
 
@@ -88,7 +88,7 @@ def judge_stops(submission: Submission, generator: InputGenerator, ranks: int) -
             mistake="The steps between two checkpoints are counted again in each epoch",
         )
         if replies[0].files == by_epoch
-        else "after every save_every_steps steps of the run, and after each epoch's validation",
+        else "Save after every save_every_steps steps of the run, and after each epoch's validation.",
     )  # fmt: skip
     require_equal(
         replies[0].saved_before, [False] * 3,
@@ -111,7 +111,10 @@ def judge_stops(submission: Submission, generator: InputGenerator, ranks: int) -
             require_equal(
                 [at.stopped["ended"], at.batches, len(at.stopped["epochs"])], ["signal", stopped_at, complete],
                 what=f"{what}: TrainerRun.ended, batches before it stopped, complete epochs",
-                hint="ask stop_requested after each window; every rank must come to the same answer",
+                hint=(
+                    "Ask stop_requested on every rank after each window, so that all ranks come to the "
+                    "same answer."
+                ),
             )  # fmt: skip
             with recognising(partial(cause_of_resume, [each.places[place].loaded for each in replies])):
                 _judge_run(at, reply, what)
@@ -133,7 +136,7 @@ def _judge_run(at: StoppedRun, reply: StoppedReply, what: str) -> None:
         require_equal(
             run[name], uninterrupted[name],
             what=f"{what}, then fit() by a new trainer: TrainerRun.{name}, expected that of a run left alone",
-            hint="the progress of an epoch, `epochs` and `validations` belong to the checkpoint",
+            hint="Save the progress of the epoch, `epochs` and `validations` in the checkpoint.",
         )  # fmt: skip
 
 
@@ -187,5 +190,5 @@ def _judge_log(training: Training, replies: Sequence[LoggedReply]) -> None:
                         mistake="After a resume the log still shows what a killed run had left of later steps",
                     )
                     if again == [*logged, *(step for step in logged if step > 2 * each_epoch)]
-                    else "load_checkpoint calls log.resume_at: entries of later steps no longer count",
+                    else "Call log.resume_at in load_checkpoint, so that entries of later steps no longer count.",
                 )  # fmt: skip

@@ -71,7 +71,7 @@ def _judge_training(training: Training, runs: Sequence[TrainedEpochs], what: str
                 mistake="An epoch is trained in evaluation mode, if the model was in it",
             )
             if run.validated
-            else "train_epoch() trains in training mode, whatever the mode was",
+            else "Put the model into training mode in train_epoch(), whatever its mode was.",
         )  # fmt: skip
         batches = training.batches(ranks) * training.config["epochs"]
         require_equal(len(run.batches), batches, what=f"{what}: batches of rank {rank}")
@@ -83,8 +83,8 @@ def _judge_training(training: Training, runs: Sequence[TrainedEpochs], what: str
         require_arrays_close(
             run.weight, expected.weight, rtol=RTOL, atol=RTOL + clipping(training, numbers),
             what=f"{what}: weights of rank {rank}",
-            hint="the mean over all samples of the window on all ranks (the last window and its last batch are "
-            "smaller), clipped once as a whole, then one step at the scheduled rate",
+            hint="Take the mean over all samples of the window on all ranks; the last window is smaller. "
+            "Clip it once, as a whole, then make one step at the scheduled rate.",
         )  # fmt: skip
         require(bool(run.frozen), f"{what}: a parameter that needs no gradient was moved")
         for epoch, result in enumerate(run.results):
@@ -98,7 +98,10 @@ def _judge_training(training: Training, runs: Sequence[TrainedEpochs], what: str
             require_close(
                 number(result["loss"], f"{what}: loss"), sum(expected.losses[steps]) / samples, relative=1e-6,
                 what=f"{what}: loss of epoch {epoch} on rank {rank}",
-                hint="the mean over all samples of all ranks, each as it was before its window's step",
+                hint=(
+                    "Report the mean over all samples of all ranks, each loss as it was before its "
+                    "window's step."
+                ),
             )  # fmt: skip
         if ranks > 1:
             require_between(
@@ -107,7 +110,7 @@ def _judge_training(training: Training, runs: Sequence[TrainedEpochs], what: str
                 what=f"{what}: bytes reduced, in gradients per optimizer step", expected="1, and a little for sums",
                 hint=_EACH_BATCH_EXCHANGED
                 if abs(run.reduced_gradients / len(run.batches) - 1) < 0.2
-                else "use no_sync() around forward and backward of all batches of a window except the last",
+                else "Use no_sync() around forward and backward of all batches of a window except the last.",
             )  # fmt: skip
 
 
@@ -126,7 +129,10 @@ def judge_orders(training: Training, replies: Sequence[EpochsReply]) -> None:
             require_equal(
                 reply.orders[name].batches, order,
                 what=f"samples of each batch, train_epoch() called for {name}, on rank {rank} of {ranks}",
-                hint="begin_epoch goes to the beginning, or stays where the loader is in the epoch",
+                hint=(
+                    "Call begin_epoch first. It goes to the beginning of the epoch, or stays where the "
+                    "loader is in it."
+                ),
             )  # fmt: skip
             batches = [each.orders[name].batches for each in replies]
             require_arrays_close(
@@ -149,7 +155,7 @@ def judge_exchanges(training: Training, reply: EpochsReply) -> None:
         what=f"bytes that 2 ranks told each other, in gradients of {on_ranks('train_epoch()', 2)}, "
         f"{training.described()}",
         expected=f"{steps}, and a little for weights and sums",
-        hint=_EACH_BATCH_EXCHANGED if exchanges > 0.8 * batches else "let only the last batch of a window exchange",
+        hint=_EACH_BATCH_EXCHANGED if exchanges > 0.8 * batches else "Exchange in a window's last batch only.",
     )  # fmt: skip
 
 
@@ -277,7 +283,7 @@ def _judge_steps_in_16_bits(training: Training, reply: MixedReply, what: str) ->
         steps = slice(epoch * each_epoch, (epoch + 1) * each_epoch)
         samples = sum(map(len, windows[steps]))
         of_taken = sum(len(windows[window]) for window in taken if window // each_epoch == epoch)
-        hint = "the samples and the loss of a skipped window belong to the epoch, too"
+        hint = "Add the samples and the loss of a skipped window to the epoch's progress, too."
         if result["samples"] == of_taken:
             hint = Cause(
                 "skipped_windows_not_counted",
@@ -305,7 +311,7 @@ def judge_logged_steps(expected: Outcome, logged: Sequence[LoggedStep], every: i
     require_equal(
         [step for step, _ in steps], list(range(every, len(expected.steps) + 1, every)),
         what=f"{what}: steps that the monitor received",
-        hint="pass each step that was taken to log_step, once `steps` counts it",
+        hint="Pass each step that was taken to log_step, once `steps` counts it.",
     )  # fmt: skip
     for step, values in steps:
         taken = expected.steps[step - 1]

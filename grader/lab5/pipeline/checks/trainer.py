@@ -46,7 +46,10 @@ def _judge_validated(reply: ValidateReply, samples: int, loss: float, right: flo
         require_equal(result["samples"], samples, what=f"{what}: samples")
         require_close(
             number(result["loss"], f"{what}: loss"), loss, relative=1e-6, what=f"{what}: loss",
-            hint="sum mean loss times samples over all batches and ranks, then divide once; no dropout",
+            hint=(
+                "Sum mean loss times samples over all batches and ranks, in evaluation mode, then "
+                "divide once."
+            ),
         )  # fmt: skip
         accuracy = number(result["accuracy"], f"{what}: accuracy")
         require_close(accuracy, right, relative=1e-6, what=f"{what}: accuracy")
@@ -85,7 +88,9 @@ class TestPipeline:
             for rank, reply in enumerate(replies):
                 what = f"validate() on batches of {inputs.sizes} samples by rank, rank {rank}"
                 # With a graph the model says something else: nothing is gained by a count that is wrong.
-                require_equal(reply.graphs, 0, what=f"{what}: outputs that hold a graph", hint="use torch.no_grad()")
+                require_equal(
+                    reply.graphs, 0, what=f"{what}: outputs that hold a graph", hint="Validate under torch.no_grad()."
+                )
                 with recognising(partial(cause_of_validation, inputs, rank, reply)):
                     _judge_validated(reply, samples, loss, right, what)
                 if ranks == 1:
@@ -108,7 +113,7 @@ class TestPipeline:
             what += f"{inputs.training.described()}: rank {rank}"
             require_equal(
                 reply.complete, True, what=f"{what}: whether the file is there once save_checkpoint() returns",
-                hint="all ranks wait until rank 0 has written it",
+                hint="Let all ranks wait until rank 0 has written the file.",
             )  # fmt: skip
             with recognising(lambda: cause_of_resume([each.loaded for each in replies])):
                 judge_resumed(inputs, reply, what)

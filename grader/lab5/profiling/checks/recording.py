@@ -28,7 +28,7 @@ from grader.lab5.profiling.reference.accounts import account
 from grader.lab5.profiling.reference.constructed import bottlenecks
 
 DEVICE = "vgpu:T4"
-SCHEDULE = "torch.profiler.schedule leaves out the first WAIT + WARMUP steps: the timeline has those that are recorded"
+SCHEDULE = "Use torch.profiler.schedule to leave out the first WAIT + WARMUP steps. The timeline has the recorded ones."
 REGIONS = ("data", "transfer", "forward", "backward", "optimizer")
 _OF_A_STEP = {"Memcpy HtoD": 2, "aten::addmm": 2, "aten::mm": 3, "aten::_foreach_add_": 1}
 """What one step of a recorded job makes the GPU do: inputs and targets, two layers forward and backward, an update."""
@@ -63,7 +63,7 @@ class TestProfiling:
             require_equal(reply.steps, steps, what=f"{what}: steps in its timeline",
                           hint=cause_of_schedule(steps, UNRECORDED, reply) or SCHEDULE)  # fmt: skip
             made = UNRECORDED + steps
-            hint = f"WAIT + WARMUP steps come first and are not recorded; the whole job has {made} steps here"
+            hint = f"Make {made} steps in all: WAIT + WARMUP that are not recorded, then those that are."
             require_equal(reply.updates, made, what=f"{what}: optimizer steps made", hint=hint)
             require_equal(reply.calls, list(range(made)), what=f"{what}: step numbers given to after_step", hint=hint)
             require(bool(reply.refused), "profile_job(job, steps=0) raised no ValueError")
@@ -79,7 +79,7 @@ class TestProfiling:
         require_equal(
             submission.probe(OnCpu(), device="cpu").errors, ["", ""],
             what="errors of profile_job() and tune() of a job on the CPU, where there is no GPU",
-            hint="only a GPU is waited for",
+            hint="Call torch.cuda.synchronize() on a GPU only.",
         )  # fmt: skip
 
     def test_regions_named_in_trace(self, submission: Submission, generator: InputGenerator) -> None:
@@ -88,7 +88,7 @@ class TestProfiling:
             steps, events = inputs.steps, reply.events
             what = f"the trace written by profile_job(job, steps={steps}, trace='…/trace{suffix}')"
             if events is None:
-                raise CheckFailed(f"{what} is not there", "export_chrome_trace")
+                raise CheckFailed(f"{what} is not there", "Write the trace with export_chrome_trace.")
             counts = {name: len(events[name]) for name in REGIONS}
             ran = {name: count // _OF_A_STEP[name] for name, count in _on_the_device(reply).items()}
             require(
@@ -99,7 +99,7 @@ class TestProfiling:
             recorded_steps = reply.steps if isinstance(reply.steps, int) and reply.steps > 0 else steps
             require_equal(
                 counts, dict.fromkeys(REGIONS, recorded_steps), what=f"{what}: regions by name",
-                hint="record_function around each part of each step; only recorded steps count",
+                hint="Put a record_function block around each part of each step. Only recorded steps count.",
             )  # fmt: skip
             steps = min(steps, recorded_steps)
             last = {name: events[name][-steps:] for name in REGIONS}
@@ -124,7 +124,7 @@ class TestProfiling:
             ]
             require(
                 not outside, f"{what}: {len(outside)} copies to the device lie in no region 'transfer'",
-                "inputs and targets are moved there",
+                'Move inputs and targets inside the region "transfer".',
             )  # fmt: skip
             for step in range(steps):
                 starts = [last[name][step][0] for name in REGIONS]
@@ -132,7 +132,7 @@ class TestProfiling:
 
         require(
             submission.probe(NewFolder(), device=DEVICE, values=False).written,
-            "profile_job() wrote no trace to a folder that did not exist", "make missing folders",
+            "profile_job() wrote no trace to a folder that did not exist", "Make the missing folders of the path.",
         )  # fmt: skip
 
     def test_idle_time_explained(self, submission: Submission, generator: InputGenerator) -> None:
@@ -147,7 +147,7 @@ class TestProfiling:
                         times[f"{name}_seconds"], expected[name] - 1e-6 * step, expected[name] + 1e-6 * step,
                         what=f"where_time_goes(timeline).{name}_seconds, {timeline.steps} steps of {seconds(step)}",
                         show=seconds, expected=seconds(expected[name]),
-                        hint="each moment belongs to the first in the docstring's list that is true of it",
+                        hint="Give each moment to the first in the docstring's list that is true of it.",
                     )  # fmt: skip
 
     def test_bottleneck_named(self, submission: Submission, generator: InputGenerator) -> None:
@@ -188,7 +188,10 @@ class TestProfiling:
                         times[f"{name}_seconds"], value - slack, value + slack, show=seconds,
                         what=f"where_time_goes(profile_job(job)).{name}_seconds of {about} (simulated)",
                         expected=f"{seconds(value)}, give or take {seconds(slack)}",
-                        hint="is the device idle when the recording starts and ends, and left alone in between?",
+                        hint=(
+                            "Wait for the device right before the recording starts and right before it ends, and "
+                            "nowhere in between."
+                        ),
                     )  # fmt: skip
             if not without:
                 require_equal(reply.bottleneck, fault, what=f"find_bottleneck() for {about}")

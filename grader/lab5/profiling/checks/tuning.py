@@ -53,7 +53,10 @@ def judge_settings(submission: Submission, generator: InputGenerator, *, with_ut
             mistake="Settings that do not fit in memory end the search",
         )
         if measured == before[:fitting]
-        else "one point each, in the order given; settings that do not fit in memory are left out",
+        else (
+            "Return one point for each of the settings, in the order given. Leave out those that "
+            "do not fit in memory."
+        ),
     )  # fmt: skip
     require_equal(
         reply.error, "RuntimeError", what="error that comes out of tune() where tensors do not fit each other",
@@ -82,7 +85,10 @@ def judge_settings(submission: Submission, generator: InputGenerator, *, with_ut
             require_close(
                 speed, expected.samples_per_second, relative=TOLERANCE,
                 what=f"tune(): samples_per_second with {about}",
-                hint="wait for the device before the first timed step and after the last, and never in between",
+                hint=(
+                    "Wait for the device before the first timed step and after the last, and never in "
+                    "between."
+                ),
             )  # fmt: skip
     for point, settings, expected in zip(reply.points, reference.settings, expected_points, strict=True):
         about = f"{settings['batch_size']} samples, {settings['num_workers']} workers (simulated)"
@@ -130,7 +136,7 @@ def judge_program(submission: Submission, generator: InputGenerator, without: fr
         before, after = (float(stages[index]["point"]["utilization"]) for index in (0, -1))
         settings, bottlenecks = stages[-1]["point"]["settings"], [stage["bottleneck"] for stage in stages]
     except (KeyError, TypeError, ValueError):
-        require(False, "a stage in the results lacks a figure", "save PipelineStage objects with save_json")
+        require(False, "a stage in the results lacks a figure", "Save PipelineStage objects with save_json.")
         return
     number(before, "utilization as found")
     if not without.isdisjoint(_PROFILE):
@@ -143,7 +149,7 @@ def judge_program(submission: Submission, generator: InputGenerator, without: fr
         before < TARGET < after,
         f"utilisation {before:.0%} as found and {after:.0%} after tuning (simulated), expected more than "
         f"{TARGET:.0%} after it; its settings are {settings}",
-        "compare with where the time of a step goes in each stage",
+        "Compare with where the time of a step goes in each stage.",
     )
     if without.isdisjoint(_TUNING):
         taken = settings.get("batch_size") if isinstance(settings, dict) else None
