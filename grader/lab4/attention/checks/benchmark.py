@@ -217,6 +217,19 @@ def _require_counted(call: BenchmarkCall, reply: BenchmarkReply) -> None:
             f"{seconds(took)}, as the first {warmup} iterations take, which wake the device up",
             "Run the untimed iterations first, as many as `warmup` says.",
         )
+    for method, operands in reply.operands.items():
+        require(
+            min(operands, default=3) == 3,
+            f"benchmark_attention(), {method}: Q, K and V are {min(operands, default=3)} tensors, expected three that "
+            "share no memory",
+            "Make Q, K and V three tensors of their own: one that is used twice gets one gradient instead of two.",
+        )
+    for method, own in reply.own_gradients.items():
+        require(
+            own == 0,
+            f"benchmark_attention(), {method}: in {own} iterations the output is its own gradient",
+            "Go backward from a gradient of its own, which is on the device before the clock starts.",
+        )
     for method, gradients in reply.gradients.items():
         most = max(gradients[-iterations:], default=0)
         require(

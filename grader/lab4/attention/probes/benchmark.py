@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -74,10 +75,11 @@ def measured(student: Student, inputs: Benchmark) -> BenchmarkReply:
     warmup = counted.warmup or 0
     with (
         watch_products(student.gpu) as products,
-        _gradients(module, counted.methods, warmup, lambda: _be_busy(busy, times)) as gradients,
+        _watched(module, counted.methods, warmup, lambda: _be_busy(busy, times)) as calls,
     ):
         small = _benchmark(module, counted, on_device(student))
         flops = products.flops()
+    watched = {method: calls(method) for method in counted.methods}
     with watch_products(student.gpu) as products:
         one_each()
         flops_of_one_each = products.flops()
@@ -88,7 +90,9 @@ def measured(student: Student, inputs: Benchmark) -> BenchmarkReply:
         of_integers=_error(lambda: module.benchmark_attention(**_arguments(whole), **on_device(student))),
         flops=flops,
         flops_of_one_each=flops_of_one_each,
-        gradients=gradients(),
+        gradients={method: [call.gradients for call in made] for method, (made, _) in watched.items()},
+        operands={method: [call.operands for call in made] for method, (made, _) in watched.items()},
+        own_gradients={method: own for method, (_, own) in watched.items()},
         busy_seconds=busy_seconds,
         device=student.device,
         small=_fields(small),
@@ -173,19 +177,34 @@ def _error(call: Callable[[], object]) -> str:
     return ""
 
 
+class _Call(NamedTuple):
+    """What was seen of one call of a method."""
+
+    gradients: int
+    """Operands that had a gradient when it began."""
+    operands: int
+    """Operands that share no memory with another one."""
+
+
+def _memory(value: Tensor) -> tuple[int, int]:
+    """Tells tensors apart that have memory of their own, on a device without numbers as well."""
+    return value.untyped_storage()._cdata, int(value.storage_offset())
+
+
 @contextmanager
-def _gradients(
+def _watched(
     module: ModuleType, methods: Sequence[str], warmup: int, work: Callable[[], object]
-) -> Iterator[Callable[[], dict[str, list[int]]]]:
-    """Yield a function that lists, by method, for each of its calls how many operands had a gradient then.
+) -> Iterator[Callable[[str], tuple[list[_Call], int]]]:
+    """Yield a function that lists the calls of a method, and counts the outputs that were their own gradient.
 
     The first `warmup` calls of each do `work`, too.
     """
     note, noted = notes()
     own = {method: getattr(module, f"{method}_attention") for method in methods}
 
-    def counts() -> dict[str, list[int]]:
-        return {method: [gradients for name, gradients in noted() if name == method] for method in methods}
+    def seen(method: str) -> tuple[list[_Call], int]:
+        values = [value for name, value in noted() if name == method]
+        return [value for value in values if isinstance(value, _Call)], sum(value is True for value in values)
 
     def watched(method: str) -> Callable[..., object]:
         calls = itertools.count(1)
@@ -193,17 +212,22 @@ def _gradients(
         @functools.wraps(own[method])
         def call(*operands: object, **named: object) -> object:
             tensors = [value for value in (*operands, *named.values()) if isinstance(value, Tensor) and value.is_leaf]
-            note((method, sum(tensor.grad is not None for tensor in tensors)))
+            gradients = sum(tensor.grad is not None for tensor in tensors)
+            note((method, _Call(gradients, len({_memory(tensor) for tensor in tensors}))))
             if next(calls) <= warmup:
                 work()
-            return own[method](*operands, **named)
+            output = own[method](*operands, **named)
+            if isinstance(output, Tensor) and output.requires_grad:
+                place = _memory(output)
+                output.register_hook(lambda gradient: note((method, _memory(gradient) == place)))
+            return output
 
         return call
 
     for method in methods:
         setattr(module, f"{method}_attention", watched(method))
     try:
-        yield counts
+        yield seen
     finally:
         for method in methods:
             setattr(module, f"{method}_attention", own[method])
