@@ -330,6 +330,12 @@ class TestAmp:
             _require_bare(bare)
             for call, run in zip(others, rest, strict=True):
                 _require_as_called(call, run)
+        require_equal(
+            [reply.on_cpu["device"], reply.on_cpu["peak_bytes"]],
+            ["cpu", None],
+            what='device and peak_bytes of train_with_amp(..., device="cpu")',
+            hint="Report None on a CPU, whose memory PyTorch does not count.",
+        )
         for arguments, refused in zip(refusals, reply.refused, strict=True):
             shown = ", ".join(f"{name}={value}" for name, value in arguments.items())
             require(refused, f"train_with_amp(model, loader, {shown}) raised no ValueError")

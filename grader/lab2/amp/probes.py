@@ -30,6 +30,7 @@ from grader.lab2.amp.cases import (
 )
 from grader.lab2.shared.probes import (
     AMP,
+    OVERFLOWING_INPUT,
     Seen,
     Watched,
     amp_result,
@@ -44,7 +45,7 @@ from grader.lab2.shared.probes import (
     one_thread,
     watched,
 )
-from grader.shared.probes.endings import refused
+from grader.shared.probes.endings import ending, refused
 from grader.shared.probes.kept import notes
 from grader.shared.probes.record import Reported, VirtualGpu, mark, reading, watch_products
 from grader.shared.probes.support import fields, plain
@@ -197,10 +198,13 @@ def _evaluate(student: Student, inputs: Evaluate, call: EvaluateCall) -> Evaluat
 
 
 def defaults(student: Student, inputs: Defaults) -> DefaultsReply:
-    """The trainings, and then whether each of the refusals is one."""
+    """The trainings, one on the CPU, and then whether each of the refusals is one."""
     one_thread()
     module = student.module(AMP)
     batch = [(inputs.inputs, inputs.labels)]
+    # A training before, whose only step overflows: its scaler is not that of those that follow.
+    overflowing = [(torch.full_like(inputs.inputs, OVERFLOWING_INPUT), inputs.labels)]
+    ending(lambda: module.train_with_amp(linear(inputs.weight).to(student.device), overflowing, 1))
     runs = []
     for run in inputs.runs:
         model = nn.Sequential(linear(inputs.weight), nn.Identity()).to(student.device)
@@ -211,7 +215,12 @@ def defaults(student: Student, inputs: Defaults) -> DefaultsReply:
         model = linear(inputs.weight).to(student.device)
         return refused(lambda: module.train_with_amp(model, batch, **_options(call)))
 
-    return DefaultsReply(runs=runs, refused=[refuses(call) for call in inputs.refusals])
+    on_cpu = module.train_with_amp(linear(inputs.weight), batch, 1, device="cpu", dtype=torch.float32)
+    return DefaultsReply(
+        runs=runs,
+        on_cpu=fields(on_cpu, AmpTraining, "train_with_amp(..., device='cpu')"),  # type: ignore[arg-type]
+        refused=[refuses(call) for call in inputs.refusals],
+    )
 
 
 def _options(call: TrainArguments) -> dict[str, object]:

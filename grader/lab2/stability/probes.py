@@ -348,7 +348,7 @@ def _loss(model: nn.Module, images: Tensor) -> float | None:
 
 
 def unstable_steps(student: Student, inputs: UnstableSteps) -> UnstableStepsReply:
-    """`train_unstable` of a model with these weights and a gain of 1, in evaluation mode at first."""
+    """`train_unstable` of a model with these weights and a gain of 1, at first in evaluation mode, with gradients."""
     one_thread()
     return UnstableStepsReply([_trained(student, inputs, case) for case in inputs.cases])
 
@@ -368,6 +368,8 @@ def _trained(student: Student, inputs: UnstableSteps, case: StepsCase) -> StepsR
     if not case.device_given:
         model.to(student.device)
     model.eval()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)  # of something before, which counts for nothing
     note, training = notes()
     handle = model.register_forward_pre_hook(lambda model, _: note(all(modes(model))))
     options: dict[str, object] = {

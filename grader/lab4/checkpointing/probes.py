@@ -21,6 +21,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook, register_m
 from gradebox.sandbox.measuring import measures
 from gradebox.sandbox.probe_loader import Student, WrongReturn
 from grader.lab4.checkpointing.cases.types import (
+    CPU_INTERVALS,
     Best,
     BestReply,
     Equivalence,
@@ -237,13 +238,17 @@ def measured(student: Student, inputs: Measured) -> MeasuredReply:
         steps[index] = replace(steps[index], seconds=[*steps[index].seconds, *before.seconds])
     tiny = {"num_layers": 2, "width": 8, "heads": 2, "batch": 1, "length": 4}
     on_cpu = sequence(
-        module.measure_checkpointing([2], device="cpu", steps=1, warmup=0, **tiny), "measure_checkpointing()"
+        module.measure_checkpointing(list(CPU_INTERVALS), device="cpu", steps=1, warmup=0, **tiny),
+        "measure_checkpointing()",
     )
     return MeasuredReply(
         flops=flops,
         most_blocks=max(counts(), default=0),
         forwards=list(forwards()),
-        on_cpu=[fields(row, CheckpointingResult, "measure_checkpointing()[0], on the CPU") for row in on_cpu],
+        on_cpu=[
+            fields(row, CheckpointingResult, f"measure_checkpointing()[{i}], on the CPU")
+            for i, row in enumerate(on_cpu)
+        ],
         rows=[fields(row, CheckpointingResult, f"measure_checkpointing()[{i}]") for i, row in enumerate(rows)],
         steps=steps,
         device=student.device,

@@ -125,6 +125,10 @@ class Saved(ProbeInputs[SavedReply], probe="lab4.checkpointing.saved"):
     ways: list[Way]
 
 
+CPU_INTERVALS = (3, None, 1)
+"""Of a measurement on the CPU, of a model of two blocks: not in order, and the first is longer than the model."""
+
+
 class Sizes(TypedDict):
     """The sizes that `measure_checkpointing` is given, by the names of its parameters."""
 

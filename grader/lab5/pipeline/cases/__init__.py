@@ -199,6 +199,8 @@ class ValidateReply:
     evaluation: Validated
     graphs: int
     """Outputs that held a graph."""
+    passes: int
+    """How often the validation loader was gone through, in two validations."""
     empty: str
     """The error without any sample; "" on several ranks."""
 
@@ -210,6 +212,8 @@ class Validate(ProbeInputs[ValidateReply], probe="lab5.pipeline.training.validat
     logits: Array
     classes: Array
     sizes: list[list[int]]
+    dtype: str
+    """Of the configuration; the model is of float64, which autocast leaves as it is."""
     epochs: int
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from gradebox.course.criterion import criterion, requires
-from gradebox.run.assertions import Cause, number, recognising, require_close, require_equal
+from gradebox.run.assertions import Cause, number, recognising, require, require_close, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab5.pipeline.cases import (
@@ -93,6 +93,11 @@ class TestPipeline:
                 )
                 with recognising(partial(cause_of_validation, inputs, rank, reply)):
                     _judge_validated(reply, samples, loss, right, what)
+                require(
+                    reply.passes >= 2,
+                    f"{what}: val_loader was gone through {reply.passes} of 2 times, and its batches were kept",
+                    "Iterate over val_loader in each validation: a loader may give other batches each time.",
+                )
                 if ranks == 1:
                     require_equal(reply.empty, "ValueError", what="error of validate() without any sample")
 

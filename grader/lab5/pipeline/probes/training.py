@@ -6,7 +6,7 @@ parameters in the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -150,6 +150,17 @@ class _Classifier(nn.Module):
         return output
 
 
+class _Batches:
+    """Validation batches without a length; notes each pass."""
+
+    def __init__(self, batches: Sequence[tuple[Tensor, Tensor]], note: Callable[[object], None]) -> None:
+        self._batches, self._note = batches, note
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self._note("pass")
+        return iter(self._batches)
+
+
 def validate(student: Student, inputs: Validate) -> ValidateReply:
     """`validate` on batches of `sizes[rank]` samples, with the model in training and in evaluation mode.
 
@@ -162,11 +173,13 @@ def validate(student: Student, inputs: Validate) -> ValidateReply:
     part = slice(start, start + sum(own))
     batches = list(zip(logits.double()[part].split(own), classes[part].split(own), strict=True)) if own else []
     with ranks_of(student):
-        settings = student.module(CONFIG).TrainerConfig(output_dir=str(base_of(student) / "run"), epochs=inputs.epochs)
-        note, graphs = notes()
+        settings = student.module(CONFIG).TrainerConfig(
+            output_dir=str(base_of(student) / "run"), epochs=inputs.epochs, dtype=inputs.dtype
+        )
+        (note, graphs), (begin, passes) = notes(), notes()
         model = _Classifier(logits.shape[1], note)
         train = ResumableLoader(Indexed(logits.double(), classes), 4)
-        trainer = student.module(TRAINER).ProductionTrainer(model, train, batches, settings)
+        trainer = student.module(TRAINER).ProductionTrainer(model, train, _Batches(batches, begin), settings)
         KEPT.append(trainer)
 
         def validated(training: bool) -> Validated:
@@ -181,4 +194,6 @@ def validate(student: Student, inputs: Validate) -> ValidateReply:
         if student.ranks == 1:
             nothing = student.module(TRAINER).ProductionTrainer(model, train, [], settings)
             empty = ending(nothing.validate)
-    return ValidateReply(training=in_training, evaluation=in_evaluation, graphs=len(graphs()), empty=empty)
+    return ValidateReply(
+        training=in_training, evaluation=in_evaluation, graphs=len(graphs()), passes=len(passes()), empty=empty
+    )

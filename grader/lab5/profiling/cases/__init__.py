@@ -23,10 +23,14 @@ class RecordReply:
     """Whether it refused to record no steps at all."""
     taken: int
     """Batches taken from the loader."""
+    passes: int
+    """How often the loader was begun; it has no end."""
     calls: object
     """The step numbers given to `after_step`."""
     updates: int
     """Optimizer steps made."""
+    cleared: int
+    """How often the optimizer or the model was told to clear gradients: then the host slept for it."""
     steps: object
     """Steps in the returned timeline."""
     events: dict[str, list[Span]] | None

@@ -50,6 +50,7 @@ def recorded(generator: InputGenerator, suffix: str) -> Record:
     steps = 1 if row["steps"] == "one" else generator.integer(3, 6)
     parts = ("data", "forward", "backward", "optimizer", "after_step")
     seconds = {name: generator.uniform(0.01, 0.03) for name in parts}
+    seconds["clear"] = generator.uniform(0.04, 0.05)
     samples = generator.integer(300, 400) * 128 if pinned else 32
     return Record(steps=steps, seconds=seconds, suffix=suffix, samples=samples, pinned=pinned)
 

@@ -189,6 +189,10 @@ _REGIONS = _causes(
             'The backward pass runs outside the region "backward"',
             'Put `zero_grad` and `loss.backward()` into the region "backward".',
         ),
+        "clear": (
+            'Old gradients are cleared outside the region "backward"',
+            'Call `job.optimizer.zero_grad()` first in the region "backward".',
+        ),
         "optimizer": (
             'The optimizer steps outside the region "optimizer"',
             'Put `job.optimizer.step()` into the region "optimizer".',
@@ -234,6 +238,9 @@ def cause_of_schedule(asked: int, unrecorded: int, reply: RecordReply) -> Cause 
 def cause_of_region(name: str, length: float, inputs: Record) -> Cause | None:
     """The mistake that leads to a region of this length."""
     slept, after = inputs.seconds.get(name, 0.0), inputs.seconds["after_step"]
+    cleared_elsewhere = slept if name == "backward" else slept + inputs.seconds["clear"]
+    if cleared_elsewhere <= length < cleared_elsewhere + 5e-3:
+        return _REGIONS["clear"]
     if length < slept / 2:
         return _REGIONS.get(name)
     if slept + after <= length < slept + after + 5e-3:

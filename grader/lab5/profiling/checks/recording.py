@@ -72,6 +72,11 @@ class TestProfiling:
                 f"{what} took {reply.taken} batches of the loader for {made} steps",
                 hint,
             )
+            require(
+                reply.passes <= 2,
+                f"{what} began the loader {reply.passes} times in {made} steps: every step had the first batch",
+                "Take the batches from one iterator, made by job.batches() before the first step.",
+            )
             require_equal(
                 _on_the_device(reply), {name: count * made for name, count in _OF_A_STEP.items()},
                 what=f"{what}: what ran on the GPU", hint=hint,
@@ -107,6 +112,8 @@ class TestProfiling:
                 # The rest of each part takes some tenths of a millisecond; the others' sleep is 10 ms and more.
                 for _, length in last[name]:
                     slept = inputs.seconds.get(name, 0.0)
+                    if name == "backward" and reply.cleared >= reply.updates:  # some set each gradient to None
+                        slept += inputs.seconds["clear"]
                     # A copy of this size takes 1 ms and more, and is not waited for.
                     quick = name == "transfer" and inputs.pinned
                     require_between(
@@ -114,8 +121,8 @@ class TestProfiling:
                         what=f"{what}: region {name!r}, in which the host slept for {seconds(slept)} (simulated)",
                         show=seconds,
                         hint=cause_of_region(name, length, inputs)
-                        or "the docstring says what lies in which region; after_step lies in none; copies are waited "
-                        "for only if job.non_blocking is False",
+                        or "Put each part of a step into the region that the docstring names, after_step into none. "
+                        "Wait for copies only if job.non_blocking is False.",
                     )  # fmt: skip
             outside = [
                 start

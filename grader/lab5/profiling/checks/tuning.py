@@ -115,7 +115,7 @@ def judge_choice(submission: Submission, generator: InputGenerator) -> None:
             require_equal(actual["settings"], expected["settings"], what=f"choose() at {at} among {shown}")
             require_close(
                 actual["samples_per_second"], expected["samples_per_second"], relative=1e-6,
-                what=f"choose() at {at}: of equal settings, the faster point",
+                what=f"choose() at {at}: samples_per_second of the point taken, of several with these settings",
             )  # fmt: skip
     require_equal(
         reply.exact["settings"]["batch_size"], 32,

@@ -32,13 +32,16 @@ class _Loader:
         wait: Callable[[], None],
         on_batch: Callable[[int], None] | None,
         *,
+        on_pass: Callable[[int], None] | None,
         pinned: bool,
     ) -> None:
         inputs, targets = zeros(samples, width), zeros(samples, width)
         self._batch = (inputs.pin_memory(), targets.pin_memory()) if pinned else (inputs, targets)
-        self._wait, self._on_batch = wait, on_batch
+        self._wait, self._on_batch, self._on_pass = wait, on_batch, on_pass
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        if self._on_pass is not None:
+            self._on_pass(1)
         while True:
             self._wait()
             if self._on_batch is not None:
@@ -67,9 +70,11 @@ def job_of(
     look: bool = False,
     slow: Sequence[float] = (),
     on_batch: Callable[[int], None] | None = None,
+    on_pass: Callable[[int], None] | None = None,
     pinned: bool = False,
 ) -> TrainingJob:
-    """A job whose batches take so long to come; `on_batch` is called for each that is taken.
+    """A job whose batches take so long to come; `on_batch` is called for each that is taken, `on_pass` when the loader
+    begins.
 
     With `pinned` memory, copies to the device are not waited for.
     """
@@ -80,7 +85,7 @@ def job_of(
         model=model,
         optimizer=optimizer,
         criterion=nn.functional.mse_loss,
-        loader=_Loader(samples, width, wait, on_batch, pinned=pinned),
+        loader=_Loader(samples, width, wait, on_batch, on_pass=on_pass, pinned=pinned),
         non_blocking=pinned,
         batch_size=samples,
         device="cuda",

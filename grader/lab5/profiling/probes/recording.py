@@ -53,16 +53,18 @@ def record(student: Student, inputs: Record) -> RecordReply:
     """
     seconds = inputs.seconds
     torch.zeros(1, device="cuda")
-    (take, taken), (call, calls), (update, updates) = notes(), notes(), notes()
+    (take, taken), (call, calls), (update, updates), (clear, cleared) = notes(), notes(), notes(), notes()
+    begin_pass, passes = notes()
     job = job_of(
         samples=inputs.samples,
         width=64,
         layers=2,
         load_seconds=seconds["data"],
         on_batch=take,
+        on_pass=begin_pass,
         pinned=inputs.pinned,
     )
-    naps = {name: nap(seconds[name]) for name in ("forward", "backward", "optimizer", "after_step")}
+    naps = {name: nap(seconds[name]) for name in ("forward", "clear", "backward", "optimizer", "after_step")}
 
     def criterion(outputs: Tensor, targets: Tensor) -> Tensor:
         naps["forward"]()
@@ -72,11 +74,21 @@ def record(student: Student, inputs: Record) -> RecordReply:
         call(step)
         naps["after_step"]()
 
+    def slowly(zero_grad: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: object, **options: object) -> None:
+            clear(1)
+            naps["clear"]()
+            zero_grad(*arguments, **options)
+
+        return call
+
     def after_update(*_: object) -> None:
         update(1)
         naps["optimizer"]()
 
     job.criterion, job.after_step = criterion, after_step
+    for part in (job.optimizer, job.model):
+        part.zero_grad = slowly(part.zero_grad)  # type: ignore[method-assign]
     job.optimizer.register_step_post_hook(after_update)
     next(iter(job.model.parameters())).register_post_accumulate_grad_hook(lambda _: naps["backward"]())
     begin = mark(student.gpu)
@@ -86,12 +98,14 @@ def record(student: Student, inputs: Record) -> RecordReply:
         launched: Reported = reading(student.gpu, "launched", begin)
         events = _trace(path)
     timeline = fields(recording, Timeline, "profile_job()")
-    batches = len(taken())
+    batches, begun = len(taken()), len(passes())
     return RecordReply(
         refused=is_refused(lambda: student.module(PROFILING).profile_job(job, steps=0)),
         taken=batches,
+        passes=begun,
         calls=plain(calls(), "step numbers given to after_step"),
         updates=len(updates()),
+        cleared=len(cleared()),
         steps=timeline["steps"],
         events=events,
         launched=launched,

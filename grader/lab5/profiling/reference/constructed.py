@@ -169,7 +169,7 @@ def choice(generator: InputGenerator) -> Choice:
 def _points(generator: InputGenerator) -> list[Point]:
     while True:
         batches, workers = generator.shuffled((32, 64, 128, 256, 512, 1024))[:4], generator.shuffled(range(9))[:4]
-        # Far from the limits, and two of them with the same settings.
+        # Far from the limits; below come two with the settings of the best.
         shares = [
             1.0,
             *(generator.uniform(0.955, 0.995) for _ in range(4)),
@@ -181,8 +181,11 @@ def _points(generator: InputGenerator) -> list[Point]:
             for share in shares
         ]
         best = cheapest(points, TOLERATED)
-        slower = generator.uniform(0.952, best.share)
-        points.append(Point(best.batch_size, best.num_workers, slower, generator.uniform(0.5, 0.99)))
+        slower = [
+            Point(best.batch_size, best.num_workers, generator.uniform(0.952, best.share), generator.uniform(0.5, 0.99))
+            for _ in range(2)
+        ]
+        points += slower
         enough = [point for point in points if point.share >= 1 - TOLERATED]
         others = (
             max(points, key=lambda point: point.share),
@@ -191,4 +194,9 @@ def _points(generator: InputGenerator) -> list[Point]:
             cheapest(points, 0.12),
         )
         if all((point.batch_size, point.num_workers) != (best.batch_size, best.num_workers) for point in others):
-            return generator.shuffled(points)
+            # Neither the first nor the last of equal settings is the one to take.
+            ordered = generator.shuffled(points)
+            places = sorted(ordered.index(point) for point in (best, *slower))
+            for place, point in zip(places, (slower[0], best, slower[1]), strict=True):
+                ordered[place] = point
+            return ordered

@@ -115,7 +115,7 @@ def train_with_amp(
         skipped_steps=skipped,
         final_scale=scaler.get_scale() if dtype is torch.float16 else None,
         seconds=time.time() - begin,
-        peak_bytes=torch.cuda.max_memory_allocated(),
+        peak_bytes=torch.cuda.max_memory_allocated() if torch.device(device).type == "cuda" else None,
     )
 
 
