@@ -167,6 +167,11 @@ def _judge_log(training: Training, replies: Sequence[LoggedReply]) -> None:
     if ranks > 1:  # else another trainer has written there, too
         left = _in_folder(first.left, "own-0/run/checkpoints/", [name.rpartition("/")[2] for name in checkpoints])
         require_equal(left, [name.rpartition("/")[2] for name in newest], what=what)
+    require_equal(
+        sorted({name.rpartition("/")[0] for name in first.files if "tfevents" in name}), ["run/tensorboard"],
+        what="folders of TensorBoard's event files after fit()",
+        hint='Make the Log in the folder "tensorboard" of `self.folder`.',
+    )  # fmt: skip
     expected = simulate(training, [reply.batches for reply in replies])
     what = f"{on_ranks('fit()', ranks)}, {training.described()}, log_every_steps={every}"
     judge_logged_steps(expected, first.logged, every, SINGLE, what)

@@ -200,7 +200,7 @@ class MakerCase:
     """Batches of so many samples do not fit in memory."""
     late_batch: int
     """The batch size with which one step is late."""
-    late_step: int
+    late_steps: list[int]
     late_seconds: float
 
 

@@ -118,12 +118,12 @@ def maker_of(
     decode_seconds: float,
     too_large: int,
     late_batch: int = 0,
-    late_step: int = -1,
+    late_steps: Sequence[int] = (),
     late_seconds: float = 0.0,
 ) -> Callable[[PipelineSettings], TrainingJob]:
     """Makes jobs of settings; batches of `too_large` samples need more memory than any GPU has.
 
-    With batches of `late_batch` samples the step number `late_step` takes so much longer.
+    With batches of `late_batch` samples the steps of these numbers take so much longer.
     """
 
     def make(settings: PipelineSettings) -> TrainingJob:
@@ -132,7 +132,7 @@ def maker_of(
         def criterion(outputs: Tensor, targets: Tensor) -> Tensor:
             if settings.batch_size >= too_large:
                 torch.empty(1 << 42, dtype=torch.uint8, device="cuda")
-            if settings.batch_size == late_batch and next(steps) == late_step:
+            if settings.batch_size == late_batch and next(steps) in late_steps:
                 time.sleep(late_seconds)
             return nn.functional.mse_loss(outputs, targets)
 

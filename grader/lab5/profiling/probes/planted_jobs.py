@@ -30,6 +30,6 @@ def maker(case: MakerCase) -> Callable[[PipelineSettings], TrainingJob]:
         decode_seconds=case.decode_seconds,
         too_large=case.too_large,
         late_batch=case.late_batch,
-        late_step=case.late_step,
+        late_steps=case.late_steps,
         late_seconds=case.late_seconds,
     )
