@@ -146,7 +146,7 @@ class TestAmp:
     @staticmethod
     def _require_complete(reply: PrecisionReply, case: Precision, epochs: int) -> None:
         run, device = reply.runs["float16"], reply.device
-        samples = sum(note.samples for note in run.forwards)
+        samples = sum(note.samples for note in run.forwards if note.gradients)
         trained_at_all = samples >= sum(case.sizes)
         losses = require_result(run.result)["losses"]
 
@@ -189,7 +189,7 @@ class TestAmp:
         result = require_result(run.result)
         require_ran(result, dtype, taken=epochs * len(case.sizes), skipped=0)
         require(
-            all(all(note.training) for note in run.forwards),
+            all(all(note.training) for note in run.forwards if note.gradients),
             f"{what}: the model came in evaluation mode and was trained in it, or some of its modules were",
             "Call `model.train()` before the first batch.",
         )
@@ -204,7 +204,7 @@ class TestAmp:
         elapsed = run.elapsed_seconds
         require_between(
             result["seconds"],
-            0.2 * elapsed,
+            0.4 * elapsed,  # of three epochs one alone takes less
             1.02 * elapsed,
             what=f"{what}, called while the device still worked on something else: seconds",
             show=seconds,
@@ -335,6 +335,12 @@ class TestAmp:
             ["cpu", None],
             what='device and peak_bytes of train_with_amp(..., device="cpu")',
             hint="Report None on a CPU, whose memory PyTorch does not count.",
+        )
+        require_equal(
+            [round(weight, 6) for weight in reply.clipped_to_nothing],
+            [round(float(weight), 6) for weight in case.weight.flatten()],
+            what="weights after train_with_amp(..., max_grad_norm=0.0), whose gradients are clipped to nothing",
+            hint="Clip if max_grad_norm is not None: 0 is a limit, too.",
         )
         for arguments, refused in zip(refusals, reply.refused, strict=True):
             shown = ", ".join(f"{name}={value}" for name, value in arguments.items())

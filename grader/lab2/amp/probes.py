@@ -109,6 +109,7 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
     handle = register_optimizer_step_post_hook(lambda optimizer, *_: note(optimizer))
     idle = torch.empty(_IDLE_BYTES, dtype=torch.uint8, device=student.device)
     del idle
+    _wake(student.device, dtype_of(name))
     before = _now()
     _queue_earlier_work()
     start = _now()
@@ -140,6 +141,13 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
         most_bytes=watch.most_bytes,
         state=sorted({plain(value.dtype, "") for value in states if isinstance(value, Tensor) and value.ndim}),
     )
+
+
+def _wake(device: str, dtype: torch.dtype) -> None:
+    """Have the device's libraries loaded: some look at a model's outputs before they start the clock."""
+    weight = torch.ones(8, 8, device=device, requires_grad=True)
+    with torch.autocast(device, dtype=dtype, enabled=dtype != torch.float32):
+        nn.functional.cross_entropy(nn.functional.linear(weight, weight), torch.arange(8, device=device)).backward()
 
 
 def _queue_earlier_work(*, sleep: Callable[[int], None] = torch.cuda._sleep) -> None:
@@ -215,10 +223,13 @@ def defaults(student: Student, inputs: Defaults) -> DefaultsReply:
         model = linear(inputs.weight).to(student.device)
         return refused(lambda: module.train_with_amp(model, batch, **_options(call)))
 
+    still = linear(inputs.weight).to(student.device)
+    module.train_with_amp(still, batch, 1, dtype=torch.float32, max_grad_norm=0.0)
     on_cpu = module.train_with_amp(linear(inputs.weight), batch, 1, device="cpu", dtype=torch.float32)
     return DefaultsReply(
         runs=runs,
         on_cpu=fields(on_cpu, AmpTraining, "train_with_amp(..., device='cpu')"),  # type: ignore[arg-type]
+        clipped_to_nothing=flat(still),
         refused=[refuses(call) for call in inputs.refusals],
     )
 

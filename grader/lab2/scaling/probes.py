@@ -78,7 +78,7 @@ def _train(student: Student, module: ModuleType, inputs: Train, run: Run) -> Run
     )
     return RunReport(
         result=amp_result(result),
-        before=[note.parameters for note in seen().forwards],
+        before=[note.parameters for note in seen().forwards if note.gradients],
         after=flat(model),
         largest_gradients=[note.largest for note in seen().backwards],
         passes=seen().passes,
@@ -99,7 +99,7 @@ def steps(student: Student, inputs: Steps) -> StepsReply:
     result = student.module(AMP).train_with_amp(model, parts, inputs.epochs)
     return StepsReply(
         result=amp_result(result),
-        before=[note.parameters for note in seen().forwards],
+        before=[note.parameters for note in seen().forwards if note.gradients],
         after=flat(model),
         frozen=[float(value) for value in rows.frozen.tolist()],
     )

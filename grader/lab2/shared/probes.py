@@ -99,17 +99,15 @@ def watched(
         training, before = modes(model), flat(model) if model.training else []
         inner = model.first(x) if model.head is None else torch.cat([model.head(x), model.first(x)], dim=1)
         output: Tensor = model.second(apply(inner))
+        # The mode can be another one by now; what was computed has a graph or none.
+        has_graph = inner.requires_grad or output.requires_grad
         note(
             ForwardPass(
-                samples=len(x),
-                training=training,
-                # The mode can be another one by now; what was computed has a graph or none.
-                gradients=inner.requires_grad or output.requires_grad,
-                dtypes=dtypes(model),
-                parameters=before,
+                samples=len(x), training=training, gradients=has_graph, dtypes=dtypes(model), parameters=before
             )
         )
-        note(("forward", _allocated()))
+        if has_graph:
+            note(("forward", _allocated()))
         return output
 
     class Noting(Watched):

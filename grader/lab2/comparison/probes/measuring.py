@@ -53,6 +53,8 @@ from labkit.results import PrecisionConclusions, PrecisionResult
 
 COMPARISON = "lab2_mixed_precision.precision_comparison"
 _LOSS = "aten::_log_softmax"
+# Bound before a submission runs: what it replaces does not reach it.
+_is_grad_enabled = torch.is_grad_enabled
 """What a cross entropy runs that is not put together by hand."""
 TRAINING_BATCH = 200
 """So few steps that the model is far from done: one that is made only once, and so trained twice as long, reaches
@@ -109,7 +111,7 @@ def compare(student: Student, inputs: Compare) -> CompareReply:
 
     def create_model() -> nn.Module:
         note(mark(student.gpu) if student.gpu is not None else 0)
-        return reporting(create(), lambda model, _: note(_Forward(model.training)))
+        return reporting(create(), lambda model, _: note(_Forward(model.training, _is_grad_enabled())))
 
     with _counted_steps(note):
         returned = module.compare_precisions(
@@ -132,6 +134,8 @@ class _Forward(NamedTuple):
     """A forward pass of the newest model."""
 
     training: bool
+    gradients: bool
+    """Whether it can lead to a step."""
 
 
 class _Update(NamedTuple):
@@ -146,6 +150,8 @@ def _models(noted: Sequence[Noted], gpu: VirtualGpu) -> list[ComparedModel]:
         if type(value) is int:
             models.append(ComparedModel())
         elif models and type(value) is _Forward:
+            if not value.gradients:  # a look at the model, of which no step comes
+                continue
             models[-1].forwards += 1
             if value.training not in models[-1].modes:
                 models[-1].modes.append(value.training)

@@ -72,7 +72,7 @@ def logs(generator: InputGenerator) -> Logs:
             {
                 "loss": some(2, 3),
                 "accuracy": some(0.1, 0.4),
-                "learning_rate": some(1e-3, 1e-2),
+                "learning_rate": round(draw.uniform(1e-5, 9e-5), 8),  # small, as rates are: no digit may be lost
                 "val/loss": some(2, 3),
             },
         ),

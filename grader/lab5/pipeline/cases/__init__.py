@@ -199,6 +199,8 @@ class ValidateReply:
     evaluation: Validated
     graphs: int
     """Outputs that held a graph."""
+    replica_calls: int
+    """How often the replica was called, whose forward pass may communicate; 0 on one rank."""
     passes: int
     """How often the validation loader was gone through, in two validations."""
     empty: str

@@ -94,6 +94,12 @@ class TestPipeline:
                 with recognising(partial(cause_of_validation, inputs, rank, reply)):
                     _judge_validated(reply, samples, loss, right, what)
                 require(
+                    reply.replica_calls == 0,
+                    f"{what}: {reply.replica_calls} forward passes of the replica, which may communicate, while the "
+                    "ranks have different numbers of batches",
+                    "Call `self.forward(self.model, ...)` in validate(), not the replica.",
+                )
+                require(
                     reply.passes >= 2,
                     f"{what}: val_loader was gone through {reply.passes} of 2 times, and its batches were kept",
                     "Iterate over val_loader in each validation: a loader may give other batches each time.",

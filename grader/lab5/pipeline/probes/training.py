@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from gradebox.sandbox.probe_loader import Student
 from grader.lab5.pipeline.cases import (
@@ -181,6 +182,9 @@ def validate(student: Student, inputs: Validate) -> ValidateReply:
         train = ResumableLoader(Indexed(logits.double(), classes), 4)
         trainer = student.module(TRAINER).ProductionTrainer(model, train, _Batches(batches, begin), settings)
         KEPT.append(trainer)
+        (called, calls), replica = notes(), getattr(trainer, "replica", None)
+        if isinstance(replica, DistributedDataParallel):
+            replica.register_forward_pre_hook(lambda *_: called("call"))
 
         def validated(training: bool) -> Validated:
             model.train(training)
@@ -195,5 +199,10 @@ def validate(student: Student, inputs: Validate) -> ValidateReply:
             nothing = student.module(TRAINER).ProductionTrainer(model, train, [], settings)
             empty = ending(nothing.validate)
     return ValidateReply(
-        training=in_training, evaluation=in_evaluation, graphs=len(graphs()), passes=len(passes()), empty=empty
+        training=in_training,
+        evaluation=in_evaluation,
+        graphs=len(graphs()),
+        replica_calls=len(calls()),
+        passes=len(passes()),
+        empty=empty,
     )
