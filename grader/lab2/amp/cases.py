@@ -240,8 +240,6 @@ class DefaultsReply:
     runs: list[DefaultsRun]
     on_cpu: AmpResult
     """Of a training on the CPU."""
-    clipped_to_nothing: list[float]
-    """The weights after a training with a `max_grad_norm` of 0."""
     refused: list[bool]
 
 
