@@ -102,9 +102,7 @@ def watched(
         # The mode can be another one by now; what was computed has a graph or none.
         has_graph = inner.requires_grad or output.requires_grad
         note(
-            ForwardPass(
-                samples=len(x), training=training, gradients=has_graph, dtypes=dtypes(model), parameters=before
-            )
+            ForwardPass(samples=len(x), training=training, gradients=has_graph, dtypes=dtypes(model), parameters=before)
         )
         if has_graph:
             note(("forward", _allocated()))
