@@ -5,7 +5,7 @@ import torch
 
 from vgpu.device.spec import get_spec
 from vgpu.runtime.memory import workspaces
-from vgpu.runtime.operations import kernel_cost, table, traffic
+from vgpu.runtime.operations import kernel_cost, table
 from vgpu.torch_integration.kernels import cuda_kernels, wide_products
 
 
@@ -30,4 +30,3 @@ def test_kernels_and_scratch_are_those_of_the_table() -> None:
 def test_what_a_row_names_elsewhere_is_there() -> None:
     calls = {row.call for row in table.TABLE.values()} - {""}
     assert calls | kernel_cost.CALLS_OF_NO_ROW == set(get_spec("T4").host.call_seconds)
-    assert {row.share for row in table.TABLE.values()} - {""} == set(traffic.SHARES) - {"norm"}

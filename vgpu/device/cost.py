@@ -13,6 +13,7 @@ import math
 import statistics
 from collections.abc import Callable
 
+from vgpu.device import tiles
 from vgpu.device.spec import Interconnect, Spec
 
 BYTES_PER_ELEMENT = {
@@ -20,20 +21,12 @@ BYTES_PER_ELEMENT = {
     "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16, "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 
-# (rows and columns of a tile, share of the peak that a kernel with it reaches): larger ones reuse operands more often.
-_TILES = (
-    (256, 128, 1.0),
-    (128, 256, 1.0),
-    (128, 128, 0.97),
-    (128, 64, 0.9),
-    (64, 128, 0.9),
-    (64, 64, 0.8),
-    (32, 32, 0.55),
-)
-# What a tile of usual size waits for its first operands and for its last results; the faster a multiprocessor, the more
-# products are lost meanwhile. Fitted to products of 1024 to 8192 on six cards (benchmarks/published).
-_TILE_FILL_SECONDS = 1.0e-6
-_USUAL_TILE_ELEMENTS = 128 * 128
+# What a tile waits for its first operands and for its last results, by `kernels_of`. TF32 on Hopper has no kernels of
+# Hopper's own for operands that lie by rows (`wgmma` takes them by columns alone): those of Ampere fill three times as
+# slowly. Fitted to products on three cards (benchmarks/published) and an H100 (benchmarks/results/h100.json).
+FILL_SECONDS = {
+    "cuda cores": 2.1e-6, "tensor cores": 0.4e-6, "hopper": 1.75e-6, "hopper tf32": 5.6e-6, "hopper cuda cores": 2.1e-6,
+}  # fmt: skip
 # Share of the peak that remains when rows do not start at a multiple of 16 bytes, by the power of two they do start at.
 _ALIGNMENT = {16: 1.0, 8: 0.85, 4: 0.7, 2: 0.5}
 # Hopper's own kernels load operands by the tensor memory accelerator, which wants 16 bytes; all others are the previous
@@ -47,6 +40,13 @@ _ALIGNMENT_WITHOUT_TENSOR_CORES = {16: 1.0, 8: 0.97, 4: 0.92, 2: 0.9}
 # in which that falls from all to nothing. Half of it is there at 0.85 on an A100, 0.95 on an H200, 1.1 on an L40
 # (te42kyfo/gpu-benches@1c36d50, gpu-small-kernels: one array scaled into another and back, by CUDA graphs).
 _L2_HOLDS_HALF, _L2_FALL = 0.85, 0.4
+# How well moving and computing overlap: if both take as long, together they take 2 ** (1 / 3) = 1.26 times that. One
+# after the other would be an exponent of 1. Fitted to single kernels (benchmarks/results/h100.json).
+_OVERLAP = 3.0
+
+
+# Blocks of threads that a multiprocessor needs at once, for some to compute while others wait for their operands.
+_BLOCKS_TO_FILL = 2
 
 
 def launch_seconds(spec: Spec, call: str = "") -> float:
@@ -120,37 +120,45 @@ def kernel_seconds(
     return max(arithmetic, _moving_seconds(spec, bytes, traffic_share), spec.minimum_kernel_seconds)
 
 
-def traffic_seconds(spec: Spec, bytes: float, share: float = 1.0, *, elementwise: bool = False) -> float:
-    """Device time of a kernel that only moves `bytes`, at a `share` of the rate that a plain copy reaches.
+def traffic_seconds(
+    spec: Spec,
+    bytes: float,
+    share: float = 1.0,
+    *,
+    cached: bool = False,
+    cycles: float = 0.0,
+    phases: int = 1,
+    blocks: int = 0,
+) -> float:
+    """Device time of a kernel that moves `bytes`, at a `share` of the rate that a plain copy reaches.
 
-    To start and to end takes as long as the shortest kernel (`x + 1` of 1 to 256 Mi elements on an H100).
+    To start and to end takes as long as the shortest kernel (`x + 1` of 1 to 256 Mi elements on an H100), and so does
+    each further one of `phases` that wait for each other, such as a reduction's. `cycles` are those of all threads'
+    instructions, by a multiprocessor's clock; few `blocks` of threads leave multiprocessors idle. Moving and computing
+    overlap as far as `_OVERLAP` says.
 
-    What an `elementwise` kernel moves is taken to be in the L2 cache where it fits, since another kernel has just used
-    it: so it is on repeating, and mostly from one layer to the next. Kernels that reduce wait for each other's sums
-    instead, and gain nothing there (an H100's `sum`, norms and softmax).
+    What a `cached` kernel moves is taken to be in the L2 cache where it fits, since another kernel has just used
+    it: so it is on repeating, and mostly from one layer to the next.
     """
     seconds = _moving_seconds(spec, bytes, share)
-    if elementwise and spec.l2_bytes_per_second:
-        cached = 0.5 + (_L2_HOLDS_HALF - bytes / spec.l2_bytes) / _L2_FALL
+    if cached and spec.l2_bytes_per_second:
+        there_share = 0.5 + (_L2_HOLDS_HALF - bytes / spec.l2_bytes) / _L2_FALL
         there = bytes / (spec.l2_bytes_per_second * share)
-        seconds += min(1.0, max(0.0, cached)) * min(0.0, there - seconds)
-    return spec.minimum_kernel_seconds + seconds
+        seconds += min(1.0, max(0.0, there_share)) * min(0.0, there - seconds)
+    if cycles:
+        busy = min(blocks / _BLOCKS_TO_FILL if blocks else spec.multiprocessors, spec.multiprocessors)
+        seconds = overlapped(seconds, cycles / (busy * spec.clock_hertz))
+    return spec.minimum_kernel_seconds * phases + seconds
+
+
+def overlapped(moving: float, computing: float) -> float:
+    """Seconds of a kernel that moves so long and computes so long, one behind the other as far as it can."""
+    together: float = (moving**_OVERLAP + computing**_OVERLAP) ** (1 / _OVERLAP)
+    return together
 
 
 def _moving_seconds(spec: Spec, bytes: float, share: float) -> float:
     return bytes / (spec.bandwidth_bytes_per_second * spec.bandwidth_efficiency_ratio * share)
-
-
-@functools.lru_cache(maxsize=65536)
-def _tiling(multiprocessors: int, m: int, n: int, batch: int) -> float:
-    best = 0.0
-    for height, width, reached in _TILES:
-        rows, columns = math.ceil(m / height), math.ceil(n / width)
-        filled = (m * n) / (rows * columns * height * width)
-        tiles = rows * columns * batch
-        busy = tiles / (math.ceil(tiles / multiprocessors) * multiprocessors)
-        best = max(best, reached * filled * busy)
-    return best
 
 
 def product_efficiency(
@@ -165,13 +173,54 @@ def product_efficiency(
     attained = attained_ratio(spec, dtype, tf32=tf32)
     tensor_cores = uses_tensor_cores(spec, dtype, tf32=tf32)
     table = _ALIGNMENT if tensor_cores else _ALIGNMENT_WITHOUT_TENSOR_CORES
-    if tensor_cores and spec.compute_capability[0] >= _HOPPER:
+    if tensor_cores and is_hopper(spec):
         table = _ALIGNMENT_ON_HOPPER
     row_bytes = math.gcd(n, k) * BYTES_PER_ELEMENT.get(dtype, 4)
     alignment = table[math.gcd(row_bytes, 16)] if row_bytes % 2 == 0 else table[2]
-    rate = attained * peak_flops(spec, dtype, tf32=tf32) / spec.multiprocessors
-    pipeline = k / (k + _TILE_FILL_SECONDS * rate / (2 * _USUAL_TILE_ELEMENTS))
-    return attained * _tiling(spec.multiprocessors, m, n, batch) * pipeline * alignment
+    peak = peak_flops(spec, dtype, tf32=tf32)
+    taken = tile_seconds(
+        spec, m, n, k, batch, rate=attained * alignment * peak, tensor_cores=tensor_cores,
+        fill_seconds=FILL_SECONDS[kernels_of(spec, dtype, tf32=tf32)],
+    )  # fmt: skip
+    efficiency: float = 2.0 * batch * m * n * k / (peak * taken)
+    return efficiency
+
+
+def kernels_of(spec: Spec, dtype: str, *, tf32: bool = False) -> str:
+    """Which of a library's kernels make products in this precision: a key of FILL_SECONDS."""
+    if not uses_tensor_cores(spec, dtype, tf32=tf32):
+        return "hopper cuda cores" if is_hopper(spec) else "cuda cores"
+    if not is_hopper(spec):
+        return "tensor cores"
+    return "hopper tf32" if tf32 and dtype == "float32" else "hopper"
+
+
+def is_hopper(spec: Spec) -> bool:
+    """Whether the libraries have kernels for Hopper or what came after it."""
+    return spec.compute_capability[0] >= _HOPPER
+
+
+def tile_seconds(
+    spec: Spec,
+    m: int,
+    n: int,
+    k: int,
+    batch: int = 1,
+    *,
+    rate: float,
+    fill_seconds: float,
+    tensor_cores: bool,
+    splits: int = tiles.FEW_SPLITS,
+) -> float:
+    """Device seconds of `batch` products by tiles, at `rate` FLOP/s of the whole card."""
+    sizes = tiles.TILES_OF_CUDA_CORES
+    if tensor_cores:
+        sizes = tiles.TILES_OF_HOPPER if is_hopper(spec) else tiles.TILES
+    return tiles.seconds(
+        spec.multiprocessors, m, n, k, batch, rate=rate / spec.multiprocessors, fill_seconds=fill_seconds,
+        sum_bytes_per_second=spec.l2_bytes_per_second or spec.bandwidth_bytes_per_second,
+        sum_start_seconds=spec.minimum_kernel_seconds, sizes=sizes, splits=splits,
+    )  # fmt: skip
 
 
 def attained_ratio(spec: Spec, dtype: str, *, tf32: bool = False) -> float:
@@ -191,26 +240,14 @@ def product_start_seconds(spec: Spec, m: int, n: int) -> float:
 
 
 # Products of the inner side at which a product's operands and result pass through memory at half of its rate: a tile is
-# written after its last step, and short loops leave less to hide that behind. Fitted to benchmarks/published.
-_EPILOGUE_DEPTH = 32
-# cuDNN's FP32 kernels for 3 x 3 windows save multiplications (A. Lavin and S. Gray, "Fast Algorithms for Convolutional
-# Neural Networks", 2016: 2.25 for tiles of 2 x 2, less what transforming them costs); fitted to benchmarks/published.
-WINOGRAD_GAIN = 2.0
-# On Hopper cuDNN does not choose them: 3 x 3 windows in FP32 take as long there as others (H100, cuDNN 9.19). What it
-# chooses attains less than products in FP32 do, forward and backward: fitted to steps of ResNet-50, ResNet-18 and
-# MobileNet beside that H100 (benchmarks/results/h100.json).
-WINOGRAD_BELOW = 9
-CUDA_CORE_CONVOLUTIONS_ON_HOPPER = (0.8, 0.55)
-# Depthwise convolutions reuse next to nothing and run on CUDA cores (DepthwiseConv2d.cu): share of the FP32 peak.
-DEPTHWISE_RATIO = 0.15
-# Share of a copy's rate of cuDNN's kernels between NCHW and NHWC, by bytes per element: 32 neighbours fill a line of
-# 128 bytes, or half of one; fitted to benchmarks/published.
-TRANSPOSITION_SHARE = {2: 0.7}
+# written after its last step, and short loops leave less to hide that behind. Hopper's kernels write a tile while the
+# next one is computed. Fitted to benchmarks/published, and on Hopper to benchmarks/results/h100.json.
+EPILOGUE_DEPTH = {"others": 20, "hopper": 5}
 
 
-def product_traffic_share(m: int, n: int, k: int) -> float:
+def product_traffic_share(spec: Spec, m: int, n: int, k: int) -> float:
     """Share of the memory's rate at which a product (m, k) @ (k, n) moves its operands and result."""
-    return k / (k + _EPILOGUE_DEPTH) if min(m, n) > 1 else 1.0
+    return k / (k + EPILOGUE_DEPTH["hopper" if is_hopper(spec) else "others"]) if min(m, n) > 1 else 1.0
 
 
 # What a fused attention kernel does for one entry of the attention matrix: products for its head (multiplications and
@@ -288,7 +325,7 @@ def batched_matmul_seconds(
     efficiency = product_efficiency(spec, m, n, k, batch=batch, dtype=dtype, tf32=tf32)
     return product_start_seconds(spec, m, n) + kernel_seconds(
         spec, flops=2.0 * batch * m * n * k, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency,
-        traffic_share=product_traffic_share(m, n, k),
+        traffic_share=product_traffic_share(spec, m, n, k),
     )  # fmt: skip
 
 

@@ -12,17 +12,54 @@ from typing import NamedTuple
 TRAFFIC, PRODUCT, COPY, PEER, COLLECTIVE, FIXED = KINDS = (
     "traffic", "product", "copy", "peer copy", "collective", "fixed",
 )  # fmt: skip
+# What a convolution computes: its result, or the gradient of its input or of its weight.
+PASSES = ("forward", "input", "weight")
 # Parts of a device that do one thing at a time: the multiprocessors, for a kernel whose blocks fill them, and a copy
 # engine per direction (CUDA C++ Programming Guide, "Concurrent Kernel Execution": a kernel that uses many resources is
 # less likely to run beside others; "Overlap of Data Transfer and Kernel Execution", asyncEngineCount of 2 or more).
 COMPUTE, TO_DEVICE, TO_HOST = ENGINES = ("compute", "copy to device", "copy to host")
 
 
+class Convolution(NamedTuple):
+    """A convolution of `images`, or what of its gradients is wanted. Places are pixels, or voxels, of one image.
+
+    `passes`: of PASSES. A transposed convolution is the input's gradient of
+    one whose `channels` are its results. `planar`: in NCHW, channel after channel.
+    """
+
+    passes: tuple[str, ...]
+    images: int
+    channels: int
+    filters: int
+    input_places: int
+    result_places: int
+    window: int
+    groups: int = 1
+    strided: bool = False
+    planar_input: bool = False
+    planar_result: bool = False
+
+    @property
+    def inputs(self) -> int:
+        """Elements of the input."""
+        return self.images * self.channels * self.input_places
+
+    @property
+    def results(self) -> int:
+        """Elements of the result."""
+        return self.images * self.filters * self.result_places
+
+    @property
+    def weights(self) -> int:
+        """Elements of the weight."""
+        return self.filters * (self.channels // self.groups) * self.window
+
+
 class Product(NamedTuple):
     """A batch of matrix products (m, k) @ (k, n); `times` of them after each other count as one kernel's work.
 
     `kernel` names one whose efficiency is its own: fused attention ("flash", "efficient", "cudnn"), whose (m, n, k) are
-    queries, keys and the heads' width, and convolutions by their algorithm ("winograd", "depthwise", "implicit" GEMM).
+    queries, keys and the heads' width. Of a `convolution` they are the implicit product's.
     `steps` of a recurrent layer depend on each other: each takes at least the shortest kernel.
     """
 
@@ -35,11 +72,22 @@ class Product(NamedTuple):
     backward: bool = False
     causal: bool = False
     steps: int = 1
+    convolution: Convolution | None = None
 
     @property
     def flops(self) -> float:
         """Floating-point operations, a multiplication and an addition being two."""
         return 2.0 * self.batch * self.m * self.n * self.k * self.times
+
+
+class Traffic(NamedTuple):
+    """What a kernel that is no product moves, computes and waits for: see the fields of `KernelWork`."""
+
+    bytes: int
+    cycles: float = 0.0
+    phases: int = 1
+    blocks: int = 0
+    share: float = 1.0
 
 
 class Stored(NamedTuple):
@@ -97,8 +145,6 @@ class KernelWork(NamedTuple):
     product: Product | None = None
     tf32: bool = False
     """Whether the program allows an FP32 product TF32, which a card may have."""
-    planar: int = 0
-    """Bytes that tensor cores need in another layout."""
     ratio: float = 1.0
     """Times the seconds that it would take: a tuned algorithm, or several runs in one entry."""
     engine: str = ""
@@ -107,10 +153,16 @@ class KernelWork(NamedTuple):
     ranks: int = 1
     seconds: float = 0.0
     """Of "fixed" work."""
-    elementwise: bool = False
-    """Whether each thread moves its own elements and waits for no other: fast where the L2 cache holds them."""
+    cached: bool = False
+    """Whether what it moves is taken to be in the L2 cache, where that can hold it."""
     programs: Programs | None = None
     """Of a kernel that is watched."""
+    cycles: float = 0.0
+    """Of a multiprocessor's clock, for the instructions of all elements together."""
+    phases: int = 1
+    """Parts that wait for each other: each takes at least the shortest kernel's time."""
+    blocks: int = 0
+    """Of threads, where they may be too few to fill a card's multiprocessors; 0: enough."""
 
     @property
     def flops(self) -> float:

@@ -11,7 +11,7 @@ import math
 import struct
 from typing import Any
 
-from vgpu.device.kernel_work import ENGINES, KINDS, KernelWork, Product, Programs, Race, Stored
+from vgpu.device.kernel_work import ENGINES, KINDS, PASSES, Convolution, KernelWork, Product, Programs, Race, Stored
 
 LAUNCH = struct.Struct("<cBHIIddd")
 """GPU, thread, stream, work, when its launch began, how long that took the host, seconds (NaN: the device's to say)."""
@@ -100,11 +100,29 @@ def work_of(fields: Any) -> KernelWork:
 def _product_of(fields: Any) -> Product:
     if not isinstance(fields, list) or len(fields) != len(Product._fields):
         raise Malformed("that is no product")
-    batch, m, n, k, times, kernel, backward, causal, steps = fields
+    batch, m, n, k, times, kernel, backward, causal, steps, convolution = fields
     if not isinstance(backward, bool) or not isinstance(causal, bool):
         raise Malformed("that is no product")
     batch, m, n, k, steps = (whole(size, 2**62) for size in (batch, m, n, k, steps))
-    return Product(batch, m, n, k, number(times), word(kernel), backward, causal, steps)
+    made = None if convolution is None else _convolution_of(convolution)
+    return Product(batch, m, n, k, number(times), word(kernel), backward, causal, steps, made)
+
+
+def _convolution_of(fields: Any) -> Convolution:
+    if not isinstance(fields, list) or len(fields) != len(Convolution._fields):
+        raise Malformed("that is no convolution")
+    passes, *sizes = fields[:8]
+    strided, planar_input, planar_result = flags = fields[8:]
+    if not isinstance(passes, list) or not all(name in PASSES for name in passes):
+        raise Malformed("that is no convolution")
+    if not all(isinstance(flag, bool) for flag in flags):
+        raise Malformed("that is no convolution")
+    images, channels, filters, inputs, results, window, groups = (whole(size, 2**62) for size in sizes)
+    if not groups:
+        raise Malformed("that is no convolution")
+    return Convolution(
+        tuple(passes), images, channels, filters, inputs, results, window, groups, strided, planar_input, planar_result
+    )
 
 
 def programs_of(fields: Any) -> Programs:

@@ -5,12 +5,10 @@ Not here: when it runs (`vgpu.device.queue`).
 
 from __future__ import annotations
 
-from vgpu.device import cost
+from vgpu.device import convolution_cost, cost
 from vgpu.device.kernel_work import COLLECTIVE, COMPUTE, COPY, FIXED, PEER, TRAFFIC, KernelWork, Product
 from vgpu.device.spec import Interconnect, Spec
 
-# Convolutions by algorithms of their own (`Product.kernel`).
-WINOGRAD, DEPTHWISE, IMPLICIT = "winograd", "depthwise", "implicit"
 # One block of threads computes such a tile of a product's result; an elementwise kernel handles four elements with
 # each thread (CUTLASS's default tiles; aten/src/ATen/native/cuda/thread_constants.h, thread_work_size).
 _TILE_ELEMENTS = 128 * 128
@@ -27,7 +25,7 @@ class Pricing:
         self.link = link
         self._has_tf32 = "tf32" in spec.peak_flops
         # Programs repeat their products at every step.
-        self._products: dict[tuple[Product, str, int, int, bool], float] = {}
+        self._products: dict[tuple[Product, str, int, bool], float] = {}
         # By identity, with the product itself, so that the identity stays taken.
         self._priced: dict[int, tuple[KernelWork, float]] = {}
 
@@ -35,7 +33,10 @@ class Pricing:
         """Device seconds of `work`, hiccups aside. Raises SpecError for FP8 products of a card that has none."""
         kind = work.kind
         if kind == TRAFFIC:
-            seconds = cost.traffic_seconds(self.spec, work.bytes, work.share, elementwise=work.elementwise)
+            seconds = cost.traffic_seconds(
+                self.spec, work.bytes, work.share, cached=work.cached, cycles=work.cycles, phases=work.phases,
+                blocks=work.blocks,
+            )  # fmt: skip
             if work.launches > 1:
                 seconds += (work.launches - 1) * self.spec.minimum_kernel_seconds
             return seconds * work.ratio
@@ -85,46 +86,32 @@ class Pricing:
 
     def _product(self, product: Product, work: KernelWork) -> float:
         tf32 = work.tf32 and self._has_tf32
-        key = product, work.dtype, work.bytes, work.planar, tf32
+        key = product, work.dtype, work.bytes, tf32
         seconds = self._products.get(key)
         if seconds is None:
-            seconds = product_seconds(self.spec, product, work.dtype, work.bytes, tf32=tf32, planar=work.planar)
+            seconds = product_seconds(self.spec, product, work.dtype, work.bytes, tf32=tf32)
             self._products[key] = seconds
         return seconds
 
 
-def _without_tensor_cores(spec: Spec, product: Product) -> float:
-    """How much of what products attain a convolution does, or how much more, by cuDNN's kernels for CUDA cores."""
-    if product.kernel in (WINOGRAD, IMPLICIT) and spec.compute_capability[0] >= cost.WINOGRAD_BELOW:
-        return cost.CUDA_CORE_CONVOLUTIONS_ON_HOPPER[product.backward]
-    return cost.WINOGRAD_GAIN if product.kernel == WINOGRAD else 1.0
-
-
-def product_seconds(spec: Spec, product: Product, dtype: str, moved: int, *, tf32: bool, planar: int = 0) -> float:
-    """Device seconds of a product whose kernel moves `moved` bytes, and `planar` bytes to change operands' layout."""
+def product_seconds(spec: Spec, product: Product, dtype: str, moved: int, *, tf32: bool) -> float:
+    """Device seconds of a product whose kernel moves `moved` bytes."""
     m, n, k = product.m, product.n, product.k
     start = 0.0
     if not product.flops:  # empty operands: the kernel fills what there is with zeros
         return cost.traffic_seconds(spec, moved)
+    if product.convolution is not None:
+        return convolution_cost.seconds(spec, product.convolution, dtype, tf32=tf32)
     if product.kernel in cost.FUSED_ATTENTION:
         efficiency = cost.attention_efficiency(
             spec, product.kernel, m, k, dtype=dtype, backward=product.backward, causal=product.causal
         )
         efficiency /= cost.attention_products(product.kernel, dtype, spec)
         dtype, share = cost.attention_peak(spec, product.kernel, dtype), 1.0
-    elif product.kernel == DEPTHWISE:
-        efficiency, share = cost.DEPTHWISE_RATIO, 1.0
-        dtype, tf32 = "float32", False
     else:
         efficiency = cost.product_efficiency(spec, m, n, k, batch=product.batch, dtype=dtype, tf32=tf32)
-        share, start = cost.product_traffic_share(m, n, k), cost.product_start_seconds(spec, m, n)
-        if not cost.uses_tensor_cores(spec, dtype, tf32=tf32):
-            efficiency *= _without_tensor_cores(spec, product)
-            planar = 0
+        share, start = cost.product_traffic_share(spec, m, n, k), cost.product_start_seconds(spec, m, n)
     seconds = start + cost.kernel_seconds(
         spec, flops=product.flops, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency, traffic_share=share
     )
-    if planar:
-        width = cost.BYTES_PER_ELEMENT.get(dtype, 4)
-        seconds += cost.traffic_seconds(spec, planar, cost.TRANSPOSITION_SHARE.get(width, 1.0))
     return max(seconds, product.steps * spec.minimum_kernel_seconds)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vgpu.device.kernel_work import KINDS, KernelWork, Product
+from vgpu.device.kernel_work import KINDS, Convolution, KernelWork, Product
 from vgpu.device.recording import entries
 from vgpu.device.recording.entries import Entry
 
 SUFFIX = ".vgpu"
-_FORMAT, _SCHEMA = "vgpu recording", 1
+_FORMAT, _SCHEMA = "vgpu recording", 2
 
 
 class RecordingError(Exception):
@@ -96,6 +96,14 @@ def _work(row: Sequence[Any]) -> KernelWork:
         raise ValueError(f"unknown kind {work.kind!r}")
     return work._replace(
         shapes=tuple(tuple(shape) for shape in work.shapes),
-        product=None if work.product is None else Product(*work.product),
+        product=None if work.product is None else _product(work.product),
         programs=None,  # a replay only takes time
     )
+
+
+def _product(row: Sequence[Any]) -> Product:
+    product = Product(*row)
+    if product.convolution is None:
+        return product
+    convolution = Convolution(*product.convolution)
+    return product._replace(convolution=convolution._replace(passes=tuple(convolution.passes)))

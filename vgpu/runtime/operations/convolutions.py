@@ -1,6 +1,6 @@
-"""What a convolution is for cuDNN: which product, by which kind of kernel, and what its operands' layout costs.
+"""What a convolution is for cuDNN: which product, of which images, and how its operands lie.
 
-Not here: seconds (`vgpu.device.cost`).
+Not here: seconds (`vgpu.device.convolution_cost`).
 """
 
 from __future__ import annotations
@@ -11,47 +11,48 @@ from typing import Any
 
 import torch
 
-from vgpu.device.kernel_work import Product
-from vgpu.device.pricing import DEPTHWISE, IMPLICIT, WINOGRAD
+from vgpu.device.kernel_work import Convolution, Product
 from vgpu.runtime.operations.layouts import is_planar
+
+_OF_TRANSPOSED = {"forward": "input", "input": "forward", "weight": "weight"}
 
 
 def forward(args: Sequence[Any], out: torch.Tensor) -> Product:
     """`convolution` as the product (images x pixels, input channels x window) @ (the same, output channels)."""
-    inputs, weight, transposed = args[0], args[1], args[6]
-    groups = max(int(args[8]), 1)
-    spatial = (inputs if transposed else out).shape[2:]
-    columns = weight.shape[0] if transposed else weight.shape[0] // groups
-    reduced = weight.shape[1:].numel()
-    batch = 1 if transposed else groups
-    return Product(batch, inputs.shape[0] * prod(spatial), columns, reduced, kernel=_kind(args, weight, groups))
+    return _product(args, out, ("forward",))
 
 
 def backward(args: Sequence[Any], out: Any) -> Product:
     """`convolution_backward`: one such product for the gradient of the input, one for that of the weight."""
     gradient, inputs, weight, mask = args[0], args[1], args[2], args[10]
-    count = float(bool(mask[0])) + float(bool(mask[1]))
-    return forward([inputs, weight, None, *args[4:10]], gradient)._replace(times=count, backward=True)
+    passes = tuple(name for name, wanted in zip(("input", "weight"), mask[:2], strict=True) if wanted)
+    product = _product([inputs, weight, None, *args[4:10]], gradient, passes)
+    return product._replace(times=float(len(passes)), backward=True)
 
 
-def _kind(args: Sequence[Any], weight: torch.Tensor, groups: int) -> str:
-    if groups > 1 and weight.shape[1] == 1:
-        return DEPTHWISE
-    plain = groups == 1 and weight.shape[2:] == (3, 3) and not args[6]
-    return WINOGRAD if plain and all(step == 1 for step in (*args[3], *args[5])) else IMPLICIT
-
-
-def layout_bytes(base: str, args: Sequence[Any], out: Any) -> int:
-    """Bytes that cuDNN moves to bring operands and results to NHWC, the layout that tensor cores want, and back.
-
-    Each transposition reads and writes a tensor once (NVIDIA, "Convolutional Layers User's Guide", section 2.3.1,
-    "Tensor Layouts In Memory: NCHW vs NHWC"). The gradients of input and weight are two calls, each with its own.
-    """
-    calls, tensors = 1, (args[0], out)
-    if base == "convolution_backward":
-        calls, tensors = sum(map(bool, args[10][:2])), (args[0], args[1])
-    planar: int = sum(tensor.nbytes for tensor in tensors if is_planar(tensor))
-    return 2 * calls * planar
+def _product(args: Sequence[Any], out: torch.Tensor, passes: tuple[str, ...]) -> Product:
+    inputs, weight, transposed = args[0], args[1], args[6]
+    groups = max(int(args[8]), 1)
+    spatial = (inputs if transposed else out).shape[2:]
+    columns = weight.shape[0] if transposed else weight.shape[0] // groups
+    reduced = weight.shape[1:].numel()
+    images = inputs.shape[0] if inputs.dim() > 2 else 1
+    batch = 1 if transposed else groups
+    source, result = (out, inputs) if transposed else (inputs, out)
+    convolution = Convolution(
+        tuple(_OF_TRANSPOSED[name] for name in passes) if transposed else passes,
+        images,
+        weight.shape[1] * groups,
+        weight.shape[0],
+        source.shape[2:].numel(),
+        result.shape[2:].numel(),
+        weight.shape[2:].numel(),
+        groups,
+        any(step != 1 for step in (*args[3], *args[5])),
+        is_planar(source),
+        is_planar(result),
+    )
+    return Product(batch, inputs.shape[0] * prod(spatial), columns, reduced, convolution=convolution)
 
 
 def operand_bytes(base: str, args: Sequence[Any], moved: int) -> int:

@@ -73,11 +73,16 @@ def _classify(overload: Any) -> Operation:
         is_collective=namespace in _COLLECTIVES,
         is_custom=namespace not in _OWN_NAMESPACES,
         depends_on_data=torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags,
-        launches=not (is_view or columns["is_metadata"] or known.allocates_only or namespace in _COLLECTIVES),
+        launches=not (
+            is_view
+            or columns["is_metadata"]
+            or torch.Tag.inplace_view in tags
+            or known.allocates_only
+            or namespace in _COLLECTIVES
+        ),
         is_product=known.product is not None,
         is_sum=overload is torch.ops.aten.add.Tensor,
-        elementwise=pointwise or known.copies or known.share == "dropout",
-        own_traffic=known.traffic is not None or bool(known.share),
+        elementwise=pointwise or known.copies,
         written=_written(base, schema),
         # Elementwise results have their operands' shape; elsewhere a float may be a scale factor or the end of a range.
         shaped_by_floats=not pointwise and not is_foreach,

@@ -59,17 +59,12 @@ def of_operation(
         if operation.library == "blas":
             return _known_product(operation, args, inputs, outputs, shapes, elements)
         return _product(operation, args, inputs, outputs, shapes, elements)
-    if operation.own_traffic:
-        moved, share = traffic.of_kernel(operation, args, inputs, outputs)
-    elif operation.elementwise:
-        moved, share = traffic.of_pointwise(operation, inputs, outputs)
-    else:
-        moved, share = traffic.bytes_of(operation, inputs, outputs), 1.0
+    moving = traffic.of_kernel(operation, args, inputs, outputs)
     launches = _launches_of(args) if operation.is_foreach else 1
     dtype = dtype_name(inputs or outputs)
     return KernelWork(
-        operation.name, moved, dtype, shapes, share, launches, _call_of(operation), elements,
-        elementwise=operation.elementwise and (operation.own_traffic or share == 1.0),
+        operation.name, moving.bytes, dtype, shapes, moving.share, launches, _call_of(operation), elements,
+        cached=moving.share == 1.0, cycles=moving.cycles, phases=moving.phases, blocks=moving.blocks,
     )  # fmt: skip
 
 
@@ -118,10 +113,9 @@ def _product(
 ) -> KernelWork:
     base, out = operation.base, outputs[0] if outputs else None
     assert operation.product is not None
-    moved, planar, ratio = traffic.bytes_of(operation, inputs, outputs), 0, 1.0
+    moved, ratio = traffic.bytes_of(operation, inputs, outputs), 1.0
     if operation.is_convolution:
         moved = convolutions.operand_bytes(base, args, moved)
-        planar = convolutions.layout_bytes(base, args, out)
         if torch.backends.cudnn.benchmark:
             ratio = _TUNED_RATIO
     product = operation.product(args, out)
@@ -131,7 +125,7 @@ def _product(
     return KernelWork(
         operation.name, moved, dtype_name(inputs or outputs), shapes, call=_call_of(operation), elements=elements,
         kind=PRODUCT, product=product, tf32=precision.may_use_tf32(operation, inputs[0].dtype),
-        planar=planar, ratio=ratio,
+        ratio=ratio,
     )  # fmt: skip
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from vgpu.device.kernel_work import Product
+from vgpu.device.kernel_work import Product, Traffic
 
 Tensors = Sequence[torch.Tensor]
-TrafficRule = Callable[[Sequence[Any], Tensors], tuple[int, float]]
-"""From arguments and inputs: bytes that kernels move, and the share of the memory's rate that they reach."""
+TrafficRule = Callable[[Sequence[Any], Tensors, Tensors], Traffic]
+"""From arguments, inputs and outputs: what the kernels move, compute and wait for."""
 AlertRule = Callable[[Sequence[Any], Mapping[str, Any]], str]
 """From the arguments of a call: the name of the nondeterministic kernel that it would run, or nothing."""
 
@@ -78,8 +78,8 @@ class Known:
     """A copy: TensorIterator's rules hold as for pointwise operations, which carry a tag."""
     traffic: TrafficRule | None = None
     """Of kernels that go over their operands more than once."""
-    share: str = ""
-    """Which share of the memory's rate its kernel reaches: a key of `vgpu.runtime.operations.traffic.SHARES`."""
+    cycles: float = 0.0
+    """Of a multiprocessor's clock, for each element of an elementwise result; 0: no more than moving it takes."""
 
     few_dimensions: bool = False
     """Along a dimension, its kernels take fewer dimensions than tensors may have
@@ -113,7 +113,6 @@ class Operation(Known):
     is_product: bool
     is_sum: bool
     elementwise: bool
-    own_traffic: bool
     written: tuple[int, ...]
     """Places of the arguments that it writes to."""
     shaped_by_floats: bool

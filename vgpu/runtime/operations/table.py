@@ -80,33 +80,36 @@ _row("_scaled_dot_product_flash_attention_for_cpu_backward", product=products.at
 # elementwise kernel; backward sums over both, then the gradient. Layer norm: a row stays in registers; backward has a
 # second kernel for weight and bias.
 
-_PASSES_2, _PASSES_3, _PASSES_5 = traffic.passes(2), traffic.passes(3), traffic.passes(5)
-
 _row("native_batch_norm", library="cudnn", call="norm", is_cuda_kernel=True, strict_devices=True,
      wrapper="_native_batch_norm", traffic=traffic.batch_norm(5))  # fmt: skip
 _row("cudnn_batch_norm", library="cudnn", call="norm", traffic=traffic.batch_norm(5))
 _row("_batch_norm_with_update", library="cudnn", call="norm", traffic=traffic.batch_norm(None))
-_row("native_batch_norm_backward", call="norm_backward", is_cuda_kernel=True, traffic=_PASSES_5)
-_row("cudnn_batch_norm_backward batch_norm_backward", call="norm_backward", traffic=_PASSES_5)
+_row("native_batch_norm_backward", call="norm_backward", is_cuda_kernel=True, traffic=traffic.batch_norm_backward)
+_row("cudnn_batch_norm_backward batch_norm_backward", call="norm_backward", traffic=traffic.batch_norm_backward)
 _row("sort", traffic=traffic.sort)
 _row("topk", traffic=traffic.topk)
-_row("native_group_norm", call="norm", strict_devices=True, wrapper="_native_group_norm", traffic=_PASSES_3)
-_row("native_group_norm_backward", call="norm_backward", traffic=_PASSES_5)
+_row("native_group_norm", call="norm", strict_devices=True, wrapper="_native_group_norm",
+     traffic=traffic.group_norm)  # fmt: skip
+_row("native_group_norm_backward", call="norm_backward", traffic=traffic.group_norm_backward)
 _row("native_layer_norm", call="norm", is_cuda_kernel=True, strict_devices=True, wrapper="_native_layer_norm",
-     traffic=_PASSES_2)  # fmt: skip
+     traffic=traffic.layer_norm)  # fmt: skip
 _row("native_layer_norm_backward _fused_rms_norm_backward", call="norm_backward", is_cuda_kernel=True,
-     traffic=_PASSES_5)  # fmt: skip
-_row("_fused_rms_norm", is_cuda_kernel=True, traffic=_PASSES_2)
+     traffic=traffic.layer_norm_backward)  # fmt: skip
+_row("_fused_rms_norm", is_cuda_kernel=True, traffic=traffic.layer_norm)
 _row("batch_norm_stats batch_norm_gather_stats_with_counts batch_norm_elemt batch_norm_backward_reduce "
      "batch_norm_backward_elemt", is_cuda_kernel=True)  # fmt: skip
 
 # ---- activations, softmax, dropout, pooling --------------------------------------------------------------------------
 
 _row("log_sigmoid_forward log_sigmoid_backward", is_cuda_kernel=True)
-_row("native_dropout", share="dropout")
-_row("_softmax", is_cuda_kernel=True, share="softmax")
-_row("_log_softmax _softmax_backward_data _log_softmax_backward_data", is_cuda_kernel=True, share="softmax")
-_row("_safe_softmax", takes_scratch=True, share="softmax")
+_row("native_dropout", traffic=traffic.dropout)
+_row("gelu gelu_backward", cycles=0.26)
+_row("_softmax _log_softmax", is_cuda_kernel=True, traffic=traffic.softmax)
+_row("_softmax_backward_data", is_cuda_kernel=True, traffic=traffic.softmax_backward)
+_row("_log_softmax_backward_data", is_cuda_kernel=True, traffic=traffic.log_softmax_backward)
+_row("_safe_softmax", takes_scratch=True, traffic=traffic.softmax)
+_row("max_pool2d_with_indices max_pool3d_with_indices", traffic=traffic.max_pool)
+_row("max_pool2d_with_indices_backward max_pool3d_with_indices_backward", traffic=traffic.max_pool_backward)
 
 # ---- indices and embeddings ------------------------------------------------------------------------------------------
 
@@ -127,8 +130,9 @@ _row("nonzero masked_select _unique _unique2 unique_dim unique_consecutive uniqu
 # CUDA accumulates in FP32: NLLLoss.cu and NLLLoss2d.cu (accscalar_t), ReduceSumProdKernel.cu, UnaryGeometric and Logit
 # kernels. Missing on the CPU: `dtypes` against `dtypesIfCUDA` in torch/testing/_internal/common_methods_invocations.py.
 
-_row("nll_loss_forward", in_float32=True, strict_devices=True)
-_row("nll_loss_backward nll_loss2d_backward prod logit logit_backward erfinv", in_float32=True)
+_row("nll_loss_forward", in_float32=True, strict_devices=True, gathers=True)
+_row("nll_loss_backward nll_loss2d_backward", in_float32=True, traffic=traffic.nll_loss_backward)
+_row("prod logit logit_backward erfinv", in_float32=True)
 _row("nll_loss2d_forward", in_float32=True, nondeterministic=determinism.always("nll_loss2d_forward_out_cuda_template"))
 _row("avg_pool3d _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa "
      "_upsample_bicubic2d_aa_backward multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward "

@@ -1,28 +1,55 @@
-"""How many bytes a kernel moves, and the share of the memory's rate at which its accesses let it.
+"""What a kernel that is no product asks of a card: bytes to move, instructions to run, phases that wait for each other.
 
 A byte that a kernel reads twice counts twice. Sources: the CUDA kernels in aten/src/ATen/native/cuda, named at each
-rule. Not here: products (`vgpu.runtime.operations.products`) and seconds (`vgpu.device.cost`).
+rule. Cycles were fitted to single kernels on an H100 (benchmarks/results/h100.json): they count a multiprocessor's
+clock, so that they hold for other cards as far as their multiprocessors do as much in one. Not here: products
+(`vgpu.runtime.operations.products`) and seconds (`vgpu.device.cost`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
 
+from vgpu.device.kernel_work import Traffic
+from vgpu.runtime.operations.layouts import is_channels_last
 from vgpu.runtime.operations.operation import Operation, Tensors, TrafficRule
 
 # Below this the shortest kernel, not the memory, decides: layouts are not looked at.
-_SMALL_BYTES = 1 << 20
-# Vectorised kernels move 16 bytes with each load; where operands are broadcast or laid out differently, each load moves
-# one element (CUDALoops.cuh, `launch_legacy_kernel`), and where both dense sides differ, a sector of 32 bytes serves
-# few threads of a warp. Bytes per element at which half of the rate remains, fitted to benchmarks/published.
-_SCATTERED_BYTES = 2.0
-_TRANSPOSED_BYTES = 4.0
-# Share of the memory's rate of kernels that reduce rows and go over them again, or draw random numbers; fitted to
-# benchmarks/published.
-SHARES = {"softmax": 0.7, "norm": 0.8, "dropout": 0.75}
+_SMALL_BYTES = 1 << 18
+# Vectorised kernels move 16 bytes with each load; where operands are broadcast or laid out differently, each thread
+# works out the place of each element (CUDALoops.cuh, `launch_legacy_kernel`), and where both dense sides differ, each
+# element takes a sector of the L2 cache, 32 bytes, for itself.
+_BROADCAST_CYCLES, _TRANSPOSED_CYCLES = 0.40, 2.2
+# Philox and Box-Muller; each thread first finds its place in the sequence (`curand_init`): a phase of its own.
+_RANDOM_CYCLES = 0.55
+_DROPOUT_CYCLES = 0.42
+# A reduction's blocks wait for each other's sums (Reduce.cuh): warps add up along the dense dimension, by shuffles that
+# count for each result; along another one each thread adds up a column of its own, and few columns are split.
+_SHUFFLE_CYCLES, _COLUMN_CYCLES = 50.0, 0.12
+_FEW_RESULTS = 1 << 13
+# Rows that a block of threads keeps in shared memory are read once, longer ones once for each sum
+# (PersistentSoftmax.cuh, SoftMax.cu: `cunn_SoftMaxForward` and its `Smem`; layer_norm_kernel.cu).
+_ROW_BYTES = 48 * 1024
+_SOFTMAX_CYCLES = 0.29
+# A thread of `vectorized_layer_norm_kernel` takes four elements, a block 512.
+_NORM_BLOCK = 512
+_LAYER_NORM_CYCLES, _LAYER_NORM_BACKWARD_CYCLES = 0.42, 1.1
+_GROUP_NORM_CYCLES, _GROUP_NORM_BACKWARD_CYCLES = 1.45, 2.6
+# For each element of a result's window.
+_POOL_CYCLES, _POOL_BACKWARD_CYCLES = 0.44, 1.25
+# cuDNN's kernels of images in NCHW give a channel to a block: a network's first layers, of 64 channels, leave half of a
+# large card idle, and most of it with no second block to compute while one waits. Those of NHWC share channels out.
+# (Forward, backward), where a block keeps a channel, and where not.
+_BATCH_NORM_CYCLES = {True: (0.6, 0.6), False: (0.6, 1.5)}
+# PyTorch's own, which weights of 16 bits need (`use_cudnn` in Normalization.cpp), and NHWC.
+_NATIVE_NORM_CYCLES = {True: (1.0, 0.5), False: (1.0, 1.9)}
+_NATIVE_NORM_CYCLES_LAST = (1.55, 1.35)
+# It normalises each channel of each image by a block of its own.
+_NATIVE_NORM_BLOCK_CYCLES = 130.0
 
 
 def bytes_of(operation: Operation, inputs: Tensors, outputs: Tensors) -> int:
@@ -34,6 +61,8 @@ def bytes_of(operation: Operation, inputs: Tensors, outputs: Tensors) -> int:
         if operation.gathers and inputs:
             moved *= 2
             inputs = inputs[1:]
+        elif operation.is_like:
+            return moved
         elif operation.overwrites:
             inputs = [tensor for tensor in inputs if all(tensor is not written for written in outputs)]
         for tensor in inputs:
@@ -54,22 +83,51 @@ def _bytes_of_sparse(tensors: Tensors) -> int:
     return moved
 
 
-def pointwise_share(inputs: Tensors, outputs: Tensors) -> float:
-    """Share of the memory's rate that an elementwise kernel reaches with operands in these layouts."""
-    if not outputs or not inputs:
-        return 1.0
+def of_kernel(operation: Operation, args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
+    """Of the kernels of an operation that is no product."""
+    if operation.traffic is not None:
+        return operation.traffic(args, inputs, outputs)
+    if operation.elementwise:
+        return _of_pointwise(operation, inputs, outputs)
+    moved = bytes_of(operation, inputs, outputs)
+    if operation.random and outputs:
+        return Traffic(moved, _RANDOM_CYCLES * outputs[0].numel(), phases=2)
+    if inputs and outputs and not operation.gathers and outputs[0].numel() < inputs[0].numel():
+        return _of_reduction(moved, args, inputs[0], outputs[0])
+    return Traffic(moved)
+
+
+# ---- elementwise kernels and copies ----------------------------------------------------------------------------------
+
+
+def _of_pointwise(operation: Operation, inputs: Tensors, outputs: Tensors) -> Traffic:
+    moved = bytes_of(operation, inputs, outputs)
+    cycles = 0.0
+    if operation.cycles and outputs:
+        cycles = operation.cycles * outputs[0].numel()
+    if len(inputs) == 2 and inputs[0] is inputs[1] and inputs[0].layout is torch.strided:
+        moved -= inputs[1].nbytes  # `x * x` loads x once (an H100 takes as long for it as for `x + 1`)
+    if moved <= _SMALL_BYTES or not outputs or not inputs:
+        return Traffic(moved, cycles)
     result = outputs[0]
     strides, elements = result.stride(), result.numel()
-    share = 1.0
+    extra = 0.0
     for tensor in inputs:
         if tensor.dim() == 0 or tensor is result or tensor.numel() == 1:
             continue
         if tensor.numel() == elements and tensor.stride() == strides:
             continue
-        scattered = tensor.numel() == elements and _dense_axis(tensor) != _dense_axis(result)
-        width = result.element_size()
-        share = min(share, width / (width + (_TRANSPOSED_BYTES if scattered else _SCATTERED_BYTES)))
-    return share
+        repeated = _repeated_bytes(tensor)
+        moved -= repeated
+        scattered = not repeated and tensor.numel() == elements and _dense_axis(tensor) != _dense_axis(result)
+        extra = max(extra, _TRANSPOSED_CYCLES if scattered else _BROADCAST_CYCLES)
+    return Traffic(moved, cycles + extra * elements)
+
+
+def _repeated_bytes(tensor: torch.Tensor) -> int:
+    """Of an expanded tensor: what its shape counts beyond the elements that it has."""
+    own = prod([size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride])
+    return (tensor.numel() - own) * tensor.element_size()
 
 
 def _dense_axis(tensor: torch.Tensor) -> int:
@@ -80,49 +138,156 @@ def _dense_axis(tensor: torch.Tensor) -> int:
     return 0
 
 
-# ---- kernels that go over their operands more than once --------------------------------------------------------------
+def dropout(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
+    """Result and mask, with a random number for each element (Dropout.cu)."""
+    moved = sum([tensor.nbytes for tensor in (inputs[0], *outputs)])
+    return Traffic(moved, _DROPOUT_CYCLES * inputs[0].numel(), phases=2)
+
+
+# ---- kernels whose threads wait for each other -----------------------------------------------------------------------
+
+
+def _of_reduction(moved: int, args: Sequence[Any], source: torch.Tensor, result: torch.Tensor) -> Traffic:
+    dims = args[1] if len(args) > 1 else None
+    chosen = [dims] if type(dims) is int else dims if isinstance(dims, (list, tuple)) else []
+    dense = source.dim() - _dense_axis(source)
+    results = result.numel()
+    # The place of the largest comes with its value: twice as much to exchange.
+    phases = 2 + (result.dtype is torch.int64)
+    if not chosen or any(type(dim) is int and dim % max(source.dim(), 1) == dense for dim in chosen):
+        return Traffic(moved, _SHUFFLE_CYCLES * results, phases + (results == 1))
+    return Traffic(moved, _COLUMN_CYCLES * source.numel(), phases + (results < _FEW_RESULTS))
+
+
+def softmax(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
+    """`softmax` and `log_softmax`: the largest, the sum, the quotients; a row that is kept is read once."""
+    source, result = inputs[0], outputs[0]
+    readings = 1 if _is_kept(source, args[1] if len(args) > 1 else -1) else 3
+    return Traffic(readings * source.nbytes + result.nbytes, _SOFTMAX_CYCLES * source.numel(), phases=2)
+
+
+def softmax_backward(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
+    """`softmax`: the product of gradient and result is a kernel before (SoftMax.cu, `softmax_backward_cuda_out`)."""
+    gradient = inputs[0]
+    passes = 6 if _is_kept(gradient, args[2]) else 7
+    return Traffic(passes * gradient.nbytes, 2 * _SOFTMAX_CYCLES * gradient.numel(), phases=3)
+
+
+def log_softmax_backward(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
+    """`log_softmax`: the gradient's sum, then gradient and result again."""
+    gradient = inputs[0]
+    passes = 3 if _is_kept(gradient, args[2]) else 4
+    return Traffic(passes * gradient.nbytes, 2 * _SOFTMAX_CYCLES * gradient.numel(), phases=2)
+
+
+def _is_kept(tensor: torch.Tensor, dim: Any) -> bool:
+    """Whether a row lies side by side and fits a block's memory."""
+    if type(dim) is not int or tensor.dim() == 0:
+        return True
+    return dim % tensor.dim() == tensor.dim() - 1 and tensor.shape[-1] * tensor.element_size() <= _ROW_BYTES
+
+
+def layer_norm(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
+    """Layer and RMS norm: moments, then the result; a row that is kept is read once (layer_norm_kernel.cu)."""
+    source = inputs[0]
+    elements, row = _blocks_of_rows(source, args[1])
+    passes = 2 if row * source.element_size() <= _ROW_BYTES else 3
+    return Traffic(passes * source.nbytes, _LAYER_NORM_CYCLES * elements, phases=2)
+
+
+def layer_norm_backward(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
+    """The input's gradient reads input and gradient, those of weight and bias both again, by parts and their sum."""
+    source = inputs[0]
+    elements, _ = _blocks_of_rows(source, args[2])
+    return Traffic(5 * source.nbytes, _LAYER_NORM_BACKWARD_CYCLES * elements, phases=4)
+
+
+def _blocks_of_rows(source: torch.Tensor, shape: Any) -> tuple[int, int]:
+    """Elements with each row rounded up to what a block takes at a time, and the length of a row."""
+    row = prod(shape) if isinstance(shape, (list, tuple)) else source.shape[-1]
+    rows = source.numel() // max(row, 1)
+    return rows * -(-row // _NORM_BLOCK) * _NORM_BLOCK, row
+
+
+def group_norm(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
+    """Moments of each group, then an elementwise kernel; images in NHWC are copied first (group_norm_kernel.cu)."""
+    source = inputs[0]
+    passes, cycles, phases = 3, _GROUP_NORM_CYCLES, 3
+    if not source.is_contiguous():
+        passes, cycles, phases = passes + 2, cycles + _TRANSPOSED_CYCLES, phases + 1
+    return Traffic(passes * source.nbytes, cycles * source.numel(), phases)
+
+
+def group_norm_backward(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
+    """Sums over gradient and input, then both again for the gradient (group_norm_kernel.cu)."""
+    source = inputs[0]
+    return Traffic(5 * source.nbytes, _GROUP_NORM_BACKWARD_CYCLES * source.numel(), phases=4)
 
 
 def batch_norm(training_at: int | None) -> TrafficRule:
-    """Training: once for mean and variance, once to normalise, and the result (Normalization.cuh)."""
+    """Training: once for mean and variance, once to normalise, and the result; evaluation is elementwise."""
 
-    def rule(args: Sequence[Any], inputs: Tensors) -> tuple[int, float]:
+    def rule(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
         if training_at is None or args[training_at]:
-            return 3 * inputs[0].nbytes, SHARES["norm"]
-        return 2 * inputs[0].nbytes, 1.0
+            return _of_batch_norm(inputs[0], args[1], 3, backward=False)
+        return Traffic(2 * inputs[0].nbytes)
 
     return rule
 
 
-def sort(args: Sequence[Any], inputs: Tensors) -> tuple[int, float]:
+def batch_norm_backward(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
+    """Gradient and input are read for the sums, and again for the gradient (Normalization.cuh)."""
+    return _of_batch_norm(inputs[0], args[2], 5, backward=True)
+
+
+def _of_batch_norm(source: torch.Tensor, weight: Any, passes: int, *, backward: bool) -> Traffic:
+    channels = source.shape[1] if source.dim() > 1 else 1
+    last = source.dim() < 3 or is_channels_last(source)
+    elements = source.numel()
+    kept = elements // max(channels, 1) * source.element_size() <= _ROW_BYTES
+    cycles = 0.0
+    if isinstance(weight, torch.Tensor) and weight.dtype is source.dtype and source.element_size() == 2:
+        cycles = (_NATIVE_NORM_CYCLES_LAST if last else _NATIVE_NORM_CYCLES[kept])[backward] * elements
+        if not last and not backward:
+            cycles += _NATIVE_NORM_BLOCK_CYCLES * source.shape[0] * channels
+    elif not last:
+        cycles = _BATCH_NORM_CYCLES[kept][backward] * elements
+    return Traffic(passes * source.nbytes, cycles, phases=3, blocks=0 if last else channels)
+
+
+def max_pool(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
+    """Each result looks through its window; places are 64 bits wide (DilatedMaxPool2d.cu)."""
+    moved = sum([tensor.nbytes for tensor in (inputs[0], *outputs)])
+    return Traffic(moved, _POOL_CYCLES * _windows(outputs[0], args[1]))
+
+
+def max_pool_backward(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
+    """Each place of the input looks through the windows that it is in; the input itself is not read."""
+    gradient = args[0]
+    moved = gradient.nbytes * (1 + 8 // gradient.element_size()) + sum([tensor.nbytes for tensor in outputs])
+    return Traffic(moved, _POOL_BACKWARD_CYCLES * _windows(gradient, args[2]))
+
+
+def _windows(result: torch.Tensor, kernel: Sequence[int]) -> int:
+    sides = result.dim() - 2
+    return result.numel() * (prod(kernel) if len(kernel) > 1 else kernel[0] ** sides)
+
+
+def sort(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
     """Radix sort of keys with their 64-bit places: each pass over 8 bits of the key reads and writes both, and one more
     counts (CUB, `DeviceRadixSort`). The share of the memory's rate is that of a million floats on an H100.
     """
     keys = inputs[0]
-    return (2 * keys.element_size() * (keys.element_size() + 8) + keys.element_size()) * keys.numel(), 0.33
+    moved = (2 * keys.element_size() * (keys.element_size() + 8) + keys.element_size()) * keys.numel()
+    return Traffic(moved, share=0.33)
 
 
-def topk(args: Sequence[Any], inputs: Tensors) -> tuple[int, float]:
+def topk(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
     """Radix selection reads all again and again until the k-th is known, then gathers (TensorTopK.cu): on an H100 as
     long as nine and a half readings."""
-    return round(9.5 * inputs[0].nbytes), 1.0
+    return Traffic(round(9.5 * inputs[0].nbytes))
 
 
-def passes(count: int) -> TrafficRule:
-    """So many times over the first input, or as much as that."""
-    return lambda args, inputs: (count * inputs[0].nbytes, SHARES["norm"])
-
-
-def of_kernel(operation: Operation, args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> tuple[int, float]:
-    """Bytes that the operation's kernels move, and the share of the memory's rate that they reach."""
-    if operation.traffic is not None:
-        return operation.traffic(args, inputs)
-    return bytes_of(operation, inputs, outputs), SHARES[operation.share]
-
-
-def of_pointwise(operation: Operation, inputs: Tensors, outputs: Tensors) -> tuple[int, float]:
-    """The same for an elementwise operation or a copy."""
-    moved = bytes_of(operation, inputs, outputs)
-    if len(inputs) == 2 and inputs[0] is inputs[1] and inputs[0].layout is torch.strided:
-        moved -= inputs[1].nbytes  # `x * x` loads x once (an H100 takes as long for it as for `x + 1`)
-    return moved, pointwise_share(inputs, outputs) if moved > _SMALL_BYTES else 1.0
+def nll_loss_backward(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
+    """Zeros, with one number in each row; what the loss was of is not read (NLLLoss.cu)."""
+    return Traffic(sum([tensor.nbytes for tensor in outputs]), phases=2)

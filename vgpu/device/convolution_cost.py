@@ -1,0 +1,141 @@
+"""How long cuDNN's convolutions take: implicit products by tiles, Winograd, depthwise kernels, changes of layout.
+
+A convolution is a product of the images' places by windows with the filters (S. Chetlur et al., "cuDNN: Efficient
+Primitives for Deep Learning", 2014), and so are both gradients. So the tiles of products say how long it takes. Fitted
+to single convolutions on an H100 (benchmarks/results/h100.json) and to whole networks on others (benchmarks/published).
+Not here: which convolution an operation is (`vgpu.runtime.operations.convolutions`).
+"""
+
+from __future__ import annotations
+
+from vgpu.device import cost, tiles
+from vgpu.device.kernel_work import Convolution
+from vgpu.device.spec import Spec
+
+# What a tile waits for, as `cost.FILL_SECONDS`: operands are gathered window by window.
+FILL_SECONDS = {
+    "cuda cores": 2.1e-6, "tensor cores": 1.0e-6, "hopper": 1.8e-6, "hopper tf32": 3.2e-6, "hopper cuda cores": 3.8e-6,
+}  # fmt: skip
+# Share of what products attain. cuDNN's kernels for CUDA cores do worse on Hopper than on the cards that they were
+# written for, worse of images in NHWC, and worst for the weight's gradient of windows of one.
+RATIO = {"cuda cores": 1.0, "tensor cores": 0.95, "hopper cuda cores": 0.83}
+NHWC_RATIO = 0.87
+WEIGHT_RATIO = {
+    "cuda cores": 0.9, "hopper cuda cores": 0.7, "hopper cuda cores 1 x 1": 0.25, "16 bits": 0.85, "tf32": 0.6,
+}  # fmt: skip
+# Winograd saves multiplications of 3 x 3 windows, and transforms images and results: less is left of that with few
+# channels (A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016).
+WINOGRAD_GAIN, WINOGRAD_CHANNELS = 2.84, 90.0
+# Forward, cuDNN does not choose it for images below 8 x 8, which fill too little of its tiles.
+_WINOGRAD_PLACES = 64
+# Depthwise convolutions: clock cycles of a multiprocessor for a product of PyTorch's kernel, which spends them on places
+# (DepthwiseConv2d.cu, a thread for each result), and the share of the FP32 peak that cuDNN's reach. Both gradients take
+# so many times as long.
+DEPTHWISE_CYCLES, DEPTHWISE_RATIO = 0.28, {"16 bits": 0.078, "NHWC": 0.112}
+DEPTHWISE_BACKWARD = {"own": 3.4, "16 bits": 3.4, "NHWC": 2.2}
+# Of a multiprocessor, to bring an element from NCHW to NHWC or back by cuDNN's kernels, which go through shared memory.
+LAYOUT_CYCLES = 0.43
+# Channels of 16 bytes are what tensor cores load. Fewer are filled up with zeros in 16 bits; for TF32 kernels without
+# vector loads are left, at this share of the rate.
+_VECTOR_BYTES, UNALIGNED_TF32 = 16, 0.25
+# A window of one is a plain product of an image's channels and places, without any change of layout, if rows of places
+# can be loaded: in vectors forward, in whole lines of memory for the gradients, whose inner side they are.
+_LINE_BYTES = 128
+
+
+def seconds(spec: Spec, work: Convolution, dtype: str, *, tf32: bool) -> float:
+    """Device seconds of all passes of a convolution, or of its gradients, with the changes of layout between."""
+    size = cost.BYTES_PER_ELEMENT.get(dtype, 4)
+    if not (work.inputs and work.results and work.weights):
+        return spec.minimum_kernel_seconds
+    if work.groups > 1 and work.channels == work.groups:
+        return _depthwise(spec, work, size)
+    tensor_cores = cost.uses_tensor_cores(spec, dtype, tf32=tf32)
+    return sum(
+        _product(spec, work, kind, dtype, size, tf32=tf32) + (_layout(spec, work, kind, size) if tensor_cores else 0.0)
+        for kind in work.passes
+    )
+
+
+def _product(spec: Spec, work: Convolution, kind: str, dtype: str, size: int, *, tf32: bool) -> float:
+    tensor_cores = cost.uses_tensor_cores(spec, dtype, tf32=tf32)
+    m, n, k, batch, splits = *_sides(work, kind, _VECTOR_BYTES // size if tensor_cores else 1), tiles.FEW_SPLITS
+    if kind == "weight":
+        splits = tiles.MANY_SPLITS
+    kernels = cost.kernels_of(spec, dtype, tf32=tf32)
+    rate = cost.peak_flops(spec, dtype, tf32=tf32) * cost.attained_ratio(spec, dtype, tf32=tf32)
+    if tensor_cores:
+        rate *= RATIO["tensor cores"]
+        if size == 4 and kind == "forward" and work.channels // work.groups * size % _VECTOR_BYTES:
+            rate *= UNALIGNED_TF32
+        if kind == "weight":
+            rate *= WEIGHT_RATIO["tf32" if size == 4 else "16 bits"]
+    else:
+        rate *= RATIO[kernels] * (1.0 if work.planar_input else NHWC_RATIO)
+        if kind == "weight":
+            rate *= WEIGHT_RATIO.get(f"{kernels} 1 x 1" if work.window == 1 else "", WEIGHT_RATIO[kernels])
+        elif kind == "input" or work.result_places >= _WINOGRAD_PLACES:
+            rate *= _winograd(work)
+    computing = cost.tile_seconds(
+        spec, m, n, k, batch, rate=rate, fill_seconds=FILL_SECONDS[kernels], tensor_cores=tensor_cores, splits=splits
+    )
+    moved = size * (work.inputs + work.results + work.weights)
+    moving = cost.traffic_seconds(spec, moved, cached=True)
+    return spec.minimum_kernel_seconds + cost.overlapped(moving, computing)
+
+
+def _winograd(work: Convolution) -> float:
+    """How many times as fast as the plain product cuDNN's FP32 kernels are."""
+    if work.window != 9 or work.strided or work.groups > 1:
+        return 1.0
+    transformed = WINOGRAD_CHANNELS * (1 / work.channels + 1 / work.filters) / 2
+    return max(1.0, WINOGRAD_GAIN / (1 + transformed))
+
+
+def _sides(work: Convolution, kind: str, vector: int) -> tuple[int, int, int, int]:
+    """(m, n, k, batch) of the product; inner sides have channels filled up to whole vectors."""
+    channels, filters = work.channels // work.groups, work.filters // work.groups
+    places_in, places_out = work.images * work.input_places, work.images * work.result_places
+    if kind == "forward":
+        return places_out, filters, _rounded(channels, vector) * work.window, work.groups
+    if kind == "input":
+        # A step of two leaves a quarter of the products: each place of the input meets so many places of the result.
+        met = max(1, round(work.window * places_out / max(places_in, 1)))
+        return places_in, channels, _rounded(filters, vector) * met, work.groups
+    return filters, _rounded(channels, vector) * work.window, places_out, work.groups
+
+
+def _rounded(count: int, vector: int) -> int:
+    return -(-count // vector) * vector
+
+
+def _layout(spec: Spec, work: Convolution, kind: str, size: int) -> float:
+    """Seconds to bring what is in NCHW to NHWC, which tensor cores want, and results back."""
+    row_bytes = work.input_places * size
+    line = _VECTOR_BYTES if kind == "forward" else _LINE_BYTES
+    plain = work.window == 1 and not work.strided and work.groups == 1
+    if plain and row_bytes % line == 0:
+        return 0.0
+    taken = 0.0
+    for planar, elements in (
+        (work.planar_input, work.inputs),
+        (work.planar_result, work.results),
+        (work.planar_input and work.window > 1, work.weights),
+    ):
+        if planar:
+            taken += cost.traffic_seconds(spec, 2 * elements * size, cached=True, cycles=LAYOUT_CYCLES * elements)
+    return taken
+
+
+def _depthwise(spec: Spec, work: Convolution, size: int) -> float:
+    kernel = "NHWC" if not work.planar_input else "own" if size == 4 else "16 bits"
+    each = DEPTHWISE_CYCLES
+    if kernel in DEPTHWISE_RATIO:
+        each = 2.0 * spec.multiprocessors * spec.clock_hertz / (DEPTHWISE_RATIO[kernel] * spec.peak_flops["float32"])
+    taken = 0.0
+    for kind in work.passes:
+        times = 1.0 if kind == "forward" else DEPTHWISE_BACKWARD[kernel] / 2
+        cycles = times * each * work.results * work.window
+        moved = size * (work.inputs + work.results + work.weights)
+        taken += cost.traffic_seconds(spec, moved, cached=True, cycles=cycles, phases=2)
+    return taken
