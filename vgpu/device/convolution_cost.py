@@ -28,7 +28,7 @@ WEIGHT_RATIO = {
 WINOGRAD_GAIN, WINOGRAD_CHANNELS = 2.84, 90.0
 # Forward, cuDNN does not choose it for images below 8 x 8, which fill too little of its tiles.
 _WINOGRAD_PLACES = 64
-# Depthwise convolutions: clock cycles of a multiprocessor for a product of PyTorch's kernel, which spends them on places
+# Depthwise convolutions: clock cycles of a multiprocessor for a product of PyTorch's kernel, mostly to find places
 # (DepthwiseConv2d.cu, a thread for each result), and the share of the FP32 peak that cuDNN's reach. Both gradients take
 # so many times as long.
 DEPTHWISE_CYCLES, DEPTHWISE_RATIO = 0.28, {"16 bits": 0.078, "NHWC": 0.112}
