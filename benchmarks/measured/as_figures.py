@@ -21,7 +21,11 @@ def load(path: Path = _RECORD) -> list[Figure]:
     spec = match_spec(machine["gpu"], machine["memory_bytes"])
     if spec is None:
         raise SystemExit(f"no built-in GPU is a {machine['gpu']}")
-    values = {(entry["group"], entry["name"]): entry["value"] for entry in record["entries"] if "value" in entry}
+    values = {
+        (entry["group"], entry["name"]): entry["value"]
+        for entry in record["entries"]
+        if "value" in entry and "doubt" not in entry
+    }
     return [
         dataclasses.replace(
             figure, id=f"{spec.name}: {figure.id}", group=group, source=SOURCE, gpu=spec.name,

@@ -50,8 +50,14 @@ def _figure(figure: Figure) -> float:
 
 def single_kernels() -> Iterator[Case]:
     """Device time of single calls, without the launch."""
-    for group, name, precision, make in (*kernels.single(), *layers.single()):
+    for group, name, precision, make in makers():
         yield Case(group, name, "seconds", functools.partial(_kernel, make), precision)
+
+
+def makers() -> Iterator[kernels.Entry]:
+    """Group, name, precision, and what makes it, of each single kernel."""
+    yield from kernels.single()
+    yield from layers.single()
 
 
 def _kernel(make: Make) -> float:

@@ -14,7 +14,7 @@ from benchmarks.measure import save
 from benchmarks.measured import cases, draws
 from vgpu.tools.calibrate.compare import match_spec
 
-_PAGE = Path(__file__).parents[2] / "docs" / "how-we-know.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "how-we-know-figures.md"
 _ON_THE_PAGE = "h100_compared"
 _BEGIN, _END = "<!-- measured: {} -->", "<!-- end of measured -->"
 _TIMES = ("ms", "s", "seconds")
@@ -52,12 +52,12 @@ def simulate(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def rows_of(record: Mapping[str, Any], simulated: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Value by value; what a case tells of several, each as a group of its own."""
+    """Value by value, several of a case each as a group of its own. An entry's `doubt` says why it does not count."""
     known = {(entry["group"], entry["name"]): entry for entry in simulated}
     rows = []
     for real in record["entries"]:
         virtual = known.get((real["group"], real["name"]))
-        if "error" in real or virtual is None:
+        if "error" in real or "doubt" in real or virtual is None:
             continue
         if "error" in virtual:
             raise SystemExit(f"{real['group']}: {real['name']}: {virtual['error']}")
@@ -113,7 +113,7 @@ def _alike(real: Mapping[str, Any], virtual: Mapping[str, Any]) -> str:
 
 
 def write(name: str, record: Mapping[str, Any], rows: Sequence[Row], numbers: Mapping[str, str]) -> Path:
-    """The result, and of the H100 the table in `docs/how-we-know.md`, between its marks; returns the result's path."""
+    """The result, and of the H100 the table in `docs/how-we-know-figures.md`, between its marks; the result's path."""
     if name == _ON_THE_PAGE:
         _write_table(rows)
     return save(

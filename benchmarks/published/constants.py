@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.published.figures import Figure
-from vgpu.device import cost, spec
+from vgpu.device import convolution_cost, cost, spec
 from vgpu.runtime.operations import traffic
 
 Scaled = Callable[[float], AbstractContextManager[None]]
@@ -123,21 +123,25 @@ def fitted() -> list[Constant]:
     calls, links = tables["host"]["call_seconds"], tables["interconnect"]
     launch = 5e-6
     constants = [
-        _constant("share of softmax", 1.0, _entry(traffic.SHARES, "softmax")),
-        _constant("share of norms", 1.0, _entry(traffic.SHARES, "norm")),
-        _constant("share of dropout", 1.0, _entry(traffic.SHARES, "dropout")),
-        _constant("bytes lost by broadcasts", 1.0, _attribute(traffic, "_SCATTERED_BYTES")),
-        _constant("bytes lost by transpositions", 2.0, _attribute(traffic, "_TRANSPOSED_BYTES")),
-        _constant("depth of a product's end", 16.0, _attribute(cost, "_EPILOGUE_DEPTH")),
-        _constant("time to fill a tile", 0.5e-6, _attribute(cost, "_TILE_FILL_SECONDS")),
-        _constant("gain of Winograd", 2.25, _attribute(cost, "WINOGRAD_GAIN")),
-        _constant("depthwise convolutions", 0.25, _attribute(cost, "DEPTHWISE_RATIO")),
-        _constant("layouts in 16 bits", 1.0, _entry(cost.TRANSPOSITION_SHARE, 2)),
+        _constant("cycles of softmax", 0.5, _attribute(traffic, "_SOFTMAX_CYCLES")),
+        _constant("cycles of layer norm", 0.5, _attribute(traffic, "_LAYER_NORM_CYCLES")),
+        _constant("cycles of dropout", 0.5, _attribute(traffic, "_DROPOUT_CYCLES")),
+        _constant("cycles of broadcasts", 0.5, _attribute(traffic, "_BROADCAST_CYCLES")),
+        _constant("cycles of transpositions", 1.6, _attribute(traffic, "_TRANSPOSED_CYCLES")),
+        _constant("depth of a product's end", 16.0, _entry(cost.EPILOGUE_DEPTH, "others")),
+        _constant("gain of Winograd", 2.25, _attribute(convolution_cost, "WINOGRAD_GAIN")),
+        _constant("depthwise convolutions, 16 bits", 0.15, _entry(convolution_cost.DEPTHWISE_RATIO, "16 bits")),
+        _constant("depthwise convolutions, NHWC", 0.15, _entry(convolution_cost.DEPTHWISE_RATIO, "NHWC")),
+        _constant("cycles of layouts", 0.5, _attribute(convolution_cost, "LAYOUT_CYCLES")),
         _constant("rows of attention", 64.0, _attribute(cost, "_ATTENTION_ROWS"), workloads=_FUSED),
         _constant("rows of causal attention", 128.0, _attribute(cost, "_CAUSAL_ROWS"), workloads=_FUSED),
         _constant("attention backward", 1.0, _attribute(cost, "_ATTENTION_BACKWARD"), workloads=_FUSED),
         _constant("exponentials overlapped", 1.0, _attribute(cost, "_OVERLAPPED_EXPONENTIALS"), workloads=_FUSED),
     ]
+    for kind in ("cuda cores", "tensor cores"):
+        constants.append(_constant(f"a tile's wait, {kind}", 1e-6, _entry(cost.FILL_SECONDS, kind)))
+        fill = _entry(convolution_cost.FILL_SECONDS, kind)
+        constants.append(_constant(f"a convolution's tile's wait, {kind}", 1e-6, fill))
     for gpu in ("T4", "A100-40GB", "H100"):
         constants.append(_constant(f"{gpu}: memory", 0.85, _of_gpu(gpu, "bandwidth_efficiency_ratio"), gpu[:4]))
         constants.append(_constant(f"{gpu}: products", 0.85, _of_gpu(gpu, "product_efficiency_ratio"), gpu[:4]))

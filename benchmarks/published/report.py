@@ -11,7 +11,7 @@ from benchmarks.measure import save
 from benchmarks.published.figures import Comparison
 
 _ROOT = Path(__file__).parents[2]
-_PAGE = _ROOT / "docs" / "how-we-know.md"
+_PAGE = _ROOT / "docs" / "how-we-know-figures.md"
 _PICTURE = _ROOT / "docs" / "images" / "published.svg"
 _BEGIN, _END = "<!-- published: {} -->", "<!-- end of published -->"
 
@@ -60,7 +60,7 @@ def figure_table(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def write(comparisons: Sequence[Comparison]) -> Path:
-    """Write the results' file, the two tables between their marks in `docs/how-we-know.md`, and the picture."""
+    """Write the results' file, the two tables between their marks in `docs/how-we-know-figures.md`, and the picture."""
     text = _PAGE.read_text(encoding="utf-8")
     for name, lines in (("groups", group_table(comparisons)), ("figures", figure_table(comparisons))):
         begin = _BEGIN.format(name)

@@ -20,7 +20,7 @@ _LEFT_OUT = ("examples/courses",)
 _FILES = ("LICENSE", "conftest.py", "pyproject.toml", "constraints.txt", "install.sh", ".gitignore")
 _PAGES = (
     *("docs/student.md", "docs/report-criteria.md", "docs/chapter.md", "docs/virtual-gpu.md", "docs/vgpu-uses.md"),
-    "docs/how-we-know.md",
+    *("docs/how-we-know.md", "docs/how-we-know-figures.md"),
 )
 _HELP_PAGES = ("README.md", "docs/student.md")
 """Pages that say where to get help; so does the hand-out of every lab."""

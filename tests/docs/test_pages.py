@@ -52,6 +52,7 @@ def test_students_get_no_page_for_instructors(released: Mapping[str, bytes]) -> 
         "docs/virtual-gpu.md",
         "docs/vgpu-uses.md",
         "docs/how-we-know.md",
+        "docs/how-we-know-figures.md",
         *lessons,
     }
 

@@ -40,7 +40,10 @@ def other() -> int:
 '''
 
 
-_DOCUMENTS = ("student", "report-criteria", "chapter", "virtual-gpu", "vgpu-uses", "how-we-know", "instructor")
+_DOCUMENTS = (
+    *("student", "report-criteria", "chapter", "virtual-gpu", "vgpu-uses", "how-we-know", "how-we-know-figures"),
+    "instructor",
+)
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,3 +179,22 @@ def test_every_workload_has_a_name_of_its_own() -> None:
     assert {group for group, _ in names} >= set(compare.KERNEL_GROUPS) | {"transfer", "host", "training step"}
     # What waits behind the spinning kernel must fit the launch queue.
     assert all(workload.repeats <= 500 for workload in workloads.workloads() if workload.clock == "device")
+
+
+def test_the_host_alone_gives_a_file_of_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A host that launches half as fast as a T4's usual one, played by a virtual GPU."""
+    slow = dataclasses.replace(vgpu.get_spec("T4"), launch_seconds=2 * vgpu.get_spec("T4").launch_seconds)
+    with vgpu.attach(slow, values=False):
+        assert command.main(["--host"]) == 0
+    output = capsys.readouterr().out
+    assert len(output.splitlines()) == 1
+    path = tmp_path / "here.toml"
+    path.write_text(output, encoding="utf-8")
+    here = vgpu.get_spec(path)
+    assert here.launch_seconds == pytest.approx(slow.launch_seconds, rel=0.15)
+    assert here.multiprocessors == slow.multiprocessors
+
+
+def test_the_host_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--host"]) == 2
+    assert "needs a real NVIDIA GPU" in capsys.readouterr().err

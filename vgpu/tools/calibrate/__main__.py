@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpu.device.errors import SpecError
-from vgpu.device.spec import Spec, get_spec
+from vgpu.device.spec import Spec, get_spec, list_specs
 from vgpu.tools.calibrate import compare, suggest
 
 _DESCRIPTION = """Run the same workloads on this machine's NVIDIA GPU and on the virtual one, and print predicted
@@ -33,8 +33,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--measured", type=Path, metavar="FILE", help="take the measurement from a file of --json instead of this GPU"
     )
+    parser.add_argument(
+        "--host", action="store_true", help="only how fast this machine launches work: ten seconds, one line for a file"
+    )
     options = parser.parse_args(argv)
     try:
+        if options.host:
+            return _host(options.gpu)
         if options.json is not None and not options.json.parent.is_dir():
             raise CalibrationError(f"{options.json} cannot be written: there is no folder {options.json.parent}")
         chosen = None if options.gpu is None else get_spec(options.gpu)
@@ -55,7 +60,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _host(gpu: str | None) -> int:
+    _require_gpu()
+    import torch
+
+    from vgpu.tools.calibrate import host
+
+    properties = torch.cuda.get_device_properties(0)
+    spec = (
+        _matching({"gpu": properties.name, "memory_bytes": properties.total_memory}) if gpu is None else get_spec(gpu)
+    )
+    if spec.name not in list_specs():
+        raise CalibrationError(f"{spec.name} is a spec of your own: name one of {', '.join(list_specs())} with --gpu")
+    ratios = host.slowness(spec)
+    for name, ratio in ratios.items():
+        print(f"{name:16} {ratio:5.2f} times what the entry of {spec.name} says", file=sys.stderr)
+    print("put this line into a file, here.toml, and run with --gpu here.toml:", file=sys.stderr)
+    print(host.line(spec, ratios))
+    return 0
+
+
 def _on_real_gpu() -> dict[str, Any]:
+    _require_gpu()
+    print("measuring on the real GPU ...", file=sys.stderr, flush=True)
+    return measure_apart()
+
+
+def _require_gpu() -> None:
     import torch
 
     if not torch.cuda.is_available():
@@ -63,8 +94,6 @@ def _on_real_gpu() -> dict[str, Any]:
             f"needs a real NVIDIA GPU, and PyTorch {torch.__version__} finds none here (torch.cuda.is_available() is "
             "False). Run it on a machine with one; `python -m vgpu list` shows what can be simulated without"
         )
-    print("measuring on the real GPU ...", file=sys.stderr, flush=True)
-    return measure_apart()
 
 
 def _matching(machine: dict[str, Any]) -> Spec:

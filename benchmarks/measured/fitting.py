@@ -1,0 +1,173 @@
+"""The constants behind single kernels, each with what one would say without a measurement, and how they are fitted.
+
+Least squares in logarithms, with each constant drawn towards its prior, and figures that are far off counting less
+(P. Huber, Ann. Math. Statist. 35(1), 1964), by damped Gauss-Newton steps that begin at the priors: a fit without some
+kernels knows nothing of them. Not here: which kernels are left out (`benchmarks.measured.cross_validation`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+import vgpu
+from benchmarks.measured.captured import Kernel
+from vgpu.device import convolution_cost, cost
+from vgpu.device.pricing import Pricing
+from vgpu.runtime.operations import traffic
+
+Array = NDArray[numpy.float64]
+# What a kernel is off by itself, and how far a prior is from the truth: spreads of logarithms.
+_KERNEL_SPREAD, _PRIOR_SPREAD, _HUBER_SPREADS = 0.10, 0.8, 1.5
+_STEP, _ROUNDS = 0.05, 6
+_FARTHEST = 0.7
+"""In one round, in logarithms."""
+# 64 instructions for each element, on a multiprocessor's 128 lanes.
+_CYCLES = 0.5
+
+
+@dataclass(frozen=True)
+class Constant:
+    """`set_to` puts a value in its place; `prior` is what one would say without any figure."""
+
+    name: str
+    value: float
+    prior: float
+    set_to: Callable[[float], None]
+
+
+def constants() -> list[Constant]:
+    """All that were fitted to single kernels, but the card's own figures."""
+    known = [
+        _attribute(traffic, name, _CYCLES)
+        for name in (
+            "_BROADCAST_CYCLES", "_RANDOM_CYCLES", "_DROPOUT_CYCLES", "_COLUMN_CYCLES", "_SOFTMAX_CYCLES",
+            "_LAYER_NORM_CYCLES", "_LAYER_NORM_BACKWARD_CYCLES", "_GROUP_NORM_CYCLES", "_GROUP_NORM_BACKWARD_CYCLES",
+            "_POOL_CYCLES", "_POOL_BACKWARD_CYCLES",
+        )
+    ]  # fmt: skip
+    # A sector of 32 bytes for each element, at the L2 cache's 5.3 TB/s; a shuffle for each of a warp's five levels.
+    known += [_attribute(traffic, "_TRANSPOSED_CYCLES", 1.6), _attribute(traffic, "_SHUFFLE_CYCLES", 32.0)]
+    known += [_attribute(traffic, "_NATIVE_NORM_BLOCK_CYCLES", 64.0)]
+    for kept in (True, False):
+        known += _entries(traffic._BATCH_NORM_CYCLES, kept, _CYCLES) + _entries(
+            traffic._NATIVE_NORM_CYCLES, kept, _CYCLES
+        )
+    known += [_entry(cost.FILL_SECONDS, kind, 2e-6) for kind in ("hopper", "hopper tf32", "hopper cuda cores")]
+    known += [_entry(cost.EPILOGUE_DEPTH, "hopper", 16.0), _attribute(cost, "_OVERLAP", 2.0)]
+    fills = convolution_cost.FILL_SECONDS
+    known += [_entry(fills, kind, 2e-6) for kind in ("hopper", "hopper tf32", "hopper cuda cores")]
+    known += [_entry(convolution_cost.RATIO, kind, 1.0) for kind in ("tensor cores", "hopper cuda cores")]
+    known += [
+        _entry(convolution_cost.WEIGHT_RATIO, kind, 1.0)
+        for kind in ("16 bits", "tf32", "hopper cuda cores", "hopper cuda cores 1 x 1")
+    ]
+    known += [_entry(convolution_cost.DEPTHWISE_RATIO, kind, 0.15) for kind in ("16 bits", "NHWC")]
+    known += [_entry(convolution_cost.DEPTHWISE_BACKWARD, kind, 2.0) for kind in ("own", "16 bits", "NHWC")]
+    known += [
+        _attribute(convolution_cost, "DEPTHWISE_CYCLES", _CYCLES),
+        _attribute(convolution_cost, "LAYOUT_CYCLES", _CYCLES),
+        _attribute(convolution_cost, "UNALIGNED_TF32", 0.5),
+        _attribute(convolution_cost, "NHWC_RATIO", 1.0),
+        _attribute(convolution_cost, "WINOGRAD_GAIN", 2.25),
+        _attribute(convolution_cost, "WINOGRAD_CHANNELS", 64.0),
+    ]
+    return known
+
+
+def _attribute(module: Any, name: str, prior: float) -> Constant:
+    return Constant(
+        name.strip("_").lower(), float(getattr(module, name)), prior, lambda value: setattr(module, name, value)
+    )
+
+
+def _entry(table: Any, key: Any, prior: float) -> Constant:
+    return Constant(f"{key}", float(table[key]), prior, lambda value: table.__setitem__(key, value))
+
+
+def _entries(table: Any, key: Any, prior: float) -> list[Constant]:
+    """A pair in a table, as two constants."""
+
+    def setter(place: int) -> Callable[[float], None]:
+        def set_to(value: float) -> None:
+            table[key] = tuple(value if index == place else number for index, number in enumerate(table[key]))
+
+        return set_to
+
+    return [Constant(f"{key} {place}", float(table[key][place]), prior, setter(place)) for place in (0, 1)]
+
+
+class Fit:
+    """Prices all kernels for constants given as logarithms of their values."""
+
+    def __init__(self, spec: vgpu.Spec, kernels: Sequence[Kernel]) -> None:
+        self.kernels = kernels
+        self.constants = constants()
+        self._spec = spec
+        self.priors = numpy.log([constant.prior for constant in self.constants])
+        self.values = numpy.log([constant.value for constant in self.constants])
+        self._logs = numpy.log([kernel.measured for kernel in kernels])
+        everything = list(range(len(kernels)))
+        first = self.errors(self.values, everything)
+        # Most constants touch a few kernels: the others need no second look.
+        self._touched = []
+        for place in range(len(self.constants)):
+            moved = self.values.copy()
+            moved[place] += 0.3
+            self._touched.append([i for i, e in enumerate(self.errors(moved, everything)) if abs(e - first[i]) > 1e-12])
+
+    def errors(self, logarithms: Array, chosen: Sequence[int]) -> Array:
+        """Logarithms of measured over simulated, of the chosen kernels."""
+        with self._set(logarithms):
+            pricing = Pricing(replace(self._spec), vgpu.get_interconnect(self._spec.interconnect))
+            seconds = [self.kernels[index].seconds(pricing) for index in chosen]
+        errors: Array = self._logs[list(chosen)] - numpy.log(seconds)
+        return errors
+
+    def fitted_to(self, chosen: Sequence[int]) -> Array:
+        """The constants' logarithms, fitted to these kernels alone."""
+        now = self.priors.copy()
+        places = {index: place for place, index in enumerate(chosen)}
+        best, best_loss, damping = now, self._loss(now, chosen), 0.3
+        for _ in range(_ROUNDS):
+            errors = self.errors(now, chosen)
+            slopes = numpy.zeros((len(chosen), len(now)))
+            for column, touched in enumerate(self._touched):
+                both = [index for index in touched if index in places]
+                if not both:
+                    continue
+                moved = now.copy()
+                moved[column] += _STEP
+                rows = [places[index] for index in both]
+                slopes[rows, column] = (self.errors(moved, both) - errors[rows]) / _STEP
+            far = numpy.abs(errors) / _KERNEL_SPREAD
+            counts = numpy.minimum(1.0, _HUBER_SPREADS / numpy.maximum(far, 1e-9)) / _KERNEL_SPREAD**2
+            weighted = slopes.T * counts
+            normal = weighted @ slopes + numpy.eye(len(now)) * (1 + damping) / _PRIOR_SPREAD**2
+            change = numpy.linalg.solve(normal, (self.priors - now) / _PRIOR_SPREAD**2 - weighted @ errors)
+            now = now + numpy.clip(change, -_FARTHEST, _FARTHEST)
+            loss = self._loss(now, chosen)
+            if loss < best_loss:
+                best, best_loss = now, loss
+        return best
+
+    def _loss(self, logarithms: Array, chosen: Sequence[int]) -> float:
+        far = numpy.abs(self.errors(logarithms, chosen)) / _KERNEL_SPREAD
+        huber = numpy.where(far < _HUBER_SPREADS, far**2 / 2, _HUBER_SPREADS * (far - _HUBER_SPREADS / 2))
+        return float(huber.sum() + ((logarithms - self.priors) ** 2).sum() / (2 * _PRIOR_SPREAD**2))
+
+    @contextlib.contextmanager
+    def _set(self, logarithms: Array) -> Iterator[None]:
+        for constant, logarithm in zip(self.constants, logarithms, strict=True):
+            constant.set_to(math.exp(logarithm))
+        try:
+            yield
+        finally:
+            for constant in self.constants:
+                constant.set_to(constant.value)
