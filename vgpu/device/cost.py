@@ -137,9 +137,14 @@ def traffic_seconds(
     instructions, by a multiprocessor's clock; few `blocks` of threads leave multiprocessors idle. Moving and computing
     overlap as far as `_OVERLAP` says.
 
+    Where a kernel has both a share and cycles, its accesses are single elements: cycles count on Hopper, where they
+    were measured, and the share on older cards, where published programs say so.
+
     What a `cached` kernel moves is taken to be in the L2 cache where it fits, since another kernel has just used
     it: so it is on repeating, and mostly from one layer to the next.
     """
+    if cycles and share < 1.0:
+        share, cycles, cached = (1.0, cycles, cached) if is_hopper(spec) else (share, 0.0, False)
     seconds = _moving_seconds(spec, bytes, share)
     if cached and spec.l2_bytes_per_second:
         there_share = 0.5 + (_L2_HOLDS_HALF - bytes / spec.l2_bytes) / _L2_FALL

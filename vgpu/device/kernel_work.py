@@ -135,7 +135,7 @@ class KernelWork(NamedTuple):
     dtype: str = "float32"
     shapes: tuple[tuple[int, ...], ...] = ()
     share: float = 1.0
-    """Of the rate that a plain copy within the device's memory reaches."""
+    """Of the rate that a plain copy within the device's memory reaches; with `cycles`, on cards before Hopper."""
     launches: int = 1
     call: str = ""
     """Through which kind of call the host launches it: a key of `HostSpec.call_seconds`."""

@@ -64,7 +64,8 @@ def of_operation(
     dtype = dtype_name(inputs or outputs)
     return KernelWork(
         operation.name, moving.bytes, dtype, shapes, moving.share, launches, _call_of(operation), elements,
-        cached=moving.share == 1.0, cycles=moving.cycles, phases=moving.phases, blocks=moving.blocks,
+        cached=operation.elementwise or moving.share == 1.0, cycles=moving.cycles, phases=moving.phases,
+        blocks=moving.blocks,
     )  # fmt: skip
 
 

@@ -24,6 +24,9 @@ _SMALL_BYTES = 1 << 18
 # works out the place of each element (CUDALoops.cuh, `launch_legacy_kernel`), and where both dense sides differ, each
 # element takes a sector of the L2 cache, 32 bytes, for itself.
 _BROADCAST_CYCLES, _TRANSPOSED_CYCLES = 0.40, 2.2
+# Before Hopper a share of the memory's rate says the same better: bytes per element at which half of it remains, fitted
+# to benchmarks/published.
+_BROADCAST_BYTES, _TRANSPOSED_BYTES = 2.0, 4.0
 # Philox and Box-Muller; each thread first finds its place in the sequence (`curand_init`): a phase of its own.
 _RANDOM_CYCLES = 0.55
 _DROPOUT_CYCLES = 0.42
@@ -111,7 +114,7 @@ def _of_pointwise(operation: Operation, inputs: Tensors, outputs: Tensors) -> Tr
         return Traffic(moved, cycles)
     result = outputs[0]
     strides, elements = result.stride(), result.numel()
-    extra = 0.0
+    extra, share, width = 0.0, 1.0, result.element_size()
     for tensor in inputs:
         if tensor.dim() == 0 or tensor is result or tensor.numel() == 1:
             continue
@@ -121,7 +124,8 @@ def _of_pointwise(operation: Operation, inputs: Tensors, outputs: Tensors) -> Tr
         moved -= repeated
         scattered = not repeated and tensor.numel() == elements and _dense_axis(tensor) != _dense_axis(result)
         extra = max(extra, _TRANSPOSED_CYCLES if scattered else _BROADCAST_CYCLES)
-    return Traffic(moved, cycles + extra * elements)
+        share = min(share, width / (width + (_TRANSPOSED_BYTES if scattered else _BROADCAST_BYTES)))
+    return Traffic(moved, cycles + extra * elements, share=share)
 
 
 def _repeated_bytes(tensor: torch.Tensor) -> int:
