@@ -71,6 +71,7 @@ def capture(path: Path = RECORD) -> tuple[vgpu.Spec, list[Kernel]]:
         with vgpu.attach(spec.name, values=False):
             allow_tf32(precision)
             step = make()
+            step()  # an optimizer makes its states at the first one
             with _watched() as pieces:
                 step()
         kernels.append(Kernel(group, name, values[group, name], tuple(pieces)))

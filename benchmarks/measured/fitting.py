@@ -25,7 +25,7 @@ from vgpu.runtime.operations import traffic
 Array = NDArray[numpy.float64]
 # What a kernel is off by itself, and how far a prior is from the truth: spreads of logarithms.
 _KERNEL_SPREAD, _PRIOR_SPREAD, _HUBER_SPREADS = 0.10, 0.8, 1.5
-_STEP, _ROUNDS = 0.05, 6
+_STEP, _ROUNDS = 0.05, 5
 _FARTHEST = 0.7
 """In one round, in logarithms."""
 # 64 instructions for each element, on a multiprocessor's 128 lanes.
