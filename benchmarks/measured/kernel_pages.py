@@ -100,6 +100,9 @@ def long_table(result: Mapping[str, Any]) -> list[str]:
     lines.append(f"| off by more than a factor of two | {result['kernels']} | {cells} |")
     cells = " | ".join(f"{order[column]['share']:.0%}" for column in columns)
     lines.append(f"| faster variant is faster here | {order[columns[0]]['pairs']} pairs | {cells} |")
+    programs = order["programs"]
+    blank = " | ".join([f"{programs['share']:.0%}", *[""] * (len(columns) - 1)])
+    lines.append(f"| the same of training steps and attention | {programs['pairs']} pairs | {blank} |")
     return lines
 
 
