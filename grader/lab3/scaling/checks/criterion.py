@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from gradebox.course.criterion import criterion, requires
 from gradebox.run.assertions import (
@@ -37,7 +36,7 @@ from grader.lab3.scaling.cases.analysis import (
     SharesReply,
 )
 from grader.lab3.scaling.cases.analysis import points as drawn_points
-from grader.lab3.scaling.cases.measuring import Call, CallReply, Measured, MeasuredReply, Several, TimedReply
+from grader.lab3.scaling.cases.measuring import Call, CallReply, Measured, MeasuredReply, Several, Timed, TimedReply
 from grader.lab3.scaling.cases.mistakes import TimedWrongly
 from grader.lab3.scaling.checks import report
 from grader.lab3.scaling.checks.mistakes import cause_of_names, cause_of_parts, cause_of_ratios, cause_of_times
@@ -63,14 +62,15 @@ def steps(
     """
     case, right, conditions = measuring.steps(generator, ranks, kind, uneven=uneven)
     device = submission.device.name if submission.device.simulated else "vgpu:T4"
-    run = partial(submission.rank_probe, ranks=ranks, device=device, values=False, conditions=conditions)
     measured = _measured(submission, case, ranks, device, conditions)
-    timed = run(right, student=False)
+
+    def timed_by(inputs: Timed | TimedWrongly) -> list[TimedReply]:
+        return submission.rank_probe(inputs, ranks, device=device, values=False, conditions=conditions, student=False)
+
+    timed = timed_by(right)
 
     def cause() -> Cause | None:
-        return cause_of_times(
-            measured, timed, lambda mistake: run(TimedWrongly(**vars(right), mistake=mistake), student=False)
-        )
+        return cause_of_times(measured, timed, lambda mistake: timed_by(TimedWrongly(**vars(right), mistake=mistake)))
 
     return measured, timed, cause
 
