@@ -27,6 +27,7 @@ from vgpu.device.remote import Line, RemoteQueue
 from vgpu.device.spec import Interconnect, Spec
 from vgpu.runtime import caller
 from vgpu.runtime.audit_events import READ_EVENT
+from vgpu.runtime.faults import Fault, launch_blocking
 from vgpu.runtime.hazards.watch import Hazard, Watch
 from vgpu.runtime.host_clock import HostClock
 from vgpu.runtime.memory import categories
@@ -141,6 +142,8 @@ class VirtualGPU:
         self.started = False
         self.waited_at = -1.0
         """When the host has last waited for the default stream (seconds)."""
+        self.fault: Fault | None = None
+        self._launch_blocking = launch_blocking()
         self._startup = Startup(spec, machine.once, index)
 
     @property
@@ -329,6 +332,22 @@ class VirtualGPU:
         self._was_waited_for(stream)
         if self.recorder is not None:
             self.recorder.host(name, begin)
+        self.require_sound()
+
+    def fail(self, assertion: str, cause: Exception) -> None:
+        """The kernel that comes next on the current stream ends in a device-side assert; the first one counts."""
+        if self.fault is None:
+            self.fault = Fault(assertion, self.stream, cause)
+
+    def require_sound(self) -> None:
+        """Raise torch.AcceleratorError if a kernel has failed by now (CUDA reports it at any later call)."""
+        fault = self.fault
+        if fault is None:
+            return
+        if fault.moment is None:
+            fault.moment = self.queue.ready_at(fault.stream)
+        if fault.moment <= self.clock.now:
+            raise fault.error() from fault.cause
 
     def _was_waited_for(self, stream: int | None) -> None:
         if not stream:
@@ -394,6 +413,9 @@ class VirtualGPU:
         self.clock.launched(clock, begin + host_seconds, free)
         if self.recorder is not None:
             self.recorder.kernel(queue.last(), clock.now, self.index)
+        if self._launch_blocking:
+            self.clock.wait_until(queue.ready_at(stream), "cudaLaunchKernel")
+            self.require_sound()
 
     def charge_host(
         self,
@@ -440,3 +462,4 @@ class VirtualGPU:
         if not (non_blocking and pinned):
             self.clock.wait_until(self.queue.ready_at(self.stream), name)
             self._was_waited_for(self.stream)
+        self.require_sound()

@@ -9,22 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vgpu.runtime.faults import cuda_error
 from vgpu.runtime.thread_state import THREAD
+
+__all__ = ["cuda_error", "gpu_at", "place"]
 
 if TYPE_CHECKING:
     from vgpu.runtime.gpu import VirtualGPU
     from vgpu.runtime.machine import Machine
-
-# c10/cuda/CUDAException.cpp and CUDAMiscFunctions.cpp put these lines under the name of the error.
-_SUFFIX = (
-    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
-    "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n[simulated by vgpu]"
-)
-
-
-def cuda_error(name: str, hint: str = "") -> RuntimeError:
-    """The exception that PyTorch raises for an error of the CUDA runtime."""
-    return torch.AcceleratorError(f"CUDA error: {name}\n{hint}{_SUFFIX}")
 
 
 def gpu_at(machine: Machine, index: int) -> VirtualGPU:

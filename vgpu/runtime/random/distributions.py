@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from vgpu.device.spec import Spec
+from vgpu.runtime.faults import DeviceAssert
 from vgpu.runtime.random import launch, numbers, philox
 from vgpu.runtime.random.generator import CudaGenerator
 from vgpu.runtime.random.launch import Launch
@@ -28,6 +29,8 @@ _NAMES = {
     torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
     torch.bool: "Bool", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
 }  # fmt: skip
+_MOST_CATEGORIES = 1 << 24
+"""Places are kept in FP32 numbers, which tell no more whole numbers apart."""
 _NUMBERS_OF_EACH_BERNOULLI = 10
 """Numbers that `bernoulli` with a tensor of probabilities reserves (`philox_cuda_state(10)`)."""
 
@@ -136,6 +139,8 @@ def _bernoulli_each(source: Source, target: _Tensor, shares: _Tensor) -> _Tensor
     seed, offset = source.generator.advance(_NUMBERS_OF_EACH_BERNOULLI)
     if not count:
         return target
+    if not ((shares >= 0) & (shares <= 1)).all():
+        raise DeviceAssert("DistributionBernoulli.cu: `0 <= p4 && p4 <= 1`")
     shares = shares.to(torch.float64 if target.dtype == torch.float64 else torch.float32).expand(target.shape)
     flat = shares.contiguous().view(-1)
     drawn = torch.cat([part for _, part in launch.neighbours(count, -(-count // 4), seed, offset, 4)])[:count]
@@ -254,18 +259,32 @@ def _normal_by_tensors(source: Source, arguments: Mapping[str, Any]) -> _Tensor:
 
 
 def _multinomial(source: Source, arguments: Mapping[str, Any]) -> _Tensor | None:
-    """Without replacement, or one sample: the largest of the shares, each divided by an exponential number."""
+    """Without replacement, or one sample: the largest of the shares, each divided by an exponential number.
+
+    The checks are those of `multinomial_out` in ATen/native/Distributions.cpp, in its order; the two of values are made
+    by `_assert_async` on the device.
+    """
     shares, samples = arguments["self"], int(arguments["num_samples"])
+    replaced = bool(arguments.get("replacement"))
     if shares.dim() not in (1, 2):
         raise RuntimeError("prob_dist must be 1 or 2 dim")
     if not shares.is_floating_point():
         raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {_NAMES[shares.dtype]}")
     if samples <= 0:
         raise RuntimeError("cannot sample n_sample <= 0 samples")
-    if arguments.get("replacement") and samples > 1:
-        return None
-    if samples > shares.shape[-1]:
+    if not replaced and samples > shares.shape[-1]:
         raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+    if shares.shape[-1] > _MOST_CATEGORIES:
+        raise RuntimeError("number of categories cannot exceed 2^24")
+    if replaced and samples > 1:
+        return None
+    if not shares.numel():
+        return torch.empty((*shares.shape[:-1], samples), dtype=torch.int64)
+    low, high = shares.aminmax()
+    if not (low >= 0 and high < math.inf):
+        raise DeviceAssert("TensorCompare.cu: `probability tensor contains either `inf`, `nan` or element < 0`")
+    if (shares.sum(-1) == 0).any():
+        raise DeviceAssert("TensorCompare.cu: `invalid multinomial distribution (sum of probabilities <= 0)`")
     quotients: _Tensor = shares / _exponential_(source, torch.empty_like(shares), {})
     return quotients.argmax(-1, keepdim=True) if samples == 1 else quotients.topk(samples, -1).indices
 

@@ -5,7 +5,6 @@ Not here: what happens once the devices agree.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
@@ -150,19 +149,9 @@ def _type_of(registry: Registry[VirtualGPU], tensor: torch.Tensor) -> str:
     return plain.replace("torch.", "torch.cuda.", 1) if registry.has(tensor) else plain
 
 
-# The CPU's kernels name the index that is out of bounds; CUDA's assert on the device (IndexKernel.cu, NLLLoss.cu,
-# Indexing.cu, ScatterGatherKernel.cu), and the program hears of it at a later call.
-_OUT_OF_BOUNDS = re.compile(r"((index|Target) -?\d+ is out of bounds|index out of range in self)")
-
-
 # c10/core/impl/alloc_cpu.cpp; EmptyTensor.cpp, `storage_max`.
 _NO_HOST_MEMORY = re.compile(r"DefaultCPUAllocator: .*you tried to allocate (\d+) bytes")
 _MOST_BYTES = 1 << 63
-
-
-def is_device_side_assert(error: Exception) -> bool:
-    """Whether an error of a CPU kernel is one that CUDA would find on the device only."""
-    return _OUT_OF_BOUNDS.match(str(error)) is not None
 
 
 def require_room(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

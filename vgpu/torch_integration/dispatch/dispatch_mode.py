@@ -27,8 +27,7 @@ from vgpu.runtime.operations.waiting import waits
 from vgpu.runtime.random import distributions
 from vgpu.runtime.thread_state import HOST, THREAD
 from vgpu.runtime.unsupported import unsupported
-from vgpu.torch_integration.devices import cuda_error
-from vgpu.torch_integration.dispatch import device_rules, extensions, transfers
+from vgpu.torch_integration.dispatch import device_asserts, device_rules, extensions, transfers
 from vgpu.torch_integration.dispatch.device_arguments import call_with_device, names_a_gpu
 from vgpu.torch_integration.dispatch.gradients import bring_home
 from vgpu.torch_integration.handling_mode import HandlingMode
@@ -157,6 +156,8 @@ class DispatchMode(TorchDispatchMode):
         # result is allocated, or an out-of-memory error would name other numbers.
         if not gpu.started:
             gpu.start()
+        if gpu.fault is not None and operation.launches:
+            gpu.require_sound()
         if operation.is_custom and extensions.has_python_kernel(operation):
             with torch._C._EnableTorchFunction(), self._function_mode, self:
                 return extensions.run_python_kernel(operation, args, kwargs)
@@ -174,21 +175,7 @@ class DispatchMode(TorchDispatchMode):
                 capture.about_to(operation, args)
             else:
                 capture = None
-        try:
-            result = self._compute(operation, args, kwargs, inputs, gpu)
-        except NotImplementedError as error:
-            # The CPU build lacks the kernel and CUDA has one: our limit, not the program's mistake.
-            if str(error).startswith("Could not run") and extensions.has_cuda_kernel(operation.overload.name()):
-                raise unsupported("kernels that the CPU underneath lacks", operation.name) from error
-            raise
-        except (IndexError, RuntimeError) as error:
-            # The CPU kernel says at once which index is wrong. On a card the kernel fails later, and the error is
-            # CUDA's.
-            if device_rules.is_device_side_assert(error):
-                raise cuda_error("device-side assert triggered", f"{error}\n") from error
-            if isinstance(error, RuntimeError):
-                device_rules.require_room_for_failed(gpu, error)
-            raise
+        result = self._compute_on(operation, args, kwargs, inputs, gpu)
         outputs = _tensors_in((result,))
         self._settle(gpu, operation, args, kwargs, inputs, outputs)
         if watch is not None and watch.follows_streams and operation.launches:
@@ -196,8 +183,33 @@ class DispatchMode(TorchDispatchMode):
             if waits(operation, args, kwargs):
                 watch.host_waits(gpu, gpu.stream)
         if capture is not None:
-            capture.computed(self._compute, operation, args, kwargs, result)
+            capture.computed(self._compute_on, operation, args, kwargs, result)
         return result
+
+    def _compute_on(
+        self,
+        operation: Operation,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        inputs: list[torch.Tensor],
+        gpu: VirtualGPU,
+    ) -> Any:
+        try:
+            return self._compute(operation, args, kwargs, inputs, gpu)
+        except NotImplementedError as error:
+            # The CPU build lacks the kernel and CUDA has one: our limit, not the program's mistake.
+            if str(error).startswith("Could not run") and extensions.has_cuda_kernel(operation.overload.name()):
+                raise unsupported("kernels that the CPU underneath lacks", operation.name) from error
+            raise
+        except (IndexError, RuntimeError) as error:
+            # The CPU kernel says at once which value is wrong. On a card the kernel fails later.
+            assertion = device_asserts.assertion_of(operation, error)
+            if assertion is None:
+                if isinstance(error, RuntimeError):
+                    device_rules.require_room_for_failed(gpu, error)
+                raise
+            gpu.fail(assertion, error)
+            return device_asserts.outcome(operation, args, kwargs)
 
     def _foreach(
         self, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any], groups: list[list[int]]

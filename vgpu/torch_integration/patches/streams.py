@@ -105,11 +105,11 @@ class Event:
     def query(self) -> bool:
         """Whether the marked work is done; a look costs host time, so that polling ends."""
         self._refuse_captured()
-        if self._moment is None:
-            return True
-        is_over = self._moment <= _machine().clock.advance(QUERY_SECONDS)
-        if is_over:
+        is_over = self._moment is None or self._moment <= _machine().clock.advance(QUERY_SECONDS)
+        if is_over and self._moment is not None:
             self._was_waited_for()
+        if self._gpu is not None:
+            self._gpu.require_sound()
         return is_over
 
     def _refuse_captured(self) -> None:
@@ -133,6 +133,8 @@ class Event:
             machine.clock.wait_until(self._moment, "cudaEventSynchronize")
             self._was_waited_for()
         machine.clock.advance(machine.spec.synchronize_seconds, "synchronize")
+        if self._gpu is not None:
+            self._gpu.require_sound()
 
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds of device time between this event and a later one; both must have been recorded and done."""
@@ -225,6 +227,7 @@ class Stream:
         is_idle = gpu.queue.ready_at(self.stream_id) <= gpu.clock.advance(QUERY_SECONDS)
         if is_idle and gpu.machine.watch is not None:
             gpu.machine.watch.host_waits(gpu, self.stream_id)
+        gpu.require_sound()
         return is_idle
 
     def synchronize(self) -> None:
