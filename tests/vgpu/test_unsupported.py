@@ -149,7 +149,6 @@ PROVOKED: dict[str, Callable[[], object]] = {
     "sharing GPU tensors with another process": lambda: ForkingPickler.dumps(_x()),
     "MKL-DNN tensors on the GPU": lambda: _x(2, 2).to_mkldnn(),
     "nested tensors with layout torch.strided": lambda: torch.nested.nested_tensor([_x(2), _x(3)]),
-    "Fourier transforms in bfloat16": lambda: torch.fft.rfft(_x(8, dtype=torch.bfloat16)),
     "kernels that the CPU underneath lacks": lambda: torch.ops.aten._cslt_compress(_x(64, 64, dtype=torch.float16)),
     "torch.cuda.tunable": lambda: torch.cuda.tunable.enable(),
     "direct calls of NCCL": lambda: torch.cuda.nccl.all_reduce([_x()]),

@@ -42,7 +42,6 @@ INSTEAD: Mapping[str, str] = MappingProxyType({
     "sharing GPU tensors with another process": "send a copy, tensor.cpu(), and move it to the GPU there",
     "MKL-DNN tensors on the GPU": _DENSE,
     "nested tensors with layout torch.strided": "use padded tensors with a mask, or layout=torch.jagged",
-    "Fourier transforms in bfloat16": "transform in float32 or float16",
     "kernels that the CPU underneath lacks": "write the operation with other PyTorch functions",
     "torch.cuda.tunable": "leave it off: kernels are modelled, not chosen",
     # Several processes.

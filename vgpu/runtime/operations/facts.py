@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from vgpu.runtime.operations import cuda_dtypes
 from vgpu.runtime.operations.operation import Known, Operation
 from vgpu.runtime.operations.table import TABLE
 
@@ -56,6 +57,8 @@ def _classify(overload: Any) -> Operation:
     columns["is_cuda_kernel"] |= known.product is not None and overload._overloadname in ("dtype", "dtype_out")
     if namespace != "aten":
         columns["nondeterministic"] = None
+    columns["check"] = cuda_dtypes.missing_kernel(overload) or columns["check"]
+    dtypes = (cuda_dtypes.rule_of(overload) if namespace == "aten" else None) or cuda_dtypes.NOTHING
     return Operation(
         **columns,
         overload=_INSTEAD.get(overload, overload),
@@ -86,6 +89,8 @@ def _classify(overload: Any) -> Operation:
         written=_written(base, schema),
         # Elementwise results have their operands' shape; elsewhere a float may be a scale factor or the end of a range.
         shaped_by_floats=not pointwise and not is_foreach,
+        dtypes=dtypes,
+        refused=frozenset(dtypes.refused),
     )
 
 

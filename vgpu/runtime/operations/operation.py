@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vgpu.device.kernel_work import Product, Traffic
+
+if TYPE_CHECKING:
+    from vgpu.runtime.operations.cuda_dtypes import DtypeRule
 
 Tensors = Sequence[torch.Tensor]
 TrafficRule = Callable[[Sequence[Any], Tensors, Tensors], Traffic]
@@ -85,6 +88,9 @@ class Known:
     """Along a dimension, its kernels take fewer dimensions than tensors may have
     (`vgpu.runtime.operations.dimensions`)."""
 
+    check: Callable[[Sequence[Any], Mapping[str, Any]], None] | None = None
+    """Raises what CUDA's host code raises for arguments that the CPU's takes."""
+
     nondeterministic: AlertRule | None = None
     """Whether a call runs a kernel that has no deterministic version (`globalContext().alertNotDeterministic`)."""
 
@@ -116,6 +122,10 @@ class Operation(Known):
     written: tuple[int, ...]
     """Places of the arguments that it writes to."""
     shaped_by_floats: bool
+    dtypes: DtypeRule
+    """What CUDA's kernels refuse."""
+    refused: frozenset[torch.dtype]
+    """An operand of one of these dtypes may be a reason for `dtypes` to refuse the call."""
 
 
 def needs_values(operation: Operation, args: Sequence[Any]) -> bool:

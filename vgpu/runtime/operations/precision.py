@@ -7,26 +7,68 @@ than its FP32 one, so this is both the faithful and the fast way. Not here: whic
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from vgpu.device.spec import Spec
 from vgpu.runtime.operations.operation import Operation
+from vgpu.runtime.unsupported import unsupported
 
 LOW = (torch.float16, torch.bfloat16, torch.complex32)
 # Their second result (the log of the softmax's sums) stays in FP32 on CUDA too.
 _KEEPS_SECOND = "_scaled_dot_product_flash_attention_for_cpu"
 
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
+# Of these the CPU lacks kernels, too.
+_WIDER = {
+    **_WIDE, torch.float8_e4m3fn: torch.float32, torch.float8_e5m2: torch.float32, torch.bool: torch.uint8,
+    torch.uint16: torch.int32,
+}  # fmt: skip
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_EXACT = 1 << 53
+"""Whole numbers up to this one are exact in FP64."""
 
 
-def _raise(value: Any) -> Any:
+def _raise(value: Any, wide: Mapping[torch.dtype, torch.dtype]) -> Any:
     if isinstance(value, torch.Tensor):
-        wide = _WIDE.get(value.dtype)
-        return value if wide is None else value.to(wide)
+        dtype = wide.get(value.dtype)
+        return value if dtype is None else value.to(dtype)
+    if isinstance(value, (list, tuple)):
+        return [_raise(item, wide) for item in value]
     return value
+
+
+CPU_LACKS = re.compile(r"\"[^\"]+\" not implemented for '\w+'$")
+"""What the CPU says of a dtype that it has no kernel for."""
+
+
+def narrow_dtype(inputs: Sequence[torch.Tensor]) -> torch.dtype | None:
+    """The first dtype among the inputs that has a wider one to compute in, or None."""
+    return next((tensor.dtype for tensor in inputs if tensor.dtype in (*_WIDER, *_WHOLE)), None)
+
+
+def compute_wider(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: torch.dtype) -> Any:
+    """What `compute` does, for any operation that the CPU has no kernel for in `dtype`."""
+    if dtype in _WHOLE:
+        return _in_float64(operation, args, kwargs, dtype)
+    return compute(operation, args, kwargs, dtype, {**_WIDE, dtype: _WIDER[dtype]})
+
+
+def _in_float64(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: torch.dtype) -> Any:
+    """Only the first argument holds the values; others of an integer dtype are indices."""
+    values = args[0]
+    if operation.mutates or "out" in kwargs or not isinstance(values, torch.Tensor) or values.dtype != dtype:
+        raise unsupported("kernels that the CPU underneath lacks", operation.name)
+    if dtype == torch.int64 and bool((values.abs() > _EXACT).any()):
+        raise unsupported("kernels that the CPU underneath lacks", f"{operation.name} of integers over 2^53")
+    result = operation.overload(values.double(), *args[1:], **kwargs)
+    items = result if isinstance(result, tuple) else (result,)
+    narrow = tuple(item.to(dtype) if item.dtype == torch.float64 else item for item in items)
+    return narrow if isinstance(result, tuple) else narrow[0]
 
 
 def low_dtype(inputs: Sequence[torch.Tensor]) -> torch.dtype | None:
@@ -37,7 +79,13 @@ def low_dtype(inputs: Sequence[torch.Tensor]) -> torch.dtype | None:
     return None
 
 
-def compute(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: torch.dtype) -> Any:
+def compute(
+    operation: Operation,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    dtype: torch.dtype,
+    wide: Mapping[torch.dtype, torch.dtype] = MappingProxyType(_WIDE),
+) -> Any:
     """Run an operation on operands in the low precision `dtype`: FP32 inside, rounded to `dtype` outside."""
     kwargs = dict(kwargs)
     out = kwargs.pop("out", None)
@@ -45,14 +93,17 @@ def compute(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]
     if operation.overload._overloadname.startswith("dtype"):  # mm.dtype, bmm.dtype: the result's dtype is an argument
         out_dtype = next(value for value in args if isinstance(value, torch.dtype))
         args = [value for value in args if not isinstance(value, torch.dtype)]
-    narrow = {torch.float32: out_dtype or kwargs.get("dtype") or dtype, torch.complex64: torch.complex32}
+    narrow = {wide[dtype]: out_dtype or kwargs.get("dtype") or dtype, torch.complex64: torch.complex32}
     if dtype == torch.complex32:
         narrow[torch.float32] = torch.float16
     target = out if out is not None else args[0] if operation.mutates else None
     function: Callable[..., Any] = operation.overload
     if target is not None or out_dtype is not None:
-        function = getattr(torch.ops.aten, operation.base).default
-    result = function(*[_raise(item) for item in args], **{key: _raise(item) for key, item in kwargs.items()})
+        packet = getattr(torch.ops.aten, operation.base)
+        name = re.sub(r"(^|_)out$", "", operation.overload._overloadname)
+        function = getattr(packet, name if name in packet.overloads() and out_dtype is None else "default")
+    raised = {key: _raise(item, wide) for key, item in kwargs.items()}
+    result = function(*[_raise(item, wide) for item in args], **raised)
     if target is not None:
         if target.shape != result.shape:
             target.resize_(result.shape)

@@ -6,12 +6,13 @@ FLOP formulas are those of `torch.utils.flop_counter` (a test compares them). No
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from vgpu.device.kernel_work import Product
+from vgpu.runtime.operations import cuda_dtypes
 
 
 def mm(args: Sequence[Any], out: Any) -> Product:
@@ -100,3 +101,18 @@ def recurrent_backward(args: Sequence[Any], out: Any) -> Product:
     """Gradients of the inputs step by step, of the weights at once: twice the work."""
     forward = recurrent((*args[:6], *args[10:19]), out)
     return forward._replace(times=2 * forward.times, steps=2 * forward.steps)
+
+
+def check_int_mm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises RuntimeError for the sizes that `_int_mm_out_cuda` does not take (cuda/Blas.cpp)."""
+    left, right = args[:2]
+    if left.dim() != 2 or right.dim() != 2:
+        return  # the CPU's words are the same
+    if left.dtype != torch.int8 or right.dtype != torch.int8:
+        other = next(tensor for tensor in (left, right) if tensor.dtype != torch.int8)
+        raise RuntimeError(f"expected scalar type Char but found {cuda_dtypes.DTYPE_NAMES[other.dtype]}")
+    if left.size(0) <= 16:
+        raise RuntimeError(f"self.size(0) needs to be greater than 16, but got {left.size(0)}")
+    for name, size in (("self.size(1)", left.size(1)), ("mat2.size(1)", right.size(1))):
+        if size == 0 or size % 8:
+            raise RuntimeError(f"{name} needs to be greater than 0 and a multiple of 8, but got {size}")

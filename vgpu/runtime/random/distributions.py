@@ -29,6 +29,11 @@ _NAMES = {
     torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
     torch.bool: "Bool", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
 }  # fmt: skip
+_C_NAMES = {
+    torch.int64: "long int", torch.int32: "int", torch.int16: "short int", torch.int8: "signed char",
+    torch.uint8: "unsigned char", torch.bool: "bool", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16",
+    torch.float32: "float", torch.float64: "double",
+}  # fmt: skip
 _MOST_CATEGORIES = 1 << 24
 """Places are kept in FP32 numbers, which tell no more whole numbers apart."""
 _NUMBERS_OF_EACH_BERNOULLI = 10
@@ -69,8 +74,23 @@ def store(target: _Tensor, values: _Tensor) -> _Tensor:
     return target
 
 
+def _require_floats(target: _Tensor, kernel: str) -> None:
+    if not target.is_floating_point():
+        raise NotImplementedError(f"\"{kernel}\" not implemented for '{_NAMES[target.dtype]}'")
+
+
+def _require_range(name: str, bound: float, dtype: torch.dtype) -> None:
+    """DistributionTemplates.h, `check_from_to_in_range` and `CHECK_OUT_OF_BOUNDS`."""
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype) if dtype != torch.bool else None
+    if not (limits.min <= bound <= limits.max if limits is not None else 0 <= bound <= 1):
+        raise RuntimeError(f"{name} is out of bounds for {_C_NAMES[dtype]}")
+
+
 def _uniform_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
+    _require_floats(target, "check_uniform_bounds")
     low, high = float(arguments.get("from", 0.0)), float(arguments.get("to", 1.0))
+    for name, bound in (("from", low), ("to", high)):
+        _require_range(name, bound, target.dtype)
     if low > high:
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low:g} > to={high:g}")
     drawn = source.uniform(target)
@@ -84,6 +104,8 @@ def _normal_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _
     mean, deviation = float(arguments.get("mean", 0.0)), float(arguments.get("std", 1.0))
     if deviation < 0.0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {deviation:g}")
+    if not target.is_complex():
+        _require_floats(target, "normal_kernel_cuda")
     if target.is_complex():
         _normal_(source, torch.view_as_real(target), {"mean": 0.0, "std": deviation / math.sqrt(2.0)})
         return target.add_(mean) if mean else target
@@ -139,6 +161,8 @@ def _bernoulli_each(source: Source, target: _Tensor, shares: _Tensor) -> _Tensor
     seed, offset = source.generator.advance(_NUMBERS_OF_EACH_BERNOULLI)
     if not count:
         return target
+    if not shares.is_floating_point():
+        raise RuntimeError(f"expected probabilities tensor to have floating type, got {_NAMES[shares.dtype]}")
     if not ((shares >= 0) & (shares <= 1)).all():
         raise DeviceAssert("DistributionBernoulli.cu: `0 <= p4 && p4 <= 1`")
     shares = shares.to(torch.float64 if target.dtype == torch.float64 else torch.float32).expand(target.shape)
@@ -154,6 +178,7 @@ def _random_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _
         low, high = (arguments["from"], arguments.get("to")) if "from" in arguments else (0, arguments["to"])
         if high is None:  # up to the largest number of the type
             high = (1 << _DIGITS[dtype]) + 1 if dtype in _DIGITS else torch.iinfo(dtype).max + 1
+        _require_integers(target, int(low), int(high))
         return store(target, _integers(source, target, int(low), int(high)))
     if dtype in (torch.float64, torch.int64):
         drawn = source.each(target, numbers.whole_64, double=True, dtype=torch.int64)
@@ -162,6 +187,12 @@ def _random_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _
     if dtype == torch.bool:
         return store(target, drawn & 1)
     return store(target, drawn % ((1 << _DIGITS[dtype]) + 1 if dtype in _DIGITS else torch.iinfo(dtype).max + 1))
+
+
+def _require_integers(target: _Tensor, low: int, high: int) -> None:
+    if high > low and not target.is_complex():
+        _require_range("from", low, target.dtype)
+        _require_range("to - 1", high - 1, target.dtype)
 
 
 def _integers(source: Source, target: _Tensor, low: int, high: int) -> _Tensor:
@@ -179,6 +210,7 @@ def _randint(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _
     low, high = arguments.get("low", 0), arguments["high"]
     if high <= low:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    _require_integers(target, int(low), int(high))
     return store(target, _integers(source, target, int(low), int(high)))
 
 
@@ -187,6 +219,8 @@ def _randperm(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> 
     count = int(arguments["n"])
     if not count:
         return target
+    if target.dtype in (torch.float16, torch.bfloat16):
+        torch.randperm(count, dtype=target.dtype, device="cpu")  # refuses what the type cannot tell apart
     bits = min(64, math.ceil(math.log2(count - (6 * count**2 + 1) / (12 * math.log(0.9)))))
     if bits <= 32:
         keys = _integers(source, target, -(1 << 31), (1 << 31) - 1)

@@ -70,6 +70,10 @@ _ROWS: dict[str, tuple[str, str, str]] = {
     "binary_cross_entropy ": (
         r"all elements of target should be between 0 and 1", "Loss.cu", "target_val >= zero && target_val <= one",
     ),
+    "poisson": (
+        r"invalid Poisson rate", "Distributions.cu",
+        'lambda >= 0 && "invalid Poisson rate, expected rate to be non-negative"',
+    ),
     "_assert_async": (
         r"Expected Tensor with single nonzero value, but got zero", "TensorCompare.cu", "input[0] != 0",
     ),

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vgpu.runtime.gpu import VirtualGPU
 from vgpu.runtime.hazards.watch import written
 from vgpu.runtime.machine import Machine
-from vgpu.runtime.operations import determinism, dimensions, precision, shapes_only
+from vgpu.runtime.operations import cuda_values, determinism, dimensions, precision, shapes_only
 from vgpu.runtime.operations.accumulation import is_accumulated
 from vgpu.runtime.operations.facts import facts
 from vgpu.runtime.operations.operation import Operation
@@ -163,6 +163,12 @@ class DispatchMode(TorchDispatchMode):
                 return extensions.run_python_kernel(operation, args, kwargs)
         if operation.nondeterministic is not None and torch.are_deterministic_algorithms_enabled():
             determinism.require(operation.nondeterministic(args, kwargs))
+        refused = operation.refused
+        for tensor in inputs:
+            if tensor.dtype in refused:
+                operation.dtypes.require(args, kwargs)
+        if operation.check is not None:
+            operation.check(args, kwargs)
         if operation.few_dimensions:
             dimensions.require(operation, args, kwargs)
         # `.item()` and its kind wait for the device. They leave before a capture is told of them, because a graph
@@ -197,12 +203,17 @@ class DispatchMode(TorchDispatchMode):
         try:
             return self._compute(operation, args, kwargs, inputs, gpu)
         except NotImplementedError as error:
+            if precision.CPU_LACKS.match(str(error)) and (dtype := precision.narrow_dtype(inputs)) is not None:
+                # What CUDA refuses was refused before (`cuda_dtypes`): it is the CPU that has no kernel for this dtype.
+                return precision.compute_wider(operation, args, kwargs, dtype)
             # The CPU build lacks the kernel and CUDA has one: our limit, not the program's mistake.
             if str(error).startswith("Could not run") and extensions.has_cuda_kernel(operation.overload.name()):
                 raise unsupported("kernels that the CPU underneath lacks", operation.name) from error
             raise
         except (IndexError, RuntimeError) as error:
             # The CPU kernel says at once which value is wrong. On a card the kernel fails later.
+            if cuda_values.is_division_by_zero(operation, error):
+                return cuda_values.divide(operation, args, kwargs)
             assertion = device_asserts.assertion_of(operation, error)
             if assertion is None:
                 if isinstance(error, RuntimeError):
@@ -314,6 +325,10 @@ class DispatchMode(TorchDispatchMode):
                 args = precision.with_tf32_operands(operation, args)
         if operation.random and gpu is not None:
             return self._random(gpu, operation, args, kwargs)
+        if operation.copies and gpu is not None and cuda_values.conversion(operation, args, kwargs) is not None:
+            result = operation.overload(*args, **kwargs)
+            cuda_values.convert(args[1] if operation.mutates else args[0], result)
+            return result
         return operation.overload(*args, **kwargs)
 
     def _random(self, gpu: VirtualGPU, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

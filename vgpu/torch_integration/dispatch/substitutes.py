@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from vgpu.runtime.unsupported import unsupported
+from vgpu.runtime.versions import torch_version
 from vgpu.torch_integration.dispatch import factories
 from vgpu.torch_integration.handling_mode import HandlingMode
 
@@ -52,7 +52,11 @@ def transform(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict
     if not mode.has(tensor):
         return func(*args, **kwargs)
     if tensor.dtype == torch.bfloat16:
-        raise unsupported("Fourier transforms in bfloat16")
+        # SpectralOps.cpp, `promote_type_fft`: on CUDA it is promoted to FP32 since 2.12, and was refused before.
+        if torch_version() < (2, 12):
+            raise RuntimeError("Unsupported dtype BFloat16")
+        arguments = {**kwargs, "input": args[0]} if args else kwargs
+        return func(arguments.pop("input").float(), *args[1:], **arguments)
     wide = tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
     arguments = dict(zip(("input", "size", "dim"), args[:3], strict=False))
     size, dim = kwargs.get("n", kwargs.get("s", arguments.get("size"))), kwargs.get("dim", arguments.get("dim"))
@@ -110,7 +114,33 @@ def narrow_copy(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: di
     return torch.narrow(*args, **kwargs).clone(memory_format=torch.contiguous_format)
 
 
+def svd(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """BatchLinearAlgebraLib.cpp, `svd_cusolver`: its drivers have one result here, LAPACK's."""
+    tensor: Any = args[0] if args else kwargs.get("A")
+    if mode.has(tensor):
+        driver = kwargs.pop("driver", None)
+        if driver not in (None, "gesvd", "gesvdj", "gesvda"):
+            raise RuntimeError(
+                f"torch.linalg.svd: unknown svd driver {driver} in svd_cusolver computation. "
+                "Check doc at https://pytorch.org/docs/stable/generated/torch.linalg.svd.html"
+            )
+    return func(*args, **kwargs)
+
+
+def lstsq(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """BatchLinearAlgebra.cpp, `get_default_lstsq_driver`: on CUDA there is `gels` alone, which finds no rank."""
+    tensor: Any = args[0] if args else kwargs.get("input", kwargs.get("A"))
+    if mode.has(tensor):
+        if kwargs.get("driver") not in (None, "gels"):
+            raise RuntimeError("torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA")
+        kwargs["driver"] = "gels"
+    return func(*args, **kwargs)
+
+
 FUNCTIONS = {
+    torch.linalg.svd: svd,
+    torch.linalg.svdvals: svd,
+    torch.linalg.lstsq: lstsq,
     torch.ctc_loss: ctc_loss,
     torch._C._nn.one_hot: one_hot,
     torch.linalg.matrix_rank: matrix_rank,
