@@ -60,7 +60,7 @@ FAIL: dict[str, tuple[str, Callable[[], Any]]] = {
     "binary_cross_entropy of NaN": ("Loss.cu", lambda: F.binary_cross_entropy(on_gpu(NAN), on_gpu(1.0))),
     "_assert_async": ("TensorCompare.cu", lambda: torch._assert_async(on_gpu(False))),
     "_assert_async with words": ("TensorCompare.cu", lambda: torch._assert_async(on_gpu(False), "words")),
-    "max_unpool2d": ("MaxUnpooling.cu", lambda: F.max_unpool2d(zeros(1, 1, 1, 1), on_gpu(9).view(1, 1, 1, 1), [2])),
+    "max_unpool2d": ("MaxUnpooling.cu", lambda: F.max_unpool2d(zeros(1, 1, 1, 1), on_gpu(9).view(1, 1, 1, 1), [2, 2])),
     "bernoulli": ("DistributionBernoulli.cu", lambda: torch.bernoulli(on_gpu(1.5))),
     "bernoulli_ by shares": ("DistributionBernoulli.cu", lambda: zeros(2).bernoulli_(on_gpu(0.5, NAN))),
 }  # fmt: skip
