@@ -5,6 +5,7 @@ Not here: what happens once the devices agree.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
