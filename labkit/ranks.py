@@ -60,6 +60,9 @@ def _rank(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
+    # As torchrun does: PyTorch binds a process group to the GPU of LOCAL_RANK, which would be the parent's.
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    os.environ.update({name: str(value) for name, value in places.items()})
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))  # the ranks of a machine share its cores
     returned = function(rank, world_size, init_method, *arguments)
     Path(folder, f"{rank}.pickle").write_bytes(pickle.dumps(returned))

@@ -18,7 +18,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +44,18 @@ about = "Axes, units, and a caption that says what is to be seen."
 """
 
 
+_COMMENTS = """[[comment]]
+id = "axis"
+criterion = "discussion"
+text = "no unit on the axis"
+points = -1.5
+
+[[comment]]
+id = "why"
+criterion = "discussion"
+text = "says what is faster, and not why"
+points = -1
+"""
 _PROGRAM = """import torch
 from torch import nn
 
@@ -87,17 +98,13 @@ def _grade(picture: Path, folder: Path) -> None:
 
 
 def _by_hand(picture: Path, folder: Path) -> None:
-    from gradebook.grading.manual_grading import comments
-
     for student in ("Ada Lovelace", "Ben Okri", "Cleo Santos"):
         shutil.copytree(ROOT / "solutions" / "lab1_gpu_basics", folder / "class" / student / "lab1_gpu_basics")
     out = folder / "out"
     _gpulabs("class", folder / "class", f"--out={out}", "--lab=1", "--device=vgpu")
     _gpulabs("manual", "init", out)
     (out / "manual_grading" / "rubric.toml").write_text(_RUBRIC, encoding="utf-8")
-    said = (("axis", "no unit on the axis", "-1.5"), ("why", "says what is faster, and not why", "-1"))
-    texts = [comments.Comment(name, "discussion", text, Decimal(points)) for name, text, points in said]
-    comments.save(out, texts)
+    (out / "manual_grading" / "comments.toml").write_text(_COMMENTS, encoding="utf-8")
     server = subprocess.Popen(
         [*_COMMAND, "manual", "grade", str(out), "--as", "Ana"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )

@@ -244,7 +244,7 @@ def _static(owner: object, name: str) -> object:
 def _is_patched_by_torch(owner: object, name: str) -> bool:
     """Whether PyTorch exchanges a method itself: those of an optimizer when the first one is made, a module's when
     Dynamo compiles for the first time (`torch._dynamo.mutation_guard`)."""
-    is_module = getattr(owner, "__module__", "") == "torch.nn.modules.module"
+    is_module = getattr(owner, "__qualname__", "") == "Module" and hasattr(owner, "register_forward_pre_hook")
     return (
         hasattr(owner, "_patch_step_function")
         or hasattr(owner, "profile_hook_step")

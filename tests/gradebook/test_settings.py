@@ -129,7 +129,8 @@ def test_who_is_in_time_or_within_the_grace_loses_nothing() -> None:
     assert lost(rules, -1) is None
     assert lost(rules, 0) is None
     assert lost(rules, 0.5) is None
-    assert lost(rules, 0.51) == (10, "10 % of 100 points per day, 1 day")
+    over = "from the deadline on, because the grace of 30 minutes is over"
+    assert lost(rules, 0.51) == (10, f"10 % of 100 points per day, 1 day; {over}")
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,7 @@ def test_complex_numbers_in_place_of_others_are_the_students(graded: Graded) -> 
 def test_what_does_not_end_has_its_place(graded: Graded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradebox.run.endings.was_starved", lambda reply: False)
     numbers = NUMBERS.replace("return left * right", "while True:\n        pass")
-    limit = (CHECKS, "left=left,", "left=left, limits=Limits(wall_seconds=1),")
+    limit = (CHECKS, "left=left,", "{'limits': Limits(wall_seconds=1)}, left=left,")
     known = (
         CHECKS,
         "from gradebox.course.criterion",

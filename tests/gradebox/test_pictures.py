@@ -130,7 +130,7 @@ def beside(machine: Any, *probes: str) -> list[str]:
     probe_cache = ProbeCache()
     submission = Submission(Device("vgpu:T4", "virtual T4", simulated=True), machine, probe_cache, CHECK)
     for probe in probes:
-        submission.probe(probe, student=not probe.endswith("reference"), size=3, conditions=[{"factor": 2.0}])
+        submission.probe(probe, {"student": not probe.endswith("reference"), "conditions": [{"factor": 2.0}]}, size=3)
     submission.run_expected({"lab1.x.product": "lab1.x_reference.product"})
     picture = probe_cache.timeline(CHECK)
     return [] if picture is None else [panel.title for panel in picture.panels]

@@ -21,7 +21,7 @@ REFERENCE = Request("basics.numbers.reference", params={"base": 3}, student=Fals
 CHECK = (
     "basics/numbers/checks.py",
     '        require_equal(seen.result, base**3, what="power()")\n',
-    "        reference = submission.probe('basics.numbers.reference', student=False, base=base)\n"
+    "        reference = submission.probe('basics.numbers.reference', {'student': False}, base=base)\n"
     '        require_equal(seen.result, reference.result, what="power()")\n',
 )
 PROBE = (

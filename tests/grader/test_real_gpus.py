@@ -33,7 +33,7 @@ from grader.lab2.comparison.checks import comparison
 from grader.lab4.attention.cases.types import BenchmarkCall
 from grader.lab4.attention.checks import benchmark
 from grader.lab4.checkpointing import checks
-from grader.lab4.checkpointing.cases.types import Sizes
+from grader.lab4.checkpointing.cases.types import CPU_INTERVALS, Sizes
 from grader.shared.cards import Card, card_of
 from grader.shared.probes.record import watch_products
 
@@ -223,7 +223,7 @@ def _table(took: float, own_seconds: list[float]) -> None:
         "forwards": [begun, begun],
         "flops": 2 * (steps + warmup) * 10**9,
         "device": "cuda",
-        "on_cpu": [{"device": "cpu", "checkpoint_every": 2, "peak_bytes": None}],
+        "on_cpu": [{"device": "cpu", "checkpoint_every": every, "peak_bytes": None} for every in CPU_INTERVALS],
     }
     check = checks.TestCheckpointing().test_measured_table_equals_reference
     check(real(lab4__checkpointing__measured=reply), InputGenerator(3, "table"))

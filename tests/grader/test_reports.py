@@ -68,7 +68,7 @@ def test_a_report_has_sixty_words_and_the_message_says_that_they_are_only_counte
     assert caught.value.message == (
         "REPORT.md has 59 words of text outside headings, comments and code, expected at least 60"
     )
-    assert caught.value.hint == "write why. This check counts the words, and does not judge what they say"
+    assert caught.value.hint == "Write why. This check counts the words, and does not judge what they say."
 
 
 @pytest.mark.parametrize("lab", ["lab1", "lab2", "lab3", "lab4", "kernels", "sharding"])

@@ -26,7 +26,15 @@ _ONCE = 1.15
 more; an element that is read a second time costs 1.3 and more."""
 
 
-def ask(submission: Submission, probe: str, *, counted: bool = False, device: str | None = None, **inputs: Any) -> Seen:
+def ask(
+    submission: Submission,
+    probe: str,
+    *,
+    counted: bool = False,
+    device: str | None = None,
+    values: bool = True,
+    **inputs: Any,
+) -> Seen:
     """What a probe of this exercise ("kernels.add.vector_add") saw; on a virtual GPU where accesses are `counted`.
 
     Raises:
@@ -41,7 +49,7 @@ def ask(submission: Submission, probe: str, *, counted: bool = False, device: st
         device = COUNTING
     if device is None and not submission.device.simulated:
         _require_triton_works(submission)
-    return submission.probe(probe, device=device, limits=_SLOW, **inputs)
+    return submission.probe(probe, {"device": device, "values": values, "limits": _SLOW}, **inputs)
 
 
 def _require_triton_works(submission: Submission) -> None:

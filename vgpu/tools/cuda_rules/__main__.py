@@ -24,7 +24,8 @@ _TABLES = Path(__file__).parents[2] / "runtime/operations/cuda_rules"
 
 def main() -> None:
     """Write `torch-X.Y.json` for the virtual GPU, and for its tests the same by OpInfo's names."""
-    parser = argparse.ArgumentParser(prog="python -m vgpu.tools.cuda_rules", description=__doc__)
+    about = "Write the tables of what CUDA kernels take, for the PyTorch of this interpreter; ten minutes, with gcc."
+    parser = argparse.ArgumentParser(prog="python -m vgpu.tools.cuda_rules", description=about)
     parser.add_argument("-o", "--output", type=Path, default=_TABLES, help="folder of the tables that programs read")
     parser.add_argument("--functions", type=Path, help="folder of the tables by OpInfo's names, for tests")
     parser.add_argument("--notes", type=Path, help="notes of an earlier run, instead of a new one")

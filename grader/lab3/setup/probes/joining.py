@@ -164,7 +164,7 @@ def _wait_for_rank_1(student: Student, module: ModuleType, patience: float) -> f
 
     How long rank 0 waited until an error was raised; None: there was none, or this is rank 1.
     """
-    come_together(student, "ready")
+    come_together("ready", student)
     module.setup(
         student.rank,
         student.ranks,
@@ -206,11 +206,11 @@ def folder_of(student: Student) -> Path:
     return Path(student.rendezvous.removeprefix("file://")).parent
 
 
-def come_together(student: Student, what: str) -> None:
+def come_together(what: str, place: Student) -> None:
     """Wait until all ranks have come here, whatever becomes of their process groups."""
-    folder = folder_of(student)
-    (folder / f"{what}-{student.rank}").touch()
-    until(lambda: all((folder / f"{what}-{rank}").exists() for rank in range(student.ranks)), 60.0)
+    folder = folder_of(place)
+    (folder / f"{what}-{place.rank}").touch()
+    until(lambda: all((folder / f"{what}-{rank}").exists() for rank in range(place.ranks)), 60.0)
 
 
 def until(happened: Callable[[], bool], seconds: float) -> None:

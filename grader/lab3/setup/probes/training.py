@@ -199,7 +199,7 @@ def _wait_for_rank_1(
     """
     waited = None
     for attempt in range(_ATTEMPTS):
-        come_together(student, f"training-{attempt}")
+        come_together(f"training-{attempt}", student)
         given_up = folder_of(student) / f"given-up-{attempt}"
         note, noted = notes()
         hold_up = partial(until, partial(exists, given_up), 3 * patience) if student.rank == 1 else None
@@ -216,7 +216,7 @@ def _wait_for_rank_1(
         came = folder_of(student) / f"came-{attempt}"
         if student.rank == 0 and noted():
             came.touch()
-        come_together(student, f"trained-{attempt}")
+        come_together(f"trained-{attempt}", student)
         if exists(came):
             break
     return waited
