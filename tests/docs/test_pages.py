@@ -50,6 +50,8 @@ def test_students_get_no_page_for_instructors(released: Mapping[str, bytes]) -> 
         "docs/report-criteria.md",
         "docs/chapter.md",
         "docs/virtual-gpu.md",
+        "docs/virtual-gpu-reference.md",
+        "docs/virtual-gpu-cost-model.md",
         "docs/vgpu-uses.md",
         "docs/how-we-know.md",
         "docs/how-we-know-figures.md",

@@ -41,7 +41,8 @@ def other() -> int:
 
 
 _DOCUMENTS = (
-    *("student", "report-criteria", "chapter", "virtual-gpu", "vgpu-uses", "how-we-know", "how-we-know-figures"),
+    *("student", "report-criteria", "chapter", "vgpu-uses", "how-we-know", "how-we-know-figures"),
+    *("virtual-gpu", "virtual-gpu-reference", "virtual-gpu-cost-model"),
     "instructor",
 )
 
