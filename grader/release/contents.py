@@ -20,7 +20,8 @@ _LEFT_OUT = ("examples/courses",)
 _FILES = ("LICENSE", "conftest.py", "pyproject.toml", "constraints.txt", "install.sh", ".gitignore")
 _PAGES = (
     *("docs/student.md", "docs/report-criteria.md", "docs/chapter.md"),
-    *("docs/virtual-gpu.md", "docs/virtual-gpu-reference.md", "docs/virtual-gpu-cost-model.md", "docs/vgpu-uses.md"),
+    *("docs/virtual-gpu.md", "docs/virtual-gpu-reference.md", "docs/virtual-gpu-compiled.md"),
+    *("docs/virtual-gpu-cost-model.md", "docs/vgpu-uses.md"),
     *("docs/how-we-know.md", "docs/how-we-know-figures.md"),
 )
 _HELP_PAGES = ("README.md", "docs/student.md")

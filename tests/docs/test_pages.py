@@ -51,6 +51,7 @@ def test_students_get_no_page_for_instructors(released: Mapping[str, bytes]) -> 
         "docs/chapter.md",
         "docs/virtual-gpu.md",
         "docs/virtual-gpu-reference.md",
+        "docs/virtual-gpu-compiled.md",
         "docs/virtual-gpu-cost-model.md",
         "docs/vgpu-uses.md",
         "docs/how-we-know.md",

@@ -42,7 +42,7 @@ def other() -> int:
 
 _DOCUMENTS = (
     *("student", "report-criteria", "chapter", "vgpu-uses", "how-we-know", "how-we-know-figures"),
-    *("virtual-gpu", "virtual-gpu-reference", "virtual-gpu-cost-model"),
+    *("virtual-gpu", "virtual-gpu-reference", "virtual-gpu-compiled", "virtual-gpu-cost-model"),
     "instructor",
 )
 
