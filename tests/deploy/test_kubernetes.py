@@ -219,8 +219,9 @@ def test_one_line_sets_the_image_of_every_container(render: Render, tmp_path: An
     assert images == {"ghcr.io/me/labs:v1"}
 
 
-def test_the_page_names_only_folders_that_exist() -> None:
-    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["kubernetes.md", "kubernetes-production.md", "kubernetes-example-08.md"])
+def test_a_page_names_only_folders_that_exist(name: str) -> None:
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
     named = set(re.findall(r"deploy/kubernetes/([a-z0-9/.-]*[a-z0-9])(?![\w/-]*\$)", page))
     assert named
     for folder in named:
