@@ -329,7 +329,9 @@ def test_workspaces_are_kept_for_each_stream(cuda: Gpu) -> None:
     kept = [x @ x, x @ x]
     first = torch.cuda.memory_allocated() - before - 2 * x.nbytes
     assert first >= 8_519_680
-    with torch.cuda.stream(torch.cuda.Stream()):
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
         kept.append(x @ x)
     assert torch.cuda.memory_allocated() - before == 2 * first + 3 * x.nbytes
     torch._C._cuda_clearCublasWorkspaces()
