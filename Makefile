@@ -63,7 +63,7 @@ $(TESTS_READY): $(READY)
 # in build/replies, so that what no change can have touched is not run again.
 # Bytecode is written even where PYTHONDONTWRITEBYTECODE is set: hundreds of processes would compile the same again.
 test test-all: export PYTHONDONTWRITEBYTECODE =
-test: $(READY) $(TESTS_READY) lint ## run the project's own tests, in ten minutes on two cores
+test: $(READY) $(TESTS_READY) lint ## run the project's own tests, in a quarter of an hour on two cores
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs --durations=30
 
 # For a night, or a release: hours. Another seed, which is printed, and no reply kept. Hidden: the tests pass on a machine
