@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from gradebox.run.grade import IntegrityNote
 
 _HARMLESS = {
-    "frames": "Right solutions look at frames, too: traceback.print_stack(), a logger or a debugger does.",
-    "disguise": "Right solutions make code at run time, too: exec or compile of a text that stands next to it.",
-    "gc": "Right solutions ask the garbage collector, too, to find what keeps memory.",
+    "frames": "Right solutions may do this: traceback.print_stack(), a logger and a debugger look at frames.",
+    "disguise": "Right solutions may do this: exec and compile turn a text of the same file into code.",
+    "gc": "Right solutions may do this: the garbage collector shows what keeps memory.",
     "source": "Such a name alone is no trick. Read the line.",
 }
 """What to think of first, by the kind of a note."""

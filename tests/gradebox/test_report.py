@@ -203,7 +203,7 @@ def test_a_note_that_right_solutions_leave_reads_so(result: Grade, capsys: pytes
     report.show(noted, [], [])
     page = html.render(noted, notes=True)
     for text in (" ".join(capsys.readouterr().out.split()), page):
-        assert text.count("Right solutions look at frames, too: traceback.print_stack()") == 1
+        assert text.count("Right solutions may do this: traceback.print_stack()") == 1
         assert text.count("Right solutions") == 1, "no such word about a file that was opened elsewhere"
 
 
