@@ -1,5 +1,6 @@
 """Writes every file of this checkout that follows from other files: `python -m grader.generated [--check]`.
 
+    solutions/*/README.md      the marked lists of checks of a task (`rubric_table`), from criterion.toml
     labs/                      what students get, from solutions/
     points, hours, reports     the marked tables of pages (`rubric_table`), from lab.toml, criterion.toml and reports/
     figures                    of the README (`figures_table`), from benchmarks/results/
@@ -66,6 +67,11 @@ def _pages() -> Mapping[Path, str]:
     return {page: figures_table.with_figures(text) for page, text in texts.items()}
 
 
+def _hand_outs() -> Mapping[Path, str]:
+    pages = sorted((ROOT / "solutions").glob("*/README.md"))
+    return {page: rubric_table.with_checks(page.read_text(encoding="utf-8")) for page in pages}
+
+
 def problems() -> Iterator[str]:
     """What has to be right before anything can follow from it, a line each."""
     course = grader.course()
@@ -105,6 +111,8 @@ def _write_labs() -> None:
 
 
 PARTS = (
+    # First: the others read hand-outs.
+    _texts("checks in hand-outs", _hand_outs),
     Part("labs", lambda: release.check(ROOT / "solutions", ROOT / "labs"), _write_labs),
     _texts("points, hours, reports and figures in pages", _pages),
     _texts("requirements", _requirements),
@@ -125,12 +133,13 @@ def main() -> int:
     if wrong:
         print(printable("\n".join([*wrong, "nothing is written: fix this first"])), file=sys.stderr)
         return 1
-    stale = {part: lines for part in PARTS if (lines := part.stale())}
-    for part, lines in stale.items():
-        for line in lines:
-            print(printable(f"{part.name}: {line}"))
-        if not check:
-            part.write()
+    stale = False
+    for part in PARTS:
+        if lines := part.stale():
+            stale = True
+            print(printable("\n".join(f"{part.name}: {line}" for line in lines)))
+            if not check:
+                part.write()
     if check and stale:
         print(printable(f"{COMMAND} writes them"), file=sys.stderr)
         return 1

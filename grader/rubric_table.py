@@ -3,7 +3,9 @@
 A page says where: `<!-- points: lab1 -->` (the checks of a lab) or `<!-- points: all -->` (the labs of the course), and
 `<!-- end of points -->` below; `<!-- hours -->` and `<!-- end of hours -->` (the time that each lab takes);
 `<!-- reports -->` and `<!-- end of reports -->` (how people grade the report of each lab); `<!-- evidence -->` and
-`<!-- end of evidence -->` (what checks judge by, and which of it a submission could write).
+`<!-- end of evidence -->` (what checks judge by, and which of it a submission could write). A hand-out in
+`solutions/` says `<!-- checks: 2.1 -->` (a task) or `<!-- checks: container.run -->` (a criterion), and
+`<!-- end of checks -->`.
 Not for grading: `rubric.py` reads the rubric, `grade.py` counts.
 """
 
@@ -14,6 +16,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from gradebook.grading.manual_grading import ready
+from gradebox.course import hints
 from gradebox.course.course import Course
 from gradebox.course.rubric import EVIDENCE, Criterion, Hours, Lab
 from grader import course
@@ -26,6 +29,7 @@ PAGES = (
 _MARKED = re.compile(r"(<!-- points: (\w+) -->\n).*?(<!-- end of points -->)", re.DOTALL)
 _REPORTS = re.compile(r"(<!-- reports -->\n).*?(<!-- end of reports -->)", re.DOTALL)
 _EVIDENCE = re.compile(r"(<!-- evidence -->\n).*?(<!-- end of evidence -->)", re.DOTALL)
+_CHECKS = re.compile(r"(<!-- checks: ([\w.]+) -->\n).*?(<!-- end of checks -->)", re.DOTALL)
 _HOURS = re.compile(r"(<!-- hours -->\n).*?(<!-- end of hours -->)", re.DOTALL)
 
 
@@ -39,6 +43,30 @@ def with_points(page: str) -> str:
     page = _REPORTS.sub(lambda match: f"{match[1]}\n{_reports(course())}\n\n{match[2]}", page)
     page = _EVIDENCE.sub(lambda match: f"{match[1]}\n{evidence_tables(course())}\n\n{match[2]}", page)
     return _HOURS.sub(lambda match: f"{match[1]}\n{hours_table(course())}\n\n{match[2]}", page)
+
+
+def with_checks(page: str) -> str:
+    """A hand-out with the checks of every marked task: their titles, which are requirements, and points.
+
+    Raises:
+        KeyError: for a mark that names neither a task with checks nor a criterion.
+    """
+    return _CHECKS.sub(lambda match: f"{match[1]}\n{_requirements(course(), match[2])}\n\n{match[3]}", page)
+
+
+def _requirements(of: Course, name: str) -> str:
+    """A list of what the grader checks for one task or criterion; checks of several criteria may share a title."""
+    tasks, points = hints.load(of), dict[str, Decimal]()
+    for lab in of.all_labs:
+        titles = of.titles([lab])
+        for criterion in lab.criteria:
+            for check in criterion.checks:
+                if name in (criterion.id, tasks[check.id].task):
+                    points[titles[check.id]] = points.get(titles[check.id], Decimal(0)) + check.points
+    if not points:
+        raise KeyError(f"no check belongs to {name}")
+    rows = (f"- {title} ({_number(value)})" for title, value in points.items())
+    return "\n".join([f"The grader checks ({_number(sum(points.values(), Decimal(0)))} points):", "", *rows])
 
 
 def hours_table(of: Course) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
 import pytest
 
 import grader
+from gradebox.course import hints
 from gradebox.course.rubric import Lab
 from grader.release.contents import for_students
 from tests.docs.markdown import ROOT, Link, anchors, links
@@ -96,6 +98,20 @@ def test_a_hand_out_says_how_many_hours_its_lab_takes(lab: Lab) -> None:
 def test_a_hand_out_says_how_many_points_its_lab_has(lab: Lab) -> None:
     hand_out = (ROOT / "labs" / lab.package / "README.md").read_text()
     assert f" {lab.points} points." in hand_out.partition("##")[0]
+
+
+@pytest.mark.parametrize("lab", grader.course().all_labs, ids=lambda lab: lab.id)
+def test_a_hand_out_lists_each_check_once_under_its_task(lab: Lab) -> None:
+    hand_out = (ROOT / "labs" / lab.package / "README.md").read_text()
+    marks = re.findall(r"<!-- checks: (\S+) -->", hand_out)
+    tasks = hints.load(grader.course())
+    for criterion in lab.criteria:
+        for check in criterion.checks:
+            places = [mark for mark in marks if mark in (criterion.id, tasks[check.id].task)]
+            assert len(places) == 1, check.id
+    for task in (mark for mark in marks if mark[0].isdigit()):
+        section = hand_out.partition(f"## Task {task}: ")[2].partition("\n## ")[0]
+        assert f"<!-- checks: {task} -->" in section
 
 
 def _dead(page_links: Iterable[Link]) -> list[str]:

@@ -88,7 +88,7 @@ def _report(
 
 def test_without_a_grade_it_begins_with_the_first_task(room: Path, ask: Ask) -> None:
     said = ask("--hints", "1")
-    assert said.startswith("Next: Task 1.1, what is on this machine\n")
+    assert said.startswith("Next: Task 1.1, the machine\n")
     assert re.search(r"labs/lab1_gpu_basics/environment.py:\d+  check_environment \(about \d+ lines\)", said)
     assert re.search(r"labs/lab1_gpu_basics/README.md:\d+", said)
     assert "grade --criterion lab1.benchmark" in said
@@ -213,7 +213,7 @@ def test_hints_of_a_criterion_are_those_of_its_checks(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("exercise", "file", "function", "first"),
     [
-        ("kernels", "kernels_exercise/vector_add.py", "vector_add", "Task 6.1, a vector is added"),
+        ("kernels", "kernels_exercise/vector_add.py", "vector_add", "Task 6.1, add two vectors"),
         ("sharding", "sharding_exercise/zero.py", "ShardedOptimizer.__init__", "Task 7.1, the optimizer's states"),
     ],
 )

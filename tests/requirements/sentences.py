@@ -18,6 +18,7 @@ _SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(*])")
 _ENTRY = re.compile(r"[\w*,. `]+: ")
 """How an entry of `Args:` or `Raises:` begins."""
 _SECTIONS = {"Args:", "Attributes:", "Raises:", "Returns:", "Yields:"}
+_GENERATED = re.compile(r"<!-- checks: .*?<!-- end of checks -->\n", re.DOTALL)
 _NOT_BINDING = ("Source:", "Run:")
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -37,7 +38,8 @@ def of_lab(package: str, also: tuple[str, ...] = ()) -> dict[str, list[str]]:
     for entry in also:
         name, _, definition = entry.partition(":")
         by_place[definition] = _definition(ROOT / name, definition)
-    for title, text in _sections((folder / "README.md").read_text(encoding="utf-8")):
+    hand_out = (folder / "README.md").read_text(encoding="utf-8")
+    for title, text in _sections(_GENERATED.sub("", hand_out)):
         if sentences := list(_of_text(text)):
             by_place[f"README: {title}"] = sentences
     return by_place
