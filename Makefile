@@ -40,7 +40,7 @@ $(READY): pyproject.toml constraints.txt install.sh
 	@touch $@
 
 # Needs nothing installed: it says what to install.
-doctor: ## what is here, what is wrong, and the command that mends it
+doctor: ## what is here, what is wrong, and the command that fixes it
 	@$$(test -x $(BIN)/python && echo $(BIN)/python || echo $(PYTHON)) -m grader.doctor
 
 next: $(READY) ## which task to do next, and why (HINTS=1 to 3, LAB=1|container|kernels|sharding)
@@ -78,7 +78,7 @@ test-all: $(READY) $(TESTS_READY) lint ## those marked `night` as well, with a n
 pythons: ## grade the reference and the stubs on the oldest and the newest Python here (ARGS="--all --tested")
 	@$(PYTHON) .ci/pythons.py $(ARGS)
 
-constraints: $(READY) ## constraints.txt anew: the newest of everything, once the tests have passed with it
+constraints: $(READY) ## constraints.txt again: the newest of everything, once the tests have passed with it
 	@.ci/constraints
 
 wheels: $(READY) ## three distributions, into dist/: vgpu, gradebox, and this course

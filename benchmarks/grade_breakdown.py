@@ -1,7 +1,7 @@
 """Where the processor time of a grade goes: the judge, ranks with the submission, reference runs, and all around them.
 
 The reference is graded in this process, whose own time is the judge's. What each rank used comes back with its reply.
-The rest is everything else on this machine, which must be idle otherwise: imports at the start (measured beside it, by
+The rest is everything else on this machine, which must be idle otherwise: imports at the start (measured next to it, by
 a grade of one small check), templates, supervisors, the simulated device's process, and the kernel's work for them.
 """
 

@@ -1,4 +1,4 @@
-"""A data-parallel training past one rack: 8, 64, 512, 4,096 ranks, by priced streams, held against published scaling.
+"""A data-parallel training past one rack: 8, 64, 512, 4,096 ranks, by priced streams, compared with published scaling.
 
 One step of the model runs on a virtual GPU, on shapes only; events say when each gradient, or each block, is ready. Two
 streams are laid out as DDP and FSDP do it, one that computes and one that communicates:

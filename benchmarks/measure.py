@@ -1,4 +1,4 @@
-"""How the benchmarks measure and record: interleaved rounds, medians, and the machine's description beside them."""
+"""How the benchmarks measure and record: interleaved rounds, medians, and the machine's description next to them."""
 
 from __future__ import annotations
 

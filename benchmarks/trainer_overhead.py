@@ -1,4 +1,4 @@
-"""What Lab 5's trainer costs per step: beside a bare loop, PyTorch Lightning's Trainer and Hugging Face's Accelerate.
+"""What Lab 5's trainer costs per step, compared with a bare loop, Lightning's Trainer and Hugging Face's Accelerate.
 
 All train the same model on the same batches, with clipping and a schedule, in interleaved rounds. All but the bare
 loop log the loss to TensorBoard after every tenth step; none validates or saves. On the CPU one thread computes, and

@@ -1,4 +1,4 @@
-"""What the virtual GPU costs per operation in real time: with values, shapes only, beside a plain CPU and fake tensors.
+"""What the virtual GPU costs per operation in real time, compared with a plain CPU and fake tensors.
 
 All four do the same work in one thread, in interleaved rounds; measured is CPU time, which a busy machine changes
 least. Fake tensors (`torch._subclasses.FakeTensorMode`) are PyTorch's own way to run a program on shapes; they know

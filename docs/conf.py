@@ -3,7 +3,7 @@
 Settings of a course, from the environment:
 
 - `GPULABS_REPOSITORY_URL`: where the files of this repository can be read, branch included
-  (`https://HOST/OWNER/NAME/tree/main`). Without it the site shows paths in place of links into the repository.
+  (`https://HOST/OWNER/NAME/tree/main`). Without it the site shows paths instead of links into the repository.
 """
 
 import os

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 LANGUAGE = "(Moodle's language)"
-"""A column of ours, beside those of the file: the key of `_TITLES`."""
+"""A column of ours, next to those of the file: the key of `_TITLES`."""
 
 _ENGLISH = (
     *("Identifier", "Full name", "Email address", "Username", "ID number", "First name", "Last name", "Grade"),

@@ -129,7 +129,7 @@ class LineNote:
 
 @dataclass(frozen=True, kw_only=True)
 class ManualResult:
-    """What people gave one submission, beside the points of the checks."""
+    """What people gave one submission, in addition to the points of the checks."""
 
     title: str
     criteria: tuple[ManualCriterion, ...]
@@ -241,7 +241,7 @@ class StudentResult:
     """Whose the same submission is as well."""
     late: LatePenalty | None = None
     grade: Grade | None = None
-    """With overrides applied, without the penalty; of a graded submission, or of points that were given in the place of
+    """With overrides applied, without the penalty; of a graded submission, or of points that were given instead of
     one."""
     score: Decimal | None = None
     """What counts: the checks' points less the penalty, at least 0, and what people gave where that is released.
@@ -266,7 +266,7 @@ class StudentResult:
 
     @property
     def by_hand(self) -> tuple[ManualCriterion, ...]:
-        """All that people grade of it, beside checks and instead of them."""
+        """All that people grade of it, in addition to checks or instead of them."""
         beside = self.manual.criteria if self.manual is not None else ()
         return (*beside, *(criterion for report in self.reports for criterion in report.criteria))
 

@@ -32,7 +32,7 @@ _DECIDES_NOTHING = (
 _ENGINE = "gradebox"
 _MODULE = re.compile(r"\w+(?:\.\w+)+")
 _DATA = (".toml", ".json", ".npz", ".gz", ".csv")
-"""Files that a module beside them may read."""
+"""Files that a module next to them may read."""
 _TOLD = ("course.toml", layout.LAB_FILE, layout.CRITERION_FILE)
 """Files that the engine reads: points and words. What of a rubric decides is counted by its names."""
 _ASKS = (layout.CHECKS, layout.REFERENCE, layout.CASES)
@@ -135,7 +135,7 @@ class Tree:
         return self._digests[path]
 
     def _names(self, path: Path) -> Iterator[Path]:
-        """The files that this one imports or names, and the data beside it."""
+        """The files that this one imports or names, and the data next to it."""
         read = read_file(path)
         if path.suffix == ".py" and path.parent.parent != self._root:
             yield from (

@@ -120,7 +120,7 @@ def lint_course(
 ) -> None:
     """Read a course for mistakes that no grading would notice: hints, tasks, probes and names that lead nowhere.
 
-    Exit codes: 0 nothing found, 1 something to mend, 2 the course cannot be read.
+    Exit codes: 0 nothing found, 1 something to fix, 2 the course cannot be read.
     """
     from gradebox.authoring import lint
     from gradebox.course import course as courses
@@ -130,7 +130,7 @@ def lint_course(
         problems = list(lint.problems(courses.load(course.resolve()), solution))
     except (ValueError, HintError) as error:
         raise typer.Exit(refuse(str(error), "could not read")) from None
-    for line in [*problems, f"{len(problems)} to mend" if problems else "nothing to mend"]:
+    for line in [*problems, f"{len(problems)} to fix" if problems else "nothing to fix"]:
         print(printable(line))
     raise typer.Exit(1 if problems else 0)
 
@@ -142,7 +142,7 @@ def _own(course: Path, submission: Path) -> Path:
     if (file := launch.loaded_from(Path.cwd(), submission)) is not None:
         raise typer.Exit(
             refuse(
-                f"Python has executed {file}, which belongs to the submission or lies beside it, before the grader "
+                f"Python has executed {file}, which belongs to the submission or is next to it, before the grader "
                 "began; start in another folder, or as `gradebox` instead of `python -m gradebox`"
             )
         )

@@ -24,7 +24,7 @@ Seed = Annotated[int | None, typer.Option("--seed", "--grade-seed", help="Repeat
 Report = Annotated[Path, typer.Option("--report", "--grade-report", help="Where grade.json and grade.html go.")]
 OwnReport = Annotated[Path, typer.Option("--report", "--grade-report", help="Where grade.json lies.")]
 Overrides = Annotated[
-    Path | None, typer.Option(help="Points given by hand (default: overrides.toml beside the course's folder).")
+    Path | None, typer.Option(help="Points given by hand (default: overrides.toml next to the course's folder).")
 ]
 Student = Annotated[str | None, typer.Option(help="Whose overrides apply (default: the folder's name).")]
 TimeLimit = Annotated[

@@ -1,6 +1,6 @@
 """What the judge's process does once it is there: one grading, or one after each saved file.
 
-Beside `launch.py`, whose other half only waits for this one and does without its imports.
+Next to `launch.py`, whose other half only waits for this one and does without its imports.
 """
 
 from __future__ import annotations

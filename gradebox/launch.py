@@ -51,7 +51,7 @@ def run(options: Options, pytest_arguments: Sequence[str] | None = None, *, roun
     """Grade in a judge of its own and wait for it; the exit code, one of `ExitCode`.
 
     Args:
-        options: what is asked, but for `origin`, which becomes the current folder.
+        options: what is asked, except for `origin`, which becomes the current folder.
         pytest_arguments: those of a `pytest --grade`, which the judge then runs under pytest; without them it does not.
         rounds: "watch" to grade again whenever a file is saved, "answer" whenever a line on standard input asks for it.
     """
@@ -95,7 +95,7 @@ def from_pytest(config: Any) -> int:
         )
     if (file := loaded_from(origin, submission)) is not None:
         return refuse(
-            f"Python has executed {file}, which belongs to the submission or lies beside it, before the grader began; "
+            f"Python has executed {file}, which belongs to the submission or is next to it, before the grader began; "
             "start in another folder, or grade with gpulabs"
         )
     course = config.hook.pytest_grade_course()

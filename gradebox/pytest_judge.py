@@ -1,6 +1,6 @@
 """The judge's pytest: its items are the checks of a course, and nothing on disk is collected. Hooks, and nothing else.
 
-Not for grading (`run.py`): an item waits for what the grading, which goes on beside it, says of its check.
+Not for grading (`run.py`): an item waits for what the grading, which goes on at the same time, says of its check.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Device:
     """None on a CPU, and on a GPU whose data sheet is not known here."""
 
     def provenance(self) -> Provenance:
-        """What `labkit.results.save_json` writes beside the results."""
+        """What `labkit.results.save_json` writes next to the results."""
         import torch
 
         return Provenance(
@@ -198,7 +198,7 @@ def _attach(model: str, *, values: bool, gpus: int) -> Iterator["VirtualGPU"]:
         spec = vgpu.get_spec(model)
     except vgpu.SpecError as error:
         raise DeviceError(f"--device vgpu:{model}: {error}") from error
-    with vgpu.attach(spec, values=values, gpus=gpus, force=True) as gpu:  # force: asked for by name beside a real GPU
+    with vgpu.attach(spec, values=values, gpus=gpus, force=True) as gpu:  # force: asked for by name next to a real GPU
         torch.cuda.current_device()  # initialises CUDA, as `_real` does: before that, `memory_stats()` is empty
         yield gpu
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Hand out a temporary path beside `path`; move it to `path` when the block ends well, remove it otherwise.
+    """Hand out a temporary path next to `path`; move it to `path` when the block ends well, remove it otherwise.
 
     A reader sees the old file or the new one, never half of one, and an interrupted program (Ctrl-C) leaves nothing
     behind. Missing folders are made. `os.replace` is atomic on POSIX and Windows as long as both paths lie on one file

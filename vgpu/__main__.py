@@ -188,7 +188,7 @@ def _spec(name: str) -> Spec:
 
 
 def _hint(program: str) -> str:
-    """A file of a similar name beside the one that is missing."""
+    """A file of a similar name next to the one that is missing."""
     path = Path(program)
     if program.startswith("-"):
         return " (options of vgpu stand before the program; `--help` lists them)"

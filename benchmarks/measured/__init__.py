@@ -1,4 +1,4 @@
-"""One real card, measured by ourselves, and the virtual one of the same name beside it.
+"""One real card, measured by ourselves, and the virtual one of the same name next to it.
 
 `python -m benchmarks.measured record FILE` measures on this machine's NVIDIA GPU. `python -m benchmarks.measured
 compare FILE` runs the same on the virtual GPU, writes how far it is off, and a table of `docs/how-we-know-figures.md`.

@@ -18,7 +18,7 @@ def main() -> None:
     recording.add_argument("--sections", nargs="+", choices=record.SECTIONS, default=record.SECTIONS)
     recording.add_argument("--seconds", type=float, default=600.0, help="begin nothing new after so long")
     recording.add_argument("--known", type=Path, metavar="FILE", help="take from this file what it has")
-    comparing = commands.add_parser("compare", help="the virtual GPU beside a record")
+    comparing = commands.add_parser("compare", help="the virtual GPU compared with a record")
     comparing.add_argument("file", type=Path)
     comparing.add_argument(
         "--rows", default="", metavar="TEXT", help="print the rows of groups with this in their name"

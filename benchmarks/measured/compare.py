@@ -1,4 +1,4 @@
-"""A record beside the virtual GPU: ratios, medians by group, random numbers. Not here: measuring (`record`)."""
+"""A record next to the virtual GPU: ratios, medians by group, random numbers. Not here: measuring (`record`)."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Gradings:
             return Graded(grading.result(), dict(grading.reports))
 
     def scenario(self, name: str) -> Path:
-        """The submission of a scenario, `lab1/bugs/no_warm_up`, built anew."""
+        """The submission of a scenario, `lab1/bugs/no_warm_up`, built again."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.parent.mkdir(parents=True, exist_ok=True)
         return load(SCENARIOS / name).build(self._folder)

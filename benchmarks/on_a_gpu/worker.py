@@ -31,7 +31,7 @@ from benchmarks.on_a_gpu.job import ROOT, Finding, Job
 from gradebox.sandbox import devices
 
 _KEPT_CHARACTERS = 2000
-"""Of what a command printed, beside a result: its end."""
+"""Of what a command printed, next to a result: its end."""
 
 
 class CommandFailed(Exception):

@@ -99,7 +99,7 @@ def _constant(
 
 
 def pace_of_host(source: str) -> Constant:
-    """How slow the host of one source is, beside the usual one: all calls, by one factor.
+    """How slow the host of one source is, compared with the usual one: all calls, by one factor.
 
     Where a source's many figures show that, they tell the proportions of calls, and not that its host is slow.
     """

@@ -3,7 +3,7 @@
 The sources are whoever published a figure, and this project, which ran the same programs on a card (`as_figures`).
 
 Each constant is scaled by a little, and every figure run again (large models with fewer layers): that gives the slopes
-of log(simulated) by log(constant). Without the figures of one source the constants are then fitted anew (linear in the
+of log(simulated) by log(constant). Without the figures of one source the constants are then fitted again (linear in the
 logarithms; a constant that nothing else pins down goes back to its prior), and that source's figures are predicted. A
 figure that is far from all others counts less (P. Huber, Ann. Math. Statist. 35(1), 1964): one bad measurement must not
 move what others say. What the host bounds depends on the host as well, which few sources name and nothing of a card can

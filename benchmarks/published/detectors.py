@@ -60,7 +60,7 @@ class Stage(nn.Module):
 
 
 class Pyramid(nn.Module):
-    """Three poolings, one after the other, beside each other (SPPF)."""
+    """Three poolings, one after the other, next to each other (SPPF)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

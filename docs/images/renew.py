@@ -128,7 +128,7 @@ def _by_hand(picture: Path, folder: Path) -> None:
 
 
 def _timeline(picture: Path, folder: Path) -> None:
-    from vgpu_timeline import Training  # beside this file
+    from vgpu_timeline import Training  # next to this file
 
     import vgpu
 

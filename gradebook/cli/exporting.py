@@ -44,7 +44,7 @@ def export_class(
         int | None, typer.Option(help="The number in the assignment's address (default: that of class.toml).")
     ] = None,
 ) -> None:
-    """Write all exports of a class anew, from its gradebook and without grading."""
+    """Write all exports of a class again, from its gradebook and without grading."""
     from gradebook.export.book import Book
 
     try:
@@ -216,7 +216,7 @@ def review_class(
     """List what a person has to look at, or settle it.
 
     Exit codes of the list: 0 nothing is open, 2 it cannot be read, 3 something is open. After a decision the exports
-    are written anew.
+    are written again.
     """
     from gradebook.export import review_list
     from gradebook.export.book import Book

@@ -40,6 +40,6 @@ def course() -> Course:
 
 
 def handed_out() -> Path:
-    """What every student was given: `labs` in the course's folder, or beside it."""
+    """What every student was given: `labs` in the course's folder, or next to it."""
     inner = folder() / "labs"
     return inner if inner.is_dir() else folder().parent / "labs"

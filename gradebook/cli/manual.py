@@ -70,19 +70,19 @@ def _say_progress(book: Book) -> int:
     """Print it, and return how many submissions are left."""
     teams: set[tuple[str, ...]] = set()
     graders: Counter[str] = Counter()
-    left: dict[str, list[str]] = {"handed in anew, look again": [], "not graded to the end": []}
+    left: dict[str, list[str]] = {"handed in again, look again": [], "not graded to the end": []}
     count = 0
     for line in book.view.lines:
         result = line.result
         who = tuple(sorted((line.student, *line.result.teammates)))
-        # Points in the place of a submission leave nothing to read.
+        # Points instead of a submission leave nothing to read.
         if not result.by_hand or result.status != "graded" or who in teams:
             continue
         teams.add(who)
         count += 1
         graders.update(criterion.by for criterion in result.by_hand if criterion.by)
         if not result.graded_by_hand:
-            left["handed in anew, look again" if result.graded_anew else "not graded to the end"].append(line.student)
+            left["handed in again, look again" if result.graded_anew else "not graded to the end"].append(line.student)
     open_count = sum(map(len, left.values()))
     echo(f"{count - open_count} of {count} submissions are graded by hand")
     for name, number in sorted(graders.items()):
@@ -182,4 +182,4 @@ def answer_request(
         Book.open(folder).export()
     except (ValueError, OSError) as error:
         raise fail(error, 2) from None
-    echo(f"{made.id} of {made.student}: {'answered' if made.answer else 'open again'}; the feedback is written anew")
+    echo(f"{made.id} of {made.student}: {'answered' if made.answer else 'open again'}; the feedback is written again")

@@ -48,7 +48,7 @@ class Book:
         return cls(folder, result, settings, points_of, class_view, Path(plan.settings["file"]), directory)
 
     def export(self, canvas_assignment_id: int | None = None) -> list[Path]:
-        """Write all exports anew. Raises `ValueError` where `[exports]` cannot be used."""
+        """Write all exports again. Raises `ValueError` where `[exports]` cannot be used."""
         chosen = everything.options(self.settings.exports)
         if canvas_assignment_id is not None:
             chosen = replace(chosen, canvas_assignment_id=canvas_assignment_id)

@@ -83,7 +83,7 @@ def _settles(item: reviews.Item) -> bool:
 
 
 def override(file: Path, rubric: Rubric, student: str, criterion: str, points: str, reason: str) -> Override:
-    """Write an override into the class's file, in place of an earlier one for the same criterion.
+    """Write an override into the class's file, instead of an earlier one for the same criterion.
 
     Raises:
         OverrideError: the file cannot be used, or the override makes no sense; nothing is changed then.

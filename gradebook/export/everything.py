@@ -157,7 +157,7 @@ def _lowering(class_view: view.View) -> list[str]:
     more = f" and {len(lowered) - 5} more" if len(lowered) > 5 else ""
     return [
         f"overrides give less than the checks do: {', '.join(lowered[:5])}{more}. Take out those that were for "
-        "something that has been handed in anew"
+        "something that has been handed in again"
     ]
 
 

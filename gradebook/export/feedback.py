@@ -134,7 +134,7 @@ def grade_markdown(
     Args:
         grade: the grade.
         title: the heading.
-        score: in place of the grade's own, where something was deducted.
+        score: instead of the grade's own, where something was deducted.
         passed: with that score.
         head: paragraphs above the table.
         reviewed: checks that needed review, and that an instructor has accepted as they are.

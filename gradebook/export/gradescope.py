@@ -1,7 +1,7 @@
 """Gradescope's `results.json`, as its autograder specification describes it.
 
 The format: https://gradescope-autograders.readthedocs.io/en/latest/specs/, written down in `gradescope.schema.json`
-beside this file. Not for the autograder that Gradescope runs (`gradescope_autograder.py`).
+next to this file. Not for the autograder that Gradescope runs (`gradescope_autograder.py`).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def results(
 
     Args:
         grade: the grade.
-        score: in place of the grade's own, where something was deducted.
+        score: instead of the grade's own, where something was deducted.
         remarks: sentences above the tests.
         leaderboard: offer the score for Gradescope's leaderboard.
-        ran: whether anything ran; if not, an instructor gave points in the place of a submission.
+        ran: whether anything ran; if not, an instructor gave points instead of a submission.
     """
     score = grade.score if score is None else score
     verdict = "passed" if score >= grade.pass_score and grade.max_score > 0 else "not passed"

@@ -1,6 +1,6 @@
 """Feedback by mail: what each student would get, sending it through an SMTP server, and what was sent already.
 
-`mail/sent.jsonl` beside the gradebook has a line before each message and one after it. So a run that is stopped goes
+`mail/sent.jsonl` next to the gradebook has a line before each message and one after it. So a run that is stopped goes
 on, a student gets the same feedback once, and of a message that was under way when the machine went down the
 instructor hears. Not for which feedback that is (`feedback.py`).
 """

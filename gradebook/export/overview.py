@@ -17,8 +17,8 @@ from gradebook.export.view import Line, View
 _WORDS = {
     "could_not_grade": "could not be graded: grade the class again with --regrade",
     "could_not_fetch": "could not be fetched: no score until a run can",
-    "no_repository": "no repository: no score until the list is mended, or 0 is accepted",
-    "refused": "refused: 0 points until they hand in anew",
+    "no_repository": "no repository: no score until the list is fixed, or 0 is accepted",
+    "refused": "refused: 0 points until they hand in again",
     "withheld": "handed in nothing under their name: the 0 is withheld",
     "missing": "handed in nothing: 0 points",
     "waiting": "not graded yet: the run was stopped",
@@ -28,7 +28,7 @@ _WORDS = {
 }
 """Why there is no grade, most urgent first."""
 _SAY_ALL = ("missing", "by_hand", "not_released")
-"""Words that need no reason beside them."""
+"""Words that need no reason next to them."""
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -65,7 +65,7 @@ class ByHand:
     """Title, points, how many are graded, and the mean share of the points."""
     graders: tuple[tuple[str, int], ...]
     beside: bool = True
-    """Whether people give points beside those of checks, and not only for reports."""
+    """Whether people give points in addition to those of checks, and not only for reports."""
     beside_released: bool = False
 
 

@@ -67,6 +67,6 @@ def _group(group: ReviewGroup) -> Iterator[str]:
     if group.accept is not None:
         yield f"  → {printable(group.accept)}"
     else:
-        yield f"  → run {command()} class again; or mend the address in the list"
+        yield f"  → run {command()} class again; or fix the address in the list"
     if group.override is not None:
         yield f"  → {printable(group.override)}"

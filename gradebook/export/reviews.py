@@ -3,7 +3,7 @@
 What waits for a person: checks that *need review*, notes of the sandbox, and what became of handing in. That is
 submissions that were refused, whose student should hear of it; zeros that are withheld, because they may be our fault;
 and repositories that could not be fetched. Accepting them is remembered
-in `reviews.toml` beside the gradebook, by student, content and criterion: it survives every regrade of the same files,
+in `reviews.toml` next to the gradebook, by student, content and criterion: it survives every regrade of the same files,
 and is void as soon as the student's files change or something new turns up. Not for changing points: that is an
 override (`gradebox/run/overrides.py`), and it settles its criterion too.
 """
@@ -161,7 +161,7 @@ def load(folder: Path) -> tuple[Accepted, ...]:
     try:
         return reading.into(_File, reading.toml(path)).accepted
     except reading.ReadingError as error:
-        raise ReviewError(f"{error}; mend it, or move it away to review again") from None
+        raise ReviewError(f"{error}; fix it, or move it away to review again") from None
 
 
 @dataclass(frozen=True)

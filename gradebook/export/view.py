@@ -49,12 +49,12 @@ class Line:
 
     @property
     def given_instead(self) -> bool:
-        """Whether people gave points in the place of a submission, so that nothing ran."""
+        """Whether people gave points instead of a submission, so that nothing ran."""
         return self.grade is not None and self.result.status != "graded"
 
     @property
     def passed(self) -> bool:
-        """By points of checks and reports, less the penalty for lateness; what people give beside does not count."""
+        """By points of checks and reports, less the penalty for lateness; additional points do not count."""
         if self.grade is None:
             return False
         lost = self.result.late.points if self.result.late else Decimal(0)
@@ -70,7 +70,7 @@ class View:
 
     @property
     def graded(self) -> tuple[Line, ...]:
-        """Those with a submission that was graded; not those who only were given points in the place of one."""
+        """Those with a submission that was graded; not those who only were given points instead of one."""
         return tuple(line for line in self.lines if line.grade is not None and line.result.status == "graded")
 
     @property

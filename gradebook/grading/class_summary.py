@@ -33,7 +33,7 @@ _NAMED = 5
 
 
 def read(folder: Path) -> ClassResult:
-    """The class as the gradebook in `folder` has it; overrides are read anew, from the file that the last run named.
+    """The class as the gradebook in `folder` has it; overrides are read again, from the file that the last run named.
 
     Raises:
         GradebookError: there is no gradebook, it cannot be read, or the overrides cannot.
@@ -121,12 +121,12 @@ def stored_settings(plan: Plan) -> Settings:
 
 
 def overrides_file(settings: Settings, folder: Path) -> Path:
-    """Where the points given by hand stand: the file that was named, else `overrides.toml` beside the gradebook."""
+    """Where the points given by hand stand: the file that was named, else `overrides.toml` next to the gradebook."""
     return settings.overrides or folder / overrides.DEFAULT_FILE
 
 
 def given_overrides(settings: Settings, folder: Path, points: Rubric) -> tuple[overrides.Override, ...]:
-    """The points given by hand in this class; none where no file was named and there is none beside the gradebook.
+    """The points given by hand in this class; none where no file was named and there is none next to the gradebook.
 
     Raises:
         OverrideError: the file cannot be used.

@@ -1,6 +1,6 @@
 """Labs that are the same in several submissions, with all that they can reach: they are graded once, and shared.
 
-A lab reaches its own files, those of labs that any of these mention by name, and whatever lies beside the labs, but for
+A lab reaches its own files, the files of labs that any of these mention by name, and all files next to the labs except
 texts for people whose names no code mentions. Where its code may find what it does not mention
 (`import_analysis.py`), it reaches the whole submission. Only what is certain is shared: a grading without a note of any
 kind, without anything left open, and without a word about files that others do not have.
@@ -38,7 +38,7 @@ def parts(folder: Path, packages: Collection[str]) -> dict[str, Part]:
 
     Args:
         folder: where the labs lie.
-        packages: of the labs and exercises; whatever is in none of them counts as beside the labs.
+        packages: of the labs and exercises; whatever is in none of them counts as next to the labs.
     """
     files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     homes = {name: _home(name, packages) for name in files}
@@ -62,7 +62,7 @@ def parts(folder: Path, packages: Collection[str]) -> dict[str, Part]:
 
 
 def _home(name: str, packages: Collection[str]) -> str:
-    """The lab that a file belongs to; empty for what lies beside the labs."""
+    """The lab that a file belongs to; empty for what is next to the labs."""
     first, inside, _ = name.partition("/")
     return first if inside and first in packages else ""
 
@@ -76,7 +76,7 @@ def _is_text(name: str) -> bool:
 
 
 def _reached(package: str, mentioned: Mapping[str, set[str]]) -> set[str]:
-    """The lab, what lies beside the labs, and the labs that these name, through any number of steps."""
+    """The lab, what is next to the labs, and the labs that these name, through any number of steps."""
     reached: set[str] = set()
     open_ = [package, ""]
     while open_:

@@ -1,4 +1,4 @@
-"""`excused.toml` beside the gradebook: whose work, or which lab of whose, does not count, and why.
+"""`excused.toml` next to the gradebook: whose work, or which lab of whose, does not count, and why.
 
 [[excused]]
 student = "ada"
@@ -60,7 +60,7 @@ def load(folder: Path) -> tuple[Excused, ...]:
 
 
 def add(folder: Path, entry: Excused) -> None:
-    """Write an entry, in the place of an earlier one for the same student and lab; comments in the file are not kept.
+    """Write an entry, instead of an earlier one for the same student and lab; comments in the file are not kept.
 
     Raises:
         ExcusedError: the file cannot be used, or the entry has no reason.

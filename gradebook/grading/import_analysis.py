@@ -31,7 +31,7 @@ class Ability(Enum):
     SCANS = auto()
     """It looks at what lies in some folder."""
     KNOWS_PLACE = auto()
-    """It knows where a file of its own lies, other than to name a folder beside it."""
+    """It knows where a file of its own lies, other than to name a folder next to it."""
 
 
 def of_files(files: Mapping[str, bytes]) -> dict[str, set[Ability]]:

@@ -92,7 +92,7 @@ class Names:
         self._enter(parts[:-1])
         whole = "/".join(parts)
         if _folded(whole) in self._seen:
-            raise Refused(f"holds {_shown(whole)} twice, or beside a name that differs in case only; keep one of them")
+            raise Refused(f"holds {_shown(whole)} twice, or next to a name that differs in case only; keep one of them")
         self._seen[_folded(whole)] = whole, True
         return parts
 

@@ -29,7 +29,7 @@ from gradebox.common.texts import printable
 from gradebox.sandbox import SubmissionError, copying
 
 STORE = "submissions"
-"""The folder beside a gradebook where the copies lie."""
+"""The folder next to a gradebook where the copies lie."""
 _CHECKOUT = "repository"
 _NAMED = 3
 

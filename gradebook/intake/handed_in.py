@@ -5,7 +5,7 @@
 | `ada/`, `ada.zip`, `ada.git/` | ada | ada |
 | as Canvas or Moodle does, see `platforms.py` | lovelaceada_123, Ada Lovelace_123 | 123; Moodle's also the name |
 | as Blackboard or Brightspace does, see there | Lab 1_al001, Ada Lovelace_123 | the login; the name |
-| `submission_409194023/`, beside Gradescope's `submission_metadata.yml` | SID, address or name | each of them |
+| `submission_409194023/`, next to Gradescope's `submission_metadata.yml` | SID, address or name | each of them |
 
 Several files that Canvas or Moodle named alike are one submission. Notebooks and archives that nothing here unpacks are
 submissions, too, to be refused with a reason; what else lies there is `passed_over`.

@@ -24,7 +24,7 @@ OTHER_ARCHIVES = (".7z", ".rar", ".gz", ".bz2", ".xz", ".zst", ".lz", ".dmg", ".
 NOTEBOOK = ".ipynb"
 REPORT = "REPORT.md"
 _ONE_FILE = (".gz", ".bz2", ".xz", ".zst", ".lz")
-"""Labs write traces so, and data sets come so; beside the labs somebody may have packed a lab."""
+"""Labs write traces so, and data sets come so; next to the labs somebody may have packed a lab."""
 _DOCUMENTS = (".pdf", ".doc", ".docx", ".odt", ".rtf", ".pages", ".html", ".htm", ".ppt", ".pptx", ".odp", ".key",
               ".xls", ".xlsx", ".ods", ".numbers")  # fmt: skip
 _TEXTS = (".md", ".markdown", ".rst", ".tex")
@@ -65,8 +65,8 @@ def remarks(
         targets: what is graded, by path below `labs`.
         beside: what else was handed in, by the path that people know.
         packages: the course's labs.
-        idle: what nothing imports beside the labs (`outside.idle`), and what that is; folders end in `/`.
-        nowhere: what lay beside packed labs.
+        idle: what nothing imports next to the labs (`outside.idle`), and what that is; folders end in `/`.
+        nowhere: what lay next to packed labs.
     """
     kinds = {path: what for path in sorted(targets) if (what := _kind(path, _has_report(path)))}
     kinds |= {path: what for path, what in idle.items() if path not in kinds and path not in _COURSES_OWN}
@@ -197,7 +197,7 @@ def some(names: Sequence[str]) -> str:
 # --- around the labs --------------------------------------------------------------------------------------------------
 
 _COURSES = ("gradebox", "gradebook", "notebooks", "docs", "examples", "solutions", "tests", "benchmarks")
-"""Folders beside `labs` in the course's whole tree, which the first of them gives away; others are Python packages."""
+"""Folders next to `labs` in the course's whole tree, which the first of them gives away; others are Python packages."""
 
 _WORD = re.compile(r"\w+")
 
@@ -220,7 +220,7 @@ def outside_of(top: Path, place: Path | None = None) -> list[str]:
 
 
 def not_imported(entries: Sequence[Entry], names: LabNames) -> dict[str, str]:
-    """Of files that are graded what nothing imports, and what it is: modules beside the labs, and second folders of a
+    """Of files that are graded what nothing imports, and what it is: modules next to the labs, and second folders of a
     lab, as they are called, with `/` at the end, whose names no other code has."""
     code = {entry.target: entry.source for entry in entries if entry.target.endswith(".py")}
     modules = {target[:-3]: target for target in code if "/" not in target and not target.startswith("__")}

@@ -132,7 +132,7 @@ class Owners:
         return False
 
     def set_apart_namesakes(self, by_key: dict[str, list[Theirs]]) -> None:
-        """What only calls itself by a student's name does not stand beside what has that student's identifier.
+        """What only calls itself by a student's name does not count next to what has that student's identifier.
 
         It becomes a submission that matches nobody, for a person to look at.
         """

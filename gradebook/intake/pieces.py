@@ -108,9 +108,9 @@ class _Assembly:
         self._beside: list[str] = []
         """Files that lie outside of the folders that are graded."""
         self._loose: list[Piece] = []
-        """Files that lie beside archives with labs in them, in a class of one lab."""
+        """Files that are next to archives with labs in them, in a class of one lab."""
         self._nowhere: list[str] = []
-        """The same in a class of several labs, and beside archives without any."""
+        """The same in a class of several labs, and next to archives without any."""
 
     def of(self, pieces: Sequence[Piece]) -> Submission:
         self._several = len(pieces) > 1

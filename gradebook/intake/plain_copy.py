@@ -1,7 +1,7 @@
 """What git needs of a repository that was handed in (objects, branches, tags), copied by name into one of our own.
 
 A repository can lead git elsewhere in many ways (alternates, `commondir`, links, worktrees, `include.path`, promisor
-remotes, a `.git` beside or inside of the one that was looked at), and grows new ones with every version. So git never
+remotes, a `.git` next to or inside of the one that was looked at), and grows new ones with every version. So git never
 opens it. Only regular files with the names of objects and references come along, and what says that more is needed is
 refused. Not for whether objects are what their names say: that is found when git fetches from the copy.
 """

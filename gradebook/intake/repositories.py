@@ -45,7 +45,7 @@ _CONFIGURATION = (
     ("core.hooksPath", os.devnull),
     ("gc.auto", "0"),
     ("maintenance.auto", "false"),
-    # One file, whose size has a limit, in place of many; and no more memory than they need.
+    # One file, whose size has a limit, instead of many; and no more memory than they need.
     ("fetch.unpackLimit", "1"),
     ("pack.threads", "1"),
     ("core.packedGitWindowSize", "64m"),

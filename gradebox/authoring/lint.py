@@ -28,7 +28,7 @@ _ASKING = ("probe", "rank_probe", "numeric_probe")
 
 
 def problems(course: Course, solution: Path | None = None) -> Iterator[str]:
-    """One line for each thing to mend; `solution` is a folder with lab packages, a solution or the stubs.
+    """One line for each thing to fix; `solution` is a folder with lab packages, a solution or the stubs.
 
     Raises:
         CourseError, HintError: something cannot even be read; the message is one line.

@@ -1,6 +1,6 @@
 """Reading and writing files in folders that somebody else may have prepared: links, pipes and giants in their place.
 
-For the folder of a report, which may lie beside a submission, and for what `gpulabs next` reads of the labs.
+For the folder of a report, which may be next to a submission, and for what `gpulabs next` reads of the labs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def replace(path: Path, text: str) -> Path:
-    """Write a file whole or not at all, in the place of whatever has that name, a link included."""
+    """Write a file whole or not at all, instead of whatever has that name, a link included."""
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # never one that is there
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -47,7 +47,7 @@ def replace(path: Path, text: str) -> Path:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Hand out a temporary path beside `path`, in folders that are made; move it there when the block ends well.
+    """Hand out a temporary path next to `path`, in folders that are made; move it there when the block ends well.
 
     Raises:
         OSError: the folder cannot be made or written.

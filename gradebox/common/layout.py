@@ -5,7 +5,7 @@ A criterion is a folder. Each of its four parts is a module, or a package of mod
     LAB/lab.toml                     title, package, points, criteria in order
     LAB/CRITERION/criterion.toml     points, title, task and hints of each check
     LAB/CRITERION/checks.py          judges; imports no probe
-    LAB/CRITERION/probes.py          runs beside the submission; knows no expected value
+    LAB/CRITERION/probes.py          runs next to the submission; knows no expected value
     LAB/CRITERION/reference.py       computes expected values; asserts nothing
     LAB/CRITERION/cases.py           the inputs, for checks and probes
     LAB/shared/                      the same parts, for what several criteria of the lab use

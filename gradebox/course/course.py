@@ -7,7 +7,7 @@
         basics/              one criterion
           criterion.toml     title, points; points, title and hints of each check
           checks.py          a class of checks (`gradebox.course.criterion`), run in the judge
-          probes.py          functions that drive the submission, run beside it in the sandbox
+          probes.py          functions that drive the submission, run next to it in the sandbox
 
 The folder is an importable package: `my_course.lab1.basics.checks` is a module. `layout.py` says where else things are.
 """
@@ -72,7 +72,7 @@ class Guide:
     typed: str = ""
     """How students type the command `next`, for pages, which may be read anywhere; the course's command without it."""
     typed_for: str = ""
-    """The same for one lab or exercise, whose number or name stands in the place of `{lab}`."""
+    """The same for one lab or exercise, whose number or name replaces `{lab}`."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class _CourseTable:
     exercises: tuple[str, ...] = ()
     command: str = "gradebox"
     distribution: str = ""
-    mend: str = ""
+    fix: str = ""
     submission: _Submission = field(default_factory=_Submission)
     devices: _Devices = field(default_factory=_Devices)
     guide: Guide | None = None
@@ -106,12 +106,12 @@ class Course:
     exercises: tuple[Rubric, ...]
     """Each of one lab that is graded alone, outside the points of the course."""
     begin_broken: frozenset[str]
-    """Files that are handed out as something to mend or to fill in: that their checks fail tells nothing yet."""
+    """Files that are handed out as something to fix or to fill in: that their checks fail tells nothing yet."""
     command: str
     """What people type to grade: `gpulabs`."""
     distribution: str
     """The name under which the course is installed; empty where it is only a folder."""
-    mend: str
+    fix: str
     """What to do on a machine that cannot grade, for the end of a sentence; may be empty."""
     devices: str
     """Module that knows what submissions run on (see `gradebox.sandbox.devices`); empty: they run on the CPU."""
@@ -336,7 +336,7 @@ def _load(folder: Path) -> Course:
         begin_broken=frozenset(table.submission.begin_broken),
         command=table.command,
         distribution=table.distribution,
-        mend=table.mend,
+        fix=table.fix,
         devices=table.devices.module,
         trial=table.devices.trial,
         pace=table.devices.pace,

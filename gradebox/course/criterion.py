@@ -34,10 +34,10 @@ def criterion(
     takes `without` as well.
 
     Where several sandboxes share the work, an `early` criterion is begun before the others: one whose checks take
-    longest, so that no sandbox is left alone with it at the end, or wait for processes of theirs, beside which another
+    longest, so that no sandbox is left alone with it at the end, or wait for processes of theirs, during which another
     has the processor.
 
-    Beside checks of a criterion with a `timeline` that fail stands what ran on the simulated device, and what ran there
+    Next to failed checks of a criterion with a `timeline` is what ran on the simulated device, and what ran there
     in a run of the course's own, where the check asked for one. Where it did not, `timeline` may name the probe that is
     then asked: `{"lab1.basics.product": "lab1.basics.right_product"}` says which one launches, without any code of a
     submission, what a right answer to the first launches. It takes the same inputs, and what it returns is not read.
@@ -104,9 +104,9 @@ class CheckFunction:
     builds_on: tuple[str, ...] = ()
     """Ids of the checks whose mistakes make it fail as well."""
     timeline: bool = False
-    """Whether a picture of the device's work stands beside it where it fails."""
+    """Whether a picture of the device's work is next to it where it fails."""
     expected_timelines: tuple[tuple[str, str], ...] = ()
-    """Of probes, those of the course's own that show beside it what was expected."""
+    """Of probes, those of the course's own that show next to it what was expected."""
 
     @property
     def function(self) -> FunctionType:

@@ -24,7 +24,7 @@ EVIDENCE = {
     "device": "the record of the simulated device, which is a process of its own",
     "system": "what the supervisor and the operating system saw: files, messages, the end of a process",
     "files": "files that were handed in, read by the judge",
-    "notes": "what the probe noted beside the submission, in its process",
+    "notes": "what the probe noted in the submission's process",
 }
 """Kinds of evidence that a check may judge. Only the last can be written by a submission."""
 

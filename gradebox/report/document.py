@@ -1,4 +1,4 @@
-"""A grade as JSON, in the format that `grade.schema.json` beside this file describes; `schema_version` counts it."""
+"""A grade as JSON, in the format that `grade.schema.json` next to this file describes; `schema_version` counts it."""
 
 from __future__ import annotations
 

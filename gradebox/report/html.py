@@ -55,7 +55,7 @@ def render(
         grade: the grade; a penalty for handing in late is not yet deducted in it.
         title: of the assignment, where the page should say it.
         remarks: what should be known of what was graded, a sentence each.
-        student: whose page this is, by a name for people, in place of the folder that was graded.
+        student: whose page this is, by a name for people, instead of the folder that was graded.
         late: the penalty to deduct and to explain.
         reviewed: checks that needed review, and that an instructor has accepted as they are.
         notes: show what the sandbox noticed, which is for the instructor's eyes.
@@ -115,7 +115,7 @@ def _waiting(grade: Grade) -> dict[str, CheckResult]:
 
 
 def _hints(grade: Grade, known: Mapping[str, Hint]) -> dict[str, Hint]:
-    """Of checks that are to be mended by themselves."""
+    """Of checks that are to be fixed by themselves."""
     return {
         check.id: known[check.id]
         for check in grade.checks

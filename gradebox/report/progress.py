@@ -1,6 +1,6 @@
 """Progress since the last run: what a grade gained and lost against the gradings before it in the same folder.
 
-`progress.json` beside grade.json keeps the last outcome and message of each check, so that grading one lab in between
+`progress.json` next to grade.json keeps the last outcome and message of each check, so that grading one lab in between
 loses nothing. It is a convenience: what cannot be read, or belongs to another submission or rubric, is as if it were
 not there. Not part of a grade, and never read by what exports grades.
 """

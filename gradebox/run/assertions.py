@@ -19,7 +19,7 @@ from gradebox.run.pictures import Picture, curve
 _OF_WRONG_VALUES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What Python raises if a value is not what the code expects."""
 _TOLD = 0.005
-"""A tolerance from which on it is worth telling; smaller ones mean "equal, but for rounding"."""
+"""A tolerance from which on it is worth telling; smaller ones mean "equal, except for rounding"."""
 _MAX_SHOWN = 80
 """Characters of a value in a message that wants a number."""
 _MAX_COMPARED = 600
@@ -76,7 +76,7 @@ def recognising(cause: Callable[[], Cause | None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def picturing(picture: Callable[[], Picture | None]) -> Iterator[None]:
-    """Where a check fails in here, `picture` is shown beside its words."""
+    """Where a check fails in here, `picture` is shown next to its words."""
     try:
         yield
     except CheckFailed as error:

@@ -13,16 +13,16 @@ _LEFT, _RIGHT = [[1.0, 2.0], [3.0, 4.0]], [[0.5, -1.0], [2.0, 0.25]]
 _PRODUCT = [[4.5, -0.5], [9.5, -2.0]]
 
 
-def problem(sandbox: Sandbox, probe: str, device: str, mend: str = "") -> str:
-    """Why nothing can be graded on `device`, in one sentence, and what mends it; empty when all is well.
+def problem(sandbox: Sandbox, probe: str, device: str, fix: str = "") -> str:
+    """Why nothing can be graded on `device`, in one sentence, and what fixes it; empty when all is well.
 
     Asked is `probe`, the course's, or one of the engine's own where that is empty: it multiplies two matrices. A
-    sandbox that has passed on a device is not asked again: in a class it serves many submissions. `mend` is what the
+    sandbox that has passed on a device is not asked again: in a class it serves many submissions. `fix` is what the
     course says of machines that cannot grade.
     """
     if device in sandbox.tried:
         return ""
-    then = f"; {mend}" if mend else ""
+    then = f"; {fix}" if fix else ""
     try:
         reply = sandbox.run(
             Request(probe or OWN, params={"left": _LEFT, "right": _RIGHT}, device=device, student=False)

@@ -63,7 +63,7 @@ class DeviceUse:
         return Answer(reply)
 
     def shared(self, sandbox: Sandbox) -> DeviceTurn:
-        """A turn beside others, for what is no request of a check."""
+        """A turn while others run, for a request that no check makes."""
         return self._turn(sandbox, alone=self._device.one_process)
 
     def _measures(self, request: Request) -> bool:

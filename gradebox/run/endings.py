@@ -73,7 +73,7 @@ def problem(
         case "error" if child := _STUB_OF_A_CHILD.search(text):
             return _open(child[1])
         case "import_error":
-            hint = import_advice.hint(text, files()) or "run the file once with python; mend the first error"
+            hint = import_advice.hint(text, files()) or "run the file once with python; fix the first error"
             message = f"the module does not import: {text}{where}"
             return CheckFailed(
                 message, hint, answered=False, evidence=f"A module does not import: {text.partition(chr(10))[0]}"

@@ -88,7 +88,7 @@ class Grading:
 
         Args:
             order, watcher, sandbox, references: as `run` takes them.
-            clones: of that sandbox, which ask beside it.
+            clones: of that sandbox, which ask next to it.
             known: reports of checks that need not be asked, because nothing that they look at has changed.
             device_use: instead of the usual one, for who wants to see or to change what is asked.
 
@@ -101,7 +101,7 @@ class Grading:
         self._plan = plan_of(order)
         self._titles = titles_of(order, self._plan)
         self._require_submission()
-        # What a real device measures is measured anew.
+        # What a real device measures is measured again.
         kept = None if order.device.hardware else references
         self._device_use = device_use or DeviceUse(order.device, order.course.folder, order.course.devices)
         checks = [check.id for check in order.rubric.checks()]
@@ -306,7 +306,7 @@ class Grading:
     def _control(
         self, check: CheckFunction, box: Sandbox, failed: CheckReport, premises: Sequence[str]
     ) -> CheckReport | None:
-        """The report of a check that failed beside others that it builds on: of the same without what those are about.
+        """The report of a check that failed next to others that it builds on: of the same without what those are about.
 
         If that passes, the failure is theirs. If it fails, that failure is of the check's own mistake: it is what the
         student is shown, because it has nothing of the other mistake in it.
@@ -396,7 +396,7 @@ class Grading:
         """
         devices = [self.order.device.name, *([CPU] if self.order.course.trial else [])]
         for device in dict.fromkeys(devices):
-            if problem := device_trial.problem(box, self.order.course.trial, device, self.order.course.mend):
+            if problem := device_trial.problem(box, self.order.course.trial, device, self.order.course.fix):
                 raise GradingError(problem)
 
     def _stop_if_blocked(self, check: CheckFunction) -> None:

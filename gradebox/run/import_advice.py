@@ -44,7 +44,7 @@ def _of_absent(path: str, files: Sequence[str]) -> str:
     if same := [file for file in files if file.endswith(f"/{name}")]:
         return f"the submission has {same[0]}; move it to {path}"
     tops = sorted({file.partition("/")[0] for file in files})
-    return f"there is no folder {folder}: add it beside what is there ({_listed(tops)})"
+    return f"there is no folder {folder}: add it next to what is there ({_listed(tops)})"
 
 
 def _of_folder(folder: str, name: str, beside: Sequence[str], files: Sequence[str]) -> str:
@@ -88,7 +88,7 @@ def _of_unknown(module: str, files: Sequence[str]) -> str:
     """For a file of the student's own that was imported as if it lay on Python's path."""
     first = module.partition(".")[0]
     if any(file.endswith(f"/{first}.py") or f"/{first}/" in file for file in files):
-        return f"a file of yours that lies beside it is imported with a dot: from .{module} import ..."
+        return f"a file of yours that is next to it is imported with a dot: from .{module} import ..."
     if any(file == f"{first}.py" or file.startswith(f"{first}/") for file in files):
-        return f"it lies beside the labs: from labs.{module} import ..."
+        return f"it is next to the labs: from labs.{module} import ..."
     return f"{first} is not installed where submissions are graded: do without it"

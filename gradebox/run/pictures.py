@@ -1,4 +1,4 @@
-"""What a failed check can show beside its words: what the submission did, and what was expected, as data.
+"""What a failed check can show next to its words: what the submission did, and what was expected, as data.
 
 A page draws it (`report/drawing.py`); grade.json carries it, so that others can.
 """

@@ -107,7 +107,7 @@ class ProbeCache:
             self._read.setdefault(check, {})[path] = text
 
     def alone(self, check: str) -> Request | None:
-        """What `check` last asked of the submission's code, if that is shown, and no run of ours beside it."""
+        """What `check` last asked of the submission's code, if that is shown, and no run of ours next to it."""
         last = self._shown(check)
         return last[True].request if True in last and False not in last else None
 

@@ -79,7 +79,7 @@ def _given(options: Options, course: Course, rubric: Rubric) -> tuple[overrides.
                 f"{path} lies in the submission: overrides are the instructor's, keep them outside"
             )
     else:
-        # Not the one of the folder somebody happens to be in: that may be the submission's, or beside it.
+        # Not the one of the folder somebody happens to be in: that may be the submission's, or next to it.
         path = course.folder.parent / overrides.DEFAULT_FILE
         if not path.is_file() or path.resolve().is_relative_to(options.folder.resolve()):
             return ()

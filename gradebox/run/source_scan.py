@@ -46,7 +46,7 @@ def notes(files: Mapping[str, bytes], labs: tuple[Lab, ...], course: Course) -> 
 
     Args:
         files: Python files by their path in our layout (`lab1_gpu_basics/benchmark.py`).
-        labs: those that are graded; files of other labs of the `course`, and beside the labs, count as part of each.
+        labs: those that are graded; files of other labs of the `course`, and next to the labs, count as part of each.
     """
     simulator = devices.load(course.devices).SIMULATOR
     ours = _PACKAGES | {course.package} | ({simulator.package} if simulator is not None else set())

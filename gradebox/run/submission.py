@@ -120,7 +120,7 @@ class Submission:
     @overload
     def probe(self, probe: str, options: Options | None = None, /, **inputs: Any) -> Seen: ...
     def probe(self, probe: ProbeInputs[Any] | str, options: Options | None = None, /, **more: Any) -> Any:
-        """Run a probe of a lab beside the student's code; what it returned.
+        """Run a probe of a lab next to the student's code; what it returned.
 
         Args:
             probe: its inputs, a dataclass that names the probe (`gradebox.sandbox.probe_types`), or its name
@@ -217,7 +217,7 @@ class Submission:
             return self.probe(probe, **{**more, "device": "cpu"})
 
     def run_expected(self, probes: Mapping[str, str]) -> None:
-        """Have the course's own probe do what was last asked of the submission's, to stand beside it in a picture.
+        """Have the course's own probe do what was last asked of the submission's, to be shown next to it in a picture.
 
         `probes` names it (`criterion.criterion`). One more run, for a check that failed; without a picture of the
         submission's, or where the run comes to nothing, there is none.

@@ -1,4 +1,4 @@
-"""Runs probes beside a submission's code, apart from everything else. The judge imports neither torch nor that code.
+"""Runs probes next to a submission's code, apart from everything else. The judge imports neither torch nor that code.
 
     with Sandbox(Path("labs")) as sandbox:
         reply = sandbox.run(Request("lab1.shared.benchmark.matmul", params={"size": 129}, device="vgpu:T4"))

@@ -1,6 +1,6 @@
 """Values as bytes: JSON for structure, safetensors for tensors, in length-prefixed parts. Never pickle.
 
-A tensor inside a value travels beside it, and its path stands where it stood: `"gradients/weight"`. Both sides use it,
+A tensor inside a value travels next to it, and its path stands where it stood: `"gradients/weight"`. Both sides use it,
 so it imports NumPy but not torch. JSON has no NaN and no infinities; they travel as `{"$float": "nan"}`, "inf", "-inf".
 A dictionary with a key that begins with `$` is `{"$dict": [[key, value], ...]}`. Decoding is strict: what does not look
 exactly like this raises `CodecError`. Not for files meant for people.
@@ -42,7 +42,7 @@ SplitTensor = Callable[[str, Any], bool]
 def to_json(value: Any, split: SplitTensor | None = None, path: str = "", depth: int = 0) -> Any:
     """`value` in the JSON form above. Tuples become lists, dataclasses dictionaries, NumPy scalars numbers.
 
-    What has no JSON form arrives as the text `<TypeName>`, so that a check can say what it found in place of a number.
+    What has no JSON form arrives as the text `<TypeName>`, so that a check can say what it found instead of a number.
     """
     if depth > _MAX_DEPTH:
         raise CodecError(f"value nested deeper than {_MAX_DEPTH} levels at {path[:80]!r}")

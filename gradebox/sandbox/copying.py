@@ -177,7 +177,7 @@ def _read(entry: Entry) -> bytes:
 def _open(entry: Entry) -> int:
     """Open a file for reading although the folder may change under us.
 
-    From `top` on one name after the other, so that no link is followed, not even in the place of a folder that was
+    From `top` on one name after the other, so that no link is followed, not even if it replaced a folder that was
     looked at a moment ago; and nothing that could block.
     """
     *folders, name = entry.source.relative_to(entry.top).parts

@@ -1,4 +1,4 @@
-"""The process of a simulated device: beside a template, out of reach of what that forks, for one run after the other.
+"""The process of a simulated device: next to a template, out of reach of what that forks, for one run after the other.
 
 A submission's processes hold nothing of it but one end of a connection each. What it was told to be (`conditions`) and
 what is read of it (`readings`) pass between it and the judge's side alone. Not for what a device is: that is the

@@ -89,7 +89,7 @@ def seal(*modules: ModuleType) -> Seal:
     """What a comparison relies on: the functions of `modules` and of this one, and Python's builtins.
 
     The caller compares it by itself, in a function that is running already, with nothing but `is` and loops: code that
-    a submission has put in the place of this module's would find nothing.
+    a submission has put instead of this module's would find nothing.
     """
     entries = [
         (vars(module), name, value)

@@ -1,6 +1,6 @@
 """Files that a worker cannot read where there are no namespaces: Landlock, which needs no privileges (Linux 5.13).
 
-Landlock knows only what is allowed. So everything is allowed but the protected folders: what lies beside them on each
+Landlock knows only what is allowed. So everything is allowed but the protected folders: what is next to them on each
 level, from the root on. A kernel without it protects nothing here; reports say whether there was one.
 """
 
@@ -34,7 +34,7 @@ def protect(folders: Iterable[str], but: Iterable[str]) -> None:
     """From now on, this process and what it starts can read no file in `folders`, save for what is in `but`.
 
     Names of files can still be listed: an import looks for them. Privileges must have been given up before. What
-    appears later beside a folder above a protected one cannot be read either, unless it is in `but`.
+    appears later next to a folder above a protected one cannot be read either, unless it is in `but`.
 
     Raises:
         OSError: this kernel does not allow it.
@@ -53,7 +53,7 @@ def protect(folders: Iterable[str], but: Iterable[str]) -> None:
 
 
 def _beside(secret: set[str]) -> Iterator[str]:
-    """All paths that are beside a secret folder, or beside one that a secret folder is in."""
+    """All paths that are next to a secret folder, or next to one that a secret folder is in."""
     above = {parent for folder in secret for parent in _parents(folder)}
     for folder in above:
         with contextlib.suppress(OSError):

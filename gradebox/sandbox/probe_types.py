@@ -32,7 +32,7 @@ Reply = TypeVar("Reply")
 T = TypeVar("T")
 
 Array: TypeAlias = Annotated[Any, "array"]
-"""A NumPy array in the judge, and beside the submission what the course's devices make of it: a tensor."""
+"""A NumPy array in the judge, and next to the submission what the course's devices make of it: a tensor."""
 
 
 class ProbeInputs(Generic[Reply]):
@@ -144,7 +144,7 @@ def misfit(kind: Any, value: Any, arrays: Any, path: str = "") -> str | None:
 
     Args:
         kind: the declared type.
-        value: plain values, with something that is no plain value in the place of each array.
+        value: plain values, with something that is no plain value instead of each array.
         arrays: the same with the arrays themselves.
         path: where `value` stands in the reply.
     """

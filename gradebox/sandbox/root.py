@@ -215,7 +215,7 @@ def enter(
 ) -> None:
     """Build the root on `mount_point` and make it this mount namespace's only content.
 
-    Needs a fresh mount, pid and user or root-owned namespace. Afterwards `/` and everything below is read-only, but for
+    Needs a fresh mount, pid and user or root-owned namespace. Afterwards `/` and everything below is read-only, except
     `/tmp` and `/dev/shm`, and the old root cannot be reached.
 
     Args:

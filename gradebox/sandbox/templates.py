@@ -87,7 +87,7 @@ class Templates:
         self._living: dict[str, Template] = {}
 
     def start(self, kind: str, number: int, frame: bytes, out: int) -> Template:
-        """Have a request carried out by the template of its kind, which is made anew where there is none.
+        """Have a request carried out by the template of its kind, which is made again where there is none.
 
         Raises:
             Gone: also a new one ended.

@@ -37,7 +37,7 @@ class TrustedCode:
     entries: frozenset[int] = frozenset()
     """Those of `about.entries`."""
     engine: frozenset[int] = frozenset()
-    """Those of `about.engine`, but for `entries`."""
+    """Those of `about.engine`, except for `entries`."""
     folder: str = ""
     """Where the files of the simulator lie."""
     probes: frozenset[int] = frozenset()

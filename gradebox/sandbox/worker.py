@@ -1,4 +1,4 @@
-"""One rank: set limits, watch, attach the device, run the probe beside the submission, send what it returned.
+"""One rank: set limits, watch, attach the device, run the probe next to the submission, send what it returned.
 
 Everything here happens in a process that ends with the submission's code; what it says is checked by the judge. Not for
 isolation (done before, in `supervisor.py`) and not for judging.
@@ -54,7 +54,7 @@ TAMPERED = codec.join(b'{"kind":"tampered","message":"the sandbox\'s own code, o
 
 @dataclass(frozen=True)
 class Task:
-    """What a rank has to do; the same for all ranks of a request but for `rank`."""
+    """What a rank has to do; the same for all ranks of a request except for `rank`."""
 
     probe: str
     params: dict[str, Any]
@@ -317,7 +317,7 @@ def _observe(
 
 
 def _nothing() -> tuple[()]:
-    """In place of what watches a submission, where there is none."""
+    """Instead of what watches a submission, where there is none."""
     return ()
 
 

@@ -1,4 +1,4 @@
-"""`gpulabs doctor`: what is here, what is wrong, and the command that mends it."""
+"""`gpulabs doctor`: what is here, what is wrong, and the command that fixes it."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from grader import doctor
 def examine_machine() -> None:
     """Look at Python, PyTorch, CUDA, the driver, the virtual GPU, disk, memory, ports and the sandbox.
 
-    One line per fact: ok, note, to do or wrong, and the command that mends it. Changes nothing.
+    One line per fact: ok, note, to do or wrong, and the command that fixes it. Changes nothing.
     Exit codes: 0 nothing is wrong, 1 something is.
     """
     raise typer.Exit(doctor.main(colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ))

@@ -1,4 +1,4 @@
-"""What is here, what is wrong, and the command that mends it. Changes nothing.
+"""What is here, what is wrong, and the command that fixes it. Changes nothing.
 
 `python3 -m grader.doctor` needs nothing but Python, an old one too, so that it can be asked before anything is
 installed; `gpulabs doctor` is the same. PyTorch is only loaded in a process of its own.
@@ -32,7 +32,7 @@ def line(fact: Fact, *, colours: bool = False) -> str:
     colour = {OK: "32", NOTE: "33", TO_DO: "36", WRONG: "31"}[fact.state] if colours else ""
     state = f"\033[{colour}m{fact.state:<5}\033[0m" if colour else f"{fact.state:<5}"
     rows = [f"{state}  {fact.name:<15}  {fact.text}"]
-    rows += [f"{'':<24}{'mend: ' if number == 0 else '      '}{text}" for number, text in enumerate(fact.mend)]
+    rows += [f"{'':<24}{'fix: ' if number == 0 else '     '}{text}" for number, text in enumerate(fact.fix)]
     return "\n".join(rows)
 
 
@@ -41,13 +41,13 @@ def summary(facts: list[Fact]) -> str:
     bad = [fact for fact in facts if fact.state == WRONG]
     notes = sum(fact.state == NOTE for fact in facts)
     if not bad and (to_do := [fact for fact in facts if fact.state == TO_DO]):
-        return f"Nothing is wrong; the course is only not installed yet.\nInstall it: {to_do[0].mend[0]}"
+        return f"Nothing is wrong; the course is only not installed yet.\nInstall it: {to_do[0].fix[0]}"
     if not bad:
         noted = f" ({notes} note{'' if notes == 1 else 's'} above)" if notes else ""
         return f"The labs can be worked on{noted}. Begin with: make grade LAB=1, then make next"
     names = ", ".join(fact.name for fact in bad)
-    text = f"{len(bad)} thing{'' if len(bad) == 1 else 's'} wrong: {names}. Mend them from the top, and look again."
-    return text + (f"\nFirst: {bad[0].mend[0]}" if bad[0].mend else "")
+    text = f"{len(bad)} thing{'' if len(bad) == 1 else 's'} wrong: {names}. Fix them from the top, and look again."
+    return text + (f"\nFirst: {bad[0].fix[0]}" if bad[0].fix else "")
 
 
 def main(colours: bool = False) -> int:

@@ -17,14 +17,14 @@ OK, NOTE, TO_DO, WRONG = "ok", "note", "to do", "wrong"
 
 @dataclass(frozen=True)
 class Fact:
-    """One line: what was looked at, how it is, and the commands that mend it."""
+    """One line: what was looked at, how it is, and the commands that fix it."""
 
     name: str
     state: str
     """`OK`; `NOTE`: the labs can be worked on, and something is worth knowing; `WRONG`: they cannot.
     `TO_DO`: they cannot yet, because nobody has installed the course here."""
     text: str
-    mend: tuple[str, ...] = ()
+    fix: tuple[str, ...] = ()
     """Commands to type, or what else to do, in their order. Never where all is well."""
 
 
@@ -32,16 +32,16 @@ def ok(name: str, text: str) -> Fact:
     return Fact(name, OK, text)
 
 
-def note(name: str, text: str, *mend: str) -> Fact:
-    return Fact(name, NOTE, text, mend)
+def note(name: str, text: str, *fix: str) -> Fact:
+    return Fact(name, NOTE, text, fix)
 
 
-def to_do(name: str, text: str, *mend: str) -> Fact:
-    return Fact(name, TO_DO, text, mend)
+def to_do(name: str, text: str, *fix: str) -> Fact:
+    return Fact(name, TO_DO, text, fix)
 
 
-def wrong(name: str, text: str, *mend: str) -> Fact:
-    return Fact(name, WRONG, text, mend)
+def wrong(name: str, text: str, *fix: str) -> Fact:
+    return Fact(name, WRONG, text, fix)
 
 
 def python() -> str:

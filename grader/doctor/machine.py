@@ -20,7 +20,7 @@ WORK_BYTES, WORK_TIGHT_BYTES = 3e8, 2e9
 SHARED_BYTES = 5e8
 """Batches that worker processes of a DataLoader hand over; Docker's default is 64 MB."""
 MEMORY_BYTES, MEMORY_TIGHT_BYTES = 1.5e9, 4e9
-"""The largest check of Lab 1 needs 0.83 GB, and the browser and editor beside it want some, too."""
+"""The largest check of Lab 1 needs 0.83 GB, and the browser and editor next to it want some, too."""
 MONITOR_PORT, TORCHRUN_PORT = 9400, 29500
 _MOVED = "export TMPDIR=$HOME/tmp && mkdir -p $TMPDIR"
 _TRIED_BYTES = 1 << 20
@@ -40,7 +40,7 @@ from gradebox.sandbox import Sandbox
 course = grader.course()
 course.prepare()
 with tempfile.TemporaryDirectory() as empty, Sandbox(empty, course.environment) as sandbox:
-    tried = (device_trial.problem(sandbox, course.trial, device, course.mend) for device in ("vgpu:T4", "cpu"))
+    tried = (device_trial.problem(sandbox, course.trial, device, course.fix) for device in ("vgpu:T4", "cpu"))
     print(next(filter(None, tried), ""))
     print("namespaces" if sandbox.isolation.mode == "namespaces" else sandbox.isolation.reason)
 """
@@ -72,19 +72,19 @@ def _temporary() -> Fact:
 def _disk(name: str, folder: Path, torch_is_there: bool) -> Fact:
     free = _free(folder)
     clear = (f"{python()} -m pip cache purge", "uv cache clean", f"du -xh {folder} | sort -h | tail -n 20")
-    mend = (_MOVED,) if name == "temporary files" else clear
+    fix = (_MOVED,) if name == "temporary files" else clear
     if not _writable(folder):
         text = f"nothing can be written to {folder}" + (f", {gigabytes(free)} are free" if free is not None else "")
-        return wrong(name, text, *mend)
+        return wrong(name, text, *fix)
     if free is None:
         return ok(name, f"{folder} can be written to")
     text = f"{gigabytes(free)} free in {folder}"
     if free < WORK_BYTES:
-        return wrong(name, f"{text}: too little to work with", *mend)
+        return wrong(name, f"{text}: too little to work with", *fix)
     if not torch_is_there and free < INSTALL_BYTES:
-        return wrong(name, f"{text}: too little to install PyTorch ({gigabytes(INSTALL_BYTES)})", *mend)
+        return wrong(name, f"{text}: too little to install PyTorch ({gigabytes(INSTALL_BYTES)})", *fix)
     if free < WORK_TIGHT_BYTES:
-        return note(name, f"{text}: enough for now, not for long", *mend)
+        return note(name, f"{text}: enough for now, not for long", *fix)
     return ok(name, text)
 
 
@@ -138,7 +138,7 @@ def _memory() -> Fact:
     if total is None:
         return ok("memory", "this system does not tell")
     if total < MEMORY_BYTES:
-        text = f"{gigabytes(total)}: too little for PyTorch and a check beside it"
+        text = f"{gigabytes(total)}: too little for PyTorch and a check next to it"
         return wrong(
             "memory", text, "in a container: docker run --memory 4g ...", "else: more swap, or another machine"
         )

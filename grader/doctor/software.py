@@ -29,7 +29,7 @@ NEEDED = {
     "typer": "typer",
     "jinja2": "jinja2",
 }
-"""Modules that the labs and the grader import, beside PyTorch, and what they are installed as."""
+"""Modules that the labs and the grader import, in addition to PyTorch, and what they are installed as."""
 EXTRAS: tuple[tuple[str, str, str], ...] = (
     ("jupyterlab", "jupyterlab", "to open notebooks"),
     ("flash-attn", "flash_attn", "Lab 4's other kernels, on an NVIDIA GPU"),
@@ -62,13 +62,13 @@ def _python() -> Fact:
         return ok("Python", f"{version} ({sys.executable}); {tested}")
     for minor in (13, 12, 11, 14):
         if shutil.which(f"python3.{minor}"):
-            mend = f"make PYTHON=python3.{minor} grade LAB=1"
+            fix = f"make PYTHON=python3.{minor} grade LAB=1"
             break
     else:
-        mend = "sudo apt install python3.12 python3.12-venv" if shutil.which("apt") else "uv venv --python 3.12 .venv"
+        fix = "sudo apt install python3.12 python3.12-venv" if shutil.which("apt") else "uv venv --python 3.12 .venv"
         if sys.platform == "darwin":
-            mend = "brew install python@3.12"
-    return wrong("Python", f"{version} is too old: the course needs {OLDEST[0]}.{OLDEST[1]} or newer", mend)
+            fix = "brew install python@3.12"
+    return wrong("Python", f"{version} is too old: the course needs {OLDEST[0]}.{OLDEST[1]} or newer", fix)
 
 
 def _environment() -> Fact:
@@ -94,7 +94,7 @@ def _libraries() -> Fact:
         text = f"all there; not the versions that were tested (constraints.txt): {shown}"
         return note("libraries", text, *_as_tested())
     if not missing:
-        return ok("libraries", f"all {len(NEEDED)} that the course needs beside PyTorch")
+        return ok("libraries", f"all {len(NEEDED)} that the course needs in addition to PyTorch")
     if not_set_up():
         return to_do("libraries", "not installed yet", set_up())
     return wrong("libraries", f"missing: {', '.join(missing)}", set_up())

@@ -19,7 +19,7 @@ from labkit import LabError
 from labkit.files import atomic_write
 
 MEMORY = ".gpulabs-exports.json"
-"""Beside the folder of the labs: by file and name, the hash of what an export wrote or found as a stub."""
+"""Next to the folder of the labs: by file and name, the hash of what an export wrote or found as a stub."""
 _GENERATED = (".generated.json", "../.release.json")
 _MARK = re.compile(r"#\s*export:\s*(?P<path>\S+)\s*$")
 
@@ -137,7 +137,7 @@ def _opened(labs: Path, path: str, number: int) -> Module:
     try:
         return Module(file.read_text(encoding="utf-8"))
     except SyntaxError as error:
-        raise ExportError(f"{file}, line {error.lineno}: {error.msg}; mend the file first") from None
+        raise ExportError(f"{file}, line {error.lineno}: {error.msg}; fix the file first") from None
 
 
 def _apply(result: Plan, module: Module, cell: Cell, path: str) -> None:

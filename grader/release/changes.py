@@ -71,7 +71,7 @@ def _entry(before: Mapping[str, bytes], now: Mapping[str, bytes]) -> list[str]:
         lines += [f"- `{PurePosixPath(name).name}`: {_what(before.get(name), now.get(name), name)}" for name in names]
         lines.append("")
     if elsewhere:
-        lines += ["### Beside the labs", ""]
+        lines += ["### Next to the labs", ""]
         lines += [f"- {title}: {count} file{'s' * (count != 1)}" for title, count in sorted(elsewhere.items())]
         lines += ["", "You have nothing to do for these but to take them over."]
     return lines

@@ -1,4 +1,4 @@
-"""What goes into the students' repository: which files of the course, and what stands in the place of others.
+"""What goes into the students' repository: which files of the course, and what replaces others.
 
 An allow-list: a new folder of the course reaches students only when it is named here.
 """

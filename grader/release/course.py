@@ -48,7 +48,7 @@ class _Plan:
     files: dict[str, bytes]
     """What the course brings."""
     kept: dict[str, bytes]
-    """What the repository had beside it."""
+    """What the repository had next to it."""
     previous: dict[str, bytes]
     """What was released last time."""
     number: int

@@ -1,11 +1,11 @@
 """Does anything that students get hold a line of a solution? Compares text with text, word by word.
 
-Secret is what stands in marked regions, what a mended script has and its broken template lacks, the filled reports, and
+Secret is what stands in marked regions, what a fixed script has and its broken template lacks, the filled reports, and
 the results. Words are compared without spaces, comments and the rest of the line's look. Two rules, because the
 grader, labkit and the examples use PyTorch as the solutions do:
 
 - in what students read and fill in (labs, notebooks, documents) one line of `_FEWEST_WORDS` words is a leak;
-- in programs that stand beside the labs one of `_MANY_WORDS` words is;
+- in programs that are next to the labs one of `_MANY_WORDS` words is;
 - everywhere two neighbouring ones of `_PAIR_WORDS` together are.
 
 Lines that students see anyway (outside of the regions), and those in `allowed_lines.txt`, are none.

@@ -1,6 +1,6 @@
 """A git repository that releases are committed to, without touching anything in its working tree that was not clean.
 
-Works on git's objects: a release is built beside the working tree, and the working tree follows only where git itself
+Works on git's objects: a release is built next to the working tree, and the working tree follows only where git itself
 finds nothing to lose. Nothing is ever pushed. Not for what a release holds (`contents.py`).
 """
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "T4"
 _VIRTUAL = "vgpu"
 _SHOWN_KERNELS = 40
-"""Of each rank, beside a check of times that fails."""
+"""Of each rank, next to a check of times that fails."""
 
 # --- in the judge -----------------------------------------------------------------------------------------------------
 

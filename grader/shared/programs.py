@@ -22,7 +22,7 @@ Json: TypeAlias = Any
 
 
 def picture_and_json(actual: ProgramSeen, what: str) -> list[Json]:
-    """The rows of the one results file a program wrote; fails unless a picture that shows something lies beside it."""
+    """The rows of the one results file a program wrote; fails unless a picture that shows something is next to it."""
     require(actual.exit_code in (0, None), f"{what} ended with exit code {actual.exit_code!r}, expected 0")
     require(bool(actual.json), f"{what} wrote no .json file into the folder given by --out")
     require(bool(actual.pictures), f"{what} wrote no .png file into the folder given by --out")

@@ -45,7 +45,7 @@ def explained(judge: Callable[[Submission], None]) -> Callable[[Submission], Non
             raise CheckFailed(error.message, error.hint or _CLAIMS_HINT) from None
         except (ArithmeticError, RecursionError) as error:  # numbers and nesting that only a file made by hand has
             raise CheckFailed(
-                f"the results beside the report cannot be computed with ({type(error).__name__})",
+                f"the results next to the report cannot be computed with ({type(error).__name__})",
                 "Run the lab's program again, and leave what it writes as it is.",
             ) from None
 
@@ -59,7 +59,7 @@ def require_device(claimed: object, provenance: Mapping[str, object]) -> None:
 
 
 def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: str) -> Claims:
-    """The claims of the lab's REPORT.md; fails unless all are made, with the right types, beside enough words.
+    """The claims of the lab's REPORT.md; fails unless all are made, with the right types, next to enough words.
 
     Args:
         submission: whose report.

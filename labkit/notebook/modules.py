@@ -1,4 +1,4 @@
-"""The student's own lab package inside a notebook: imported when it is used, and anew when a file has changed.
+"""The student's own lab package inside a notebook: imported when it is used, and again when a file has changed.
 
 Not for the grader, which never imports a submission into its own process.
 """
@@ -56,7 +56,7 @@ def find_folder(scratch: Path) -> Path:
         scratch: where to put a link of that name, if the folder is called otherwise.
 
     Raises:
-        FileNotFoundError: there is no such folder above the notebook or beside labkit.
+        FileNotFoundError: there is no such folder above the notebook or next to labkit.
     """
     name = os.environ.get("GPULABS_LABS", PACKAGE)
     here = Path.cwd()

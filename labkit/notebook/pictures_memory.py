@@ -174,7 +174,7 @@ def plot_intervals(results: Sequence[CheckpointingResult], chosen: Checkpointing
 
 
 def plot_growth(allocated: Sequence[int], *, model_bytes: int) -> Figure:
-    """What was allocated before each training step, in MiB, beside what the model itself is."""
+    """What was allocated before each training step, in MiB, next to what the model itself is."""
     figure, (axis,) = new_figure(
         "Does it stay flat?", height=3.2, x_label="training step", y_label="allocated before it, MiB"
     )

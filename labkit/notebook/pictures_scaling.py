@@ -1,4 +1,4 @@
-"""Pictures for Lab 3: exchange beside backward, what a step on several GPUs consists of, how equal results are.
+"""Pictures for Lab 3: exchange next to backward, what a step on several GPUs consists of, how equal results are.
 
 Not for what students plot themselves.
 """

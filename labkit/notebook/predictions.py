@@ -1,4 +1,4 @@
-"""Predict first, then measure: what a student wrote down beside what a cell finds.
+"""Predict first, then measure: what a student wrote down next to what a cell finds.
 
 Nothing is measured, nor shown, before every prediction is there. Not for grades: nobody counts these.
 """
@@ -16,7 +16,7 @@ Answer = float | str
 def check_prediction(
     predicted: Mapping[str, object], measure: Callable[[], Mapping[str, Answer]], *, within: float = 1.25, because: str
 ) -> None:
-    """Show predictions beside what is found, and why; ask for them, as long as one is None.
+    """Show predictions next to what is found, and why; ask for them, as long as one is None.
 
     Args:
         predicted: by question a number, or a word where `measure` gives one; None where nothing is written yet.

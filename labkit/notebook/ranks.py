@@ -1,7 +1,7 @@
 """Call functions on several ranks from a notebook, whose own process cannot be copied: it has threads and a GPU.
 
 A helper process has imported PyTorch once and copies itself for every job, so that a job takes well under a second.
-Each job imports the labs anew and so sees every edit. Not for what a lab program does by itself: see `ranks.py` of
+Each job imports the labs again and so sees every edit. Not for what a lab program does by itself: see `ranks.py` of
 Lab 3. Needs `os.fork`: Linux or macOS.
 """
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class DdpTraining:
-    """How one data-parallel training went; the same on every rank but for `seconds`."""
+    """How one data-parallel training went; the same on every rank except for `seconds`."""
 
     device: str
     """Where it ran: "cpu" or "cuda"."""

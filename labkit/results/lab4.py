@@ -101,7 +101,7 @@ class MemoryPrediction:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryComparison:
-    """A prediction beside what was measured."""
+    """A prediction next to what was measured."""
 
     setup: TrainingSetup
     predicted: MemoryPrediction

@@ -39,7 +39,7 @@ def flash_attention(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool = False) ->
     Source: T. Dao 2023, "FlashAttention-2" (arXiv:2307.08691), algorithms 1 and 2; Triton tutorials, "Fused Attention".
     """
     # TODO(task 6.4):
-    # The lines belong into kernels and an autograd.Function beside this one.
+    # The lines belong into kernels and an autograd.Function next to this one.
     # 1. Refuse arguments that make no sense.
     # 2. Forward: a program for each tile of queries of each head, and a loop over tiles of keys: the largest score so
     #    far, the sum of exp(score - largest), the weighted sum of values, all three corrected by each further tile.

@@ -42,7 +42,7 @@ def matmul(a: Tensor, b: Tensor, *, tiles: Tiles | None = None) -> Tensor:
     # 1. Refuse arguments that make no sense.
     # 2. A kernel with one program for each tile of the result: its rows, its columns, and a loop over the inner side.
     # 3. Masks on all sides: what is beyond the inner side must add nothing.
-    # 4. Wrap the same kernel with triton.autotune; its key says when to measure anew.
+    # 4. Wrap the same kernel with triton.autotune; its key says when to measure again.
     raise NotImplementedError("Task 6.3 is open: write matmul in labs/kernels_exercise/matmul.py (about 40 lines)")
 
 

@@ -151,7 +151,7 @@ def plot_scaling(points: Sequence[ScalingPoint], path: Path | str) -> Path:
     """
     # TODO(task 3.2):
     # 1. Take a figure from labkit.plotting.new_figure.
-    # 2. Draw the speedup of each kind, with the efficiency beside each point, and a line for the perfect speedup.
+    # 2. Draw the speedup of each kind, with the efficiency next to each point, and a line for the perfect speedup.
     # 3. Write it with labkit.plotting.save_png.
     raise NotImplementedError(
         "Task 3.2 is open: write plot_scaling "

@@ -176,7 +176,7 @@ def describe(setup: TrainingSetup) -> str:
 def plot_memory(comparisons: Sequence[MemoryComparison], path: Path | str) -> Path:
     """Plot what each setup holds, in MiB: a stacked bar as predicted, and a mark at the total that was measured.
 
-    The four parts of a bar are named, in a legend or beside them.
+    The four parts of a bar are named, in a legend or next to them.
 
     Args:
         comparisons: one or more.

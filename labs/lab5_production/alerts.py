@@ -13,7 +13,7 @@ from labkit.monitoring import RULES, SLOWED_BY, Alert, Rule, Snapshot
 class AlertEngine:
     """Evaluates rules on one snapshot after the other.
 
-    The conditions, by the names of the rules; one per GPU, each GPU on its own, but for the last two:
+    The conditions, by the names of the rules; one per GPU, each GPU on its own, except for the last two:
         - GpuHot: temperature above the threshold;
         - GpuThrottled: at least one of the throttle reasons is in SLOWED_BY; its value is 1.0;
         - GpuMemoryNearlyFull: used / total memory above the threshold;

@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--view", action="store_true", help="show what the monitor sees in this terminal")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)  # small products: more threads bring nothing, and wait for each other on a busy machine
-    print("first what a monitor costs, beside a training on the CPU")
+    print("first what a monitor costs, compared with a training on the CPU")
     overhead = measure_overhead(min(options.steps, 200))
     with open_device(options.device) as device:
         interval = 0.02 if device.simulated else 0.2  # a virtual GPU's time is short

@@ -202,9 +202,9 @@ notebook.table(
 #     model = model.to(memory_format=torch.channels_last)
 #     images = images.to(memory_format=torch.channels_last)    # each batch
 #
-# How far to trust the simulated figures: the virtual A100 was held against what NVIDIA measured with this network
+# How far to trust the simulated figures: the virtual A100 was compared with what NVIDIA measured with this network
 # ([DeepLearningExamples](https://github.com/NVIDIA/DeepLearningExamples), in both orders); the page *How we know* has
-# them beside each other.
+# them next to each other.
 #
 # ## 4. How the order gets lost
 #

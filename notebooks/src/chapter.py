@@ -222,7 +222,7 @@ notebook.show(
 # | option | what it buys | what it costs |
 # |---|---|---|
 # | `num_workers=n` | `n` processes load ahead | memory; more than there are cores makes it slower |
-# | `pin_memory=True` with `.to(device, non_blocking=True)` | the copy runs beside the computation | host memory that
+# | `pin_memory=True` with `.to(device, non_blocking=True)` | the copy runs during the computation | host memory that
 # cannot be swapped | | `persistent_workers=True` | workers survive the epoch | their memory stays taken | |
 # `prefetch_factor=k` | `k` batches per worker in advance; evens out slow ones | memory |
 #

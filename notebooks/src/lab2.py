@@ -280,7 +280,7 @@ notebook.show(
 #
 # ### Your part: find out what went wrong (Task 2.2)
 #
-# `classify_gradients` gets the gradients of a first batch, and those in float32 beside it. Expect *healthy* for gain
+# `classify_gradients` gets the gradients of a first batch, and those in float32 next to it. Expect *healthy* for gain
 # 1, *overflow* for large gradients at this scale, *underflow* for small gradients without scaling, and once more
 # *overflow* for large activations. `trace_nonfinite` should name a layer in the last row only: there, forward has
 # failed already.
@@ -521,7 +521,7 @@ notebook.table(
 #
 #     .venv/bin/gpulabs notebook export notebooks/lab2.ipynb
 #
-# puts it in the place of the stub. It never overwrites something newer without asking.
+# replaces the stub with it. It never overwrites something newer without asking.
 
 # %%
 # Take away the first "# " of each line below to use it.

@@ -242,8 +242,8 @@ notebook.show(
         kinds={"forward": "forward", "backward": "backward", "exchange": "all-reduce"},
     ),
     "A step of one GPU for three bucket sizes. With one bucket the all-reduce begins "
-    "when backward has ended. With 25 MiB the first of two runs beside backward. With "
-    "4 MiB most of them run beside backward and the step is shortest.",
+    "when backward has ended. With 25 MiB the first of two runs during backward. With "
+    "4 MiB most of them run during backward and the step is shortest.",
 )
 
 # %% [markdown]
@@ -463,7 +463,7 @@ for name, (batches, criterion) in cases.items():
         ((large.weight - small.weight).abs().max() / large.weight.abs().max()).detach()
     )
 notebook.show(
-    pictures.draw_differences(differences, "Your accumulation beside one large batch"),
+    pictures.draw_differences(differences, "Your accumulation next to one large batch"),
     "One bar per case with the relative difference of the weights on a logarithmic "
     "axis; all lie far left of the line 1e-6.",
     is_simulated=False,
@@ -590,7 +590,7 @@ notebook.card(
 #
 #     .venv/bin/gpulabs notebook export notebooks/lab3.ipynb
 #
-# puts it in the place of the stub. It never overwrites something newer without asking. Ranks are new processes that
+# replaces the stub with it. It never overwrites something newer without asking. Ranks are new processes that
 # import your functions from the files: what is only in the notebook, they do not see.
 
 # %%

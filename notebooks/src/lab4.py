@@ -247,7 +247,7 @@ notebook.table(
 notebook.show(
     pictures_attention.draw_tiles(),
     alt="The square of all scores in tiles. With a causal mask the upper right "
-    "half is never computed. One tile is in fast memory; beside the square "
+    "half is never computed. One tile is in fast memory; next to the square "
     "three thin columns are kept: largest score, sum and weighted values of "
     "each query.",
     is_simulated=False,
@@ -408,7 +408,7 @@ notebook.table(("moment", "allocated, MiB"), rows)
 def fails():
     """Makes a large tensor, then fails."""
     large = torch.empty(64, 2**20, device=course.device, dtype=torch.uint8)
-    raise RuntimeError(f"something went wrong beside {large.numel() // 2**20} MiB")
+    raise RuntimeError(f"something went wrong with {large.numel() // 2**20} MiB")
 
 
 rows.clear()
@@ -424,7 +424,7 @@ notebook.table(("moment", "allocated, MiB"), rows)
 # ### Your part
 #
 # `train_large_model` on a small model, so that it does not die: what is allocated when it asks for its next batch? As
-# you find the function, the line climbs. Mended, it is flat from the second step on.
+# you find the function, the line climbs. Fixed, it is flat from the second step on.
 
 # %%
 oom = lab.oom_fixes
@@ -479,7 +479,7 @@ try:
         lab.oom_retry.run_with_oom_retry(attempt, 64)
 except torch.OutOfMemoryError:
     notebook.card(
-        "Memory ran out with every micro-batch: then the script itself keeps too much. Mend Task 4.3 first."
+        "Memory ran out with every micro-batch: then the script itself keeps too much. Fix Task 4.3 first."
     )
 notebook.table(
     ("micro-batch", "GB left by the attempt before", "outcome"),
@@ -493,7 +493,7 @@ notebook.table(
 # ## 6. Say it beforehand (Task 4.5)
 #
 # With the table of section 2 you can work out with a pencil what a step holds, for any model, before you rent the
-# GPU. Your `predict_memory` beside what was measured; the grader wants each part to within 5 %.
+# GPU. Your `predict_memory` next to what was measured; the grader wants each part to within 5 %.
 
 # %%
 analysis = lab.memory_analysis

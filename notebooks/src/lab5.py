@@ -90,7 +90,7 @@ except Exception as error:
     print(f"it cannot be read: {type(error).__name__}")
 
 # %% [markdown]
-# If that file was the only checkpoint, the week is gone. The remedy needs no luck: write beside it, and let the name
+# If that file was the only checkpoint, the week is gone. The remedy needs no luck: write next to it, and let the name
 # move from the old file to the new one in a single operation of the file system.
 
 # %%

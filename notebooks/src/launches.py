@@ -104,7 +104,7 @@ notebook.table(
 # helps.
 #
 # The first way out costs nothing: a larger batch, as long as the line is flat. The virtual host's costs per call were
-# measured beside an H100, and hold for a T4 or a V100 by what was published of networks with a single image (*How we
+# measured with an H100, and hold for a T4 or a V100 by what was published of networks with a single image (*How we
 # know*, "launch-bound inference"). Hosts differ: newer cards mostly sit in newer ones, and yours may be twice as fast.
 # The picture is the same.
 #

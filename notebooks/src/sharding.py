@@ -6,7 +6,7 @@
 # in `labs/sharding_exercise/`.
 #
 # A notebook is one process. `ranks.run(function, world_size, ...)` calls a function in several, each with a virtual GPU
-# of its own, as in Lab 3's notebook; your own files are imported anew each time.
+# of its own, as in Lab 3's notebook; your own files are imported again each time.
 
 # %%
 import importlib.util

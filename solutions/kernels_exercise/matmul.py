@@ -86,7 +86,7 @@ def matmul(a: Tensor, b: Tensor, *, tiles: Tiles | None = None) -> Tensor:
     # 1. Refuse arguments that make no sense.
     # 2. A kernel with one program for each tile of the result: its rows, its columns, and a loop over the inner side.
     # 3. Masks on all sides: what is beyond the inner side must add nothing.
-    # 4. Wrap the same kernel with triton.autotune; its key says when to measure anew.
+    # 4. Wrap the same kernel with triton.autotune; its key says when to measure again.
     # --- solution: task 6.3 ---
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or a.dtype != b.dtype:
         raise ValueError(f"cannot multiply {tuple(a.shape)} {a.dtype} and {tuple(b.shape)} {b.dtype}")

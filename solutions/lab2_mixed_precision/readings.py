@@ -19,7 +19,7 @@ def now(device: torch.device) -> float:
 
 
 def reset_peak(device: torch.device) -> None:
-    """The peak begins anew, from what is allocated now; nothing on a CPU."""
+    """The peak begins again, from what is allocated now; nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 

@@ -21,7 +21,7 @@ def save_checkpoint(path: Path | str, model: nn.Module, optimizer: torch.optim.O
     The file is replaced as a whole or left alone: whatever happens in the middle of writing (a full disk, a kill), what
     was at `path` before can still be loaded, and there is no moment without it. `os.replace` is atomic if both paths
     lie on one file system. Afterwards no other file is left, not even where writing has failed; only a kill may
-    leave half a file beside `path`.
+    leave half a file next to `path`.
 
     Args:
         path: the file, the same for every rank; its folder is there.
@@ -34,7 +34,7 @@ def save_checkpoint(path: Path | str, model: nn.Module, optimizer: torch.optim.O
     """
     # TODO(task 3.4):
     # 1. On rank 0: collect the state of the module itself, not of its wrapper, whose names begin with "module.".
-    # 2. Write it to a temporary file beside `path`, then move that to `path`.
+    # 2. Write it to a temporary file next to `path`, then move that to `path`.
     # 3. All ranks: wait for rank 0 (dist.barrier, if there is a process group).
     # --- solution: task 3.4 ---
     if not dist.is_initialized() or dist.get_rank() == 0:

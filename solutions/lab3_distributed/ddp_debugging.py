@@ -1,4 +1,4 @@
-"""Task 3.5: a training script that had five faults, mended.
+"""Task 3.5: a training script that had five faults, fixed.
 
 Two heads share one body, but each stage of a curriculum trains one head only. The model, the data and the loop are all
 that there is: no checkpoints, no evaluation.
@@ -61,7 +61,7 @@ def train_two_heads(
 
     What it must do, however many ranks there are and whatever else runs on the machine: meet at `init_method`; end on
     every rank; leave all replicas equal, trained by SGD without momentum on the mean gradient of all ranks; give each
-    rank its own share of the samples, drawn anew in each epoch, and leave none of them out; train models in which some
+    rank its own share of the samples, drawn again in each epoch, and leave none of them out; train models in which some
     parameters take no part in the forward pass.
 
     Args:
@@ -77,7 +77,7 @@ def train_two_heads(
         timeout_seconds: how long to wait for a rank that does not come.
 
     Returns:
-        A `DdpTraining`, the same on every rank but for `seconds`: each rank reads its own clock.
+        A `DdpTraining`, the same on every rank except for `seconds`: each rank reads its own clock.
     """
     own = setup(rank, world_size, init_method=init_method, device=device, timeout_seconds=timeout_seconds)
     try:

@@ -160,10 +160,10 @@ def plot_scaling(points: Sequence[ScalingPoint], path: Path | str) -> Path:
     """
     # TODO(task 3.2):
     # 1. Take a figure from labkit.plotting.new_figure.
-    # 2. Draw the speedup of each kind, with the efficiency beside each point, and a line for the perfect speedup.
+    # 2. Draw the speedup of each kind, with the efficiency next to each point, and a line for the perfect speedup.
     # 3. Write it with labkit.plotting.save_png.
     # --- solution: task 3.2 ---
-    title, y_label = "Scaling of a training step", "speedup (beside it: efficiency)"
+    title, y_label = "Scaling of a training step", "speedup (next to it: efficiency)"
     figure, (axis,) = plotting.new_figure(title, x_label="processes", y_label=y_label)
     kinds: tuple[Kind, ...] = ("strong", "weak")
     for kind, color in zip(kinds, plotting.COLORS, strict=False):

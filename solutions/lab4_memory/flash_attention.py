@@ -175,7 +175,7 @@ def tiled_attention(
         T. Dao 2023, "FlashAttention-2" (arXiv:2307.08691), algorithms 1 and 2.
     """
     # TODO(task 4.2):
-    # Most of the lines belong into an autograd.Function or a function of your own, beside this one.
+    # Most of the lines belong into an autograd.Function or a function of your own, next to this one.
     # 1. Keep for each query: the largest score so far, the sum of exp(score - largest), the weighted sum of values.
     # 2. For each tile of keys: its scores; the new largest; what the old sums must be multiplied by; add the tile.
     # 3. Causal: leave out what is hidden, and whole tiles that nobody sees.

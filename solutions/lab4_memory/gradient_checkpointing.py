@@ -206,7 +206,7 @@ def plot_checkpointing(results: Sequence[CheckpointingResult], path: Path | str)
     """
     # TODO(task 4.1):
     # 1. Take a figure from labkit.plotting.new_figure: milliseconds to the right, MiB upwards.
-    # 2. Draw a point per interval and write its interval beside it.
+    # 2. Draw a point per interval and write its interval next to it.
     # 3. Save it with labkit.plotting.save_png.
     # --- solution: task 4.1 ---
     figure, (axis,) = plotting.new_figure(

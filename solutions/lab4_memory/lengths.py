@@ -1,4 +1,4 @@
-"""Given: attention at many lengths, but for those that this machine would not end in reasonable time.
+"""Given: attention at many lengths, except for those that this machine would not end in reasonable time.
 
 Nothing to write here.
 """

@@ -1,4 +1,4 @@
-"""Task 4.3: a script that runs out of memory, to be mended.
+"""Task 4.3: a script that runs out of memory, to be fixed.
 
 `train_large_model` as it should be; the hand-out has the script that dies on a GPU of 24 GB (oom_fixes.template.py).
 

@@ -1,4 +1,4 @@
-"""Task 4.3: a script that runs out of memory, to be mended.
+"""Task 4.3: a script that runs out of memory, to be fixed.
 
 `train_large_model` computes the right thing and dies of it: on a GPU of 24 GB with the model below, and in the end,
 more slowly, with any model. Make it do what its docstring says.
@@ -92,7 +92,7 @@ def train_large_model(
 
     Source: https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory
     """
-    # TODO(task 4.3): this runs, and runs out of memory. Find each reason, and mend it:
+    # TODO(task 4.3): this runs, and runs out of memory. Find each reason, and fix it:
     # 1. A whole batch at once: what does a forward pass keep of 64 samples, and how could 8 at a time give the same
     #    gradient?
     # 2. Losses that are kept: what else do they keep alive, and why does backward not free it?

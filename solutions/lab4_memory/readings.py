@@ -44,7 +44,7 @@ def requested_bytes(device: str) -> int:
 
 
 def reset_peak(device: str) -> None:
-    """The peak begins anew, from what is allocated now; nothing on a CPU."""
+    """The peak begins again, from what is allocated now; nothing on a CPU."""
     if torch.device(device).type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 

@@ -147,7 +147,7 @@ def _sent(kernels: Sequence[Ran], predictions: Predictions) -> tuple[float, floa
     for kernel in kernels:
         if kernel.name.startswith("ncclDevKernel_"):
             kind = kernel.name.split("_")[1]
-            # Each rank passes on what goes around a ring, but for a share; a message to one other rank it just sends.
+            # In a ring each rank passes on everything except its share; a message to one other rank it just sends.
             around = _ROUNDS.get(kind, 1) * (ranks - 1) / ranks
             sent += kernel.bytes * (1 if kind == "SendRecv" else around)
             messages.append((kernel.start, kernel.end))

@@ -90,7 +90,7 @@ class ShardedOptimizer(Optimizer):
         """Update this rank's share, then let every rank have every weight.
 
         Args:
-            closure: computes the loss anew, and gradients, before anything is updated; called once, on every rank.
+            closure: computes the loss again, and gradients, before anything is updated; called once, on every rank.
 
         Returns:
             What the closure returned; None without one.

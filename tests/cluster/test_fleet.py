@@ -348,7 +348,7 @@ def test_promtool_accepts_the_rules_and_they_say_what_is_meant(promtool: str, tm
                                 "exp_annotations": {
                                     "summary": "node1: the light check failed",
                                     "description": 'gpu_acceptance_failed{node="node1"} says which checks; drain the '
-                                    "node, mend it, run cluster.acceptance.",
+                                    "node, fix it, run cluster.acceptance.",
                                 },
                             }
                         ],

@@ -121,7 +121,7 @@ def test_a_convolution_names_the_types(cuda: Gpu) -> None:
     text = r"Input type \(torch.cuda.FloatTensor\) and weight type \(torch.FloatTensor\) should be the same"
     with pytest.raises(RuntimeError, match=text):
         layer(torch.zeros(1, 1, 2, 2, device="cuda"))
-    # Which one depends on the CPU's kernel: oneDNN's looks at types (beside an H100: the other, as this is so small).
+    # Which one depends on the CPU's kernel: oneDNN's looks at types (with an H100: the other, as this is so small).
     text = (
         r"Input type \(torch.FloatTensor\) and weight type \(torch.cuda.FloatTensor\) should be the same|"
         r"Expected all tensors to be on the same device, but got weight is on cuda:0"

@@ -21,7 +21,7 @@ Render = Callable[[str], list[Manifest]]
 
 
 def tool(name: str, *, brings: str) -> str:
-    """The path of a program beside this interpreter or on the PATH; a visible skip that says what brings it."""
+    """The path of a program next to this interpreter or on the PATH; a visible skip that says what brings it."""
     path = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if path is None:
         pytest.skip(f"{name} is not on this machine: {brings} brings it")

@@ -1,4 +1,4 @@
-"""The rules for DCGM's metrics, in promtool's hands, and held against those that the labs' own monitor has."""
+"""The rules for DCGM's metrics, in promtool's hands, and compared with those that the labs' own monitor has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CASES = {
     "hot": (f"DCGM_FI_DEV_GPU_TEMP{GPU}", "60 90x9", "GpuHot", 2, 9),
     "never too hot": (f"DCGM_FI_DEV_GPU_TEMP{GPU}", "85x9", "GpuHot", None, None),
     "thermal slowdown": (f"DCGM_FI_DEV_CLOCKS_EVENT_REASONS{GPU}", "0 32x9", "GpuThrottled", 2, 9),
-    "hardware slowdown beside another reason": (
+    "hardware slowdown next to another reason": (
         f"DCGM_FI_DEV_CLOCKS_EVENT_REASONS{GPU}",
         "0 12x9",
         "GpuThrottled",

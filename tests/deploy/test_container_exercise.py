@@ -386,7 +386,7 @@ def test_the_exercise_lies_outside_the_100_points() -> None:
 
 @pytest.fixture
 def submission(tmp_path: Path) -> Path:
-    """The reference with a made-up checklist and its report, in place of its own."""
+    """The reference with a made-up checklist and its report, instead of its own."""
     folder = tmp_path / "submission"
     shutil.copytree(ROOT / "solutions", folder, ignore=shutil.ignore_patterns("__pycache__"))
     results = folder / "container_exercise" / "results"

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests, rendered by kubectl and held against Kubernetes' own schemas and their own promises."""
+"""The Kubernetes manifests, rendered by kubectl and compared with Kubernetes' own schemas and their own promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor says what is wrong and what mends it, on machines that lack something: each of them is simulated whole."""
+"""The doctor says what is wrong and what fixes it, on machines that lack something: each of them is simulated whole."""
 
 from __future__ import annotations
 
@@ -253,4 +253,4 @@ def test_an_old_python_can_run_it_and_is_told_so() -> None:
     script = fake + "from grader.doctor import software, line\nprint(line(software._python()))"
     said = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "3.9.2 is too old: the course needs 3.11 or newer" in said
-    assert "mend: " in said
+    assert "fix: " in said

@@ -189,7 +189,7 @@ def test_a_damaged_report_is_told_and_left_aside(room: Path, ask: Ask, text: str
 def test_a_file_that_python_cannot_read_comes_before_everything(room: Path, ask: Ask) -> None:
     (room / "labs/lab2_mixed_precision/numerics.py").write_text("def f(:\n")
     said = ask()
-    assert "mend a file that Python cannot read" in said
+    assert "fix a file that Python cannot read" in said
     assert "labs/lab2_mixed_precision/numerics.py:1: " in said
 
 

@@ -50,7 +50,7 @@ def test_the_doctor_has_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     (fact,) = doctor.examine()  # and nothing else: what is installed there is of no use
     assert (fact.name, fact.state) == ("system", "wrong")
-    assert any("wsl --install" in command for command in fact.mend)
+    assert any("wsl --install" in command for command in fact.fix)
 
 
 def test_here_is_no_problem() -> None:

@@ -124,7 +124,7 @@ def tinystories(folder: Path) -> None:
 
 
 def tokenizer(file: Path) -> None:
-    """A module in the place of `tiktoken`, which would load its table from the network: one token per byte."""
+    """A module instead of `tiktoken`, which would load its table from the network: one token per byte."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(
         "class _Bytes:\n"

@@ -55,7 +55,7 @@ class Program:
     data: dict[str, str] = field(default_factory=dict)
     """Maker of `data.py` by the path, within the repository, that it fills."""
     needs: list[str] = field(default_factory=list)
-    """Packages that must be there beside PyTorch."""
+    """Packages that must be there in addition to PyTorch."""
     refused: str = ""
     """What the virtual GPU refuses it by, where it does."""
     numbers: str = ""

@@ -88,7 +88,7 @@ def _behaviour(task: Task) -> str:
 
 
 def _first(task: Task) -> bool:
-    """Whether this content is graded for the first time, as far as a file beside the log knows."""
+    """Whether this content is graded for the first time, as far as a file next to the log knows."""
     marker = Path(f"{os.environ[LOG]}-{task.content[:12]}")
     first = not marker.exists()
     marker.touch()

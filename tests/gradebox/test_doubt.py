@@ -1,4 +1,4 @@
-"""What one grading makes of the reports of its checks, and of what was noticed beside them."""
+"""What one grading makes of the reports of its checks, and of what was noticed next to them."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def test_a_time_limit_leaves_out_the_rest_and_still_writes_the_report(jobs: int,
 
 
 def breaking_after(count: int) -> type[Sandbox]:
-    """Sandboxes that cannot fork, as on Python 3.12 beside a library that forbids it, after so many requests."""
+    """Sandboxes that cannot fork, as on Python 3.12 next to a library that forbids it, after so many requests."""
 
     class Breaks(Sandbox):
         left = count

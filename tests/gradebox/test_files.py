@@ -1,4 +1,4 @@
-"""Folders that somebody else has prepared: links, pipes and giants in the place of a report, or among the labs."""
+"""Folders that somebody else has prepared: links, pipes and giants instead of a report, or among the labs."""
 
 from __future__ import annotations
 

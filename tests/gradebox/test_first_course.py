@@ -229,7 +229,7 @@ def test_our_own_courses_have_nothing_to_mend(solved: str) -> None:
 def test_the_command_says_how_much_there_is_to_mend(tmp_path: Path) -> None:
     folder = write_course(tmp_path, (CHECKS, '"basics.numbers.power"', '"basics.power"'), _hint("2.1", "sums.py total"))
     done = CliRunner().invoke(app, ["lint", "--course", str(folder)])
-    assert (done.exit_code, done.output.splitlines()[-1]) == (1, "2 to mend")
+    assert (done.exit_code, done.output.splitlines()[-1]) == (1, "2 to fix")
     folder = write_course(tmp_path, ("course.toml", 'title = "Small"', "title = 3"))
     done = CliRunner().invoke(app, ["lint", "--course", str(folder)])
     assert (done.exit_code, done.output) == (2, f"could not read: {folder}/course.toml:1: title = 3 is not a text\n")
@@ -291,7 +291,7 @@ def test_exit_has_a_hint_of_its_own(graded: Graded) -> None:
             {"basics_week1/Numbers.py": NUMBERS},
             "basics_week1 holds Numbers.py; its name must be numbers.py, to the letter: rename it",
         ),
-        ({"notes/a.txt": "x"}, "there is no folder basics_week1: add it beside what is there (notes)"),
+        ({"notes/a.txt": "x"}, "there is no folder basics_week1: add it next to what is there (notes)"),
     ],
     ids=["empty", "the lab itself", "another case", "something else"],
 )
@@ -350,7 +350,7 @@ ABSENT = "labs/lab1_gpu_basics/environment.py does not exist in the submission (
         ),
         (
             ["lab2_mixed_precision/numerics.py", "README.md"],
-            "there is no folder lab1_gpu_basics: add it beside what is there (README.md, lab2_mixed_precision)",
+            "there is no folder lab1_gpu_basics: add it next to what is there (README.md, lab2_mixed_precision)",
         ),
         (["src/environment.py"], "the submission has src/environment.py; move it to lab1_gpu_basics/environment.py"),
         (["lab1_gpu_basics/__init__.py"], "the folder is empty: hand in, or name, the folder that holds lab1_gpu_b"),
@@ -364,11 +364,11 @@ def test_what_is_said_of_a_layout_is_true_of_it(files: list[str], said: str) -> 
 def test_a_file_beside_it_is_imported_with_a_dot(graded: Graded) -> None:
     files = {"basics_week1/numbers.py": f"from tools import K\n{NUMBERS}", "basics_week1/tools.py": "K = 1\n"}
     assert graded(files=files)["product"].hint == (
-        "a file of yours that lies beside it is imported with a dot: from .tools import ..."
+        "a file of yours that is next to it is imported with a dot: from .tools import ..."
     )
     assert (
         import_advice.hint("No module named 'tools'", ["tools.py"])
-        == "it lies beside the labs: from labs.tools import ..."
+        == "it is next to the labs: from labs.tools import ..."
     )
     absent = "torchx is not installed where submissions are graded: do without it"
     assert import_advice.hint("No module named 'torchx'", ["lab1_a/b.py"]) == absent

@@ -28,7 +28,7 @@ def marker(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, marker: Path) -> Path:
-    """What a student handed in: stubs in `labs/`, and hostile files in it, beside it and in folders beside it."""
+    """What a student handed in: stubs in `labs/`, and hostile files in it, next to it and in folders next to it."""
     top = tmp_path / "handed-in"
     shutil.copytree(ROOT / "labs" / "lab1_gpu_basics", top / "labs" / "lab1_gpu_basics")
     hostile = f"open({str(marker)!r}, 'a').write(__file__ + ' ')\n"
@@ -66,7 +66,7 @@ def score(report: Path) -> float:
         pytest.param("", ("pytest", "--grade"), marks=pytest.mark.night),
         pytest.param("labs", ("pytest", "--grade", "--submission=."), marks=pytest.mark.night),
     ],
-    ids=["gpulabs in the submission", "gpulabs beside it", "pytest beside it", "pytest in the submission"],
+    ids=["gpulabs in the submission", "gpulabs next to it", "pytest next to it", "pytest in the submission"],
 )
 def test_nothing_of_the_folder_somebody_stands_in_runs_in_the_judge(
     inside: str, command: tuple[str, ...], folder: Path, marker: Path

@@ -1,4 +1,4 @@
-"""What stands beside a failed check: the right data, drawn so that nobody needs colour, and nothing of it executed."""
+"""What is next to a failed check: the right data, drawn so that nobody needs colour, and nothing of it executed."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Machine:
 
 
 def beside(machine: Any, *probes: str) -> list[str]:
-    """The titles of the panels beside a check that has asked these probes, and failed."""
+    """The titles of the panels next to a check that has asked these probes, and failed."""
     probe_cache = ProbeCache()
     submission = Submission(Device("vgpu:T4", "virtual T4", simulated=True), machine, probe_cache, CHECK)
     for probe in probes:

@@ -159,7 +159,7 @@ class Numbers:
         require_equal([item.name for item in reply.doubled], ["a", "b"], what="names")
         require(reply.doubled[0].values.tolist() == [0, 2, 4], "arrays inside")
         require(reply.whole.tolist() == [0, 1, 2], "an array")
-        require(repr(reply.text[0]) == "an array of float64 with shape (3,)", "an array in the place of a text")
+        require(repr(reply.text[0]) == "an array of float64 with shape (3,)", "an array instead of a text")
 
     def test_power(self, submission):
         submission.probe(Power(items=[], factor=2.0))

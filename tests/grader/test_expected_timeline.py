@@ -1,4 +1,4 @@
-"""What stands beside a failed measurement of Lab 1: the products that the reference launches, each waited for."""
+"""What is next to a failed measurement of Lab 1: the products that the reference launches, each waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Lab 4's report is held against, where the program has left lengths out."""
+"""What Lab 4's report is compared with, where the program has left lengths out."""
 
 from __future__ import annotations
 

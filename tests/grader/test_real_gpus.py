@@ -208,7 +208,7 @@ def test_a_step_lies_between_what_a_card_took_before_and_after() -> None:
 
 
 def _table(took: float, own_seconds: list[float]) -> None:
-    """Judge a table of Lab 4 all of whose steps took so long, beside what the course's own took before and after."""
+    """Judge a table of Lab 4 all of whose steps took so long, next to what the course's own took before and after."""
     drawn = InputGenerator(3, "table")
     intervals = drawn.shuffled([None, drawn.integer(1, 2)])
     steps, warmup = drawn.integer(3, 5), drawn.integer(2, 3)
@@ -272,7 +272,7 @@ CLOCKS = {"perf_counter", "elapsed_time", "profile_operations", "mem_get_info"}
 """What a probe measures with, or has measured."""
 UNDISTURBED = {
     "lab2.comparison.measuring.compare_reference": "on a real GPU judged by its peaks",
-    "lab3.setup.joining.join": "measures nothing: the function of the submission has the name of the probe beside it",
+    "lab3.setup.joining.join": "measures nothing: the function of the submission has the name of the probe next to it",
     "lab3.setup.joining.setup": "on a GPU no rank waits for another one by the clock",
     "lab3.setup.training.on_cpu": "on the CPU only",
     "lab3.setup.training.train": "a time within another one of the same process",

@@ -46,7 +46,7 @@ def test_results_that_cannot_be_computed_with_fail_the_check(error: type[Excepti
 
 
 class _Submission:
-    """One REPORT.md, and nothing beside it."""
+    """One REPORT.md, and nothing except it."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -23,6 +23,6 @@ def test_every_check_that_is_paid_for_is_written_and_has_a_title_of_its_own() ->
 
 def test_what_people_are_told_to_type_is_this_courses() -> None:
     course = grader.course()
-    assert "`make doctor`" in course.mend
+    assert "`make doctor`" in course.fix
     assert course.guide.typed == "make next"
     assert course.guide.typed_for == "make next LAB={lab}"

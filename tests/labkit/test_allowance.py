@@ -18,7 +18,7 @@ DONE = AttentionResult(
 
 
 class Clock:
-    """Stands still but for what a test lets pass."""
+    """Stands still except for what a test lets pass."""
 
     def __init__(self) -> None:
         self.now = 100.0

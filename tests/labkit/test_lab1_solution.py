@@ -44,7 +44,7 @@ def profile(peaks: list[int], allocated: list[int] | None = None) -> MemoryProfi
 
 
 class Clock:
-    """A clock that stands still but for what the test adds, and a product that takes what the test says."""
+    """A clock that stands still except for what the test adds, and a product that takes what the test says."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> None:
         self.now = 0.0

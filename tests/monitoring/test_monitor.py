@@ -1,4 +1,4 @@
-"""What a monitor does besides its exports: it lives beside others, ends cleanly, and ends no training."""
+"""What a monitor does besides its exports: it lives next to others, ends cleanly, and ends no training."""
 
 from __future__ import annotations
 

@@ -122,8 +122,8 @@ def test_a_lab_is_really_graded() -> None:
 def test_a_criterion_is_graded_by_a_magic_and_an_edit_counts(tmp_path: Path) -> None:
     labs = tmp_path / "labs"
     shutil.copytree(build.ROOT / "labs", labs)
-    mended = build.ROOT / "solutions/lab1_gpu_basics/environment.py"
-    edit = f"import shutil\nshutil.copy({str(mended)!r}, {str(labs / 'lab1_gpu_basics')!r})"
+    fixed = build.ROOT / "solutions/lab1_gpu_basics/environment.py"
+    edit = f"import shutil\nshutil.copy({str(fixed)!r}, {str(labs / 'lab1_gpu_basics')!r})"
     cells = [OPEN, "%grade lab1.benchmark", edit, "%grade lab1.benchmark", "%grade lab1.nothing"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     done = build.execute(notebook, {"GPULABS_LABS": str(labs), "GPULABS_DEVICE": "vgpu:T4"}, to_the_end=True)

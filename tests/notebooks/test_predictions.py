@@ -1,4 +1,4 @@
-"""Predictions in notebooks: asked for before anything is measured, and then held against what is found."""
+"""Predictions in notebooks: asked for before anything is measured, and then compared with what is found."""
 
 import re
 from collections.abc import Mapping

@@ -129,7 +129,7 @@ def feedback_page(*, graded: bool) -> str:
 
 
 def given_page() -> str:
-    """Points in the place of a submission."""
+    """Points instead of a submission."""
     made = StudentResult(student="ada", status="missing", score=Decimal("4.5"), grade=a_grade(), name="Ada Lovelace")
     (line,) = view.of(classes.a_class([made], labs=(1, 2, 3, 4, 5))).lines
     return feedback.page(line, "GPU labs")

@@ -33,7 +33,7 @@ def answer() -> int:
 
 @pytest.fixture
 def solutions(tmp_path: Path) -> Path:
-    """A small course with one lab: a task, a report, a broken script and its mended version, results."""
+    """A small course with one lab: a task, a report, a broken script and its fixed version, results."""
     lab = tmp_path / "solutions" / "lab7_answers"
     files = {
         "../__init__.py": '"""Labs."""\n',

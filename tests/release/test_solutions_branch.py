@@ -122,7 +122,7 @@ def test_a_folder_without_git_is_refused(tmp_path: Path) -> None:
 def test_the_doctor_warns_until_the_branch_is_there(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software, "ROOT", checkout)
     (fact,) = software._solutions_branch()
-    assert (fact.state, fact.mend) == ("note", ("gpulabs release --branch solutions",))
+    assert (fact.state, fact.fix) == ("note", ("gpulabs release --branch solutions",))
     assert "discards what you edited" in fact.text
     branch.make(checkout)
     assert software._solutions_branch() == []

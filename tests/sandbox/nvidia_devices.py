@@ -23,7 +23,7 @@ OTHERS = ("sda", "kmsg")
 
 
 def cover_dev(folder: Path) -> None:
-    """Put a `/dev` with the stand-ins in the place of this process's own, made in an empty folder. Needs root."""
+    """Put a `/dev` with the stand-ins instead of this process's own, made in an empty folder. Needs root."""
     from gradebox.sandbox import linux
 
     linux.unshare(linux.CLONE_NEWNS)

@@ -32,7 +32,7 @@ def copied(folder: Path, tmp_path: Path) -> set[str]:
 
 @pytest.fixture
 def hostile(folder: Path) -> Iterator[Sandbox]:
-    """The submission beside files that want to be imported instead of the real modules."""
+    """The submission next to files that want to be imported instead of the real modules."""
     for name in HOSTILE:
         (folder / f"{name}.py").write_text("raise SystemExit('imported by its bare name')\n")
     imports = "import json\nimport random\n\nimport labkit\nimport numpy\n"

@@ -1,4 +1,4 @@
-"""What is ready before the fork: every request finds the same fresh machine, and one that was lost is made anew."""
+"""What is ready before the fork: every request finds the same fresh machine, and one that was lost is made again."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Asking(Watcher):
         self.asked += 1
         reply = self.sandbox.run(request)
         kinds = {rank.kind for rank in reply.ranks} - {"ok"}
-        if kinds == {"timeout"} and not hangs:  # beside a rank that failed, others may wait for it
+        if kinds == {"timeout"} and not hangs:  # next to a rank that failed, others may wait for it
             self.too_long.append(request.probe)
         elif not any(note.kind in _BY_CHANCE for note in reply.notes):
             # Where something went wrong, the reply names files and lines, which reading leaves out.

@@ -35,7 +35,7 @@ class Scenario:
 
     @property
     def is_honest(self) -> bool:
-        """Whether it tries no trick: one of the two that exploits are held against, or no exploit at all."""
+        """Whether it tries no trick: one of the two that exploits are compared with, or no exploit at all."""
         return self.group != "exploits" or self.name.startswith("honest_")
 
     @property

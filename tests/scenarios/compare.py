@@ -7,7 +7,7 @@
 Groups are `reference`, `stubs`, `lab1/bugs`, `lab1/variants` and so on; all without any. `grade` writes every grade
 with one seed, without times, digests and paths; an interrupted one goes on where it was. In a checkout from before
 `gradebox` it grades as that checkout's own tests do, by `pytest --grade`. With `--replies new.json` the older version
-is given the replies that the newer one got (they are written beside its grades), where it asks the same questions:
+is given the replies that the newer one got (they are written next to its grades), where it asks the same questions:
 then minutes do for what takes hours, and compared is all but what runs in the sandbox. `--renamed` is a JSON table of
 the names that probes' modules had and have.
 """
@@ -117,7 +117,7 @@ def grade(out: Path, chosen: list[str], replies: Path | None, renamed: dict[str,
 
 
 def _newer(folder: Path, out: Path) -> Grade:
-    """Grades with `gradebox`; replies are written beside the grades."""
+    """Grades with `gradebox`; replies are written next to the grades."""
     from gradebox.report.document import to_document
     from tests.scenarios import ours, store
     from tests.scenarios.build import ROOT

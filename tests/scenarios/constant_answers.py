@@ -5,7 +5,7 @@ checks drawn from other seeds are given those replies: what still passes does no
 that counts its calls could pass it as well. Runs of our own code (`student=False`), for reference values, are
 made again.
 Not for grading: a reply also tells what no stub can fake (bytes held, products that ran), so a check that passes is one
-to look at, and to mend or to excuse.
+to look at, and to fix or to excuse.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def misfit(function: Function, way: str) -> str | None:
 
     The ways: it raises; it has no parameters; its last parameter that may be given by place is missing; parameters that
     can be given by name alone are missing, and have their defaults; it does nothing and returns None; it returns a
-    text, or a number in place of one; what it returns has the right type and holds nothing.
+    text, or a number instead of one; what it returns has the right type and holds nothing.
     """
     text = (REFERENCE / function.file).read_text(encoding="utf-8")
     node = dict(_definitions(ast.parse(text)))[function.name]

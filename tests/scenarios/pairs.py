@@ -4,8 +4,8 @@
 
 Each bug is graded alone, then both together. They are *joined* if a check that the one bug fails by itself is said to
 show the same mistake as a check that only the other one fails. Then a student fixes one mistake and the other comes
-back. A check of one bug may fail to show beside the other for a reason that the report gives: it waits for a check that
-has no answer, or both bugs together happen to give what it expects.
+back. A check of one bug may fail to show next to the other for a reason that the report gives: it waits for a check
+without an answer, or both bugs together happen to give what it expects.
 
 Writes `benchmarks/results/pairs.json`. Exits with 1 if any pair is joined.
 """
@@ -47,7 +47,7 @@ class Pair:
     joined: tuple[str, ...] = ()
     """Checks that one bug fails by itself and that are said to follow from a check that only the other one fails."""
     unseen: tuple[str, ...] = ()
-    """Checks that are charged for one bug by itself and that pass or wait beside the other."""
+    """Checks that are charged for one bug by itself and that pass or wait next to the other."""
 
 
 def can_be_together(first: Scenario, second: Scenario) -> bool:

@@ -1,4 +1,4 @@
-"""No check is passed by answers that were given to another seed, but for those that have a reason; none by refusals."""
+"""No check is passed by answers for another seed, except where a reason is named; none by refusals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FILES = (
 )
 _REPORT = "REPORT.md and results/ are read by the judge, and no seed changes them"
 _OBSERVED = "seen by the probe, not told by the submission: whoever does not do it has nothing to show"
-_REFUSED = "a refusal is the same right answer for every seed; neighbours that make sense are called beside it"
+_REFUSED = "a refusal is the same right answer for every seed; neighbours that make sense are called next to it"
 _OUTSIDE = "read from the device's record or the system's, which no submission can write; here it is replayed"
 _ACCURACY = "the accuracy of a model that was trained, measured by the probe: about the same for every seed"
 _FACTS = "facts of the machine or of a format: the same for everybody"

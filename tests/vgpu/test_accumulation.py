@@ -26,7 +26,7 @@ def test_two_gradients_are_added_in_place(shapes: vgpu.VirtualGPU) -> None:
     x = _input()
     hidden = x * 2
     loss = (hidden * 3 + hidden * 4).sum()
-    # Each branch has its gradient; their sum takes the place of the first, the gradient of x comes beside it.
+    # Each branch has its gradient; their sum takes the place of the first, the gradient of x comes next to it.
     assert _peak_of_backward(loss) == 2
 
 

@@ -326,7 +326,7 @@ SCORES = B * H * L * L
 
 
 def _training(gpu: vgpu.VirtualGPU, **options: Any) -> tuple[int, int]:
-    """(bytes kept by forward beside the inputs, bytes at the peak of forward beside them)."""
+    """(bytes kept by forward in addition to the inputs, bytes at the peak of forward next to them)."""
     q, k, v = (tensor.requires_grad_() for tensor in _qkv(batch=B, heads=H, length=L, width=D))
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -359,7 +359,7 @@ def test_math_makes_the_scores_in_fp32(shapes: vgpu.VirtualGPU) -> None:
     inputs = rounded(*[2 * OUT] * 3)  # 16-bit operands are taken to FP32: q and k scaled, and v, are kept
     held = KEPT * 8519680
     assert kept == inputs + rounded(4 * SCORES, OUT) + held
-    # In `_safe_softmax`: scores, softmax, the mask of masked rows and the result, beside FP32 q, k, v and q, k scaled.
+    # In `_safe_softmax`: scores, softmax, the mask of masked rows and the result, next to FP32 q, k, v and q, k scaled.
     assert peak == pytest.approx(inputs + rounded(2 * OUT, 2 * OUT) + 3 * 4 * SCORES + SCORES + held, rel=0.01)
 
 
@@ -397,7 +397,7 @@ def test_a_boolean_mask_becomes_an_additive_one(shapes: vgpu.VirtualGPU) -> None
     mask = torch.ones(64, 64, device="cuda", dtype=torch.bool)
     before = torch.cuda.memory_allocated()
     output = sdpa(q, k, v, attn_mask=mask)
-    # The additive mask is saved for backward beside output, logsumexp, seed and offset.
+    # The additive mask is saved for backward next to output, logsumexp, seed and offset.
     assert torch.cuda.memory_allocated() - before == rounded(2 * 2 * 4 * 64 * 64, 4 * 2 * 4 * 64, 8, 8, 2 * 64 * 64)
     del output
 

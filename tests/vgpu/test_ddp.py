@@ -134,7 +134,7 @@ def test_buckets_take_device_memory(job: Job) -> None:
 
     size = rounded(1024 * 512 * 4)
     for values in (True, False):
-        # A gradient is a tensor of its own beside its bucket, unless it is a view of it.
+        # A gradient is a tensor of its own next to its bucket, unless it is a view of it.
         assert job(work, values=values) == [(size, 2 * size, size)] * 2
 
 

@@ -1,4 +1,4 @@
-"""A device in a process of its own tells a program the same times as one beside it, and keeps its record to itself."""
+"""A device in a process of its own tells a program the same times as one next to it, and keeps its record to itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What calls take the host, by kind: what was measured beside an H100 (benchmarks/results/h100.json)."""
+"""What calls take the host, by kind: what was measured with an H100 (benchmarks/results/h100.json)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_container_costs_what_a_layer_does(count: int) -> None:
 
 
 def test_a_function_takes_less_than_its_module() -> None:
-    """F.relu took 8.3 us beside the H100, nn.ReLU 14.8, F.layer_norm 12.0 and nn.LayerNorm 22.5."""
+    """F.relu took 8.3 us with the H100, nn.ReLU 14.8, F.layer_norm 12.0 and nn.LayerNorm 22.5."""
     with vgpu.attach("H100", values=False), torch.no_grad():
         x, norm = torch.ones(8, 8, device="cuda"), nn.LayerNorm(8, device="cuda")
         relu, module = _host_seconds(lambda: nn.functional.relu(x)), _host_seconds(lambda: nn.ReLU()(x))

@@ -1,4 +1,4 @@
-"""The laws beside an H100 that was measured (`benchmarks/results/h100.json`), as the docs quote it."""
+"""The laws with an H100 that was measured (`benchmarks/results/h100.json`), as the docs quote it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What each usual layer keeps for backward on CUDA: tools/autograd/derivatives.yaml and the kernels that it names.
 
-The bytes are those beside the input and the parameters, while the result is still held.
+The bytes are those in addition to the inputs and the parameters, while the result is still held.
 """
 
 from __future__ import annotations

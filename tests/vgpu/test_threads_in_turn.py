@@ -257,7 +257,7 @@ def test_locks_made_while_attached_are_python_locks_in_every_respect(gpu: vgpu.V
 
 
 def _monitored(wait: Callable[[threading.Event], bool]) -> tuple[list[tuple[float, int]], float]:
-    """Samples (time, allocated bytes) of a monitor thread beside a loop that allocates."""
+    """Samples (time, allocated bytes) of a monitor thread next to a loop that allocates."""
     with vgpu.attach("T4", values=False):
         x, stop, samples = torch.ones(512, 512, device="cuda"), threading.Event(), []
 

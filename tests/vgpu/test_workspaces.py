@@ -19,7 +19,7 @@ SCOPED = workspaces.torch_version() >= (2, 15)
 
 
 def _taken(work: Callable[[], object]) -> tuple[int, int]:
-    """(bytes beside what is there and what stays, bytes of workspaces that stay)."""
+    """(bytes next to what is there and what stays, bytes of workspaces that stay)."""
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     result = work()

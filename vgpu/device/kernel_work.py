@@ -16,7 +16,7 @@ TRAFFIC, PRODUCT, COPY, PEER, COLLECTIVE, FIXED = KINDS = (
 PASSES = ("forward", "input", "weight")
 # Parts of a device that do one thing at a time: the multiprocessors, for a kernel whose blocks fill them, and a copy
 # engine per direction (CUDA C++ Programming Guide, "Concurrent Kernel Execution": a kernel that uses many resources is
-# less likely to run beside others; "Overlap of Data Transfer and Kernel Execution", asyncEngineCount of 2 or more).
+# less likely to run next to others; "Overlap of Data Transfer and Kernel Execution", asyncEngineCount of 2 or more).
 COMPUTE, TO_DEVICE, TO_HOST = ENGINES = ("compute", "copy to device", "copy to host")
 
 

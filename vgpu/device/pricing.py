@@ -77,7 +77,7 @@ class Pricing:
         return work.engine or (COMPUTE if self._fills(work) else "")
 
     def _fills(self, work: KernelWork) -> bool:
-        """Whether a kernel's blocks take at least half of the multiprocessors, so that no equal one fits beside it."""
+        """Whether a kernel's blocks take at least half of the multiprocessors, so that no equal one fits next to it."""
         if work.product is not None:
             tiles = work.product.batch * work.product.m * work.product.n / _TILE_ELEMENTS
             return 2 * tiles >= self.spec.multiprocessors

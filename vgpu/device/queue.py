@@ -1,7 +1,7 @@
 """The device's time: work queued on streams, hiccups, and the record of it all.
 
 A kernel starts when its stream is free and the host has launched it (CUDA C++ Programming Guide, "Asynchronous
-Concurrent Execution"). Streams overlap, but for what needs the same part of the device. Priorities change nothing: a
+Concurrent Execution"). Streams overlap, except for what needs the same part of the device. Priorities change nothing: a
 kernel's place is found when it is launched. Not here: how long a kernel takes (`vgpu.device.pricing`), and the host's
 time, which moves on by itself and comes with each entry.
 """
@@ -128,7 +128,7 @@ class Queue(abc.ABC):
     @property
     @abc.abstractmethod
     def has_several_streams(self) -> bool:
-        """Whether there is a stream beside the default one."""
+        """Whether there is a stream in addition to the default one."""
 
     @abc.abstractmethod
     def submit(

@@ -95,7 +95,7 @@ def attach(
 
 
 def prepare() -> Prepared:
-    """Do now what children that this process forks would do each: `begin` what this returns, in place of `attach`.
+    """Do now what children that this process forks would do each: `begin` what this returns, instead of `attach`.
 
     To attach is to look at thousands of modules, and a forked child that does so copies most of its memory. Which
     machine it is each child says by itself. Until then there is none: this process goes on in real time, without a GPU,
@@ -134,7 +134,7 @@ def _cards(
 
 
 class Prepared:
-    """A machine that is attached but for its beginning, which is the children's."""
+    """A machine that is attached except for its beginning, which is the children's."""
 
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment

@@ -43,7 +43,7 @@ class Store:
             self.write()
 
     def write(self) -> None:
-        """Write beside the file, then put it in its place."""
+        """Write next to the file, then put it in its place."""
         document = {"schema": SCHEMA, "machine": self._machine, "entries": self._entries}
         self._path.parent.mkdir(parents=True, exist_ok=True)
         beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")

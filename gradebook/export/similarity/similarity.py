@@ -1,8 +1,8 @@
 """Which submissions are alike, module by module, beyond what everybody was given: a hint for a person, never a verdict.
 
 Fingerprints by winnowing (Schleimer, Wilkerson, Aiken: "Winnowing", SIGMOD 2003) come from the library copydetect,
-which reads Python's tokens: other names, comments and spaces change nothing. What stands in the stub counts for nobody.
-Short tasks with one natural solution look alike without any copying, so every figure has its module's median beside it.
+which reads Python's tokens: other names, comments and spaces change nothing. Lines of the stub count for nobody.
+Short tasks with one natural solution look alike without any copying, so each figure has the median of its module.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class SharedFolder:
         _write(self.folder / _TASKS / f"{key}.json", json.dumps(document, default=str))
 
     def results(self) -> set[str]:
-        """Keys of all that has come; the folder is opened anew, which has NFS ask its server again."""
+        """Keys of all that has come; the folder is opened again, which has NFS ask its server again."""
         return {path.stem for path in (self.folder / _RESULTS).iterdir() if path.suffix == ".json"}
 
     def take(self, key: str) -> Answer:

@@ -1,13 +1,13 @@
 """Points that people give: a rubric of their own, marks with reusable comments, and requests to look again.
 
-Everything is in the folder `manual_grading` beside the gradebook, in text files that git can compare. Not for the page
+Everything is in the folder `manual_grading` next to the gradebook, in text files that git can compare. Not for the page
 in which people grade, which is a plug-in, nor for the points of checks.
 """
 
 import getpass
 
 FOLDER = "manual_grading"
-"""Beside the gradebook."""
+"""Next to the gradebook."""
 
 
 class ManualGradingError(ValueError):

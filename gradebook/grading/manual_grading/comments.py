@@ -67,7 +67,7 @@ def load(folder: Path) -> dict[str, Comment]:
 
 
 def save(folder: Path, comments: Sequence[Comment]) -> None:
-    """Write the file anew."""
+    """Write the file again."""
     blocks = [
         f"\n[[comment]]\nid = {quoted(comment.id)}\ncriterion = {quoted(comment.criterion)}\n"
         f"text = {paragraphs(comment.text)}\npoints = {comment.points:f}\nby = {quoted(comment.by)}\n"

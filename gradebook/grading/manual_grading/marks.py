@@ -101,7 +101,7 @@ def load(folder: Path, unit: str) -> dict[str, Mark]:
 
 
 def change(folder: Path, unit: str, mark: Mark) -> Mark:
-    """Put a mark in the place of the one with the revision before it; says what is there now, on disk.
+    """Replace the mark that has the revision before it; says what is there now, on disk.
 
     Args:
         folder: of the class.

@@ -1,4 +1,4 @@
-"""What people gave, put beside what checks gave: into each student's line, and into the score where it is released."""
+"""What people gave, put next to what checks gave: into each student's line, and into the score where it is released."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 `[by_hand] reports = true` in `class.toml` switches it on. `gpulabs class` then copies the course's rubrics (`ready.py`)
 into the class's folder, where graders may change them. The check of a report still runs, and is shown; its points are
-those that people give. Not for criteria beside the points of checks (`merging.py`).
+those that people give. Not for criteria next to the points of checks (`merging.py`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _check(document: reading.Document, content: _File) -> None:
 
 
 def whole_rubric(folder: Path) -> ManualRubric | None:
-    """All that people grade of a class, beside the checks and instead of them; None if that is nothing.
+    """All that people grade of a class, in addition to the checks or instead of them; None if that is nothing.
 
     Raises:
         ManualGradingError: a file cannot be used, or both files name one criterion.

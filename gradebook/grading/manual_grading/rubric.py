@@ -31,7 +31,7 @@ from gradebox.common import reading
 
 FILE = "rubric.toml"
 PREFIX = "manual."
-"""Before a criterion's id, where criteria of checks stand beside it."""
+"""Before a criterion's id, where criteria of checks are next to it."""
 _ID = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _MOST = 1000
 _TEMPLATE = """# What people grade of this class. `gpulabs manual grade FOLDER --as NAME` opens the page.

@@ -1,7 +1,7 @@
 """Requests to Canvas's REST API: the token, pages, throttling, and each failure as one line that says what to do.
 
 By requests. The library canvasapi (3.6, well kept) would save the paging, but sets no time limit on a request and
-raises where Canvas asks to go slower; both would have to be mended in its private session. Our tests use it from the
+raises where Canvas asks to go slower; both would have to be fixed in its private session. Our tests use it from the
 other side: it has to get along with the Canvas that they start.
 Sources: Canvas's documentation of OAuth (header), pagination and throttling; what it sends when it throttles is in its
 `RequestThrottle` (403, "Rate Limit Exceeded"); services in front of it send 429. Not for what the answers mean.

@@ -1,4 +1,4 @@
-"""What was sent to Canvas before, kept beside the gradebook: so that a run knows its own grades and comments again.
+"""What was sent to Canvas before, kept next to the gradebook: so that a run knows its own grades and comments again.
 
 One file for each assignment, `canvas/HOST-COURSE-ASSIGNMENT.json`, replaced whole before and after every request that
 changes something. Whoever is killed loses nothing: what was under way stands in it, and Canvas is asked what became of

@@ -54,7 +54,7 @@ def _lines(report: Report) -> Iterator[str]:
 
 def _line(change: Change) -> str:
     who, there, here = change.target.student, _mark(change.before), _mark(change.target.mark)
-    over = ", in the place of what was given by hand" if change.by_hand else ""
+    over = ", instead of what was given by hand" if change.by_hand else ""
     also = ", with a comment" if change.sends_comment else ""
     match change.kind:
         case "not there":

@@ -65,7 +65,7 @@ def match(lines: Iterable[Line], people: Sequence[Person], look_up: LookUp) -> M
         if user_found is not None:
             other = next((student for student, user in users.items() if user == user_found), None)
             if other is not None:
-                raise PushError(f"{line.student} and {other} are one student on Canvas ({user_found}); mend the roster")
+                raise PushError(f"{line.student} and {other} are one student on Canvas ({user_found}); fix the roster")
             users[line.student] = user_found
     return Matched(users, tuple(line.student for line in lines if line.student not in users))
 

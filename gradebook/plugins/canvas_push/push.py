@@ -1,7 +1,7 @@
 """Sending a class to Canvas: find everybody, show what would change, send it in parts, look what has arrived.
 
 May be stopped at any moment, and given again: what is there is not sent again, what was under way is asked for first.
-Canvas carries out each part after it has answered (`Progress`); then all grades are read anew, so that the next part
+Canvas carries out each part after it has answered (`Progress`); then all grades are read again, so that the next part
 spares what somebody has changed there meanwhile.
 """
 
@@ -262,7 +262,7 @@ def excused(line: Line) -> bool:
 
 
 def comment(line: Line, title: str, max_score: Decimal) -> str:
-    """What a student reads beside the grade: the result in a few lines of plain text."""
+    """What a student reads next to the grade: the result in a few lines of plain text."""
     head = (
         f"{title}: {points(line.result.score)} of {points(max_score)} points"
         if line.result.score is not None

@@ -4,7 +4,7 @@ From https://github.com/foundation50/classroom50, read in November 2026: `wiki/A
 `schemas/result-v1.schema.json`, the skeleton's `autograde-runner.yaml` and `runner.py`. What matters here:
 
 - `CLASSROOM/autograders/ASSIGNMENT/` of the organization's repository `classroom50` holds `autograder.py` and what lies
-  beside it, together at most 10 MiB. The runner starts it in the student's checkout; it leaves `result.json` there and
+  next to it, together at most 10 MiB. The runner starts it in the student's checkout; it leaves `result.json` there and
   ends with 0, else the runner reports an error, which is no score.
 - Scores are whole numbers, so ours are counted in parts of a point (`parts`), the largest that all checks' points have.
 - The runner itself states `owner`, `assignment_type` and the times; what it hands over in variables is repeated here,

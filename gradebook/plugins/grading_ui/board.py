@@ -1,6 +1,6 @@
 """What the page shows and does, as plain values: the class, one submission, marks, comments and answers.
 
-Reads the class's folder anew for every question, because other graders write into it too. Not for HTTP (`server.py`).
+Reads the class's folder again for every question, because other graders write into it too. Not for HTTP (`server.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A student's report as HTML that cannot do anything, and the pictures of the submission beside it.
+"""A student's report as HTML that cannot do anything, and the pictures of the submission next to it.
 
 Both come from somebody who may mean harm. markdown-it-py renders, nh3 lets through what is on its list; a picture is
 one of the submission's own files, named by its number, and nothing is loaded from anywhere else.

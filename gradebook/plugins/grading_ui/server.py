@@ -135,7 +135,7 @@ class App:
             return _json({"error": str(error), "now": now}, 409)
         except NotThereError as error:
             return _json({"error": str(error)}, 404)
-        except ValueError as error:  # ManualGradingError, and that of a gradebook that is being written anew
+        except ValueError as error:  # ManualGradingError, and that of a gradebook that is being written again
             return _json({"error": str(error)}, 400)
         except OSError as error:
             return _json({"error": f"{board.folder} cannot be read or written: {error.strerror}"}, 507)

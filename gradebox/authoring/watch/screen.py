@@ -101,7 +101,7 @@ class Screen(Watcher):
         self._console.print(Text.assemble("  ", (f"✗ {place}: {message}", "red")))
 
     def refused(self, reason: str) -> None:
-        """The folder cannot be graded as it is; the next save may mend that."""
+        """The folder cannot be graded as it is; the next save may fix that."""
         self._console.print(Text.assemble("  ", (f"cannot be graded as it is: {reason}", "red")))
 
     def say(self, text: str) -> None:

@@ -25,7 +25,7 @@ class Kind(StrEnum):
     """What is to be done."""
 
     REPAIR_FILE = "repair_file"
-    MEND = "mend"
+    FIX = "fix"
     WRITE = "write"
     GRADE = "grade"
     DONE = "done"
@@ -78,7 +78,7 @@ class LabState:
     broken: tuple[BrokenFile, ...]
     checks: Mapping[str, Known] = field(default_factory=dict)
     begin_broken: frozenset[str] = frozenset()
-    """Files handed out as something to mend or to fill in: that their checks fail does not mean that somebody tried."""
+    """Files handed out as something to fix or to fill in: that their checks fail does not mean that somebody tried."""
 
     def task(self, number: str) -> Task | None:
         return next((task for task in self.tasks if task.number == number), None)
@@ -96,15 +96,15 @@ def advise(
 ) -> Advice:
     """The next step in these labs of `submission`, a folder with lab packages in it.
 
-    `begin_broken` are names of files that are handed out as something to mend or to fill in.
+    `begin_broken` are names of files that are handed out as something to fix or to fill in.
     """
     states = [_state(submission, lab, latest, begin_broken) for lab in labs]
     for state in states:
         if state.broken:
             return Advice(Step(Kind.REPAIR_FILE, state.lab, broken=state.broken[0]), remark=latest.remark)
-    mending = [step for state in states for step in _to_mend(state, hints)]
+    fixing = [step for state in states for step in _to_fix(state, hints)]
     writing = [step for state in states for step in _to_write(state, hints)]
-    steps = sorted(mending, key=lambda step: -step.points) + writing
+    steps = sorted(fixing, key=lambda step: -step.points) + writing
     if not steps:
         steps = [step for state in states for step in _left_over(state, hints)]
     if not steps:
@@ -164,7 +164,7 @@ def _begins_broken(hint: Hint, state: LabState) -> bool:
     return hint.write[0].partition(" ")[0] in state.begin_broken
 
 
-def _to_mend(state: LabState, hints: Mapping[str, Hint]) -> list[Step]:
+def _to_fix(state: LabState, hints: Mapping[str, Hint]) -> list[Step]:
     """Checks that fail although what they run is written; what waits for them counts with them."""
     steps = []
     waiting: dict[str, Decimal] = {}
@@ -176,7 +176,7 @@ def _to_mend(state: LabState, hints: Mapping[str, Hint]) -> list[Step]:
         last, hint = state.checks.get(check), hints.get(check)
         if last is None or last.outcome is not Outcome.FAILED or last.message.startswith("Task "):
             continue
-        if last.follows_from:  # mended with that one
+        if last.follows_from:  # fixed with that one
             continue
         if hint is not None and (_is_open(hint, state) or _begins_broken(hint, state)):
             continue
@@ -186,8 +186,8 @@ def _to_mend(state: LabState, hints: Mapping[str, Hint]) -> list[Step]:
 
 def _mended(state: LabState, check: str, known: Known, hint: Hint | None, points: Decimal) -> Step:
     if hint is None:
-        return Step(Kind.MEND, state.lab, None, check, known, points)
-    return Step(Kind.MEND, state.lab, state.task(hint.task), check, known, points, path=_place(state, hint))
+        return Step(Kind.FIX, state.lab, None, check, known, points)
+    return Step(Kind.FIX, state.lab, state.task(hint.task), check, known, points, path=_place(state, hint))
 
 
 def _left_over(state: LabState, hints: Mapping[str, Hint]) -> Iterator[Step]:
@@ -221,7 +221,7 @@ def _to_write(state: LabState, hints: Mapping[str, Hint]) -> list[Step]:
             first = candidates[0] if candidates else None
             points = sum((check.points for check in missing), Decimal(0))
             step = Step(Kind.WRITE, state.lab, task, first.id if first else "", points=points, open=tuple(still))
-            if not still and first is not None:  # to mend or to fill in: what was last seen says how far it is
+            if not still and first is not None:  # to fix or to fill in: what was last seen says how far it is
                 step = replace(step, path=_place(state, hints[first.id]), known=state.checks.get(first.id))
             steps.append(step)
     return steps

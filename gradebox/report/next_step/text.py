@@ -59,11 +59,11 @@ def lines(
         case Kind.REPAIR_FILE:
             broken = step.broken
             assert broken is not None
-            yield "Next: mend a file that Python cannot read; until then nothing that needs it can earn a point."
+            yield "Next: fix a file that Python cannot read; until then nothing that needs it can earn a point."
             yield f"  where   {shown(broken.path)}:{broken.line}: {broken.message}"
             yield f"  test    python -m py_compile {shown(broken.path)}"
             return
-        case Kind.MEND:
+        case Kind.FIX:
             written = " although its code is written" if step.path is not None and step.path.suffix == ".py" else ""
             yield f"Next: {_named(step.check, course)}, a check that fails{written}."
         case Kind.WRITE:
@@ -116,9 +116,9 @@ def _named(check: str, course: Course) -> str:
 
 def _why(step: Step) -> str:
     worth = _in_words(step.points)
-    if step.kind is Kind.MEND and step.path is not None and step.path.suffix != ".py":  # nobody knows what is written
+    if step.kind is Kind.FIX and step.path is not None and step.path.suffix != ".py":  # nobody knows what is written
         return f"{worth}; it is the first that fails."
-    if step.kind is Kind.MEND:
+    if step.kind is Kind.FIX:
         return f"{worth} for one mistake: nothing is closer to being earned."
     if not step.points:
         return "it is open."
@@ -161,8 +161,8 @@ def _instead(advice: Advice, course: Course) -> Iterator[str]:
             f"{function.lines} line{'' if function.lines == 1 else 's'}"
         )
     for step in advice.instead:
-        name = _named(step.check, course) if step.kind is Kind.MEND else _title(step)
-        for_it = f": {'' if step.kind is Kind.MEND else 'up to '}{_in_words(step.points)}" if step.points else ""
+        name = _named(step.check, course) if step.kind is Kind.FIX else _title(step)
+        for_it = f": {'' if step.kind is Kind.FIX else 'up to '}{_in_words(step.points)}" if step.points else ""
         rows.append(f"{name}{for_it}")
     if rows:
         yield ""

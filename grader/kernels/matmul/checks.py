@@ -157,7 +157,7 @@ class TestMatmul:
             require(
                 first > len(tiles),
                 f"{what}: the first product launched {first} kernels, expected more than {len(tiles)}",
-                "each size is measured anew: m, n and k belong into the key",
+                "each size is measured again: m, n and k belong into the key",
             )
             require_equal(second, 1, what=f"{what}: launches of the second product", hint="what was measured is kept")
             require_between(

@@ -408,7 +408,7 @@ class TestAccumulation:
     def test_given_arguments_used(
         self, submission: Submission, generator: InputGenerator, without: frozenset[str]
     ) -> None:
-        hint = "Use what is given (optimizer, criterion, device) in place of the default."
+        hint = "Use what is given (optimizer, criterion, device) instead of the default."
         tails, beside = may_judge_tails(submission, generator), shown_beside(submission, generator)
         for case, what, replies in runs_with_arguments(submission, generator, without):
             if tails or not case.has_tail:

@@ -189,7 +189,7 @@ class TestCheckpointing:
         for rank, reply in enumerate(replies):
             require(
                 _is_complete(reply, rank),
-                f"save_checkpoint(), over an old file, returned on rank {rank} before rank 0 had written it anew",
+                f"save_checkpoint(), over an old file, returned on rank {rank} before rank 0 had written it again",
                 "Call dist.barrier() after writing, on every rank: a rank that loads too early reads an old file.",
             )
         for rank, reply in enumerate(replies):

@@ -360,7 +360,7 @@ def require_shown(shown: Shown, rows: list[Result]) -> None:
         require(
             every is None or any(re.search(rf"\b{every}\b", text) for text in (*shown.texts, *shown.legend)),
             f"plot_checkpointing() does not say which point is that of interval {every}",
-            "Write the interval beside its point.",
+            "Write the interval next to its point.",
         )
 
 
@@ -515,7 +515,7 @@ def _require_steps(forwards: list[list[ForwardStart]], steps: int) -> None:
             most == 0,
             f"measure_checkpointing(): when the forward pass of a timed step begins, {most} parameters have the "
             "gradients of the step before, expected None",
-            "Call model.zero_grad(set_to_none=True) before the forward pass: else they lie beside the activations.",
+            "Call model.zero_grad(set_to_none=True) before the forward pass: else they are next to the activations.",
         )
 
 

@@ -149,7 +149,7 @@ def require_named(shown: Shown, words: Sequence[str], message: str) -> None:
     """Fail unless a legend has as many entries, in whatever words, or each of `words` is in the picture."""
     texts = " ".join([*shown.legend, *shown.texts]).casefold()
     named = len(shown.legend) >= len(words) or all(word in texts for word in words)
-    require(named, message, "Add a legend, or write the names beside them.")
+    require(named, message, "Add a legend, or write the names next to them.")
 
 
 def all_points(axes: ShownAxes) -> list[Sequence[float]]:

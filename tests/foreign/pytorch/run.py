@@ -3,8 +3,8 @@
     python -m tests.foreign.pytorch.run [PATTERN ...] [--database NAME] [--samples 4] [--jobs 2] [--out FILE]
 
 The databases (`torch.testing._internal`) are those of the installed release, so nothing is downloaded; they need
-`expecttest` beside PyTorch. `known.toml` lists what is known to be refused or to differ, each with its reason. Exits
-with 1 where a case ends in another way. Each worker is a process of its own: a crash costs one case.
+`expecttest` in addition to PyTorch. `known.toml` lists what is known to be refused or to differ, each with its reason.
+Exits with 1 if a case ends in another way. Each worker is a process of its own: a crash costs one case.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def test_the_autograder_grades_a_submission_in_gradescopes_layout(tmp_path: Path
     stub = Path(__file__).parents[3] / "labs" / "lab1_gpu_basics"
     lab = root / "submission" / "my work" / "Lab 1"
     lab.mkdir(parents=True)
-    (root / "submission" / "README.txt").write_text("beside the wrapper folder")
+    (root / "submission" / "README.txt").write_text("next to the wrapper folder")
     for file in stub.glob("*.py"):
         (lab / file.name).write_bytes(file.read_bytes())
     made = run(root)

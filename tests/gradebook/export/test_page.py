@@ -212,7 +212,7 @@ def test_the_work_of_people_is_shown_and_a_team_counts_once() -> None:
     assert summary.criteria == (("Discussion", 6, 1, 0.5),)
     text = rendered(made)
     assert "1 of 2 submissions are graded to the end" in text
-    assert "1 handed in anew" in text
+    assert "1 handed in again" in text
 
 
 def with_manual(*points_by_hand: int | None, released: bool) -> ClassResult:

@@ -116,7 +116,7 @@ def test_comments_docstrings_and_layout_concern_nothing(checkout: Path, before: 
             continue  # it reads the source of kernels, so a change of a comment could matter to it
         text = file.read_text()
         text = text.replace('"""', '"""Said better: ', 1) if text.startswith('"""') else text
-        file.write_text(f"{text}\n\n# a typo, mended\n")
+        file.write_text(f"{text}\n\n# a typo, fixed\n")
     add(checkout / "vgpu" / "device" / "gpus.toml", "\n# from the data sheet\n")
     assert changed_by(checkout, before) == set()
 

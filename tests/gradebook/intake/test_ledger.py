@@ -1,7 +1,7 @@
 """A ledger of what is handed in: of any download, however it is packed and spelt, every file counts or is named.
 
 Downloads are drawn at random. Which files may go without a word is written down here, apart from our own code: what a
-lab may hold, where it lies in one; pictures, data and texts beside the labs; and what systems and tools leave behind.
+lab may hold, where it lies in one; pictures, data and texts next to the labs; and what systems and tools leave behind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SPELT = {
     "lab2_mixed_precision": ("lab2_mixed_precision", "lab2-mixed-precision", "Lab2", "mixed_precision"),
 }  # fmt: skip
 MODULES = {"lab1_gpu_basics": ("benchmark.py", "profiler.py"), "lab2_mixed_precision": ("amp.py", "stability.py")}
-# In a lab they are read, or written by it; beside the labs nobody misses them.
+# In a lab they are read, or written by it; next to the labs nobody misses them.
 ORDINARY = ("plot.png", "results.json", "notes.txt", "data.csv", "trace.json.gz", "model.pt", "README.md",
             "requirements.txt", "image.heic", "screen.mov", "script.sh", "benchmark", "kernel.cu", "essay.md",
             "old.zip.bak", "settings.toml")  # fmt: skip

@@ -66,7 +66,7 @@ class ManualClass:
         return class_summary.read(self.folder)
 
     def give(self, key: str, criterion: str, by: str = "Ana", **changes: object) -> Mark:
-        """A finished mark in the place of what is there."""
+        """A finished mark instead of what is there."""
         now = marks.load(self.folder, key).get(criterion)
         made = Mark(criterion=criterion, content=self.units()[key].content, by=by, at=AT, done=True)
         made = replace(made, revision=now.revision if now else 0, **changes)  # type: ignore[arg-type]

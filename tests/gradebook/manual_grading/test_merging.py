@@ -1,4 +1,4 @@
-"""Points by hand beside those of checks: in every student's line, and in what counts once they are released."""
+"""Points by hand next to those of checks: in every student's line, and in what counts once they are released."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class ReportClass:
         return self.small.grade(configuration=self.file, **options)
 
     def give(self, student: str, **adjust: str) -> None:
-        """Finished marks, each with points beside all of them; those that are not named have all."""
+        """Finished marks, each with points next to all of them; those that are not named have all."""
         key = f"student {student}"
         with Gradebook(self.folder, locked=False) as gradebook:
             content = {unit.key: unit.content for unit in units.of(gradebook.students())}[key]

@@ -1,7 +1,7 @@
 """Python starts with this on PYTHONPATH: a virtual A100 is attached first of all, and `labkit` takes it for real.
 
 For tests alone: nothing that is installed reads it. The launcher of the acceptance test keeps the host's real clock, as
-it does beside a real GPU: it is told the number of GPUs and attaches none.
+it does next to a real GPU: it is told the number of GPUs and attaches none.
 """
 
 import atexit

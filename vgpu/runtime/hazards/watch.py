@@ -88,7 +88,7 @@ class Watch:
     # ---- who waits for whom ------------------------------------------------------------------------------------------
 
     def follow_streams(self) -> None:
-        """There is a stream beside the default ones: from now on each operation on a GPU is looked at."""
+        """There is a stream in addition to the default ones: from now on each operation on a GPU is looked at."""
         if not self.follows_streams:
             self.follows_streams, self._since = True, self._machine.clock.now
             self._first = {(gpu.index, 0): self._order.step((gpu.index, 0)) for gpu in self._machine.gpus}

@@ -236,7 +236,7 @@ def _convolution_bytes(
 
 
 def _safe_softmax(args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> list[int]:
-    """`_safe_softmax` (SoftMax.cpp): the plain softmax and where rows are masked, beside the result."""
+    """`_safe_softmax` (SoftMax.cpp): the plain softmax and where rows are masked, next to the result."""
     return [outputs[0].nbytes, args[0].numel()]
 
 

@@ -29,7 +29,7 @@ _TENSORS_PER_LAUNCH = (110, 110, 64, 48, 36, 30)
 # Products of dense matrices, by operation, shapes, precisions and settings: programs repeat theirs at every step.
 _known_products: dict[Any, KernelWork] = {}
 _MOST_KNOWN = 20_000
-# Kinds of calls beside those of `vgpu.runtime.operations.table`'s rows: what autograd's engine calls, by the row's
+# Kinds of calls next to those of `vgpu.runtime.operations.table`'s rows: what autograd's engine calls, by the row's
 # kind.
 _FOREACH, _BACKWARD = "foreach", "backward"
 _IN_BACKWARD = {
@@ -50,7 +50,7 @@ def of_operation(
 ) -> KernelWork:
     """The kernel of an operation on tensors of a GPU.
 
-    `with_elements` asks for what decides whether it leaves room beside itself.
+    `with_elements` asks for what decides whether it leaves room next to itself.
     """
     # Plain tuples: the garbage collector would look at each torch.Size that is kept again and again.
     shapes = tuple([tuple(tensor.shape) for tensor in inputs[:8]])

@@ -44,7 +44,7 @@ class Known:
     """Whether the host waits for it, by its arguments."""
 
     mixed_devices: bool = False
-    """Takes CPU tensors for some of its arguments (indices, optimizer steps), beside CUDA tensors."""
+    """Takes CPU tensors for some of its arguments (indices, optimizer steps), next to CUDA tensors."""
     indexes: bool = False
     """Is one of the forms of `tensor[indices]`."""
     strict_devices: bool = False

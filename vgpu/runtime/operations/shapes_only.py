@@ -33,7 +33,7 @@ def meta_like(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.T
 
 
 def on_meta(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """CPU tensors beside meta ones (indices, say) become meta; 0-dimensional ones may stay as they are."""
+    """CPU tensors next to meta ones (indices, say) become meta; 0-dimensional ones may stay as they are."""
 
     def move(value: Any) -> Any:
         if isinstance(value, torch.Tensor):

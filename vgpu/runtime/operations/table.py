@@ -1,7 +1,7 @@
 """What is known of ATen's operations beyond their schemas, once for each: a row says all that any part asks.
 
 A name is an operator's, without the last underscore of in-place ones where both are alike. No name stands twice, and
-each is an operator of `torch.ops.aten` (a test asks). Sources: the files named beside the rows, below aten/src/ATen.
+each is an operator of `torch.ops.aten` (a test asks). Sources: the files named next to the rows, below aten/src/ATen.
 Not here: what the columns mean (`vgpu.runtime.operations.operation`), and what anything costs (`vgpu.device.cost`).
 """
 

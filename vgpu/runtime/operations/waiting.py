@@ -1,6 +1,6 @@
 """Whether the host waits for the device, by the arguments of a call.
 
-Sources: the notes on synchronisation in the documentation of torch.linalg, and the files named beside the rules, below
+Sources: the notes on synchronisation in the documentation of torch.linalg, and the files named next to the rules, below
 aten/src/ATen/native. Not here: operations that always wait (`vgpu.runtime.operations.table`).
 """
 

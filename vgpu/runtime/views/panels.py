@@ -153,7 +153,7 @@ def _lane(
 
 
 def _regions(axis: Axes, bars: Sequence[Bar], y: float, run: History, scale: float) -> None:
-    """Boxes with their names inside, or beside them where there is room until the next."""
+    """Boxes with their names inside, or next to them where there is room until the next."""
     span = run.stop - run.start
     bars = [bar for bar in thinning.clipped(bars, run.start, run.stop) if bar.end - bar.start > _NARROWEST * span]
     for number, bar in enumerate(bars):

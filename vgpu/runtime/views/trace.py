@@ -121,7 +121,7 @@ def _threads(run: History) -> list[str]:
 
 
 def _names(run: History, rank: int | None) -> Iterator[dict[str, Any]]:
-    """Metadata events: what the viewer shows beside each row, and in which order."""
+    """Metadata events: what the viewer shows next to each row, and in which order."""
     who = f"rank {rank} " if rank is not None else ""
     processes = [(_host_pid(rank), f"{who}host", "CPU", {n + 1: name for n, name in enumerate(_threads(run))})]
     for device in run.devices:

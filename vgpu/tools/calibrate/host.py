@@ -1,4 +1,4 @@
-"""How fast this machine's host launches work, beside the one that a card's entry assumes: `calibrate --host`.
+"""How fast this machine's host launches work, compared with the one that a card's entry assumes: `calibrate --host`.
 
 Small models measure little else. Not here: the device's own times (`vgpu.tools.calibrate.measure`).
 """

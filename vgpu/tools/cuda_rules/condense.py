@@ -150,7 +150,7 @@ def _grouped(texts: dict[str, str]) -> dict[str, list[str]]:
 
 
 def _template(text: str, dtype: str) -> str:
-    """The error with "{}" in the place of the dtype's name."""
+    """The error with "{}" instead of the dtype's name."""
     return re.sub(rf"\b{NAMES[dtype]}\b(?='?$)", "{}", text)
 
 

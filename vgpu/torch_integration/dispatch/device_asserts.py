@@ -97,7 +97,7 @@ def assertion_of(operation: Operation, error: Exception) -> str | None:
         and operation.overload._overloadname == "msg"
         and _IS_NO_VALUE not in str(error)
     ):
-        # TensorCompare.cu prints the message that it was given in the place of the condition.
+        # TensorCompare.cu prints the message that it was given instead of the condition.
         return f"TensorCompare.cu: `{error}`"
     words = str(error)
     return next((assertion for rule, assertion in _RULES.get(operation.base, ()) if rule.match(words)), None)

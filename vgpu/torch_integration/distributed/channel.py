@@ -32,7 +32,7 @@ from vgpu.torch_integration.distributed.work import Ending, on_stream
 
 # Host time to create a communicator at first use (ncclCommInitRank): modelled; some hundred milliseconds are usual.
 COMMUNICATOR_SECONDS = 0.2
-# Host time of one collective in ProcessGroupNCCL beside the launch (checks, event records, work object): modelled.
+# Host time of one collective in ProcessGroupNCCL next to the launch (checks, event records, work object): modelled.
 CALL_SECONDS = 1.5e-5
 # Real time that leaving a process group waits for a message which nobody has received yet.
 FLUSH_REAL_TIMEOUT = timedelta(seconds=10)

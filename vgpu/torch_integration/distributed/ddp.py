@@ -39,7 +39,7 @@ class Reducer(_Reducer):  # type: ignore[misc]
             super().__init__(parameters, *args, **kwargs)
 
     def _rebuild_buckets(self) -> bool:
-        """After the first iteration the buckets are made anew, in the order in which gradients became ready.
+        """After the first iteration the buckets are made again, in the order in which gradients became ready.
 
         The first rank tells the others its order in tensors; with shapes only each keeps its own, which is the same.
         """

@@ -1,6 +1,6 @@
 """Matrix products of 16-bit numbers with a result in 32 bits: `torch.mm(a, b, out_dtype=torch.float32)` and its kind.
 
-Source: ATen/native/cuda/Blas.cpp, `_mm_dtype_out_cuda` and those beside it. The CPU has no such kernel; it multiplies
+Source: ATen/native/cuda/Blas.cpp, `_mm_dtype_out_cuda` and those next to it. The CPU has no such kernel; it multiplies
 the widened operands. Not here: what they cost (`vgpu.runtime.operations.products`).
 """
 

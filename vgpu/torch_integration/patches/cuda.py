@@ -176,7 +176,7 @@ def _stats_of(machine: Machine) -> Callable[[int], dict[str, Any]]:
     memory = _memory_of(machine)
 
     def memory_stats(index: int) -> dict[str, Any]:
-        """A look costs a thread beside others time, so that one that looks again and again lets them go on."""
+        """A look costs a thread next to others time, so that one that looks again and again lets them go on."""
         if machine.clock.turns.has_others(machine.clock.mine()):
             machine.clock.ask(_STATS_SECONDS)
         return memory(index).settled().as_memory_stats()

@@ -119,7 +119,7 @@ def _begin_to_trace(patches: PatchSet, module: ModuleType) -> None:
 
 
 def _know_replacements(patches: PatchSet, rules: ModuleType) -> None:
-    """TorchDynamo knows PyTorch's functions by identity: what is in the place of one has the same rules."""
+    """TorchDynamo knows PyTorch's functions by identity: what replaces one has the same rules."""
     # What stands for `nn.Module.__call__` does nothing while it is traced but to call that.
     rules.get_mod_inlinelist().add(modules.__file__)
     functions = sys.modules["torch._dynamo.variables.torch"]

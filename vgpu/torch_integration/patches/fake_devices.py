@@ -2,7 +2,7 @@
 
 The backward pass of a fake tensor on a GPU needs a CUDA context (`hasPrimaryContext`), which no machine without a card
 has. So C++ code, autograd's engine among it, is told that such a tensor is on "cpu:0", which no program names. Where
-C++ code then makes a tensor beside it, it asks for "cpu:0", and gets the GPU. Not here: real tensors
+C++ code then makes a tensor next to it, it asks for "cpu:0", and gets the GPU. Not here: real tensors
 (`vgpu.torch_integration.dispatch`).
 """
 

@@ -1,4 +1,4 @@
-"""Puts the virtual profiler in the place of PyTorch's, and keeps NVTX ranges.
+"""Replaces PyTorch's profiler with the virtual one, and keeps NVTX ranges.
 
 Not here: the profiler itself (`vgpu.torch_integration.profiler`).
 """

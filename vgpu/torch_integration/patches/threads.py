@@ -245,7 +245,7 @@ def install(patches: PatchSet, enter_modes: Callable[[], Callable[[], None]]) ->
 
 
 def forked() -> None:
-    """In a child that was forked while `threading` was patched: Python made a lock of its own anew, of our class."""
+    """In a child that was forked while `threading` was patched: Python made a lock of its own again, of our class."""
     threading._active_limbo_lock = _real_rlock()  # type: ignore[attr-defined]
 
 

@@ -1,6 +1,6 @@
 """Grades one submission for Classroom 50. Made by `gpulabs export classroom50`.
 
-Classroom 50's runner starts it in the student's checkout. It installs the course from `course.zip` beside it, and
+Classroom 50's runner starts it in the student's checkout. It installs the course from `course.zip` next to it, and
 leaves `result.json` and `release-body.md` in the checkout. It ends with 0 where there is a result, which may be no
 points; with anything else the runner reports an error, and nobody gets a zero for a fault of the grader. Needs Python
 3.11 or newer with venv, and a network.

@@ -180,7 +180,7 @@ TFLOPS_OF_THE_MEAN = Cause(
     "tflops_of_the_mean",
     "Compute TFLOPS from the median, which MatmulResult.seconds holds.",
     _TFLOPS,
-    mistake="TFLOPS are computed from the mean time, and not from the median beside them",
+    mistake="TFLOPS are computed from the mean time, and not from the median next to them",
 )
 PROCESSOR_TIME = Cause(
     "processor_time",

@@ -147,7 +147,7 @@ def _require_losses(figure: Figure, rows: Sequence[Losses], what: str) -> None:
     for below, beside in figure.get("axes", []):
         require(
             not ("loss" in below.lower() and "epoch" in beside.lower()),
-            f"{what} draws losses over epochs, and says {below!r} below the axis and {beside!r} beside it",
+            f"{what} draws losses over epochs, and says {below!r} below the axis and {beside!r} next to it",
         )
     series = figure.get("series", [])
     for row in rows:
@@ -166,7 +166,7 @@ def _require_losses(figure: Figure, rows: Sequence[Losses], what: str) -> None:
         ]
         require(
             bool(clean) or not expected,
-            f"{what} draws a number for epochs {gaps}, which had none, beside {shown}",
+            f"{what} draws a number for epochs {gaps}, which had none, next to {shown}",
             "Draw nothing where the loss is None, for example by math.nan. It is not 0.",
         )
         names = {name for drawn in clean for name in [_named(drawn["label"])] if name}

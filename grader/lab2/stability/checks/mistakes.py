@@ -20,7 +20,7 @@ SCALES: dict[str, Cause] = {
             "never_reset",
             "Set the count of good steps to 0 after an overflow.",
             _SCALE,
-            mistake="An overflow does not begin the count of good steps anew",
+            mistake="An overflow does not begin the count of good steps again",
         ),
         Cause(
             "each_good_step",

@@ -82,7 +82,7 @@ class TestStability:
                 answer,
                 expected,
                 what=f"classify_gradients() where {lost} of {int((without != 0).sum())} live gradients are 0, "
-                f"{int((without == 0).sum())} are 0 in float32 too, of a weight beside a small bias, one of which is "
+                f"{int((without == 0).sum())} are 0 in float32 too, of a weight next to a small bias, one of which is "
                 f"{case.gradients['bias'][-1]:.3g}",
                 hint=(
                     "Look for numbers that are not finite first: they are an overflow. Then count the "

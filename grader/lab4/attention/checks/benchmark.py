@@ -236,7 +236,7 @@ def _require_counted(call: BenchmarkCall, reply: BenchmarkReply) -> None:
             most == 0,
             f"benchmark_attention(), {method}: when a timed iteration's forward pass begins, {most} of Q, K, V "
             "have the gradient of the one before, expected None",
-            "Set gradients to None, then run forward and backward: else they lie beside the scores.",
+            "Set gradients to None, then run forward and backward: else they are next to the scores.",
         )
 
 

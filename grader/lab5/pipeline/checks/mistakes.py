@@ -242,10 +242,10 @@ _PARTS: Mapping[str, tuple[str, str, str]] = {
     ),
     "scheduler": (
         _RESUMED,
-        "The schedule begins anew after a resume",
+        "The schedule begins again after a resume",
         "Save the scheduler's `state_dict` and load it.",
     ),
-    "scaler": (_RESUMED, "The loss scale begins anew after a resume", "Save the scaler's `state_dict` and load it."),
+    "scaler": (_RESUMED, "The loss scale begins again after a resume", "Save the scaler's `state_dict` and load it."),
     "steps": (_RESUMED, "The number of steps is not resumed", "Save `steps`, and set it when you load."),
     "random": (
         _RESUMED,

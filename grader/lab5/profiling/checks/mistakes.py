@@ -37,7 +37,7 @@ _ACCOUNTS = _causes(
         ),
         "transfer_while_busy": (
             'Copying a batch counts as "transfer" although the device computes meanwhile',
-            'Count only idle moments as "transfer". A copy beside a running kernel costs nothing.',
+            'Count only idle moments as "transfer". A copy during a running kernel costs nothing.',
         ),
         "collectives_compute": (
             "Collectives count as computing",

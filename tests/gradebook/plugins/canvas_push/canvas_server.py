@@ -79,7 +79,7 @@ class CanvasState:
     breaks: str = ""
     """What a job says that breaks down after its first student."""
     answers: list[Callable[[BaseHTTPRequestHandler], bool]] = field(default_factory=list)
-    """Each takes the next request in the place of Canvas; it returns whether Canvas goes on to answer."""
+    """Each takes the next request instead of Canvas; it returns whether Canvas goes on to answer."""
     requests: list[str] = field(default_factory=list)
     after_update: Callable[[], None] | None = None
     """Runs when an update has been queued, and before that is answered."""

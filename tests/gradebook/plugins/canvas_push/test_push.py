@@ -203,7 +203,7 @@ def test_a_grade_given_by_hand_since_stays_and_is_named(teaching: Teaching) -> N
     assert messages.is_open(report)
     report = teaching.push(replace=("ada",))
     assert teaching.on_canvas["ada"] == 12
-    assert "lowered    ada: 19 -> 12, in the place of what was given by hand, with a comment" in messages.text(report)
+    assert "lowered    ada: 19 -> 12, instead of what was given by hand, with a comment" in messages.text(report)
     assert not messages.is_open(report)
 
 

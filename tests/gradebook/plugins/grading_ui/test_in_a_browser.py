@@ -1,4 +1,4 @@
-"""The page as a grader uses it: by keyboard, through crashes, beside another grader; in a headless Chromium."""
+"""The page as a grader uses it: by keyboard, through crashes, next to another grader; in a headless Chromium."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ def test_what_is_handed_in_anew_is_shown_and_stands_once_somebody_has_looked(
     report.write_text("# Report of Ada\n\nThe launch takes longer than the product.\n")
     shown.small.grade(roster=shown.small.submissions.parent / "roster.csv")
     page = opened(browser.new_context(), ana)
-    api.expect(page.locator(".notice h2")).to_have_text("Handed in anew after it was graded")
+    api.expect(page.locator(".notice h2")).to_have_text("Handed in again after it was graded")
     assert "+The launch takes longer than the product." in page.inner_text(".changes")
     assert not page.is_checked("#done-discussion")
     page.get_by_text("I have looked: the marks stand").click()

@@ -128,7 +128,7 @@ def _readings(
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """One of the three figures, drawn beside the others."""
+    """One of the three figures, drawn next to the others."""
 
     name: str
     shift: float

@@ -1,4 +1,4 @@
-"""torch.finfo and nextafter; recursion over modules in place of named hooks; comparisons without isfinite."""
+"""torch.finfo and nextafter; recursion over modules instead of named hooks; comparisons without isfinite."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Gradients as values: torch.autograd.grad in place of backward(), sums in lists, handed to the scaler at the end."""
+"""Gradients as values: torch.autograd.grad instead of backward(), sums in lists, handed to the scaler at the end."""
 
 import math
 import time

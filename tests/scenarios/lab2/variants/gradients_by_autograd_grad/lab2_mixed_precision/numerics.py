@@ -138,7 +138,7 @@ def _tensors(output: object) -> Iterator[Tensor]:
 def classify_gradients(
     gradients: Mapping[str, Tensor], reference: Mapping[str, Tensor], *, vanished_share: float = 0.05
 ) -> Literal["overflow", "underflow", "healthy"]:
-    """Say what 16 bits did to gradients, beside those of the same loss in float32.
+    """Say what 16 bits did to gradients, compared with those of the same loss in float32.
 
     - overflow: at least one number of `gradients` is infinite or NaN; this goes before underflow.
     - underflow: of the numbers that are not 0 in `reference`, all parameters together, more than `vanished_share` are

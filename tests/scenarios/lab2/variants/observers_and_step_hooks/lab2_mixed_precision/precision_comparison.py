@@ -243,7 +243,7 @@ def plot_precisions(results: Sequence[PrecisionResult], path: Path | str) -> Pat
         ("peak memory", conclusions.memory_ratios),
         ("accuracy", accuracy),
     ]
-    figure, axes = plotting.new_figure("Beside float32", columns=3, y_label="ratio to float32")
+    figure, axes = plotting.new_figure("Compared with float32", columns=3, y_label="ratio to float32")
     for axis, (title, ratios) in zip(axes, panels, strict=True):
         axis.set_title(title if ratios else f"{title}: not known")
         bars = axis.bar(list(ratios), list(ratios.values()), color=plotting.COLORS[: len(ratios)])

@@ -83,9 +83,9 @@ class DynamicLossScale:
     def update(self, overflow: bool) -> None:
         """Adapt the scale; call it once per step, taken or skipped.
 
-        After an overflow the scale is multiplied by backoff_factor at once, and the count of good steps starts anew.
+        After an overflow the scale is multiplied by backoff_factor at once, and the count of good steps starts again.
         Else, when `growth_interval` good steps have followed each other, it is multiplied by growth_factor, and the
-        count starts anew.
+        count starts again.
 
         Args:
             overflow: whether gradients were not finite, so that the step was skipped.

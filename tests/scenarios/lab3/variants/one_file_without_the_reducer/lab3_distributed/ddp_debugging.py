@@ -1,4 +1,4 @@
-"""The script mended without `find_unused_parameters`: unused parameters are given a gradient of zero."""
+"""The script fixed without `find_unused_parameters`: unused parameters are given a gradient of zero."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Task 3.5: a training script that has five faults. Find them and mend them.
+"""Task 3.5: a training script that has five faults. Find them and fix them.
 
 They are the usual ones: a hang, replicas that drift apart, data that several ranks go through again, a port that is in
 use, and parameters that take no part. Each hides some of the others.
@@ -63,7 +63,7 @@ def train_two_heads(
 
     What it must do, however many ranks there are and whatever else runs on the machine: meet at `init_method`; end on
     every rank; leave all replicas equal, trained by SGD without momentum on the mean gradient of all ranks; give each
-    rank its own share of the samples, drawn anew in each epoch; train models in which some parameters take no part in
+    rank its own share of the samples, drawn again in each epoch; train models in which some parameters take no part in
     the forward pass.
 
     Args:
@@ -79,7 +79,7 @@ def train_two_heads(
         timeout_seconds: how long to wait for a rank that does not come.
 
     Returns:
-        A `DdpTraining`, the same on every rank but for `seconds`: each rank reads its own clock.
+        A `DdpTraining`, the same on every rank except for `seconds`: each rank reads its own clock.
     """
     own = setup(rank, world_size, init_method=init_method, device=device, timeout_seconds=timeout_seconds)
     try:

@@ -192,7 +192,7 @@ def train(
     gradient over the batches of all ranks.
 
     In every epoch each rank goes through its own share of the samples, in batches of `batch_size`, the last of which
-    may be smaller. The shares are drawn anew for each epoch, from `seed` and the number of the epoch; together they
+    may be smaller. The shares are drawn again for each epoch, from `seed` and the number of the epoch; together they
     hold every sample once. Only if the samples cannot be divided evenly, a few (fewer than `world_size`) are drawn
     twice, so that all ranks make the same number of steps.
 
@@ -221,7 +221,7 @@ def train(
         timeout_seconds: how long to wait for a rank that does not come.
 
     Returns:
-        A `DdpTraining`, the same on every rank but for `seconds`: each rank reads its own clock.
+        A `DdpTraining`, the same on every rank except for `seconds`: each rank reads its own clock.
 
     Raises:
         Exception: whatever goes wrong on this rank, unchanged. In any case this rank leaves the process group before

@@ -1,4 +1,4 @@
-"""Task 4.3: a script that runs out of memory, to be mended.
+"""Task 4.3: a script that runs out of memory, to be fixed.
 
 `train_large_model` computes the right thing and dies of it: on a GPU of 24 GB with the model below, and in the end,
 more slowly, with any model. Make it do what its docstring says.
