@@ -93,7 +93,7 @@ def _check_room(out: Path, submissions: Path) -> None:
     folder, source = out.resolve(), submissions.resolve()
     if source.is_dir() and (folder == source or source in folder.parents):
         raise GradebookError(
-            f"--out {out} lies in the folder of submissions, where it would be taken for one; name a folder elsewhere"
+            f"--out {out} is in the folder of submissions, where it would count as one; name a folder elsewhere"
         )
     for name in (STORE, EXPORTS):
         if source == folder / name or folder / name in source.parents:

@@ -138,7 +138,7 @@ def lint_course(
 def _own(course: Path, submission: Path) -> Path:
     """The course's folder, which must be the instructor's: its checks run in the judge. Ends the command otherwise."""
     if course.resolve().is_relative_to(submission.resolve()):
-        raise typer.Exit(refuse(f"the course {course} lies in the submission {submission}, so it is the submission's"))
+        raise typer.Exit(refuse(f"the course {course} is in the submission {submission}, so it is the submission's"))
     if (file := launch.loaded_from(Path.cwd(), submission)) is not None:
         raise typer.Exit(
             refuse(

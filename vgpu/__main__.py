@@ -191,7 +191,7 @@ def _hint(program: str) -> str:
     """A file of a similar name next to the one that is missing."""
     path = Path(program)
     if program.startswith("-"):
-        return " (options of vgpu stand before the program; `--help` lists them)"
+        return " (write options of vgpu before the program; `--help` lists them)"
     if path.parent.is_dir():
         close = difflib.get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], n=1)
         if close:

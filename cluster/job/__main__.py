@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             program.print_written(*output.write(options, plan, trainer, run, device))
         del trainer  # while its process group is still there
     if run.ended == "signal":
-        print(f"told to stop after {run.optimizer_steps} steps: start it again to go on", file=sys.stderr)
+        print(f"stopped after {run.optimizer_steps} steps: start it again to go on", file=sys.stderr)
         return TOLD_TO_STOP
     return 0
 

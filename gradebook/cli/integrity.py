@@ -27,8 +27,8 @@ def report_similarity(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Where similarity.html and similarity.csv go (default: the folder similarity in that of the class, "
-            "where the page for graders opens it; or here)."
+            help="Where similarity.html and similarity.csv go (default: the folder similarity in the class's folder, "
+            "where the page for graders opens it; else here)."
         ),
     ] = None,
     lab: Annotated[str | None, typer.Option(help="Only these labs, for example 1,3.")] = None,

@@ -96,9 +96,9 @@ def _say_progress(book: Book) -> int:
 @manual_app.command("ask")
 def ask_to_look_again(
     folder: _Class,
-    student: Annotated[str, typer.Argument(help="Who asks, as in grades.csv.")],
+    student: Annotated[str, typer.Argument(help="The student, as in grades.csv.")],
     about: Annotated[str, typer.Argument(help="A criterion, like lab1.memory or manual.discussion; or all.")],
-    text: Annotated[str, typer.Argument(help="What they say.")],
+    text: Annotated[str, typer.Argument(help="The text of the request.")],
 ) -> None:
     """Record that a student asks to look again."""
     from gradebook.grading.manual_grading.requests import NewRequest
@@ -145,7 +145,7 @@ def _criteria(book: Book) -> list[str]:
 
 @manual_app.command("requests")
 def list_requests(
-    folder: _Class, everything: Annotated[bool, typer.Option("--all", help="Also those that are answered.")] = False
+    folder: _Class, everything: Annotated[bool, typer.Option("--all", help="Answered requests as well.")] = False
 ) -> None:
     """List the requests to look again; exit code 3 as long as one has no answer."""
     from gradebook.grading.manual_grading import requests

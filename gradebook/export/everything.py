@@ -156,8 +156,8 @@ def _lowering(class_view: view.View) -> list[str]:
         return []
     more = f" and {len(lowered) - 5} more" if len(lowered) > 5 else ""
     return [
-        f"overrides give less than the checks do: {', '.join(lowered[:5])}{more}. Take out those that were for "
-        "something that has been handed in again"
+        f"overrides give less than the checks do: {', '.join(lowered[:5])}{more}. If work was resubmitted, "
+        "remove its entries"
     ]
 
 

@@ -27,15 +27,15 @@ _STATUS = {
     "refused": "Your submission could not be accepted.",
     "could_not_grade": "Your submission could not be graded yet; the course staff knows.",
     "could_not_fetch": "Your repository could not be fetched; the course staff knows, and this costs no points.",
-    "no_repository": "No repository of yours was found where the course looks for it; tell the course staff where it "
-    "is.",
+    "no_repository": "The course found no repository of yours at the place that it expects. Send its address to the "
+    "course staff.",
     "excused": "You are excused: nothing of this counts, neither for you nor against you.",
 }
 _WITHHELD = (
-    "No submission has been found under your name. There are some that match nobody in the class, and the course staff "
-    "is looking for whose they are; tell them under which name you handed in."
+    "No submission has been found under your name. Some submissions match nobody in the class, and the course staff is "
+    "looking for their owners. Send them the name that you submitted under."
 )
-_ZERO = "As it stands this counts 0 points."
+_ZERO = "So far this counts 0 points."
 _INSTEAD = "An instructor gave points in its place."
 
 

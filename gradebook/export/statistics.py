@@ -171,7 +171,7 @@ def _judged(outcomes: Counter[Outcome], undecided: int, correlation: float | Non
             "something that nobody understood: say it in class, or give the points by overrides.",
         )
     if outcomes[Outcome.PASSED] == count:
-        return EVERYBODY, "It does not tell submissions apart. Fine for a first step; otherwise ask for more."
+        return EVERYBODY, "It does not separate submissions. That is fine for a first step; otherwise ask for more."
     # Independent of the rest, a correlation falls below -1/sqrt(n - 1) by chance in one check of six.
     if correlation is not None and correlation < -1 / math.sqrt(count - 1):
         return (

@@ -66,7 +66,7 @@ def add(folder: Path, entry: Excused) -> None:
         ExcusedError: the file cannot be used, or the entry has no reason.
     """
     if not entry.reason.strip():
-        raise ExcusedError("say why: the reason stands in the student's feedback")
+        raise ExcusedError("give a reason: the student's feedback shows it")
     kept = [other for other in load(folder) if (other.student, other.lab) != (entry.student, entry.lab)]
     replace_file(folder / FILE, _HEAD + "".join(map(_text, [*kept, entry])))
 

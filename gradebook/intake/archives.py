@@ -281,8 +281,8 @@ def extract(
             return
         if (other := _NOT_UNPACKED.get(magic[:4])) is not None:
             raise Refused(
-                f"is a {other} archive, whatever its name says, and such are not unpacked here: pack the labs as .zip "
-                "or .tar.gz"
+                f"is a {other} archive, whatever its name says, which the grader does not unpack: pack the labs "
+                "as .zip or .tar.gz"
             )
         opener = next((opener for start, opener in _COMPRESSED.items() if magic.startswith(start)), None)
         stream: IO[bytes] = file if opener is None else opener(file)

@@ -162,13 +162,13 @@ def what_of(file: Path, names: LabNames, *, is_beside: bool = False) -> str:
     """What a file is that cannot count, and what to do; `is_beside`: there are labs that count."""
     suffix = file.suffix.lower()
     if suffix in OTHER_ARCHIVES:
-        return f"is a {suffix} file, and such are not unpacked here: pack the labs as .zip or .tar.gz"
+        return f"is a {suffix} file, which the grader does not unpack: pack the labs as .zip or .tar.gz"
     if suffix == NOTEBOOK:
         return f"is a notebook, and notebooks are not graded: hand in the lab's folder, as {names.example}"
     if suffix == ".py":
         return f"is a file alone: put it into its lab's folder, as {names.example}, and pack that"
     if is_beside:
-        return "lies in no lab's folder: put it into one, if it belongs there, and pack that"
+        return "is in no lab's folder: if it belongs to a lab, put it into that folder, and pack that"
     return "is neither a zip nor a tar file; pack the labs as one of them"
 
 

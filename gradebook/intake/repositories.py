@@ -158,7 +158,7 @@ class Repository:
                 what = "there is no such folder, and an address elsewhere begins like https:// or git@SERVER:"
                 raise CouldNotFetch(f"no repository at {shown(address)}: {what}", nowhere=True)
             if "file" not in protocols:
-                what = "it lies on this machine, and [git] protocols in class.toml does not hold 'file'"
+                what = "it is on this machine, and [git] protocols in class.toml does not hold 'file'"
                 raise CouldNotFetch(f"no repository at {shown(address)} that we may read: {what}", nowhere=True)
             return cls.of_folder(folder, room)
         environment = _environment(None, ":".join(name for name in protocols if name != "file"), _INSTRUCTORS)

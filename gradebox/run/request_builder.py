@@ -76,7 +76,7 @@ def _given(options: Options, course: Course, rubric: Rubric) -> tuple[overrides.
         path = Path(options.origin) / options.overrides
         if path.resolve().is_relative_to(options.folder.resolve()):
             raise overrides.OverrideError(
-                f"{path} lies in the submission: overrides are the instructor's, keep them outside"
+                f"{path} is in the submission: overrides are the instructor's, keep them outside"
             )
     else:
         # Not the one of the folder somebody happens to be in: that may be the submission's, or next to it.

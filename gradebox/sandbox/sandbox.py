@@ -272,7 +272,7 @@ class Sandbox:
 
     def _no_room(self, error: OSError) -> SandboxError:
         return SandboxError(
-            f"there is no room for a copy of the submission in {self._home or 'the folder for temporary files'} "
+            f"there is no space for a copy of the submission in {self._home or 'the folder for temporary files'} "
             f"({error.strerror or error}); free space, or name a folder that has some: TMPDIR=/path"
         )
 

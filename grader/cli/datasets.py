@@ -40,7 +40,7 @@ def download_dataset(
     if name not in data.SOURCES:
         with_files = ", ".join(data.SOURCES)
         reason = "digits are part of scikit-learn" if name == "digits" else f"there is no data set {name!r}"
-        echo(f"error: {reason}; those that can be downloaded are {with_files}", err=True)
+        echo(f"error: {reason}; these can be downloaded: {with_files}", err=True)
         raise typer.Exit(2)
     # The scratch folder is removed as after Ctrl-C: Slurm and Kubernetes end a job with this signal.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))

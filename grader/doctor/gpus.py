@@ -25,7 +25,7 @@ def examine() -> Driver:
     try:
         import pynvml
     except ImportError:
-        return Driver(note("GPU", f"nvidia-ml-py is not here, so nobody can be asked; {VIRTUAL}"))
+        return Driver(note("GPU", f"nvidia-ml-py is not installed, so no GPU can be read; {VIRTUAL}"))
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

@@ -49,7 +49,7 @@ def system() -> Fact:
         return wrong(name, reason, *(platforms.WINDOWS_COMMANDS if sys.platform == "win32" else ()))
     if platform.system() == "Linux":
         return ok(name, description + (" in WSL2" if "microsoft" in platform.release().lower() else ""))
-    text = f"{description}: grading keeps submissions apart by process limits; it is tested on Linux only, so tell us"
+    text = f"{description}: grading keeps submissions apart by process limits; it is tested on Linux only, so report"
     return note(name, text)
 
 

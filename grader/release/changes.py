@@ -22,7 +22,7 @@ What changed in the labs since you got them, newest first. To take a change over
    `git add -A && git commit`. `git merge --abort` takes you back to where you were.
 3. `make grade LAB=N` for the labs named below.
 
-Without git: copy the files named below from the new release, except those that you have written in. In those, take over
+Without git: copy the files named below from the new release, except files that you have written in. In those, take over
 only the functions that are named.
 """
 _TASK = re.compile(r"Task (\d+\.\d+) is open|TODO\(task (\d+\.\d+)\)")

@@ -163,7 +163,7 @@ def _join(rank: int, world_size: int, init_method: str) -> vgpu.VirtualGPU:
     dist.init_process_group("nccl", init_method=init_method, rank=rank, world_size=world_size)
     gpu = vgpu.current()
     if gpu is None:
-        raise RuntimeError("this needs virtual GPUs: they tell what they did and when")
+        raise RuntimeError("this needs virtual GPUs: they record what they did and when")
     return gpu
 
 

@@ -1,7 +1,7 @@
 """What the labs measure, as plain frozen values, and how it is kept in JSON.
 
 Not for measuring: nothing here touches PyTorch, so a grader without PyTorch can read what a student wrote. Each lab's
-values stand in a module of its own; import them from here.
+values are in a module of its own; import them from here.
 """
 
 from labkit.results.files import SCHEMA, Provenance, ResultsError, Saved, load_json, save_json

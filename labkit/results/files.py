@@ -18,7 +18,7 @@ SCHEMA = 1
 
 
 class ResultsError(LabError):
-    """A results file is missing, damaged, or holds something else than what was asked for."""
+    """A results file is missing, damaged, or holds another kind of results than expected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,5 +121,5 @@ def _problem(document: Any, kind: str) -> str | None:
     if document["schema"] != SCHEMA:
         return f"its schema is {document['schema']!r}, this labkit reads {SCHEMA}"
     if document["kind"] != kind:
-        return f"it holds {document['kind']!r} where {kind!r} was asked for"
+        return f"it holds {document['kind']!r}, and {kind!r} was expected"
     return None

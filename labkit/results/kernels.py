@@ -25,7 +25,7 @@ class TileTiming:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelWork:
-    """What a kernel cannot do without."""
+    """The least work of a kernel."""
 
     flops: float
     """Floating-point operations."""
@@ -35,7 +35,7 @@ class KernelWork:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelPlace:
-    """Where a kernel stands on the roofline of a device."""
+    """The place of a kernel on the roofline of a device."""
 
     kernel: str
     flops: float

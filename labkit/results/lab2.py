@@ -47,7 +47,7 @@ class PrecisionResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionConclusions:
-    """What follows from one `PrecisionResult` per precision; dictionaries have one entry for each of them."""
+    """Conclusions from one `PrecisionResult` per precision; dictionaries have one entry for each of them."""
 
     speedups: dict[str, float]
     """Ratio of float32's step_seconds to this precision's: above 1 it is faster. 1.0 for float32 itself."""

@@ -50,7 +50,7 @@ class LargeTraining:
 
     device: str
     micro_batch: int
-    """Most samples that may go through the model at once, as it was asked for."""
+    """Most samples that may go through the model at once, as passed to the function."""
     optimizer_steps: int
     losses: tuple[float, ...]
     """One per batch of the training loader: mean loss over all its samples, before the step that it led to."""
@@ -91,7 +91,7 @@ class MemoryPrediction:
     optimizer_state_bytes: int
     """After the first step."""
     activation_bytes: int
-    """What the forward pass leaves for backward, from behind the model's input to its output, the output included."""
+    """Bytes that the forward pass keeps for backward, from after the model's input to its output, which is included."""
 
     @property
     def total_bytes(self) -> int:

@@ -13,7 +13,7 @@ class EpochResult:
     epoch: int
     """Counted from 0."""
     complete: bool
-    """False if the training was told to stop in the middle of it."""
+    """False if a signal stopped the training in the middle of it."""
     loss: float
     """Mean over the samples of all ranks, as it was before each step."""
     samples: int
@@ -46,7 +46,7 @@ class TrainerRun:
     """The precision of the products."""
     world_size: int
     ended: str
-    """"finished", "early" (validation no longer improved) or "signal" (told to stop)."""
+    """"finished", "early" (validation no longer improved) or "signal" (stopped by SIGTERM)."""
     epochs: tuple[EpochResult, ...]
     validations: tuple[ValidationResult, ...]
     """One for each complete epoch."""

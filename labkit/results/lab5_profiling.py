@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineSettings:
-    """What can be turned in a training loop without touching the model."""
+    """The settings of a training loop that leave the model as it is."""
 
     batch_size: int = 16
     """Samples per step."""
@@ -71,4 +71,4 @@ class PipelineStage:
     """By `find_bottleneck`: what to work on next."""
     device_time: DeviceTime
     nvml_utilization: float | None
-    """What NVML said of a longer run, 0 to 1; None where there is no NVML."""
+    """NVML's figure for a longer run, 0 to 1; None without NVML."""

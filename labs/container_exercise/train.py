@@ -31,7 +31,7 @@ MEAN, STANDARD_DEVIATION = 0.1307, 0.3081
 """Of the training images of MNIST, as in PyTorch's own example."""
 SAMPLE_SECONDS = 0.1
 NVML_SECONDS = 1.0
-"""NVML tells the utilization of the last sixth of a second to a second, as the GPU's model wants it: so long after the
+"""NVML reports the utilization of the last sixth of a second to a second, depending on the GPU: so long after the
 beginning it would still speak of the time before."""
 MODEL_NAME = "mnist_cnn"
 SUFFIXES = (".pth", ".safetensors")

@@ -1,4 +1,4 @@
-"""Task 6.6: where your kernels stand on the roofline: what they cannot do without, and what the device could do.
+"""Task 6.6: your kernels on the roofline: the least work that they need, and the most that the device can do.
 
 Run: python -m labs.kernels_exercise.roofline
 """
@@ -72,7 +72,7 @@ def attention_work(
 
 
 def place(kernel: str, work: KernelWork, seconds: float, *, peak_flops: float, bytes_per_second: float) -> KernelPlace:
-    """Where a kernel stands on the roofline of a device.
+    """Place a kernel on the roofline of a device.
 
     Args:
         kernel: its name.

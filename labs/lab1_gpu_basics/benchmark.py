@@ -48,7 +48,7 @@ def benchmark_matmul(
     Returns:
         A `MatmulResult`. `seconds` is the *median* of the seconds per product over repeated measurements, so that one
         disturbed product does not spoil the result: time the products singly or in blocks, at least five measurements
-        when `iterations` is at least 5. Seconds are those that pass (wall time), not those of a busy processor.
+        when `iterations` is at least 5. Seconds are wall time, not the time of a busy processor.
         `tflops` is 2 size^3 / seconds / 1e12. `iterations` is the number of timed products: that many, also where
         blocks of one length do not add up to it. `device` is the device's type alone ("cuda"), `dtype` a name such as
         "float32".
@@ -127,11 +127,11 @@ def peak_share(result: MatmulResult, peak_tflops: float) -> float:
 
     Args:
         result: a measurement.
-        peak_tflops: what the data sheet promises for the dtype of that measurement.
+        peak_tflops: the peak of the data sheet for the dtype of that measurement.
 
     Returns:
-        The ratio of measured to peak TFLOPS, 1.0 at the peak (not percent), and more where a product was faster than
-        the data sheet promises.
+        The ratio of measured to peak TFLOPS, 1.0 at the peak (not percent), and more if a product was faster than
+        the data sheet's peak.
 
     Raises:
         ValueError: `peak_tflops` is not above 0.

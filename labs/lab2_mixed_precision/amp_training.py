@@ -153,7 +153,7 @@ def plot_losses(trainings: Sequence[AmpTraining], path: Path | str) -> Path:
     # TODO(task 2.1):
     # 1. Take a figure from labkit.plotting.new_figure; a logarithmic y axis shows small differences.
     #    LogLocator(subs=(1, 2, 5)) puts enough ticks on it, and a formatter such as "{x:g}" a number at each.
-    # 2. Draw one line per training, told apart by more than colour: they may lie on each other.
+    # 2. Draw one line per training, and distinguish them by more than colour: they may coincide.
     # 3. Write it with labkit.plotting.save_png.
     raise NotImplementedError(
         "Task 2.1 is open: write plot_losses "

@@ -139,7 +139,7 @@ def classify_gradients(
 
 
 def plot_formats(formats: Sequence[NumberFormat], path: Path | str) -> Path:
-    """Draw from where to where each format goes, full precision and subnormal part told apart.
+    """Draw from where to where each format goes, with full precision and subnormal part distinct.
 
     Args:
         formats: from `describe_formats`.

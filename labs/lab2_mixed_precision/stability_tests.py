@@ -135,7 +135,7 @@ def train_unstable(
 
 
 def plot_runs(runs: Sequence[StabilityRun], path: Path | str) -> Path:
-    """Plot the loss over the epochs, one line per run; a run without any step has no line, but stands in the legend.
+    """Plot the loss over the epochs, one line per run; a run without any step has no line, but is in the legend.
 
     An epoch without a loss keeps its place, empty.
 

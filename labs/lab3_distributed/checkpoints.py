@@ -20,7 +20,7 @@ def save_checkpoint(path: Path | str, model: nn.Module, optimizer: torch.optim.O
 
     The file is replaced as a whole or left alone: whatever happens in the middle of writing (a full disk, a kill), what
     was at `path` before can still be loaded, and there is no moment without it. `os.replace` is atomic if both paths
-    lie on one file system. Afterwards no other file is left, not even where writing has failed; only a kill may
+    are on one file system. Afterwards no other file is left, not even where writing has failed; only a kill may
     leave half a file next to `path`.
 
     Args:

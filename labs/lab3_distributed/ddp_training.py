@@ -1,6 +1,6 @@
 """Task 3.1: train one model on several processes with DistributedDataParallel.
 
-What Tasks 3.3 and 3.4 add, accumulation and checkpoints, stands in modules of its own and can be had from here, too.
+Tasks 3.3 and 3.4 add accumulation and checkpoints in modules of their own; this module exports them as well.
 
 Run: python -m labs.lab3_distributed.ddp_training --world-size 2
  or: torchrun --standalone --nproc-per-node 2 -m labs.lab3_distributed.ddp_training
@@ -51,13 +51,13 @@ def setup(
         world_size: number of processes.
         init_method: where the ranks meet, for example "file:///tmp/new-folder/rendezvous" or "tcp://host:port". None:
             where MASTER_ADDR and MASTER_PORT say ("env://"; torchrun sets them). There is no default port: two jobs
-            that take the same one stop each other, so whoever starts the ranks chooses the place.
+            that take the same one stop each other, so the program that starts the ranks chooses the place.
         device: "cpu" or "cuda"; None: "cuda" if there is a GPU.
         timeout_seconds: how long a collective waits for a rank that does not come before it raises.
 
     Returns:
         The device to compute on. On GPUs each rank of a machine has its own: number LOCAL_RANK if that is set, else
-        `rank`; it is made the current one. Where there are fewer GPUs than ranks on the machine (LOCAL_WORLD_SIZE if
+        `rank`; it is made the current one. If there are fewer GPUs than ranks on the machine (LOCAL_WORLD_SIZE if
         that is set, else `world_size`), ranks share them in turn.
 
     The backend is "nccl" if each rank has a GPU of its own (NCCL refuses two ranks on one), else "gloo".
@@ -185,7 +185,7 @@ def train(
     # 2. Fill in what was not given. Model to the device, then into DistributedDataParallel, then the optimizer.
     # 3. A DistributedSampler hands out the shares, a DataLoader the batches.
     # 4. If there is a checkpoint, go on from it (Task 3.4; leave this out until then).
-    # 5. Per epoch: tell the sampler which one it is (it shuffles by it), seed the random numbers, and train.
+    # 5. Per epoch: pass its number to the sampler (it shuffles by it), seed the random numbers, and train.
     # 6. The mean loss of an epoch is a sum over all samples on all ranks, divided by their number.
     # 7. Save a checkpoint after every epoch, evaluate at the end, wait for the device before the clock is stopped.
     raise NotImplementedError("Task 3.1 is open: write train in labs/lab3_distributed/ddp_training.py (about 54 lines)")

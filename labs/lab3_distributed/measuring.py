@@ -88,7 +88,7 @@ def measure_rank(
     # TODO(task 3.2):
     # 1. Refuse arguments that make no sense. setup; end with cleanup in any case.
     # 2. Time whole steps, then steps without exchange in two parts; medians.
-    # 3. dist.all_gather_object tells every rank the figures of the others.
+    # 3. dist.all_gather_object sends every rank the figures of the others.
     raise NotImplementedError(
         "Task 3.2 is open: write measure_rank "
         "in labs/lab3_distributed/measuring.py (about 53 lines)"

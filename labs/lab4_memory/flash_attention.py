@@ -100,7 +100,7 @@ def flash_attention(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool = False) ->
     # 1. With flash-attn: swap heads and length, call it, swap back.
     # 2. With PyTorch: not causal, or as many queries as keys, is one call.
     # 3. Causal, and more queries than keys: which queries see nothing, and what do the others see?
-    # 4. Causal, and fewer queries than keys: what would have to stand in front of Q to make is_causal right?
+    # 4. Causal, and fewer queries than keys: which rows before Q would make is_causal right?
     raise NotImplementedError(
         "Task 4.2 is open: write flash_attention "
         "in labs/lab4_memory/flash_attention.py (about 14 lines)"
@@ -181,7 +181,7 @@ def benchmark_attention(
         One `AttentionResult` for each length and each method, in the order of two nested loops: seconds is the *median*
         over the iterations, each timed from an idle device to an idle device; peak_bytes is the most that was allocated
         during them, less what was allocated before the first of them with the gradients at None; backend is
-        `attention_backend(device, dtype)` for "flash", else "torch". Where memory ran out both are None, and the next
+        `attention_backend(device, dtype)` for "flash", else "torch". If memory ran out, both are None, and the next
         measurement is not disturbed by it.
 
     Raises:

@@ -112,8 +112,8 @@ def _check(setup: TrainingSetup) -> None:
 def measure_memory(setup: TrainingSetup, *, device: str = "cuda") -> MemoryPrediction:
     """Given: run two steps of `setup` on a GPU and read what its tensors hold (`readings.requested_bytes`).
 
-    Transformers are those of Task 4.1. What libraries take at their first use (workspaces) is there before anything is
-    read. Nothing looks at a value.
+    Transformers are those of Task 4.1. Libraries allocate workspaces at their first use, before anything is read.
+    No function looks at a value.
 
     Raises:
         ValueError: as `predict_memory`, or `device` is a CPU, whose memory PyTorch does not count.

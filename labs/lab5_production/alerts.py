@@ -1,4 +1,4 @@
-"""Task 5.3: find out, inside the training, which rules are broken for long enough to tell somebody.
+"""Task 5.3: find out, inside the training, which rules are broken for long enough to alert somebody.
 
 Not for the rules (`labkit.monitoring.rules`), which Prometheus evaluates in the same way from outside: a program that
 hangs or is gone cannot raise an alert.
@@ -22,7 +22,7 @@ class AlertEngine:
         - GpuLost: `up` is False; its value is 1.0;
         - LossNotFinite: the metric "loss" is infinite or not a number; its value is the loss;
         - TrainingStalled: more seconds than the threshold since the step last changed (`step_time`).
-    Above and below are strict. What is absent breaks no rule.
+    Above and below are strict. An absent value breaks no rule.
 
     An alert fires at the first snapshot at which its condition has held for `for_seconds` or more, counted from the
     first of an unbroken row of snapshots at which it held, and it fires until the first snapshot at which the condition
@@ -54,8 +54,8 @@ class AlertEngine:
         # TODO(task 5.3):
         # 1. Write a function that gives, for one rule, the value of each GPU (or None, for the training) for which the
         #    condition holds.
-        # 2. Remember since when each holds; forget those that do not.
-        # 3. Return those that have held for long enough.
+        # 2. Remember since when each holds; forget the others.
+        # 3. Return the ones that have held for long enough.
         raise NotImplementedError(
             "Task 5.3 is open: write AlertEngine.evaluate "
             "in labs/lab5_production/alerts.py (about 48 lines)"

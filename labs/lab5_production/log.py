@@ -20,7 +20,7 @@ SINK_NAMES = {
 
 
 class MetricSink(Protocol):
-    """What the trainer tells its metrics to, a `GPUMonitor` for example."""
+    """An object that takes the trainer's metrics, a `GPUMonitor` for example."""
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take the metrics of one step."""
@@ -31,7 +31,7 @@ class Log:
 
     Args:
         folder: for the event files.
-        sink: told the same under SINK_NAMES, if there is one.
+        sink: gets the same under SINK_NAMES, if there is one.
     """
 
     def __init__(self, folder: Path, sink: MetricSink | None = None) -> None:

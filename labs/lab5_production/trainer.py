@@ -120,7 +120,7 @@ class ProductionTrainer(TrainerBase):
         The batches are taken in windows of `accumulation_steps`; the last window of an epoch may be shorter.
 
         After every `save_every_steps` steps of the run a checkpoint is saved, but not at the end of the epoch: there
-        `fit` validates first. If a rank was told to stop, all ranks leave the epoch after the same window.
+        `fit` validates first. If a rank must stop, all ranks leave the epoch after the same window.
 
         Args:
             epoch: its number, from 0 on; the loader's order depends on it.
@@ -131,8 +131,8 @@ class ProductionTrainer(TrainerBase):
         # TODO(task 5.1):
         # 1. begin_epoch; training mode.
         # 2. Take the batches in windows (itertools.islice) and pass each window to train_window.
-        # 3. After each window, in this order: stop at the end of the epoch (epoch_is_complete); stop if a rank was
-        #    told to (stop_requested); save if it is time to.
+        # 3. After each window, in this order: stop at the end of the epoch (epoch_is_complete); stop if a rank
+        #    must (stop_requested); save if it is time to.
         # 4. Sum `progress.loss_sum` and `progress.samples` over the ranks.
         raise NotImplementedError(
             "Task 5.1 is open: write ProductionTrainer.train_epoch "
@@ -202,7 +202,7 @@ class ProductionTrainer(TrainerBase):
         """
         # TODO(task 5.1):
         # 1. read_checkpoint; compare the number of ranks. The loader checks its own order.
-        # 2. Put back all that save_checkpoint saved, and tell the log. Random numbers last.
+        # 2. Put back all that save_checkpoint saved, and inform the log. Random numbers last.
         raise NotImplementedError(
             "Task 5.1 is open: write ProductionTrainer.load_checkpoint "
             "in labs/lab5_production/trainer.py (about 17 lines)"

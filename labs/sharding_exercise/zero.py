@@ -24,7 +24,7 @@ class ShardedOptimizer(Optimizer):
     functions together. Weights and gradients are the same on all ranks beforehand. There may be fewer parameters than
     ranks; parameters may have different dtypes, any strides, and no gradient: then they stay as they are.
 
-    What reads and writes optimizers goes on working: learning rate schedulers, and whoever else changes
+    Code that reads and writes optimizers goes on working: learning rate schedulers, and other code that changes
     `param_groups`, whose entries are complete on every rank (all parameters, all options, defaults of the optimizer
     class included).
 

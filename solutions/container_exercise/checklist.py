@@ -24,7 +24,7 @@ from labkit.files import atomic_write
 RESULTS = Path(__file__).parent / "results"
 NO_ENGINE = "none"
 STAND_IN_LABEL = "org.gpulabs.stand-in"
-"""A base image that was made to stand in for NVIDIA's carries it, and so does every image that is built on it."""
+"""A base image that was made to replace NVIDIA's carries it, and so does every image that is built on it."""
 BUDGET_BYTES = 4_000_000_000
 """Of what a machine downloads to run the image: its layers, compressed."""
 LEAST_UTILIZATION = 0.7

@@ -42,7 +42,7 @@ def vector_add(x: Tensor, y: Tensor) -> Tensor:
     # 1. Refuse arguments that make no sense.
     # 2. Next to this function, write a kernel (@triton.jit): which elements are those of program tl.program_id(0)?
     # 3. Its mask: which of them are there at all? Loads need it as much as the store does.
-    # 4. Here: make room for the result, and launch as many programs as cover all elements.
+    # 4. Here: allocate the result, and launch as many programs as cover all elements.
     # --- solution: task 6.1 ---
     if x.shape != y.shape or x.dtype != y.dtype:
         raise ValueError(f"two tensors of one shape and dtype: {x.shape} {x.dtype} and {y.shape} {y.dtype}")

@@ -81,7 +81,7 @@ def check_environment(device: str | None = None) -> Environment:
 
 # --- solution only ---
 def _driver_version() -> str | None:
-    """The NVIDIA driver's version, or None where NVML cannot tell."""
+    """The NVIDIA driver's version, or None if NVML does not report it."""
     try:
         import pynvml  # here, because a machine without NVIDIA's packages may lack it
     except ImportError:

@@ -70,7 +70,7 @@ def compare_precisions(
 ) -> list[PrecisionResult]:
     """Measure time and memory of a training step in each precision.
 
-    A step, on one batch that lies on the device: gradients to None, forward and cross entropy in autocast, backward,
+    A step, on one batch that is on the device: gradients to None, forward and cross entropy in autocast, backward,
     Adam with its defaults. In float16 the loss is scaled by a `torch.amp.GradScaler`, which makes the step and is
     updated as well; no clipping, no scheduler. Float32 means float32: TF32 stays off, as it is in PyTorch unless you
     ask for it. Nothing but the scaler may look at a value: a virtual GPU that computes shapes only, which is enough
@@ -266,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Both files say that a virtual GPU was used, where it was: the plot with the word "simulated".
 
-    Accuracy comes from training on real images, time and memory from a larger model. On a virtual GPU the latter is run
+    Accuracy comes from training on real images, time and memory from a larger one. On a virtual GPU it runs
     with shapes only: its numbers would take a CPU minutes and change nothing. On a CPU both use the small classifier.
 
     Returns:

@@ -193,7 +193,7 @@ def train_unstable(
 
 
 def plot_runs(runs: Sequence[StabilityRun], path: Path | str) -> Path:
-    """Plot the loss over the epochs, one line per run; a run without any step has no line, but stands in the legend.
+    """Plot the loss over the epochs, one line per run; a run without any step has no line, but is in the legend.
 
     An epoch without a loss keeps its place, empty.
 
@@ -221,7 +221,7 @@ def plot_runs(runs: Sequence[StabilityRun], path: Path | str) -> Path:
             losses,
             ("-", "--", ":")[index % 3],
             color=plotting.COLORS[index % len(plotting.COLORS)],
-            linewidth=1 + 0.6 * (len(runs) - index),  # runs that agree lie on each other: the first ones are wider
+            linewidth=1 + 0.6 * (len(runs) - index),  # equal runs coincide: the first ones are wider
             label=f"gain {_gain(run)}, {run.dtype}, {scaled}: {run.skipped_steps} of {len(run.scales)} skipped",
         )
     axis.set_xticks(range(1, max(len(run.losses) for run in runs) + 1))

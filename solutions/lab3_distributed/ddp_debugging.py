@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 class TwoHeads(nn.Module):
-    """A classifier of digits (`head = 0`) that can also tell even from odd (`head = 1`). One head is used at a time."""
+    """A classifier of digits (`head = 0`), and of even and odd ones (`head = 1`). One head is used at a time."""
 
     def __init__(self, head: int = 0, in_features: int = 64) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def train_two_heads(
     try:
         dataset = dataset or data.load("digits")
         module = (model or TwoHeads()).to(own).train()
-        # One head takes no part in the forward pass; without being told, the reducer would wait for its gradient.
+        # One head takes no part in the forward pass; without this option, the reducer would wait for its gradient.
         replica = DistributedDataParallel(module, find_unused_parameters=True)
         optimizer = torch.optim.SGD(module.parameters(), lr=learning_rate)
         sampler: DistributedSampler[Any] = DistributedSampler(dataset, world_size, rank)

@@ -34,7 +34,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 class TwoHeads(nn.Module):
-    """A classifier of digits (`head = 0`) that can also tell even from odd (`head = 1`). One head is used at a time."""
+    """A classifier of digits (`head = 0`), and of even and odd ones (`head = 1`). One head is used at a time."""
 
     def __init__(self, head: int = 0, in_features: int = 64) -> None:
         super().__init__()

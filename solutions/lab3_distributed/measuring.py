@@ -88,7 +88,7 @@ def measure_rank(
     # TODO(task 3.2):
     # 1. Refuse arguments that make no sense. setup; end with cleanup in any case.
     # 2. Time whole steps, then steps without exchange in two parts; medians.
-    # 3. dist.all_gather_object tells every rank the figures of the others.
+    # 3. dist.all_gather_object sends every rank the figures of the others.
     # --- solution: task 3.2 ---
     if kind not in ("strong", "weak") or (kind == "strong" and batch_size % world_size):
         raise ValueError(f"kind is strong or weak, and {batch_size} samples must be shared by {world_size} ranks")

@@ -113,7 +113,7 @@ def measure_checkpointing(
 ) -> list[CheckpointingResult]:
     """Measure time and memory of a training step with each interval.
 
-    A step: gradients to None, the model's output for one input that lies on the device and requires no gradient, the
+    A step: gradients to None, the model's output for one input that is on the device and requires no gradient, the
     mean of its squares, backward. No optimizer. Nothing may look at a value: a virtual GPU that computes shapes only,
     which is enough here and fast, has no values to look at.
 

@@ -1,4 +1,4 @@
-"""Given: attention at many lengths, except for those that this machine would not end in reasonable time.
+"""Given: attention at many lengths, except for lengths that take this machine too long.
 
 Nothing to write here.
 """
@@ -26,16 +26,16 @@ def measure_lengths(
     """Call `benchmark` for each method and each length that will end in time.
 
     On a virtual GPU each operation costs this machine's processor some time, however short it is on the GPU, and tiles
-    of queries and keys are as many as the square of the length. What a length will take is foreseen from shorter ones.
+    of queries and keys are as many as the square of the length. The time of a length is predicted from shorter ones.
 
     Args:
         benchmark: `benchmark_attention`.
-        backend: of "flash" here, as `attention_backend` tells it.
+        backend: of "flash" here, as `attention_backend` returns it.
         lengths, device, dtype: for `benchmark`.
         seconds: processor time for all of it.
 
     Returns:
-        One result for each length and each method, in the order of two nested loops. Where a length was not measured,
+        One result for each length and each method, in the order of two nested loops. If a length was not measured,
         `left_out` says why.
     """
     # What is loaded once says nothing of longer lengths: so it is paid before anything is noted.

@@ -102,7 +102,7 @@ class TrainerBase:
         return [float(number) for number in total.tolist()]
 
     def gather_from_ranks(self, own: Any) -> list[Any]:
-        """What every rank has of its own, by rank. A collective: every rank must call it."""
+        """Objects of every rank, by rank. A collective: every rank must call it."""
         values: list[Any] = [own]
         if self.world_size > 1:
             values = [None] * self.world_size
@@ -115,7 +115,7 @@ class TrainerBase:
             dist.barrier()
 
     def stop_requested(self) -> bool:
-        """Whether any rank was told to stop, by SIGTERM: the same answer on every rank. A collective."""
+        """Whether any rank got SIGTERM: the same answer on every rank. A collective."""
         (stopping,) = self.sum_over_ranks(self._told_to_stop)
         self.stopping = stopping > 0
         return self.stopping

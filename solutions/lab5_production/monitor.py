@@ -92,7 +92,7 @@ class GPUMonitor:
         self._interval, self._dcgm_names, self._on_alert = interval, dcgm_names, on_alert
         self._alerts = AlertEngine(rules)
         self._lock = threading.RLock()
-        """Held while the snapshot changes; never while a GPU is asked or an alert is reported."""
+        """Held while the snapshot changes; never while a GPU is read or an alert is reported."""
         self._now = Snapshot(time=time.time())
         self._samples, self._seconds = 0, 0.0
         """Calls of `sample`, and the seconds that all calls of `sample` and `log_metrics` took."""

@@ -27,7 +27,7 @@ def profile_job(job: TrainingJob, *, steps: int = 5, trace: Path | str | None = 
     Only twice is the device waited for: before the first recorded step, so that none of the earlier work is left, and
     at the end of the last. In each step the five parts are named regions (`record_function`), once each and in the
     order of `labkit.profiling.REGIONS`: "data" is the wait for the batch; "forward" includes the criterion;
-    "backward" the clearing of old gradients; `after_step` lies in no region.
+    "backward" the clearing of old gradients; `after_step` is in no region.
 
     Args:
         job: what to run; WAIT + WARMUP + steps steps of it, from step 0.
@@ -46,8 +46,8 @@ def profile_job(job: TrainingJob, *, steps: int = 5, trace: Path | str | None = 
     # TODO(task 5.2):
     # 1. Refuse arguments that make no sense.
     # 2. Make a torch.profiler.profile for the CPU and, on a GPU, for CUDA, with a schedule that records once.
-    # 3. Run the steps, each part in its record_function; tell the profiler at the end of each step.
-    # 4. Wait for the device in the two places where the docstring says so, before the profiler is told of the step.
+    # 3. Run the steps, each part in its record_function; call profiler.step() at the end of each.
+    # 4. Wait for the device in the two places that the docstring names, before profiler.step().
     # 5. Write the trace, and read the timeline.
     # --- solution: task 5.2 ---
     if steps < 1:
@@ -104,13 +104,13 @@ def where_time_goes(timeline: Timeline) -> DeviceTime:
     - communication: a collective is running;
     - data: the host is in its region "data";
     - transfer: a copy to the device is running, or the host is in its region "transfer";
-    - sync: the moment lies in a gap in which the host waits for the device, or something is copied from it, outside the
+    - sync: the moment is in a gap in which the host waits for the device, or something is copied from it, outside the
       regions "data" and "transfer", be it for a part of the gap only. A gap is the time from the end of what
       ran (kernels and collectives) to the start of the next, or to the start or stop of the timeline;
     - launch: none of these: the host was busy launching.
 
     Args:
-        timeline: of one or more steps. Its intervals may reach beyond its start and stop; what lies there is left out.
+        timeline: of one or more steps. Its intervals may reach beyond its start and stop; the parts there are left out.
 
     Returns:
         The seconds of each, divided by the number of steps; together they make up (stop - start) / steps.

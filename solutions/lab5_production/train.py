@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     `--port` the monitor of Task 5.3 receives the metrics, and shows them there.
 
     Returns:
-        0, also when it was told to stop.
+        0, also after SIGTERM.
     """
     parser = program.make_parser(__doc__ or "", results=RESULTS)
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML; see TrainerConfig")
@@ -93,7 +93,7 @@ def _monitor(port: int | None, folder: Path) -> Iterator[MetricSink | None]:
 
 def _report(run: TrainerRun, device: Device, out: Path) -> None:
     if run.ended == "signal":
-        print(f"told to stop after {run.optimizer_steps} steps: start it again to go on")
+        print(f"stopped after {run.optimizer_steps} steps: start it again to go on")
     if not run.epochs:
         return
     rows = [

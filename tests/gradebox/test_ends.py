@@ -208,7 +208,7 @@ def test_no_room_for_temporary_files_is_one_line_and_exit_code_2(front: str, tmp
     course, report = write_course(tmp_path), tmp_path / "report"
     code, output, errors = graded_on_a_small_disk(front, course, tmp_path / "small", "4k", report)
     assert code == 2, output + errors
-    assert errors.startswith("could not grade: there is no room for a copy of the submission in")
+    assert errors.startswith("could not grade: there is no space for a copy of the submission in")
     assert "TMPDIR=/path" in errors
     assert "Traceback" not in output + errors
 

@@ -82,7 +82,7 @@ def test_overrides_are_those_of_the_student_that_is_named(tmp_path: Path) -> Non
 
 def test_overrides_inside_the_submission_are_refused(tmp_path: Path) -> None:
     (tmp_path / "overrides.toml").write_text("")
-    with pytest.raises(ValueError, match=r"^[^\n]*lies in the submission"):
+    with pytest.raises(ValueError, match=r"^[^\n]*is in the submission"):
         build_request(replace(COURSE, submission=str(tmp_path), overrides=str(tmp_path / "overrides.toml")))
 
 

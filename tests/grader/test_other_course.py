@@ -75,7 +75,7 @@ def test_a_course_in_a_submission_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ada" / "lab1_own").mkdir()
     done = _gradebox("grade", f"--course={course}", tmp_path / "ada", folder=tmp_path)
     assert done.returncode == 2
-    assert "lies in the submission" in done.stderr
+    assert "is in the submission" in done.stderr
     assert not mark.exists()
 
 

@@ -97,7 +97,7 @@ def test_the_file_says_where_its_numbers_come_from(saved: Path) -> None:
         (lambda d: d["results"][0].update(size=1.5), r"results\[0\]\.size should be a whole number, found 1\.5"),
         (lambda d: d["results"][0].update(guess=1), "guess, which Comparison does not know"),
         (lambda d: d.update(schema=99), "schema is 99"),
-        (lambda d: d.update(kind="MemoryProfile"), "holds 'MemoryProfile' where 'Comparison' was asked for"),
+        (lambda d: d.update(kind="MemoryProfile"), "holds 'MemoryProfile', and 'Comparison' was expected"),
         (lambda d: d.pop("provenance"), "provenance missing"),
         (lambda d: d.update(results={}), "results should be a list"),
         (lambda d: d["provenance"].update(simulated="no"), r"provenance\.simulated should be true or false"),

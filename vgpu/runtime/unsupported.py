@@ -36,7 +36,7 @@ INSTEAD: Mapping[str, str] = MappingProxyType({
     "CUDA C++ kernels compiled at run time": "write the operation with PyTorch functions",
     "Triton kernels with shapes only": _VALUES,
     "streams of other libraries": "use torch.cuda.Stream",
-    "handles of CUDA's libraries": "use torch.cuda; no library stands behind a handle here",
+    "handles of CUDA's libraries": "use torch.cuda; there is no library behind a handle here",
     "DLPack": _ON_CPU,
     "__cuda_array_interface__": _ON_CPU,
     "sharing GPU tensors with another process": "send a copy, tensor.cpu(), and move it to the GPU there",

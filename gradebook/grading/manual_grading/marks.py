@@ -89,7 +89,7 @@ def load_all(folder: Path) -> dict[str, dict[str, Mark]]:
     for path in sorted((folder / FOLDER / MARKS).glob("*.toml")):
         unit, of_unit = _read(path)
         if unit in all_marks:
-            raise ManualGradingError(f"{path}: the marks of {unit!r} stand in another file, too; keep one")
+            raise ManualGradingError(f"{path}: the marks of {unit!r} are in another file as well; keep one")
         all_marks[unit] = of_unit
     return all_marks
 

@@ -169,7 +169,7 @@ class Client:
                 return None, f"does not answer ({cause})"
             raise PushError(f"{cause}: the way to {self.origin} broke off while grades were sent; {_AGAIN}") from None
         except (requests.RequestException, ValueError) as error:  # such as an empty part in the host's name
-            raise PushError(f"{self.origin}{self._given} cannot be asked: {error}; correct the address") from None
+            raise PushError(f"{self.origin}{self._given} cannot be reached: {error}; correct the address") from None
         self._has_answered = True
         if answer.status_code == 429 or (answer.status_code == 403 and _THROTTLED in answer.text):
             return answer, "asks to go slower"

@@ -161,5 +161,5 @@ def _token(file: Path | None) -> str:
             f"into {TOKEN} or a file for --token-file"
         )
     if not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise PushError(f"what stands in {where} is no access token: it has spaces, line ends or strange signs in it")
+        raise PushError(f"{where} holds no access token: it has spaces, line ends or unusual characters in it")
     return token

@@ -73,7 +73,7 @@ def _line(change: Change) -> str:
 
 def _notes(report: Report) -> Iterator[str]:
     if report.unknown:
-        yield f"note: not in this course, or not to be told from others: {_names(report.unknown)}"
+        yield f"note: not in this course, or not distinguishable from others: {_names(report.unknown)}"
     if report.others:
         yield f"note: in this course, without a grade here: {_names(report.others)}"
     if report.late_policy:

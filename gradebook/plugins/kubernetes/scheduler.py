@@ -62,7 +62,7 @@ class Kubernetes(Scheduler):
         self._folder, self._device, self._site = folder.resolve(), device, site
         if site.mounted_at.resolve() not in self._folder.parents:
             raise EngineError(
-                f"--out lies at {self._folder.parent}, which is not below {site.mounted_at}: pods cannot see it"
+                f"--out is at {self._folder.parent}, which is not below {site.mounted_at}: pods cannot see it"
             )
 
     def manifest(self, batch: Batch, at_once: int, seconds: float) -> dict[str, Any]:

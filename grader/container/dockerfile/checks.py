@@ -183,7 +183,7 @@ def require_environment(dockerfile: Dockerfile) -> None:
     require(
         "all" in handed or {"compute", "utility"} <= set(handed),
         f"NVIDIA_DRIVER_CAPABILITIES={','.join(handed)} asks for less of the driver than train.py needs",
-        "compute brings CUDA, utility brings NVML, which tells the utilization; the base image asks for both",
+        "compute brings CUDA, utility brings NVML, which reports the utilization; the base image asks for both",
     )
 
 
@@ -292,7 +292,7 @@ def _require_script(dockerfile: Dockerfile, script: str) -> None:
     # What another stage gathered comes as a folder, whose names this does not follow.
     require(
         path in places or whole,
-        f"the command starts {path}, and train.py lies at {', '.join(places) or 'no place that COPY names'}",
+        f"the command starts {path}, and train.py is at {', '.join(places) or 'no place that COPY names'}",
         "COPY it below the WORKDIR in which the command runs, or name its whole path",
     )
 

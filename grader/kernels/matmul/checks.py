@@ -131,7 +131,7 @@ class TestMatmul:
                 high,
                 what=f"{what}: seconds with tiles {_key(row['tiles'])}",
                 show=seconds,
-                hint="of one product that has been compiled before; do_bench tells milliseconds",
+                hint="of one product that has been compiled before; do_bench returns milliseconds",
             )
         order = [row["seconds"] for row in rows]
         require(order == sorted(order), f"{what}: seconds {order}", "the fastest first")

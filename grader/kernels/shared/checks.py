@@ -58,7 +58,7 @@ def _require_triton_works(submission: Submission) -> None:
     for dtype, error in errors.items():
         if error:
             raise NeedsReview(
-                f"Triton does not multiply in {dtype} on this machine, whoever asks: {error}",
+                f"Triton does not multiply in {dtype} on this machine: {error}",
                 "grade this exercise with --device vgpu; Triton needs compute capability 8.0 and a C compiler",
             )
 

@@ -14,7 +14,7 @@ DEFAULT_DTYPE = Cause(
     "autocast_in_its_default_dtype",
     "Pass the dtype to autocast: `torch.autocast(device_type, dtype=dtype)`.",
     "lab2.amp.products_in_low_precision",
-    mistake="The dtype of autocast is left at its default: bfloat16 is asked for, and float16 runs",
+    mistake="The dtype of autocast is left at its default: the caller asks for bfloat16, and float16 runs",
 )
 EVALUATION_MODE = Cause(
     "trained_in_evaluation_mode",

@@ -196,7 +196,7 @@ class TestCheckpointing:
             require(
                 not reply.returned_without_a_file,
                 f"save_checkpoint() returned on rank {rank} although rank 0's disk was full and there is no new file",
-                "Let rank 0's error through before the others are told that the file is there, or tell them of it.",
+                "Let rank 0's error through before the others learn that the file is there, or send it to them.",
             )
 
     def test_saved_atomically(self, submission: Submission, generator: InputGenerator) -> None:
@@ -294,7 +294,7 @@ class TestCheckpointing:
             )
             parameters = source.state.parameters
             require_arrays_close(reply.model_only, parameters, rtol=0, what=f"{what}, no optimizer: parameters")
-            require_equal(reply.epoch, epoch, what=f"{what}: epochs completed, as load_checkpoint() told")
+            require_equal(reply.epoch, epoch, what=f"{what}: epochs completed, as load_checkpoint() returned")
             if len(replies) > 1:
                 continue
             for which, refused in reply.refused.items():

@@ -138,7 +138,7 @@ _CHOSEN: Mapping[ChoiceMistake, tuple[str, str]] = {
     ),
     "smallest_peak": (
         "The interval with the smallest peak is chosen, not the fastest that fits",
-        "Take the fastest of those that fit. The peak decides between equally fast ones only.",
+        "Take the fastest interval that fits. The peak decides between equally fast ones only.",
     ),
     "never_without": (
         "Training without checkpointing (None) is never chosen, although it fits",
@@ -309,7 +309,7 @@ class TestCheckpointing:
             [row["checkpoint_every"] for row in reply.on_cpu],
             list(CPU_INTERVALS),
             what='intervals in the table of measure_checkpointing(device="cpu") of a model of 2 blocks',
-            hint="Give one row for each interval, with the interval as it was asked for, in the order of `intervals`.",
+            hint="Give one row for each interval, with the interval as it was passed, in the order of `intervals`.",
         )
 
     def test_best_interval_found(self, submission: Submission, generator: InputGenerator) -> None:
@@ -378,7 +378,7 @@ def _require_best(case: Choice, chosen: Mapping[str, object] | str) -> None:
         chosen["checkpoint_every"],
         best_interval(case),
         what=what,
-        hint="Take the fastest of those that fit, and of equally fast ones the smallest.",
+        hint="Take the fastest interval that fits, and of equally fast ones the smallest.",
     )
 
 

@@ -186,7 +186,7 @@ class TestFsdp:
                 begun_ahead(case),
                 what=f"forward of {_what(case, len(replies))}, prefetch={case['prefetch']}: blocks whose gathering has "
                 "begun when block 0, 1, ... computes",
-                hint="set_modules_to_forward_prefetch of each block names those that follow it, the next one first",
+                hint="set_modules_to_forward_prefetch of each block names the blocks after it, the next one first",
             )
 
     @requires("equals_one_gpu")

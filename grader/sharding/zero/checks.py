@@ -154,7 +154,7 @@ class TestZero:
                 expected.weights,
                 relative=_RELATIVE,
                 what=f"{what}: weights",
-                hint="new parameters are shared out as well, and those that were there keep their states",
+                hint="new parameters are shared out as well, and the earlier ones keep their states",
             )
 
     def test_nonsense_refused(self, submission: Submission, generator: InputGenerator) -> None:

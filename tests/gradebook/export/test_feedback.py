@@ -117,10 +117,10 @@ def test_a_student_without_a_grade_is_told_what_happened(status: str, reason: st
 
 def test_who_may_have_handed_in_under_another_name_is_told_so() -> None:
     line = line_of(student("ada", None, status="missing", withheld=True, score=None))
-    assert "There are some that match nobody in the class" in feedback.markdown(line, "GPU labs")
+    assert "Some submissions match nobody in the class" in feedback.markdown(line, "GPU labs")
     stands = line_of(student("ada", None, status="missing", score=Decimal(0)))
     assert "No submission of yours was found" in feedback.markdown(stands, "GPU labs")
-    assert "As it stands this counts 0 points." in feedback.markdown(stands, "GPU labs")
+    assert "So far this counts 0 points." in feedback.markdown(stands, "GPU labs")
 
 
 def test_a_comment_in_a_gradebook_says_what_did_not_count() -> None:

@@ -274,8 +274,8 @@ def test_archives_that_are_not_opened_are_not_said_to_hold_no_lab(
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("labs.7z", "is a .7z file, and such are not unpacked here: pack the labs as .zip or .tar.gz"),
-        ("labs.RAR", "is a .rar file, and such are not unpacked here: pack the labs as .zip or .tar.gz"),
+        ("labs.7z", "is a .7z file, which the grader does not unpack: pack the labs as .zip or .tar.gz"),
+        ("labs.RAR", "is a .rar file, which the grader does not unpack: pack the labs as .zip or .tar.gz"),
         ("lab1.ipynb", "is a notebook, and notebooks are not graded: hand in the lab's folder, as lab1_gpu_basics"),
     ],
 )

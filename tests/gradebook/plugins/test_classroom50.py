@@ -148,7 +148,7 @@ def test_a_checkout_without_labs_has_no_points_and_the_reason(tmp_path: Path) ->
     require_contract(checkout.result)
     (test,) = checkout.result["tests"]
     assert (test["score"], test["max-score"]) == (0, 40)
-    assert "'labs.7z', which is a .7z file, and such are not unpacked here" in test["output"]
+    assert "'labs.7z', which is a .7z file, which the grader does not unpack" in test["output"]
 
 
 def test_a_grader_that_fails_leaves_no_result(tmp_path: Path) -> None:

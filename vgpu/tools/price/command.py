@@ -29,7 +29,7 @@ _EPILOG = """examples:
   python -m vgpu price run.vgpu --gpu T4,H100 --picture two.png  two timelines above each other
   python -m vgpu price run.vgpu --gpu A100-80GB --slow-rank 1=1.3 --interconnect pcie4
 
-The program does not run again: what it did is sent to other cards. What it decided by a value or a time stays as it
+The program does not run again: what it did is sent to other cards. A decision by a value or a time stays as it
 was. Times are modelled, not measured."""
 
 
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m vgpu price",
-        description="What a recorded run would take on other cards.",
+        description="Price a recorded run on other cards.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -54,7 +54,7 @@ def grade(checkout: Path, root: Path, python: str) -> int:
     report = root / "report"
     options = ["--device", settings["device"], "--report", report, "--time-limit", settings["seconds"]]
     if gpulabs("grade", exported.stdout.strip(), *options, *lab, *seed).returncode not in (0, 1, 3):
-        print("no result is written: the grader could not grade this submission (its reason stands above)")
+        print("no result is written: the grader could not grade this submission (see its reason above)")
         return 1
     return gpulabs("export", "classroom50-result", report / "grade.json", "--out", checkout).returncode
 

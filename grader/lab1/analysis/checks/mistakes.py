@@ -173,7 +173,7 @@ SHARES: Sequence[tuple[Cause, Callable[[float], object]]] = (
     (
         _cause(
             "share_capped_at_one",
-            "Return the ratio as it is: a product may be faster than the data sheet promises.",
+            "Return the ratio as it is: a product may be faster than the data sheet's peak.",
             "The share of the peak is never more than 1",
         ),
         lambda share: min(1.0, share),

@@ -33,7 +33,7 @@ WARM_UP_RECORDED = Cause(
 )
 BY_HOST_TIME = Cause(
     "sorted_by_host_time",
-    "Sort by device_seconds on a GPU: cpu_seconds tell how long a launch takes.",
+    "Sort by device_seconds on a GPU: cpu_seconds are the time of a launch.",
     _CHECK,
     mistake="The operations are sorted by the host's time instead of the device's",
 )
@@ -134,7 +134,7 @@ def require_profiled(profile: ProfileReply, inputs: ProfileOnGpu, slowest: str, 
     """
     if not profile.recorded:
         raise NeedsReview(
-            "PyTorch's profiler records no kernels on this machine, whoever asks",
+            "PyTorch's profiler records no kernels on this machine",
             "NVIDIA's CUPTI does: is its library there, and may this user trace the GPU?",
         )
     repeats, steps = {**inputs.repeats, **inputs.beside}, inputs.steps

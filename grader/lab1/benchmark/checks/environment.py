@@ -19,7 +19,7 @@ GPU_FOR_CPU = Cause(
     "gpu_described_for_the_cpu",
     "Look at `device`, and not at whether there is a GPU.",
     "lab1.benchmark.environment_described",
-    mistake="The GPU is described although the CPU was asked for",
+    mistake="The GPU is described although the caller chose the CPU",
 )
 
 

@@ -28,7 +28,7 @@ RUN: Mapping[str, Cause] = {
         "dtype_of_the_profile_ignored",
         "Cast the model and the inputs with `.to(device, dtype)`, in each dtype.",
         _ALLOCATED,
-        mistake="The model is profiled in float32 although another dtype was asked for",
+        mistake="The model is profiled in float32 although the caller chose another dtype",
     ),
     "graph_kept": Cause(
         "graph_kept",

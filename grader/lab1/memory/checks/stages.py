@@ -79,7 +79,7 @@ def require_falls(profiled: Profiled, hint: str) -> None:
                 max(actual) - peak,
                 fall - slack,
                 fall + slack,
-                what=f"how far peak_bytes of stage {stage['stage']!r} lies below the largest of the step"
+                what=f"how far peak_bytes of stage {stage['stage']!r} is less than the largest of the step"
                 f"{reference.what}",
                 show=mebibytes,
                 expected=f"{mebibytes(fall)}, give or take {mebibytes(slack)}",

@@ -228,7 +228,7 @@ def _require_shares(figure: Figure, rows: Sequence[Costs], what: str) -> None:
         missing = [value for value in shares if not _is_shown(value, named)]
         require(
             not missing,
-            f"{what}: {', '.join(f'{value:.4g}' for value in missing)} of {row.dtype} stands at another precision",
+            f"{what}: {', '.join(f'{value:.4g}' for value in missing)} of {row.dtype} is at another precision",
             "Draw each bar at the name of its own precision, whatever the order of the results.",
         )
 
@@ -265,7 +265,7 @@ def _require_shown(drawn: Sequence[float], expected: Sequence[float], what: str)
         [round(value, 4) for value in missing],
         [],
         what=f"numbers that {what} was to show and does not, as they are, in percent or as logarithms",
-        hint="Draw each number, and leave room for it: what the limits of the axes cut off is not seen.",
+        hint="Draw each number, and leave space for it: numbers outside the limits of the axes are not visible.",
     )
 
 

@@ -274,8 +274,8 @@ def _require_accumulated(case: Regression, runs: Sequence[Run], reports: Sequenc
         [loss or 0.0 for loss in expected.losses],
         rtol=1e-6,
         what="AmpTraining.losses of that training, the mean over all samples of an epoch",
-        hint="Weigh each batch's mean by its samples, and divide by all of them. What was divided for accumulation is "
-        "no mean any more.",
+        hint="Weigh each batch's mean by its samples, and divide by all of them. A loss that was divided "
+        "for accumulation is no mean any more.",
     )
     for report, run in ((in_float64, exact), (in_float16, low)):
         require_equal(

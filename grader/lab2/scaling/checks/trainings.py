@@ -96,8 +96,8 @@ def require_followed(case: Regression, run: Run, report: RunReport) -> None:
         hint="Call `update()` once per window, in float16 only.",
     )
     hint = (
-        "Make each step from the mean over all samples of its window, clipped if that is asked for, at the learning "
-        "rate of that moment."
+        "Make each step from the mean over all samples of its window, clipped if the caller asks for it, at the "
+        "learning rate of that moment."
     )
     if skipped == len(overflows):
         require(

@@ -69,7 +69,7 @@ class TestStability:
             require(failure.raised, "trace_nonfinite() of a model that raises RuntimeError did not raise it")
             what = "trace_nonfinite() of a model whose last layer fails"
             hint = "Remove the hooks and put everything else back in a finally block."
-            require_equal(failure.hooks, 0, what=f"{what}: hooks left behind, less those that were there", hint=hint)
+            require_equal(failure.hooks, 0, what=f"{what}: hooks left behind, without those from before", hint=hint)
             require_equal(failure.changed, [], what=f"{what}: what of the model it changed", hint=hint)
 
     def test_overflow_told_from_underflow(self, submission: Submission, generator: InputGenerator) -> None:
@@ -164,7 +164,7 @@ def _require_traced(case: TracedCase, expected: str | None, trace: Trace) -> Non
     require_equal(
         trace.hooks,
         0,
-        what=f"{what}: hooks left behind, less those that were there",
+        what=f"{what}: hooks left behind, without those from before",
         hint="Remove each hook with handle.remove(), in a finally block.",
     )
     require_equal(

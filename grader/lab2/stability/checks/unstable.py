@@ -147,7 +147,7 @@ def _require_exact(inputs: UnstableSteps, case: StepsCase, run: StepsRun) -> Non
     require_equal(
         [run.result["device"], *run.places],
         [run.device] * 2,
-        what=f"{what}: the device that it tells, and where the parameters are afterwards",
+        what=f"{what}: the reported device, and where the parameters are afterwards",
         hint="Train on the device that is given; if none is, on the one where the parameters are.",
     )
     require_between(

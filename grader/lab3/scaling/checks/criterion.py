@@ -199,7 +199,7 @@ class TestScaling:
                 same = point == measured[0].point
                 require(
                     same,
-                    f"{what}: told another ScalingPoint than rank 0",
+                    f"{what}: returned another ScalingPoint than rank 0",
                     "Tell all ranks the figures of all, and build the same point.",
                 )
                 require_equal(reply.in_group, False, what=f"{what}: process group still there afterwards")
@@ -309,7 +309,7 @@ def _require_scaling_measured(submission: Submission, generator: InputGenerator)
         whole.calls["1"] > short.calls["1"],
         f"measure_scaling(..., steps={calls[0]['steps']}) calls its model as often as with steps=1: "
         f"{whole.calls['1']} times",
-        "Hand on all that measure_rank is told: kind, batch_size, device and steps.",
+        "Pass on all arguments of measure_rank: kind, batch_size, device and steps.",
     )
 
 
@@ -427,6 +427,6 @@ def _require_measured(call: Call, reply: CallReply) -> None:
             for size in call["world_sizes"]
         ],
         what=f"world_size, kind, batch_size, device and backend that measure_scaling({call['world_sizes']}, "
-        f"kind={call['kind']!r}, batch_size={batch}, device={call['device']!r}) told",
+        f"kind={call['kind']!r}, batch_size={batch}, device={call['device']!r}) returned",
         hint="Return one point for each number of processes, in the order in which they are given.",
     )

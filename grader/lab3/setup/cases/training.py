@@ -213,8 +213,8 @@ SPACES = (
         dimensions=(
             Dimension(
                 "meets",
-                ("where it is told", "by environment"),
-                lambda case: "where it is told" if case["by_address"] else "by environment",
+                ("by address", "by environment"),
+                lambda case: "by address" if case["by_address"] else "by environment",
             ),
             _LAST_BATCH,
         ),

@@ -67,7 +67,7 @@ NO_SET_EPOCH = Cause(
     "no_set_epoch",
     _HINT_EPOCH,
     _RESHUFFLED,
-    mistake="The sampler is never told which epoch it is, so that every epoch has the same samples in the same order",
+    mistake="The sampler never gets the number of the epoch, so every epoch has the same samples in the same order",
 )
 NOT_SHUFFLED = Cause(
     "not_shuffled",
@@ -256,8 +256,8 @@ class TestSetup:
         evaluated = "evaluates_each_sample_once" not in without
         with naming_errors_of_setup():
             alone = submission.probe(OnCpu(), device="cpu")
-        require_equal(alone.device, "cpu", what='device that train(device="cpu") tells, on a machine that has a GPU')
-        require_equal(alone.without_tests, None, what="accuracy that train(dataset=...) tells, without a test_dataset")
+        require_equal(alone.device, "cpu", what='device that train(device="cpu") reports, on a machine that has a GPU')
+        require_equal(alone.without_tests, None, what="accuracy that train(dataset=...) reports without a test_dataset")
         for datasets, (accuracy, expected) in alone.accuracies.items():
             what = f"accuracy that train() reports, with {datasets} of dataset and test_dataset given"
             hint = "Test on test_dataset if it is given, and else on the test images of digits (split='test')."
@@ -419,7 +419,7 @@ class TestSetup:
         first, second = (require_result(reply.result)["losses"] for reply in replies)
         require(
             first == second,
-            f"train_two_heads(): the ranks tell different losses, rank 0 {first} and rank 1 {second}",
+            f"train_two_heads(): the ranks report different losses, rank 0 {first} and rank 1 {second}",
             DIFFERENT,
         )
 

@@ -43,7 +43,7 @@ def require_counted(replies: Sequence[Evaluated], right: NDArray[np.bool_], what
     missing = sum(not ranks for ranks in by)
     require(missing == 0, f"{what}: {missing} of them never passed the model")
     least, most = (sum(pick(bool(right[rank, n]) for rank in by[n]) for n in range(samples)) for pick in (min, max))
-    shares = [number(reply.share, f"{what}, as told by rank {rank}") for rank, reply in enumerate(replies)]
+    shares = [number(reply.share, f"{what}, as reported by rank {rank}") for rank, reply in enumerate(replies)]
     expected = f"{least / samples:.6g}" if least == most else f"{least / samples:.6g} to {most / samples:.6g}"
     with recognising(lambda: _cause_of(replies, right, shares)):
         for rank, share in enumerate(shares):
@@ -51,14 +51,14 @@ def require_counted(replies: Sequence[Evaluated], right: NDArray[np.bool_], what
                 share,
                 least / samples - 1e-6,
                 most / samples + 1e-6,
-                what=f"{what}, as told by rank {rank}",
+                what=f"{what}, as reported by rank {rank}",
                 expected=expected,
                 hint="Divide the right samples of all ranks by all samples: nothing counts twice, and there is no mean "
                 "of means. (Here the ranks' models say different things of some samples.)",
             )
         require(
             max(shares) - min(shares) <= 1e-6,
-            f"{what}: the ranks told {', '.join(f'{share:.6g}' for share in shares)}, expected the same of all",
+            f"{what}: the ranks reported {', '.join(f'{share:.6g}' for share in shares)}, expected the same of all",
             "Sum the counts of all ranks with a collective.",
         )
 

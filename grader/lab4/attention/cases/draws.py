@@ -250,7 +250,7 @@ _ATTENTION = (
     Dimension("gradients of", tuple(_NEEDED), _gradients),
     Dimension("heads", ("several", "one"), lambda case: "one" if case["alone"] else "several"),
 )
-_ROUNDED = "scores may be rounded to 16 bits, after which large ones cannot be told apart"
+_ROUNDED = "scores may be rounded to 16 bits, after which large ones are equal"
 STANDARD, FLASH = (
     Space(
         probes=(Attend.probe,),

@@ -84,7 +84,7 @@ class TestBenchmark:
         )
         require(
             reply.of_integers not in ("", "OutOfMemoryError"),
-            "benchmark_attention(dtype=torch.int64) told a result, but nothing of integers has a gradient: PyTorch "
+            "benchmark_attention(dtype=torch.int64) returned a result, but integers have no gradient: PyTorch "
             "refuses that with a RuntimeError",
             "Catch torch.OutOfMemoryError alone: other errors are the caller's.",
         )

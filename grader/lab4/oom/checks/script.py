@@ -104,7 +104,7 @@ class TestScript:
                 "Return what the docstring names under Returns.",
             )
         require_equal(result["optimizer_steps"], 2, what="optimizer_steps for two batches")
-        require_equal([result["device"], result["micro_batch"]], ["cuda", 16], what="device and micro_batch told")
+        require_equal([result["device"], result["micro_batch"]], ["cuda", 16], what="device and micro_batch reported")
         require(
             reply.peak_bytes < reply.before_bytes,
             f"peak_bytes: saw {mebibytes(number(result['peak_bytes'], 'peak_bytes'))}, but "
@@ -345,7 +345,7 @@ def _require_same(
         reply.result["micro_batch"],
         other.micro_batch,
         what=f"micro_batch {what}",
-        hint="Report `micro_batch` as it was asked for, even if every batch is smaller.",
+        hint="Report `micro_batch` as it was passed, even if every batch is smaller.",
     )
     for name, losses in (("losses", expected.training), ("validation_losses", expected.validation)):
         require_arrays_close(reply.result[name], losses, rtol=SAME, what=f"{name} {what}", hint=_SHARE_HINT)

@@ -54,7 +54,7 @@ _CAUSES: Mapping[str, Cause] = {
     "limit_counts, also of errors": _LIMIT,
     "idle_if_absent": Cause(
         "idle_if_absent",
-        "Do not compare a utilisation that is None. What is absent breaks no rule.",
+        "Do not compare a utilisation that is None: an absent value breaks no rule.",
         _FIRE,
         mistake="A GPU that reports no utilisation counts as idle",
     ),

@@ -56,7 +56,7 @@ THREAD_LEFT = Cause(
 )
 NO_THREAD = Cause(
     "no_thread_samples",
-    "Start a daemon thread that samples every `interval` seconds, until `close` tells it to stop.",
+    "Start a daemon thread that samples every `interval` seconds, until `close` stops it.",
     _BACKGROUND,
     mistake="No thread samples in the background",
 )
@@ -85,7 +85,7 @@ class TestMonitoring:
                 what=f"lines that the monitor prints at its start {reason}", hint=Cause(
                     "silent_without_nvml",
                     "Print the reader's message once, on standard error.",
-                    mistake="Nobody is told that no GPU is monitored",
+                    mistake="No message says that no GPU is monitored",
                 )
                 if not reply.said.strip()
                 else "Print one line on standard error.",
@@ -184,7 +184,7 @@ class TestMonitoring:
             "background",
             NO_THREAD
             if reply.elsewhere == 0
-            else "Start a daemon thread that samples until close() tells it to stop.",
+            else "Start a daemon thread that samples until close() stops it.",
         )  # fmt: skip
         require_equal(reply.holding_up, 0, what="threads of a GPUMonitor that are no daemons",
                       hint="Make the thread a daemon: else a program that fails early never ends.")  # fmt: skip
@@ -203,7 +203,7 @@ class TestMonitoring:
             Cause(
                 "lock_held_while_asking",
                 "Hold no lock while you ask the GPUs. A training step would wait with you.",
-                mistake="The lock is held while the GPUs are asked, so that log_metrics waits",
+                mistake="The lock is held while the GPUs are read, so that log_metrics waits",
             ),
         )  # fmt: skip
         require(

@@ -102,7 +102,7 @@ CAUSES: Mapping[str, Cause] = {
     ),
     "clipped_each_batch": Cause(
         "clipped_each_batch",
-        "Clip once per window, after the last backward pass. What is clipped is the gradient of the whole window.",
+        "Clip once per window, after the last backward pass: the gradient of the whole window.",
         _STEPS,
         mistake="Each batch is clipped, not the gradient of the window",
     ),
@@ -216,7 +216,7 @@ CAUSES: Mapping[str, Cause] = {
 """What to say of each of the reference's mistakes."""
 NO_MONITOR = Cause(
     "monitor_not_passed_on",
-    "Pass the monitor to the `Log` that the trainer makes. What TensorBoard gets, it gets as well.",
+    "Pass the monitor to the `Log` that the trainer makes. It gets everything that TensorBoard gets.",
     _LOGS,
     mistake="The monitor receives nothing of the training, TensorBoard does",
 )

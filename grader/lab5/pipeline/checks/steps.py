@@ -152,7 +152,7 @@ def judge_exchanges(training: Training, reply: EpochsReply) -> None:
     require_between(
         # At the beginning the ranks may send each other the weights, and the other trainings' gradients count as well.
         exchanges, 0.0, (steps + batches) / 2,
-        what=f"bytes that 2 ranks told each other, in gradients of {on_ranks('train_epoch()', 2)}, "
+        what=f"bytes that 2 ranks exchanged, in gradients of {on_ranks('train_epoch()', 2)}, "
         f"{training.described()}",
         expected=f"{steps}, and a little for weights and sums",
         hint=_EACH_BATCH_EXCHANGED if exchanges > 0.8 * batches else "Exchange in a window's last batch only.",

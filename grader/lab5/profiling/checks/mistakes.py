@@ -41,7 +41,7 @@ _ACCOUNTS = _causes(
         ),
         "collectives_compute": (
             "Collectives count as computing",
-            'Take only `kernels` for "compute". What is left of `collectives` is "communication".',
+            'Take only `kernels` for "compute". The rest of `collectives` is "communication".',
         ),
         "overlaps_twice": (
             "Kernels that overlap are counted twice",
@@ -57,15 +57,15 @@ _ACCOUNTS = _causes(
         ),
         "waits_in_regions_are_sync": (
             'Waits inside the regions "data" and "transfer" count as "sync"',
-            'Take away from the waits what lies in the regions "data" and "transfer", before you look for gaps.',
+            'Subtract the regions "data" and "transfer" from the waits, before you look for gaps.',
         ),
         "waits_in_data_are_sync": (
             'Waits inside the region "data" count as "sync"',
-            'Take away from the waits what lies in the region "data", before you look for gaps.',
+            'Subtract the region "data" from the waits, before you look for gaps.',
         ),
         "waits_in_transfer_are_sync": (
             'Waits inside the region "transfer" count as "sync"',
-            'Take away from the waits what lies in the region "transfer", before you look for gaps.',
+            'Subtract the region "transfer" from the waits, before you look for gaps.',
         ),
         "copies_out_are_no_waits": (
             "A copy from the device does not count as a wait",
@@ -216,11 +216,11 @@ _WAITS = _causes(
         ),
         "busy_at_the_start": (
             "The recording starts while the device is still busy with earlier steps",
-            "Wait for the device after the last unrecorded step, before the profiler is told of it.",
+            "Wait for the device after the last unrecorded step, before `profiler.step()`.",
         ),
         "busy_at_the_end": (
             "The recording ends before the device has finished the last step",
-            "Wait for the device after the last recorded step, before the profiler is told of it.",
+            "Wait for the device after the last recorded step, before `profiler.step()`.",
         ),
     },
 )

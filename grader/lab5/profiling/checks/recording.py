@@ -63,7 +63,7 @@ class TestProfiling:
             require_equal(reply.steps, steps, what=f"{what}: steps in its timeline",
                           hint=cause_of_schedule(steps, UNRECORDED, reply) or SCHEDULE)  # fmt: skip
             made = UNRECORDED + steps
-            hint = f"Make {made} steps in all: WAIT + WARMUP that are not recorded, then those that are."
+            hint = f"Make {made} steps in all: first WAIT + WARMUP unrecorded ones, then the recorded ones."
             require_equal(reply.updates, made, what=f"{what}: optimizer steps made", hint=hint)
             require_equal(reply.calls, list(range(made)), what=f"{what}: step numbers given to after_step", hint=hint)
             require(bool(reply.refused), "profile_job(job, steps=0) raised no ValueError")
@@ -130,7 +130,7 @@ class TestProfiling:
                 if not any(a - 1e-6 <= start and start + length <= a + b + 1e-6 for a, b in events["transfer"])
             ]
             require(
-                not outside, f"{what}: {len(outside)} copies to the device lie in no region 'transfer'",
+                not outside, f"{what}: {len(outside)} copies to the device are in no region 'transfer'",
                 'Move inputs and targets inside the region "transfer".',
             )  # fmt: skip
             for step in range(steps):
@@ -207,7 +207,7 @@ class TestProfiling:
                     require(
                         reply.idle[number - 1],
                         f"profile_job() of {about}: the device is still busy {which} recorded step",
-                        waits() or "wait for it before the profiler is told of the step",
+                        waits() or "wait for it before `profiler.step()`",
                     )
 
     @builds_on("schedule_kept", "idle_time_explained", "planted_bottlenecks_found")

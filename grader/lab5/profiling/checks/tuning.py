@@ -54,8 +54,8 @@ def judge_settings(submission: Submission, generator: InputGenerator, *, with_ut
         )
         if measured == before[:fitting]
         else (
-            "Return one point for each of the settings, in the order given. Leave out those that "
-            "do not fit in memory."
+            "Return one point for each of the settings, in the order given. Leave out settings "
+            "that do not fit in memory."
         ),
     )  # fmt: skip
     require_equal(
@@ -63,7 +63,7 @@ def judge_settings(submission: Submission, generator: InputGenerator, *, with_ut
         hint=Cause(
             "every_error_is_lack_of_memory",
             "Catch `torch.OutOfMemoryError` alone. Any other error is somebody's mistake.",
-            mistake="Settings that fail for any reason are left out, not only those that do not fit in memory",
+            mistake="Settings that fail for any reason are left out, and not only for lack of memory",
         ),
     )  # fmt: skip
     require_equal(len(reply.held), len(inputs.settings), what="jobs that tune() asked for, one for each setting")

@@ -144,7 +144,7 @@ def test_where_nothing_listens_the_first_contact_fails_at_once(way: str) -> None
     ("address", "message"),
     [
         ("canvas.invalid", r"https://canvas.invalid \(--url\) cannot be reached: no host .* 'canvas.invalid'"),
-        ("https://canvas..edu", r"https://canvas..edu \(--url\) cannot be asked: .*; correct the address"),
+        ("https://canvas..edu", r"https://canvas..edu \(--url\) cannot be reached: .*; correct the address"),
     ],
 )
 def test_a_host_that_there_is_not_is_told_at_once(address: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

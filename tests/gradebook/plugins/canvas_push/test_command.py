@@ -120,7 +120,7 @@ def test_the_token_is_shown_nowhere(folder: Path, state: CanvasState, tmp_path: 
     ("token", "message"),
     [
         ("", "there is no access token in the variable CANVAS_TOKEN; make one in Canvas"),
-        ("two words", "is no access token: it has spaces"),
+        ("two words", "holds no access token: it has spaces"),
         ("wrong", "does not know the token, or it has expired"),
     ],
 )
