@@ -2,7 +2,7 @@
 # # Channels last: what tensor cores want of an image
 #
 # Lab 2 makes products faster by halving their bits. For networks with convolutions that is only half of what there is
-# to gain: the other half is the *order* in which an image lies in memory. This notebook goes with [Lab 2](lab2.ipynb);
+# to gain: the other half is the *order* of an image in memory. This notebook goes with [Lab 2](lab2.ipynb);
 # it has no tasks, and nothing in it is graded.
 
 # %%
@@ -38,7 +38,7 @@ PLAIN = torch.contiguous_format
 
 image = torch.arange(8.0).reshape(1, 2, 2, 2)  # 2 channels of 2 x 2 pixels
 notebook.table(
-    ("order", "shape", "strides", "numbers as they lie in memory"),
+    ("order", "shape", "strides", "numbers in the order of memory"),
     [
         (name, tuple(x.shape), x.stride(), str(x.as_strided((8,), (1,)).int().tolist()))
         for name, x in (("NCHW", image), ("NHWC", image.to(memory_format=LAST)))

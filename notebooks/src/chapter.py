@@ -158,7 +158,7 @@ notebook.show(
 # table.
 #
 # `torch.cuda.empty_cache()` is often recommended and rarely helps: it gives *reserved* memory back to the driver, for
-# other programs. What your own tensors hold it cannot free. Before the next experiment, delete those (`del model,
+# other programs. It cannot free what your own tensors hold. Before the next experiment, delete those (`del model,
 # loss`), then empty the cache if another program needs the memory.
 #
 # What helps when a step does not fit, in the order of trying: a smaller batch with accumulation (below), mixed
@@ -216,7 +216,7 @@ notebook.show(
 )
 
 # %% [markdown]
-# *Samples per second.* One worker gains nothing here: decoding is the slow part whoever does it, and starting a process
+# *Samples per second.* One worker gains nothing here: decoding is the slow part in any process, and starting a process
 # takes its time. The second worker halves what one batch costs. What the options do:
 #
 # | option | what it buys | what it costs |
@@ -317,7 +317,7 @@ notebook.table(
 
 # %% [markdown]
 # `DistributedDataParallel` wants one process per GPU, so it cannot run in the cells of a notebook. `torchrun` starts
-# the processes and tells each which one it is. On the virtual GPU `python -m vgpu --gpus 2` goes before it:
+# the processes and passes each its number. On the virtual GPU `python -m vgpu --gpus 2` goes before it:
 
 # %%
 import sys

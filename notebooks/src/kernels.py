@@ -119,7 +119,7 @@ notebook.show(
 # ## 4. A race
 #
 # Eight programs add their part to one number, by a load and a store. On the virtual GPU, where programs run one after
-# the other, the sum is right. On a real one, programs read the same old value at once. Whoever watches is told.
+# the other, the sum is right. On a real one, programs read the same old value at once. `watch_kernels` reports it.
 
 
 # %%

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lab 1: GPU basics
 #
-# A GPU is not simply a faster CPU. It answers late, it has its own memory, and for small work it is slower. Whoever
-# knows these three things can read every number of this course; whoever does not measures something else than they
+# A GPU is not simply a faster CPU. It answers late, it has its own memory, and for small work it is slower. If you
+# know these three things, you can read every number of this course. If not, you measure something else than you
 # think.
 #
 # The experiments run as they are. Cells below **Your part** call the functions that you write in
@@ -25,13 +25,13 @@ lab = course.modules  # your own labs/lab1_gpu_basics: edits are picked up witho
 
 # %% [markdown]
 # The line above says what your times are. On the virtual GPU PyTorch behaves as on an NVIDIA GPU; numbers are really
-# computed, by your CPU, and times and bytes are those that a model of the GPU gives. The clock of a cell shows the
+# computed, by your CPU, and times and bytes come from a model of the GPU. The clock of a cell shows the
 # model's time, too.
 #
 # ## 1. What is here (Task 1.1)
 #
 # Every later number depends on the machine, so the first task describes it. **Your part**: expect the same name as in
-# the line above. What a machine lacks must be `None`, not an error.
+# the line above. If a machine lacks something, its field must be `None`, not an error.
 
 # %%
 environment = lab.environment.check_environment()
@@ -74,7 +74,7 @@ notebook.table(
 
 # %% [markdown]
 # The first line is no measurement of a product. It is how long it takes to *ask* for one, and the same for every size.
-# Hundreds of TFLOPS on a GPU that promises eight are the usual sign.
+# Hundreds of TFLOPS on a GPU with a peak of eight are the usual sign.
 #
 # What happens in between is easier to see than to say. Six products, timed wrongly and rightly:
 
@@ -218,7 +218,7 @@ notebook.table(("host memory", "GB/s to the device"), rows)
 # ## 5. Your part: products on CPU and GPU (Task 1.2)
 #
 # First one size. Expect about the second line of the table in section 2, *when the queue is empty*, and fewer TFLOPS
-# than the data sheet promises. A time near the first line means that the clock was stopped too early.
+# than the data sheet's peak. A time near the first line means that the clock was stopped too early.
 
 # %%
 peaks = course.hardware.peaks
@@ -399,7 +399,7 @@ notebook.table(
 # You may write a function in a cell instead of in the file. Begin the cell with a line that names the file, save the
 # notebook, and run `.venv/bin/gpulabs notebook export notebooks/lab1.ipynb` in a terminal, in the folder of the course:
 # each function of such cells takes the place of the one of the same name in your module, with the docstring kept. The
-# next cell that uses `lab` sees it. What you have changed in the file in the meantime is shown and asked for first.
+# next cell that uses `lab` sees it. If you have changed the file in the meantime, it shows the change and asks first.
 #
 # To begin, remove the first `# ` of each line below. The line with `export` has to stay the first one, and as it is.
 

@@ -6,7 +6,7 @@
 # missing. This notebook shows which ones, what goes wrong without them, and what training does about it.
 #
 # The experiments run as they are. Cells that say **your part** call the functions that you write in
-# `labs/lab2_mixed_precision/`; until you have written one, its cell tells you which task is open, and the notebook
+# `labs/lab2_mixed_precision/`; until you have written one, its cell says which task is open, and the notebook
 # goes on. The README of the lab has the tasks and what each point is paid for.
 
 # %%
@@ -186,9 +186,9 @@ flowing = torch.cat(
 ).cpu()
 notebook.show(
     pictures.draw_gradients(flowing, 2.0**16),
-    "Histogram of gradient sizes over powers of two. As they are, a part lies below "
+    "Histogram of gradient sizes over powers of two. As they are, a part is below "
     "2^-25, where float16 has only zero, and most of the rest where it keeps fewer "
-    "bits. Multiplied by 2^16 most lie in the full-precision range.",
+    "bits. Multiplied by 2^16 most are in the full-precision range.",
     is_simulated=False,
 )
 
@@ -234,7 +234,7 @@ notebook.show(
 
 # %% [markdown]
 # *Error of the float16 gradient over the loss scale.* Where the scale is too small, gradients vanish, and most of the
-# gradient is missing (blue, at the left). Where it is too large, they overflow (crosses). The stretch that suits the
+# gradient is missing (blue, at the left). If it is too large, they overflow (crosses). The stretch that suits the
 # green model ends where that of the blue one begins. No fixed scale is right for all, and during training the stretch
 # moves.
 #
@@ -272,7 +272,7 @@ notebook.show(
 
 # %% [markdown]
 # *The loss scale of GradScaler, and the limit above which its gradients overflow.* It keeps just below a limit that
-# nobody has told it. The price are the crosses: steps that were skipped. With the default growth interval of 2000
+# it does not know. The price are the crosses: steps that were skipped. With the default growth interval of 2000
 # steps, instead of the 12 used here, they are rare.
 #
 # A skipped step has a consequence that is easily forgotten: whatever counts steps (a learning-rate schedule) must not
@@ -384,7 +384,7 @@ notebook.show(
         "Digits in three precisions",
     ),
     "Training loss over six epochs in float32, float16 and bfloat16: the three curves "
-    "lie on each other.",
+    "coincide.",
     is_simulated=False,
 )
 
@@ -461,7 +461,7 @@ notebook.show(
 # %% [markdown]
 # *Device time of one forward pass.* Only the blue part can use the units for 16-bit products. The orange part (norms,
 # activations, additions, the casts themselves) waits for memory, and the optimizer, which is not in this picture,
-# stays in float32 as a whole. What is left of a step cannot be faster than its orange part. And which precision has
+# stays in float32 as a whole. The rest of a step cannot be faster than its orange part. And which precision has
 # such units depends on the GPU. A T4 has none for bfloat16, and no fused attention either, so that there is even more
 # of the rest.
 #

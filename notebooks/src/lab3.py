@@ -2,8 +2,8 @@
 # # Lab 3: distributed data parallel
 #
 # One GPU is too slow, so you take four. Each gets a copy of the model and a quarter of the data, and after every step
-# all copies are made equal again. If it is done right, nobody can tell from the weights how many there were. If it is
-# done wrong, mostly nobody can tell either: the loss goes down all the same. This notebook shows what the copies say
+# all copies are made equal again. If it is done right, the weights do not show how many there were. If it is
+# done wrong, the loss often does not show it either: it goes down all the same. This notebook shows what the copies say
 # to each other, what that costs, and how you notice mistakes that no loss curve shows.
 #
 # Cells that say **your part** call what you write in `labs/lab3_distributed/`; while a task is open, its cell says so
@@ -48,7 +48,7 @@ torch.set_num_threads(1)  # for tensors as small as these, threads cost more tha
 #     python -m labs.lab3_distributed.ddp_training --world-size 2
 #     torchrun --standalone --nproc-per-node 2 -m labs.lab3_distributed.ddp_training --device cpu
 #
-# Pictures of what a GPU did at which moment always come from *virtual* GPUs, because those tell. The numbers they
+# Pictures of what a GPU did at which moment always come from *virtual* GPUs, because those record it. The numbers they
 # compute and exchange are real, their times are simulated.
 #
 # ## 2. Why replicas must talk
@@ -136,7 +136,7 @@ notebook.table(
 # %% [markdown]
 # Twelve places for ten samples: two are handed out twice. In training that does no harm. In an *evaluation* it does:
 # two images count twice, and the accuracy is that of another test set. And with shuffling, the order depends on a
-# seed and the number of the epoch, which the sampler must be told, or else every epoch has the same one.
+# seed and the number of the epoch. Pass that number to the sampler, or else every epoch has the same one.
 #
 # ### Your part: train on several ranks (Task 3.1)
 #
@@ -177,9 +177,9 @@ notebook.show(
             f"{size} ranks" if size > 1 else "1 rank": (1, training.losses)
             for size, training in trainings.items()
         },
-        "Nobody can tell how many there were",
+        "The weights do not show how many there were",
     ),
-    "Mean loss over eight epochs on 1, 2 and 4 ranks: the three curves lie on each other.",
+    "Mean loss over eight epochs on 1, 2 and 4 ranks: the three curves coincide.",
 )
 notebook.table(
     ("ranks", "backend", "batch of all ranks", "steps", "last loss", "accuracy"), rows
@@ -346,7 +346,7 @@ notebook.show(
 # ### Waiting is not communication
 #
 # A rank that is ready early waits in the all-reduce for the slowest one. On its own clock that looks like
-# communication. Here is a step with one slow rank, made up; your `split_step` tells the pieces apart, and must add up
+# communication. Here is a step with one slow rank, made up; your `split_step` separates the pieces, and must add up
 # to the same length. Expect little orange and much grey in its row: a faster cable would not help here.
 # `name_bottleneck` should say so.
 
@@ -556,7 +556,7 @@ notebook.show(
         "A break that nobody notices",
     ),
     "Mean loss over six epochs; the run that was stopped after three epochs and its "
-    "continuation lie on the line without a break.",
+    "continuation follow the line without a break.",
 )
 
 # %% [markdown]

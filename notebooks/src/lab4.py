@@ -90,7 +90,7 @@ notebook.table(
 # %% [markdown]
 # ## 2. Why activations are kept
 #
-# Each operation keeps what the formula of its gradient asks for, and no more. PyTorch can be asked what that is. Some
+# Each operation keeps what the formula of its gradient asks for, and no more. PyTorch can report what that is. Some
 # of it is a tensor that exists anyway (the input of the operation, its output, a parameter): two operations that keep
 # the same tensor keep it once. That is the bookkeeping of Task 4.5.
 
@@ -156,7 +156,7 @@ notebook.table(("segment", "left by forward, MiB", "times it ran"), rows)
 # %% [markdown]
 # The price is one more forward pass. A backward pass is about twice a forward pass, so a step that cost 3 costs 4.
 #
-# With twelve blocks there is a choice: how many blocks make a segment? Here is what lies in memory at the moment when
+# With twelve blocks there is a choice: how many blocks make a segment? Here is what is in memory at the moment when
 # backward begins and has just computed the last segment again.
 
 # %%
@@ -254,7 +254,7 @@ notebook.show(
 )
 
 # %% [markdown]
-# The softmax seems to stand in the way: it divides by a sum over *all* keys, and for safety it subtracts the largest
+# The softmax seems to prevent that: it divides by a sum over *all* keys, and for safety it subtracts the largest
 # of *all* scores first. Why safety? Because exponentials leave the range of a float quickly:
 
 # %%
@@ -488,7 +488,7 @@ notebook.table(
 )
 
 # %% [markdown]
-# The second column must be 0. What is left of a failed attempt is missing for the next one.
+# The second column must be 0. Memory that a failed attempt keeps is missing for the next one.
 #
 # ## 6. Say it beforehand (Task 4.5)
 #

@@ -25,7 +25,7 @@ lab = course.modules  # your own labs/lab5_production: edits are picked up witho
 # %% [markdown]
 # ## 1. One file describes a run
 #
-# A run that cannot be repeated proves nothing. So everything it depends on stands in one file, with types, and a key
+# A run that cannot be repeated proves nothing. So everything it depends on is in one file, with types, and a key
 # that nobody knows is an error: `learning_rte = 0.01` must not train for a week with the default.
 #
 # `TrainerConfig.load`, which is given, meets such a file. Its message names the key and the file.
@@ -233,7 +233,7 @@ def make_trainer(name, monitor=None):
         max_grad_norm=1.0,
         save_every_steps=3,
         log_every_steps=2,
-        # A real GPU adds up in another order each time, unless told not to.
+        # A real GPU adds up in another order each time, unless it must be deterministic.
         deterministic=not course.simulated,
     )
     torch.manual_seed(0)
@@ -287,16 +287,16 @@ notebook.show(
         killed_after=1,
     ),
     alt="Training loss of each epoch of your trainer, left alone and resumed: the "
-    "two lines lie on each other.",
+    "two lines coincide.",
 )
 
 # %% [markdown]
-# A curve alone would not tell you. Leave the scheduler or the scaler out of your checkpoint for a moment and run the
+# A curve alone would not show it. Leave the scheduler or the scaler out of your checkpoint for a moment and run the
 # cells again: the curves hardly differ, the sums do.
 #
 # ## 4. What does the GPU wait for? (Task 5.2)
 #
-# A GPU that is busy for a third of the time tells you nothing about why. Four loops, drawn by hand on the same scale:
+# A GPU that is busy for a third of the time does not show why. Four loops, drawn by hand on the same scale:
 
 # %%
 notebook.show(
@@ -443,7 +443,7 @@ notebook.table(
 )
 
 # %% [markdown]
-# What a GPU cannot tell is *absent*. A zero would be a lie: an average over ten machines would believe it.
+# A value that a GPU cannot report is *absent*. A zero would be a lie: an average over ten machines would believe it.
 #
 # An alert is a condition and a patience. Most spikes are over before anybody could look, and an alarm that rings for
 # each of them is switched off in its first week. Prometheus calls the waiting state *pending*:
@@ -488,7 +488,7 @@ notebook.show(
 
 # %% [markdown]
 # And all of it together: a small training under your `GPUMonitor`, with a loss that becomes NaN at the end. First
-# what Prometheus would be told, then the page for people as it was at the last moment.
+# what Prometheus would read, then the page for people as it was at the last moment.
 
 # %%
 import time

@@ -266,7 +266,7 @@ def measure_graph():
     inputs.fill_(3)
     graph.replay()
     values.append(output[0].item())
-    kept = inputs  # whoever lets go of the old tensor lets go of the graph's memory
+    kept = inputs  # to drop the old tensor is to drop the graph's memory
     inputs = torch.full_like(inputs, 5)
     graph.replay()
     values.append(output[0].item())

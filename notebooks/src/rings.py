@@ -100,7 +100,7 @@ notebook.table(
 # From Hopper on, NVLink's switch has units that add. A GPU asks it for the sum of all ranks' numbers at one address,
 # and gives it a number to write to all of them. Each GPU is responsible for one part. For all parts together every
 # GPU's numbers go up once, and every result comes down once; next to that only the sums of its own part pass a GPU's
-# link (down to be kept, up to be told). So (1 + 1 / n) times the buffer passes each link in each direction, in two
+# link (down to keep it, up to pass it on). So (1 + 1 / n) times the buffer passes each link in each direction, in two
 # steps: up to the switch, and down again. NVIDIA calls it NVLink SHARP, and NCCL calls its algorithm *NVLS*;
 # `NCCL_NVLS_ENABLE=0` forbids it.
 
