@@ -18,7 +18,7 @@ from decimal import Decimal
 from gradebook.grading.manual_grading import ready
 from gradebox.course import hints
 from gradebox.course.course import Course
-from gradebox.course.rubric import EVIDENCE, Criterion, Hours, Lab
+from gradebox.course.rubric import EVIDENCE, Hours, Lab
 from grader import course
 
 PAGES = (
@@ -139,15 +139,12 @@ def _labs(labs: tuple[Lab, ...]) -> Iterator[str]:
 
 
 def _checks(lab: Lab) -> Iterator[str]:
-    yield "| criterion | points | check, and what it is worth |"
+    titles = course().titles([lab])
+    yield "| criterion | points | checks, and what each is worth |"
     yield "|---|---:|---|"
     for criterion in lab.criteria:
-        yield f"| **{criterion.title}** `{criterion.id}` | {_number(criterion.points)} | {_list(criterion)} |"
-
-
-def _list(criterion: Criterion) -> str:
-    names = (f"{check.id.rpartition('.')[2].replace('_', ' ')} {_number(check.points)}" for check in criterion.checks)
-    return " · ".join(names)
+        checks = " · ".join(f"{titles[check.id]} {_number(check.points)}" for check in criterion.checks)
+        yield f"| **{criterion.title}** `{criterion.id}` | {_number(criterion.points)} | {checks} |"
 
 
 def _in_a_list(title: str) -> str:

@@ -17,7 +17,7 @@ def release_labs(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail when something is out of date.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite generated files that were edited.")] = False,
     solutions: Annotated[Path, typer.Option(help="The reference solutions.")] = Path("solutions"),
-    labs: Annotated[Path, typer.Option(help="What students get.")] = Path("labs"),
+    labs: Annotated[Path, typer.Option(help="The folder that students get.")] = Path("labs"),
     repository: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Commit a release to the students' git repository instead: main, solutions."),

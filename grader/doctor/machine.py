@@ -136,7 +136,7 @@ def _no_shared(name: str) -> Fact:
 def _memory() -> Fact:
     total = resources.memory_bytes()
     if total is None:
-        return ok("memory", "this system does not tell")
+        return ok("memory", "this system does not report it")
     if total < MEMORY_BYTES:
         text = f"{gigabytes(total)}: too little for PyTorch and a check next to it"
         return wrong(

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 FILE = "CHANGES.md"
 _HEAD = """# Changes
 
-What changed in the labs since you got them, newest first. To take a change over without losing your work:
+The labs have changed since you got them; the newest change comes first. To take a change over without losing your work:
 
 1. Save your work first: `git add -A && git commit -m "my work"`.
 2. `git pull` (or, in a fork: `git fetch upstream && git merge upstream/main`). Git keeps what you wrote and adds what

@@ -94,7 +94,7 @@ def draw_ring(holds: Sequence[Sequence[Sequence[int]]]) -> Figure:
     """
     ranks = len(holds[0])
     figure, axes = new_figure(
-        f"{ranks} ranks in a ring: {ranks - 1} steps to add, {ranks - 1} to tell the others",
+        f"{ranks} ranks in a ring: {ranks - 1} steps to add, {ranks - 1} to pass on",
         columns=len(holds),
         height=2.3,
         share_y=True,

@@ -1,8 +1,8 @@
 """Given for Task 5.2: a training pipeline as one finds them, slower than it need be. Nothing is to be written here.
 
 Its data set takes time to decode its samples, its loop reads the norm of every gradient after every step, and its
-batches are small. What to turn is in `PipelineSettings`; profiling.py finds out which of it
-matters.
+batches are small. Its settings are in `PipelineSettings`; profiling.py finds out which of them
+matter.
 """
 
 import time

@@ -76,7 +76,7 @@ notebook.table(
 # The first line is no measurement of a product. It is how long it takes to *ask* for one, and the same for every size.
 # Hundreds of TFLOPS on a GPU with a peak of eight are the usual sign.
 #
-# What happens in between is easier to see than to say. Six products, timed wrongly and rightly:
+# A drawing shows what happens in between. Six products, timed wrongly and rightly:
 
 # %%
 from labkit.notebook import pictures_basics as pictures

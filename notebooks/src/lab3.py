@@ -252,8 +252,8 @@ notebook.show(
 # nothing is left to hide it behind. (The short green piece at the very end copies the gradients out of the buckets.)
 # Too small is no good either: see the left side of the picture before.
 #
-# The consequence for measuring: the time of a step is *not* compute plus communication. What you can measure from
-# outside is how much longer a step becomes by the exchange.
+# The consequence for measuring: the time of a step is *not* compute plus communication. From outside
+# you can measure how much longer a step becomes by the exchange.
 #
 # ## 5. Is it worth it?
 #

@@ -126,7 +126,7 @@ notebook.table(
 #
 # ## 3. Compute it again: gradient checkpointing (Task 4.1)
 #
-# A checkpointed segment keeps its *input*. What lies inside is thrown away at once, and computed a second time when
+# A checkpointed segment keeps its *input*. Everything inside is thrown away at once, and computed a second time when
 # backward gets there. The smallest case is one segment:
 
 # %%

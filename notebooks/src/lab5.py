@@ -310,7 +310,7 @@ notebook.show(
 )
 
 # %% [markdown]
-# What to look for is not how long the host takes for a thing, but what the host was doing *while the device had
+# Do not look how long the host takes for a thing. Look what it was doing *while the device had
 # nothing to do*. In the second loop the host spends most of its time waiting for the device, and that is not the
 # harm. The harm is what it could have launched meanwhile.
 #

@@ -2,7 +2,7 @@
 # # Small models wait for Python: launches and CUDA graphs
 #
 # Each operation of PyTorch costs the host some microseconds to launch, and a layer some tens of them: Python,
-# `nn.Module`, the dispatcher, the driver. The device needs what its kernels need. Whoever is slower decides. This
+# `nn.Module`, the dispatcher, the driver. The device needs what its kernels need. The slower of them decides. This
 # notebook shows which of the two it is, and two ways out: more work per launch, and fewer launches. A third, fewer
 # kernels, is [the next notebook](compiling.ipynb)'s. It goes with [Lab 1](lab1.ipynb) and [Lab 5](lab5.ipynb); it has
 # no tasks, and nothing in it is graded.
@@ -236,7 +236,7 @@ notebook.table(
 # ### What a graph remembers
 #
 # A graph knows addresses and numbers, not names. It reads the *memory* of the tensors that it was recorded with, and
-# everything that Python decided is decided: a number, an `if`, a shape. Whoever wants other inputs copies them into the
+# everything that Python decided is decided: a number, an `if`, a shape. To use other inputs, copy them into the
 # old tensor. Real values, on this notebook's GPU:
 #
 # ### Exercise: predict, then measure

@@ -25,7 +25,7 @@ def require_written(function: str, reply: PicturesReply) -> None:
     require_equal(
         reply.unwritable,
         "OSError",
-        what=f"what {function}() raised for a path that lies below a file",
+        what=f"what {function}() raised for a path below a file",
         hint="Let the OSError pass: a plot that was not written must not look like one that was.",
     )
 

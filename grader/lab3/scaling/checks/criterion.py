@@ -200,7 +200,7 @@ class TestScaling:
                 require(
                     same,
                     f"{what}: returned another ScalingPoint than rank 0",
-                    "Tell all ranks the figures of all, and build the same point.",
+                    "Send the figures of all ranks to all, and build the same point.",
                 )
                 require_equal(reply.in_group, False, what=f"{what}: process group still there afterwards")
                 self._require_refused(reply, what)

@@ -61,7 +61,7 @@ from grader.shared.results import require_result
 SHARES = "Let a DistributedSampler with this rank's number give it its own share of every epoch; drop nothing."
 _SCRIPT = "lab3.setup.debugged_script_trains_right"
 _SCRIPT_ENDS = "lab3.setup.debugged_script_ends"
-_HINT_EPOCH = "Tell the sampler which epoch it is, before each of them: sampler.set_epoch(epoch)."
+_HINT_EPOCH = "Call sampler.set_epoch(epoch) before each epoch."
 _RESHUFFLED = "lab3.setup.reshuffled_each_epoch"
 NO_SET_EPOCH = Cause(
     "no_set_epoch",
@@ -102,7 +102,7 @@ PORT = Cause(
 )
 UNUSED = Cause(
     "script_waits_for_unused_parameters",
-    "Tell DistributedDataParallel that some parameters get no gradient in a step: see its arguments.",
+    "Set the argument of DistributedDataParallel for parameters that get no gradient in a step.",
     _SCRIPT_ENDS,
     mistake="train_two_heads() waits for gradients of parameters that take no part in a step",
 )

@@ -50,7 +50,7 @@ ASKED = Cause(
 )
 THREAD_LEFT = Cause(
     "thread_outlives_the_monitor",
-    "Tell the thread to stop in `close`, and join it.",
+    "Stop the thread in `close`, and join it.",
     _BACKGROUND,
     mistake="close does not end the thread",
 )
