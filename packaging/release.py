@@ -1,6 +1,6 @@
 """Makes a release of this project, and pushes nothing: `make release VERSION=1.0.0`.
 
-It gives the first section of CHANGELOG.md its number and date, sets the version, builds the three wheels and the site,
+It gives the first section of both changelogs its number and date, sets the version, builds the three wheels and the site,
 commits and tags. Everything is built before the commit, so a release that fails leaves the checkout as it was.
 Students' repositories are released by `gpulabs release` instead.
 """
@@ -77,13 +77,14 @@ def _changed(version: str, root: Path, today: datetime.date) -> Mapping[Path, st
         raise ReleaseError(f"{version} is not larger than {now[1]}, which is released")
     texts = {project: text.replace(now[0], f'version = "{version}"')}
     citation = root / "CITATION.cff"
-    texts[citation] = re.sub(r"(?m)^version: .*$", f"version: {version}", citation.read_text(encoding="utf-8"))
+    dated = re.sub(r"(?m)^date-released: .*\n", "", citation.read_text(encoding="utf-8"))
+    texts[citation] = re.sub(r"(?m)^version: .*$", f"version: {version}\ndate-released: {today.isoformat()}", dated)
     texts |= {root / name: _section(root / name, version, today) for name in _CHANGELOGS}
     return texts
 
 
 def _section(file: Path, version: str, today: datetime.date) -> str:
-    """A changelog whose first section has its number; above it is room for what comes next."""
+    """A changelog whose first section has its number; above it is an empty section for what comes next."""
     text = file.read_text(encoding="utf-8")
     if text.count(_UNRELEASED) != 1:
         raise ReleaseError(f'{file.name} needs one section "{_UNRELEASED}"')

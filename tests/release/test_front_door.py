@@ -91,7 +91,7 @@ def test_the_dev_container_runs_commands_that_are_there() -> None:
 def checkout(tmp_path: Path) -> Path:
     """A small project of which one version can be released."""
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "0.1.0"\n')
-    (tmp_path / "CITATION.cff").write_text("title: a course\nversion: 0.1.0\n")
+    (tmp_path / "CITATION.cff").write_text("title: a course\nversion: 0.1.0\ndate-released: 2029-01-01\n")
     for file in (tmp_path / "CHANGELOG.md", tmp_path / "packaging" / "vgpu" / "CHANGELOG.md"):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("# Changes\n\n## Not released yet\n\n- Something is better.\n")
@@ -115,7 +115,7 @@ def test_a_release_sets_the_version_everywhere_and_tags_it(checkout: Path) -> No
     built: list[str] = []
     said = _release().release("1.0.0", checkout, lambda: built.append((checkout / "pyproject.toml").read_text()), DAY)
     assert built == ['[project]\nversion = "1.0.0"\n'], "what is built has the new version"
-    assert "version: 1.0.0" in (checkout / "CITATION.cff").read_text()
+    assert (checkout / "CITATION.cff").read_text() == "title: a course\nversion: 1.0.0\ndate-released: 2030-01-02\n"
     for file in (checkout / "CHANGELOG.md", checkout / "packaging" / "vgpu" / "CHANGELOG.md"):
         assert "## Not released yet\n\n## 1.0.0 (2030-01-02)\n\n- Something is better." in file.read_text()
     assert (_git(checkout, "tag"), _git(checkout, "status", "--porcelain")) == ("v1.0.0", "")
