@@ -1,6 +1,6 @@
 """Makes a release of this project, and pushes nothing: `make release VERSION=1.0.0`.
 
-It gives the first section of both changelogs its number and date, sets the version, builds the three wheels and the site,
+It gives the first section of both changelogs its number and date, sets the version, builds wheels and site,
 commits and tags. Everything is built before the commit, so a release that fails leaves the checkout as it was.
 Students' repositories are released by `gpulabs release` instead.
 """
