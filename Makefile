@@ -24,7 +24,7 @@ TESTS_READY := .venv/.tests-ready$(if $(NEWEST),-newest)
 INSTALL = NEWEST=$(NEWEST) sh install.sh $(BIN)/uv $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor next grade watch test test-all lint generated notebooks docs pictures acceptance bench rehearse on-a-gpu gpu-results foreign pytorch-cases matrix mutants pythons constraints wheels release clean
+.PHONY: help doctor next grade watch test test-all lint generated notebooks docs pictures acceptance bench rehearse on-a-gpu gpu-results foreign pytorch-cases matrix mutants pythons constraints wheels release clean lint-types lint-style lint-generated test-bytecode
 
 help: ## show what can be made
 	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container|kernels|sharding] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
@@ -63,7 +63,8 @@ $(TESTS_READY): $(READY)
 # in build/replies, so that what no change can have touched is not run again.
 # Bytecode is written even where PYTHONDONTWRITEBYTECODE is set: hundreds of processes would compile the same again.
 test test-all: export PYTHONDONTWRITEBYTECODE =
-test: $(READY) $(TESTS_READY) lint ## run the project's own tests, in a quarter of an hour on two cores
+test: $(READY) $(TESTS_READY) ## run the project's own tests, in ten minutes on two cores
+	@$(MAKE) --no-print-directory --jobs 2 lint-types lint-style lint-generated test-bytecode
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs --durations=30
 
 # For a night, or a release: hours. Another seed, which is printed, and no reply kept. Hidden: the tests pass on a machine
@@ -92,10 +93,16 @@ release: $(READY) ## a version of this project: changelog, wheels, site, commit 
 	@$(BIN)/python packaging/release.py "$(VERSION)"
 
 lint: $(READY) ## ruff, mypy, and what `make generated` writes
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
-	@$(BIN)/python -m grader.generated --check
+	@$(MAKE) --no-print-directory --jobs 2 lint-types lint-style lint-generated
+
+lint-types: ; @$(BIN)/mypy
+
+lint-style: ; @$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+lint-generated: ; @$(BIN)/python -m grader.generated --check
+
+# In a fresh clone each worker of the tests would rewrite the same 600 files for pytest's assertions.
+test-bytecode: ; @test -d tests/vgpu/__pycache__ || $(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1 || true
 
 matrix: $(READY) ## what every planted bug costs in every criterion (LAB=2; OWN=1: its own lab only; WHOLE=1: nothing reused, hours)
 	@$(BIN)/python -m tests.scenarios.matrix $(if $(LAB),--labs "$(LAB)") $(if $(OWN),--own-lab) $(if $(WHOLE),--whole)

@@ -106,6 +106,7 @@ def test_what_is_not_used_is_not_imported(small_class: SmallClass) -> None:
     assert ran.imported == []
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("name", FOLDERS)
 def test_what_is_used_is_imported_and_no_other(name: str, tmp_path: Path) -> None:
     ran = run(using(name, tmp_path / "out"))

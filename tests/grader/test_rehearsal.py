@@ -67,13 +67,11 @@ def test_the_reference_earns_every_point(lab: str, points: float) -> None:
     assert _earns_all("--lab", lab) == points
 
 
-@pytest.mark.parametrize(
-    "criterion", ["lab1.measurements", *(pytest.param(lab, marks=pytest.mark.night) for lab in LABS)]
-)
-def test_neighbours_on_the_card_cost_no_point(criterion: str) -> None:
+@pytest.mark.night
+@pytest.mark.parametrize("lab", LABS)
+def test_neighbours_on_the_card_cost_no_point(lab: str) -> None:
     """Every probe that measures says so: all others may be slowed down."""
-    option = "--criterion" if "." in criterion else "--lab"
-    _earns_all(option, criterion, "--disturbed")
+    _earns_all("--lab", lab, "--disturbed")
 
 
 def test_a_probe_that_measures_and_does_not_say_so_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

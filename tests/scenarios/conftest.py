@@ -18,8 +18,6 @@ from tests.scenarios.store import Store
 collect_ignore = ["exploits", "hand_out", "lab1", "lab2", "lab3", "lab4", "lab5", "kernels", "sharding"]
 
 _FAILED = pytest.StashKey[bool]()
-_TRICKS_OF_A_KIND = 2
-"""That are tried by day."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -34,7 +32,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave for the night what shows nothing new.
 
-    By day stay as many bugs as show each check at work, one right style of each lab, and two tricks of each `kind`.
+    By day stay as many bugs as show each check at work, one right style of each lab, and one trick of each `kind`.
     So `make test` sees each check notice something, always the same, within minutes; `make test-all` asks everything.
     Of an exercise outside the points it sees each criterion do so, and no other style: Triton's interpreter takes its
     time.
@@ -45,14 +43,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     kept: set[Path] = set()
     shown: set[str] = set()
     styles: Counter[Path] = Counter()
-    tricks: Counter[str] = Counter()
+    kinds: set[str] = set()
     # Those that show several checks at once are worth most.
     each = {scenario.folder: scenario for _, scenario in tests}.values()  # some tests grade the same
     for scenario in sorted(each, key=lambda scenario: (_dear(scenario), -len(scenario.fails), scenario.name)):
         if scenario.group == "exploits":
             kind = str(scenario.table.get("kind", scenario.name))
-            tricks[kind] += 1
-            is_news = tricks[kind] <= _TRICKS_OF_A_KIND and not _dear(scenario)
+            is_news = kind not in kinds and not _dear(scenario)
+            kinds.add(kind)
         elif scenario.group == "bugs":
             shows = _shows(scenario)
             is_news = not shows <= shown

@@ -27,11 +27,21 @@ def before() -> dict[str, str]:
     return versions.digests(COURSE)
 
 
+def copied(folder: Path) -> Path:
+    for name in ROOMS:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    for name in ROOMS:
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
+    return copied(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For tests that put back what they change: a copy has 1,500 files."""
+    return copied(tmp_path_factory.mktemp("checkout"))
 
 
 def changed_by(checkout: Path, before: dict[str, str]) -> set[str]:
@@ -101,11 +111,15 @@ def add(file: Path, text: str) -> None:
     ],
 )
 def test_a_changed_file_concerns_the_criteria_that_use_it(
-    checkout: Path, before: dict[str, str], file: str, criteria: set[str]
+    shared_checkout: Path, before: dict[str, str], file: str, criteria: set[str]
 ) -> None:
-    assert (checkout / file).is_file()
-    add(checkout / file, "\nCHANGED = 1\n")
-    assert changed_by(checkout, before) == criteria
+    path = shared_checkout / file
+    original = path.read_bytes()
+    try:
+        add(path, "\nCHANGED = 1\n")
+        assert changed_by(shared_checkout, before) == criteria
+    finally:
+        path.write_bytes(original)
 
 
 def test_comments_docstrings_and_layout_concern_nothing(checkout: Path, before: dict[str, str]) -> None:
@@ -132,12 +146,16 @@ def test_comments_docstrings_and_layout_concern_nothing(checkout: Path, before: 
     ],
 )
 def test_the_smallest_real_change_concerns_everything(
-    checkout: Path, before: dict[str, str], file: str, old: str, new: str
+    shared_checkout: Path, before: dict[str, str], file: str, old: str, new: str
 ) -> None:
-    text = (checkout / file).read_text()
+    path = shared_checkout / file
+    text = path.read_text(encoding="utf-8")
     assert old in text
-    (checkout / file).write_text(text.replace(old, new, 1))
-    assert changed_by(checkout, before) == EVERYTHING
+    try:
+        path.write_text(text.replace(old, new, 1), encoding="utf-8")
+        assert changed_by(shared_checkout, before) == EVERYTHING
+    finally:
+        path.write_text(text, encoding="utf-8")
 
 
 @pytest.mark.parametrize(
