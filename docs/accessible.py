@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-_MENDED = (
+_FIXED = (
     (re.compile(r'role="heading">'), 'role="heading" aria-level="2">'),
     (re.compile(r'<aside class="sidebar-drawer">'), '<aside class="sidebar-drawer" aria-label="Pages">'),
     (re.compile(r'<aside class="toc-drawer'), '<aside aria-label="On this page" class="toc-drawer'),
@@ -24,20 +24,20 @@ _MENDED = (
 _SEARCH = re.compile(r'(<article role="main" id="furo-main-content">)(?!\s*<h1)')
 
 
-def _mend(app: Sphinx, error: Exception | None) -> None:
+def _fix(app: Sphinx, error: Exception | None) -> None:
     if error is not None or app.builder.format != "html":
         return
     for page in Path(app.outdir).rglob("*.html"):
         if "_static" in page.parts or page.parent.name == "notebooks":
             continue
         text = page.read_text(encoding="utf-8")
-        for pattern, mended in _MENDED:
-            text = pattern.sub(mended, text)
+        for pattern, fixed in _FIXED:
+            text = pattern.sub(fixed, text)
         if page.name == "search.html":
             text = _SEARCH.sub(r"\1<h1>Search</h1>", text)
         page.write_text(text, encoding="utf-8")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    app.connect("build-finished", _mend)
+    app.connect("build-finished", _fix)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -33,6 +33,7 @@ included_pages = {
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["search.js"]
 html_show_copyright = False
 html_copy_source = False
 html_use_index = False

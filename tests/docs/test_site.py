@@ -108,6 +108,17 @@ def test_axe_finds_nothing_wrong_with_a_page(name: str, width: int, theme: str, 
         assert {urlsplit(url).scheme for url in requests} <= {"file", "data"}
 
 
+@pytest.mark.parametrize("words", ["checkpoint", "traps", "mixed precision"])
+def test_the_search_lists_a_page_once_and_no_two_by_one_name(words: str, site: Path, browser: Any) -> None:
+    query = f"?q={words.replace(' ', '+')}"
+    with opened(browser, (site / "search.html").as_uri() + query) as (page, _):
+        page.wait_for_function("document.querySelectorAll('ul.search > li').length > 4")
+        page.wait_for_function("/found|finished/i.test(document.querySelector('.search-summary').textContent)")
+        links = page.locator("ul.search > li > a")
+        pages = [urlsplit(str(address)).path for address in links.evaluate_all("all => all.map(one => one.href)")]
+        assert (len(pages), len(links.all_inner_texts())) == (len(set(pages)), len(set(links.all_inner_texts())))
+
+
 def test_without_an_address_a_path_stands_in_place_of_the_link(tmp_path: Path) -> None:
     build(tmp_path, "-Dinclude_patterns=slurm.md", "-Droot_doc=slurm", "-Dhtml_theme=basic", "-Drepository_url=")
     text = (tmp_path / "slurm.html").read_text()
