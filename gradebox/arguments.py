@@ -47,5 +47,5 @@ Asked = Annotated[
 
 
 def joined(values: list[str] | None) -> str | None:
-    """An option that was given several times, as if its values stood behind one with commas; None: never given."""
+    """An option that was given several times, as one text with commas; None: never given."""
     return ",".join(values) if values else None

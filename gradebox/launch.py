@@ -1,7 +1,7 @@
 """Starts a grading: the judge is a process of its own that sees nothing of the folder it was started from.
 
 `gpulabs grade`, `gpulabs next --grade` and `pytest --grade` all come here. The judge runs in an empty private folder,
-without any `conftest.py` or configuration but our own, without variables that tell Python or pytest
+without any `conftest.py` or configuration but our own, without variables that make Python or pytest
 what to run, and with a search path in which neither the current folder nor the submission is. However it ends, the
 caller gets one of the documented exit codes. Not for grading (`run.py`).
 """
@@ -219,7 +219,7 @@ def _environment(environment: os._Environ[str]) -> dict[str, str]:
 def _search_path(path: Iterable[str], origin: Path, submission: Path, course: Path) -> list[str]:
     """Our own folder, then what this process searches of libraries, then the folder that holds the course.
 
-    Left out are the current folder, the submission, and what lies in them or above the submission: libraries are
+    Left out are the current folder, the submission, and everything in them or above the submission: libraries are
     elsewhere. The interpreter adds its own folders.
     """
     theirs = [os.path.realpath(folder) for folder in (submission, origin)]

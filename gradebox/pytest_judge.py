@@ -140,7 +140,7 @@ class _Judging:
         self.front.grading.stop("pytest has ended")
         if exitstatus == pytest.ExitCode.INTERRUPTED:
             self.front.abandon()
-            # What pytest would add are lines of our own source, to somebody who asked for a grade.
+            # Pytest would add lines of our own source, and the reader wants a grade.
             with contextlib.suppress(AttributeError):
                 session.config.get_terminal_writer()._file = io.StringIO()
         good = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)

@@ -35,7 +35,7 @@ _TYPES = {"grade-seed": int, "time-limit": float}
 
 
 class _Joined(argparse.Action):
-    """Given twice, as if both values stood behind one option with a comma."""
+    """Given twice, as if one option had both values with a comma."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         before = getattr(namespace, self.dest)

@@ -4,7 +4,7 @@ A probe's answer depends on the question and on those functions, classes and con
 the probe uses, directly or through others, and on what these modules do when they are imported. Two submissions in
 which all of this is the same get the same answer, so one may have the other's. Which code it is, is read from the
 source of probes and of the submission: every name that occurs counts as used. Where reading leaves a doubt there is no
-digest, and only a submission that is the same in every file gets the same answer. No grade is made of this: it spares
+digest, and only a submission that is the same in every file gets the same answer. No grade depends on this: it spares
 a student who watches (`watching/`) and our own tests what cannot have changed.
 """
 
@@ -121,7 +121,7 @@ class DependencyGraph:
             except (SyntaxError, ValueError, RecursionError):
                 return Code(self, {}, doubtful=True)
             new_doubts = () if same else self._doubts(modules[module], module)
-            # Who wrote it without wanting to deceive is in doubt only where that code takes part.
+            # An honest author is in doubt only if that code takes part.
             doubtful = doubtful or (self._reference is not None and bool(new_doubts))
             doubts.update((module, name) for name in new_doubts)
         missing = any(name not in files and not _WRITTEN.fullmatch(name) for name in self._reference or ())

@@ -166,7 +166,7 @@ def _handed_out(course: Course, lab: Lab, solution: Path, known: Iterable[hints.
     if not readme.is_file():
         open_functions, _ = survey(folder)
         numbers, where_from = [stub.task for stub in open_functions], f"no stub in {folder} says `Task {{}} is open`"
-    # A report may be there as a template only: whoever solved the lab here need not have measured.
+    # A report may be a template only: a reference solution need not have measured.
     there = {handed_out_as(PurePosixPath(path.name)).name for path in folder.iterdir()}
     for hint in known:
         if not hint.check.startswith(f"{lab.id}."):

@@ -13,7 +13,7 @@ MAX_STEPS = 3
 """Of a hint."""
 
 ENGINE_COMMAND = "gradebox"
-"""The command that grades any course; it has to be told which."""
+"""The command that grades any course, which its options name."""
 
 
 def own_command(name: str, folder: Path | None = None) -> str:
@@ -26,7 +26,7 @@ def own_command(name: str, folder: Path | None = None) -> str:
 
 
 def own_subcommand(command: str, course: Path, name: str, folder: Path | None = None) -> str:
-    """How a shell in `folder` (the current one) calls a subcommand for a course, which lies in the folder `course`."""
+    """How a shell in `folder` (the current one) calls a subcommand for a course, which is in the folder `course`."""
     words = f"{own_command(command, folder)} {name}"
     if command != ENGINE_COMMAND:
         return words  # a course's own command finds it by itself
@@ -34,5 +34,5 @@ def own_subcommand(command: str, course: Path, name: str, folder: Path | None = 
 
 
 def as_seen_from(folder: Path, path: Path) -> str:
-    """`path` as one would type it in `folder`: relative where it lies below."""
+    """`path` as one would type it in `folder`: relative if it is below."""
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)

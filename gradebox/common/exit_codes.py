@@ -1,4 +1,4 @@
-"""How a grading ends, as a shell sees it. Imports next to nothing: whoever only waits for a judge needs no more."""
+"""How a grading ends, as a shell sees it. Imports next to nothing, as a process that waits for a judge does."""
 
 from __future__ import annotations
 

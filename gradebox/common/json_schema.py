@@ -1,4 +1,4 @@
-"""The JSON Schema of a dataclass, from its types and from the texts that stand below its fields in the source."""
+"""The JSON Schema of a dataclass, from its types and from the texts below its fields in the source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, Literal, Union
 
 
 def of(kind: Any, title: str) -> dict[str, Any]:
-    """The JSON Schema of a dataclass's `plain` form; what stands below its fields in the source describes them."""
+    """The JSON Schema of a dataclass's `plain` form; the texts below its fields in the source describe them."""
     defs: dict[str, Any] = {}
     body = _schema_of(kind, defs)
     root = defs.pop(body["$ref"].rpartition("/")[2])

@@ -1,4 +1,4 @@
-"""Systems on which nothing can be graded, told before anything is imported that they lack. Needs nothing but Python."""
+"""Systems on which nothing can be graded: the message comes before any import that they lack. Needs only Python."""
 
 from __future__ import annotations
 

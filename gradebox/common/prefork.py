@@ -1,7 +1,8 @@
 """A process that imports what every sandbox's server needs, while the judge still finds out what is asked of it.
 
-Begun first of all in a judge's process (`launch.judge`), and taken over when the first server is wanted, which tells it
-the rest (`gradebox.sandbox.starting`). Only of the standard library: whoever begins it wants to wait for no import.
+Begun first of all in a judge's process (`launch.judge`), and taken over when the first server is needed, which sends it
+the rest (`gradebox.sandbox.starting`). Only of the standard library: the process that begins it must not wait for
+imports.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _waiting: list[Begun] = []
 
 
 def begin() -> None:
-    """Begin one, unless one waits. Where that fails, whoever takes it meets the error."""
+    """Begin one, unless one waits. If that fails, the caller that takes it gets the error."""
     if not _waiting:
         with contextlib.suppress(OSError):
             _waiting.append(_start())

@@ -24,7 +24,7 @@ def cores() -> int:
 def side_by_side(device_bytes: int | None) -> int:
     """How many requests a real device takes at the same time: half as many as there are cores, eight at most.
 
-    `device_bytes` is the device's memory, None where nobody tells: every request may have its share.
+    `device_bytes` is the device's memory, None if it is unknown: every request may have its share.
     """
     room = _MOST_ON_HARDWARE if device_bytes is None else max(1, device_bytes // _DEVICE_BYTES_PER_REQUEST)
     return max(1, min(cores() // 2, _MOST_ON_HARDWARE, room))
@@ -44,7 +44,7 @@ def graders(device_bytes: int | None = None, *, on_hardware: bool = False) -> in
 
 
 def memory_bytes() -> int | None:
-    """All memory of the machine, or what a container is allowed; None where nobody tells."""
+    """All memory of the machine, or a container's limit; None if it is unknown."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

@@ -106,7 +106,7 @@ class Course:
     exercises: tuple[Rubric, ...]
     """Each of one lab that is graded alone, outside the points of the course."""
     begin_broken: frozenset[str]
-    """Files that are handed out as something to fix or to fill in: that their checks fail tells nothing yet."""
+    """Files that are handed out as something to fix or to fill in: if their checks fail, that says nothing yet."""
     command: str
     """What people type to grade: `gpulabs`."""
     distribution: str

@@ -336,7 +336,7 @@ def _require_package(document: Document, lab: Lab) -> None:
 
 
 def lab_of(document: Document, lab_id: str, number: int, *place: str) -> Lab:
-    """The lab whose table stands at `place` of a document. Raises as `load_folder` does."""
+    """The lab whose table is at `place` of a document. Raises as `load_folder` does."""
     table = reading.into(_LabTable, document, *place)
     criteria = tuple(
         _criterion(document, (*place, name), f"{lab_id}.{name}", entry) for name, entry in table.criteria.items()
@@ -350,7 +350,7 @@ def lab_of(document: Document, lab_id: str, number: int, *place: str) -> Lab:
 
 
 def hours_of(document: Document, place: tuple[str, ...], text: str) -> Hours | None:
-    """The hours that stand at `place` of a document, "3-4" or "3"; None for an empty text.
+    """The hours at `place` of a document, "3-4" or "3"; None for an empty text.
 
     Raises:
         RubricError: it is something else.

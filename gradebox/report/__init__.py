@@ -29,7 +29,7 @@ def write(
 
     `earlier` is what `progress.read` found in the folder before: the page then shows what has changed, and the next
     grading can (an incomplete one is not remembered). A `partial` grade is of some criteria of a lab, and says nothing
-    about passing it. `then` is the command that says what to do next; `hints` of checks stand on the page,
+    about passing it. `then` is the command that says what to do next; `hints` of checks are on the page,
     behind a click. `contact` says where students get help.
     """
     _make(folder)
@@ -83,7 +83,7 @@ def show(
 
 
 def _make(folder: Path) -> None:
-    """Make the folder, unless a link stands there, which leads to somebody else's.
+    """Make the folder, unless its name is a link, which leads to another user's.
 
     Raises:
         OSError: it is a link, or cannot be made.

@@ -1,6 +1,7 @@
 """A check's picture as inline SVG: what was seen is filled, what was expected is outlined, so that no colour is needed.
 
-Colours are the page's variables, in both of its themes. What is drawn is said in words, too, for who does not see it.
+Colours are the page's variables, in both of its themes. The text says in words what is drawn, for readers who cannot
+see it.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def render(
         progress: what changed since the last run.
         partial: these are some criteria of a lab, so that nothing is said about passing it.
         then: the command that says what to do next, where the page should say it.
-        hints: of checks, by id; those of a check that failed stand behind a click each, the next within the one before.
+        hints: of checks, by id; each hint of a failed check is behind a click, the next within the one before.
         more: sections before those of the labs.
         contact: where students get help.
     """
@@ -109,7 +109,7 @@ def prepare() -> None:
 
 
 def _waiting(grade: Grade) -> dict[str, CheckResult]:
-    """The check that a blocked one waits for, where it stands on the page with its reason."""
+    """The check that a waiting one needs, as a link to its place on the page."""
     shown = {check.id: check for check in grade.checks}
     return {name: shown[check.blocked_by] for name, check in shown.items() if check.blocked_by in shown}
 

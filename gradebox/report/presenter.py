@@ -29,7 +29,7 @@ _SAVE_SECONDS = 1.0
 
 
 class Presenter(Watcher):
-    """Opens a grading, shows how far it is, and tells its end."""
+    """Opens a grading, shows its progress, and reports its end."""
 
     def __init__(self, options: Options, *, alone: bool = False) -> None:
         """Raises what `Options.order` and `Grading` raise.
@@ -75,7 +75,7 @@ class Presenter(Watcher):
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def finish(self, incomplete: str = "") -> ExitCode:
-        """Write and show the grade; returns the exit code that tells it to the shell."""
+        """Write and show the grade; returns the exit code for the shell."""
         self._bar.close()
         result = self.grading.result(incomplete)
         earlier = self._what_was_before(result)
@@ -131,11 +131,11 @@ class Presenter(Watcher):
             return typed
         if guide is not None and guide.typed_for:
             return guide.typed_for.format(lab=labs[0].option)
-        # What the course types may take no options; the command itself does.
+        # The course's command may take no options; this one does.
         return f"{self.grading.command_next} --lab {labs[0].option}"
 
     def abandon(self, broken: str = "") -> None:
-        """Write down what was graded before the grading was interrupted, or `broken` tells why it could not go on."""
+        """Write down what was graded before the grading was interrupted, or `broken` says why it could not go on."""
         if self.grading.reported:
             self.finish(broken or "it was interrupted")
         elif not broken:

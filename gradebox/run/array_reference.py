@@ -1,4 +1,4 @@
-"""What stands where an array stood in a list or a dictionary that a probe returned."""
+"""The stand-in for an array in a list or a dictionary that a probe returned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 
 class ArrayReference(str):
-    """The path of that array, under which `Seen` has it, so that whoever expects a number or a text there does not
+    """The path of that array, under which `Seen` has it, so that code that expects a number or a text there does not
     take an array for one."""
 
     def __new__(cls, path: str, array: NDArray[Any]) -> Self:

@@ -57,8 +57,9 @@ class Cause(str):
 def recognising(cause: Callable[[], Cause | None]) -> Iterator[None]:
     """If a check fails in here without saying why, let `cause` look for the mistake, and say that.
 
-    What `cause` looks at comes from the submission and may be wrong in any other way as well, such as a text instead of
-    a number. If `cause` cannot make anything of it, nothing is recognised, and the check fails for what it has seen.
+    The value that `cause` looks at comes from the submission. It may be wrong in any other way as well, such as a text
+    instead of a number. If `cause` cannot make anything of it, nothing is recognised, and the check fails for what it
+    has seen.
     """
     try:
         yield
@@ -198,7 +199,7 @@ def require_close(
 
 
 def _as_short_as(observed: Any, expected: float) -> Callable[[float], str]:
-    """How to show two numbers without a unit: whole ones as they are, others in the digits that tell them apart."""
+    """How to show two numbers without a unit: whole ones as they are, others in the digits in which they differ."""
     if not isinstance(observed, float) or observed == expected or not math.isfinite(observed):
         return lambda value: _plain(value, 6) if isinstance(value, float) else str(value)
     digits = next((n for n in (6, 9, 12) if _plain(observed, n) != _plain(float(expected), n)), 17)
@@ -295,7 +296,7 @@ def _numeric(observed: Any, reference: NDArray[Any], what: str, hint: str) -> ND
 
 
 def _apart(actual: complex, reference: complex) -> str:
-    """Two numbers in as few digits as tell them apart, six at least."""
+    """Two numbers in as few digits as show their difference, six at least."""
     digits = next((n for n in (6, 9, 12, 17) if f"{actual:.{n}g}" != f"{reference:.{n}g}"), 6)
     return f"saw {actual:.{digits}g}, expected {reference:.{digits}g}"
 

@@ -57,7 +57,7 @@ class DeviceLock:
 
 
 def _take(lock: int, kind: int, abandoned: Callable[[], bool]) -> None:
-    """Not in one blocking call: a thread that waits in it could not be told that the grading has ended."""
+    """Not in one blocking call: a thread that waits in it could not learn that the grading has ended."""
     while True:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, kind | fcntl.LOCK_NB)

@@ -21,7 +21,7 @@ _FEWEST = 10
 
 
 def problem(use: DeviceUse, sandbox: Sandbox, pace: str) -> str:
-    """How the device's pace is uneven, by the course's probe `pace`; empty if it is even, or if nobody can tell."""
+    """How the device's pace is uneven, by the course's probe `pace`; empty if it is even, or unknown."""
     if not pace or not use.is_shared:
         return ""
     reply = use.run(Request(pace, device=use.device, student=False), sandbox).reply

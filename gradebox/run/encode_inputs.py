@@ -17,7 +17,7 @@ _SENT = "numbers, texts, None, lists, dictionaries with texts as keys, and NumPy
 def apart(inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Keyword arguments as values that JSON has, and the arrays among and inside them, by path: `rows/0`.
 
-    Where an array stood inside a list or a dictionary its path stands. NumPy's numbers become Python's.
+    The path of an array replaces it inside a list or a dictionary. NumPy's numbers become Python's.
 
     Raises:
         TypeError: an argument cannot be sent; the message names it.

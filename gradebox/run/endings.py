@@ -28,7 +28,7 @@ _BLAME = (
     *("tampered", "stub", "import_error", "wrong_return", "error", "crashed", "memory", "output", "timeout"),
     *("unsupported", "probe_error", "ok"),
 )
-"""Of several ranks that failed, the kind that tells most comes first."""
+"""Of several ranks that failed, the most informative kind comes first."""
 _LEFT_ALONE = ("onnection closed", "onnection reset", "imed out", "another rank failed", "remote process exited")
 """In the message of a rank that waited for another one."""
 
@@ -38,7 +38,7 @@ _APART_HINT = (
 )
 
 _STUB_OF_A_CHILD = re.compile(r"NotImplementedError: (Task [^\n]*)")
-"""In what a process tells of another one that it has started."""
+"""In a process's message about another one that it has started."""
 _LINE = re.compile(r"\S+:\d+")
 """A file and a line, as `RankReply.where` begins with them."""
 _RAISED_HINT = "call the function yourself with arguments as its docstring describes them, and read the traceback"

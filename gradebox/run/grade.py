@@ -1,6 +1,6 @@
 """From outcomes to a grade: points per check, criterion and lab, counted over the rubric's list of checks.
 
-What did not report earned nothing, so a check that vanished can never help. Not for running checks (`run.py`) or
+A check without a report earned nothing, so a check that vanished can never help. Not for running checks (`run.py`) or
 for showing the grade (`report/`).
 """
 
@@ -384,7 +384,7 @@ def _criterion(criterion: Criterion, results: Mapping[str, CheckResult], overrid
 def in_doubt(reports: dict[str, CheckReport], notes: Sequence[IntegrityNote]) -> dict[str, CheckReport]:
     """All reports; where a check of a criterion was void, those of its others that passed are a person's to judge.
 
-    Whoever tampers from a thread may not be caught in every check.
+    Tampering from a thread may not be caught in every check.
     """
     void = {note.check.rpartition(".")[0] for note in notes if note.kind == TAMPERING}
     return {

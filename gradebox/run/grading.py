@@ -1,7 +1,7 @@
 """One grading: `run(order)` asks the checks that an order names and gives the grade. Prints nothing, reads no options.
 
 Checks of different criteria are asked side by side, on as many sandboxes as the order allows; what comes out does not
-depend on it. Whoever wants to see them come in hands in a `Watcher`.
+depend on it. To see them come in, pass a `Watcher`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Grading:
         self._plan = plan_of(order)
         self._titles = titles_of(order, self._plan)
         self._require_submission()
-        # What a real device measures is measured again.
+        # Measurements of a real device are repeated.
         kept = None if order.device.hardware else references
         self._device_use = device_use or DeviceUse(order.device, order.course.folder, order.course.devices)
         checks = [check.id for check in order.rubric.checks()]

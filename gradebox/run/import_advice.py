@@ -1,4 +1,4 @@
-"""What to tell somebody whose module cannot be imported: most often a file has another name, or lies elsewhere."""
+"""Advice for a student whose module cannot be imported: most often a file has another name or place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ALIKE = 0.75
 
 
 def hint(message: str, files: Sequence[str]) -> str:
-    """Where to look, from what the import said and which files were handed in; empty where they tell nothing."""
+    """Where to look, from what the import said and which files were handed in; empty if they say nothing."""
     if match := _ABSENT.match(message):
         return _of_absent(match[1], files)
     if match := _UNKNOWN.search(message):
@@ -26,7 +26,7 @@ def hint(message: str, files: Sequence[str]) -> str:
 def _of_absent(path: str, files: Sequence[str]) -> str:
     """What is true of these files, and what to do so that `path` is among them."""
     folder, _, name = path.rpartition("/")
-    # What the grader adds is nobody's file.
+    # Files that the grader adds are nobody's.
     files = [file for file in files if file.rpartition("/")[2] != "__init__.py"]
     if not files:
         return f"the folder is empty: hand in, or name, the folder that holds {folder}"
@@ -85,7 +85,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _of_unknown(module: str, files: Sequence[str]) -> str:
-    """For a file of the student's own that was imported as if it lay on Python's path."""
+    """For a file of the student's own that was imported as if it were on Python's path."""
     first = module.partition(".")[0]
     if any(file.endswith(f"/{first}.py") or f"/{first}/" in file for file in files):
         return f"a file of yours that is next to it is imported with a dot: from .{module} import ..."

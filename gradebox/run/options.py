@@ -27,7 +27,7 @@ class Options:
     time_limit: float | None = None
     jobs: int | None = None
     origin: str = "."
-    """The folder that whoever asks is in."""
+    """The caller's current folder."""
 
     @property
     def folder(self) -> Path:

@@ -6,7 +6,7 @@
     points = 4.5
     reason = "the conclusion is right, in other units than the check expects"
 
-An override replaces the points of one criterion of one student; its reason stands in every report. The file is the
+An override replaces the points of one criterion of one student; its reason is in every report. The file is the
 instructor's and never read from a submission. Not for the arithmetic of grades (`grade.py`).
 """
 

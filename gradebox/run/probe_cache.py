@@ -61,7 +61,7 @@ class ProbeCache:
     ) -> None:
         """Nothing is asked any more when `time_limit_seconds` from now have passed; `order` is that of the checks.
 
-        `references` has what other gradings have been told; `device_use` runs what is asked.
+        `references` has the answers that other gradings got; `device_use` runs the requests.
         """
         self.device_use = device_use or DeviceUse()
         self.references = references
@@ -137,7 +137,7 @@ class ProbeCache:
         return {call.request.student: call for call in calls}
 
     def grounds(self, check: str) -> CheckInputs:
-        """All that a check which has reported was told."""
+        """All answers to a check that has reported."""
         with self.lock:
             calls = [call for call in self._asked.values() if check in call.checks]
             return CheckInputs(

@@ -132,7 +132,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _parsed(content: bytes) -> ast.Module | str:
-    """A file as Python reads it; or, in words, why whoever reads it as text does not see what Python runs.
+    """A file as Python reads it; or, in words, why its text does not show what Python runs.
 
     A declared encoding may be one that the submission brings along: then Python runs something that stands nowhere.
     """

@@ -50,15 +50,15 @@ class Options(TypedDict, total=False):
     """False keeps the submission out of the child, for a reference run."""
     limits: Limits | None
     conditions: Sequence[Mapping[str, Any]]
-    """Told to a simulated device alone (`DeviceModule.serve`): a submission can only measure them."""
+    """Sent to a simulated device alone (`DeviceModule.serve`): a submission can only measure them."""
 
 
 class Seen:
     """What a probe observed: JSON values and arrays, read as attributes or items.
 
     An array inside a list or a dictionary is an item under its path, `seen["rows/0"]`, and in its place stands an
-    `ArrayReference`, so that whoever expects a number or a text there does not take an array for one. `whole` has it in
-    place.
+    `ArrayReference`, so that code that expects a number or a text there does not take an array for one. `whole` has it
+    in place.
     """
 
     def __init__(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:

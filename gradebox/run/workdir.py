@@ -1,7 +1,7 @@
 """The folder that a judge works in: it goes with the grading, and when that was killed, with the next one's start.
 
-Whoever uses a folder holds a lock on it, which the kernel takes back however he ends. Not for what a sandbox keeps
-(`sandbox/server.py`: its guard stays behind and removes that).
+The process that uses a folder holds a lock on it, which the kernel releases however that process ends. Not for what a
+sandbox keeps (`sandbox/server.py`: its guard stays behind and removes that).
 """
 
 from __future__ import annotations

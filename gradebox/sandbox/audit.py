@@ -55,7 +55,7 @@ _GIVES_FRAMES = {
     "/traceback.py": ("walk_stack", "walk_tb", "extract_stack", "format_stack", "print_stack"),
     "/logging/__init__.py": ("currentframe", "<lambda>"),
 }
-"""Functions of the standard library that hand frames to whoever calls them, besides those of `inspect`."""
+"""Functions of the standard library that hand frames to their caller, besides those of `inspect`."""
 _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 _FORBIDDEN_IMPORTS = frozenset({"gradebox", "gradebook", "solutions", "tests"})
 """And the course's package."""
@@ -88,12 +88,12 @@ def install(
     of_functions = _OF_FUNCTIONS
     title = "" if about is None else about.title
     if about is not None:
-        # Who reads what a simulator has recorded has not measured by himself.
+        # A submission that reads a simulator's record has not measured by itself.
         kinds |= {about.record_event: "record", about.launch_event: "launch"}
     tell, paths, innocent, culprit, plain = _detail, frozenset(_PATHS), _innocent, _culprit, _plain
     traced, by_hand = _is_traced, _is_by_hand
     roots = tuple(os.path.realpath(path).rstrip("/") + "/" for path in readable)
-    # Threads that are inside of the hook. What the hook itself does raises events as well (it may look at a frame), and
+    # Threads that are inside of the hook. The hook itself raises events as well (it may look at a frame), and
     # they must not be noted, nor call the hook for ever.
     busy: set[int] = set()
     noted: set[tuple[str, str, str]] = set()
@@ -139,7 +139,7 @@ def install(
                     busy.discard(me)
             return
         if kind == "record":
-            # Even from within this hook: whoever made it run code of his own must not read unseen.
+            # Even from within this hook: code that got into it must not read unseen.
             within = me in busy
             busy.add(me)
             try:
@@ -328,7 +328,7 @@ def _is_traced(
 
 
 def _is_profilers(arguments: tuple[Any, ...]) -> bool:
-    """Whether a callback is that of `cProfile`, which from Python 3.12 on is told of calls in this way, or is none."""
+    """Whether a callback is that of `cProfile`, which from Python 3.12 on learns of calls in this way, or is none."""
     callback = arguments[0] if arguments else None
     if callback is None:
         return True

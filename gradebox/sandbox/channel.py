@@ -1,9 +1,9 @@
-"""The one way back for a rank's result: what belongs to it lies in a suspended generator, not in any frame above.
+"""The one way back for a rank's result: its parts are in a suspended generator, not in any frame above.
 
 A worker runs a submission's code, which may look at frames. So the secrets by which the supervisor knows a result are
 in no variable that a frame shows. They are local to a generator, and reaching into one (`gi_frame`, the collector)
 raises audit events. It sends for the one frame that opened it, and for no other, even of the same code. Bytes that
-anybody else writes to the pipe are no result. Who can read this process's memory byte by byte can still find the
+anybody else writes to the pipe are no result. Code that reads this process's memory byte by byte can still find the
 secrets: `docs/threat-model.md`.
 """
 

@@ -42,7 +42,8 @@ SplitTensor = Callable[[str, Any], bool]
 def to_json(value: Any, split: SplitTensor | None = None, path: str = "", depth: int = 0) -> Any:
     """`value` in the JSON form above. Tuples become lists, dataclasses dictionaries, NumPy scalars numbers.
 
-    What has no JSON form arrives as the text `<TypeName>`, so that a check can say what it found instead of a number.
+    A value without a JSON form arrives as the text `<TypeName>`, so that a check can say what it found instead of a
+    number.
     """
     if depth > _MAX_DEPTH:
         raise CodecError(f"value nested deeper than {_MAX_DEPTH} levels at {path[:80]!r}")

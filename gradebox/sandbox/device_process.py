@@ -1,6 +1,6 @@
 """The process of a simulated device: next to a template, out of reach of what that forks, for one run after the other.
 
-A submission's processes hold nothing of it but one end of a connection each. What it was told to be (`conditions`) and
+A submission's processes hold nothing of it but one end of a connection each. Its settings (`conditions`) and
 what is read of it (`readings`) pass between it and the judge's side alone. Not for what a device is: that is the
 course's (`DeviceModule.serve`).
 """
@@ -23,7 +23,7 @@ from gradebox.sandbox.types import SandboxError
 NAME = "gpulabs-device"
 MAX_ORDER_BYTES = 2**24
 _REPORT_SECONDS = 60.0
-"""How long a device may take to do the last of what it was told, and to report."""
+"""How long a device may take to do the last of its work, and to report."""
 _NEW = b"n"
 
 

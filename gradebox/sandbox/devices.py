@@ -68,8 +68,8 @@ class Reading:
 class Simulator:
     """A program in the submission's own process that plays a device: what of it may be asked, and by whom.
 
-    It knows the values that checks compare with, so it tells the engine, by audit events (`sys.audit`), who reads what
-    it has recorded. Modules and functions are named as they are in its package.
+    It knows the values that checks compare with, so it reports to the engine, by audit events (`sys.audit`), who reads
+    what it has recorded. Modules and functions are named as they are in its package.
     """
 
     package: str
@@ -77,7 +77,7 @@ class Simulator:
     title: str
     """In messages: `the virtual GPU`."""
     unsupported: str
-    """Class of the error by which it says that it cannot tell, so that nobody loses points for it."""
+    """Class of the error by which it says that a value is unknown, so that nobody loses points for it."""
     record_event: str
     """Raised when somebody reads what it has recorded. The first argument says what, in words."""
     launch_event: str
@@ -85,12 +85,12 @@ class Simulator:
     asked: frozenset[str]
     """Attributes of the attached device that probes read or call."""
     instruments: Mapping[str, tuple[str, ...]]
-    """By module: beginnings of functions' names that may read the record, for what a real device tells as well. None of
+    """By module: beginnings of functions' names that may read the record, for values that a real device has, too. None of
     them may call what it is handed, or a function in C that was built to ask would be taken for it."""
     entries: Mapping[str, str]
     """By module: the function through which a library hands it an operation of a program's."""
     engine: tuple[str, ...]
-    """Modules that give work to the device because another part of the simulator tells them to, and nobody else."""
+    """Modules that give work to the device on behalf of another part of the simulator only."""
     recorder: str
     """The module whose generators hold the record."""
     generators: tuple[str, ...]

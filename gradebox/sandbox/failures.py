@@ -301,7 +301,7 @@ def _call(frame: FrameType) -> str:
 
 
 def _shown(value: object) -> str:
-    """An argument in a few characters; of arrays and tensors what tells them apart."""
+    """An argument in a few characters; of arrays and tensors what distinguishes them."""
     try:
         if type(value) in (bool, int, float, str, type(None)):
             text = repr(value)

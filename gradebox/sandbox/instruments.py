@@ -30,13 +30,14 @@ _NAMED = {
     "safetensors": ("serialize", "deserialize"),
     "safetensors.numpy": ("save",),
     "numpy": ("asarray",),
-    # These hand frames to whoever has replaced one of them.
+    # These hand frames to code that has replaced one of them.
     "traceback": ("extract_stack", "extract_tb", "format_stack", "print_stack", "walk_stack", "walk_tb"),
     "logging": ("currentframe",),
     "inspect": ("currentframe", "stack", "trace", "getouterframes", "getinnerframes", "getframeinfo"),
 }  # fmt: skip
 """Functions of others that the result's way home relies on, or through which frames are reached; and `INSTRUMENTS` of
-the course's devices. What probes use of others is found in their code (`_used`). Of our package, the course's and the
+the course's devices. The names that probes use of others are found in their code (`_used`). Of our package, the
+course's and the
 simulator's every function and method counts."""
 
 _HOOKS = frozenset({"displayhook", "excepthook", "showwarning", "unraisablehook"})
@@ -54,7 +55,7 @@ class Fingerprint(NamedTuple):
     """What code consists of, each part with a label. Compared by identity; holding the objects keeps their ids unique.
 
     Plain tuples, which nobody changes. Not shown as text: that would be each namespace once for each of its names, and
-    whoever fingerprints the variables of all frames would wait for it.
+    code that fingerprints the variables of all frames would wait for it.
     """
 
     looked_up: tuple[tuple[str, str, str, Any], ...]
@@ -67,7 +68,7 @@ class Fingerprint(NamedTuple):
     functions: Mapping[int, str]
     """Labels by id, of all whose code and defaults nobody may exchange. `values` and `others` keep them alive."""
     keywords: tuple[tuple[str, Mapping[str, Any], tuple[Any, ...]], ...]
-    """Defaults of keyword-only arguments, which are a dictionary's: no event tells when one is set in place."""
+    """Defaults of keyword-only arguments, which are a dictionary's: no event is raised when one is set in place."""
     others: tuple[tuple[str, Any, tuple[Any, ...]], ...]
     """Methods of other kinds, with their functions."""
     classes: tuple[tuple[str, Mapping[str, Any], tuple[str, ...], int], ...]
@@ -104,7 +105,8 @@ def seal(*modules: ModuleType) -> Seal:
 def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerprint:
     """Fingerprint the code of every instrument as it is now, and that of `packages` (`own_packages`).
 
-    What else `devices` relies on counts as well. To be taken before a fork: it goes through thousands of objects.
+    Other modules that `devices` relies on count as well. To be taken before a fork: it goes through thousands of
+    objects.
     """
     looked_up = [
         (f"{module}.{name}", module, name, getattr(sys.modules.get(module), name))

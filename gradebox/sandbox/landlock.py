@@ -33,8 +33,8 @@ def available() -> bool:
 def protect(folders: Iterable[str], but: Iterable[str]) -> None:
     """From now on, this process and what it starts can read no file in `folders`, save for what is in `but`.
 
-    Names of files can still be listed: an import looks for them. Privileges must have been given up before. What
-    appears later next to a folder above a protected one cannot be read either, unless it is in `but`.
+    Names of files can still be listed: an import looks for them. Privileges must have been given up before. A file
+    that appears later next to a folder above a protected one cannot be read either, unless it is in `but`.
 
     Raises:
         OSError: this kernel does not allow it.
@@ -70,7 +70,7 @@ def _parents(folder: str) -> Iterator[str]:
 
 
 def _allow(ruleset: int, path: str, access: int) -> None:
-    """Allow `access` to what lies at `path`; one that is gone, or cannot be opened, needs no rule."""
+    """Allow `access` to the file or folder at `path`; one that is gone, or cannot be opened, needs no rule."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:

@@ -191,7 +191,7 @@ def inotify() -> int:
 
 
 def inotify_add(descriptor: int, folder: str, mask: int) -> int:
-    """Have events of `folder` told; the number under which they come."""
+    """Watch `folder`; the number under which its events come."""
     watch = _libc.inotify_add_watch(descriptor, os.fsencode(folder), ctypes.c_uint32(mask))
     if watch < 0:
         number = ctypes.get_errno()
@@ -205,7 +205,7 @@ def set_dumpable(dumpable: bool) -> None:
 
 
 def come_first() -> None:
-    """Run before ordinary processes, if we may: whoever ends a flood of processes must not wait its turn among them.
+    """Run before ordinary processes, if we may: a process that ends a flood must not wait its turn among it.
 
     Children start with ordinary priority.
     """
@@ -214,7 +214,7 @@ def come_first() -> None:
 
 
 def join_fresh_keyring() -> None:
-    """A session keyring of our own, which ends with us: the one we inherited is shared with whoever comes next.
+    """A session keyring of our own, which ends with us: later processes share the one we inherited.
 
     A kernel without keyrings, or a container that refuses them, has nothing to share.
     """

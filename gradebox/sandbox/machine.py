@@ -28,7 +28,7 @@ _PORT = 29500
 
 @dataclass(frozen=True)
 class Config:
-    """What the judge tells a new server."""
+    """The judge's message to a new server."""
 
     home: str
     """Temporary folder of this sandbox; removed when the judge is gone."""

@@ -24,7 +24,7 @@ _Probe = TypeVar("_Probe", bound=Callable[..., object])
 
 Quantity = Literal["time", "device memory"]
 """`time`: any clock, event or profiler. `device memory`: bytes that all processes share, as NVML or `mem_get_info`
-report them, or running out of memory. What PyTorch's allocator counts for its own process needs no declaration."""
+report them, or running out of memory. Counts of PyTorch's allocator for its own process need no declaration."""
 
 
 def measures(*quantities: Quantity) -> Callable[[_Probe], _Probe]:

@@ -1,4 +1,4 @@
-"""What the operating system tells the supervisor of a run, past its workers: file events, files, messages on loopback.
+"""What the operating system reports to the supervisor of a run: file events, files, messages on loopback.
 
 A probe names one of `READINGS` (`SystemReading`), and the judge gets it from here: a submission can change a file, but
 not what happened to it. Runs in the supervisor. Not for deciding what follows from it (a lab's checks).
@@ -53,7 +53,7 @@ class FileEvent(TypedDict):
 
 READINGS = ("file_events", "files", "loopback_bytes")
 """`list[FileEvent]` in their order, repeated writes once; `dict[str, int]`, bytes of the files that are left; `int`,
-bytes that went over the loopback interface. Each is None where the system does not tell."""
+bytes that went over the loopback interface. Each is None if the system does not report it."""
 
 
 class Observer:
@@ -68,12 +68,14 @@ class Observer:
         """Whether there were more events, files or folders than are kept."""
         self._watched: dict[int, str] = {}
         self.descriptor = -1
-        """Readable if there are events; -1 where the system tells none."""
+        """Readable if there are events; -1 if the system reports none."""
         with contextlib.suppress(OSError, AttributeError):
             self.descriptor = linux.inotify()
             try:
                 self._watch("")
-            except OSError:  # no watch is left on this machine: it tells nothing, which is not that nothing happens
+            except (
+                OSError
+            ):  # no watch is left on this machine: it reports nothing, which does not mean that nothing happens
                 os.close(self.descriptor)
                 self.descriptor = -1
 

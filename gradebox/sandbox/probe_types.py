@@ -74,7 +74,7 @@ def build(kind: type[T], values: Mapping[str, Any], what: str, arrays: Mapping[s
 
     Args:
         kind: a dataclass.
-        values: its fields by name. What has a default may be missing.
+        values: its fields by name. Fields with a default may be missing.
         what: who has sent it, as a message begins.
         arrays: values of the fields that may hold arrays (`holds_arrays`), where they differ from `values`.
 
@@ -146,7 +146,7 @@ def misfit(kind: Any, value: Any, arrays: Any, path: str = "") -> str | None:
         kind: the declared type.
         value: plain values, with something that is no plain value instead of each array.
         arrays: the same with the arrays themselves.
-        path: where `value` stands in the reply.
+        path: the place of `value` in the reply.
     """
     if kind in (Any, object) or isinstance(kind, TypeVar):
         return None

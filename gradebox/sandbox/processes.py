@@ -26,7 +26,7 @@ class Inherited:
     """What those that we fork have of us. Looked at once: what we take later is little, and no excuse for them."""
 
     stack: str
-    """Where our stack starts, which tells a fork from what called exec."""
+    """Where our stack starts, which distinguishes a fork from a process that called exec."""
     resident_bytes: int
 
 
@@ -73,7 +73,7 @@ def inherited() -> Inherited:
 
 
 def usage(pids: Iterable[int], held: Inherited) -> Usage:
-    """What `pids`, descendants of ours, use. What we held counts as inherited, unless a process called exec."""
+    """What `pids`, descendants of ours, use. Those that we held count as inherited, unless a process called exec."""
     tasks, ticks, added = 0, 0, 0
     for pid in pids:
         fields = _stat(pid)
@@ -158,8 +158,8 @@ def have_children() -> bool:
 def kill_descendants() -> None:
     """Send SIGKILL to everything below us, even if it forks faster than we look.
 
-    Whole process groups go at once. What left its group is stopped first, until a look finds nothing new: stopped
-    processes still fill the process limit, so a limited flood runs dry.
+    Whole process groups go at once. Processes that left their group are stopped first, until a look finds nothing new:
+    stopped processes still fill the process limit, so a limited flood runs dry.
     """
     own_group = os.getpgid(0)
     stopped: set[int] = set()

@@ -118,7 +118,7 @@ def with_copy(visible: View, folder: str) -> View:
         elif os.path.exists(path):
             shutil.copyfile(path, target)
     os.makedirs(folder, exist_ok=True)
-    for place, _, names in os.walk(folder):  # whoever runs the judge may have a strict umask
+    for place, _, names in os.walk(folder):  # the user who runs the judge may have a strict umask
         os.chmod(place, 0o755)
         for name in names:
             os.chmod(os.path.join(place, name), 0o644)

@@ -1,7 +1,7 @@
 """The judge's end of the sandbox: starts the server, keeps the copy of the submission, asks, and reads replies.
 
-Imports neither torch nor anything of a submission, and believes nothing it reads without checking its form. What a
-reply means for a grade is decided elsewhere.
+Imports neither torch nor anything of a submission, and believes nothing it reads without checking its form. Other
+modules decide what a reply means for a grade.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class Sandbox:
     # --- the copy of the submission ---------------------------------------------------------------------------------
 
     def _snapshot(self) -> None:
-        """Copy the submission, once: whoever edits the folder meanwhile does not get a grade of two versions."""
+        """Copy the submission, once: if somebody edits the folder meanwhile, the grade is still of one version."""
         if self._copy:
             return
         try:

@@ -1,7 +1,7 @@
 """System calls that no lab needs, refused in the kernel: a classic BPF filter over a worker and all that it starts.
 
 Keyrings outlive a process and carried answers from one student to the next; the others only widen what of the kernel
-a submission can attack. A refused call fails with EPERM, and where the kernel tells a listener (Linux 5.0), the
+a submission can attack. A refused call fails with EPERM, and if the kernel informs a listener (Linux 5.0), the
 supervisor notes its name. Not for files, networks and limits (`root.py`, `supervisor.py`, `worker.py`); what is not on
 the list is allowed.
 """
@@ -23,14 +23,14 @@ import sys
 MAX_ANSWERED = 1000
 """Refused calls that one rank's supervisor answers; after these the kernel refuses by itself, with ENOSYS."""
 _MOST_NAMED = 20
-"""Kinds of refused calls, from which on a socket is told without its arguments."""
+"""Kinds of refused calls, after which a socket is reported without its arguments."""
 KIND = "syscall"
 """The kind of the notes about refused calls."""
 
 # (x86_64, aarch64); None: there is no such call. From the kernel's arch/x86/entry/syscalls/syscall_64.tbl and
 # include/uapi/asm-generic/unistd.h.
 _REFUSED: dict[str, tuple[int | None, int | None]] = {
-    # What outlives a process, and is found by the next student's.
+    # Objects that outlive a process, and that the next student's could find.
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
     "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180),
     # Kernel interfaces with a long history of holes.
@@ -168,7 +168,7 @@ def install(*, cuda: bool, listened: bool) -> int | None:
 
 
 def enter(control: int, *, cuda: bool) -> None:
-    """In a worker: install the filter, and hand the listener to whoever holds the other end of socket `control`.
+    """In a worker: install the filter, and send the listener through socket `control`.
 
     Raises:
         OSError: no filter could be installed at all.
@@ -245,7 +245,7 @@ class Refusals:
                 name += f"({', '.join(str(argument & 0xFFFFFFFF) for argument in arguments[:3])})"
             self._counts[name] = self._counts.get(name, 0) + 1
             fcntl.ioctl(self._listener, _SEND, bytearray(_RESPONSE.pack(identity, 0, -errno.EPERM, 0)))
-        except OSError:  # ENOENT: whoever called is gone
+        except OSError:  # ENOENT: the caller is gone
             return
 
     def close(self) -> None:

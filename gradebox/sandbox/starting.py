@@ -48,7 +48,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The guard's, which everything of the sandbox lies below; 0 before there is one."""
+        """The guard's, the ancestor of every process of the sandbox; 0 before there is one."""
         return self._await_pid(0.0)
 
     def abandon(self) -> None:
@@ -144,14 +144,14 @@ def end_unused() -> None:
 
 
 class _ForkServer:
-    """The process, by what it was told to import."""
+    """The process, by the modules that it imports."""
 
     def __init__(self, key: str, order: Mapping[str, object], log: IO[bytes]) -> None:
         self._key = key
         self.users = 0
         begun = prefork.take()
         self._control, self._process = begun.control, begun.process
-        with contextlib.suppress(OSError, wire.Closed):  # noticed, with the log, by whoever waits for a server
+        with contextlib.suppress(OSError, wire.Closed):  # the caller that waits for a server notices it, with the log
             socket.send_fds(self._control, [b"l"], [log.fileno()])
             wire.send(self._control.fileno(), codec.dump_json(order))
 

@@ -1,6 +1,6 @@
 """Templates: processes between the server and its supervisors, each ready for one kind of request (`ready.py`).
 
-The server forks one when its kind is asked for the first time, tells it of each request, and reads the reply from the
+The server forks one when its kind is asked for the first time, sends it each request, and reads the reply from the
 supervisor itself. A template reads nothing of what a submission says, and what it forks has copies of its memory: a
 run leaves no more in it than in the server. Not for what a run is (`runs.py`).
 """
@@ -80,7 +80,7 @@ class Born(BaseException):
 
 
 class Templates:
-    """Those of one server. Whatever else is below the server is of a run."""
+    """The templates of one server. Other processes below the server belong to a run."""
 
     def __init__(self, *, namespaces: bool) -> None:
         self._namespaces = namespaces
@@ -124,7 +124,8 @@ class Templates:
         if not self._namespaces:
             processes.end_descendants()
             return
-        # What is below a template ends with it and is ours then; waiting for a namespace's first process waits for all.
+        # Processes below a template end with it and are ours then; waiting for a namespace's first process waits for
+        # all.
         with contextlib.suppress(ChildProcessError):
             while True:
                 os.waitpid(-1, 0)
@@ -148,7 +149,7 @@ def live(
 
 
 def _order(channel: socket.socket) -> tuple[int, dict[str, Any], bytes, bytes]:
-    """The number of a request, it, its tensors, and what the device alone is told.
+    """The number of a request, it, its tensors, and what only the device learns.
 
     Its bytes stay here: the frames below those of a worker are a copy of ours.
     """

@@ -102,7 +102,7 @@ def _with_simulator(base: TrustedCode, about: Simulator) -> TrustedCode:
 
 
 def _folder_of_package(file: str, module: str) -> str:
-    """The folder of the package that `module`, which lies in `file`, is in."""
+    """The folder of the package of `module`, whose file is `file`."""
     for _ in range(module.count(".")):
         file = file.rpartition("/")[0]
     return file + "/"

@@ -23,7 +23,7 @@ Kind = Literal[
     "timeout",  # the wall-clock or CPU limit
     "memory",  # the memory limit, or an allocation that could not succeed under it
     "output",  # too much printed, written to files, or returned
-    "unsupported",  # a simulated device cannot tell, so neither can we
+    "unsupported",  # a simulated device does not know it, so neither do we
     "tampered",  # an instrument changed while the submission ran: the reading is void
     "probe_error",  # our own probe failed without a frame of the submission: needs review, never a failed check
 ]
@@ -143,7 +143,7 @@ class Request:
     student: bool = True
     limits: Limits | None = None
     conditions: Sequence[Mapping[str, Any]] = ()
-    """What a simulated device is told, and the submission's process is not."""
+    """What a simulated device learns, and the submission's process does not."""
 
     def __post_init__(self) -> None:
         module, _, function = self.probe.rpartition(".")
@@ -170,7 +170,7 @@ class RankReply:
 
     kind: Kind
     value: Any = None
-    """JSON value the probe returned. Where a tensor stood, its name in `tensors` stands now."""
+    """JSON value the probe returned. The name of a tensor in `tensors` replaces it."""
     tensors: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Tensors by path (`"loss"`, `"gradients/weight"`). bfloat16 and float8 arrive as float32, see `dtypes`."""
     dtypes: Mapping[str, str] = field(default_factory=dict)

@@ -167,7 +167,7 @@ def _enter(task: Task, pipes: Pipes) -> None:
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
         setattr(sys, name, stream)
-    # Written by C code, so a loop that swallows exceptions and a crash still tell their line.
+    # Written by C code, so a loop that swallows exceptions and a crash still show their line.
     faulthandler.enable(file=pipes.trace, all_threads=False)
     faulthandler.register(signal.SIGTERM, file=pipes.trace, all_threads=False, chain=True)
     hidden = {*task.source_roots, ""}
@@ -365,7 +365,7 @@ def _emit(
         now = look(notes)
         if (now.st_dev, now.st_ino) == (pipe.st_dev, pipe.st_ino) and write(notes, line) == len(line):
             return
-    except OSError:  # closed, or full and told not to wait
+    except OSError:  # closed, or full and non-blocking
         pass
     page[LOST] = 1
 

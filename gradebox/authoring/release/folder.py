@@ -15,7 +15,7 @@ from gradebox.authoring.release.stubs import ReleaseError, render, solved
 from gradebox.common.files import atomic_write
 
 MANIFEST = ".generated.json"
-"""In `labs/`: the hash of every generated file, by which an edited one is told from an outdated one."""
+"""In `labs/`: the hash of every generated file, which distinguishes an edited one from an outdated one."""
 RESULTS = "results"
 DIFF_LINES = 20
 """Most lines of a diff that a drift message shows."""

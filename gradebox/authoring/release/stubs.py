@@ -19,7 +19,7 @@ becomes the TODO and a `raise NotImplementedError` that names the task and about
 disappears; its lines count for the first solution that needs it. Everything else is copied as it is, with three
 exceptions: `NAME.template.EXT` takes the place of `NAME.EXT` (so `REPORT.template.md` becomes `REPORT.md`,
 `Dockerfile.template` becomes `Dockerfile`, and a deliberately broken script can stand for its fixed version), what
-lies in a `results` folder stays behind, and each lab gets an empty one.
+is in a `results` folder stays behind, and each lab gets an empty one.
 The tasks of a lab are those that its README.md has headings for ("## Task 1.2: ..."); a marker that names another one
 is an error.
 """

@@ -1,6 +1,6 @@
 """Grading while somebody works: what a saved file may have changed is asked again, at once, by a sandbox that stays.
 
-For whoever writes the code, and no grade: that asks everything, once, with a seed of its own
+For the author of the code, and no grade: a grade runs every check once, with a seed of its own
 (`gradebox/report/presenter.py`).
 """
 
