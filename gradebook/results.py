@@ -256,7 +256,7 @@ class StudentResult:
     """What graders said about lines of code, if that is released."""
     requests: tuple[RegradeRequest, ...] = ()
     excused: tuple[Excused, ...] = ()
-    """What does not count. Where that are some labs, `score` is in proportion: the rest counts for the whole."""
+    """What does not count. If only some labs count, `score` is in proportion: they count for the whole."""
     withheld: bool = False
     """Whether there is no score only until a person says that 0 stands: it may be no fault of the student's."""
     outdated: bool = False

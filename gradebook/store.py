@@ -1,9 +1,9 @@
 """The gradebook of a class on disk: every grading that was ever made, and which one counts for which criterion.
 
-One SQLite file (WAL), written by one process at a time, committed after every grading: whoever is killed loses what was
-in the making and nothing else. A grading is never changed or deleted. It counts for a criterion as long as nothing that
-decided the outcome has changed: content of the submission, code of the checks, seed, device. Points are
-counted when the gradebook is read (`grading/class_summary.py`).
+One SQLite file (WAL), written by one process at a time, committed after every grading: a run that is killed loses what
+was in the making and nothing else. A grading is never changed or deleted. It counts for a criterion as long as nothing
+that decided the outcome has changed: content of the submission, code of the checks, seed, device. Points are counted
+when the gradebook is read (`grading/class_summary.py`).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A grading as it stands in the gradebook."""
+    """A grading as the gradebook has it."""
 
     id: int
     outcome: str
@@ -230,7 +230,7 @@ class Gradebook:
 
     def record(self, plan: Plan, task: Task, grading: Grading) -> int:
         """Add a grading, which counts for the task's criteria from now on; on disk when this returns. Its number."""
-        # Where the copy lay says nothing later.
+        # The path of the copy says nothing later.
         grade = grading.grade and replace(grading.grade, submission=task.students[0])
         values = (
             task.content, json.dumps(task.students), json.dumps(task.criteria), json.dumps(task.labs),
@@ -273,7 +273,7 @@ class Gradebook:
     def asked_for(self) -> frozenset[str]:
         """Submissions that somebody has had graded again: nobody else's grading counts for them, nor theirs for others.
 
-        They stay so, whoever stops the run.
+        They stay so, even if the run is stopped.
         """
         return frozenset(json.loads(self._meta("asked for") or "[]"))
 
@@ -341,7 +341,7 @@ def _lock(folder: Path) -> int:
     try:
         if not folder.exists():
             folder.mkdir(parents=True)
-            folder.chmod(0o700)  # grades and everybody's work; whoever wants others to read them can say so
+            folder.chmod(0o700)  # grades and everybody's work; the owner can let others read them
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise GradebookError(f"{folder} cannot be written: {error.strerror}") from None

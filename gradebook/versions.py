@@ -3,7 +3,7 @@
 A criterion depends on the file of its checks, on the probes that those ask, on all that these import, however far away,
 and on what every grading runs: plugin, sandbox, virtual GPU and labkit, with their data. Found by reading source, never
 by importing it. It does not depend on points, which are only counted, nor on how grades are shown or a class is graded;
-and not on comments and docstrings. Where reading leaves a doubt, a file counts as needed.
+and not on comments and docstrings. In doubt, a file counts as needed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MODULE = re.compile(r"\w+(?:\.\w+)+")
 _DATA = (".toml", ".json", ".npz", ".gz", ".csv")
 """Files that a module next to them may read."""
 _TOLD = ("course.toml", layout.LAB_FILE, layout.CRITERION_FILE)
-"""Files that the engine reads: points and words. What of a rubric decides is counted by its names."""
+"""Files that the engine reads: points and words. The parts of a rubric that decide are counted by their names."""
 _ASKS = (layout.CHECKS, layout.REFERENCE, layout.CASES)
 """Parts of a criterion, and folders of a lab, in which a text may be the name of a probe."""
 _PROSE = 100
@@ -157,7 +157,7 @@ class Tree:
                 if is_probe:
                     yield from self._module(f"{self._course}.{layout.probe_module(text)}")
                 needed = text.rpartition(".")[0]
-                # A check that another one requires. What several criteria use may name the one that is charged.
+                # A check that another one requires. Shared code may name the one that is charged.
                 if read.criteria and text in self._checks and needed in self._places:
                     yield from self._places[needed]
 

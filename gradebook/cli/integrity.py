@@ -116,7 +116,7 @@ def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Studen
     taken: dict[str, Path] = {}
     content = {student.student: student.content for student in students}
     for student in students:
-        # What a team handed in together is one submission, not several that are alike.
+        # A team's submission is one submission, not several that are alike.
         if student.content and not any(
             teammate in taken and content[teammate] == student.content for teammate in student.teammates
         ):

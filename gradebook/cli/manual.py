@@ -173,7 +173,7 @@ def answer_request(
     text: Annotated[str, typer.Argument(help="The answer; an empty one opens it again.")],
     as_: _As = None,
 ) -> None:
-    """Answer a request; the answer stands in the student's feedback. Points change by marks or overrides."""
+    """Answer a request; the student's feedback has the answer. Points change by marks or overrides."""
     from gradebook.export.book import Book
     from gradebook.grading.manual_grading import grader_name, requests
 

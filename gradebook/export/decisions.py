@@ -104,7 +104,7 @@ def override(file: Path, rubric: Rubric, student: str, criterion: str, points: s
         try:
             written = overrides.load(draft, rubric)
         except OverrideError as error:
-            # What was there before is known to be right, so it is what is wanted that is not: no line of a file is.
+            # The earlier entries were accepted, so the new one is wrong, and not a line of the file.
             raise OverrideError(re.sub(rf"^{re.escape(str(draft))}(:\d+)?: ", "", str(error))) from None
         if {(entry.student, entry.criterion): entry for entry in written} != after:
             raise OverrideError(f"{file} is written in a way that cannot be changed here; change it by hand")

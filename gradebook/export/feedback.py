@@ -1,7 +1,7 @@
-"""What one student is told: the page of `gradebox/report` with the penalty and the overrides, and the same in Markdown.
+"""One student's feedback: the page of `gradebox/report` with penalty and overrides, and the same in Markdown.
 
-Notes of the sandbox are for the instructor and left out. What a submission said (messages of its exceptions, say)
-stands in code blocks, where Markdown and HTML mean nothing.
+Notes of the sandbox are for the instructor and left out. Texts of a submission, such as messages of its
+exceptions, are in code blocks, where Markdown and HTML mean nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """GitHub Actions: the workflow that grades every push, for courses that use no classroom on GitHub.
 
-The workflow lies in the student's repository, as everything else there it can be changed by the student: it tells them
+The workflow is in the student's repository, so the student can change it as everything else there: it shows them
 where they stand, and the course's grade comes from `gpulabs class`. Not for Classroom 50, which is a plug-in.
 """
 
@@ -47,7 +47,7 @@ def workflow(course: Course, *, lab: str | None = None, runs_on: str | None = No
 
 
 def labels(runs_on: str | None) -> list[str]:
-    """The labels of a runner, which stand in one text with commas.
+    """The labels of a runner, from one text with commas.
 
     Raises:
         WorkflowError: there can be no such label.

@@ -33,7 +33,7 @@ def results(
     """One grade as Gradescope's results.
 
     Texts are declared plain (`text`), so that nothing in a student's message is taken for markup. Notes of the sandbox
-    stand in a test without points that students never see.
+    are in a test without points that students never see.
 
     Args:
         grade: the grade.

@@ -1,4 +1,4 @@
-"""A chart of the checks of a class: how many pass each, and whether it tells strong from weak submissions.
+"""A chart of the checks of a class: how many pass each, and whether it separates strong from weak submissions.
 
 The figures are those of `statistics.py`; here they become places in a drawing.
 """
@@ -13,7 +13,7 @@ from gradebook.export.statistics import EVERYBODY, CheckStatistics
 LOWEST, HIGHEST = -0.4, 1.0
 """Of the vertical axis; what lies beyond is drawn on its edge."""
 TELLS = 0.2
-"""A check with more than this tells strong from weak; Ebel, "Essentials of educational measurement", 1972, of the 27 %
+"""Above this, a check separates strong from weak; Ebel, "Essentials of educational measurement", 1972, of the 27 %
 index, and usual for the corrected item-total correlation as well."""
 
 
@@ -53,6 +53,6 @@ def undrawn(rows: Sequence[CheckStatistics]) -> int:
 
 
 def weakest(rows: Sequence[CheckStatistics]) -> tuple[CheckStatistics, ...]:
-    """The checks that tell strong from weak least, those below `TELLS`, the lowest first."""
+    """The checks that separate strong from weak least, those below `TELLS`, the lowest first."""
     weak = [row for row in rows if row.item_rest is not None and row.item_rest < TELLS]
     return tuple(sorted(weak, key=lambda row: row.item_rest or 0.0))

@@ -1,4 +1,4 @@
-"""What stands at the top of the page about a class: who has no grade and why, what lateness cost, and what people did.
+"""The top of the page about a class: who has no grade and why, what lateness cost, and what people did.
 
 Only data for `class.html.jinja`; not for scores.
 """

@@ -66,7 +66,7 @@ class Distribution(Spread):
     """Submissions of which passing is known; people may not have graded all of them to the end."""
 
     def place(self, score: float) -> float:
-        """Where a score lies on the axis, 0 to 1."""
+        """The place of a score on the axis, 0 to 1."""
         return score / self.max_score if self.max_score else 0.0
 
 

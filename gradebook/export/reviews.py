@@ -1,6 +1,6 @@
 """What an instructor has to look at, and what was looked at already.
 
-What waits for a person: checks that *need review*, notes of the sandbox, and what became of handing in. That is
+Work for a person: checks that *need review*, notes of the sandbox, and what became of handing in. That is
 submissions that were refused, whose student should hear of it; zeros that are withheld, because they may be our fault;
 and repositories that could not be fetched. Accepting them is remembered
 in `reviews.toml` next to the gradebook, by student, content and criterion: it survives every regrade of the same files,
@@ -67,7 +67,7 @@ class Item:
 
     @property
     def can_be_accepted(self) -> bool:
-        """Whether somebody may say that it stands. What we failed to fetch is no result that could stand."""
+        """Whether somebody may say that it stands. A repository that we failed to fetch has no result."""
         return self.kind != "unfetched"
 
 

@@ -1,4 +1,4 @@
-"""How each check behaved in a class: does it tell strong from weak submissions, or is the check itself the problem?
+"""How each check behaved in a class: does it separate strong from weak submissions, or is the check itself the problem?
 
 Classical item analysis over the submissions that were graded. A check is an item, passed (1) or not (0); what was
 blocked or needs review was not passed. Overrides and penalties for handing in late do not count: these numbers are

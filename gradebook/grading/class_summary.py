@@ -139,7 +139,7 @@ def dump(folder: Path) -> str:
     """Everything in a gradebook that must not depend on how often the run was interrupted, as text to compare.
 
     Without times, memory, the order of gradings, notes on processes that happened to be seen, and second looks at what
-    a busy machine had left open: what a grading found stands in the student's grade if it counts.
+    a busy machine had left open: results of a grading are in the student's grade if they count.
     """
     with Gradebook(folder, locked=False) as gradebook:
         result, history = of(gradebook), gradebook.history()

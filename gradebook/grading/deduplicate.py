@@ -128,7 +128,7 @@ class Shared:
         return [other for other in self._alike.get(criterion, {}).get(content, ()) if other != content]
 
     def is_certain(self, content: str, grade: Grade | None, criterion: str) -> bool:
-        """Whether what the grading of `content` found of a criterion holds for whoever has the same lab."""
+        """Whether the result of `content` for a criterion holds for every submission with the same lab."""
         part = self._parts.get(content, {}).get(self._packages[criterion])
         if part is None or grade is None or grade.incomplete or len(grade.integrity) >= source_scan.MAX_NOTES:
             return False

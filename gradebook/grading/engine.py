@@ -1,4 +1,4 @@
-"""How the run of a class speaks to whoever grades: a judge grades one submission, an engine many."""
+"""The interface between the run of a class and its graders: a judge grades one submission, an engine many."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Ways in which code may find modules and files that no text mentions, as far as reading it tells.
+"""Ways in which code may find modules and files that no text mentions, as far as reading it shows.
 
-A bell, not a wall, and rather too often than not: whoever is found to have one is graded for himself.
+A bell, not a wall, and rather too often than not: a submission with one of them is graded for itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Ability(Enum):
     FINDS = auto()
     """It may find what it does not name."""
     SCANS = auto()
-    """It looks at what lies in some folder."""
+    """It looks at the files of some folder."""
     KNOWS_PLACE = auto()
     """It knows where a file of its own lies, other than to name a folder next to it."""
 

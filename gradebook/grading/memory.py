@@ -19,7 +19,7 @@ class PeakMemory:
     """Samples while it is entered; see `used_bytes` for what counts.
 
     Samples are estimates, which cost little; where one is higher than all before, it is looked at closely, since a
-    process whose parent is gone cannot be told from one that needs all its pages for itself.
+    process whose parent is gone looks like one that needs all its pages for itself.
     """
 
     def __init__(self, root: int | None = None, least: int = 0) -> None:
@@ -61,7 +61,7 @@ def used_bytes(root: int, *, closely: bool = False) -> int:
 
     A forked child begins with its parent's pages, so only what it has beyond its parent counts. `closely`: the kernel
     counts which pages are shared, and with how many; that takes milliseconds for each process, and where it may not be
-    asked the estimate stands. 0 where `/proc` cannot tell.
+    asked the estimate stands. 0 if `/proc` does not say.
     """
     parents, resident = {}, {}
     for pid in _pids():

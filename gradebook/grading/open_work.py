@@ -43,7 +43,7 @@ class OpenWork:
     def shared_tasks(self) -> list[Task]:
         """One for each submission with something open that it is not waiting for another to be graded in.
 
-        What was graded in earlier runs counts for whoever has the same lab now. Not for submissions that somebody has
+        Results of earlier runs count for every submission with the same lab now. Not for submissions that somebody has
         asked to have graded again: these are graded, and nobody else's grading counts for them.
         """
         known = dict.fromkeys([*self._students, *self._gradebook.graded(self._plan)])
@@ -51,7 +51,7 @@ class OpenWork:
         present = {content: folder for content, folder in folders.items() if folder.is_dir()}
         self._shared = Shared(self._course, self._wanted, present)
         self._share_known(self._shared)
-        # Whose turn it is does not depend on what is done already: a run that goes on asks for the same tasks.
+        # The order does not depend on what is done already: a run that goes on asks for the same tasks.
         claimed = {content: self._shared.claim(content, self._wanted) for content in self._students}
         open_ = {
             content: tuple(name for name in claimed[content] if name in criteria)
@@ -99,7 +99,7 @@ class OpenWork:
             self.share(number, content, (name,), self._gradebook.counting(plan, content)[name].grade)
 
     def _open(self) -> dict[str, tuple[str, ...]]:
-        """By submission the criteria of which no grading counts; those with nothing open are not there."""
+        """By submission the criteria without a grading that counts; submissions with nothing open are left out."""
         open_ = {}
         for content in self._students:
             counting = self._gradebook.numbers(self._plan, content)

@@ -1,7 +1,7 @@
 """Many gradings at once: hands tasks to workers, replaces those that die, and gives up what kills two of them.
 
 What a worker is, a process here (`processes.py`) or an actor of a plug-in on some node of a cluster, its crew knows.
-What a submission does to its judge, the next one never meets: the judge runs no code of a
+No submission meets the effects of the one before: the judge runs no code of a
 submission, and a worker that ended or was ended is not used again.
 """
 

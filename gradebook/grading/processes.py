@@ -108,7 +108,7 @@ def _serve(connection: Connection, room: Path, open_judge: OpenJudge, parent: in
     except Exception as error:
         connection.send(EngineError(f"no grading process can be started here: {type(error).__name__}: {error}"))
         return
-    with contextlib.suppress(EOFError, OSError):  # whoever asked is gone
+    with contextlib.suppress(EOFError, OSError):  # the caller is gone
         while True:
             task = connection.recv()
             try:

@@ -14,7 +14,7 @@ from gradebox.run.grade import Outcome
 
 
 class ClassProgress:
-    """Follows one run. Use as told: `intake`, `open`, `started` and `finished` for each task, `close`."""
+    """Follows one run. Call in this order: `intake`, `open`, `started` and `finished` for each task, `close`."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

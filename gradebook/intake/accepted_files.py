@@ -33,7 +33,7 @@ _CHUNK = 2**16
 
 
 class Refused(Exception):
-    """This submission cannot be taken; the message is one line that tells the student what to change."""
+    """This submission cannot be taken; the message is one line that says what the student must change."""
 
 
 class CannotStore(Exception):
@@ -46,7 +46,7 @@ def sentence(subject: str, reason: str) -> str:
 
 
 def clause(reason: str) -> str:
-    """The reason as what stands behind a colon."""
+    """The reason as text after a colon."""
     return f"it {reason}" if _VERB.match(reason) else reason
 
 

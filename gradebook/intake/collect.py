@@ -1,6 +1,6 @@
 """Take in what a class handed in: find each submission, put its pieces together, and keep a copy by its content.
 
-Not for grading. What cannot be taken is refused with a reason for the student, never passed over.
+Not for grading. It refuses unusable files with a reason for the student, and never passes them over.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files as other systems write them: UTF-16 becomes UTF-8, and a pointer of Git LFS is named for what it is.
 
 Windows' editors and PowerShell write UTF-16, in which Python finds no code and no grader a claim. Line ends of Windows
-and marks of byte order need nothing: whoever reads a text here takes them. Not for which files count (`pieces.py`).
+and marks of byte order need nothing: every reader of a text here accepts them. Not for which files count (`pieces.py`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _utf16(entry: Entry) -> str | None:
             encoding = "utf-16-le" if little else "utf-16-be" if big else None
         return None if encoding is None else entry.source.read_bytes().decode(encoding)
     except (OSError, UnicodeDecodeError):
-        return None  # whoever reads it says why
+        return None  # the reader says why
 
 
 def _is_pointer(source: Path) -> bool:

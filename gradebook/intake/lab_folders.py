@@ -138,12 +138,12 @@ class LabNames:
         return cls(tuple(lab.package for lab in by_number.values()), chosen[0].package, results)
 
     def place(self, name: str) -> str:
-        """Where in the lab a file belongs that was handed in alone: what programs write lies in `results`."""
+        """The place in the lab of a file that was handed in alone: files that programs write are in `results`."""
         return f"{_RESULTS}/{name}" if self.results and PurePath(name).suffix.lower() in _WRITTEN else name
 
     @property
     def example(self) -> str:
-        """A folder's name to tell people."""
+        """A folder's name for messages."""
         return self.single or next(iter(self.packages), "lab1_gpu_basics")
 
     def meant(self, name: str) -> str | None:

@@ -1,7 +1,7 @@
 """What of a submission does not count, what that is, and what to say about it.
 
 Files that nobody reads: notebooks, documents, archives, second reports, copies by browsers, code that Python does not
-find, and code that lies in no lab and that none imports. These are told by names only. Plots, data that labs write,
+find, and code that is in no lab and that none imports. These are recognised by names only. Plots, data that labs write,
 texts, caches and other code are ordinary and not named. Not for what is graded (`pieces.py`).
 """
 
@@ -59,11 +59,11 @@ def remarks(
     idle: Mapping[str, str] = MappingProxyType({}),
     nowhere: Collection[str] = (),
 ) -> list[str]:
-    """What to tell of the files that nothing reads; nothing where there are none.
+    """The message about files that nothing reads; empty if there are none.
 
     Args:
         targets: what is graded, by path below `labs`.
-        beside: what else was handed in, by the path that people know.
+        beside: the other files of the submission, by the path that people know.
         packages: the course's labs.
         idle: what nothing imports next to the labs (`outside.idle`), and what that is; folders end in `/`.
         nowhere: what lay next to packed labs.
@@ -133,7 +133,7 @@ def _has_report(path: str) -> bool:
 
 
 def _may_report(path: str, what: str, lab: str, packages: Iterable[str]) -> bool:
-    """Whether this may have been meant as the lab's report: it lies in the lab, or in none."""
+    """Whether this may have been meant as the lab's report: it is in the lab, or in none."""
     first = path.partition("/")[0]
     return what in (_DOCUMENT, _SECOND) and (first == lab or first not in packages)
 
@@ -211,7 +211,7 @@ def outside_of(top: Path, place: Path | None = None) -> list[str]:
         inner[:] = sorted(name for name in inner if Path(folder, name) != place and not _is_hidden_below(folder, name))
         paths = [Path(folder, name) for name in sorted(names) if not _is_hidden_below(folder, name)]
         outside += [path.relative_to(top) for path in paths if not path.is_symlink()]
-    # Who hands in the course's whole tree need not hear of each of its notebooks.
+    # A student who hands in the course's whole tree need not read of each of its notebooks.
     tree = place.parent if place is not None and place.name == "labs" else top
     folders = [path for path in tree.iterdir() if path.is_dir() and not path.is_symlink()]
     is_course = (tree / _COURSES[0]).is_dir()
@@ -244,7 +244,7 @@ def _words(source: Path) -> set[str]:
     try:
         return set(_WORD.findall(source.read_bytes().decode("utf-8", "replace")))
     except OSError:
-        return set()  # whoever copies it says why
+        return set()  # the copying code says why
 
 
 def _is_the_courses(folder: Path) -> bool:

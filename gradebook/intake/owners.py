@@ -18,7 +18,7 @@ _SPELT_OUT = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø"
 
 
 def have_a_word_in_common(name: str, other: str) -> bool:
-    """Whether a word of the name `other` stands in `name`, however its accents and umlauts are written."""
+    """Whether a word of the name `other` is in `name`, however its accents and umlauts are written."""
     words = {word for form in _without_accents(other) for word in _WORD.findall(form)}
     return any(word in form for form in _without_accents(name) for word in words)
 

@@ -1,7 +1,7 @@
 """One submission from all that was handed in for it: folders, archives (also in archives), files alone, texts, links.
 
 Finds the labs, however they are packed and spelt, and says of everything else that it does not count; an archive that
-cannot be unpacked does not stand in the way of what can be read. Not for whose it is (`platforms.py`), nor for which
+cannot be unpacked does not prevent reading the others. Not for whose it is (`platforms.py`), nor for which
 paths are accepted (`accepted_files.py`).
 """
 
@@ -57,7 +57,7 @@ class Submission:
 
 
 def kind_of(path: Path) -> Literal["folder", "archive", "file"]:
-    """What lies at `path`, by its name, and where that says nothing by its first bytes."""
+    """The kind of the file `path`, by its name, else by its first bytes."""
     if path.is_dir():
         return "folder"
     if archives.has_suffix(path.name):
@@ -249,7 +249,7 @@ class _Assembly:
                 if not rest.startswith(inner) and any(map(lab_folders.is_hidden, map(PurePosixPath, rest.split("/")))):
                     return None  # of what was around the lab, there may be another one in it
                 rest = rest.removeprefix(inner)
-            # What `scan` has renamed already is spelt with underscores.
+            # Files that `scan` has renamed already are spelt with underscores.
             known = renamed.get(first) or next((p for o, p in renamed.items() if o.replace("-", "_") == first), first)
             return f"{known}{slash}{rest}"
 

@@ -1,7 +1,7 @@
 """A student's git repository: which commit counts, and its files. Nothing of the repository is ever executed or obeyed.
 
 The repository is fetched into a bare one of our own, because git obeys the configuration of the one it runs in; then
-only objects are read: no working tree, no hooks, filters or submodules. Of one that lies on this machine git sees a
+only objects are read: no working tree, no hooks, filters or submodules. Of one on this machine git sees a
 plain copy only (`plain_copy.py`).
 """
 
@@ -40,7 +40,7 @@ _SAID_BYTES = 2**16
 _INSTRUCTORS = ("GIT_SSH_COMMAND", "GIT_SSH", "GIT_ASKPASS", "GIT_CONFIG_GLOBAL")
 """Variables that may be needed to reach a server; used for addresses only, never for a folder that was handed in."""
 _CONFIGURATION = (
-    # Whose files they are says nothing here; the owner is not trusted anyway.
+    # The owner of the files says nothing here, and is not trusted anyway.
     ("safe.directory", "*"),
     ("core.hooksPath", os.devnull),
     ("gc.auto", "0"),

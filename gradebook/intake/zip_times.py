@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 
 def as_plain(zone: tzinfo | None) -> str | float | None:
-    """A zone as another process can be told it: by its name, or by its offset in seconds."""
+    """A zone in a form for another process: its name, or its offset in seconds."""
     name = getattr(zone, "key", None)
     offset = zone.utcoffset(None) if zone is not None else None
     return str(name) if name else None if offset is None else offset.total_seconds()

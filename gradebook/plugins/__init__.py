@@ -7,7 +7,7 @@ An entry point of the group `gradebook.plugins` is called KIND.NAME:
 | `engine` | `engine(...) -> PluginEngine`; its parameters are options of the command line | `gpulabs class --on NAME` |
 | `export`, `manual` | `command(host: Host)`, which returns the command as a function for Typer | `gpulabs KIND NAME` |
 
-A folder that is taken out leaves its entry points behind: whoever uses one gets one line that says what is missing. A
+A removed folder leaves its entry points behind: a user of one gets one line that says what is missing. A
 checkout that is not installed has none; then those of its `pyproject.toml` count. Not for what a plug-in does.
 """
 

@@ -85,7 +85,7 @@ class Simulator:
     asked: frozenset[str]
     """Attributes of the attached device that probes read or call."""
     instruments: Mapping[str, tuple[str, ...]]
-    """By module: beginnings of functions' names that may read the record, for values that a real device has, too. None of
+    """By module: beginnings of functions' names that may read the record, for values that a real device has. None of
     them may call what it is handed, or a function in C that was built to ask would be taken for it."""
     entries: Mapping[str, str]
     """By module: the function through which a library hands it an operation of a program's."""

@@ -25,7 +25,7 @@ class Shared:
     identical: bool
     """Whether all of them are the same, byte for byte."""
     first: int
-    """Where the first of these pairs stands in the list of all."""
+    """The index of the first of these pairs in the list of all."""
 
 
 @dataclass(frozen=True)

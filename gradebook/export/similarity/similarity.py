@@ -23,7 +23,7 @@ from gradebox.sandbox import SubmissionError, copying
 NOISE_CHARACTERS = 25
 """Copies shorter than this, in copydetect's shortened text, are not looked for; its own default."""
 MAX_FILE_BYTES, MAX_BYTES = 2**17, 2**20
-"""Of a file, and of all files of a student: many times what a lab needs. What is larger keeps a reader busy, and no
+"""Of a file, and of all files of a student: many times what a lab needs. A larger file takes long to compare, and no
 person would read it; it is named instead."""
 _MAX_EXCERPT_LINES = 24
 OF_EACH_MODULE = 5
@@ -87,7 +87,7 @@ def compare(
         threshold: share, 0 to 1.
         excerpts: so many pairs, from the first, get their passages, and the first of each module.
         labs: packages to compare; None for all.
-        left_out: told which files of a student are too large to be compared.
+        left_out: called with the files of a student that are too large to be compared.
         earlier: submissions of other years, by the year's name and the student's.
 
     Raises:

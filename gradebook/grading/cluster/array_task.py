@@ -1,6 +1,6 @@
 """The node's side: `python -m gradebook.grading.cluster.array_task FOLDER BATCH INDEX` grades one of a batch.
 
-What a submission does to it, no other one meets: each array task is a process of its own, with a sandbox of its own.
+No submission meets the effects of another: each array task is a process of its own, with a sandbox of its own.
 It ends with 0 when it has answered, whatever the answer is. Not started by hand.
 """
 

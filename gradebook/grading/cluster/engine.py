@@ -329,7 +329,7 @@ class _Round:
             return
         if key not in self._running:
             self._started(self._open[key].task)
-        yield self._open[key].task, answer.grading  # whoever takes it has it on disk before we forget it
+        yield self._open[key].task, answer.grading  # the caller has it on disk before we forget it
         self._shared.forget(key)
         self._done(key)
 

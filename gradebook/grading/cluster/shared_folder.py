@@ -1,8 +1,8 @@
 """The folder that we and the nodes share: what is to be graded, and what came of it, each file whole or not there.
 
-A task's key says what decides its outcome; a result lies under that key. So whoever asks for the same again finds what
+A task's key names everything that decides its outcome; a result is under that key. So the same task later finds what
 an earlier run had graded, though nobody was there to take it. Tasks and results are JSON, because a node's answer is
-read with the rights of whoever grades. Not for who grades when.
+read with the rights of the user who grades. Not for the order of gradings.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class SharedFolder:
             return Answer(None, f"what its node wrote cannot be read: {error}")
 
     def forget(self, key: str) -> None:
-        """Leave nothing of a task that is done: whoever asks for it again wants it graded again."""
+        """Leave nothing of a task that is done: the next request grades it again."""
         for name in (_RESULTS, _TASKS):
             (self.folder / name / f"{key}.json").unlink(missing_ok=True)
 

@@ -1,6 +1,6 @@
 """The code of a submission as graders read it: lines of text, and what each part of a line is.
 
-`pygments` tells keywords from strings; where it is not installed, code is plain. Not for what is said about it.
+`pygments` separates keywords from strings; if it is not installed, code is plain. Not for what is said about it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`manual_grading/comments.toml`: what graders say more than once, in one place.
 
-Who got a comment refers to it by its id, so that another text or other points are everybody's at once.
+Submissions refer to a comment by its id, so that another text or other points are everybody's at once.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _CENT = Decimal("0.01")
 
 @dataclass(frozen=True)
 class ManualGrading:
-    """All that lies in the folder `manual_grading` of a class."""
+    """Everything in the folder `manual_grading` of a class."""
 
     rubric: Rubric | None
     comments: Mapping[str, Comment]

@@ -71,7 +71,7 @@ class Client:
 
         Args:
             url: such as `https://canvas.example.edu`.
-            token: an access token of whoever may grade in the course.
+            token: an access token of a person who may grade in the course.
             say: takes a line about why it is waiting.
             sleep: waits.
             given: where somebody wrote the address, such as an option or a file, for messages.

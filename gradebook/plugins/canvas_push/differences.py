@@ -61,7 +61,7 @@ def changes(
         targets: what everybody is to have.
         on_canvas: what Canvas has, by number there.
         sent: what was sent before, by number there.
-        me: the number of whoever sends; comments are theirs.
+        me: the number of the sender; comments are theirs.
         replace: students whose grade may be replaced although it was given by hand, or `all`.
     """
     return [
@@ -129,7 +129,7 @@ def _kind(before: Mark, after: Mark) -> Kind:
 def _is_new(comment: str, now: Submission, sent: Sent | None, me: int) -> bool:
     """Whether a comment is to be written: not where it is the latest of ours, there or as far as we remember.
 
-    Whoever deletes it on Canvas does not get it again; and what else the owner of the token wrote there is not ours.
+    If somebody deletes it on Canvas, it is not sent again. Other comments of the token's owner are not ours.
     """
     if not comment:
         return False

@@ -1,7 +1,7 @@
 """What was sent to Canvas before, kept next to the gradebook: so that a run knows its own grades and comments again.
 
 One file for each assignment, `canvas/HOST-COURSE-ASSIGNMENT.json`, replaced whole before and after every request that
-changes something. Whoever is killed loses nothing: what was under way stands in it, and Canvas is asked what became of
+changes something. A run that is killed loses nothing: it has what was under way, and the next run asks Canvas about
 that.
 Not for grades themselves; those are in the gradebook.
 """

@@ -15,7 +15,7 @@ _SIS, _LOGIN, _EMAIL = (
     ("Email address", "Email"),
 )
 _OF_CANVAS = ("SIS Login ID", "SIS User ID", "Section")
-"""Columns that tell Canvas's own export, whose `ID` is the number that Canvas knows a student by."""
+"""Columns that identify Canvas's own export, whose `ID` is Canvas's number of a student."""
 
 
 @dataclass(frozen=True)

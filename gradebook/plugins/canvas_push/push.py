@@ -97,7 +97,7 @@ def push(
         client: the way to Canvas.
         say: takes lines about how far it is.
         sleep: waits for Canvas.
-        clock: tells the time.
+        clock: returns the time.
 
     Raises:
         PushError: it cannot be done, or not to the end; the message is one line.
@@ -228,7 +228,7 @@ class _Run:
         return progress
 
     def _arrived(self, memory: Memory, on_canvas: Mapping[int, Submission], progress: Progress | None) -> Memory:
-        """Remember what of the pending part Canvas has. What it has carried out to the end, it has."""
+        """Remember what of the pending part Canvas has: everything that it has carried out to the end."""
         assert memory.pending is not None
         done = progress is not None and progress.workflow_state == "completed"
         students = dict(memory.students)
@@ -338,7 +338,7 @@ def _check_groups(planned: Sequence[Change], on_canvas: Mapping[int, Submission]
 
 
 def _known_there(planned: Sequence[Change], memory: Memory) -> dict[str, Sent]:
-    """A grade that is there as it should be counts as ours, whoever put it there: a file, or an earlier version."""
+    """A grade that is there as it should be counts as ours, also from a file or an earlier version."""
     return {
         str(change.target.user): memory.students.get(str(change.target.user), Sent(change.target.student)).with_mark(
             change.target.mark

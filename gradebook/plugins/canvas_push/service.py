@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 SIS_COURSE = "sis_course_id:"
 _LOOKED_UP = re.compile(r"[\w.@+-]+", re.ASCII)
-"""Identifiers that can stand in an address as they are."""
+"""Identifiers that an address can hold as they are."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """A course; its number stands in its address."""
+    """A course; its number is in its address."""
 
     id: int
     name: str = ""
@@ -64,7 +64,7 @@ class Enrollment:
 
 @dataclass(frozen=True)
 class Person:
-    """A student of the course. What the owner of the token may not see is None."""
+    """A student of the course. A field that the owner of the token may not see is None."""
 
     id: int
     name: str | None = None
@@ -183,7 +183,7 @@ class Canvas:
         return matches[0]
 
     def me(self) -> int:
-        """The number of whoever owns the token."""
+        """The number of the token's owner."""
         return _read(Person, self._client.get("users/self")).id
 
     def students(self) -> list[Person]:

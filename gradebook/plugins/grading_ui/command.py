@@ -29,7 +29,7 @@ def command(host: Host) -> Callable[..., None]:
     ) -> None:
         """Serve the page in which you grade, on this machine only, until Ctrl-C.
 
-        Every grader starts one, on the same folder: nobody's marks are written over. What is given is on disk at once.
+        Every grader starts one, on the same folder: nobody's marks are written over. A mark is on disk at once.
         """
         from gradebook.plugins.grading_ui.board import Board
         from gradebook.plugins.grading_ui.server import listen, port_of

@@ -113,7 +113,7 @@ def to_html(report: Report, shown: tuple[Picture, ...], address: str) -> str:
     Args:
         report: as the student wrote it.
         shown: the pictures of the submission.
-        address: what stands before the number of a picture.
+        address: the text before the number of a picture.
     """
     import nh3
     from markdown_it import MarkdownIt

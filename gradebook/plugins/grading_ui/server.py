@@ -1,8 +1,8 @@
 """The page over HTTP, for one person on this machine.
 
 The server listens on the loopback interface only. Every address begins with a secret that is drawn when it starts;
-without it nothing is told. Who asks under another host's name (DNS rebinding) or from another page (Origin) is refused,
-and the page may load nothing but what this server gives (Content-Security-Policy).
+without it there is no answer. Requests under another host's name (DNS rebinding) or from another page (Origin) are
+refused, and the page may load nothing but what this server gives (Content-Security-Policy).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Kubernetes by kubectl: an Indexed Job for each array, a pod for each submission.
 
-Who may do so, on which cluster, is kubectl's business. A pod that is evicted, preempted or loses its node is replaced
+kubectl decides who may do so, on which cluster. A pod that is evicted, preempted or loses its node is replaced
 by the Job itself (`podFailurePolicy`); one that fails is ours to judge, so the Job does not try again. Sources:
 Kubernetes' pages on Jobs, "Pod failure policy" and "Backoff limit per index" (on by default since 1.29).
 """
@@ -198,7 +198,7 @@ def indices(text: str) -> set[int]:
 
 
 def _user() -> dict[str, Any]:
-    """Pods read and write the folder as whoever gives the command; nobody else may."""
+    """Pods read and write the folder as the user who gives the command; nobody else may."""
     user = os.getuid()
     return {"runAsUser": user, "runAsGroup": os.getgid(), **({"runAsNonRoot": True} if user else {})}
 

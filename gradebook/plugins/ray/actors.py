@@ -57,7 +57,7 @@ class _RayJudge:
         return ray.get_runtime_context().get_node_id(), versions.grader_digest(digests)
 
     def grade(self, task: Task, files: Files) -> Grading:
-        """Grade a submission that lies in `files`."""
+        """Grade the submission `files`."""
         folder = self._room / "submission" / "labs"
         shutil.rmtree(folder, ignore_errors=True)
         for name, content in files.items():
