@@ -2,8 +2,8 @@
 # # Channels last: what tensor cores want of an image
 #
 # Lab 2 makes products faster by halving their bits. For networks with convolutions that is only half of what there is
-# to gain: the other half is the *order* of an image in memory. This notebook goes with [Lab 2](lab2.ipynb); it has no
-# tasks, and nothing in it is graded.
+# to gain: the other half is the *order* of an image in memory. This notebook goes with [Lab 2](lab2.ipynb);
+# it has no tasks, and nothing in it is graded.
 
 # %%
 import importlib.util

@@ -127,7 +127,7 @@ class Programs(NamedTuple):
 
 
 class KernelWork(NamedTuple):
-    """One entry of a stream. What most kernels do without has a default."""
+    """One entry of a stream. Fields that most kernels do not need have a default."""
 
     name: str
     bytes: int = 0

@@ -186,7 +186,7 @@ class Queue(abc.ABC):
 
     @abc.abstractmethod
     def last(self) -> Kernel:
-        """The one launched last, as a profiler is told."""
+        """The one launched last, as a profiler sees it."""
 
     @abc.abstractmethod
     def busy_between(self, begin: float, end: float) -> float:

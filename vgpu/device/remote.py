@@ -1,7 +1,7 @@
-"""The program's side of a device that lives in a process of its own: it sends work, and may ask what CUDA would tell.
+"""The program's side of a device in a process of its own: it sends work, and may ask only for what CUDA reports.
 
-Launches are written down and sent by the thousand; only who waits for the device has to ask it. What ran, and how slow
-the device is made, stays there. Not here: the device's side (`vgpu.device.service`).
+Launches are written down and sent by the thousand; a program asks the device only to wait for it. The record of what
+ran, and of how slow the device is made, stays there. Not here: the device's side (`vgpu.device.service`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PACK = messages.LAUNCH.pack
 
 
 class DeviceLost(RuntimeError):
-    """The device's process ends the connection: it has ended, or was told what makes no sense."""
+    """The device's process ends the connection: it has ended, or got a message that makes no sense."""
 
 
 class Line:
@@ -118,7 +118,7 @@ class Line:
         self.put(messages.text("stage"))
 
     def read(self, gpu: int, what: str, begin: int, end: int, arguments: dict[str, Any]) -> int:
-        """Have what ran between two marks read, for whoever started the device; the reading's number."""
+        """Have the record between two marks read, for the process that started the device; the reading's number."""
         return self._read("read", gpu, what, begin, end, arguments)
 
     def read_memory(self, gpu: int, what: str, begin: int, end: int) -> int:

@@ -1,7 +1,7 @@
-"""A device in a process of its own: takes work from the ranks of one program, and answers what CUDA would tell them.
+"""A device in a process of its own: takes work from the ranks of one program, and answers only what CUDA reports.
 
-Whoever starts it (a grader) alone knows how slow the device is made, and reads what ran: `Service.readings`. Programs
-are not trusted: each message is checked, and a rank that sends nonsense is cut off, with a reason. Not here:
+Only the process that starts it (a grader) knows how slow the device is made, and reads what ran: `Service.readings`.
+Programs are not trusted: each message is checked, and a rank that sends nonsense is cut off, with a reason. Not here:
 the program's side (`vgpu.device.remote`).
 """
 

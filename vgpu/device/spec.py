@@ -77,7 +77,7 @@ class Spec:
     names what joins several of these GPUs; `links` are the interconnects that a file of the user's own describes.
     `sustained_clock_ratio` has, by precision, the share of the boost clock that long products hold within the board's
     power. `l2_bytes_per_second` is how fast an elementwise kernel reads and writes what is in the L2 cache; 0: no
-    faster than memory. `monitoring` has what only NVML tells of a board (`MONITORING`).
+    faster than memory. `monitoring` has what only NVML reports of a board (`MONITORING`).
     """
 
     name: str

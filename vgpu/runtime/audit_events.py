@@ -1,7 +1,7 @@
 """What a program cannot read or set back unseen: the history of a device's memory, and the steps of a clock.
 
-Each is held in the local variables of a suspended generator, which no attribute, copy or pickle shows. Whoever asks for
-the history raises READ_EVENT, and the other ways into a generator (`gi_frame`, the frames of a traceback,
+Each is held in the local variables of a suspended generator, which no attribute, copy or pickle shows. Code that asks
+for the history raises READ_EVENT, and the other ways into a generator (`gi_frame`, the frames of a traceback,
 `gc.get_referents`) raise audit events of Python's own; only native code sees it unseen. Not here: who may ask.
 """
 
@@ -39,7 +39,7 @@ def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
         elif message is LATEST:
             audit(READ_EVENT, "memory")
             now = events[-1][1] if events else 0
-            # What was allocated when it was asked the last time counts as well.
+            # Memory that was allocated at the last reading counts as well.
             answer = now, max((event[1] for event in events[max(seen - 1, 0) :]), default=0)
             seen = len(events)
         elif type(message) is list:

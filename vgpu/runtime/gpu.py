@@ -104,7 +104,7 @@ class Views(Protocol):
 
 
 class Profile(Protocol):
-    """Somebody who is told of each kernel and each step of the host while it lasts
+    """An object that sees each kernel and each step of the host while it lasts
     (`vgpu.torch_integration.profiler_events`)."""
 
     metadata: dict[str, Any]
@@ -281,7 +281,7 @@ class VirtualGPU:
             raise ValueError("seconds and after_operations must not be negative")
         self.machine.host_slowdowns.append((after_operations, seconds))
 
-    # ---- what the modes and patches tell it ----------------------------------------------------------------------
+    # ---- calls of the modes and patches ---------------------------------------------------------------------------
 
     def start(self, *, by_library: bool = False) -> None:
         """The CUDA context, created at first use; NCCL's (`by_library`) leaves PyTorch's own start to come."""

@@ -192,7 +192,7 @@ class HostClock:
         self.turns.forked(clock)
 
     def sleep(self, seconds: float) -> None:
-        """`time.sleep`: whoever is due before goes first. A thread that takes no part sleeps really."""
+        """`time.sleep`: threads that are due before go first. A thread that takes no part sleeps really."""
         clock = self.mine()
         self.turns.come_back(clock)
         begin = clock.now

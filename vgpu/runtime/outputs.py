@@ -71,7 +71,7 @@ class Outputs:
 
     @classmethod
     def rebuilt(cls, description: Sequence[Any]) -> Outputs:
-        """What `described` told."""
+        """What `described` returned."""
         summary, *files, program = description
         drawn, traced, recorded = (None if path is None else Path(path) for path in files)
         return cls(summary, drawn, traced, recorded, program)

@@ -38,7 +38,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """What happens in the block is written down by whoever opened it."""
+        """The code that opened the block writes down what happens in it."""
         self._paused += 1
         try:
             yield

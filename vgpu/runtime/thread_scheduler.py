@@ -178,7 +178,7 @@ class ThreadScheduler:
     def sleep(self, clock: ThreadClock, moment: float) -> None:
         """The thread goes on at `moment`; who is due before goes first."""
         # The common case without the lock: no other thread is due before `moment`, so nobody could have done anything
-        # in between. `limit` was set when the turn was granted, and whoever wakes a thread sets it again.
+        # in between. `limit` was set when the turn was granted, and the thread that wakes another sets it again.
         if moment <= clock.limit or not clock.takes_part or clock.holding:
             clock.move(max(clock.now, moment))
         else:
@@ -198,7 +198,7 @@ class ThreadScheduler:
                 clock.limit = math.inf
                 return
             if clock.state is State.AWAY:
-                # What it waited for came from somewhere, at the earliest now.
+                # The event that it waited for came from somewhere, at the earliest now.
                 clock.move(max(clock.now, self._reached))
             clock.state = State.READY
             if self._running is clock or self._running is None:
@@ -346,7 +346,7 @@ class _Looks:
         self._asleep: deque[Any] = deque(maxlen=_LOOKS_IF_BLOCKED)
 
     def at(self, running: ThreadClock) -> State:
-        """Look once more: the state in which the thread is, as far as can be told from outside."""
+        """Look once more: the state in which the thread is, as far as one can see from outside."""
         now = running, running.now
         if self._seen != now or running.holding:
             self._seen, self._count = now, 0

@@ -76,7 +76,7 @@ def _strip(error: BaseException) -> int:
         step = step.tb_next
     names = [frame.tb_frame.f_code.co_filename for frame in frames]
     if isinstance(error, _MISTAKES) and names[-1].startswith(_PACKAGE) and names[-1] != __file__:
-        return 0  # a fault of vgpu itself: whoever fixes it needs every frame
+        return 0  # a fault of vgpu itself: its fix needs every frame
     # The way into the program: this module and runpy.
     begin = next((at for at, name in enumerate(names) if not name.startswith(_PACKAGE) and "runpy" not in name), 0)
     kept = [frame for frame, name in zip(frames[begin:], names[begin:], strict=True) if not name.startswith(_PACKAGE)]

@@ -11,7 +11,7 @@ from math import prod
 
 from vgpu.device.queue import Kernel
 
-# Read without a dispatch on CUDA, so that no row tells of them.
+# Read without a dispatch on CUDA, so that no row shows them.
 UNSEEN = frozenset({"aten::size", "aten::stride", "aten::numel", "aten::dim", "aten::is_contiguous"})
 # Operations that have FLOPs by their kernel; those of a convolution are on the row of `aten::conv2d`.
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})

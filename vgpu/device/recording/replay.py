@@ -1,6 +1,6 @@
 """A recording run again, on another card or under other conditions: the same work in the same order, other times.
 
-What a program would have decided otherwise stays as it was recorded: which thread came first, how often something was
+Decisions of the program stay as they were recorded: which thread came first, how often something was
 asked, which algorithm an autotuner chose. Not here: tables and pictures of the result.
 """
 
@@ -66,7 +66,7 @@ class Replay:
         return [kernel for queue in self.queues for kernel in queue.timeline]
 
     def steps(self) -> Generator[Meeting, float | None, None]:
-        """Run it. Where ranks meet it stops, and wants to be told when they begin (None: as late as recorded)."""
+        """Run it. It stops where ranks meet, and needs to know when they begin (None: as late as recorded)."""
         actions: dict[str, Callable[..., Any]] = {
             entries.LAUNCH: self._launch, entries.STREAM: self._stream, entries.HOLD: self._hold,
             entries.HOLD_FOR: self._hold_for, entries.SPEND: self._spend, entries.WAIT: self._wait,

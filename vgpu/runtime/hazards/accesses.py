@@ -54,7 +54,7 @@ def overlap(one: Range, other: Range) -> bool:
 
 
 def is_superseded(before: Access, now: Access) -> bool:
-    """Whether whoever comes after `now`, which comes after `before`, comes after `before` as far as it matters."""
+    """Whether work after `now`, which comes after `before`, comes after `before` as far as it matters."""
     covers = now.range.dense and now.range.low <= before.range.low and before.range.high <= now.range.high
     return (covers or now.range == before.range) and (now.writes or not before.writes)
 

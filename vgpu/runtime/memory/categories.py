@@ -3,12 +3,12 @@
 The categories follow torch/profiler/_memory_profiler.py (`Category`, `MemoryProfile._set_*`): parameters are what a
 module owns (here with its buffers) or an optimizer updates; gradients are `.grad` and the buckets of DDP; optimizer
 state is what `optimizer.state` holds. Activations are results of operations in forward, casts by autocast and
-recomputed ones included (ACTIVATION; TEMPORARY and INPUT are told apart there by the data flow, which is not recorded
+recomputed ones included (ACTIVATION; TEMPORARY and INPUT are separated there by the data flow, which is not recorded
 here). Other: inputs and whatever else is made or copied as data, results in backward (gradients of activations:
 AUTOGRAD_DETAIL) and temporary results of an optimizer step.
 
 Often a block's category shows after its allocation. So the history keeps one changeable tag per allocation, which is
-set when a module, a backward pass or an optimizer step tells what it was. Not here: the bytes
+set when a module, a backward pass or an optimizer step says what it was. Not here: the bytes
 (`vgpu.runtime.memory.device_memory`).
 """
 

@@ -42,7 +42,7 @@ def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _inside(tensor: torch.Tensor) -> torch.Tensor | None:
-    """What a tensor without a storage stands on; None for one that is never on a GPU.
+    """The device of a tensor without a storage; None for one that is never on a GPU.
 
     For one of `torch.func`'s transforms (`vjp`, `vmap`) it is the tensor inside, for a sparse tensor its values.
     """
@@ -54,7 +54,7 @@ def _inside(tensor: torch.Tensor) -> torch.Tensor | None:
 def _part(tensor: torch.Tensor) -> Any:
     """The first of the tensors that a wrapper (DTensor, a nested tensor) is made of; None for any other.
 
-    Wrappers tell their parts by `__tensor_flatten__` (torch/utils/_python_dispatch.py,
+    Wrappers name their parts by `__tensor_flatten__` (torch/utils/_python_dispatch.py,
     `is_traceable_wrapper_subclass`).
     """
     kind = type(tensor)
@@ -106,7 +106,7 @@ class Registry(Generic[_GPU]):
         # device was meant shows when they first meet another tensor.
         self._open: dict[int, weakref.ref[Any]] = {}
         self.watch: Releases | None = None
-        """Who is told of memory that goes, once there are several streams."""
+        """The observer of memory that goes, once there are several streams."""
 
     def __len__(self) -> int:
         return len(self._resident)

@@ -29,7 +29,7 @@ WaitRule = Callable[[Sequence[Any], Mapping[str, Any]], bool]
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Known:
-    """What schemas do not tell, and the table does. What it says nothing of holds for most operations."""
+    """Properties that schemas do not have, and the table does. The defaults hold for most operations."""
 
     is_metadata: bool = False
     """No kernel: it only makes or changes a tensor's description."""

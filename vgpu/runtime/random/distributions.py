@@ -24,7 +24,7 @@ _Tensor = torch.Tensor
 _LARGE_RANGE = 1 << 28
 """From so many integers on, each is made of 64 bits (`random_from_to_kernel`)."""
 _DIGITS = {torch.float32: 24, torch.float64: 53, torch.float16: 11, torch.bfloat16: 8}
-"""Bits of a mantissa: `random_` without bounds draws integers that the type can tell apart."""
+"""Bits of a mantissa: `random_` without bounds draws integers that the type can represent exactly."""
 _NAMES = {
     torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
     torch.bool: "Bool", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
@@ -35,7 +35,7 @@ _C_NAMES = {
     torch.float32: "float", torch.float64: "double",
 }  # fmt: skip
 _MOST_CATEGORIES = 1 << 24
-"""Places are kept in FP32 numbers, which tell no more whole numbers apart."""
+"""Places are kept in FP32 numbers, which represent no more whole numbers exactly."""
 _NUMBERS_OF_EACH_BERNOULLI = 10
 """Numbers that `bernoulli` with a tensor of probabilities reserves (`philox_cuda_state(10)`)."""
 
@@ -220,7 +220,9 @@ def _randperm(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> 
     if not count:
         return target
     if target.dtype in (torch.float16, torch.bfloat16):
-        torch.randperm(count, dtype=target.dtype, device="cpu")  # refuses what the type cannot tell apart
+        torch.randperm(
+            count, dtype=target.dtype, device="cpu"
+        )  # refuses numbers that the type cannot represent exactly
     bits = min(64, math.ceil(math.log2(count - (6 * count**2 + 1) / (12 * math.log(0.9)))))
     if bits <= 32:
         keys = _integers(source, target, -(1 << 31), (1 << 31) - 1)

@@ -1,4 +1,4 @@
-"""What pictures, traces and summaries tell about a run: host threads, streams, memory, busy shares, in one window.
+"""The data of pictures, traces and summaries of a run: host threads, streams, memory, busy shares, in one window.
 
 Pure Python. Not here: how it is drawn (`vgpu.runtime.views.picture`), written (`vgpu.runtime.views.trace`) or summed up
 (`vgpu.runtime.views.report`).
@@ -115,7 +115,7 @@ def record(
 
 
 def _after_start_up(spans: Sequence[HostSpan], kernels: Sequence[Kernel]) -> tuple[float, str]:
-    """Where a picture begins unless told: after the start-up of context and libraries, when that came first."""
+    """Where a picture begins by default: after the start-up of context and libraries, when that came first."""
     starting = [span for span in spans if span.kind == "start"]
     if not starting or not kernels:
         return 0.0, ""

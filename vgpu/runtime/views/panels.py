@@ -113,7 +113,7 @@ def _lane(
     axis: Axes, bars: Sequence[Bar], colours: Mapping[str, tuple[str, str]], y: float, height: float, run: History,
     scale: float,
 ) -> None:  # fmt: skip
-    """Bars while they can be told apart; else how much of each time slot they fill, from the lane's bottom up."""
+    """Bars while they are distinguishable; else how much of each time slot they fill, from the lane's bottom up."""
     span = (run.stop - run.start) / scale
     if len(bars) > thinning.MOST_BARS:
         below = [0.0] * thinning.SLOTS
@@ -134,7 +134,7 @@ def _lane(
         mine = [bar for bar in inside if bar.kind == kind]
         if not mine:
             continue
-        # Where bars touch, a thin white edge tells them apart; where they are narrow, it would hide them.
+        # If bars touch, a thin white edge separates them; if they are narrow, it would hide them.
         for edge, wide_ones in (("white", True), (colour, False)):
             axis.broken_barh(
                 [

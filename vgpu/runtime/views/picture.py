@@ -30,7 +30,7 @@ _LEFT_INCHES, _RIGHT_INCHES, _TOP_INCHES, _BOTTOM_INCHES = 1.25, 1.95, 0.95, 0.5
 _MEMORY_INCHES, _BUSY_INCHES, _GAP_INCHES = 1.45, 0.7, 0.3
 # A legend needs this much room next to a panel, however few lanes that has.
 _LEGEND_LINE_INCHES = 0.155
-# Lines from launches to kernels help while they can be told apart.
+# Lines from launches to kernels help while they are distinguishable.
 _MOST_ARROWS = 40
 # Up to this many threads and streams have a lane of their own.
 _MOST_LANES = 8

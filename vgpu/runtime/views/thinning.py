@@ -1,4 +1,4 @@
-"""Makes lanes with any number of events readable: single bars while they can be told apart, else shares per time slot.
+"""Makes lanes with any number of events readable: single bars while distinguishable, else shares per time slot.
 
 Pure Python. Not here: colours and axes (`vgpu.runtime.views.panels`).
 """
@@ -51,7 +51,7 @@ def bytes_text(size: float) -> str:
 
 
 def clipped(bars: Iterable[Bar], start: float, stop: float) -> list[Bar]:
-    """What of the bars lies in the window."""
+    """The parts of the bars in the window."""
     inside = [bar for bar in bars if bar.end > start and bar.start < stop]
     return [bar._replace(start=max(bar.start, start), end=min(bar.end, stop)) for bar in inside]
 

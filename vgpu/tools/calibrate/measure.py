@@ -54,7 +54,7 @@ def _driver() -> str | None:
             return str(pynvml.nvmlSystemGetDriverVersion())
         finally:
             pynvml.nvmlShutdown()
-    except Exception:  # no pynvml, or no NVML: the version is only told
+    except Exception:  # no pynvml, or no NVML: the version is only reported
         return None
 
 

@@ -126,7 +126,7 @@ def _rule(signatures: dict[Signature, set[str]], claimed: set[str], *, promotes:
 
 
 def _by_argument(argument: str, refused: dict[Signature, str], accepted: set[Signature]) -> dict[str, str] | None:
-    """The errors by dtype, if this argument's dtype alone tells refused calls from others, and errors name it."""
+    """The errors by dtype, if this argument's dtype alone separates refused calls from others, and errors name it."""
     texts: dict[str, str] = {}
     for signature, text in refused.items():
         dtype = dict(signature).get(argument)

@@ -23,7 +23,7 @@ from vgpu.runtime.thread_state import THREAD
 from vgpu.torch_integration.compiled.fusion import Fusion
 from vgpu.torch_integration.compiled.generations import Generation, generation
 
-# Host seconds to compile, and for each operation of it; with gradients twice as many. nanoGPT's README tells of "about
+# Host seconds to compile, and for each operation of it; with gradients twice as many. nanoGPT's README has "about
 # a minute" for GPT-2 with 12 layers, forward and backward, which are some 900 operations here.
 COMPILE_SECONDS, COMPILE_SECONDS_PER_OPERATION = 3.0, 0.06
 # Checking the guards of a call: modelled.

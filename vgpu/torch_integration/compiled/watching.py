@@ -1,4 +1,4 @@
-"""What each launch of a Triton kernel did, for whoever watches: bytes, operations, strayed accesses and races.
+"""A record of each launch of a Triton kernel: bytes, operations, strayed accesses and races.
 
 The programs of a grid run in any order, or at once; the interpreter runs them one after the other, so a race gives the
 right numbers there. Two accesses of one element by two programs race where one of them writes, not both are atomic, and
@@ -26,7 +26,7 @@ from vgpu.device.kernel_work import Race, Stored
 
 READ, WRITTEN, ATOMIC = "read", "written", "atomic"
 _TOLD = 8
-"""Races of one launch that are told, at most: one shows the mistake."""
+"""Races of one launch that are reported, at most: one shows the mistake."""
 _NUMBERS = (torch.float16, torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64)
 Array = NDArray[Any]
 
@@ -92,7 +92,7 @@ class Watch:
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self.strayed = 0
-        # Looked up now, while tensors tell where they lie on the host: programs are interpreted there.
+        # Looked up now, while tensors have their places on the host: programs are interpreted there.
         self._places = [_Place.of(name, tensor) for name, tensor in tensors.items()]
         self._ranges = sorted({(place.start, place.end) for place in self._places})
         self._accesses: list[_Access] = []
@@ -230,8 +230,8 @@ def tell(run: KernelRun) -> None:
 def watch_kernels() -> Iterator[list[KernelRun]]:
     """Yield a list that gets what each launch of a Triton kernel did, as long as the block lasts.
 
-    Watched programs take longer, in real time only. What a program would read outside of the memory of the kernel's
-    arguments is 0, or the mask's `other`; what it would write there is left out.
+    Watched programs take longer, in real time only. Reads outside of the memory of the kernel's
+    arguments give 0, or the mask's `other`; writes there are left out.
     """
     runs: list[KernelRun] = []
     with _lock:

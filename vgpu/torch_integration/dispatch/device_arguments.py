@@ -1,6 +1,6 @@
 """A device named in an operation itself: `aten.zeros(..., device="cuda")` from inside a mode or a tensor subclass.
 
-What a program calls names its device to the function mode, which is off in there. Here the operation is called once
+A program's call names its device to the function mode, which is off in there. Here the operation is called once
 more, with the device underneath. Not here: functions (`vgpu.torch_integration.dispatch.function_mode`).
 """
 

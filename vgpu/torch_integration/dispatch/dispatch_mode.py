@@ -171,7 +171,7 @@ class DispatchMode(TorchDispatchMode):
             operation.check(args, kwargs)
         if operation.few_dimensions:
             dimensions.require(operation, args, kwargs)
-        # `.item()` and its kind wait for the device. They leave before a capture is told of them, because a graph
+        # `.item()` and its kind wait for the device. They leave before a capture sees them, because a graph
         # cannot hold them.
         if operation.reads:
             return self._read(gpu, operation, args, kwargs, inputs)
@@ -204,7 +204,7 @@ class DispatchMode(TorchDispatchMode):
             return self._compute(operation, args, kwargs, inputs, gpu)
         except NotImplementedError as error:
             if precision.CPU_LACKS.match(str(error)) and (dtype := precision.narrow_dtype(inputs)) is not None:
-                # What CUDA refuses was refused before (`cuda_dtypes`): it is the CPU that has no kernel for this dtype.
+                # `cuda_dtypes` has refused before what CUDA refuses: it is the CPU that has no kernel for this dtype.
                 return precision.compute_wider(operation, args, kwargs, dtype)
             # The CPU build lacks the kernel and CUDA has one: our limit, not the program's mistake.
             if str(error).startswith("Could not run") and extensions.has_cuda_kernel(operation.overload.name()):
@@ -259,7 +259,7 @@ class DispatchMode(TorchDispatchMode):
         if operation.library:
             gpu.prepare_library(operation)
         add, stream, is_result = gpu.registry.add, gpu.stream, not operation.is_factory
-        # Where nobody else holds the first gradient, autograd on a card adds into it. Under a mode it adds out of
+        # If nobody else holds the first gradient, autograd on a card adds into it. Under a mode it adds out of
         # place, so the bytes are handed over here: no second block, no higher peak.
         if operation.is_sum and is_accumulated(args) and not gpu.registry.has(outputs[0]):
             gpu.registry.transfer_ownership(args[0], outputs[0], gpu)

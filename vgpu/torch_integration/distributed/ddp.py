@@ -41,7 +41,7 @@ class Reducer(_Reducer):  # type: ignore[misc]
     def _rebuild_buckets(self) -> bool:
         """After the first iteration the buckets are made again, in the order in which gradients became ready.
 
-        The first rank tells the others its order in tensors; with shapes only each keeps its own, which is the same.
+        The first rank sends the others its order in tensors; with shapes only each keeps its own, which is the same.
         """
         if self._home is None:
             return bool(super()._rebuild_buckets())

@@ -102,7 +102,7 @@ class Runner(_ProcessGroup):  # type: ignore[misc]
         return machine, gpu, self.channels[kind]
 
     def _usual(self, machine: Machine) -> VirtualGPU:
-        """The GPU of a collective that no tensor tells: the group's own, the one it used first, the current one."""
+        """The GPU of a collective without a tensor: the group's own, the one it used first, the current one."""
         if self.bound_device_id is not None and self.bound_device_id.index is not None:
             return gpu_at(machine, self.bound_device_id.index)
         used = self.channels["cuda"].connected if "cuda" in self.channels else []
@@ -136,7 +136,7 @@ class Runner(_ProcessGroup):  # type: ignore[misc]
     def _watch(self, gpu: VirtualGPU, channel: Channel, name: str, collective: Collective, ending: Ending) -> None:
         """A collective is an entry of the channel's stream, which waits for the current one.
 
-        What C++ starts it waits for by itself, unseen: DDP's reducer, operators.
+        C++ waits by itself, unseen, for what it starts: DDP's reducer, operators.
         """
         watch = gpu.machine.watch
         if watch is None or not watch.follows_streams:

@@ -1,4 +1,4 @@
-"""Tensors as the CPU tensors that they are, for whoever moves values between processes."""
+"""Tensors as the CPU tensors that they are, to move values between processes."""
 
 from __future__ import annotations
 

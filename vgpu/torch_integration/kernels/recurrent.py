@@ -27,7 +27,7 @@ _Tensor = torch.Tensor
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 _NAMES = {number: name for name, number in _MODES.items()}
 _GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
-# The seed of the dropout between layers stands at the beginning of the reserved space.
+# The seed of the dropout between layers is at the beginning of the reserved space.
 _SEED_BYTES = 8
 _FORWARD = [argument.name for argument in torch.ops.aten._cudnn_rnn.default._schema.arguments]
 _BACKWARD = [argument.name for argument in torch.ops.aten._cudnn_rnn_backward.default._schema.arguments]
@@ -197,7 +197,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _autograd() -> Iterator[None]:
-    """Autograd inside a dispatch mode, which stands below it."""
+    """Autograd inside a dispatch mode, which is below it."""
     key, keys = torch._C.DispatchKey, torch._C.DispatchKeySet
     recording = keys(key.AutogradCPU) | keys(key.ADInplaceOrView) | keys(key.AutogradFunctionality)
     included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()

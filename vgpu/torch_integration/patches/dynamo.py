@@ -49,7 +49,7 @@ def install(patches: PatchSet, machine: Machine, own: Iterable[Callable[..., Any
     # Code that runs between two graphs calls the modes, which TorchDynamo would compile like any other frame.
     for function in own:
         eval_frame.set_code_exec_strategy(function.__code__, _SKIP)
-    # TorchDynamo would replace `nn.Module.__init__`, to tell which modules a function makes: it asks that of no module
+    # TorchDynamo would replace `nn.Module.__init__`, to find which modules a function makes: it asks that of no module
     # since it takes their parameters for inputs (`is_dynamic_nn_module`), and graders hold it to be tampering.
     for name, value in _NO_TAGS.items():
         patches.set(torch.nn.Module, name, value)

@@ -1,7 +1,7 @@
 """Fake tensors of a GPU while PyTorch traces: C++ takes them for tensors of the CPU, Python sees the GPU.
 
 The backward pass of a fake tensor on a GPU needs a CUDA context (`hasPrimaryContext`), which no machine without a card
-has. So C++ code, autograd's engine among it, is told that such a tensor is on "cpu:0", which no program names. Where
+has. So C++ code, autograd's engine among it, sees such a tensor on "cpu:0", which no program names. Where
 C++ code then makes a tensor next to it, it asks for "cpu:0", and gets the GPU. Not here: real tensors
 (`vgpu.torch_integration.dispatch`).
 """

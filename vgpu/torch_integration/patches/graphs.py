@@ -1,4 +1,4 @@
-"""`torch.cuda.CUDAGraph` on the virtual GPU; PyTorch's own `torch.cuda.graph` and `make_graphed_callables` stand on it.
+"""`torch.cuda.CUDAGraph` on the virtual GPU; PyTorch's own `torch.cuda.graph` and `make_graphed_callables` use it.
 
 Texts from aten/src/ATen/cuda/CUDAGraph.cpp. Not here: what a graph notes and does
 (`vgpu.torch_integration.compiled.graphs`).

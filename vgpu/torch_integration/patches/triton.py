@@ -79,7 +79,7 @@ def _interpreted(function: Callable[..., Any]) -> Any:
 
 
 class _Kernel:
-    """What a launch gives back, and `warmup`: a compiled kernel, as far as there is something to tell."""
+    """What a launch gives back, and `warmup`: a compiled kernel, as far as its properties are known."""
 
     n_regs, n_spills = 32, 0
 
