@@ -10,7 +10,10 @@ from cluster.acceptance import expectations, report
 from cluster.acceptance.records import apart
 from cluster.acceptance.verdict import Check, decide
 from tests.cluster import sound
-from tests.cluster.faults.reported import BROKEN, HEALTHY, Story
+from tests.cluster.faults import issues, reported
+from tests.cluster.faults.reported import Story
+
+BROKEN, HEALTHY = reported.BROKEN + issues.BROKEN, reported.HEALTHY + issues.HEALTHY
 
 
 def judged(story: Story, folder: Path) -> tuple[str, list[Check]]:
@@ -40,5 +43,5 @@ def test_what_is_unusual_and_healthy_passes(story: Story, tmp_path: Path) -> Non
 
 
 def test_there_are_enough_of_both() -> None:
-    assert len({story.what for story in BROKEN}) == len(BROKEN) >= 35
-    assert len({story.what for story in HEALTHY}) == len(HEALTHY) >= 30
+    assert len({story.what for story in BROKEN}) == len(BROKEN) >= 70
+    assert len({story.what for story in HEALTHY}) == len(HEALTHY) >= 60

@@ -211,8 +211,9 @@ def _lanes(record: Record, before: dict[str, Any], after: dict[str, Any], meant:
 def _links(record: Record, before: dict[str, Any], usual: int | None) -> Check:
     up, there = before.get("nvlinks_up"), before.get("nvlinks")
     wired = bool(wired_nvlinks(record))
-    there = max(there or 0, wired_nvlinks(record))
     known = board_of(record)
+    # NVML also counts links of the chip that the board does not wire.
+    there = known.nvlinks if known is not None and known.nvlinks else max(there or 0, wired_nvlinks(record))
     remedy = "nvidia-smi nvlink -s -i GPU; is the fabric manager running (systemctl status nvidia-fabricmanager)?"
     if up is None:
         return _check(record, "NVLinks", *_untold(before, "nvlinks_up"), remedy)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cluster.acceptance.checks import broken
+from cluster.acceptance.checks.links import board_of
 from cluster.acceptance.records import Record
 from cluster.acceptance.verdict import Check, Status, Threshold
 
@@ -17,6 +18,11 @@ FULL = Threshold(
     relation="at most",
     source="ours: beyond it the next fragment is one too many",
 )
+UNUSED = Threshold(
+    value=2.0, unit="GiB in use", relation="at most",
+    source="ours: a driver, DCGM and MPS together keep less; another program makes one of two of every measurement",
+)  # fmt: skip
+IDLE = Threshold(value=0.1, unit="busy share", relation="at most", source=UNUSED.source)
 COUNTERS = {
     "ecc_errors": ("uncorrected memory errors", "drain the node; reset the GPU, have it replaced if they come back"),
     "xid_errors": ("XID errors", "look the number up: dmesg | grep Xid, docs.nvidia.com/deploy/xid-errors"),
@@ -64,6 +70,7 @@ def judge(records: Sequence[Record]) -> list[Check]:
                 _temperature(record, before, after),
                 _throttling(record, before, after),
                 *(_counter(record, name, before, after) for name in COUNTERS),
+                _free(record, before),
                 _memory(record, before, after),
                 _link(record, before, after),
                 _nvlink(record, before, after),
@@ -142,6 +149,23 @@ def _counter(record: Record, name: str, before: dict[str, Any], after: dict[str,
     if grown < 0:
         evidence += ": the count went back, so the GPU was reset while the test ran"
     return _check(record, title, "fail" if grown else "pass", evidence, remedy, measured=grown, threshold=limit)
+
+
+def _free(record: Record, before: dict[str, Any]) -> Check:
+    """Whether another program was on the GPU before this test."""
+    used, busy = before.get("memory_used_bytes"), before.get("utilization_ratio")
+    remedy = "end what else runs on this GPU (nvidia-smi, fuser -v /dev/nvidia*), then run it again"
+    known = board_of(record)
+    # Where the host's kernel may use the GPU's memory, as Grace's does, what is in use is nobody's.
+    shared = known is not None and known.host == "c2c"
+    limit, measured = (IDLE, busy) if shared or used is None else (UNUSED, used / 2**30)
+    if busy is not None and not IDLE.holds(busy):
+        limit, measured = IDLE, busy
+    evidence = f"{(used or 0) / 2**20:.0f} MiB in use, {busy or 0:.0%} busy"
+    if measured is None:
+        return _check(record, "free before the run", *_untold(before, "utilization_ratio"), remedy)
+    status: Status = "pass" if limit.holds(measured) else "unverified"
+    return _check(record, "free before the run", status, evidence, remedy, measured=measured, threshold=limit)
 
 
 def _memory(record: Record, before: dict[str, Any], after: dict[str, Any]) -> Check:

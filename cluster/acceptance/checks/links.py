@@ -91,11 +91,20 @@ def c2c(record: Record) -> float | None:
 def wired_nvlinks(record: Record) -> int:
     """NVLinks that this GPU must have up; 0 if bridges are optional, or nobody tells."""
     known = board_of(record)
+    if known is not None and _meshed(record, known):
+        return int(reading(record).get("nvlinks") or 0)
     if known is not None:
         return known.nvlinks if known.wired else 0
     name = reading(record).get("name") or ""
     wired = any(word in name for word in ("SXM", "HBM3", "B200", "B300"))
     return int(reading(record).get("nvlinks") or 0) if wired else 0
+
+
+def _meshed(record: Record, known: Board) -> bool:
+    """Whether it is one of several Grace Hopper modules of a node: alone their NVLinks lead nowhere, so that the model
+    does not tell."""
+    several = (record.result("presence").get("seen_by_nvml") or 0) > 1
+    return known.host == "c2c" and not known.wired and several
 
 
 def _nvlink(links: float, known: Board | None, source: str, *, surely: bool = True) -> Link:
@@ -168,7 +177,7 @@ def inside(records: Sequence[Record]) -> Link | None:
         return None
     boards = [board_of(record) for record in records]
     known, wired = boards[0], [wired_nvlinks(record) for record in records]
-    if all(entry is known for entry in boards) and min(wired) > 0 and (known is None or known.joined == "switch"):
+    if all(entry is known for entry in boards) and min(wired) > 0 and (known is None or known.joined in ("switch", "")):
         links = min(wired)
         visible = max(len(records), records[0].result("presence").get("seen_by_nvml") or 0)
         whole = _nvlink(links, known, f"{links} NVLinks")
