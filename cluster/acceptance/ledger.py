@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from cluster.acceptance.checks import adapters
 from cluster.acceptance.records import Record
 
 WAYS = ("absolute", "siblings", "history")
@@ -89,12 +90,14 @@ def unjudged(records: Sequence[Record]) -> dict[str, dict[str, str]]:
         for name in RECENT
         if readable and all(reading.get(name) is None for reading in readable)
     }
+    reason = adapters.why_not(records)
+    alone = {} if reason is None else {"each adapter on its own": f"its rate to itself and to the next node: {reason}"}
     known = readings()
     return {
         "not_judged": {
             name: known[name].absolute.removeprefix(NOT) for name in sorted(recorded) if not known[name].judged
         },
-        "not_read": {**missing, **cannot()},
+        "not_read": {**missing, **alone, **cannot()},
     }
 
 

@@ -11,6 +11,7 @@ STAGES = (
     "before",
     "presence",
     "network",
+    "adapters",
     "copies",
     "bandwidth",
     "compute",

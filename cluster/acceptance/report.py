@@ -10,6 +10,7 @@ from typing import Any
 
 from cluster.acceptance import baseline, expectations, ledger, writing
 from cluster.acceptance.checks import (
+    adapters,
     bandwidth,
     board,
     communication,
@@ -132,6 +133,7 @@ def judge(options: Options, records: Sequence[Record], standards: Standards) -> 
         *load.judge(records),
         *gradients.judge(records),
         *network.judge(records, file),
+        *adapters.judge(records, file),
         *communication.judge(records, max_latency_ms=options.max_latency_ms, expected=file, has_baseline=has_baseline),
         *pairs.judge(records, file),
         *training.judge(records),

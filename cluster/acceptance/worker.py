@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from cluster.acceptance.checks import (
+    adapters,
     bandwidth,
     collectives,
     compute,
@@ -43,6 +44,7 @@ MEASURES: dict[str, Measure] = {
     "before": health.measure_before,
     "presence": presence.measure,
     "network": network.measure,
+    "adapters": adapters.measure,
     "copies": copies.measure,
     "bandwidth": bandwidth.measure,
     "compute": compute.measure,

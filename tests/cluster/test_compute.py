@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from cluster.acceptance.checks import gradients, memory
+from cluster.acceptance.checks import compute, gradients, memory
 from cluster.acceptance.checks.compute import outlying
 from cluster.acceptance.context import Context
 from cluster.acceptance.faults import Fault
 from cluster.acceptance.options import VIRTUAL_GPU, Options
 from cluster.acceptance.records import Record
-from labkit.device import Device
+from labkit.device import Device, open_device
 from tests.cluster import sound
 
 GPU_1 = "GPU 1 (rank 1, node17)"
@@ -193,3 +194,59 @@ def test_addresses_differ_from_block_to_block() -> None:
 
 def test_a_fault_is_of_one_rank() -> None:
     assert sound.options("--inject", "bad-memory:3").inject == (Fault("bad-memory", 3),)
+
+
+SMALL = replace(VIRTUAL_GPU, rows=256, depth=256)
+
+
+def test_eight_bits_are_measured_where_the_card_has_them() -> None:
+    rates = {}
+    for model in ("H100", "L4", "A100-80GB"):
+        with open_device(f"vgpu:{model}") as device:
+            product = compute.measure(replace(context(), device=device, sizes=SMALL))["products"].get(
+                compute.EIGHT_BITS
+            )
+            assert product is None or (product["wrong_rows"], product["differing_repeats"]) == ([], 0)
+            rates[model] = product and product["tflops"]
+    assert rates["A100-80GB"] is None
+    assert rates["H100"] > 0 < rates["L4"]
+
+
+def test_eight_bits_that_break_are_no_card_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_device("vgpu:H100") as device:
+        for words, raised in (("CUBLAS_STATUS_EXECUTION_FAILED", True), ("_scaled_mm is not compiled in", False)):
+
+            def broken(*arguments: Any, words: str = words, **keywords: Any) -> None:
+                raise RuntimeError(words)
+
+            monkeypatch.setattr(torch, "_scaled_mm", broken)
+            if raised:
+                with pytest.raises(RuntimeError, match=words):
+                    compute.measure(replace(context(), device=device, sizes=SMALL))
+            else:
+                assert (
+                    compute.EIGHT_BITS
+                    not in compute.measure(replace(context(), device=device, sizes=SMALL))["products"]
+                )
+
+
+def eight_bits(ranks: list[Record], tflops: float) -> list[Record]:
+    for record in ranks:
+        work = 2 * 8192 * 8192 * 2048 / 1e12
+        record.results["compute"]["products"][compute.EIGHT_BITS] = sound.product(seconds=work / tflops, tflops=tflops)
+    return ranks
+
+
+@pytest.mark.parametrize(("tflops", "status"), [(1200.0, "PASS"), (760.0, "INCOMPLETE"), (600.0, "FAIL")])
+def test_eight_bits_are_judged_by_twice_the_peak_of_sixteen(tflops: float, status: str) -> None:
+    report = sound.report(eight_bits(sound.records(8), tflops))
+    assert report["acceptance"]["status"] == status
+    assert {name for name, _ in sound.failures(report)} <= {"product float8_e4m3fn: rate against the data sheet"}
+
+
+def test_one_gpu_without_eight_bits_among_others_is_named() -> None:
+    ranks = eight_bits(sound.records(4), 1200.0)
+    del ranks[1].results["compute"]["products"][compute.EIGHT_BITS]
+    report = sound.report(ranks)
+    assert report["acceptance"]["status"] == "INCOMPLETE"
+    assert sound.outcomes(report, "unverified") == [("product float8_e4m3fn: result", GPU_1)]

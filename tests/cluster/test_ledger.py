@@ -14,6 +14,7 @@ from cluster.acceptance import expectations, ledger, nvml, report, sysfs
 from cluster.acceptance.checks import hardware_state
 from cluster.acceptance.records import Record
 from tests.cluster import sound
+from tests.cluster.faults.machines import alone
 from tests.cluster.faults.measured import FAULTS, judged
 from tests.cluster.faults.spoils import load
 from tests.cluster.test_network import tree
@@ -57,6 +58,7 @@ def machine() -> list[Record]:
             for port in record.results[stage].get("ports", ()):
                 port |= {"pcie_width": 16, "pcie_width_max": 16, "pcie_generation": 5, "pcie_generation_max": 5}
                 port["numa_node"] = 0
+    alone(ranks, 391.0)
     return ranks
 
 

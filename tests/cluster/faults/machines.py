@@ -6,9 +6,11 @@ The rates are those of public measurements, with their spread; nothing here is c
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cluster.acceptance.checks.adapters import rounds
 from cluster.acceptance.checks.collectives import BUS_FACTORS
 from cluster.acceptance.checks.pairs import schedule
 from cluster.acceptance.records import Record
@@ -20,6 +22,8 @@ LARGE, SMALL = 256 * MIB, 1024
 NOISE = 0.015
 """Standard deviation between GPUs of one model: 8 % from end to end of a fleet (Sinha et al. 2022, arXiv:2208.11035)."""
 MOST_SIGMAS = 3.0
+EIGHT_BITS = (0.55, 0.72)
+"""Share of the peak of 8 bits that products of this size reach: 1,100 to 1,400 TFLOPS on an H100."""
 PCIE_LANE = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9}
 
 
@@ -71,6 +75,23 @@ NETWORKS = (
     (True, 400.0, (0.88, 0.96)), (True, 200.0, (0.86, 0.96)), (True, 100.0, (0.88, 0.96)),
     (False, 25.0, (0.8, 0.92)), (False, 100.0, (0.45, 0.7)),
 )  # fmt: skip
+
+
+def alone(records: list[Record], gigabits: float, spread: Callable[[], float] = lambda: 1.0) -> None:
+    """Each adapter on its own, as `ib_write_bw` would tell: to itself, and to the next node."""
+    leaders = {record.rank: record for record in records if record.local_rank == 0}
+    for record in records:
+        record.results["adapters"] = {"skipped": "local rank 0 measures the adapters", "asked": True}
+    for leader in leaders.values():
+        names = [port["name"] for port in leader.results["network"]["ports"] if port["rdma"]]
+        servers = [server for pairs in rounds(list(leaders)) for server, client in pairs if client == leader.rank]
+        leader.results["adapters"] = {
+            "tool": "ib_write_bw",
+            "measured": [
+                {"adapter": name, "server": server, "gigabits": gigabits * spread(), "reason": None}
+                for server in (None, *servers) for name in names
+            ],
+        }  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -128,6 +149,10 @@ def draw(seed: int, *, card: str | None = None, nodes: int | None = None) -> Mac
         machine.records.append(_record(machine, rank, products, memory, copy, rates, sockets))
     if ranks > 1:
         _meet(machine, inside, between / per_node, bridge)
+    if rdma:
+        slot = 0.87 * 16 * PCIE_LANE[of.pcie] * 8e-9
+        alone(machine.records, min(gigabits * generator.uniform(0.92, 0.98), slot * generator.uniform(0.92, 0.98)),
+              lambda: _near(generator, 0.007))  # fmt: skip
     return machine
 
 
@@ -143,9 +168,13 @@ def _products(card: Card, generator: random.Random) -> dict[str, tuple[float, fl
     if card.capability[0] < 8:
         names = names[:2]
     held = peaks.held_ratio
-    return {
+    products: dict[str, tuple[float, float | None, float | None]] = {
         name: (peaks.tflops[name] * held.get(name, 0.8) * reached, peaks.tflops[name], held.get(name)) for name in names
     }
+    if "float8" in peaks.tflops:
+        share = min(held["bfloat16"], generator.uniform(*EIGHT_BITS)) * reached
+        products["float8_e4m3fn"] = (peaks.tflops["float8"] * share, None, None)
+    return products
 
 
 def _rate(machine: Machine, operation: str, inside: float, between: float, line: float) -> float:
@@ -197,8 +226,8 @@ def _record(
         "seen_by_nvml": machine.per_node, "peak_tflops": None, "held_ratio": None,
     }  # fmt: skip
     if card.spec:
-        presence["peak_tflops"] = {name: peak for name, (_, peak, _) in products.items()}
-        presence["held_ratio"] = {name: held for name, (_, _, held) in products.items()}
+        presence["peak_tflops"] = {name: peak for name, (_, peak, _) in products.items() if peak}
+        presence["held_ratio"] = {name: held for name, (_, _, held) in products.items() if held}
     speed = _near(generator)
     work = 2 * 8192 * 8192 * 2048
     record.results["compute"]["products"] = {

@@ -78,6 +78,17 @@ def gpu_slow(machine: Machine, draw: random.Random) -> Planted | None:
     return Planted(size=lost, named=(record.subject,))
 
 
+def eight_bits_slow(machine: Machine, draw: random.Random) -> Planted | None:
+    """Products of 8-bit floats are at half of their rate on all GPUs."""
+    products = [record.results["compute"]["products"].get("float8_e4m3fn") for record in machine.records]
+    having = [product for product in products if product is not None]
+    if len(having) < len(products):
+        return None
+    for product in having:
+        product["seconds"], product["tflops"] = _slower(product["seconds"], 0.5), product["tflops"] / 2
+    return Planted(size=0.5, named=tuple(record.subject for record in machine.records))
+
+
 def node_slow(machine: Machine, draw: random.Random) -> Planted | None:
     """All GPUs of one node compute slower."""
     if machine.nodes < 2:
@@ -249,6 +260,37 @@ def adapter_slow(machine: Machine, draw: random.Random) -> Planted | None:
     return Planted(size=lost, named=named) if met > 2 else None
 
 
+def _alone(machine: Machine, slow: Callable[[int, int | None, str], bool], lost: float) -> None:
+    """What `ib_write_bw` measures between a rank and a server is less."""
+    for record in machine.records:
+        for row in record.results["adapters"].get("measured", ()):
+            if slow(record.rank, row["server"], row["adapter"]):
+                row["gigabits"] *= 1 - lost
+
+
+def adapter_itself(machine: Machine, draw: random.Random) -> Planted | None:
+    """One adapter carries less, and NCCL uses others."""
+    if not machine.rdma:
+        return None
+    record, lost = draw.choice(machine.leaders), draw.choice(RATES)
+    name = draw.choice(record.results["network"]["ports"])["name"]
+    _alone(machine, lambda rank, server, adapter: adapter == name and record.rank in (rank, server), lost)
+    return Planted(size=lost, named=(f"node {record.node}",))
+
+
+def cable(machine: Machine, draw: random.Random) -> Planted | None:
+    """The cable or switch between one adapter of two nodes carries less, and NCCL uses others."""
+    if not machine.rdma or machine.nodes < 2:
+        return None
+    client, lost = draw.choice(machine.leaders), draw.choice(RATES)
+    rows = [row for row in client.results["adapters"]["measured"] if row["server"] is not None]
+    if not rows:
+        return None
+    row = draw.choice(rows)
+    row["gigabits"] *= 1 - lost
+    return Planted(size=lost, named=(f"node {client.node}", f"node {machine.records[row['server']].node}"))
+
+
 def node_network(machine: Machine, draw: random.Random) -> Planted | None:
     """One node of several is slow with all others."""
     if machine.nodes < 3 or machine.card.domain:
@@ -300,9 +342,9 @@ def _state(name: str, *, both: bool = True, **figures: object) -> Plant:
 
 
 PLANTS: tuple[Plant, ...] = (
-    gpu_slow, node_slow, clocks_locked, power_limit, memory_slow, memory_clock, nvlink_rate, nvlinks_down, nvlink_gpu,
-    lanes, copies_slow, port_down, port_rate, rail_down, half_of_the_rails, adapter_lanes, adapter_slow, node_network,
-    network_rate, rack_not_formed,
+    gpu_slow, eight_bits_slow, node_slow, clocks_locked, power_limit, memory_slow, memory_clock, nvlink_rate, nvlinks_down, nvlink_gpu,
+    lanes, copies_slow, port_down, port_rate, rail_down, half_of_the_rails, adapter_lanes, adapter_slow, adapter_itself,
+    cable, node_network, network_rate, rack_not_formed,
     _state("Uncorrected memory errors of one GPU.", ecc_errors=3),
     _state("More than 512 rows of one GPU are remapped.", remapped_rows=[300, 260, 0, 0]),
     _state("A GPU's fabric has not come up.", fabric={"state": "in progress", "status": 0}),
