@@ -18,6 +18,7 @@ from cluster.acceptance.checks import adapters
 from cluster.acceptance.records import Record
 from cluster.acceptance.store import serve
 from cluster.acceptance.verdict import Check
+from labkit.device import open_device
 from tests.cluster import sound
 from tests.cluster.faults.machines import alone
 from tests.cluster.test_network import write
@@ -119,6 +120,19 @@ def test_one_that_breaks_is_told_with_its_words(
     rates = {row["adapter"]: row["gigabits"] for row in result["measured"]}
     assert rates == {"mlx5_0/1": 391.8, "mlx5_1/1": None, "mlx5_2/1": 391.8}
     assert "Couldn't allocate MR" in result["measured"][1]["reason"]
+
+
+def test_beside_a_virtual_gpu_the_waits_are_real(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[..., None]
+) -> None:
+    store = serve()
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(store.port))
+    options = SimpleNamespace(sysfs=node(tmp_path / "0", 1))
+    context: Any = SimpleNamespace(rank=0, local_rank=0, world_size=1, options=options)
+    with open_device("vgpu:T4"):
+        result = adapters.measure(context)
+    assert [(row["gigabits"], row["reason"]) for row in result["measured"]] == [(391.8, None)]
 
 
 def test_without_the_program_or_a_port_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

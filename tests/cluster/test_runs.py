@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ import torch
 
 import cluster.acceptance
 from tests.cluster.sound import failures, outcomes
+from tests.cluster.test_adapters import node, program
+
+__all__ = ["program"]
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((Path(cluster.acceptance.__file__).parent / "report.schema.json").read_text())
@@ -116,9 +120,20 @@ def test_on_a_cpu_all_the_rest_runs_and_the_verdict_is_incomplete(acceptance: Ac
 
 
 @pytest.mark.night
-def test_virtual_gpus_are_marked_and_never_pass(acceptance: Acceptance) -> None:
-    run = acceptance("--device", "vgpu:T4", *FEW_STEPS)
+def test_virtual_gpus_are_marked_and_never_pass(
+    acceptance: Acceptance, tmp_path: Path, program: Callable[..., None]
+) -> None:
+    program()
+    adapters = node(tmp_path / "sys", 2)
+    run = acceptance("--device", "vgpu:H100", "--sysfs", str(adapters), *FEW_STEPS)
     assert run.code == 3
+    unverified = outcomes(run.report, "unverified")
+    assert (
+        unverified.count(("product float8_e4m3fn: result", "GPU 0 (rank 0, " + run.report["ranks"][0]["node"] + ")"))
+        == 1
+    )
+    assert [name for name, _ in unverified if name.startswith("adapter")] == ["adapter: mlx5_0/1", "adapter: mlx5_1/1"]
+    assert "each adapter on its own" not in run.report["unjudged"]["not_read"]
     assert run.report["simulated"] is True
     assert failures(run.report) == []
     assert {part for part, status in run.report["validation"]["parts"].items() if status == "pass"} == {"run"}
