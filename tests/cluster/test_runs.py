@@ -209,6 +209,10 @@ def test_under_torchrun_the_report_is_the_same(acceptance: Acceptance) -> None:
     assert failures(run.report) == []
     assert ("training: runs", run.report["ranks"][0]["node"]) not in outcomes(run.report, "unverified")
     assert "- Training Status: SKIPPED" in run.output
+    # torchrun has the last word, and it is the banner.
+    last = [line.strip() for line in run.output.rstrip().splitlines()[-10:]]
+    assert last[:2] == ["=" * 50, "FINAL ACCEPTANCE: INCOMPLETE"], last
+    assert last[-2:] == ["=" * 50, "=" * 60], last
 
 
 @pytest.mark.night
