@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from cluster.acceptance import options
 from tests.deploy.conftest import KUBERNETES, Manifest, Render, overlays, tool
 from tests.deploy.test_kubernetes import of_kind, walk
 
@@ -146,6 +147,10 @@ def test_an_acceptance_test_expects_the_nodes_and_gpus_that_it_asks_for(render: 
     for job in of_kind(render(folder), "Job"):
         (container,) = job["spec"]["template"]["spec"]["containers"]
         gpus = container["resources"]["limits"].get("nvidia.com/gpu", "8")  # by a claim: test_admission
+        if virtual := [argument for argument in container["args"] if argument.startswith("--device=vgpu:")]:
+            assert not [name for name in container["resources"]["limits"] if "/" in name], "it needs no GPU"
+            (gpus,) = (argument.partition("=")[2] for argument in container["args"] if argument.startswith("--ranks="))
+            assert options.parse(container["args"]).device == virtual[0].partition("=")[2]
         assert f"--expect-gpus={gpus}" in container["args"]
         (ignored, failed) = job["spec"]["podFailurePolicy"]["rules"]
         assert (ignored["action"], failed["action"]) == ("Ignore", "FailJob")

@@ -68,7 +68,6 @@ def judge(records: Sequence[Record], expected: Expectations | None) -> list[Chec
         for name in _common(nodes, rdma)
     }
     meant = expected.number("network", "rate_gigabits") if expected is not None else None
-    meant = expected.number("network", "rate_gigabits") if expected is not None else None
     up = Counter(port["name"] for record in nodes for port in _ports(record, rdma) if port["up"])
     for record in nodes:
         there = {port["name"]: port for port in _ports(record, rdma)}
