@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, FrameType
 from typing import Any
 
+from gradebox.sandbox.safe_text import plain_ascii, safe
 from gradebox.sandbox.trusted_code import TrustedCode, asks
-from gradebox.sandbox.types import VOID
+from gradebox.sandbox.types import NOTED, VOID
 
 MAX_NOTES_OF_A_KIND = 12
 _MAX_DETAIL = 200
@@ -60,7 +61,6 @@ _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 _FORBIDDEN_IMPORTS = frozenset({"gradebox", "gradebook", "solutions", "tests"})
 """And the course's package."""
 _LOOPBACK = ("127.", "::1", "localhost")
-_SHOWN_TYPES = (int, float, bool, type(None))
 
 
 def install(
@@ -69,6 +69,7 @@ def install(
     readable: tuple[str, ...],
     emit: Callable[[bytes], None],
     void: Callable[[str], None],
+    look: Callable[[], list[str]],
 ) -> Callable[[], None]:
     """Start noting; what this returns says how many notes of each kind were left out.
 
@@ -80,17 +81,19 @@ def install(
         void: called with plain words: the submission read reference values instead of measuring, or what it changed.
             Emitted as well, without any limit, as a note of kind `VOID`: a process that the submission forked
             cannot report otherwise.
+        look: labels of the instruments that are not what they were; called whenever a probe notes something, so that
+            nobody can exchange one just for as long as it is used.
     """
     # Everything the hook needs, as locals: a submission that replaces `os.getcwd` does not silence it. An audit hook
     # cannot be removed, and Python calls it before the act; that is why it, and no patched function, is the watch.
     ident, frame_above, dumps = _thread.get_ident, sys._getframe, json.JSONEncoder().encode
-    about, kinds = ours.about, _KINDS | dict.fromkeys(_CHANGES, "change")
+    about, kinds = ours.about, _KINDS | dict.fromkeys(_CHANGES, "change") | {NOTED: "noted"}
     of_functions = _OF_FUNCTIONS
     title = "" if about is None else about.title
     if about is not None:
         # A submission that reads a simulator's record has not measured by itself.
         kinds |= {about.record_event: "record", about.launch_event: "launch"}
-    tell, paths, innocent, culprit, plain = _detail, frozenset(_PATHS), _innocent, _culprit, _plain
+    tell, paths, innocent, culprit, plain = _detail, frozenset(_PATHS), _innocent, _culprit, plain_ascii
     traced, by_hand = _is_traced, _is_by_hand
     roots = tuple(os.path.realpath(path).rstrip("/") + "/" for path in readable)
     # Threads that are inside of the hook. The hook itself raises events as well (it may look at a frame), and
@@ -124,6 +127,16 @@ def install(
                 make_void(functions[id(arguments[0])], frame_above(1))
             return
         me = ident()
+        if kind == "noted":
+            within = me in busy
+            busy.add(me)
+            try:
+                for label in look():
+                    make_void(label, frame_above(1))
+            finally:
+                if not within:
+                    busy.discard(me)
+            return
         if kind == "launch":
             within = me in busy
             busy.add(me)
@@ -144,7 +157,7 @@ def install(
             busy.add(me)
             try:
                 frame = frame_above(1)
-                what = f"{title}'s record of " + _safe(arguments[0] if arguments else None, "something")
+                what = f"{title}'s record of " + safe(arguments[0] if arguments else None, "something")
                 # A trace function sees the locals of every frame, the record's among them, without asking for it.
                 if traced():
                     make_void(what + ", under a trace function", frame)
@@ -199,7 +212,7 @@ def install(
 
 
 def _file_of(frame: FrameType | None) -> str:
-    return "" if frame is None else _safe(frame.f_code.co_filename, "")
+    return "" if frame is None else safe(frame.f_code.co_filename, "")
 
 
 def _innocent(frame: FrameType | None, ours: TrustedCode) -> bool:
@@ -243,7 +256,7 @@ def _is_by_hand(frame: FrameType | None, ours: TrustedCode, *, is_query: bool) -
             if is_query and number in ours.probes:
                 return False
             # A function of ours that nobody has listed is not the submission's.
-            return last in ours.engine and not _safe(code.co_filename, "?").startswith(ours.folder)
+            return last in ours.engine and not safe(code.co_filename, "?").startswith(ours.folder)
         last = number
         frame = frame.f_back
     return last in ours.engine
@@ -262,9 +275,9 @@ def _culprit(frame: FrameType | None, ours: TrustedCode, function: str | None) -
         code = frame.f_code
         if id(code) == ours.top:
             break
-        name = _safe(code.co_filename, "?")
+        name = safe(code.co_filename, "?")
         if _is_foreign(frame, ours):
-            return f"{name.rpartition('/')[2]}:{frame.f_lineno} in {_safe(code.co_name, '?')}"
+            return f"{name.rpartition('/')[2]}:{frame.f_lineno} in {safe(code.co_name, '?')}"
         if name.endswith("/platform.py"):
             return None  # asks `uname` on its own account, in answer to an innocent question
         library = name.startswith("<frozen") or (name.startswith(ours.libraries[:2]) and "-packages/" not in name)
@@ -272,8 +285,8 @@ def _culprit(frame: FrameType | None, ours: TrustedCode, function: str | None) -
             above = frame.f_back
             if above is None or not _is_foreign(above, ours):
                 return None  # fingerprints a traceback, or finds the line of a log message
-            code, name = above.f_code, _safe(above.f_code.co_filename, "?")
-            return f"{name.rpartition('/')[2]}:{above.f_lineno} in {_safe(code.co_name, '?')}"
+            code, name = above.f_code, safe(above.f_code.co_filename, "?")
+            return f"{name.rpartition('/')[2]}:{above.f_lineno} in {safe(code.co_name, '?')}"
         if function is not None and not handed_in:
             if function not in code.co_names:
                 handed_in = True
@@ -339,23 +352,6 @@ def _function_of(event: str, arguments: tuple[Any, ...]) -> str:
     return str(arguments[1]) if event == _ATTRIBUTE else event.rpartition(".")[2]
 
 
-def _safe(value: object, otherwise: str) -> str:
-    """Text of a value without running any code of it: a subclass of str may bring methods of its own."""
-    kind = type(value)  # and not `isinstance`, which asks the value for its `__class__`
-    if issubclass(kind, str):
-        return str.__str__(value)
-    if issubclass(kind, bytes):
-        return b"".join([value]).decode("utf-8", "backslashreplace")  # type: ignore[list-item]
-    if kind in (tuple, list):
-        return "(" + ", ".join([_safe(element, "an object") for element in value[:4]]) + ")"  # type: ignore[index]
-    return repr(value) if kind in _SHOWN_TYPES else otherwise
-
-
-def _plain(text: str, most: int) -> str:
-    """ASCII, so that a line of notes is as long as it looks."""
-    return text[:most].encode("ascii", "backslashreplace").decode()[:most]
-
-
 def _detail(
     kind: str,
     event: str,
@@ -372,27 +368,27 @@ def _detail(
     if kind == "open":
         if first is None or type(first) is int:
             return None
-        name = _safe(first, "")
+        name = safe(first, "")
         path = normpath(name if name.startswith("/") else f"{cwd()}/{name}")
         if type(first) in (str, bytes) and ((path + "/").startswith(roots) or path == "/dev/null"):
             return None
         return f"{event} {path}" if type(first) in (str, bytes) else f"{event} {path}, named by an object of its own"
     if kind == "import":
-        name = _safe(first, "")
+        name = safe(first, "")
         top = name.partition(".")[0]
         return f"import {name}" if top in _FORBIDDEN_IMPORTS or (top and top == ours.course) else None
     if kind == "socket":
         address = arguments[0] if event == "socket.getaddrinfo" else arguments[1]
-        host = _safe(address[0] if type(address) is tuple and address else address, "an object")
+        host = safe(address[0] if type(address) is tuple and address else address, "an object")
         if host in ("", "None") or host.startswith(_LOOPBACK):
             return None
-        return f"{event} {_safe(address, 'an object')}"
+        return f"{event} {safe(address, 'an object')}"
     if kind == "signal":
-        return None if first == getpid() else f"{event} {_safe(arguments, '')}"
+        return None if first == getpid() else f"{event} {safe(arguments, '')}"
     if kind == "subprocess":
-        return f"{event} {_safe(arguments[:2], '')}" if arguments else event
+        return f"{event} {safe(arguments[:2], '')}" if arguments else event
     if kind == "disguise":
         # "compile" names its file second, "code.__new__" too.
-        name = _safe(arguments[1], "") if len(arguments) > 1 else ""
+        name = safe(arguments[1], "") if len(arguments) > 1 else ""
         return f"{event} as {name}" if name else event
-    return f"{event} {_safe(arguments[1], '')}" if event == _ATTRIBUTE else event
+    return f"{event} {safe(arguments[1], '')}" if event == _ATTRIBUTE else event

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import builtins
 import itertools
+import os
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from operator import getitem, is_
+from operator import eq, getitem, is_
 from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 from gradebox.sandbox.devices import DeviceModule, Simulator
+from gradebox.sandbox.types import Environment
 
 _NAMED = {
     "time": ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time",
@@ -43,10 +46,15 @@ simulator's every function and method counts."""
 _HOOKS = frozenset({"displayhook", "excepthook", "showwarning", "unraisablehook"})
 """Functions that are there to be replaced."""
 _METHODS = (FunctionType, staticmethod, classmethod, property)
+_CONSTANT = (int, float, str, bytes, tuple, frozenset)
+_NAMED_BY = (BuiltinFunctionType, ModuleType, type)
+_ONE_IN = 8
 _MISSING: Any = object()
 
 Parts = dict[str, tuple[Any, ...]]
 """Label to objects, compared by identity."""
+Used = tuple[tuple[str, ...], tuple[object, ...], tuple[str, ...], tuple[object, ...]]
+"""Labels, owners, names and values."""
 Seal = tuple[tuple[tuple[FunctionType, CodeType], ...], tuple[tuple[dict[str, Any], str, Any], ...]]
 """Functions with their code, and entries of namespaces with their value: see `seal`."""
 
@@ -73,16 +81,22 @@ class Fingerprint(NamedTuple):
     """Methods of other kinds, with their functions."""
     classes: tuple[tuple[str, Mapping[str, Any], tuple[str, ...], int], ...]
     """Their namespaces, with the names in them and the number of their methods."""
-    used: tuple[tuple[str, ...], tuple[object, ...], tuple[str, ...], tuple[object, ...]]
-    """Labels, owners, names and values of what probes use of others: functions of modules, methods of classes."""
+    used: Used
+    """What probes use of others: functions of modules, methods and properties of classes."""
+    grown: tuple[tuple[str, ...], tuple[Mapping[str, Any], ...], tuple[int, ...], tuple[frozenset[str], ...]]
+    """Labels of those classes, their namespaces, the numbers of names in them, and the names that probes use and they
+    lack: a property of such a name would answer in place of an object's own attribute."""
 
     def __repr__(self) -> str:
         return "a fingerprint"
 
 
-def own_packages(course: str, simulator: Simulator | None) -> tuple[ModuleType, ...]:
-    """Our package, the course's and the simulator's, before the submission runs; later there may be others."""
-    names = ("gradebox", course, simulator.package if simulator is not None else "")
+def own_packages(course: Environment, simulator: Simulator | None) -> tuple[ModuleType, ...]:
+    """Our package, the course's, the simulator's, and what of the course's a submission may import.
+
+    To be called before the submission runs; later there may be others.
+    """
+    names = dict.fromkeys(("gradebox", course.course, simulator.package if simulator else "", *course.importable))
     return tuple(sys.modules[name] for name in names if name in sys.modules)
 
 
@@ -121,11 +135,14 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
             if isinstance(cls := getattr(sys.modules.get(module_name), name, None), type):
                 classes.append((f"{module_name}.{name}", cls))
     for package in packages:
+        # What else is in a simulator's modules does not answer probes.
+        is_read = devices.SIMULATOR is None or package.__name__ != devices.SIMULATOR.package
         for module in _modules(package):
             space: Mapping[str, Any] = vars(module)
             for key, value in list(space.items()):
                 own = isinstance(value, type) and value.__module__ == module.__name__
-                if own or isinstance(value, FunctionType) or _is_below(module, key, value):
+                read = is_read and ((key.isupper() and type(value) in _CONSTANT) or isinstance(value, _NAMED_BY))
+                if own or read or isinstance(value, FunctionType) or _is_below(module, key, value):
                     entries.append((f"{module.__name__}.{key}", space, key, value))
                 if own:
                     classes.append((f"{module.__name__}.{key}", value))
@@ -148,7 +165,7 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
         ),
         tuple(others),
         tuple((label, vars(cls), tuple(vars(cls)), _count(vars(cls))) for label, cls in classes),
-        _used(packages, devices.EXCHANGED),
+        *_used(packages, devices),
     )
 
 
@@ -171,7 +188,7 @@ def changed(
     of_gpu: Callable[[Any], Mapping[str, tuple[Any, ...]]],
 ) -> list[str]:
     """Labels of the instruments that are not what they were, sorted; empty when all is well."""
-    looked_up, labels, spaces, keys, values, _, keywords, others, classes, used = fingerprints
+    looked_up, labels, spaces, keys, values, _, keywords, others, classes, used, grown = fingerprints
     now = parts(gpu, packages, of_gpu)
     differences = [
         *(label for label, module, name, value in looked_up if _get(module, name) is not value),
@@ -185,6 +202,9 @@ def changed(
         ),
         *(label for label, part in before.items() if not _same(part, now.get(label))),
     ]
+    for label, space, count, lacking in zip(*grown, strict=True):
+        if len(space) != count:
+            differences += [f"{label}.{key}" for key in space if key in lacking]
     if not all(map(is_, map(getattr, used[1], used[2], itertools.repeat(_MISSING)), used[3])):
         differences += [
             label for label, owner, key, value in zip(*used, strict=True) if getattr(owner, key, _MISSING) is not value
@@ -195,20 +215,74 @@ def changed(
     return sorted(set(differences))
 
 
-def _used(
-    packages: tuple[ModuleType, ...], exchanged: frozenset[str]
-) -> tuple[tuple[str, ...], tuple[object, ...], tuple[str, ...], tuple[object, ...]]:
-    """What the code of probes names of modules and classes that are not ours: a submission can replace it.
+def watch(fingerprints: Fingerprint, own: frozenset[int]) -> Callable[[], list[str]]:
+    """A function that lists the labels of instruments that are others just now, sorted.
+
+    Quick, because it is called often: names alone, not what lies behind them; the thousands of names of our packages in
+    one call of `_ONE_IN`, which nobody can foresee. What probes and the simulator put there
+    themselves is left out: their own classes and functions, and those that they make. `own` are the ids of their code.
+    """
+    # As locals, which nobody reaches: otherwise another `all` would hide what else is exchanged.
+    every, some, same, attribute, item, missing = all, any, is_, getattr, getitem, _MISSING
+    mapped, zipped, repeated, ordered, kind, identity, absent = map, zip, itertools.repeat, sorted, type, id, KeyError
+    function, modules, equal, size = FunctionType, sys.modules.get, eq, len
+    looked_up, labels, spaces, keys, values, *_, used, grown = fingerprints
+    _, owners, names, parts_used = used
+    _, grown_spaces, sizes, _ = grown
+    draw, share = random.Random(os.urandom(8)).random, 1 / _ONE_IN
+
+    def is_ours(found: Any) -> bool:
+        made = kind(found) is function and identity(found.__code__) in own
+        return made or some(mapped(same, values, repeated(found)))
+
+    def exchanged() -> list[str]:
+        now: list[tuple[str, Any]] = []
+        for label, module, name, value in looked_up:
+            if (found := attribute(modules(module), name, missing)) is not value:
+                now.append((label, found))
+        if not every(mapped(same, mapped(attribute, owners, names, repeated(missing)), parts_used)):
+            for label, owner, name, value in zipped(*used):
+                if (found := attribute(owner, name, missing)) is not value:
+                    now.append((label, found))
+        if not every(mapped(equal, mapped(size, grown_spaces), sizes)):
+            for label, space, count, lacking in zipped(*grown):
+                if size(space) != count:
+                    now += [(f"{label}.{key}", found) for key, found in space.items() if key in lacking]
+        as_before = True
+        try:
+            if draw() < share:
+                as_before = every(mapped(same, mapped(item, spaces, keys), values))
+        except absent:
+            as_before = False
+        if not as_before:
+            for label, space, key, value in zipped(labels, spaces, keys, values):
+                if (found := space.get(key, missing)) is not value:
+                    now.append((label, found))
+        return ordered([label for label, found in now if not is_ours(found)])
+
+    return exchanged
+
+
+def _used(packages: tuple[ModuleType, ...], devices: DeviceModule) -> tuple[Used, Any]:
+    """What the code of probes, and of what they share with submissions, names of modules and classes that are not ours:
+    a submission can replace it.
 
     By names alone: of each module and class that a probe's module knows, or names in it, whatever the probe also names
-    somewhere. So a few are watched that no probe uses.
+    somewhere. So a few are watched that no probe uses. The second part is `Fingerprint.grown`.
     """
-    roots = {package.__name__ for package in packages}
-    watched: dict[tuple[int, str], tuple[str, object, str, object]] = {}
+    roots, exchanged = {package.__name__ for package in packages}, devices.EXCHANGED
+    unread = ("gradebox", devices.SIMULATOR.package if devices.SIMULATOR is not None else "")
+    watched: dict[tuple[int, str], tuple[str, object, str, object]] = {
+        (id(builtins), name): (f"builtins.{name}", builtins, name, value)
+        for name, value in vars(builtins).items()
+        if callable(value)
+    }
+    lacking: dict[int, tuple[type, set[str]]] = {}
     for package in packages:
-        for module in _modules(package):
-            if "probes" not in module.__name__.split("."):
-                continue
+        if package.__name__ in unread:
+            continue
+        modules = list(_modules(package))
+        for module in [each for each in modules if "probes" in each.__name__.split(".")] or modules:
             names = {name for function in _functions_of(module) for code in _nested(function.__code__)
                      for name in code.co_names} - _HOOKS  # fmt: skip
             waiting: list[object] = list(vars(module).values())
@@ -222,12 +296,18 @@ def _used(
                     value = _static(owner, name)
                     if isinstance(value, (ModuleType, type)):
                         waiting.append(value)
-                    elif _is_patched_by_torch(owner, name):
-                        continue
-                    elif callable(value) and getattr(owner, name, None) is value:
+                    elif (callable(value) or _describes(value)) and getattr(owner, name, None) is value:
                         watched[id(owner), name] = (f"{_label(owner)}.{name}", owner, name, value)
+                    if isinstance(owner, type) and name not in vars(owner):
+                        lacking.setdefault(id(owner), (owner, set()))[1].add(name)
+    rows = [(_label(owner), vars(owner), len(vars(owner)), frozenset(names)) for owner, names in lacking.values()]
     columns: Any = tuple(zip(*watched.values(), strict=True)) or ((), (), (), ())
-    return columns  # type: ignore[no-any-return]
+    return columns, tuple(zip(*rows, strict=True)) or ((), (), (), ())
+
+
+def _describes(value: object) -> bool:
+    """Whether something in a class answers for an attribute, as a property does."""
+    return hasattr(type(value), "__get__") and hasattr(type(value), "__set__")
 
 
 def _is_foreign(owner: object, roots: set[str]) -> bool:
@@ -241,17 +321,6 @@ def _static(owner: object, name: str) -> object:
     """What a module or class has under a name, without asking a `__getattr__` of theirs that would make it."""
     spaces = [vars(each) for each in owner.__mro__] if isinstance(owner, type) else [vars(owner)]
     return getattr(owner, name, _MISSING) if any(name in space for space in spaces) else _MISSING
-
-
-def _is_patched_by_torch(owner: object, name: str) -> bool:
-    """Whether PyTorch exchanges a method itself: those of an optimizer when the first one is made, a module's when
-    Dynamo compiles for the first time (`torch._dynamo.mutation_guard`)."""
-    is_module = getattr(owner, "__qualname__", "") == "Module" and hasattr(owner, "register_forward_pre_hook")
-    return (
-        hasattr(owner, "_patch_step_function")
-        or hasattr(owner, "profile_hook_step")
-        or (is_module and name in ("__init__", "__setstate__"))
-    )
 
 
 def _label(owner: object) -> str:

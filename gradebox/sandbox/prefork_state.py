@@ -53,7 +53,7 @@ def make(kind: str, course: Environment) -> PreforkState:
     module = devices.load(course.devices)
     prepared = _prepare(kind, module) if kind else None
     trusted_code.remember(course.course, module.SIMULATOR)
-    packages = instruments.own_packages(course.course, module.SIMULATOR)
+    packages = instruments.own_packages(course, module.SIMULATOR)
     roots = frozenset(package.__name__ for package in packages)
     names = frozenset(name for name in sys.modules if name.partition(".")[0] in roots)
     ready = PreforkState(prepared, instruments.snapshot(packages, module), names, roots, len(sys.modules))

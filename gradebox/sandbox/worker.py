@@ -268,7 +268,7 @@ def _observe(
             inputs = (
                 [probe_types.build(kind, _emptied(arguments, task.params), f"{task.probe} was sent")] if kind else []
             )
-            own = instruments.own_packages(task.course.course, about)
+            own = instruments.own_packages(task.course, about)
             finish: Callable[[], object] = _nothing
             check: Callable[[], Sequence[str]] = _nothing
             covered = ready.covers(probe.__module__, gpu) or not task.present
@@ -285,7 +285,10 @@ def _observe(
                 )
                 del channel, ours
                 void = functools.partial(_void, page, tampered.append)
-                finish = audit.install(known, fingerprints.functions, _allowed(task), emit, void)
+                # On a real device it would take time of the host's that is being measured.
+                is_real = task.device == "cuda"
+                look = list if is_real else instruments.watch(fingerprints, known.probes | known.simulator)
+                finish = audit.install(known, fingerprints.functions, _allowed(task), emit, void, look)
             # Out of reach of `gc.get_objects`: the probe's frames, a simulator and its record.
             gc.freeze()
             gc.unfreeze = _leave_frozen
@@ -308,7 +311,7 @@ def _observe(
         )
     if tampered:
         # Nothing more is needed from what may have been changed: no tensors, and names that are our own.
-        return {"kind": "tampered", "message": ", ".join(tampered[:8])}, {}
+        return {"kind": "tampered", "message": ", ".join(list(dict.fromkeys(tampered))[:8])}, {}
     arrays, dtypes = {}, {}
     if outcome["kind"] == "ok":
         dtypes = {name: dtype for name, (dtype, _) in taken.items()}

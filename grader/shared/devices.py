@@ -186,6 +186,10 @@ def require_forkable() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise RuntimeError("a preloaded module initialised CUDA, which then does not work in forked children")
+    if torch is not None:
+        from grader.shared.settled import settle
+
+        settle(torch)
     _look_ahead()
 
 

@@ -35,6 +35,26 @@ def test_a_changed_instrument_voids_the_reading(sandbox: Sandbox, function: str,
     assert "tampering" in {note.kind for note in reply.notes}
 
 
+@pytest.mark.parametrize(
+    ("function", "instrument"),
+    [
+        ("clock_for_a_while", "time.perf_counter"),
+        ("clock_and_comparison_for_a_while", "time.perf_counter"),
+    ],
+)
+def test_an_instrument_changed_for_a_while_is_seen_when_a_probe_notes_something(
+    sandbox: Sandbox, function: str, instrument: str
+) -> None:
+    reply = sandbox.run(Request("drive.noting", params={"module": "tampering", "function": function}))
+    assert reply.kind == "tampered"
+    assert instrument in reply.message
+
+
+def test_what_is_changed_while_no_probe_notes_anything_changes_no_note(sandbox: Sandbox) -> None:
+    params = {"module": "tampering", "function": "clock_between_two_notes"}
+    assert sandbox.run(Request("drive.noting", params=params)).kind == "ok"
+
+
 @pytest.mark.parametrize("function", ["chatty", "changes_torch_settings", "writes_where_it_may"])
 def test_ordinary_code_changes_no_instrument_and_leaves_no_note(sandbox: Sandbox, function: str) -> None:
     reply = call(sandbox, "honest", function)

@@ -9,46 +9,79 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from types import MethodType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from gradebox.sandbox.probe_loader import WrongReturn
+from gradebox.sandbox.types import NOTED
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Noted: TypeAlias = Any
 """What a probe notes: what it is, the probe itself knows."""
-_Shared: TypeAlias = tuple[Generator[Any, Any], Any]
-"""A generator, and its lock: it runs in one thread at a time."""
+Announce: TypeAlias = Callable[[str], None]
+"""Raises an audit event, at which the sandbox looks at its instruments. Bound before there is a submission."""
+_Shared: TypeAlias = tuple[Generator[Any, Any], Any, Callable[[str], Exception]]
+"""A generator; its lock, as it runs in one thread at a time; and what is raised if somebody has closed it."""
 _POLL_SECONDS = 0.005
 
 
 def _begun(generator: Generator[Any, Any]) -> _Shared:
     next(generator)
-    return generator, threading.Lock()
+    return generator, threading.Lock(), WrongReturn
+
+
+# What is handed out. A function leads to the globals of its module, where things can be exchanged for a while, and
+# nobody sees that afterwards: so these functions use only what they are given.
 
 
 def _send(shared: _Shared, value: object) -> Any:
-    generator, lock = shared
+    generator, lock, wrong = shared
     with lock:
         try:
             return generator.send(value)
         except StopIteration:
-            raise WrongReturn("something that was handed to your code was closed by it") from None
+            raise wrong("something that was handed to your code was closed by it") from None
 
 
-def _send_it(shared: _Shared, value: object) -> None:
-    _send(shared, value)
+def _send_it(shared: _Shared, value: object, send: Callable[[_Shared, object], Any] = _send) -> None:
+    send(shared, value)
 
 
-def _take(shared: _Shared) -> float:
-    value: float = _send(shared, None)
+def _go_on(shared: _Shared, send: Callable[[_Shared, object], Any] = _send) -> Any:
+    return send(shared, None)
+
+
+def _call(of: tuple[_Shared, object, Callable[[_Shared, object], Any]], *arguments: object, **named: object) -> Any:
+    shared, instance, send = of
+    outcome: list[Any] = []
+    send(shared, (outcome, instance, arguments, named))
+    error, value = outcome
+    if error is not None:
+        raise error
     return value
 
 
-def _go_on(shared: _Shared) -> None:
-    _send(shared, None)
+def _bind(of: tuple[_Shared, type[MethodType], Any, Any], instance: object) -> Callable[..., Any]:
+    shared, made, call, send = of
+    return made(call, (shared, instance, send))
+
+
+def _wait(of: tuple[_Shared, Callable[[float], None], float, Any]) -> None:
+    shared, nap, seconds, send = of
+    while not send(shared, None)[0]:
+        nap(seconds)  # outside of the lock, which is not fair
+
+
+def _run(running: Generator[None]) -> None:
+    running.send(None)
+
+
+# --- what a probe calls -----------------------------------------------------------------------------------------------
 
 
 def notes() -> tuple[Callable[[Noted], None], Callable[[], list[Noted]]]:
@@ -66,13 +99,15 @@ def notes() -> tuple[Callable[[Noted], None], Callable[[], list[Noted]]]:
     return MethodType(_send_it, shared), noted
 
 
-def _noting(key: object) -> Generator[list[Noted], object]:
+def _noting(key: object, announce: Announce = sys.audit) -> Generator[list[Noted], object]:
     values: list[Noted] = []
+    copied = list
     value = yield []
     while True:
         if value is key:
-            value = yield list(values)
+            value = yield copied(values)
         else:
+            announce(NOTED)
             values.append(value)
             value = yield []
 
@@ -82,26 +117,13 @@ def method(step: Callable[..., Any]) -> Any:
 
     For a method that notes something. The cells of a plain function's closure can be given other values.
     """
-    return property(MethodType(_bind, _begun(_stepping(step))))
+    return property(MethodType(_bind, (_begun(_stepping(step)), MethodType, _call, _send)))
 
 
-def function(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The same as a function, for a hook or a part of an `autograd.Function`."""
-    return MethodType(_call, (_begun(_stepping(lambda _, *arguments, **named: step(*arguments, **named))), None))
-
-
-def _bind(shared: _Shared, instance: object) -> Callable[..., Any]:
-    return MethodType(_call, (shared, instance))
-
-
-def _call(of: tuple[_Shared, object], *arguments: object, **named: object) -> Any:
-    shared, instance = of
-    outcome: list[Any] = []
-    _send(shared, (outcome, instance, arguments, named))
-    error, value = outcome
-    if error is not None:
-        raise error
-    return value
+def function(step: Callable[P, R]) -> Callable[P, R]:
+    """The same as a function: for a hook, a part of an `autograd.Function`, or whatever else a submission calls."""
+    shared = _begun(_stepping(lambda _, *arguments, **named: step(*arguments, **named)))
+    return MethodType(_call, (shared, None, _send))
 
 
 def _stepping(step: Callable[..., Any]) -> Generator[None, Any]:
@@ -119,14 +141,16 @@ def note_into(values: list[Any]) -> Callable[[Noted], None]:
     return MethodType(_send_it, _begun(_adding(values)))
 
 
-def _adding(values: list[Any]) -> Generator[None, object]:
+def _adding(values: list[Any], announce: Announce = sys.audit) -> Generator[None, object]:
     while True:
-        values.append((yield))
+        value = yield
+        announce(NOTED)
+        values.append(value)
 
 
 def in_turn(values: Sequence[float], rest: float) -> Callable[[], float]:
     """A function that returns these values one after the other, and `rest` from then on."""
-    return MethodType(_take, _begun(_turns(list(values), rest)))
+    return MethodType(_go_on, _begun(_turns(list(values), rest)))
 
 
 def _turns(values: list[float], rest: float) -> Generator[float]:
@@ -184,12 +208,8 @@ def gate(longest_seconds: float) -> Gate:
         _, reached = _send(shared, looking)
         return bool(reached)
 
-    return Gate(MethodType(_wait, shared), is_reached, lambda: _send(shared, opening))
-
-
-def _wait(shared: _Shared) -> None:
-    while not _send(shared, None)[0]:
-        time.sleep(_POLL_SECONDS)  # outside of the lock, which is not fair
+    wait = MethodType(_wait, (shared, time.sleep, _POLL_SECONDS, _send))
+    return Gate(wait, is_reached, lambda: _send(shared, opening))
 
 
 def _watching(opening: object, looking: object, longest_seconds: float) -> Generator[tuple[bool, bool], object]:
@@ -222,10 +242,6 @@ def started(call: Callable[[], object]) -> Callable[[float | None], bool]:
         return True
 
     return has_ended
-
-
-def _run(running: Generator[None]) -> None:
-    next(running)
 
 
 def _running(call: Callable[[], object], done: Any) -> Generator[None]:

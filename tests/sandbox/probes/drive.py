@@ -195,3 +195,10 @@ def above(student: Any, *, halves: list[str]) -> dict[str, Any]:
         found = found or any("".join(halves) in repr(value) for value in frame.f_locals.values())
         frame, depth = frame.f_back, depth + 1
     return {"found": found, "depth": depth}
+
+
+def noting(student: Any, *, module: str, function: str) -> dict[str, Any]:
+    """Hand out a function that notes something, as probes do."""
+    import sys
+
+    return call(student, module=module, function=function, note=lambda: sys.audit("gradebox.noted"))

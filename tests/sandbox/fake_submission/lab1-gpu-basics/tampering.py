@@ -103,3 +103,29 @@ def patch_builtins():
 def patch_then_raise():
     time.time = lambda: 0.0
     raise ValueError("hiding behind an error")
+
+
+def clock_for_a_while(note):
+    kept = time.perf_counter
+    time.perf_counter = lambda: 0.0
+    try:
+        note()
+    finally:
+        time.perf_counter = kept
+
+
+def clock_and_comparison_for_a_while(note):
+    import builtins
+
+    kept = builtins.all, builtins.map, builtins.any
+    builtins.all, builtins.any, builtins.map = (lambda *_: True), (lambda *_: True), (lambda *_: ())
+    try:
+        clock_for_a_while(note)
+    finally:
+        builtins.all, builtins.map, builtins.any = kept
+
+
+def clock_between_two_notes(note):
+    note()
+    clock_for_a_while(lambda: None)
+    note()
