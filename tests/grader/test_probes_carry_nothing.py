@@ -6,7 +6,7 @@ A submission can read and write such a thing. Notes belong into `grader.shared.p
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -53,12 +53,57 @@ def carried(tree: ast.Module) -> Iterator[tuple[int, str]]:
                         yield statement.lineno, f"{node.name}.{target.attr}"
 
 
+_NOTING_ONLY = frozenset({"lab5/monitoring/probes/running.py on_alert"})
+"""Functions that hold nothing but what notes, to which nobody can add anything useful."""
+_HIDING = frozenset({"function", "method", "started", "reporting"})
+"""What is handed to these is out of reach: of `kept`, and of Lab 2's comparison."""
+
+
+def open_notes(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name of each function that is made in another one, notes something, and shows what it holds: in place of
+    it `function` or `method` of `grader.shared.probes.kept` is handed out."""
+    noting = {"note"} | {
+        target.elts[0].id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _is_named(node.value.func, {"notes"})
+        for target in node.targets
+        if isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name)
+    }
+    hidden = {
+        argument.id if isinstance(argument, ast.Name) else id(argument)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and _is_named(node.func, _HIDING)
+        for argument in node.args
+    }
+
+    def visit(node: ast.AST, made: ast.FunctionDef | ast.Lambda | None, depth: int) -> Iterator[tuple[int, str]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.Lambda)):
+                name = child.name if isinstance(child, ast.FunctionDef) else id(child)
+                decorated = isinstance(child, ast.FunctionDef) and any(
+                    _is_named(each, _HIDING) for each in child.decorator_list
+                )
+                yield from visit(child, None if decorated or name in hidden or not depth else child, depth + 1)
+                continue
+            if made is not None and isinstance(child, ast.Call) and _is_named(child.func, noting):
+                yield made.lineno, getattr(made, "name", "a lambda")
+            yield from visit(child, made, depth)
+
+    return visit(tree, None, 0)
+
+
+def _is_named(node: ast.expr, names: Collection[str]) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
+
+
 @pytest.mark.parametrize("path", PROBES, ids=lambda path: str(path.relative_to(ROOT / "grader")))
 def test_what_is_handed_out_carries_no_notes(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     place = path.relative_to(ROOT / "grader").as_posix()
     found = [f"{place}:{line}: {name}" for line, name in carried(tree) if f"{place} {name}" not in _INSIDE]
     assert not found, "keep notes in grader.shared.probes.kept"
+    shown = [f"{place}:{line}: {name}" for line, name in open_notes(tree) if f"{place} {name}" not in _NOTING_ONLY]
+    assert not shown, "hand out a function or method of grader.shared.probes.kept: a closure shows what it holds"
 
 
 def test_the_lint_finds_what_it_is_for() -> None:
@@ -75,3 +120,24 @@ def probe(student, notes=[], *, more={}):
     assert [name for _, name in carried(ast.parse(text))] == [
         "Model.calls", "Model._seen", "a default argument of probe", "a default argument of probe",
     ]  # fmt: skip
+
+
+def test_the_lint_finds_functions_that_show_what_they_hold() -> None:
+    text = """
+def probe(student):
+    begin, seen = notes()
+
+    @function
+    def hidden(x):
+        begin(x)
+
+    def wrapped(x):
+        begin(x)
+
+    def shown(x):
+        begin(x)
+
+    hand_out(hidden, function(wrapped), shown, lambda: begin(1), function(lambda: begin(2)))
+    begin(3)
+"""
+    assert [name for _, name in open_notes(ast.parse(text))] == ["shown", "a lambda"]

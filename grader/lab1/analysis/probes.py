@@ -33,7 +33,7 @@ from grader.lab1.shared.probes.benchmark import BENCHMARK
 from grader.lab1.shared.probes.plots import comparison
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.endings import ending
-from grader.shared.probes.kept import notes
+from grader.shared.probes.kept import function, notes
 from grader.shared.probes.record import mark, reading
 from grader.shared.probes.support import fields, mapping, plain, sequence
 from labkit.results import STAGES, MemoryProfile, OperationTime, StageMemory
@@ -118,6 +118,7 @@ def profile_on_gpu(student: Student, inputs: ProfileOnGpu) -> ProfileReply:
     }
     note, noted = notes()
 
+    @function
     def step() -> None:
         note(None)
         left.view(-1)
@@ -166,6 +167,7 @@ def profile_on_cpu(student: Student, inputs: ProfileOnCpu) -> CpuProfileReply:
     left = torch.rand(inputs.size, inputs.size)
     note, noted = notes()
 
+    @function
     def step() -> None:
         begin = time.perf_counter()
         torch.softmax(left[:8], dim=-1)

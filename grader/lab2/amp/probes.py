@@ -46,7 +46,7 @@ from grader.lab2.shared.probes import (
     watched,
 )
 from grader.shared.probes.endings import ending, refused
-from grader.shared.probes.kept import notes
+from grader.shared.probes.kept import function, notes
 from grader.shared.probes.record import Reported, VirtualGpu, mark, reading, watch_products
 from grader.shared.probes.support import fields, plain
 from grader.shared.probes.threads import in_every_thread
@@ -106,7 +106,7 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
     model, seen = watched(linear(inputs.first), second, signs=inputs.signs)
     model.to(student.device).eval()
     note, optimizers = notes()
-    handle = register_optimizer_step_post_hook(lambda optimizer, *_: note(optimizer))
+    handle = register_optimizer_step_post_hook(function(lambda optimizer, *_: note(optimizer)))
     idle = torch.empty(_IDLE_BYTES, dtype=torch.uint8, device=student.device)
     del idle
     _wake(student.device, dtype_of(name))

@@ -297,7 +297,7 @@ def passes(student: Student, inputs: Passes) -> PassesReply:
         ),
         "train_unstable": lambda: _train_unstable(student, inputs, note),
         "measure_accuracies": lambda: student.module("lab2_mixed_precision.precision_comparison").measure_accuracies(
-            lambda: _noting(_classifier(), note),
+            function(lambda: _noting(_classifier(), note)),
             Turning(inputs.batches),
             [_batch(0)],
             dtypes=[torch.float32],
@@ -320,6 +320,7 @@ def _classifier() -> nn.Module:
 
 
 def _noting(model: nn.Module, note: Callable[[int], None]) -> nn.Module:
+    @function
     def hook(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         if module.training:
             note(round(float(arguments[0].flatten()[0]) / _STEP))

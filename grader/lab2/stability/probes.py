@@ -46,7 +46,7 @@ from grader.lab2.stability.cases.unstable import (
 )
 from grader.lab2.stability.tools import TOOLS
 from grader.shared.probes.endings import refused as is_refused
-from grader.shared.probes.kept import notes
+from grader.shared.probes.kept import function, notes
 from grader.shared.probes.record import watch_names
 from grader.shared.probes.support import fields, made, plain, sequence, tensor
 from labkit import data
@@ -227,7 +227,7 @@ def _used(
     """The model in mixed modes, with gradients, and a hook at its batch norm, which notes the modes of each pass."""
     model.train(training)
     model.get_submodule(next(iter(blocks))).train(not training)
-    model.averages.register_forward_hook(lambda *_: note(tuple(modes(model))))
+    model.averages.register_forward_hook(function(lambda *_: note(tuple(modes(model)))))
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 0.5)
     return model
@@ -320,7 +320,7 @@ def _trained_on_digits(student: Student, inputs: Unstable, case: GainCase) -> Ga
     model = module.UnstableModel(case.gain).to(student.device)
     note, noted = notes()
     before = _loss(model, images)
-    handle = model.register_forward_pre_hook(lambda model, _: note(tuple(flat(model))))
+    handle = model.register_forward_pre_hook(function(lambda model, _: note(tuple(flat(model)))))
     options = _scale_options(module, case.scale)
     # SGD: to Adam a gradient that was never unscaled looks like any other. At 0.2 outputs stay below 3; from 4 on,
     # the smallest gain that is to be trained in float16 (2^-14) would make them infinite.
@@ -371,7 +371,7 @@ def _trained(student: Student, inputs: UnstableSteps, case: StepsCase) -> StepsR
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # of something before, which counts for nothing
     note, training = notes()
-    handle = model.register_forward_pre_hook(lambda model, _: note(all(modes(model))))
+    handle = model.register_forward_pre_hook(function(lambda model, _: note(all(modes(model)))))
     options: dict[str, object] = {
         name: dtype_of(str(value)) if name == "dtype" else value for name, value in case.arguments.items()
     }

@@ -47,7 +47,7 @@ from grader.lab3.checkpointing.cases import (
 from grader.lab3.shared.cases.modules import DDP
 from grader.lab3.shared.probes.models import Layers, flat, regression
 from grader.shared.probes.calls import if_accepted
-from grader.shared.probes.kept import notes
+from grader.shared.probes.kept import function, notes
 from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, full_disk, group, half_squares, numbered
 from grader.shared.probes.support import fields, plain
 from labkit.results import DdpTraining
@@ -377,10 +377,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
 def _noting_version(path: Path, note: Callable[[tuple[int, int] | None], None]) -> Callable[..., None]:
     """A hook for a model's forward passes."""
 
-    def hook(*_: object) -> None:
-        note(_version(path))
-
-    return hook
+    return function(lambda *_: note(_version(path)))
 
 
 def _version(path: Path) -> tuple[int, int] | None:

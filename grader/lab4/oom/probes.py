@@ -37,7 +37,7 @@ from grader.lab4.oom.cases import (
     TrainingsReply,
 )
 from grader.lab4.shared.cases import ProgramReply
-from grader.shared.probes.kept import method, notes
+from grader.shared.probes.kept import function, method, notes
 from grader.shared.probes.record import Reported, VirtualGpu, mark, memory_since_now, reading, watch_products
 from grader.shared.probes.support import fields, plain, run_program
 from grader.shared.readings import ProductCount
@@ -76,17 +76,20 @@ def fits(student: Student, inputs: Fits) -> FitsReply:
     before_bytes = memory.peak()
     note, noted = notes()
 
+    def fetched(loader: Loader) -> Iterator[Batch]:
+        for size in loader.sizes:
+            note((loader.name, None, torch.cuda.memory_allocated()))
+            yield row.expand(size, length, 4096), row.expand(size, length, 4096)
+
     class Loader:
         """Batches; notes what the device holds when one is fetched."""
 
         def __init__(self, name: str, sizes: Sequence[int]) -> None:
             self.name, self.sizes = name, sizes
 
-        def __iter__(self) -> Iterator[Batch]:
-            for size in self.sizes:
-                note((self.name, None, torch.cuda.memory_allocated()))
-                yield row.expand(size, length, 4096), row.expand(size, length, 4096)
+        __iter__ = method(fetched)
 
+    @function
     def begins(_: nn.Module, arguments: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
         (data,) = (*arguments, *named.values())
         note(("", data.numel() // (length * 4096), torch.cuda.memory_allocated()))
@@ -204,12 +207,14 @@ def _weights(model: StudentModel) -> Tensor:
 def _counted(batches: Sequence[Batch], note: Callable[[str], None], name: str) -> list[Batch]:
     """A list that notes when it is iterated."""
 
+    def begun(counted: list[Batch]) -> Iterator[Batch]:
+        note(name)
+        return list.__iter__(counted)
+
     class Counted(list[Batch]):
         """Holds nothing of that."""
 
-        def __iter__(self) -> Iterator[Batch]:
-            note(name)
-            return super().__iter__()
+        __iter__ = method(begun)
 
     return Counted(batches)
 
@@ -349,6 +354,7 @@ def _retried(student: Student, run: Callable[..., object], case: Attempts, too_m
     note, noted = notes()
     numbers = itertools.count(1)
 
+    @function
     def attempt(micro_batch: int) -> str | None:
         note((micro_batch, torch.cuda.memory_allocated() - held, torch.cuda.memory_reserved() - reserved))
         if next(numbers) > _MOST_ATTEMPTS:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from grader.shared.probes.kept import notes
+from grader.shared.probes.kept import function, notes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,12 +52,16 @@ def watch_png(look: Callable[[Figure], Seen]) -> Iterator[list[Seen]]:
     view, viewed = notes()
     fail, failures = notes()
 
-    @functools.wraps(write)  # matplotlib asks for its signature
-    def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
+    @function
+    def look_at(figure: Figure) -> None:
         try:
-            view(look(canvas.figure))
+            view(look(figure))
         except Exception as error:
             fail(error)
+
+    @functools.wraps(write)  # matplotlib asks for its signature
+    def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
+        look_at(canvas.figure)
         # To pack a picture well takes as long as to draw it, and nobody keeps this one.
         packing = {"compress_level": 1, **(options.pop("pil_kwargs", None) or {})}
         with _laid_out(canvas.figure):

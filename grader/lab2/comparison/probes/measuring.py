@@ -45,7 +45,7 @@ from grader.shared.probes.calls import on_device
 from grader.shared.probes.card import full_precision
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.handed_out import linear, zeros
-from grader.shared.probes.kept import Noted, notes
+from grader.shared.probes.kept import Noted, function, method, notes
 from grader.shared.probes.record import VirtualGpu, mark, reading
 from grader.shared.probes.support import fields, mapping, plain, sequence
 from labkit import data
@@ -86,15 +86,17 @@ def reporting(model: nn.Module, report: Callable[[nn.Module, Tensor], object]) -
     be held by it.
     """
 
+    def passed(reporting: Reporting, x: Tensor) -> Tensor:
+        output: Tensor = reporting.model(x)
+        report(reporting, output)
+        return output
+
     class Reporting(nn.Module):
         def __init__(self, model: nn.Module) -> None:
             super().__init__()
             self.model = model
 
-        def forward(self, x: Tensor) -> Tensor:
-            output: Tensor = self.model(x)
-            report(self, output)
-            return output
+        forward = method(passed)
 
     return Reporting(model)
 
@@ -109,6 +111,7 @@ def compare(student: Student, inputs: Compare) -> CompareReply:
     before = _quartiles(inputs.network, precisions, inputs.reference_steps)
     note, noted = notes()
 
+    @function
     def create_model() -> nn.Module:
         note(mark(student.gpu) if student.gpu is not None else 0)
         return reporting(create(), lambda model, _: note(_Forward(model.training, _is_grad_enabled())))
@@ -177,6 +180,7 @@ def _row(result: object, what: str) -> PrecisionRow:
 def _counted_steps(note: Callable[[Noted], None]) -> Iterator[None]:
     """Steps of optimizers and updates of loss scales in the block are noted."""
 
+    @function
     def after_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
         settings = {name: optimizer.defaults.get(name) for name in ("lr", "betas", "eps", "weight_decay")}
         noted: OptimizerSettings = plain({"kind": type(optimizer).__name__, **settings}, "optimizer")
@@ -184,10 +188,14 @@ def _counted_steps(note: Callable[[Noted], None]) -> Iterator[None]:
 
     update = torch.amp.GradScaler.update
 
-    @functools.wraps(update)
-    def counted(scaler: torch.amp.GradScaler, *arguments: float | Tensor, **options: float | Tensor) -> None:
+    @function
+    def before_update(scaler: torch.amp.GradScaler) -> None:
         if scaler.is_enabled():
             note(_Update())
+
+    @functools.wraps(update)
+    def counted(scaler: torch.amp.GradScaler, *arguments: float | Tensor, **options: float | Tensor) -> None:
+        before_update(scaler)
         update(scaler, *arguments, **options)
 
     handle = register_optimizer_step_post_hook(after_step)
@@ -218,6 +226,7 @@ def _on_cpu() -> tuple[Callable[[], list[str]], Callable[[], nn.Module], Batch]:
     """On which devices models ran, as they are made by what follows; and a batch for them."""
     note, noted = notes()
 
+    @function
     def create_model() -> nn.Module:
         return reporting(nn.Linear(4, 3), lambda _, output: note(output.device.type))
 
@@ -295,6 +304,7 @@ def accuracies(student: Student, inputs: Accuracies) -> AccuraciesReply:
     train, test = _digits(inputs.order, inputs.wrong)
     note, noted = notes()
 
+    @function
     def create_model() -> nn.Module:
         note(None)
         return reporting(

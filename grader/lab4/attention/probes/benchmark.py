@@ -22,7 +22,7 @@ from grader.lab4.attention.probes.module import without_libraries
 from grader.lab4.shared.cases import Fields
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.card import wake
-from grader.shared.probes.kept import notes
+from grader.shared.probes.kept import function, notes
 from grader.shared.probes.record import watch_products
 from grader.shared.probes.support import fields, plain, sequence, tensor
 from labkit.results import AttentionResult
@@ -207,19 +207,32 @@ def _watched(
         return [value for value in values if isinstance(value, _Call)], sum(value is True for value in values)
 
     def watched(method: str) -> Callable[..., object]:
-        calls = itertools.count(1)
+        calls, attention = itertools.count(1), own[method]
 
-        @functools.wraps(own[method])
-        def call(*operands: object, **named: object) -> object:
-            tensors = [value for value in (*operands, *named.values()) if isinstance(value, Tensor) and value.is_leaf]
+        @function
+        def begins(*values: object) -> None:
+            tensors = [value for value in values if isinstance(value, Tensor) and value.is_leaf]
             gradients = sum(tensor.grad is not None for tensor in tensors)
             note((method, _Call(gradients, len({_memory(tensor) for tensor in tensors}))))
             if next(calls) <= warmup:
                 work()
-            output = own[method](*operands, **named)
+
+        @function
+        def ends(output: Tensor) -> None:
+            place = _memory(output)
+
+            @function
+            def returns(gradient: Tensor) -> None:
+                note((method, _memory(gradient) == place))
+
+            output.register_hook(returns)
+
+        @functools.wraps(attention)
+        def call(*operands: object, **named: object) -> object:
+            begins(*operands, *named.values())
+            output = attention(*operands, **named)
             if isinstance(output, Tensor) and output.requires_grad:
-                place = _memory(output)
-                output.register_hook(lambda gradient: note((method, _memory(gradient) == place)))
+                ends(output)
             return output
 
         return call

@@ -15,7 +15,7 @@ from gradebox.sandbox.probe_loader import Student
 from grader.lab4.attention.cases.types import Installed, InstalledReply, LibraryCall
 from grader.lab4.attention.probes.module import without_libraries
 from grader.shared.probes.calls import on_device
-from grader.shared.probes.kept import notes
+from grader.shared.probes.kept import function, notes
 from grader.shared.probes.support import fields, plain, sequence, tensor
 from labkit.results import AttentionResult
 
@@ -63,6 +63,7 @@ def _install(inputs: Installed, note: Callable[[LibraryCall], None]) -> None:
     modules, times = inputs.modules, itertools.count(1)
     scaled = {name: _multiplying(factor) for name, factor in inputs.factors.items()}
 
+    @function
     def attention(name: str, query: Tensor, key: Tensor, value: Tensor, scale: float | None, causal: bool) -> Tensor:
         note(LibraryCall(module=name, shapes=[list(x.shape) for x in (query, key, value)], causal=bool(causal)))
         scores = torch.einsum("bqhd,bkhd->bhqk", query.float(), key.float())

@@ -41,7 +41,7 @@ from grader.lab5.monitoring.probes.monitors import (
     scrape,
     snapshot_of,
 )
-from grader.shared.probes.kept import notes
+from grader.shared.probes.kept import function, notes
 from grader.shared.probes.looks import exists, read_text
 from grader.shared.probes.support import StudentObject, plain
 
@@ -127,7 +127,7 @@ def by_rank(student: Student, inputs: ByRank) -> ByRankReply:
     before = set(threading.enumerate())
     with tempfile.TemporaryDirectory() as base, contextlib.redirect_stderr(io.StringIO()):
         other = student.module(MONITOR).GPUMonitor(
-            Path(base, "other"), port=0, interval=NEVER, on_alert=lambda alert: note(1)
+            Path(base, "other"), port=0, interval=NEVER, on_alert=function(lambda alert: note(1))
         )
         other.sample()
         other.log_metrics(1, {"loss": math.nan})

@@ -36,7 +36,7 @@ from grader.lab5.profiling.probes.jobs import job_of
 from grader.lab5.profiling.probes.planted_jobs import planted_job
 from grader.shared.probes.endings import ending
 from grader.shared.probes.endings import refused as is_refused
-from grader.shared.probes.kept import nap, notes
+from grader.shared.probes.kept import function, nap, notes
 from grader.shared.probes.looks import is_file, read_bytes
 from grader.shared.probes.record import Reported, mark, reading
 from grader.shared.probes.support import fields, plain
@@ -206,8 +206,12 @@ def planted(student: Student, inputs: Planted) -> PlantedReply:
     note, idle = notes()
     original = torch.profiler.profile.step
 
-    def step(profiler: torch.profiler.profile) -> None:
+    @function
+    def ask() -> None:
         note(bool(torch.cuda.current_stream().query()))
+
+    def step(profiler: torch.profiler.profile) -> None:
+        ask()
         original(profiler)
 
     torch.profiler.profile.step = step  # type: ignore[method-assign, assignment]

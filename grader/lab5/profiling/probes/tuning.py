@@ -15,7 +15,7 @@ from gradebox.sandbox.probe_loader import Student
 from grader.lab5.profiling.cases import Chosen, ChosenReply, PointCase, PointFields, SettingsCase, Tuned, TunedReply
 from grader.lab5.profiling.probes.planted_jobs import maker
 from grader.shared.probes.endings import refused
-from grader.shared.probes.kept import notes
+from grader.shared.probes.kept import function, notes
 from grader.shared.probes.support import fields, sequence
 from labkit.profiling import TrainingJob
 from labkit.results import PipelineSettings, TuningPoint
@@ -32,6 +32,7 @@ def tuned(student: Student, inputs: Tuned) -> TunedReply:
     note, held = notes()
     use_everything_once(make)
 
+    @function
     def watched(settings: PipelineSettings) -> TrainingJob:
         by_category = gpu.memory_by_category()
         note(sum(size for name, size in by_category.items() if name != "workspaces"))

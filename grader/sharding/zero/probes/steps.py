@@ -13,7 +13,7 @@ from torch import Tensor
 
 from grader.sharding.zero.cases import OptimizerCase, Options, SavedState, TrainedRun
 from grader.sharding.zero.probes.parameters import Parameters, optimizer_class
-from grader.shared.probes.kept import notes
+from grader.shared.probes.kept import function, notes
 from grader.shared.probes.support import instance, mapping, plain, sequence
 
 AnyOptimizer: TypeAlias = Any
@@ -66,6 +66,7 @@ def follow(case: OptimizerCase, numbers: Tensor, slopes: Tensor, make: Callable[
 def _closure(parameters: Parameters, slopes: Tensor, step: int, note: Callable[[None], None]) -> Callable[[], float]:
     """What computes the gradients of a step."""
 
+    @function
     def closure() -> float:
         note(None)
         if not torch.is_grad_enabled():
