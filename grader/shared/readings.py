@@ -19,6 +19,8 @@ TO_HOST = "Memcpy DtoH"
 """With what the names of copies from the device to the host begin."""
 COLLECTIVE = "ncclDevKernel"
 """With what the names of NCCL's kernels begin."""
+_MOVING = (COLLECTIVE, "Memcpy", "Memset", "copy", "cat", "stack", "fill", "zero", "clone", "pad", "index", "scatter")
+"""In names of kernels that compute nothing."""
 
 
 class ProductCount(TypedDict):
@@ -183,6 +185,11 @@ def _copied_bytes(kernels: Sequence[Kernel], begin: int, end: int) -> int:
     return sum(kernel.bytes for kernel in kernels[begin:end] if kernel.name.startswith(TO_HOST))
 
 
+def _computed_bytes(kernels: Sequence[Kernel], begin: int, end: int) -> float:
+    """Bytes that kernels moved in order to compute: all but copies, fills and messages."""
+    return sum(kernel.bytes for kernel in kernels[begin:end] if not any(word in kernel.name for word in _MOVING))
+
+
 def _library_flops(kernels: Sequence[Kernel], begin: int, end: int) -> float:
     """The FLOPs of products that were not computed by watched Triton kernels."""
     return sum(kernel.flops for kernel in kernels[begin:end] if kernel.programs is None)
@@ -261,6 +268,7 @@ _READINGS: dict[str, Callable[..., object]] = {
     "library_flops": _library_flops,
     "all_flops": _all_flops,
     "copied_bytes": _copied_bytes,
+    "computed_bytes": _computed_bytes,
     "collectives": _collectives,
     "turns": _turns,
     "dtypes": _dtypes,

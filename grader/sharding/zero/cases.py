@@ -120,6 +120,8 @@ class HeldRun:
     """At most on each other rank's GPU."""
     copied_bytes: int
     """From the device to the host."""
+    computed_bytes: float
+    """That kernels of a second step moved to compute."""
     collectives: list[Collective]
     """Of a second step."""
 

@@ -38,6 +38,11 @@ _RELATIVE = 2e-6
 _ROUNDING = 512
 """Bytes: the allocator's granularity, for each tensor."""
 _ADAM_STATES = 2
+_LEAST_WORK = 6.8
+"""Times the bytes of a share: a fused AdamW reads four tensors and writes three."""
+_LESS_WORK = 0.9
+"""Of one of four ranks, compared with one of two: 0.5 if a rank only updates, 1 if it updates all. With a further pass
+over all weights, which moves three times their bytes, a fused optimizer has 0.73."""
 
 
 @criterion("sharding.zero")
@@ -76,6 +81,7 @@ class TestZero:
 
     @requires("equals_unsharded")
     def test_states_shared_out(self, submission: Submission, generator: InputGenerator) -> None:
+        work: list[float] = []
         for ranks in (2, 4):
             inputs, replies = _held(submission, generator, ranks)
             for case, runs in zip(inputs.cases, zip(*(reply.runs for reply in replies), strict=True), strict=True):
@@ -98,6 +104,24 @@ class TestZero:
                     "balance bytes, over all groups, and neither numbers of parameters nor of their values: no rank "
                     "owns more than another and the largest one",
                 )
+                for rank, (run, share) in enumerate(zip(runs, shares, strict=True)):
+                    require(
+                        run.computed_bytes >= _LEAST_WORK * share,
+                        f"{what}, rank {rank}: a step moves {run.computed_bytes:,.0f} bytes to update "
+                        f"{share:,.0f} bytes of weights, expected at least {_LEAST_WORK * share:,.0f}",
+                        "the optimizer of the share updates it: it reads weight, gradient and states, and writes all "
+                        "but the gradient",
+                    )
+            # Of cases that differ by the number of ranks alone.
+            whole = sum(size_of(parameter) for parameter in inputs.cases[0]["parameters"])
+            work.append(max(reply.runs[0].computed_bytes for reply in replies) / whole)
+        on_two, on_four = work
+        require(
+            on_four <= _LESS_WORK * on_two,
+            f"a step moves {on_two:.3g} times the parameters' bytes on one of 2 ranks, and {on_four:.3g} times on one "
+            f"of 4; expected at most {_LESS_WORK * on_two:.3g}",
+            "each rank updates its own share only: of four ranks each has half of the work that one of two has",
+        )
 
     @requires("equals_unsharded")
     def test_each_weight_sent_once(self, submission: Submission, generator: InputGenerator) -> None:

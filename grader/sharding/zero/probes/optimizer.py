@@ -54,11 +54,16 @@ def _held(
         parameters.set_gradients(slopes[step], step)
         stepped = mark(gpu)
         optimizer.step()
-        collectives = recorded(gpu, stepped)
+        collectives, computed = recorded(gpu, stepped), reading(gpu, "computed_bytes", stepped)
     for parameter in parameters.all:
         parameter.grad = None
-    copied = cast(int, reading(gpu, "copied_bytes", begun))
-    return HeldRun(bytes=memory.held(), elsewhere=memory.elsewhere(), copied_bytes=copied, collectives=collectives)
+    return HeldRun(
+        bytes=memory.held(),
+        elsewhere=memory.elsewhere(),
+        copied_bytes=cast(int, reading(gpu, "copied_bytes", begun)),
+        computed_bytes=cast(float, computed),
+        collectives=collectives,
+    )
 
 
 def refusals(student: Student, inputs: Refuse) -> RefusalsReply:
