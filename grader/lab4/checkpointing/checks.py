@@ -253,6 +253,13 @@ class TestCheckpointing:
                 conditions=[late] if submission.device.simulated else [],
             )
         require_equal([row["checkpoint_every"] for row in reply.rows], inputs.intervals, what="intervals in the table")
+        blocks = sizes["num_layers"] * len(reply.forwards)
+        require(
+            reply.blocks_made >= blocks,
+            f"measure_checkpointing() made {reply.blocks_made} transformer blocks for {len(reply.forwards)} models, "
+            f"expected {blocks}",
+            "Make a CheckpointedTransformer of `num_layers` blocks, and leave PyTorch's hooks as they are.",
+        )
         # Somebody may make a block in vain; those of two whole models are too many.
         require(
             reply.most_blocks < 2 * sizes["num_layers"],

@@ -41,7 +41,7 @@ from grader.lab4.checkpointing.cases.types import (
     TrainedRun,
 )
 from grader.shared.probes.calls import on_device
-from grader.shared.probes.kept import notes
+from grader.shared.probes.kept import function, notes
 from grader.shared.probes.record import Reported, VirtualGpu, mark, memory_since_now, reading, watch_products
 from grader.shared.probes.support import fields, instance, sequence, tensor
 from labkit.models import TransformerBlock, count_parameters
@@ -201,6 +201,7 @@ def _packing() -> tuple[Callable[[Tensor], Tensor], Callable[[], list[tuple[int,
     """What is called with each saved tensor, and a list of their storages and bytes."""
     note, packed = notes()
 
+    @function
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         note((storage._cdata, storage.nbytes()))
@@ -244,6 +245,7 @@ def measured(student: Student, inputs: Measured) -> MeasuredReply:
     return MeasuredReply(
         flops=flops,
         most_blocks=max(counts(), default=0),
+        blocks_made=len(counts()),
         forwards=list(forwards()),
         on_cpu=[
             fields(row, CheckpointingResult, f"measure_checkpointing()[{i}], on the CPU")
@@ -277,6 +279,7 @@ def _blocks() -> Iterator[Callable[[], list[int]]]:
     counting = _counting(note)
     next(counting)
 
+    @function
     def made(parent: nn.Module, name: str, submodule: object) -> None:
         if isinstance(parent, TransformerBlock):
             counting.send(parent)
@@ -307,6 +310,7 @@ def _forwards(kind: object) -> Iterator[Callable[[], Iterable[list[ForwardStart]
     numbering = _numbering()
     next(numbering)
 
+    @function
     def begins(model: nn.Module, inputs: tuple[object, ...]) -> None:
         if isinstance(kind, type) and isinstance(model, kind):
             needed = any(isinstance(value, Tensor) and value.requires_grad for value in inputs)

@@ -164,6 +164,8 @@ class MeasuredReply:
 
     flops: float
     """Work in products of the whole measurement."""
+    blocks_made: int
+    """Of transformers, by the first call."""
     most_blocks: int
     """Transformer blocks that were there at once."""
     forwards: list[list[ForwardStart]]

@@ -58,6 +58,11 @@ class TestHandler:
                 f"{what} made no attempt",
                 "Call `attempt` with the micro-batch, and again with half of it after running out of memory.",
             )
+            require(
+                len(run.held_bytes) > 1 or len(sizes_tried(case)) == 1,
+                f"{what} made no second attempt",
+                "Call `attempt` again with half of the micro-batch after running out of memory.",
+            )
             left = max(run.held_bytes)
             require(
                 left < 2**20,
