@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _lsprof
 import _thread
+import functools
 import json
 import os
 import sys
@@ -18,7 +19,7 @@ from types import BuiltinFunctionType, FrameType
 from typing import Any
 
 from gradebox.sandbox.safe_text import plain_ascii, safe
-from gradebox.sandbox.trusted_code import TrustedCode, asks
+from gradebox.sandbox.trusted_code import TrustedCode, asks, foreign_class
 from gradebox.sandbox.types import NOTED, VOID
 
 MAX_NOTES_OF_A_KIND = 12
@@ -94,7 +95,7 @@ def install(
         # A submission that reads a simulator's record has not measured by itself.
         kinds |= {about.record_event: "record", about.launch_event: "launch"}
     tell, paths, innocent, culprit, plain = _detail, frozenset(_PATHS), _innocent, _culprit, plain_ascii
-    traced, by_hand = _is_traced, _is_by_hand
+    traced, by_hand, maker = _is_traced, _is_by_hand, functools.partial(foreign_class, ours.libraries)
     roots = tuple(os.path.realpath(path).rstrip("/") + "/" for path in readable)
     # Threads that are inside of the hook. The hook itself raises events as well (it may look at a frame), and
     # they must not be noted, nor call the hook for ever.
@@ -131,7 +132,7 @@ def install(
             within = me in busy
             busy.add(me)
             try:
-                for label in look():
+                for label in (*look(), *[made for made in map(maker, arguments) if made]):
                     make_void(label, frame_above(1))
             finally:
                 if not within:
@@ -232,9 +233,11 @@ def _innocent(frame: FrameType | None, ours: TrustedCode) -> bool:
     handed_out = False
     while frame is not None and id(frame.f_code) != ours.top:
         code = id(frame.f_code)
-        if code in ours.probes:
+        if code in ours.between or code in ours.simulator:
+            pass
+        elif code in ours.probes:
             handed_out = "<locals>" in frame.f_code.co_qualname
-        elif code not in ours.between and code not in ours.simulator:
+        else:
             return handed_out
         frame = frame.f_back
     return frame is not None

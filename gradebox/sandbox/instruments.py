@@ -19,7 +19,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from operator import eq, getitem, is_
-from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from gradebox.sandbox.devices import DeviceModule, Simulator
@@ -46,8 +46,7 @@ simulator's every function and method counts."""
 _HOOKS = frozenset({"displayhook", "excepthook", "showwarning", "unraisablehook"})
 """Functions that are there to be replaced."""
 _METHODS = (FunctionType, staticmethod, classmethod, property)
-_CONSTANT = (int, float, str, bytes, tuple, frozenset)
-_NAMED_BY = (BuiltinFunctionType, ModuleType, type)
+_CONSTANT, _NAMED_BY = (int, float, str, bytes, tuple, frozenset), (BuiltinFunctionType, ModuleType, type)
 _ONE_IN = 8
 _MISSING: Any = object()
 
@@ -225,14 +224,15 @@ def watch(fingerprints: Fingerprint, own: frozenset[int]) -> Callable[[], list[s
     # As locals, which nobody reaches: otherwise another `all` would hide what else is exchanged.
     every, some, same, attribute, item, missing = all, any, is_, getattr, getitem, _MISSING
     mapped, zipped, repeated, ordered, kind, identity, absent = map, zip, itertools.repeat, sorted, type, id, KeyError
-    function, modules, equal, size = FunctionType, sys.modules.get, eq, len
+    function, method, modules, equal, size = FunctionType, MethodType, sys.modules.get, eq, len
     looked_up, labels, spaces, keys, values, *_, used, grown = fingerprints
     _, owners, names, parts_used = used
     _, grown_spaces, sizes, _ = grown
     draw, share = random.Random(os.urandom(8)).random, 1 / _ONE_IN
 
     def is_ours(found: Any) -> bool:
-        made = kind(found) is function and identity(found.__code__) in own
+        inner = found.__func__ if kind(found) is method else found
+        made = kind(inner) is function and identity(inner.__code__) in own
         return made or some(mapped(same, values, repeated(found)))
 
     def exchanged() -> list[str]:

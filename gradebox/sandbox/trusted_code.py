@@ -18,6 +18,7 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from gradebox.sandbox.devices import Simulator
+from gradebox.sandbox.safe_text import plain_ascii, safe
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class TrustedCode:
     """Where the files of the simulator lie."""
     probes: frozenset[int] = frozenset()
     between: frozenset[int] = frozenset()
-    """What may stand between a probe and another of its functions: `contextlib`."""
+    """What may stand between a probe and its functions: `contextlib`, and a module of probes that hands them out."""
     top: int = 0
     """The function that calls the probe: nothing above it is the submission's."""
     hidden: tuple[object, ...] = ()
@@ -52,6 +53,8 @@ class TrustedCode:
     hidden_code: frozenset[int] = frozenset()
 
 
+_BETWEEN = ("contextlib", ".probes.kept")
+"""Ends of names of modules, for `TrustedCode.between`."""
 _known: dict[str, tuple[CodeType, ...]] = {}
 _remembered: list[TrustedCode] = []
 """What `remember` found last."""
@@ -71,7 +74,7 @@ def remember(course: str, about: Simulator | None) -> None:
         libraries=tuple(stdlib),
         course=course,
         probes=_ids(code for name, codes in _known.items() if _is_probe(name, course) for code in codes),
-        between=_ids(_known["contextlib"]),
+        between=_ids(code for name, codes in _known.items() if name.endswith(_BETWEEN) for code in codes),
     )
     _remembered[:] = [base if about is None else _with_simulator(base, about)]
 
@@ -161,6 +164,17 @@ def _instructions(code: CodeType, names: frozenset[str]) -> tuple[list[int], lis
         # `student.gpu.now()`: the call begins where the expression that it calls begins.
         asking.append(reads or ("CALL" in instruction.opname and place in begins))
     return offsets, asking
+
+
+def foreign_class(libraries: tuple[str, ...], instance: object) -> str:
+    """In words, the class of something if one of its methods is of none of these libraries; else nothing."""
+    kind = type(instance)
+    for base in type.mro(kind):
+        for method in list(vars(base).values()):
+            function = method.__func__ if type(method) in (classmethod, staticmethod) else method
+            if type(function) is FunctionType and not safe(function.__code__.co_filename, "").startswith(libraries):
+                return f"a {plain_ascii(safe(kind.__name__, 'class'), 40)} that is on while a probe looks at tensors"
+    return ""
 
 
 def _is_probe(name: str, course: str) -> bool:

@@ -36,7 +36,8 @@ VOID = "void"
 """The kind of a note by which a process of the submission says that the reading is void; becomes `TAMPERING`."""
 
 NOTED = "gradebox.noted"
-"""The audit event with which a probe notes something: what it measures with has to be what it was at this moment."""
+"""The audit event with which a probe notes something: what it measures with has to be what it was at this moment. Its
+arguments are what answers for a library's objects just now (modes), none of which may be of the submission's making."""
 
 DEFINED_AS = "; it is defined as"
 """In the message of a call whose arguments a function of the submission does not take."""

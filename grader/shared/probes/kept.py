@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from types import MethodType
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
+import torch
+
 from gradebox.sandbox.probe_loader import WrongReturn
 from gradebox.sandbox.types import NOTED
 
@@ -23,11 +25,20 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Noted: TypeAlias = Any
 """What a probe notes: what it is, the probe itself knows."""
-Announce: TypeAlias = Callable[[str], None]
+Announce: TypeAlias = Callable[[], None]
 """Raises an audit event, at which the sandbox looks at its instruments. Bound before there is a submission."""
 _Shared: TypeAlias = tuple[Generator[Any, Any], Any, Callable[[str], Exception]]
 """A generator; its lock, as it runs in one thread at a time; and what is raised if somebody has closed it."""
 _POLL_SECONDS = 0.005
+
+
+def _announce(
+    audit: Callable[..., None] = sys.audit,
+    count: Callable[[], int] = torch._C._len_torch_function_stack,
+    mode: Callable[[int], object] = torch._C._get_function_stack_at,
+) -> None:
+    """With the modes that are on: one of a submission's could answer for every tensor that is looked at."""
+    audit(NOTED, *[mode(place) for place in range(count())])
 
 
 def _begun(generator: Generator[Any, Any]) -> _Shared:
@@ -99,7 +110,7 @@ def notes() -> tuple[Callable[[Noted], None], Callable[[], list[Noted]]]:
     return MethodType(_send_it, shared), noted
 
 
-def _noting(key: object, announce: Announce = sys.audit) -> Generator[list[Noted], object]:
+def _noting(key: object, announce: Announce = _announce) -> Generator[list[Noted], object]:
     values: list[Noted] = []
     copied = list
     value = yield []
@@ -107,7 +118,7 @@ def _noting(key: object, announce: Announce = sys.audit) -> Generator[list[Noted
         if value is key:
             value = yield copied(values)
         else:
-            announce(NOTED)
+            announce()
             values.append(value)
             value = yield []
 
@@ -141,10 +152,10 @@ def note_into(values: list[Any]) -> Callable[[Noted], None]:
     return MethodType(_send_it, _begun(_adding(values)))
 
 
-def _adding(values: list[Any], announce: Announce = sys.audit) -> Generator[None, object]:
+def _adding(values: list[Any], announce: Announce = _announce) -> Generator[None, object]:
     while True:
         value = yield
-        announce(NOTED)
+        announce()
         values.append(value)
 
 
