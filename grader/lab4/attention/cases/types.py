@@ -108,6 +108,8 @@ class LargestRun:
     copied_bytes: int
     """From the device to the host."""
     added_bytes: int
+    attention_kernels: list[str]
+    """Names of kernels of a library that compute attention."""
     values: list[Array]
     """Q, K, V, the output's gradient, the output, and the gradients of Q, K and V, if they are to be returned."""
 

@@ -114,14 +114,32 @@ def _require_no_square_of_values(submission: Submission, generator: InputGenerat
     )
 
 
-def _require_tiles(submission: Submission, generator: InputGenerator) -> None:
-    """Fail if tiles have more keys than `block_size`; with operands that are small next to them."""
+def _tiled(submission: Submission, generator: InputGenerator) -> tuple[Call, LargestRun]:
+    """A call of tiled_attention whose operands are small next to its tiles, and what it made."""
+    generator = generator.shared("lab4.attention.tiles")
     queries, keys, block = generator.odd(301, 401), generator.odd(301, 401), generator.integer(9, 12)
     case = Call(queries=queries, keys=keys, causal=False, dtype="float32", block_size=block)
     (run,) = submission.probe(
         Largest(function="tiled_attention", cases=[case], head_dim=_NARROW, returned=True),
         device="vgpu:T4",
     ).runs
+    return case, run
+
+
+def require_own_tiles(submission: Submission, generator: InputGenerator) -> None:
+    """Fail if tiled_attention leaves the attention to a library."""
+    _, run = _tiled(submission, generator)
+    require(
+        not run.attention_kernels,
+        f"tiled_attention() ran {', '.join(run.attention_kernels)}, which computes attention by itself",
+        "Compute scores, weights and sums of each tile yourself, by products and exponentials.",
+    )
+
+
+def _require_tiles(submission: Submission, generator: InputGenerator) -> None:
+    """Fail if tiles have more keys than `block_size`."""
+    case, run = _tiled(submission, generator)
+    queries, keys, block = case.queries, case.keys, case.block_size or 0
     _require_computed("tiled_attention", case, run)
     # Of the operands a few may be put together; a tile and what is made with it has as many rows as it has.
     most = 4 * max(block, _NARROW) * max(queries, keys)

@@ -16,7 +16,7 @@ from grader.lab4.attention.cases.types import ChangedKey, Future, Moved
 from grader.lab4.attention.checks.comparison import LENGTHS_HINT, judge
 from grader.lab4.attention.checks.library import libraries, require_library
 from grader.lab4.attention.checks.masks import cause_of
-from grader.lab4.attention.checks.tensors import require_no_square
+from grader.lab4.attention.checks.tensors import require_no_square, require_own_tiles
 from grader.lab4.attention.reference import mistake_in_influence, sees
 
 
@@ -30,6 +30,7 @@ class TestValues:
 
     def test_tiled_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         judge(submission, generator, "tiled_attention", tiled_calls(generator))
+        require_own_tiles(submission, generator)
 
     @builds_on("standard_equals_reference", "flash_equals_reference")
     def test_no_query_sees_the_future(

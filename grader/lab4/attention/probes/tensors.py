@@ -41,12 +41,20 @@ def largest(student: Student, inputs: Largest) -> LargestReply:
         elements: Any = reading(student.gpu, "largest_elements", begun)
         flops: Any = reading(student.gpu, "all_flops", begun)
         copied: Any = reading(student.gpu, "copied_bytes", begun)
+        fused: Any = reading(student.gpu, "names", begun, containing="attention")
         added = memory.added()
         values: Any = []
         if inputs.returned:
             given = [each.detach().double() for each in (*operands, gradient, output)]
             values = [*given, *(each.grad.double() for each in operands if each.grad is not None)]
         runs.append(
-            LargestRun(largest_elements=elements, flops=flops, copied_bytes=copied, added_bytes=added, values=values)
+            LargestRun(
+                largest_elements=elements,
+                flops=flops,
+                copied_bytes=copied,
+                added_bytes=added,
+                attention_kernels=fused,
+                values=values,
+            )
         )
     return LargestReply(runs=runs)
