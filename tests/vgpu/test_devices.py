@@ -204,3 +204,12 @@ def test_a_storage_is_made_on_a_gpu(gpu: vgpu.VirtualGPU) -> None:
     assert list(torch.UntypedStorage([1, 2, 3], device="cuda").cpu()) == [1, 2, 3]
     del storage
     assert torch.cuda.memory_allocated() == 0
+
+
+def test_a_module_follows_a_tensor_to_its_device(gpu: vgpu.VirtualGPU) -> None:
+    example = torch.ones(1, dtype=torch.float64, device="cuda")
+    model = torch.nn.Linear(2, 2).to(example)
+    assert (model.weight.device, model.weight.dtype) == (CUDA, torch.float64)
+    assert model.to(torch.ones(1)).weight.device.type == "cpu"
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(2, 2)])
+    assert packed.to(example).data.device == CUDA

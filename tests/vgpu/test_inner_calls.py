@@ -172,3 +172,13 @@ def test_cond_runs_the_branch_that_is_chosen(gpu: vgpu.VirtualGPU) -> None:
     result = torch.cond(x.sum() > 0, lambda value: value * 2, lambda value: value - 1, (x,))
     assert result.tolist() == [4.0, 4.0, 4.0]
     assert result.is_cuda
+
+
+def test_a_subclass_reaches_the_functions_it_overrides(gpu: vgpu.VirtualGPU) -> None:
+    class Named(torch.Tensor):
+        pass
+
+    x = torch.ones(3, 2, device="cuda").as_subclass(Named)
+    assert len(x) == 3
+    assert type(x.norm()) is Named
+    assert torch.allclose(x.norm(dim=1), torch.full((3,), 2.0, device="cuda").sqrt())

@@ -29,7 +29,8 @@ def _overrides(values: Any) -> bool:
         if kind not in _PLAIN:
             override = getattr(kind, "__torch_function__", None)
             if override is not None and override is not _ignored and kind is not type:
-                return bool(kind.__torch_function__ != torch.Tensor.__torch_function__)
+                # Off while the class's own `__torch_function__` calls the original (`DisableTorchFunctionSubclass`).
+                return torch._C._is_torch_function_enabled()
     return False
 
 
@@ -37,6 +38,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
     """Change what hides calls, groups by device, or cannot be simulated."""
     _show_inner_calls(patches)
     _group_by_visible_device(patches, machine)
+    _move_to_visible_device(patches, machine)
     _settle_gradients(patches, machine)
     _print_without_values(patches, machine)
     patches.at_begin(lambda: _swap_parameters(patches, machine))
@@ -118,6 +120,20 @@ def _group_by_visible_device(patches: PatchSet, machine: Machine) -> None:
         return groups
 
     patches.rebind(original, group)
+
+
+def _move_to_visible_device(patches: PatchSet, machine: Machine) -> None:
+    """`Module.to(tensor)` and `PackedSequence.to(tensor)` read in C++ where the tensor is."""
+    parse = torch._C._nn._parse_to
+
+    def parse_to(*args: Any, **kwargs: Any) -> Any:
+        device, *options = parse(*args, **kwargs)
+        example = args[0] if args else kwargs.get("tensor")
+        if isinstance(example, torch.Tensor):
+            device = machine.registry.device_of(example)
+        return device, *options
+
+    patches.set(torch._C._nn, "_parse_to", parse_to)
 
 
 def _print_without_values(patches: PatchSet, machine: Machine) -> None:
