@@ -41,6 +41,15 @@ def right(x_ptr: Any, out_ptr: Any, n: Any, BLOCK: tl.constexpr) -> Any:
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def converts_indices(out_ptr: Any, n: Any) -> Any:
+    for i in range(n):
+        place = (2 * i + 1).to(tl.int64) - i.to(tl.int64) - 1
+        tl.store(out_ptr + place, (i // 2).to(out_ptr.dtype.element_ty))
+    for i in tl.range(0, n):
+        tl.store(out_ptr + n + i, i.to(tl.float32) / 2)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def calls_numpy(x_ptr: Any, BLOCK: tl.constexpr) -> Any:
     values = tl.load(x_ptr + tl.arange(0, BLOCK))
     tl.store(x_ptr + tl.arange(0, BLOCK), np.exp(values))
@@ -90,6 +99,12 @@ def test_what_triton_compiles_runs(gpu: Any) -> None:
     for _ in range(2):
         right[(2,)](x, out, 30, BLOCK=16)
     torch.testing.assert_close(out.cpu(), 2 * torch.arange(30.0))
+
+
+def test_an_index_of_a_loop_converts(gpu: Any) -> None:
+    out = torch.zeros(8, device="cuda")
+    converts_indices[(1,)](out, 4)
+    assert out.tolist() == [0.0, 0.0, 1.0, 1.0, 0.0, 0.5, 1.0, 1.5]
 
 
 @pytest.mark.parametrize("kernel", [calls_numpy, looks_inside, imports, evaluates, calls_the_host])

@@ -19,7 +19,7 @@ from vgpu.device.kernel_work import KernelWork
 from vgpu.runtime.machine import Machine
 from vgpu.runtime.patching import PatchSet
 from vgpu.runtime.thread_state import THREAD
-from vgpu.torch_integration.compiled import programs, watching
+from vgpu.torch_integration.compiled import loops, programs, watching
 from vgpu.torch_integration.compiled.language import Language, source_of
 from vgpu.torch_integration.patches.imports import when_imported
 
@@ -118,7 +118,8 @@ def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType, langua
             rewriter = module.FunctionRewriter(python)
             rewriter.filename, rewriter.def_file_lineno = rewriter._get_jit_fn_file_line()
             rewriter.def_lineno = rewriter._find_def(lines)
-            changed = rewriter._compile_and_exec(rewriter._transform_ast(rewriter._prepare_source(lines)))
+            changed = rewriter._compile_and_exec(loops.mark(rewriter._transform_ast(rewriter._prepare_source(lines))))
+            loops.bind(changed, module.interpreter_semantic.to_tensor)
             rewritten[python] = changed, lines
         return changed
 
