@@ -53,7 +53,7 @@ def _indices(values: Iterable[Any]) -> Iterator[Any]:
 
 
 class _Loops(ast.NodeTransformer):
-    def visit_For(self, node: ast.For) -> ast.AST:  # noqa: N802 - the name that ast looks for
+    def visit_For(self, node: ast.For) -> ast.AST:
         self.generic_visit(node)
         called = node.iter.func if isinstance(node.iter, ast.Call) else None
         name = getattr(called, "id", getattr(called, "attr", ""))
