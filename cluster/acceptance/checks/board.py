@@ -148,13 +148,23 @@ def _settings(
         evidence += "; of errors nobody would hear" if off else ""
         if meant is not None:
             status, evidence = compared_words("on" if mode else "off", meant), f"{evidence}; {meant} by --expect"
+        status, evidence = _pending(before["ecc_mode"], status, evidence)
         remedy = 'nvidia-smi -e 1, then reset the GPU; if it is meant: --expect, [gpu] ecc = "off"'
         checks.append(_check(record, "ECC mode", status, evidence, remedy))
     if (mig := before.get("mig_mode")) is not None:
         status = "unverified" if mig[0] else "pass"
         evidence = "MIG is on: a slice was tested, not the board" if mig[0] else "MIG is off"
+        status, evidence = _pending(mig, status, evidence)
         checks.append(_check(record, "MIG", status, evidence, "nvidia-smi -mig 0, then reset the GPU"))
     return checks
+
+
+def _pending(modes: Sequence[int], status: Status, evidence: str) -> tuple[Status, str]:
+    """What is now, and after the next reset: if they differ, this run does not test what will be."""
+    if len(modes) < 2 or modes[0] == modes[1]:
+        return status, evidence
+    then = "on" if modes[1] else "off"
+    return "unverified" if status == "pass" else status, f"{evidence}, {then} after the next reset"
 
 
 def _state(record: Record, before: dict[str, Any]) -> list[Check]:

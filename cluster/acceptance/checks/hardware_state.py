@@ -72,6 +72,8 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
             *_history(record, before),
         ]
     checks += _alike(readable)
+    if expected is None or expected.number("gpu", "pcie_generation") is None:
+        checks += _slots(readable)
     return [*checks, *_one_each(readable)]
 
 
@@ -276,6 +278,27 @@ def _differing(key: str, records: Sequence[Record]) -> list[Check]:
         for record in records
         if (value := values[record.rank]) is not None and value != usual
     ]
+
+
+def _slots(records: Sequence[Record]) -> list[Check]:
+    """The same slot of another node, with the same board, allows more: a setting of the BIOS, or another computer."""
+    slots: dict[Any, list[Record]] = {}
+    for record in records:
+        key = (record.result("presence").get("device_name"), record.result("presence").get("index"))
+        slots.setdefault(key, []).append(record)
+    checks = []
+    for same in slots.values():
+        best = max((_before(record).get("pcie_generation_max") or 0 for record in same), default=0)
+        checks += [
+            _check(
+                record, "PCIe generation of the slot", "unverified",
+                f"{own} at most; this slot allows {best} on another node",
+                "set the BIOS alike on all nodes; if it is meant: --expect, [gpu] pcie_generation",
+            )
+            for record in same
+            if (own := _before(record).get("pcie_generation_max")) and own < best
+        ]  # fmt: skip
+    return checks
 
 
 def _comparable(value: Any) -> str | None:

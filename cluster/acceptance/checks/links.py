@@ -38,6 +38,8 @@ _SLOW_SOCKETS = (0.5, 0.65)
 _SLOW_GIGABITS = 40
 _GPUS_WITHOUT_SWITCH = 4
 """Boards of four SXM modules have no switch: each pair has a third of a module's links (NVIDIA, HGX A100 and H100)."""
+_OF_FOUR_WAY_BRIDGES = 18
+"""Links of boards whose bridges join two or four (H200 NVL): all to one other, or a third to each."""
 _C2C_BYTES_PER_SECOND = 450e9
 """One direction between Grace and its GPU (NVIDIA, Grace Hopper architecture whitepaper)."""
 GIGA = 1e9
@@ -167,7 +169,15 @@ def pair(record: Record, other: Record, of_kind: str, *, node_ranks: int) -> Lin
         return _nvlink(1 if of_kind == ONE_LINK else 2, known, f"{of_kind} of a mesh")
     if of_kind == BRIDGE:
         links = min(reading(end).get("nvlinks_up") or 0 for end in (record, other))
-        return _nvlink(links, known, f"{links} NVLinks of bridges") if links else None
+        if not links:
+            return None
+        whole = _nvlink(links, known, f"{links} NVLinks of bridges")
+        visible = max(node_ranks, record.result("presence").get("seen_by_nvml") or 0)
+        if links < _OF_FOUR_WAY_BRIDGES or visible < _GPUS_WITHOUT_SWITCH:
+            return whole
+        third = links // (_GPUS_WITHOUT_SWITCH - 1)
+        lesser = _nvlink(third, known, f"{third} NVLinks of a bridge of four")
+        return Link(fails=whole.fails, passes=whole.passes, source=whole.source, lesser=lesser)
     return _pcie_link([record, other], of_kind)
 
 

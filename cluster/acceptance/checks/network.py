@@ -69,13 +69,17 @@ def judge(records: Sequence[Record], expected: Expectations | None) -> list[Chec
     }
     meant = expected.number("network", "rate_gigabits") if expected is not None else None
     up = Counter(port["name"] for record in nodes for port in _ports(record, rdma) if port["up"])
+    kinds = {name: Counter(port["kind"] for record in nodes for port in _ports(record, rdma) if port["name"] == name)
+             for name in usual}  # fmt: skip
     for record in nodes:
         there = {port["name"]: port for port in _ports(record, rdma)}
         if there:
             checks += [
                 _state(record.node, name, there.get(name), rates, _of_most(up[name], len(nodes)), meant)
                 for name, rates in usual.items()
+                if name in there or not _as_many(record, nodes, rdma)
             ]
+            checks += _kind(record.node, there, kinds)
             checks += _errors(record, there, rdma)
     with_module = [record for record in nodes if record.result("network")["peer_memory"]]
     if 2 * len(with_module) >= len(nodes):
@@ -103,7 +107,9 @@ def _among_its_own(record: Record, records: Sequence[Record], rdma: bool) -> Ite
     if len(ports) < FEWEST_SIBLINGS or not up:
         return
     fastest = max(port["rate_gigabits"] for port in up)
-    good = [port for port in up if port["rate_gigabits"] >= 0.9 * fastest]
+    fast = [port for port in up if port["rate_gigabits"] >= 0.9 * fastest]
+    kind, _ = Counter(port["kind"] for port in fast).most_common(1)[0]
+    good = [port for port in fast if port["kind"] == kind]
     gpus = max(
         [len([other for other in records if other.node == record.node])]
         + [other.result("presence").get("seen_by_nvml") or 0 for other in records if other.node == record.node]
@@ -114,10 +120,10 @@ def _among_its_own(record: Record, records: Sequence[Record], rdma: bool) -> Ite
     if not others or enough or (len(good) < gpus and len(ports) < gpus):
         return
     for port in others:
-        state = f"{port['rate_gigabits']:g} Gbit/s" if port["up"] and port["rate_gigabits"] else "down"
+        state = f"{port['kind']}, {port['rate_gigabits']:g} Gbit/s" if port["up"] and port["rate_gigabits"] else "down"
         yield _check(
             record.node, f"port {port['name']}", "unverified",
-            f"{state}; {len(good)} of {len(ports)} are up at {fastest:g} Gbit/s, for {gpus} GPUs",
+            f"{state}; {len(good)} of {len(ports)} are up as {kind} at {fastest:g} Gbit/s, for {gpus} GPUs",
             f"{REMEDY_PORT}; if it is meant: --expect, [network] ports = {len(up)}",
             measured=float(len(good)),
             threshold=Threshold(
@@ -193,6 +199,29 @@ def _state(
     limit = Threshold(value=usual, unit="Gbit/s", relation="at least", source="what most nodes have at this port")
     return _check(node, title, compared(own, limit), f"up, {port['kind']}, {own:g} Gbit/s", measured=own,
                   threshold=limit)  # fmt: skip
+
+
+def _as_many(record: Record, nodes: Sequence[Record], rdma: bool) -> bool:
+    """Whether a node has as many ports of each rate up as any other: then one that is not there has another name."""
+
+    def rates(of: Record) -> Counter[float | None]:
+        return Counter(port["rate_gigabits"] for port in _ports(of, rdma) if port["up"])
+
+    own = rates(record)
+    return all(not rates(other) - own for other in nodes)
+
+
+def _kind(node: str, there: dict[str, dict[str, Any]], kinds: dict[str, Counter[str]]) -> Iterator[Check]:
+    """A port that is Ethernet where it is InfiniBand on other nodes, or the other way round."""
+    for name, counts in kinds.items():
+        own = there[name]["kind"] if name in there else None
+        if own is None or 2 * counts[own] > counts.total():
+            continue
+        others = ", ".join(f"{count} x {kind}" for kind, count in counts.most_common())
+        yield _check(
+            node, f"kind of port {name}", _of_most(counts.total() - counts[own], counts.total()),
+            f"{own}; on the nodes: {others}", "mlxconfig -d ADAPTER set LINK_TYPE_P1=1 (InfiniBand) or 2 (Ethernet)",
+        )  # fmt: skip
 
 
 def _errors(record: Record, before: dict[str, dict[str, Any]], rdma: bool) -> Iterator[Check]:

@@ -110,6 +110,8 @@ def judge(
             )
         )
     checks += _counts(with_gpu, expected, source)
+    if expected is None:
+        checks += _fewer_than_others(with_gpu)
     checks += _all_used(with_gpu)
     return [*checks, _models(with_gpu, file.count("cluster", "models") if file is not None else None)]
 
@@ -170,6 +172,26 @@ def _all_used(records: Sequence[Record]) -> list[Check]:
             ),
         )
         for node, of_node in _by_node(records).items()
+    ]
+
+
+def _fewer_than_others(records: Sequence[Record]) -> list[Check]:
+    """A node on which neither CUDA nor NVML shows a GPU that is gone has fewer than the other nodes."""
+    counts = {node: _seen(of_node) for node, of_node in _by_node(records).items()}
+    usual, _ = max(Counter(counts.values()).items(), key=lambda item: (item[1], item[0]), default=(0, 0))
+    return [
+        Check(
+            name="presence: as many GPUs as other nodes",
+            part="gpu",
+            subject=f"node {node}",
+            status="unverified",
+            evidence=f"{count}; other nodes have {usual}",
+            remedy="lspci | grep -i nvidia; dmesg | grep -i xid. --expect-gpus says how many there should be",
+            measured=float(count),
+            threshold=Threshold(value=float(usual), unit="GPUs", relation="at least", source="what most nodes have"),
+        )
+        for node, count in counts.items()
+        if count < usual
     ]
 
 

@@ -70,6 +70,7 @@ RTX6000B = Model(
     name="NVIDIA RTX PRO 6000 Blackwell Server Edition", gib=94.9, mhz=12481, memory=1500, sms=188, pcie=5, ring=34,
     tflops=380,
 )  # fmt: skip
+H200_NVL = replace(H200, name="NVIDIA H200 NVL", ring=340, tflops=560, peak=None)
 L4 = Model(name="NVIDIA L4", gib=22.2, mhz=6251, memory=245, sms=58, pcie=4, ring=11, tflops=56, peak=121,
            held=0.476)  # fmt: skip
 
@@ -170,6 +171,44 @@ def racks(records: list[Record]) -> None:
         read(records, [record.rank], fabric=of)
 
 
+def one_gpu_less_on_a_node() -> list[Record]:
+    """Two nodes, of which the second one has four of eight GPUs, and nothing there says that there should be more."""
+    records = cluster(H100, nodes=2)[:12]
+    for record in records:
+        record.results["pairs"]["met"] = [met for met in record.results["pairs"]["met"] if met["partner"] < 12]
+    present(range(8, 12), seen_by_cuda=4, seen_by_nvml=4)(records)
+    return records
+
+
+def an_older_slot(records: list[Record]) -> None:
+    """The second of two nodes allows PCIe 4 only."""
+    read(records, range(8, 16), pcie_generation=4, pcie_generation_max=4)
+    for record in records[8:]:
+        record.results["copies"]["seconds"] = dict.fromkeys(("to_device", "to_host"), 256 * MIB / 25e9)
+
+
+def another_clique(records: list[Record]) -> None:
+    """The last of four nodes of a rack is in another part of the NVLink domain."""
+    for record in records:
+        read(records, [record.rank], fabric={**FORMED, "clique": 9 if record.node == "node3" else 1})
+    meetings(records, 16, lambda a, b: a.node != b.node and "node3" in (a.node, b.node))
+    large(records, 16)
+
+
+def other_names(records: list[Record]) -> None:
+    """The second node counts its adapters from four on."""
+    for record in records:
+        if record.node == "node1" and record.local_rank == 0:
+            for stage in ("network", "network_after"):
+                own = [{**port, "name": f"mlx5_{number + 4}/1"}
+                       for number, port in enumerate(record.results[stage]["ports"])]  # fmt: skip
+                record.results[stage] = {**record.results[stage], "ports": own}
+
+
+def half_a_triad(records: list[Record]) -> None:
+    records[3].results["bandwidth"]["rates"]["triad"] *= 0.5
+
+
 FORMED = {"state": "completed", "status": 0, "clique": 32766, "cluster": "ab" * 16, "degraded": False}
 G2 = "GPU 2 (rank 2, node0)"
 BROKEN: tuple[Story, ...] = (
@@ -214,6 +253,14 @@ BROKEN: tuple[Story, ...] = (
     Story(what="another driver on one node", records=lambda: cluster(H100, nodes=4, gpus=4), change=state([8, 9, 10, 11], driver="550.54.15"), named="node2"),
     Story(what="another process holds half of the memory (soperator 1392)", records=lambda: cluster(H100), change=state([3], memory_used_bytes=41_000 * MIB, utilization_ratio=0.9), named=G3),
     Story(what="an NVLink that flaps (marin 8934)", records=lambda: cluster(GB200, nodes=2, gpus=4, line=14.9, adapters=4), change=all_of(state(fabric=FORMED), state([3], after=True, nvlink_errors=900)), named=G3),
+    Story(what="ECC that the next reset turns off", records=lambda: cluster(A100), change=state([3], ecc_mode=[1, 0]), named=G3),
+    Story(what="MIG that the next reset turns on", records=lambda: cluster(A100), change=state([3], mig_mode=[0, 1]), named=G3),
+    Story(what="a port in Ethernet's mode on one of four nodes (infra-controller 3624)", records=lambda: cluster(H100, nodes=4, gpus=2), change=lambda r: ports(r, "node2", [3], kind="Ethernet"), named="node node2"),
+    Story(what="a port in Ethernet's mode beside seven of InfiniBand", records=lambda: cluster(H100), change=lambda r: ports(r, None, [3], kind="Ethernet"), named="node node0"),
+    Story(what="fewer GPUs than on the other node", records=one_gpu_less_on_a_node, named="node node1"),
+    Story(what="a BIOS that allows PCIe 4 on one of two nodes", records=lambda: cluster(H100, nodes=2), change=an_older_slot, named="node1"),
+    Story(what="a node in another clique of the rack", records=lambda: cluster(GB200, nodes=4, gpus=4, line=14.9, adapters=4), change=another_clique, named="node3"),
+    Story(what="a triad at half, beside a sound copy", records=lambda: cluster(H100), change=half_a_triad, named=G3),
     Story(what="EFA without its plug-in: sockets (InferenceX 2979)", records=lambda: cluster(H100, nodes=2, port=100, adapters=32, line=3.4), change=network(30), named="all ranks"),
 )  # fmt: skip
 HEALTHY: tuple[Story, ...] = (
@@ -250,5 +297,12 @@ HEALTHY: tuple[Story, ...] = (
     Story(what="eight RTX PRO 6000 on two sockets (rtx6kpro 88)", records=lambda: cluster(RTX6000B, rdma=False, port=25, topology=TWO_SOCKETS, pair=lambda a, b: 40 if (a < 4) == (b < 4) else 28), expect="[compute_tflops]\nbfloat16 = 350"),
     Story(what="another program's 1.5 GiB on every GPU (DCGM, MPS)", records=lambda: cluster(L40S, gpus=4, topology=TWO_SOCKETS), change=state(memory_used_bytes=1500 * MIB)),
     Story(what="two L4 in two machines over 100 Gbit/s Ethernet", records=lambda: cluster(L4, nodes=2, gpus=1, rdma=False, port=100, line=0.45)),
+    Story(what="H200 NVL with a bridge of four", records=lambda: cluster(H200_NVL, gpus=4, pair=lambda a, b: 123)),
+    Story(what="H200 NVL with two bridges of four", records=lambda: cluster(replace(H200_NVL, ring=30), topology=TWO_SOCKETS, pair=lambda a, b: 123 if (a < 4) == (b < 4) else 25)),
+    Story(what="H200 NVL with a bridge of two", records=lambda: cluster(replace(H200_NVL, ring=360), gpus=2)),
+    Story(what="adapters that another node counts from four on", records=lambda: cluster(H100, nodes=2), change=other_names),
+    Story(what="RoCE, whose ports are Ethernet, on all nodes", records=lambda: cluster(H100, nodes=2), change=lambda r: ports(r, None, range(8), kind="Ethernet")),
+    Story(what="two Ethernet ports for storage beside eight of InfiniBand", records=lambda: cluster(H100, nodes=2, adapters=10), change=lambda r: ports(r, None, [8, 9], kind="Ethernet", rate_gigabits=100.0)),
+    Story(what="errors of ports from long before", records=lambda: cluster(H100, nodes=2), change=lambda r: ports(r, None, range(8), counters={"symbol_error": 10**6, "link_downed": 4})),
     Story(what="three racks of GB200, each a domain of its own (torchcomms 3612)", records=lambda: cluster(GB200, nodes=3, gpus=4, adapters=4), change=racks),
 )  # fmt: skip
