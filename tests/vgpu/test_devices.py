@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -211,5 +212,20 @@ def test_a_module_follows_a_tensor_to_its_device(gpu: vgpu.VirtualGPU) -> None:
     model = torch.nn.Linear(2, 2).to(example)
     assert (model.weight.device, model.weight.dtype) == (CUDA, torch.float64)
     assert model.to(torch.ones(1)).weight.device.type == "cpu"
-    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(2, 2)])
+    packed: Any = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(2, 2)])
     assert packed.to(example).data.device == CUDA
+
+
+def test_a_sequence_of_indices_is_on_the_tensors_device(gpu: vgpu.VirtualGPU) -> None:
+    values: Any
+    indices: list[Any] = [
+        [0, 3], (slice(None), [1, 2]), [[0, 1], [2, 3]], (slice(None), [[0, 1], [2, 3]]), [True, False, True, False],
+        (..., range(2)), (1, (0, 2)), [], (None, [1]),
+    ]  # fmt: skip
+    for index in indices:
+        for values in (-1.0, torch.tensor(-1.0), torch.tensor(-1.0, device="cuda")):
+            here, plain = torch.arange(16.0).reshape(4, 4).cuda(), torch.arange(16.0).reshape(4, 4)
+            here[index] = values
+            plain[index] = values if isinstance(values, float) else values.cpu()
+            assert here.is_cuda
+            assert here.tolist() == plain.tolist(), (index, values)

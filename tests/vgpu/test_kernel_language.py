@@ -43,8 +43,8 @@ def right(x_ptr: Any, out_ptr: Any, n: Any, BLOCK: tl.constexpr) -> Any:
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def converts_indices(out_ptr: Any, n: Any) -> Any:
     for i in range(n):
-        place = (2 * i + 1).to(tl.int64) - i.to(tl.int64) - 1
-        tl.store(out_ptr + place, (i // 2).to(out_ptr.dtype.element_ty))
+        place = (2 * i + 1).to(tl.int64) - i.to(tl.int64) - 1  # type: ignore[attr-defined]
+        tl.store(out_ptr + place, (i // 2).to(out_ptr.dtype.element_ty))  # type: ignore[attr-defined]
     for i in tl.range(0, n):
         tl.store(out_ptr + n + i, i.to(tl.float32) / 2)
 

@@ -21,7 +21,7 @@ from vgpu.runtime.operations import composites
 from vgpu.runtime.unsupported import unsupported
 from vgpu.torch_integration import autocast
 from vgpu.torch_integration.devices import place
-from vgpu.torch_integration.dispatch import extensions, factories, gradients, substitutes
+from vgpu.torch_integration.dispatch import extensions, factories, gradients, index_sequences, substitutes
 from vgpu.torch_integration.handling_mode import HandlingMode
 from vgpu.torch_integration.kernels import attention, fused_layers, recurrent
 
@@ -226,11 +226,13 @@ def _setitem(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     if gpu is not None:
 
         def moved(item: Any) -> Any:
+            item = index_sequences.to_tensor(item)
             if isinstance(item, _T) and item.dim() and not mode.has(item):
                 return factories.to_device(mode, item, gpu)
             return item
 
-        index = tuple(moved(item) for item in index) if isinstance(index, tuple) else moved(index)
+        parts = index_sequences.parts_of(index)
+        index = moved(index) if parts is None else type(index)(moved(item) for item in parts)
     return func(tensor, index, value)
 
 
