@@ -46,7 +46,7 @@ doctor: ## what is here, what is wrong, and the command that fixes it
 next: $(READY) ## which task to do next, and why (HINTS=1 to 3, LAB=1|container|kernels|sharding)
 	@$(BIN)/gpulabs next "$(SUBMISSION)" --report "$(REPORT)" $(if $(LAB),--lab "$(LAB)") $(if $(HINTS),--hints "$(HINTS)")
 
-# Points that are missing are no error of make's; the exit code of `gpulabs grade` tells them.
+# Missing points are no error of make's; the exit code of `gpulabs grade` shows them.
 grade: $(READY) ## grade a folder (default: labs)
 	@$(BIN)/gpulabs grade "$(SUBMISSION)" --device "$(DEVICE)" --report "$(REPORT)" $(if $(LAB),--lab "$(LAB)") $(if $(SEED),--seed "$(SEED)") || case $$? in 1|3) ;; *) exit 2;; esac
 

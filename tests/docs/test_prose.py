@@ -99,6 +99,14 @@ def of_notebooks() -> Iterator[tuple[str, str]]:
         yield str(file.relative_to(ROOT)), "\n".join(line[2:] for line in lines if re.match("# [^%#]|#$", line))
 
 
+def of_templates() -> Iterator[tuple[str, str]]:
+    """The text of pages that programs make."""
+    code = re.compile(r"<(style|script)\b.*?</\1>|{%.*?%}|{{.*?}}|{#.*?#}|<[^>]*>", re.DOTALL)
+    for file in (file for package in MESSAGES for file in ROOT.glob(f"{package}/**/*")):
+        if file.suffix in (".jinja", ".html") and "results" not in file.parts:
+            yield str(file.relative_to(ROOT)), code.sub(" ", file.read_text(encoding="utf-8"))
+
+
 def findings(texts: Iterator[tuple[str, str]]) -> list[str]:
     """Each place with a word or sentence that the guide advises against."""
     found = []
@@ -113,7 +121,7 @@ def findings(texts: Iterator[tuple[str, str]]) -> list[str]:
 
 SOURCES = {
     "pages": of_pages, "tables": of_tables, "messages": of_messages, "docstrings": of_docstrings,
-    "notebooks": of_notebooks,
+    "notebooks": of_notebooks, "templates": of_templates,
 }  # fmt: skip
 
 

@@ -292,7 +292,7 @@ def breaking_after(count: int) -> type[Sandbox]:
 @pytest.fixture
 def options(tmp_path: Path) -> Options:
     return Options(
-        course=str(write_course(tmp_path, ("course.toml", 'version = "1"', 'version = "1"\nmend = "ask the staff"'))),
+        course=str(write_course(tmp_path, ("course.toml", 'version = "1"', 'version = "1"\nfix = "ask the staff"'))),
         submission=str(write_submission(tmp_path)),
         report=str(tmp_path / "report"),
     )

@@ -76,4 +76,4 @@ def test_the_title_says_what_is_judged(lab: str) -> None:
     course = grader.course()
     titles = course.titles(candidate for candidate in course.all_labs if candidate.id == lab)
     (title,) = [text for check, text in titles.items() if check.endswith(".report_agrees_with_results")]
-    assert title == f"Claim what results/ say, in {reports.MINIMUM_PROSE_WORDS} words"
+    assert title == f"Report what results/ says, in {reports.MINIMUM_PROSE_WORDS} words"

@@ -176,7 +176,7 @@ function renderList() {
   }, h("span", {}, row.label), h("span", { className: "state" },
     ...state.cls.criteria.map((one) => {
       const mark = row.states[one.id];
-      const word = { open: "–", begun: "begun", done: "✓", anew: "handed in anew" }[mark.state];
+      const word = { open: "–", begun: "begun", done: "✓", anew: "handed in again" }[mark.state];
       return h("span", { className: `is-${mark.state}`, title: one.title }, ` ${word}${mark.by ? ` ${mark.by}` : ""} `);
     }),
     row.requests ? h("span", { className: "is-anew" }, ` ${row.requests} asked `) : null,
@@ -232,7 +232,7 @@ function renderRead() {
   if (unit.anew) {
     const lines = unit.anew.changes;
     parts.push(h("section", { className: "notice" },
-      h("h2", {}, "Handed in anew after it was graded"),
+      h("h2", {}, "Handed in again after it was graded"),
       h("p", {}, `The marks that ${unit.anew.by} gave are for an earlier version and do not count. ${lines.length ? "What changed in the report:" : "The report is the same; other files changed."}`),
       lines.length ? h("pre", { className: "changes" }, lines.map((line) => h("span", { className: line.startsWith("+") ? "plus" : line.startsWith("-") ? "minus" : "" }, `${line}\n`))) : null,
       h("button", { onclick: keepMarks }, "I have looked: the marks stand")));
