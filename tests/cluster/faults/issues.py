@@ -261,6 +261,8 @@ BROKEN: tuple[Story, ...] = (
     Story(what="a BIOS that allows PCIe 4 on one of two nodes", records=lambda: cluster(H100, nodes=2), change=an_older_slot, named="node1"),
     Story(what="a node in another clique of the rack", records=lambda: cluster(GB200, nodes=4, gpus=4, line=14.9, adapters=4), change=another_clique, named="node3"),
     Story(what="a triad at half, beside a sound copy", records=lambda: cluster(H100), change=half_a_triad, named=G3),
+    Story(what="an adapter of eight lanes for a port of 400 Gbit/s", records=lambda: cluster(H100, nodes=2), change=lambda r: ports(r, "node1", [1], pcie_width=8, pcie_width_max=8), named="node node1"),
+    Story(what="another program's 4 GiB on every GPU", records=lambda: cluster(A100), change=state(memory_used_bytes=4096 * MIB), named=G3),
     Story(what="EFA without its plug-in: sockets (InferenceX 2979)", records=lambda: cluster(H100, nodes=2, port=100, adapters=32, line=3.4), change=network(30), named="all ranks"),
 )  # fmt: skip
 HEALTHY: tuple[Story, ...] = (
@@ -304,5 +306,6 @@ HEALTHY: tuple[Story, ...] = (
     Story(what="RoCE, whose ports are Ethernet, on all nodes", records=lambda: cluster(H100, nodes=2), change=lambda r: ports(r, None, range(8), kind="Ethernet")),
     Story(what="two Ethernet ports for storage beside eight of InfiniBand", records=lambda: cluster(H100, nodes=2, adapters=10), change=lambda r: ports(r, None, [8, 9], kind="Ethernet", rate_gigabits=100.0)),
     Story(what="errors of ports from long before", records=lambda: cluster(H100, nodes=2), change=lambda r: ports(r, None, range(8), counters={"symbol_error": 10**6, "link_downed": 4})),
+    Story(what="a GH200 whose memory the host's cache uses", records=lambda: cluster(GH200_144, gpus=1), change=state(memory_used_bytes=30_000 * MIB, nvlinks_up=0)),
     Story(what="three racks of GB200, each a domain of its own (torchcomms 3612)", records=lambda: cluster(GB200, nodes=3, gpus=4, adapters=4), change=racks),
 )  # fmt: skip
