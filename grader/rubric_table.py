@@ -66,7 +66,9 @@ def _requirements(of: Course, name: str) -> str:
     if not points:
         raise KeyError(f"no check belongs to {name}")
     rows = (f"- {title} ({_number(value)})" for title, value in points.items())
-    return "\n".join([f"The grader checks ({_number(sum(points.values(), Decimal(0)))} points):", "", *rows])
+    return "\n".join(
+        [f"Requirements that the grader checks ({_number(sum(points.values(), Decimal(0)))} points):", "", *rows]
+    )
 
 
 def hours_table(of: Course) -> str:
