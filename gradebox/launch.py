@@ -1,9 +1,9 @@
 """Starts a grading: the judge is a process of its own that sees nothing of the folder it was started from.
 
 `gpulabs grade`, `gpulabs next --grade` and `pytest --grade` all come here. The judge runs in an empty private folder,
-without any `conftest.py` or configuration but our own, without variables that make Python or pytest
-what to run, and with a search path in which neither the current folder nor the submission is. However it ends, the
-caller gets one of the documented exit codes. Not for grading (`run.py`).
+without any `conftest.py` or configuration but our own, and without variables that choose what Python or pytest run. Its
+search path has neither the current folder nor the submission. However it ends, the caller gets one of the documented
+exit codes. Not for grading (`run.py`).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""For who writes a course: stubs from solutions, a lint of the course, gradings after each saved file."""
+"""For authors of a course: stubs from solutions, a lint of the course, gradings after each saved file."""

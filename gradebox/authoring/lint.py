@@ -1,4 +1,4 @@
-"""Reads a course as its author should before students do: what fits together nowhere a grading would notice.
+"""Reports what does not fit together in a course, where no grading would notice it. For its author, before students.
 
 Parses checks and probes, and imports checks only, as a grading does. Not for whether checks are right: grade a
 solution, break it, and grade it again.

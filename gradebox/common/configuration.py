@@ -1,4 +1,4 @@
-"""Where the engine lies, and how paths and commands are shown to people."""
+"""The place of the engine, and how paths and commands are shown to people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that imports what every sandbox's server needs, while the judge still finds out what is asked of it.
+"""A process that imports what every sandbox's server needs, while the judge still reads its options.
 
 Begun first of all in a judge's process (`launch.judge`), and taken over when the first server is needed, which sends it
 the rest (`gradebox.sandbox.starting`). Only of the standard library: the process that begins it must not wait for

@@ -7,7 +7,7 @@
     email = "gpu-labs@example.org"
 
 Every key may be left out. A course without any shows no contact anywhere. Not for the pages themselves: reports,
-hand-outs and feedback decide where a contact stands.
+hand-outs and feedback decide where to show it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one grading has asked so far, and for which of its checks."""
+"""The requests of one grading so far, each with the checks that made it."""
 
 from __future__ import annotations
 

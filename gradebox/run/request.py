@@ -1,4 +1,4 @@
-"""What decides a grade, an `GradingRequest`, and what follows from it: which checks are asked, in which order."""
+"""`GradingRequest`, which decides a grade, and what follows from it: which checks run, in which order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order that follows from what a person asks for."""
+"""Builds a `GradingRequest` from the options of a person."""
 
 from __future__ import annotations
 

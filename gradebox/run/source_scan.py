@@ -1,9 +1,9 @@
 """What a submission's source reaches for that no lab needs: frames, the heap, code objects, the grader, `exec`; and
 files that are not plain Python.
 
-Reads Python files in the judge as text and never runs them. A bell, not a wall: what is written another way is not
-found, and what is found may be innocent. It covers what the audit hook (`sandbox/audit.py`) cannot see, because Python
-raises no event when an attribute is read.
+Reads Python files in the judge as text and never runs them. A bell, not a wall: it misses code that is written
+another way, and it may find innocent code. It covers what the audit hook (`sandbox/audit.py`) cannot see, because
+Python raises no event when an attribute is read.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """An audit hook that notes what a submission does beyond computing: files elsewhere, processes, sockets, frame walks.
 
-Set in the child before the submission is imported. Notes prevent nothing and cost no points; only who reads or changes
-what a simulator measures with makes the check void. `docs/threat-model.md` says what the hook cannot see. A noted event
-counts only when the nearest frame that is not of a library belongs to the submission, because libraries themselves use
-ctypes, frames and sockets.
+Set in the child before the submission is imported. Notes prevent nothing and cost no points. A submission voids the
+check only if it reads or changes what a simulator measures with. `docs/threat-model.md` says what the hook cannot see.
+A noted event counts only when the nearest frame that is not of a library belongs to the submission, because libraries
+themselves use ctypes, frames and sockets.
 """
 
 from __future__ import annotations

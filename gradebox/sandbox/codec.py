@@ -1,6 +1,6 @@
 """Values as bytes: JSON for structure, safetensors for tensors, in length-prefixed parts. Never pickle.
 
-A tensor inside a value travels next to it, and its path stands where it stood: `"gradients/weight"`. Both sides use it,
+A tensor inside a value travels next to it, and its path replaces it: `"gradients/weight"`. Both sides use it,
 so it imports NumPy but not torch. JSON has no NaN and no infinities; they travel as `{"$float": "nan"}`, "inf", "-inf".
 A dictionary with a key that begins with `$` is `{"$dict": [[key, value], ...]}`. Decoding is strict: what does not look
 exactly like this raises `CodecError`. Not for files meant for people.

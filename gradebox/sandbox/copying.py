@@ -1,8 +1,7 @@
 """The copy of a submission that children see: a package called `labs`, whatever the folder is called.
 
-Runs in the judge, reads untrusted files and executes none. It leaves behind what no lab
-needs: caches, version control, virtual environments, large files, links that lead outside. Not for judging the
-submission.
+Runs in the judge, reads untrusted files and executes none. It leaves behind what no lab needs: caches, version
+control, virtual environments, large files, links that lead outside. Not for judging the submission.
 """
 
 from __future__ import annotations

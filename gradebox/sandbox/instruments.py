@@ -40,8 +40,7 @@ _NAMED = {
 }  # fmt: skip
 """Functions of others that the result's way home relies on, or through which frames are reached; and `INSTRUMENTS` of
 the course's devices. The names that probes use of others are found in their code (`_used`). Of our package, the
-course's and the
-simulator's every function and method counts."""
+course's and the simulator's every function and method counts."""
 
 _HOOKS = frozenset({"displayhook", "excepthook", "showwarning", "unraisablehook"})
 """Functions that are there to be replaced."""

@@ -1,7 +1,7 @@
 """The file system a child sees: an allow-list on a `tmpfs`, everything else does not exist there.
 
-Called by the supervisor inside fresh namespaces, with the privileges it needs to mount. Decides what is visible; who
-enters namespaces and who gives up privileges is `supervisor.py`'s business.
+Called by the supervisor inside fresh namespaces, with the privileges it needs to mount. Decides what is visible;
+`supervisor.py` enters namespaces and gives up privileges.
 """
 
 from __future__ import annotations

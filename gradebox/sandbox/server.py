@@ -1,4 +1,4 @@
-"""The server of a sandbox: has a supervisor forked for every request.
+"""The server of a sandbox: it has a template fork a supervisor for every request.
 
 Forked from a process that has imported what the course needs (`forkserver.py`). It is a *guard*, which stays behind to
 clean up whatever happens; where namespaces are allowed an *init*, process 1 of a pid namespace, so that nothing below

@@ -1,4 +1,4 @@
-"""Grading while somebody works: what a saved file may have changed is asked again, at once, by a sandbox that stays.
+"""Grading while somebody works: after each saved file the affected checks run again, at once, in a sandbox that stays.
 
 For the author of the code, and no grade: a grade runs every check once, with a seed of its own
 (`gradebox/report/presenter.py`).

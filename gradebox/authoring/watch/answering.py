@@ -1,4 +1,4 @@
-"""Grades what it is asked for, line by line, for a program that shows it: a notebook.
+"""Grades criteria on request, one request per line, for a program that shows the result: a notebook.
 
 A line names criteria (`lab1.memory`), or is empty for all. The answer is a line of JSON: `grade`, as in grade.json, and
 `asked`, the checks that were really asked; or `error`, a sentence.

@@ -1,4 +1,4 @@
-"""What somebody who watches sees: the whole grade once, then after each save what came of it."""
+"""The screen of `gpulabs watch`: the whole grade once, then after each save the changes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Gradings of the same folder, one after the other, that ask only what has changed since the one before.
+"""Gradings of the same folder, one after the other, that run only the checks that a change can reach.
 
-A check is asked again when code that its questions can reach (`gradebox/authoring/code_dependencies.py`), or a text
-that it reads, is not what it was; and then only its questions to which that applies reach the sandbox. Not for showing
+A check runs again if code that its requests can reach (`gradebox/authoring/code_dependencies.py`), or a text that it
+reads, has changed. Only the affected requests reach the sandbox. Not for showing
 (`screen.py`).
 """
 
