@@ -111,7 +111,7 @@ def test_without_penalties_nobody_need_know_the_time(small_class: SmallClass) ->
 def test_a_gradebook_among_the_submissions_would_become_a_student(small_class: SmallClass, out: str) -> None:
     small_class.hands_in("ada")
     before = sorted(small_class.submissions.rglob("*"))
-    with pytest.raises(GradebookError, match="lies in the folder of submissions"):
+    with pytest.raises(GradebookError, match="is in the folder of submissions"):
         small_class.grade(out=small_class.submissions / out)
     assert sorted(small_class.submissions.rglob("*")) == before
 

@@ -406,7 +406,7 @@ def test_who_may_not_list_sis_data_looks_students_up(
 def test_who_is_not_in_the_course_and_who_has_nothing_here_is_named(teaching: Teaching) -> None:
     teaching.scores = {"ada": 20, "nobody": 15}
     text = messages.text(report := teaching.push())
-    assert "not in this course, or not to be told from others: nobody" in text
+    assert "not in this course, or not distinguishable from others: nobody" in text
     assert "in this course, without a grade here: Bob, Eve, Mia, Zoe" in text
     assert messages.is_open(report)
     assert teaching.on_canvas == {**dict.fromkeys(NAMES), "ada": 20.0}
