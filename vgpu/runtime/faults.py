@@ -22,8 +22,11 @@ _SEARCH = (
     "Search for `{}' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more information.\n"
 )
 _DSA = "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n" if torch_version() < (2, 12) else ""
+ILLEGAL_ACCESS = "an illegal memory access was encountered"
+"""What `VirtualGPU.fail` is given for a kernel that reads or writes outside of its tensors."""
 # cudaError_t (driver_types.h): description -> name and number.
 _CODES = {
+    ILLEGAL_ACCESS: ("cudaErrorIllegalAddress", 700),
     "device-side assert triggered": ("cudaErrorAssert", 710),
     "invalid device ordinal": ("cudaErrorInvalidDevice", 101),
     "invalid resource handle": ("cudaErrorInvalidResourceHandle", 400),
@@ -55,7 +58,7 @@ class DeviceAssert(RuntimeError):
 
 @dataclass(slots=True)
 class Fault:
-    """A device-side assert: the context is lost, and each later call that asks the device raises."""
+    """A device-side assert or illegal access: the context is lost, and each later call that asks the device raises."""
 
     assertion: str
     stream: int
@@ -68,6 +71,11 @@ class Fault:
 
     def error(self) -> RuntimeError:
         """The exception of a call that meets it; the device prints the assertion once."""
+        if self.assertion == ILLEGAL_ACCESS:
+            if not self.reported:
+                print(f"[vgpu] {self.assertion}: {self.cause}", file=sys.stderr)
+            self.reported = True
+            return cuda_error(ILLEGAL_ACCESS)
         if not self.reported:
             self.reported = True
             file, _, condition = self.assertion.partition(": ")

@@ -35,6 +35,7 @@ from vgpu.torch_integration.patches import (
     dynamo,
     event_loops,
     fake_devices,
+    flash_attn,
     generators,
     graphs,
     higher_order,
@@ -277,6 +278,7 @@ def _install(patches: PatchSet, machine: Machine, modes: Modes) -> None:
     refusals.install(patches, machine)
     extensions.install(patches, machine)
     fake_devices.install(patches, machine, modes.on)
+    flash_attn.install(patches)
     patches.set(torch, "clear_autocast_cache", modes.function_mode.weights.clear)
     threads.install(patches, modes.enter)
     loaders.install(patches, machine)

@@ -16,6 +16,7 @@ from vgpu.runtime.gpu import VirtualGPU
 from vgpu.runtime.machine import Machine
 from vgpu.runtime.memory.residency import Registry
 from vgpu.runtime.operations.operation import Operation
+from vgpu.torch_integration.dispatch import extensions
 from vgpu.torch_integration.dispatch.gradients import bring_home
 
 _TWO_DEVICES = "Expected all tensors to be on the same device, but found at least two devices, {} and {}!"
@@ -52,7 +53,8 @@ def reconcile(
     if operation.indexes:
         _reconcile_index(machine, operation, args)
         return False
-    if operation.mixed_devices:
+    # A kernel in Python is reached as soon as one tensor is on the GPU, and looks at the others itself.
+    if operation.mixed_devices or (operation.is_custom and extensions.has_python_kernel(operation)):
         return False
     if operation.base == "equal":
         first, second = (registry.device_of(tensor) for tensor in args[:2])

@@ -30,7 +30,7 @@ from vgpu.runtime.machine import Machine
 from vgpu.runtime.patching import PatchSet
 from vgpu.torch_integration.compiled.regions import Region
 from vgpu.torch_integration.handling_mode import HandlingMode
-from vgpu.torch_integration.patches import modules
+from vgpu.torch_integration.patches import flash_attn, modules
 from vgpu.torch_integration.patches.imports import when_imported
 
 ModesOn = Callable[[], AbstractContextManager[None]]
@@ -122,6 +122,7 @@ def _know_replacements(patches: PatchSet, rules: ModuleType) -> None:
     """TorchDynamo knows PyTorch's functions by identity: what replaces one has the same rules."""
     # What stands for `nn.Module.__call__` does nothing while it is traced but to call that.
     rules.get_mod_inlinelist().add(modules.__file__)
+    rules.get_mod_inlinelist().add(str(flash_attn.FOLDER))  # traced like an installed package
     functions = sys.modules["torch._dynamo.variables.torch"]
     tables: list[dict[Any, Any]] = [
         rules.get_torch_obj_rule_map(),

@@ -1,0 +1,1 @@
+"""Layers of flash-attn 2 that are simulated: `rotary`."""

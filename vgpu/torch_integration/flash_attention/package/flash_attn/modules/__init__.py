@@ -1,0 +1,1 @@
+"""Modules of flash-attn 2 that are simulated: `mha`."""

@@ -1,0 +1,1 @@
+"""Those that the package writes in Triton."""
