@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 import torch
 
-from vgpu.runtime.faults import ILLEGAL_ACCESS
-from vgpu.runtime.gpu import VirtualGPU
 from vgpu.torch_integration.compiled.graphs import beneath
 from vgpu.torch_integration.flash_attention import launching
 from vgpu.torch_integration.flash_attention.checks import Sizes
@@ -67,10 +65,10 @@ class Batch:
         with beneath():
             return [(len(self._of_queries(index)), len(self._of_keys(index))) for index in range(sizes.batch)]
 
-    def require_inside(self, gpu: VirtualGPU) -> None:
-        """The kernel fails if cumulative lengths reach beyond the tensors."""
-        if self.is_dense or not gpu.values:
-            return
+    def outside(self) -> Exception | None:
+        """Cumulative lengths that reach beyond the tensors, or None."""
+        if self.is_dense or not launching.gpu_of(self.query).values:
+            return None
         assert self.starts_of_queries is not None
         assert self.starts_of_keys is not None
         rows = self.sizes.keys if self.pages is not None else self.key.shape[0]
@@ -81,7 +79,8 @@ class Batch:
             with beneath():
                 low, high = int(starts.min()), int(starts.max())
             if low < 0 or high > most:
-                gpu.fail(ILLEGAL_ACCESS, IndexError(f"{name} has {low if low < 0 else high}, of {most} tokens"))
+                return IndexError(f"{name} has {low if low < 0 else high}, of {most} tokens")
+        return None
 
     # ---- beneath the modes -------------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn import functional
 
-from vgpu.runtime.faults import ILLEGAL_ACCESS
 from vgpu.torch_integration.compiled.graphs import beneath
 from vgpu.torch_integration.flash_attention import batches, checks, launching
 from vgpu.torch_integration.flash_attention.checks import Checks, Sizes
@@ -129,8 +128,7 @@ class Cache:
         gpu, sizes = launching.gpu_of(self.q), self.sizes
         output = torch.empty_like(self.q)
         sums = torch.empty((sizes.batch, sizes.heads, sizes.queries), dtype=torch.float32, device=self.q.device)
-        if gpu.values:
-            self._require_inside()
+        outside = self._outside() if gpu.values else None
 
         def compute() -> None:
             for index in range(sizes.batch):
@@ -154,7 +152,7 @@ class Cache:
         )  # fmt: skip
         read = (self.q, self.k_cache, self.v_cache, *(tensor for tensor in optional if tensor is not None))
         written = (output, sums) if self.k is None else (output, sums, self.k_cache, self.v_cache)
-        Launch(work, compute, read, written, launching.split_scratch(number, swapped)).run(gpu)
+        Launch(work, compute, read, written, launching.split_scratch(number, swapped), outside).run(gpu)
         launching.combine(gpu, number, swapped, output)
         return output, sums
 
@@ -170,14 +168,14 @@ class Cache:
     def _new_keys(self) -> int:
         return 0 if self.k is None else self.k.shape[1]
 
-    def _require_inside(self) -> None:
-        """The kernel writes or reads beyond the cache if a sequence is too long for it."""
-        most, longest = self.sizes.keys, max(self._lengths())
-        if self.cache_leftpad is not None:
-            with beneath():
-                longest += int(self.cache_leftpad.max())
+    def _outside(self) -> Exception | None:
+        """A sequence that is too long for the cache, or None; the package itself refuses more than its pages hold."""
+        most = self.sizes.keys
+        with beneath():
+            ends = [self._left(index) + self._length(index) for index in range(self.sizes.batch)]
+        longest = max(ends) + self._new_keys
         if longest <= most:
-            return
+            return None
         if self.block_table is not None:
             pages, rows = self.block_table.shape[1], self.k_cache.shape[1]
             new = " + seqlen_knew" if self.k is not None else ""
@@ -186,8 +184,7 @@ class Cache:
                 f"(max_num_blocks_per_seq * page_block_size = {pages * rows}). Allocate more columns in block_table, "
                 "otherwise the kernel would index block_table out of bounds."
             )
-        error = IndexError(f"a sequence has {longest} keys, and the cache has space for {most}")
-        launching.gpu_of(self.q).fail(ILLEGAL_ACCESS, error)
+        return IndexError(f"a sequence has {longest} keys, and the cache has space for {most}")
 
     # ---- beneath the modes -------------------------------------------------------------------------------------------
 
@@ -222,12 +219,13 @@ class Cache:
         return problem.forward()
 
     def _append(self, cache: _Tensor, index: int, first: int, values: _Tensor) -> None:
-        at = torch.arange(first, min(first + values.shape[0], self.sizes.keys))
+        cache = cache.data  # a kernel's writes are not counted
+        last = min(first + values.shape[0], self.sizes.keys)
         if self.block_table is None:
-            cache[self._place(index), at] = values[: len(at)]
+            cache[self._place(index), first:last].copy_(values[: last - first])
         else:
-            rows = cache.shape[1]
-            cache[self.block_table[index].long()[at // rows], at % rows] = values[: len(at)]
+            at, rows = torch.arange(first, last), cache.shape[1]
+            cache[self.block_table[index].long()[at // rows], at % rows] = values[: last - first]
 
     def _keys(self, cache: _Tensor, index: int, places: range) -> _Tensor:
         if self.block_table is not None:

@@ -17,6 +17,7 @@ import torch
 
 from vgpu.device.kernel_work import PRODUCT, KernelWork, Product
 from vgpu.runtime.attachment import machine as attached_machine
+from vgpu.runtime.faults import ILLEGAL_ACCESS
 from vgpu.runtime.gpu import VirtualGPU
 from vgpu.runtime.machine import Machine
 from vgpu.runtime.operations import kernel_cost
@@ -59,6 +60,8 @@ class Launch:
     written: Sequence[_Tensor]
     scratch: Sequence[int] = ()
     """Bytes of temporary tensors."""
+    outside: Exception | None = None
+    """What the kernel reads or writes beyond its tensors: it fails."""
 
     def run(self, gpu: VirtualGPU) -> None:
         """Compute the values, queue the kernel. Raises torch.OutOfMemoryError."""
@@ -66,6 +69,8 @@ class Launch:
         gpu.settle()
         if gpu.fault is not None:
             gpu.require_sound()
+        if self.outside is not None:
+            gpu.fail(ILLEGAL_ACCESS, self.outside)
         gpu.workspaces.take(self.scratch)
         capture = THREAD.capture
         if capture is not None and capture.takes(gpu, gpu.stream):

@@ -149,7 +149,6 @@ def _run_forward(
     """Forward of both kinds: the results' memory, and the kernel."""
     query, sizes = batch.query, batch.sizes
     gpu = launching.gpu_of(query)
-    batch.require_inside(gpu)
     output = torch.empty_like(query)
     if zeros:
         output.zero_()
@@ -178,7 +177,7 @@ def _run_forward(
     window = options.window(sizes)
     work = launching.attention_work(name, query, lengths, swapped, window)
     written = (output, sums, state, probabilities)
-    Launch(work, compute, batch.tensors, written, launching.split_scratch(number, swapped)).run(gpu)
+    Launch(work, compute, batch.tensors, written, launching.split_scratch(number, swapped), batch.outside()).run(gpu)
     launching.combine(gpu, number, swapped, output)
     return output, sums, probabilities, state
 
@@ -270,7 +269,6 @@ def _run_backward(
     """Backward of both kinds. `rows` of FP32 sums for dQ are accumulated."""
     sizes, operands = batch.sizes, (batch.query, batch.key, batch.value)
     gpu = launching.gpu_of(batch.query)
-    batch.require_inside(gpu)
     d_query, d_key, d_value = (
         torch.empty_like(tensor) if gradient is None else gradient
         for gradient, tensor in zip(gradients, operands, strict=True)
@@ -309,7 +307,7 @@ def _run_backward(
     window = options.window(sizes)
     work = launching.attention_work(name, batch.query, batch.lengths(), sizes, window, backward=True)
     read = (*batch.tensors, dout, out, sums)
-    Launch(work, compute, read, (d_query, wide_key, wide_value, product), [scratch]).run(gpu)
+    Launch(work, compute, read, (d_query, wide_key, wide_value, product), [scratch], batch.outside()).run(gpu)
     if sizes.groups > 1:
         for narrow, wide in ((d_key, wide_key), (d_value, wide_value)):
             torch.sum(wide.unflatten(-2, (sizes.key_heads, sizes.groups)), -2, out=narrow)

@@ -83,7 +83,8 @@ def apply_rotary(
         for index in range(batch):
             part: int | slice = index if bounds is None else slice(bounds[index], bounds[index + 1])
             first = int(seqlen_offsets[index]) if isinstance(seqlen_offsets, _Tensor) else seqlen_offsets
-            output[part].copy_(rotated(x[part], cos, sines, first, interleaved=interleaved))
+            # A kernel's writes are not counted, so autograd takes no notice of x that comes back.
+            output.data[part].copy_(rotated(x[part], cos, sines, first, interleaved=interleaved))
 
     tokens = x.shape[:-2].numel()
     moved = 4 * tokens * x.shape[-2] * half * x.element_size() + cos.nbytes + sin.nbytes

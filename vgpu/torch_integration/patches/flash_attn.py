@@ -23,7 +23,9 @@ FOLDER = Path(__file__).parents[1] / "flash_attention" / "package" / NAME
 
 
 def install(patches: PatchSet) -> None:
-    """Let the package be found until the patches are undone."""
+    """Let the package be found until the patches are undone; inside of another attachment it is."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
     finder = _Finder()
     sys.meta_path.append(finder)
     patches.on_undo(lambda: _remove(finder))

@@ -278,7 +278,8 @@ class MHA(nn.Module):
                 query = self.Wq(x if mixer_subset is None else x[:, mixer_subset])
                 both = self.Wkv(x if x_kv is None else x_kv)
             else:
-                query, both = self.Wqkv(x).split([self.embed_dim, 2 * self.head_dim * self.num_heads_kv], dim=-1)
+                together = self.Wqkv(x)
+                query, both = together[..., : self.embed_dim], together[..., self.embed_dim :]
             query = self._mixed("dwconv_q", query).unflatten(-1, (-1, self.head_dim))
             both = self._mixed("dwconv_kv", both).unflatten(-1, (2, -1, self.head_dim))
             context = self._of_parts(query, both, inference_params, extra)
