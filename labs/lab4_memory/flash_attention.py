@@ -28,7 +28,7 @@ from labkit.allowance import DEFAULT_SECONDS
 from labkit.device import open_device
 from labkit.results import ATTENTION_METHODS, AttentionResult, save_json
 
-from .lengths import measure_lengths, milliseconds, print_reasons
+from .lengths import measure_lengths, milliseconds, print_reasons, require_backend
 from .readings import allocated_bytes, median_seconds, peak_bytes
 
 RESULTS = Path(__file__).parent / "results"
@@ -219,7 +219,7 @@ def plot_attention(results: Sequence[AttentionResult], path: Path | str) -> Path
     # 3. Save it with labkit.plotting.save_png.
     raise NotImplementedError(
         "Task 4.2 is open: write plot_attention "
-        "in labs/lab4_memory/flash_attention.py (about 14 lines)"
+        "in labs/lab4_memory/flash_attention.py (about 16 lines)"
     )
 
 
@@ -227,6 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Compare the methods over all lengths; print a table; write OUT/attention.json and OUT/attention.png.
 
     Lengths that would take too long on this machine are left out (`lengths.py`); table and results say which and why.
+    With `--backend NAME` the program ends with an error if flash is not computed by this backend.
 
     A CPU gives no peaks, and so there is no picture. The paths of what was written are printed.
 
@@ -242,11 +243,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seconds", type=program.positive_int, default=DEFAULT_SECONDS, metavar="N", help="of processor time, at most"
     )
+    parser.add_argument("--backend", metavar="NAME", help="what flash must be computed by, such as flash_attn")
     options = parser.parse_args(argv)
     # Only times and memory matter here, so a virtual GPU need not compute any number.
     with open_device(options.device, values=False) as device:
         dtype = torch.float32 if device.torch_device == "cpu" else torch.float16
         backend = attention_backend(device.torch_device, dtype)
+        require_backend(options.backend, backend)
         print(f"flash is {backend} here")
         # On a CPU all scores of 16384 tokens would take more memory than most computers have.
         lengths = options.lengths or (LENGTHS[:3] if device.torch_device == "cpu" else LENGTHS)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from labkit import LabError
 from labkit.allowance import DEFAULT_SECONDS, Allowance
 from labkit.progress import track
 from labkit.results import ATTENTION_METHODS, AttentionResult
@@ -63,6 +64,16 @@ def measure_lengths(
         )
         results[method, length] = [left_out]
     return [result for length in lengths for method in ATTENTION_METHODS for result in results[method, length]]
+
+
+def require_backend(expected: str | None, backend: str) -> None:
+    """Raise LabError, with what to do, if flash is computed by another backend than the one that was asked for."""
+    if expected not in (None, backend):
+        raise LabError(
+            f"flash is computed by {backend} here, not by {expected}. flash_attn needs float16 and a GPU of compute "
+            "capability 8.0 or higher: choose a virtual one, where it is simulated (--device vgpu:A100-80GB), or "
+            'install it for a real one (pip install "gpu-computing-labs[flash-attn]")'
+        )
 
 
 def milliseconds(result: AttentionResult) -> str:

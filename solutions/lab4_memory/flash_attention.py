@@ -28,7 +28,7 @@ from labkit.allowance import DEFAULT_SECONDS
 from labkit.device import open_device
 from labkit.results import ATTENTION_METHODS, AttentionResult, save_json
 
-from .lengths import measure_lengths, milliseconds, print_reasons
+from .lengths import measure_lengths, milliseconds, print_reasons, require_backend
 from .readings import allocated_bytes, median_seconds, peak_bytes
 
 RESULTS = Path(__file__).parent / "results"
@@ -384,9 +384,11 @@ def plot_attention(results: Sequence[AttentionResult], path: Path | str) -> Path
         axis.set_title(label, fontsize=11)
         for color, method in zip(plotting.COLORS, ATTENTION_METHODS, strict=False):
             rows = [row for row in results if row.method == method and row.seconds is not None]
+            backends = sorted({row.backend for row in rows} - {"torch"})
+            label = f"{method} ({', '.join(backends)})" if backends else method
             values = [(row.peak_bytes or 0) / MEBIBYTE if axis is axes[0] else (row.seconds or 0) * 1e3 for row in rows]
             if rows:
-                axis.plot([row.length for row in rows], values, "o-", color=color, label=method)
+                axis.plot([row.length for row in rows], values, "o-", color=color, label=label)
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
         axis.set_xticks(lengths, labels=[str(length) for length in lengths])
@@ -399,6 +401,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Compare the methods over all lengths; print a table; write OUT/attention.json and OUT/attention.png.
 
     Lengths that would take too long on this machine are left out (`lengths.py`); table and results say which and why.
+    With `--backend NAME` the program ends with an error if flash is not computed by this backend.
 
     A CPU gives no peaks, and so there is no picture. The paths of what was written are printed.
 
@@ -414,11 +417,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seconds", type=program.positive_int, default=DEFAULT_SECONDS, metavar="N", help="of processor time, at most"
     )
+    parser.add_argument("--backend", metavar="NAME", help="what flash must be computed by, such as flash_attn")
     options = parser.parse_args(argv)
     # Only times and memory matter here, so a virtual GPU need not compute any number.
     with open_device(options.device, values=False) as device:
         dtype = torch.float32 if device.torch_device == "cpu" else torch.float16
         backend = attention_backend(device.torch_device, dtype)
+        require_backend(options.backend, backend)
         print(f"flash is {backend} here")
         # On a CPU all scores of 16384 tokens would take more memory than most computers have.
         lengths = options.lengths or (LENGTHS[:3] if device.torch_device == "cpu" else LENGTHS)

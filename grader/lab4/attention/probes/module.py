@@ -12,7 +12,8 @@ MODULE = "lab4_memory.flash_attention"
 
 
 def without_libraries(student: Student) -> ModuleType:
-    """The student's module; on a virtual GPU flash-attn cannot be imported, because its kernels do not run there."""
+    """The student's module; on a virtual GPU flash-attn cannot be imported, so that no points depend on a simulated
+    package: what is checked of it has stand-ins."""
     if student.gpu is not None:
         for name in ("flash_attn", "flash_attn.cute"):
             sys.modules[name] = None  # type: ignore[assignment]
