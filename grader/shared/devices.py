@@ -109,6 +109,7 @@ SIMULATOR: Simulator | None = Simulator(
         "vgpu.runtime.memory",
         "vgpu.torch_integration.dispatch.dispatch_mode",
         "vgpu.torch_integration.compiled.programs",
+        "vgpu.torch_integration.flash_attention.launching",
     ),
     recorder="vgpu.runtime.audit_events",
     generators=("history", "steps"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -66,9 +67,17 @@ Calls: TypeAlias = Mapping[Criterion, Mapping[str, Call]]
 """By criterion, what the call is and the call."""
 
 
+def hide_flash_attn() -> None:
+    """Let nobody import flash-attn: on a virtual GPU no points depend on the package that is simulated there."""
+    for name in ("flash_attn", "flash_attn.cute"):
+        sys.modules[name] = None  # type: ignore[assignment]
+
+
 def program(student: Student, inputs: Program) -> ProgramReply:
-    """Run a program with these arguments."""
+    """Run a program with these arguments; without a real GPU it takes a virtual one by itself."""
     torch.set_num_threads(1)
+    if not torch.cuda.is_available():
+        hide_flash_attn()
     printed = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed), watch_png(words_of) as words:
         left = run_program(student, inputs.module, inputs.command_line, Path(folder, "results"))

@@ -16,10 +16,14 @@ from pathlib import Path
 from types import ModuleType
 
 from vgpu.runtime.patching import PatchSet
-from vgpu.torch_integration.flash_attention import VERSION
+from vgpu.torch_integration.flash_attention import VERSION, launching
 
 NAME = "flash_attn"
 FOLDER = Path(__file__).parents[1] / "flash_attention" / "package" / NAME
+
+
+_ENGINE = launching
+"""What launches its kernels is imported before a program is, so that a grader can tell it from the program's code."""
 
 
 def install(patches: PatchSet) -> None:

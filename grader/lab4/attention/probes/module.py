@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from types import ModuleType
 
 from gradebox.sandbox.probe_loader import Student
 from grader.lab4.attention.cases.types import Call
+from grader.lab4.shared.probes import hide_flash_attn
 
 MODULE = "lab4_memory.flash_attention"
 
 
 def without_libraries(student: Student) -> ModuleType:
-    """The student's module; on a virtual GPU flash-attn cannot be imported, so that no points depend on a simulated
-    package: what is checked of it has stand-ins."""
+    """The student's module; on a virtual GPU flash-attn is hidden."""
     if student.gpu is not None:
-        for name in ("flash_attn", "flash_attn.cute"):
-            sys.modules[name] = None  # type: ignore[assignment]
+        hide_flash_attn()
     return student.module(MODULE)
 
 
