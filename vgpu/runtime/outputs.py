@@ -121,8 +121,14 @@ def last_line(gpu: VirtualGPU) -> str:
     peaks = ", ".join(f"{each.memory.settled().peak('allocated_bytes') / 2**20:.1f}" for each in shown)
     return (
         f"[vgpu] {who}simulated {count}{gpu.spec.title}{mode}: {gpu.now():.4g} s of virtual time, device busy {busy}, "
-        f"peak {peaks} MiB; modelled, not measured"
+        f"peak {peaks} MiB; modelled, not measured{_packages()}"
     )
+
+
+def _packages() -> str:
+    """A note if the program uses the flash_attn that is simulated, by the label of its version."""
+    version = str(getattr(sys.modules.get("flash_attn"), "__version__", ""))
+    return "; flash_attn is simulated" if version.endswith("+vgpu") else ""
 
 
 def require_writable(path: Path) -> None:
