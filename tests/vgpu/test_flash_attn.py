@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import math
 import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -190,6 +192,33 @@ def test_packed_operands_equal_separate_ones(package: Any) -> None:
         grads = torch.autograd.grad(output, operands, gradient.view_as(output))
         joined = grads[0] if len(grads) == 1 else torch.cat([grads[0][:, :, None], grads[1]], 2)
         assert torch.equal(joined, wanted), name
+
+
+def test_nothing_to_attend_to_gives_zeros(package: Any) -> None:
+    """No queries, no keys, or rows that a mask hides: zeros, and an infinite log-sum-exp (flash_api.cpp, softmax.h)."""
+    like: dict[str, Any] = {"device": "cuda", "dtype": torch.float16, "requires_grad": True}
+    for queries, keys, blind in ((0, 4, 0), (4, 0, 4), (5, 2, 3)):
+        q, k = torch.randn(2, queries, 2, 16, **like), torch.randn(2, keys, 2, 16, **like)
+        output, lse, _ = package.flash_attn_func(q, k, k, causal=True, return_attn_probs=True)
+        assert output.shape == q.shape
+        assert not output[:, :blind].any()
+        assert torch.isinf(lse).sum() == 2 * 2 * blind
+        grads = torch.autograd.grad(output, (q, k), torch.ones_like(output))
+        assert not grads[0][:, :blind].any()
+        assert bool(grads[1].any()) == (queries > 0 and keys > 0)
+
+
+def test_the_operators_are_functions_with_defaults(package: Any) -> None:
+    """Ring attention calls them with the defaults that `inspect` finds."""
+    interface = importlib.import_module("flash_attn.flash_attn_interface")
+    parameters = inspect.signature(interface._flash_attn_varlen_forward).parameters
+    defaults = {name: item.default for name, item in parameters.items() if item.default is not inspect.Parameter.empty}
+    assert list(parameters)[:5] == ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"]
+    assert (defaults["window_size_left"], defaults["softcap"], defaults["block_table"]) == (-1, 0.0, None)
+    q = torch.randn(1, 8, 2, 16, device="cuda").half()
+    given = {"dropout_p": 0.0, "softmax_scale": 0.25, "causal": True, "window_size_left": -1, "window_size_right": -1}
+    output, *_ = interface._flash_attn_forward(q, q, q, **given, softcap=0.0, alibi_slopes=None, return_softmax=False)
+    assert torch.equal(output, package.flash_attn_func(q, q, q, causal=True))
 
 
 # ---- dropout -----------------------------------------------------------------------------------------------------
@@ -548,4 +577,4 @@ def test_an_installed_package_comes_first(tmp_path: Any, monkeypatch: pytest.Mon
         assert package.__version__ == "2.9"
         with pytest.raises(metadata.PackageNotFoundError):
             metadata.version("flash_attn")
-    monkeypatch.delitem(__import__("sys").modules, "flash_attn")
+    del sys.modules["flash_attn"]

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import vgpu
+from vgpu.runtime.outputs import last_line
 
 
 @pytest.fixture(autouse=True)
@@ -197,3 +198,18 @@ def test_streams_and_autocast() -> None:
         package.flash_attn_func(q, q, q)
     with torch.autocast("cuda"), pytest.raises(RuntimeError, match="only support fp16 and bf16"):
         package.flash_attn_func(*[q.float()] * 3)
+
+
+def test_kernels_run_where_the_tensors_are() -> None:
+    with vgpu.attach("A100-80GB", gpus=2) as gpu:
+        q = torch.randn(1, 16, 2, 32, device="cuda:1").half()
+        output = importlib.import_module("flash_attn").flash_attn_func(q, q, q)
+        assert output.device == torch.device("cuda", 1)
+        kernels = [[kernel.name for kernel in each.timeline] for each in gpu.machine.gpus]
+        assert ("flash_fwd_kernel" in kernels[0], "flash_fwd_kernel" in kernels[1]) == (False, True)
+
+
+def test_a_run_says_that_the_package_is_simulated(ampere: vgpu.VirtualGPU) -> None:
+    assert "flash_attn" not in last_line(ampere)
+    importlib.import_module("flash_attn")
+    assert last_line(ampere).endswith("modelled, not measured; flash_attn is simulated")

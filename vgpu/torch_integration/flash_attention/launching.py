@@ -120,7 +120,7 @@ def splits(gpu: VirtualGPU, sizes: Sizes, chosen: int = 0) -> int:
         return chosen
     room = 2 * gpu.spec.multiprocessors
     blocks = sizes.batch * sizes.heads * -(-sizes.queries // _SPLIT_ROWS)
-    if blocks >= 0.8 * room:
+    if blocks >= 0.8 * room or not blocks:
         return 1
     parts = -(-sizes.keys // (256 if sizes.width <= 64 else 128 if sizes.width <= 128 else 64))
     occupancy: dict[int, float] = {}

@@ -12,6 +12,7 @@ and flash_api.cpp, `mha_fwd`, `mha_varlen_fwd`, `mha_bwd`, `mha_varlen_bwd`. Not
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -367,19 +368,36 @@ def _shape_of_varlen_backward(dout: _Tensor, q: _Tensor, *args: object, **kwargs
     return q.new_empty((q.shape[1], rows), dtype=torch.float32)
 
 
+_KERNELS: Sequence[Callable[..., Any]] = (_forward, _varlen_forward, _backward, _varlen_backward)
+_SHAPES: Sequence[Callable[..., Any]] = (
+    _shape_of_forward, _shape_of_varlen_forward, _shape_of_backward, _shape_of_varlen_backward,
+)  # fmt: skip
+
+
 @functools.cache
 def register() -> torch.library.Library:
     """Make the operators known to PyTorch, once in a process."""
     library = torch.library.Library("flash_attn", "FRAGMENT")
-    kernels = (_forward, _varlen_forward, _backward, _varlen_backward)
-    shapes: Sequence[Callable[..., Any]] = (
-        _shape_of_forward,
-        _shape_of_varlen_forward,
-        _shape_of_backward,
-        _shape_of_varlen_backward,
-    )
-    for schema, kernel, shape in zip(_SCHEMAS, kernels, shapes, strict=True):
+    for schema, kernel, shape in zip(_SCHEMAS, _KERNELS, _SHAPES, strict=True):
         name = library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(name, kernel, "CUDA")
         torch.library.register_fake(f"flash_attn::{name}", shape, lib=library)
     return library
+
+
+def functions() -> list[Callable[..., Any]]:
+    """Functions that call them, in the order of the schemas, with parameters that `inspect` can see."""
+    register()
+    names = [schema.partition("(")[0] for schema in _SCHEMAS]
+    return [_function(name, kernel) for name, kernel in zip(names, _KERNELS, strict=True)]
+
+
+def _function(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    operator = getattr(torch.ops.flash_attn, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return operator(*args, **kwargs)
+
+    call.__name__ = name
+    call.__signature__ = inspect.signature(kernel)  # type: ignore[attr-defined]
+    return call

@@ -24,14 +24,14 @@ import torch
 from torch.nn import functional
 
 from vgpu.torch_integration.flash_attention import cache
-from vgpu.torch_integration.flash_attention.operators import register
+from vgpu.torch_integration.flash_attention.operators import functions
 
 _Tensor = torch.Tensor
-_library = register()
-_flash_attn_forward = torch.ops.flash_attn._flash_attn_forward
-_flash_attn_backward = torch.ops.flash_attn._flash_attn_backward
-_flash_attn_varlen_forward = torch.ops.flash_attn._flash_attn_varlen_forward
-_flash_attn_varlen_backward = torch.ops.flash_attn._flash_attn_varlen_backward
+_flash_attn_forward, _flash_attn_varlen_forward, _flash_attn_backward, _flash_attn_varlen_backward = functions()
+_wrapped_flash_attn_forward = torch.ops.flash_attn._flash_attn_forward
+_wrapped_flash_attn_backward = torch.ops.flash_attn._flash_attn_backward
+_wrapped_flash_attn_varlen_forward = torch.ops.flash_attn._flash_attn_varlen_forward
+_wrapped_flash_attn_varlen_backward = torch.ops.flash_attn._flash_attn_varlen_backward
 _NOTHING = (None,) * 13
 
 
@@ -63,9 +63,11 @@ class _Attention(torch.autograd.Function):
         }  # fmt: skip
         shows = return_softmax and dropout_p > 0
         if longest is None:
-            output, sums, probabilities, state = _flash_attn_forward(query, key, value, **options, return_softmax=shows)
+            output, sums, probabilities, state = _wrapped_flash_attn_forward(
+                query, key, value, **options, return_softmax=shows
+            )
         else:
-            output, sums, probabilities, state = _flash_attn_varlen_forward(
+            output, sums, probabilities, state = _wrapped_flash_attn_varlen_forward(
                 query, key, value, cu_q, cu_k, *longest, **options, return_softmax=shows, block_table=block_table
             )
         if is_grad_enabled and needs_grad:
@@ -84,9 +86,9 @@ class _Attention(torch.autograd.Function):
         made, (d_query, d_key, d_value) = _gradients(ctx.packing, query, key, value)
         options = {**ctx.options, "alibi_slopes": alibi_slopes, "deterministic": ctx.deterministic, "rng_state": state}
         if ctx.longest is None:
-            _flash_attn_backward(gradient, query, key, value, output, sums, d_query, d_key, d_value, **options)
+            _wrapped_flash_attn_backward(gradient, query, key, value, output, sums, d_query, d_key, d_value, **options)
         else:
-            _flash_attn_varlen_backward(
+            _wrapped_flash_attn_varlen_backward(
                 gradient, query, key, value, output, sums, d_query, d_key, d_value, cu_q, cu_k, *ctx.longest, **options
             )
         return None, *(None if x is None else x[..., :width] for x in made), *_NOTHING
