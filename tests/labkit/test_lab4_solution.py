@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import vgpu
+from labkit import LabError
 from labkit.device import GPU_24_GB
-from labkit.results import CheckpointingResult, LargeTraining, TrainingSetup, load_json
+from labkit.results import AttentionResult, CheckpointingResult, LargeTraining, TrainingSetup, load_json
 from solutions.lab4_memory import flash_attention, gradient_checkpointing, memory_analysis, oom_fixes, oom_retry
 
 LAB = Path(__file__).parents[2] / "solutions" / "lab4_memory"
@@ -86,6 +87,36 @@ def test_an_attention_that_runs_out_of_memory_is_a_result_and_the_next_is_measur
     assert (first.method, first.seconds, first.peak_bytes) == ("standard", None, None)
     assert second.seconds
     assert second.backend == "sdpa"
+
+
+def test_flash_attn_computes_the_same_on_a_virtual_gpu_that_simulates_it() -> None:
+    """Lengths on both sides, whose causal masks PyTorch's kernel would begin in the other corner."""
+    torch.manual_seed(0)
+    with vgpu.attach("A100-80GB"):
+        assert flash_attention.attention_backend("cuda", torch.float16) == "flash_attn"
+        assert flash_attention.attention_backend("cuda", torch.float32) == "sdpa"
+        for queries, keys in ((7, 7), (3, 11), (11, 3)):
+            inputs = [torch.randn(2, 2, n, 8, device="cuda").half().requires_grad_() for n in (queries, keys, keys)]
+            standard, flash = (
+                attend(*inputs, causal=True)
+                for attend in (flash_attention.standard_attention, flash_attention.flash_attention)
+            )
+            torch.testing.assert_close(flash, standard, rtol=0, atol=2e-3)
+            gradient = torch.randn_like(flash)
+            for expected, actual in zip(
+                *(torch.autograd.grad(output, inputs, gradient) for output in (standard, flash)), strict=True
+            ):
+                torch.testing.assert_close(actual, expected, rtol=0, atol=5e-3)
+
+
+def test_a_backend_that_is_not_there_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    arguments = ["--lengths", "64", "--out", str(tmp_path), "--backend", "flash_attn", "--device"]
+    for device in ("cpu", "vgpu:T4"):
+        with pytest.raises(LabError, match=r"computed by sdpa here, not by flash_attn\..*--device vgpu:A100-80GB"):
+            flash_attention.main([*arguments, device])
+    assert flash_attention.main([*arguments, "vgpu:A100-80GB"]) == 0
+    rows = load_json(tmp_path / "attention.json", AttentionResult).results
+    assert [row.backend for row in rows] == ["torch", "flash_attn", "torch"]
 
 
 def test_the_given_script_dies_on_24_gb_and_the_mended_one_does_not(broken: types.ModuleType) -> None:
