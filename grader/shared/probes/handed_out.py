@@ -8,11 +8,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 
 class _Context(Protocol):
@@ -105,3 +107,17 @@ def waiting_batches(
     for took in itertools.chain(first, itertools.repeat(load_seconds)):
         time.sleep(took)
         yield inputs, targets
+
+
+@contextmanager
+def slow_optimizers(cycles: int) -> Iterator[None]:
+    """Each step of any optimizer keeps the GPU busy for so much longer, however it is implemented."""
+
+    def work(*_: object) -> None:
+        torch.cuda._sleep(cycles)
+
+    handle = register_optimizer_step_pre_hook(work)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -62,6 +62,8 @@ class Steps:
     """How long a batch takes to come, on each rank."""
     first_seconds: list[list[float]]
     """The same of each rank's first batches, one by one."""
+    optimizer_cycles: int
+    """For how many of its cycles each step of an optimizer keeps the GPU busy, on top of its kernels."""
 
 
 class MeasuredPoint(TypedDict):
@@ -188,6 +190,7 @@ def steps(
         warmup=warmup,
         load_seconds=loads,
         first_seconds=first,
+        optimizer_cycles=generator.integer(3_000_000, 5_000_000),
     )
     conditions: list[dict[str, object]] = [{"factor": factor, "name": "aten::mm", "rank": slow}] if uneven else []
     return Measured(**vars(case)), Timed(**vars(case)), conditions

@@ -44,6 +44,12 @@ TIMES: Mapping[str, Cause] = {
             mistake="The time until the batch has come is left out of the whole step",
         ),
         Cause(
+            "optimizer_left_out",
+            "Stop the clock after `optimizer.step()`, once the device is idle.",
+            _STEP,
+            mistake="The optimizer's step is left out of the time",
+        ),
+        Cause(
             "parts_with_exchange",
             "Time data_seconds and compute_seconds in further steps, inside no_sync() or with the module alone.",
             _PARTS,

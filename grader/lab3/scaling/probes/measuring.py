@@ -18,7 +18,7 @@ from gradebox.sandbox.probe_loader import Student
 from grader.lab3.scaling.cases.measuring import CallReply, Measured, MeasuredPoint, MeasuredReply, Several, SeveralReply
 from grader.lab3.shared.cases.modules import SCALING
 from grader.lab3.shared.probes.launch import forget_ranks
-from grader.shared.probes.handed_out import square_layers, waiting_batches
+from grader.shared.probes.handed_out import slow_optimizers, square_layers, waiting_batches
 from grader.shared.probes.support import fields, sequence
 from labkit.device import open_device
 from labkit.results import ScalingPoint
@@ -80,13 +80,14 @@ def measured(student: Student, inputs: Measured) -> MeasuredReply:
             yield batch
 
     load, first = inputs.load_seconds[student.rank], inputs.first_seconds[student.rank]
-    returned = measure(
-        f"{student.rendezvous}-measure",
-        kind=inputs.kind,
-        batch_size=batch_size,
-        model=square_layers(inputs.width, inputs.layers),
-        batches=counted(waiting_batches(own, inputs.width, load, first)),
-    )
+    with slow_optimizers(inputs.optimizer_cycles):
+        returned = measure(
+            f"{student.rendezvous}-measure",
+            kind=inputs.kind,
+            batch_size=batch_size,
+            model=square_layers(inputs.width, inputs.layers),
+            batches=counted(waiting_batches(own, inputs.width, load, first)),
+        )
     point = cast("MeasuredPoint", fields(returned, ScalingPoint, "measure_rank()"))
     in_group, taken_then = dist.is_initialized(), taken
     wrong = [("kind='week'", "week", batch_size)]

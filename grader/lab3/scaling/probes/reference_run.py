@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradebox.sandbox.probe_loader import Student
 from grader.lab3.scaling.cases.measuring import Steps, Timed, TimedReply
 from grader.lab3.scaling.cases.mistakes import TimedWrongly
-from grader.shared.probes.handed_out import square_layers, waiting_batches
+from grader.shared.probes.handed_out import slow_optimizers, square_layers, waiting_batches
 from grader.shared.probes.ranks import group
 
 
@@ -34,7 +34,7 @@ def _timed(student: Student, inputs: Steps, mistake: str = "") -> TimedReply:
     own = inputs.batch_size // student.ranks if inputs.kind == "strong" else inputs.batch_size
     middle = statistics.fmean if mistake == "averaged" else statistics.median
     torch.cuda.set_device(student.rank)
-    with group(student, "reference", backend="nccl"):
+    with group(student, "reference", backend="nccl"), slow_optimizers(inputs.optimizer_cycles):
         model = square_layers(inputs.width, inputs.layers).cuda()
         replica = DistributedDataParallel(model, device_ids=[student.rank])
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -55,9 +55,10 @@ def _timed(student: Student, inputs: Steps, mistake: str = "") -> TimedReply:
                     arrived = now()
                     optimizer.zero_grad()
                     nn.functional.mse_loss(module(samples), targets).backward()
+                    backward = now() if mistake == "optimizer_left_out" else 0.0
                     optimizer.step()
                     arrivals.append(arrived - start)
-                    rests.append(now() - arrived)
+                    rests.append((backward or now()) - arrived)
             return middle(arrivals[warmup:]), middle(rests[warmup:])
 
         whole = times(replica, exchanged=mistake != "whole_without_exchange", warmup=inputs.warmup)
