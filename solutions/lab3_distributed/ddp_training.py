@@ -212,7 +212,8 @@ def train(
         timeout_seconds: how long to wait for a rank that does not come.
 
     Returns:
-        A `DdpTraining`, the same on every rank except for `seconds`: each rank reads its own clock.
+        A `DdpTraining`, the same on every rank except for `seconds`: each rank reads its own clock, from the first
+        epoch, when all ranks have met, to the end of the test, checkpoints included.
 
     Raises:
         Exception: whatever goes wrong on this rank, unchanged. In any case this rank leaves the process group before

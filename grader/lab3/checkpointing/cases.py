@@ -207,7 +207,10 @@ class ResumedRun:
     epochs: object
     steps: object
     losses: object
-    """These three as `train` reported them."""
+    seconds: object
+    """These four as `train` reported them."""
+    least_seconds: float
+    """From the first forward pass in training mode to the last, with what was between them."""
     versions: int
     """Of the checkpoint that the forward passes met, and the one at the end."""
 
@@ -237,6 +240,8 @@ class Resume(ProbeInputs[ResumeReply], probe="lab3.checkpointing.resume"):
     """For each training whether its checkpoint's path is a `Path`."""
     dropout: float = 0.5
     """Share of the outputs."""
+    saving_seconds: float = 0.0
+    """How long it takes to collect the state of a model."""
     content: Array = None
     """Bytes of a checkpoint that is there before; None: there is none."""
 
@@ -379,6 +384,6 @@ def resumption(generator: InputGenerator) -> Resumption:
         epochs,
         stop,
         whole=case(weights, [epochs], path_objects[:1], checkpointed=False),
-        stopped=case(weights, [stop], path_objects[:1]),
+        stopped=replace(case(weights, [stop], path_objects[:1]), saving_seconds=0.15),
         again=case(weights[1:], [epochs, epochs, stop], path_objects[1:]),
     )

@@ -11,12 +11,14 @@ from gradebox.course.criterion import builds_on, criterion
 from gradebox.run.assertions import (
     Cause,
     CheckFailed,
+    number,
     numbers,
     recognising,
     require,
     require_arrays_close,
     require_close,
     require_equal,
+    seconds,
 )
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
@@ -76,6 +78,12 @@ AT_THE_END = Cause(
     _EACH_EPOCH,
     _CONTINUES,
     mistake="train() writes its checkpoint once, after the last epoch, and not after every epoch",
+)
+NOT_TIMED = Cause(
+    "checkpoints_not_timed",
+    "Let the clock run from the first epoch to the end: checkpoints are part of the time.",
+    _CONTINUES,
+    mistake="In train() the time of checkpoints is taken off",
 )
 NOTHING_LOADED = Cause(
     "nothing_loaded",
@@ -423,6 +431,13 @@ class TestCheckpointing:
                     f"{what}: the checkpoint was written {made - given} times in {written} epochs",
                     AT_THE_END if made > given else _EACH_EPOCH,
                 )
+        of_seconds = f"train() with a checkpoint after each of {stop} epochs: DdpTraining.seconds on rank {rank}"
+        require(
+            number(begun.seconds, of_seconds) >= begun.least_seconds,
+            f"{of_seconds}: saw {seconds(number(begun.seconds, of_seconds))}, expected at least "
+            f"{seconds(begun.least_seconds)} (first to last forward pass in training)",
+            NOT_TIMED,
+        )
         at_the_end = [begun.versions, resumed.versions] == [1, 2]
         require_equal(
             [begun.versions, resumed.versions],

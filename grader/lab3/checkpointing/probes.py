@@ -60,8 +60,11 @@ _kept: list[Exception] = []
 class _Slow:
     """Takes its time whenever somebody asks for a state."""
 
+    def __init__(self, seconds: float = _SLOW_SECONDS) -> None:
+        self._seconds = seconds
+
     def __call__(self, *_: object) -> None:
-        time.sleep(_SLOW_SECONDS)
+        time.sleep(self._seconds)
 
 
 def _trained(
@@ -342,6 +345,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         passed, passes = notes()
         first: Array = weights[(index + student.rank) % len(weights)] if inputs.content is not None else weights[0]
         model = regression(first, shift, passed, dropout=inputs.dropout)
+        model.register_state_dict_pre_hook(_Slow(inputs.saving_seconds))  # type: ignore[no-untyped-call]
         model.register_forward_pre_hook(_noting_version(path, note))
         torch.rand(7)  # what was drawn before must not matter
         os.environ["MASTER_PORT"] = str(port + index)  # one for each: a rank that is slow to leave meets nobody else
@@ -357,13 +361,16 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
             **inputs.options,
         )
         report = fields(result, DdpTraining, "train()")
+        trained = [each for each in passes() if each.training]
         runs.append(
             ResumedRun(
                 weight=model.linear.weight.detach(),
-                batches=sum(each.training for each in passes()),
+                batches=len(trained),
                 epochs=report["epochs"],
                 steps=report["optimizer_steps"],
                 losses=report["losses"],
+                seconds=report["seconds"],
+                least_seconds=trained[-1].end - trained[0].begin if trained else 0.0,
                 versions=len({*versions(), _version(path)} - {None}),
             )
         )

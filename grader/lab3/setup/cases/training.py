@@ -84,6 +84,8 @@ class TrainReply(Passed):
     """Seconds that the process group would have waited for a rank, as it says."""
     waited: float | None
     """Seconds that this rank did wait, in the end, for one that stopped on its way; None if it ended in no error."""
+    begin: float
+    """When this rank called, by a clock that all ranks share."""
     least_seconds: float
     """From the first forward pass to the last."""
     whole_seconds: float
@@ -112,12 +114,16 @@ class Train(ProbeInputs[TrainReply], probe="lab3.setup.training.train"):
     """Further trainings."""
     kind: str = "cpu"
     """Of the device to train on."""
+    gpus: int | None = None
+    """How many GPUs are there to be counted; None: all of the machine's."""
     dtype: str = "float64"
     """Of the model and of its inputs."""
     broken: int | None = None
     """The sample that cannot be read."""
     damage: str = "damaged"
     """What the error then says of it."""
+    late_seconds: float = 0.0
+    """How much later than the others the last rank calls."""
     patience: float = 0.0
     """Seconds that ranks wait in a last training, in which rank 1 stops in its first forward pass; 0: there is none."""
     function: str = f"{DDP}.train"
@@ -291,7 +297,7 @@ def main_training(generator: InputGenerator) -> Train:
         again=[{"epochs": 1}, {"by_address": True, "epochs": 2, "seed": seed + 1}],
         dtype=row["dtype"],
     )
-    return replace(training, patience=generator.uniform(3.0, 4.0))
+    return replace(training, patience=generator.uniform(3.0, 4.0), late_seconds=generator.uniform(0.3, 0.4))
 
 
 def opposite_training(generator: InputGenerator, ranks: int = 3) -> Train:

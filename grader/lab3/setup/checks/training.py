@@ -11,6 +11,7 @@ import numpy as np
 from gradebox.run.assertions import (
     Cause,
     CheckFailed,
+    number,
     numbers,
     recognising,
     require,
@@ -82,6 +83,11 @@ TIMEOUT = Cause(
 )
 _PYTORCH_SECONDS, _SETUP_SECONDS = 1800.0, 600.0
 """How long a group waits if nothing is passed to `init_process_group`, and if nothing is passed to `setup`."""
+MEETING_TIMED = Cause(
+    "meeting_timed",
+    "Start the clock after setup(), right before the first epoch.",
+    mistake="In train() the clock starts before the ranks have met",
+)
 _LOSS_HINT = "Sum up each batch's mean loss times its samples over all ranks, then divide by all samples."
 _LOSSES = {
     "of_this_rank": "each rank reports the mean loss of its own samples alone",
@@ -275,6 +281,7 @@ def require_reported(case: Train, replies: Sequence[TrainReply], *, what: str, e
     mistake. Unless it was `evaluated`, any accuracy will do.
     """
     steps = steps_of(replies)
+    all_called = max(reply.begin for reply in replies)
     _, trained = _explained(case, replies)
     epochs, size = case.options["epochs"], case.options["batch_size"]
     losses = reference.epoch_losses(trained, steps, epochs)
@@ -319,15 +326,19 @@ def require_reported(case: Train, replies: Sequence[TrainReply], *, what: str, e
             least, most = accuracy
             with recognised(case, replies):
                 require_between(report["accuracy"], least - 1e-6, most + 1e-6, what=accuracy_of, hint=hint)
+        most = reply.whole_seconds - (all_called - reply.begin)
+        reported_seconds = number(report["seconds"], f"{what}: DdpTraining.seconds on rank {rank}")
         require_between(
-            report["seconds"],
+            reported_seconds,
             reply.least_seconds,
-            reply.whole_seconds,
+            most,
             what=f"{what}: DdpTraining.seconds on rank {rank}",
             show=seconds,
-            expected=f"{seconds(reply.least_seconds)} (first to last forward pass, test included) to "
-            f"{seconds(reply.whole_seconds)} (all of the call)",
-            hint="Take the time that passes (not processor time) from the first epoch to the end of the test.",
+            expected=f"{seconds(reply.least_seconds)} (first to last forward pass, test included) to {seconds(most)} "
+            "(from when the last rank called to the end of the call)",
+            hint=MEETING_TIMED
+            if most < reported_seconds <= reply.whole_seconds
+            else "Take the time that passes (not processor time) from the first epoch to the end of the test.",
         )
 
 

@@ -106,7 +106,7 @@ def _patient(module: ModuleType, seconds: float) -> dict[str, object]:
 
 def _join_and_leave(student: Student, module: ModuleType, meeting: Meeting, options: dict[str, object]) -> MeetingReply:
     """Join with these options, add up ones, and leave."""
-    with _visible_gpus(torch.cuda.device_count() if meeting.gpus is None else meeting.gpus):
+    with visible_gpus(torch.cuda.device_count() if meeting.gpus is None else meeting.gpus):
         returned = module.setup(student.rank, student.ranks, **options)
     own = instance(returned, torch.device, "setup()")
     total = torch.ones(1, device=own)
@@ -125,7 +125,7 @@ def _join_and_leave(student: Student, module: ModuleType, meeting: Meeting, opti
 
 
 @contextlib.contextmanager
-def _visible_gpus(gpus: int) -> Iterator[None]:
+def visible_gpus(gpus: int) -> Iterator[None]:
     """No more than so many GPUs are counted."""
     with (
         mock.patch("torch.cuda.device_count", return_value=gpus),

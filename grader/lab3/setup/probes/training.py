@@ -18,7 +18,7 @@ from torch import nn
 from gradebox.sandbox.observer import SystemReading
 from gradebox.sandbox.probe_loader import Student
 from grader.lab3.setup.cases.training import Changes, Ending, OnCpuReply, Passed, Train, TrainReply
-from grader.lab3.setup.probes.joining import come_together, folder_of, occupy_usual_ports, until
+from grader.lab3.setup.probes.joining import come_together, folder_of, occupy_usual_ports, until, visible_gpus
 from grader.lab3.shared.cases.modules import DDP, DEBUGGING
 from grader.lab3.shared.probes.models import ForwardPass, Regression, regression
 from grader.shared.probes.calls import if_accepted
@@ -107,7 +107,8 @@ def train(student: Student, inputs: Train) -> TrainReply:
         os.environ["MASTER_PORT"] = str(port + number)  # one for each: a rank that is slow to leave meets nobody else
         if arguments.pop("by_address", False):
             arguments["init_method"] = f"{student.rendezvous}-{number}"
-        return run(student.rank, student.ranks, **{"model": model, "dataset": dataset, **extra, **arguments})
+        with visible_gpus(torch.cuda.device_count() if inputs.gpus is None else inputs.gpus):
+            return run(student.rank, student.ranks, **{"model": model, "dataset": dataset, **extra, **arguments})
 
     def made(
         note: Callable[[ForwardPass], None], nap_seconds: float = 0.0, hold_up: Callable[[], None] | None = None
@@ -130,6 +131,8 @@ def train(student: Student, inputs: Train) -> TrainReply:
     model = made(note, NAP_SECONDS)
     result, error = None, None
     carried = Collectives()
+    if student.rank == student.ranks - 1:
+        time.sleep(inputs.late_seconds)
     start = time.perf_counter()
     try:
         with carried:
@@ -178,6 +181,7 @@ def train(student: Student, inputs: Train) -> TrainReply:
         dtype=plain(model.linear.weight.dtype, ""),
         patience=forwards[0].patience if forwards else 0.0,
         waited=waited,
+        begin=start,
         least_seconds=forwards[-1].end - forwards[0].begin if forwards else 0.0,
         whole_seconds=whole_seconds,
     )
