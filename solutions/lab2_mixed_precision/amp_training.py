@@ -80,8 +80,9 @@ def train_with_amp(
 
     Returns:
         An `AmpTraining`: unscaled losses per epoch, over the samples of the steps that were taken (None if there were
-        none); steps taken and skipped over all epochs; the final scale, None unless dtype is float16; seconds, from an
-        idle device to an idle device; peak_bytes, of this training alone, None on a CPU.
+        none); steps taken and skipped over all epochs; the final scale, None unless dtype is float16; seconds of all
+        epochs, from an idle device with the model on it to an idle device; peak_bytes, of this training alone, None on
+        a CPU.
 
     Raises:
         ValueError: `dtype` is none of the three, or `epochs` or `accumulation_steps` is below 1.

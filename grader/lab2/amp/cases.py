@@ -31,7 +31,8 @@ class PrecisionRun:
 
     result: AmpResult
     elapsed_seconds: float
-    """Of the call, without the work that was in the GPU's queue before it."""
+    """Of the call, without the work that was in the GPU's queue before it, and without the time that the
+    model's way to the device took."""
     products: list[str]
     """Dtypes of the matrix products."""
     product_count: int
@@ -239,7 +240,9 @@ class DefaultsReply:
 
     runs: list[DefaultsRun]
     on_cpu: AmpResult
-    """Of a training on the CPU."""
+    """Of a training in float16 on the CPU."""
+    cpu_dtypes: list[str]
+    """Dtypes of what its model returned."""
     refused: list[bool]
 
 

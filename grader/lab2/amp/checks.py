@@ -208,7 +208,8 @@ class TestAmp:
             1.02 * elapsed,
             what=f"{what}, called while the device still worked on something else: seconds",
             show=seconds,
-            hint="Wait for the device before you start the clock, and again before you stop it. Time all epochs.",
+            hint="Move the model and wait for the device before you start the clock. Wait again before you stop it. "
+            "Time all epochs.",
         )
         require_equal(result["device"], reply.device, what=f"{what}: AmpTraining.device")
         if reply.device == "cuda":
@@ -335,6 +336,12 @@ class TestAmp:
             ["cpu", None],
             what='device and peak_bytes of train_with_amp(..., device="cpu")',
             hint="Report None on a CPU, whose memory PyTorch does not count.",
+        )
+        require_equal(
+            reply.cpu_dtypes,
+            ["float16"],
+            what='dtype of what the model returns in train_with_amp(..., device="cpu")',
+            hint="Hand the device's type to torch.autocast: autocast for CUDA changes nothing on a CPU.",
         )
         for arguments, refused in zip(refusals, reply.refused, strict=True):
             shown = ", ".join(f"{name}={value}" for name, value in arguments.items())

@@ -46,7 +46,7 @@ from grader.lab2.shared.probes import (
     watched,
 )
 from grader.shared.probes.endings import ending, refused
-from grader.shared.probes.kept import function, notes
+from grader.shared.probes.kept import function, in_turn, notes
 from grader.shared.probes.record import Reported, VirtualGpu, mark, reading, watch_products
 from grader.shared.probes.support import fields, plain
 from grader.shared.probes.threads import in_every_thread
@@ -57,6 +57,9 @@ _IDLE_BYTES = 256 * 2**20
 has a thread of its own."""
 _EARLIER_CYCLES = 40_000_000
 """Of work that is still in the GPU's queue when a training is called: tens of milliseconds."""
+
+_MOVING_SECONDS = 0.05
+"""For which a model is on its way to the device: much longer than these trainings."""
 
 _LOSSES = ("_log_softmax", "logsumexp")
 """One of them is in each cross entropy, however it is written."""
@@ -107,6 +110,19 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
     model.to(student.device).eval()
     note, optimizers = notes()
     handle = register_optimizer_step_post_hook(function(lambda optimizer, *_: note(optimizer)))
+    note_move, moves = notes()
+    rest, move = in_turn([_MOVING_SECONDS], 0.0), model._apply
+
+    def move_slowly(*arguments: Any, **options: Any) -> nn.Module:
+        if seconds := rest():
+            begin = _now()
+            time.sleep(seconds)
+            note_move(_now() - begin + earlier)
+            _queue_earlier_work()  # what was there before is done by now
+        moved: nn.Module = move(*arguments, **options)  # type: ignore[no-untyped-call]
+        return moved
+
+    model._apply = function(move_slowly)  # type: ignore[method-assign]
     idle = torch.empty(_IDLE_BYTES, dtype=torch.uint8, device=student.device)
     del idle
     _wake(student.device, dtype_of(name))
@@ -122,13 +138,15 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
             log_softmaxes, logsumexps = map(losses, _LOSSES)
     finally:
         handle.remove()
+        elapsed = _now() - start - earlier - sum(moves())
+        del model._apply
     states = [
         value for optimizer in set(optimizers()) for state in optimizer.state.values() for value in state.values()
     ]
     watch = seen()
     return PrecisionRun(
         result=amp_result(result),
-        elapsed_seconds=max(0.0, _now() - start - earlier),
+        elapsed_seconds=max(0.0, elapsed),
         products=product_dtypes,
         product_count=product_count,
         product_flops=product_flops,
@@ -223,10 +241,13 @@ def defaults(student: Student, inputs: Defaults) -> DefaultsReply:
         model = linear(inputs.weight).to(student.device)
         return refused(lambda: module.train_with_amp(model, batch, **_options(call)))
 
-    on_cpu = module.train_with_amp(linear(inputs.weight), batch, 1, device="cpu", dtype=torch.float32)
+    at_home, (note, returned) = linear(inputs.weight), notes()
+    at_home.register_forward_hook(function(lambda _, __, output: note(plain(output.dtype, ""))))
+    on_cpu = module.train_with_amp(at_home, batch, 1, device="cpu")
     return DefaultsReply(
         runs=runs,
         on_cpu=fields(on_cpu, AmpTraining, "train_with_amp(..., device='cpu')"),  # type: ignore[arg-type]
+        cpu_dtypes=sorted(set(returned())),
         refused=[refuses(call) for call in inputs.refusals],
     )
 

@@ -20,7 +20,9 @@ class Series(TypedDict):
 
     label: str
     points: list[list[float]]
-    """Those that are finite."""
+    """Those that are finite and within the limits of the axes."""
+    cut_off: list[list[float]]
+    """Of a line, those that are finite and beyond the limits: the line runs there all the same."""
     x_ticks: list[tuple[float, str]]
     """Places with what is written there."""
     y_ticks: list[tuple[float, str]]

@@ -162,7 +162,9 @@ def _require_losses(figure: Figure, rows: Sequence[Losses], what: str) -> None:
         )
         gaps = [epoch for epoch, loss in enumerate(row.losses, 1) if loss is None]
         clean = [
-            drawn for drawn, (step, zero) in fits if not any(_has(drawn["points"], zero + step * gap) for gap in gaps)
+            drawn
+            for drawn, (step, zero) in fits
+            if not any(_has([*drawn["points"], *drawn["cut_off"]], zero + step * gap) for gap in gaps)
         ]
         require(
             bool(clean) or not expected,

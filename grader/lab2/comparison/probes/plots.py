@@ -85,11 +85,12 @@ def _series(axes: Axes) -> Iterator[Series]:
 
     def series(label: object, points: ArrayLike) -> Series:
         visible = [point for point in _finite(points) if all(map(_is_within, point, limits))]
-        return {"label": str(label), "points": visible, "x_ticks": x_ticks, "y_ticks": y_ticks}
+        return {"label": str(label), "points": visible, "cut_off": [], "x_ticks": x_ticks, "y_ticks": y_ticks}
 
     for line in axes.get_lines():
         if id(line) in inked:
-            yield series(line.get_label(), line.get_xydata())
+            drawn = series(line.get_label(), line.get_xydata())
+            yield {**drawn, "cut_off": [point for point in _finite(line.get_xydata()) if point not in drawn["points"]]}
     in_groups = {id(patch) for group in axes.containers for patch in group if hasattr(patch, "get_height")}
     groups = [(group.get_label(), list(group)) for group in axes.containers]
     groups.append(("", [patch for patch in axes.patches if id(patch) not in in_groups]))

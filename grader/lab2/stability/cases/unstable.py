@@ -56,7 +56,8 @@ class StepsCase:
     """The model comes on the CPU, and the device is an argument."""
     overflows: Mapping[str, str] | None = None
     """By position of the batch, where it overflows. "backward": one pixel makes the gradient of the encoder's weight
-    infinite, and that weight is 0. "forward": all pixels are infinite in float16."""
+    infinite, and that weight is 0. "forward": all pixels but those of its first image are infinite in
+    float16."""
 
     @property
     def skipped(self) -> int | None:
