@@ -50,7 +50,7 @@ def tune(
         make_job: makes the job of some settings.
         settings: what to try.
         steps: timed steps, one after the other as training does them: the device idle before the first and after the
-            last, and not waited for in between.
+            last, and not waited for in between. A step begins with taking its batch, also the first of them.
         warmup: untimed steps before them.
 
     Returns:

@@ -156,6 +156,8 @@ class MixedReply:
     """Epochs in float16 or bfloat16, and a validation."""
 
     results: list[Fields]
+    even: Fields
+    """The `EpochResult` of a model that holds every class for equally likely, and hardly learns."""
     validation: Fields
     products: list[list[str]]
     """The dtypes of products in training, and in validation."""

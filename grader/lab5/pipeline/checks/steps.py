@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,6 +42,8 @@ _EACH_BATCH_EXCHANGED = Cause(
     "Use `no_sync()` around forward and backward of all batches of a window except the last.",
     mistake="Every batch of a window is exchanged among the ranks, not only the last",
 )
+_EVEN_RTOL = 5e-5
+"""Of a loss that no rounding of products changes: float32 is right to 1e-7 of it, float16 to 1e-3 or so."""
 _DEFAULT_SCALE = 2.0**16
 """With which PyTorch's GradScaler begins."""
 
@@ -268,6 +271,7 @@ def _cause_of_counts(training: Training, taken: Sequence[int], made: int, left_o
 
 
 def _judge_steps_in_16_bits(training: Training, reply: MixedReply, what: str) -> None:
+    dtype = training.config["dtype"]
     taken = training.taken(reply.taken)
     total, windows, each_epoch = training.total_steps(1), training.windows([reply.batches]), training.steps_per_epoch(1)
     expected = simulate(training, [reply.batches], taken)
@@ -295,6 +299,16 @@ def _judge_steps_in_16_bits(training: Training, reply: MixedReply, what: str) ->
             number(result["loss"], f"{what}: loss"), sum(expected.losses[steps]) / samples, relative=LOW_RTOL,
             what=f"{what}: loss of epoch {epoch}", hint=hint,
         )  # fmt: skip
+    classes = len(training.weight)
+    require_close(
+        number(reply.even["loss"], f"{what}: loss"), math.log(classes), relative=_EVEN_RTOL,
+        what=f"train_epoch() in {dtype} with a model for which all {classes} classes are equally likely: loss",
+        hint=Cause(
+            "losses_summed_in_16_bits",
+            "Sum up losses in float32 or float64, whatever `self.dtype` is.",
+            mistake="The losses of an epoch are summed up in 16 bits",
+        ),
+    )  # fmt: skip
     loss = number(reply.validation["loss"], f"{what}: loss of validate()")
     right = mean_loss(training, reply.weight)
     require_close(

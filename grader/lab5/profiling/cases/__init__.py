@@ -202,6 +202,9 @@ class MakerCase:
     """The batch size with which one step is late."""
     late_steps: list[int]
     late_seconds: float
+    slow_batch: int
+    """The batch size with which each batch takes `slow_seconds` longer to come: then it is most of a step."""
+    slow_seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,8 +235,8 @@ class MeasuredPoint:
     samples_per_second: float
     utilization: float
     by_mistake: dict[str, float]
-    """Samples per second as they are measured by a mistake: the last step is not waited for, the warm-up is timed, or
-    each step is waited for."""
+    """Samples per second as they are measured by a mistake: the last step is not waited for, the warm-up is timed, the
+    first timed batch is fetched before the clock starts, or each step is waited for."""
 
 
 @dataclass(frozen=True, kw_only=True)

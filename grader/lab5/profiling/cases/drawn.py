@@ -164,10 +164,12 @@ def tuned(generator: InputGenerator) -> Tuned:
         # The second is of those that are timed, and not of the untimed ones, however these two are exchanged; the first
         # is timed by who warms up for 3 steps, as if nothing were asked for.
         late_steps=[4, 8],
-        late_seconds=generator.uniform(0.02, 0.04),
+        late_seconds=generator.uniform(0.1, 0.15),
+        slow_batch=rows[0][0],
+        slow_seconds=generator.uniform(0.05, 0.07),
     )
     # When it begins, the workers' first batches are waiting; then they come as they are made.
-    return Tuned(maker=maker, settings=settings, steps=12, warmup=6)
+    return Tuned(maker=maker, settings=settings, steps=10, warmup=6)
 
 
 def reference_of(inputs: Tuned) -> TunedReference:

@@ -158,6 +158,10 @@ _SETTINGS = _causes(
             "The warm-up steps are timed as well, with the start of the workers",
             "Start the clock after the warm-up steps, once the device is idle.",
         ),
+        "first_batch_untimed": (
+            "The first timed step has its batch before the clock starts",
+            "Start the clock before the first timed step takes its batch.",
+        ),
         "each_step_waited_for": (
             "Settings are timed with a wait in every step",
             "Wait for the device before the first timed step and after the last, and never in between.",

@@ -94,16 +94,16 @@ def job_of(
 
 
 class _Encoded(Dataset[tuple[Tensor, Tensor]]):
-    """Samples that take time to decode, a whole batch at once."""
+    """Samples that take time to decode, a whole batch at once; and a batch takes its own time on top of that."""
 
-    def __init__(self, width: int, decode_seconds: float) -> None:
-        self.width, self.decode_seconds = width, decode_seconds
+    def __init__(self, width: int, decode_seconds: float, batch_seconds: float) -> None:
+        self.width, self.decode_seconds, self.batch_seconds = width, decode_seconds, batch_seconds
 
     def __len__(self) -> int:
         return 1 << 16
 
     def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
-        time.sleep(self.decode_seconds * len(indices))
+        time.sleep(self.batch_seconds + self.decode_seconds * len(indices))
         return torch.zeros(len(indices), self.width), torch.zeros(len(indices), self.width)
 
 
@@ -120,10 +120,13 @@ def maker_of(
     late_batch: int = 0,
     late_steps: Sequence[int] = (),
     late_seconds: float = 0.0,
+    slow_batch: int = 0,
+    slow_seconds: float = 0.0,
 ) -> Callable[[PipelineSettings], TrainingJob]:
     """Makes jobs of settings; batches of `too_large` samples need more memory than any GPU has.
 
-    With batches of `late_batch` samples the steps of these numbers take so much longer.
+    With batches of `late_batch` samples the steps of these numbers take so much longer; with batches of `slow_batch`
+    samples each batch takes so much longer to come.
     """
 
     def make(settings: PipelineSettings) -> TrainingJob:
@@ -138,7 +141,7 @@ def maker_of(
 
         model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))).cuda()
         loader = DataLoader(
-            _Encoded(width, decode_seconds),
+            _Encoded(width, decode_seconds, slow_seconds if settings.batch_size == slow_batch else 0.0),
             batch_size=settings.batch_size,
             num_workers=settings.num_workers,
             pin_memory=settings.pin_memory,

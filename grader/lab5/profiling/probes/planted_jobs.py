@@ -32,4 +32,6 @@ def maker(case: MakerCase) -> Callable[[PipelineSettings], TrainingJob]:
         late_batch=case.late_batch,
         late_steps=case.late_steps,
         late_seconds=case.late_seconds,
+        slow_batch=case.slow_batch,
+        slow_seconds=case.slow_seconds,
     )

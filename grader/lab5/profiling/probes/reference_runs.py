@@ -99,12 +99,15 @@ def _tidy() -> None:
 def _measured(student: Student, job: TrainingJob, steps: int, warmup: int, *, waiting: bool = False) -> MeasuredPoint:
     """One point; with `waiting`, as it is measured if each step is waited for."""
     batches, gpu = job.batches(), student.gpu
-    start, first = 0.0, gpu.now()
+    start, fetched, first = 0.0, 0.0, gpu.now()
     for step in range(warmup + steps):
         if step == warmup:
             torch.cuda.synchronize()
             start = gpu.now()
-        job.train(step, *next(batches))
+        batch = next(batches)
+        if step == warmup:
+            fetched = gpu.now()
+        job.train(step, *batch)
         if waiting:
             torch.cuda.synchronize()
     launched = gpu.now()
@@ -118,5 +121,6 @@ def _measured(student: Student, job: TrainingJob, steps: int, warmup: int, *, wa
         by_mistake={
             "clock_stopped_early": samples / (launched - start),
             "warmup_timed": samples / (start + seconds - first),
+            "first_batch_untimed": samples / (start + seconds - fetched),
         },
     )
