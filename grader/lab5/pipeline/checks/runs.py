@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from gradebox.run.assertions import Cause, CheckFailed, recognising, require_arrays_close, require_close, require_equal
@@ -13,6 +14,7 @@ from grader.lab5.pipeline.cases import (
     LoggedReply,
     Resume,
     ResumeReply,
+    Stopped,
     StoppedReply,
     StoppedRun,
     Training,
@@ -22,6 +24,12 @@ from grader.lab5.pipeline.checks.mistakes import SINGLE, cause_of_logs, cause_of
 from grader.lab5.pipeline.checks.steps import judge_logged_steps, on_ranks
 from grader.lab5.pipeline.reference import simulate
 
+STOPS_ALONE = Cause(
+    "each_rank_stops_for_itself",
+    "Ask stop_requested() on every rank after each window: it is a collective, and gives all ranks the same answer.",
+    "lab5.pipeline.goes_on_after_sigterm",
+    mistake="After SIGTERM to one rank the ranks no longer meet: each decides by itself whether to stop",
+)
 _STATES = "model, optimizer, scheduler, scaler, steps, and of each rank random numbers, loader and progress"
 
 
@@ -72,7 +80,7 @@ def judge_stops(submission: Submission, generator: InputGenerator, ranks: int) -
     """A run that SIGTERM stops in the middle of an epoch, or in the last window of one, goes on where it was."""
     inputs = cases.stops(generator, ranks)
     training = inputs.training
-    replies = submission.rank_probe(inputs, ranks, device="cpu")
+    replies = _stopped(submission, inputs, ranks)
     on = f"{on_ranks('fit()', ranks)} with save_every_steps=2"
     total, each_epoch = training.total_steps(ranks), training.steps_per_epoch(ranks)
     by_epoch = [
@@ -118,6 +126,30 @@ def judge_stops(submission: Submission, generator: InputGenerator, ranks: int) -
             )  # fmt: skip
             with recognising(partial(cause_of_resume, [each.places[place].loaded for each in replies])):
                 _judge_run(at, reply, what)
+
+
+def _stopped(submission: Submission, inputs: Stopped, ranks: int) -> list[StoppedReply]:
+    """What became of the runs on each rank.
+
+    Raises:
+        CheckFailed: they did not come to their end. If they do without SIGTERM, the failure is one of stopping.
+    """
+    try:
+        return submission.rank_probe(inputs, ranks, device="cpu")
+    except CheckFailed as failed:
+        if ranks == 1 or failed.answered:
+            raise
+        try:
+            submission.rank_probe(replace(inputs, places={}), ranks, device="cpu")
+        except CheckFailed:
+            raise failed from None
+        raise CheckFailed(
+            f"fit() on {ranks} ranks comes to its end, and after SIGTERM to rank {inputs.signalled} alone it does not: "
+            f"{failed.message}",
+            STOPS_ALONE,
+            answered=failed.answered,
+            evidence=failed.evidence,
+        ) from failed
 
 
 def _in_folder(left: Mapping[str, int] | None, folder: str, noted: list[str]) -> list[str]:
