@@ -1,8 +1,8 @@
 """Runs `ib_write_bw` (linux-rdma/perftest) on one adapter, as its server, its client, or both; judges nothing.
 
 Host memory is written, not a GPU's: it is the adapter, its slot, cable and switch that are measured. Each program is
-bound to the processors beside the adapter, and ended by coreutils' `timeout`. Waits are real seconds, also beside a
-virtual GPU's clock.
+bound to the processors of the adapter's NUMA node, and ended by coreutils' `timeout`. Waits are real seconds, also if
+a virtual GPU has a clock of its own.
 """
 
 import os
@@ -112,12 +112,12 @@ def _command(adapter: str, port: int) -> list[str]:
     command = ["timeout", "--kill-after=1", str(SECONDS), PROGRAM, "--report_gbits", "-F", "-d", device]
     command += ["-i", number or "1", "-p", str(port), "-s", str(MESSAGE_BYTES), "-n", str(MESSAGES)]
     command += ["-q", str(QUEUE_PAIRS)]
-    # RoCE: the address that NCCL was told to use.
+    # RoCE: the address that the user gave to NCCL.
     return command + (["-x", index] if (index := os.environ.get("NCCL_IB_GID_INDEX")) else [])
 
 
 def _start(command: Sequence[str], adapter: str, root: Path) -> "subprocess.Popen[str]":
-    with _beside(adapter, root):
+    with _near_processors(adapter, root):
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             errors="replace",
@@ -125,7 +125,7 @@ def _start(command: Sequence[str], adapter: str, root: Path) -> "subprocess.Pope
 
 
 @contextmanager
-def _beside(adapter: str, root: Path) -> Iterator[None]:
+def _near_processors(adapter: str, root: Path) -> Iterator[None]:
     """Bind what this thread starts to the adapter's NUMA node: from another one it reaches a part of its rate."""
     own = os.sched_getaffinity(0)
     path = root / "class" / "infiniband" / adapter.partition("/")[0] / "device" / "local_cpulist"

@@ -1,4 +1,4 @@
-"""Each adapter on its own: what stands in for `ib_write_bw`, nodes that meet, and the part that is named."""
+"""Each adapter on its own: a substitute for `ib_write_bw`, nodes that meet, and the part that is named."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ import json, os, socket, sys
 words = sys.argv[1:]
 option = lambda name: words[words.index(name) + 1]
 device, address = option("-d"), words[-1] if "." in words[-1] else None
-told = json.loads(os.environ["FAKE_IB_WRITE_BW"])
-if device in told["broken"]:
+settings = json.loads(os.environ["FAKE_IB_WRITE_BW"])
+if device in settings["broken"]:
     sys.exit("Couldn't allocate MR")
 if address is None:
     listening = socket.create_server(("", int(option("-p"))))
@@ -40,7 +40,7 @@ try:
 except OSError:
     print(f"Couldn't connect to {{address}}:{{option('-p')}}")
     sys.exit(1)
-rate = told["rates"].get(device, 391.8)
+rate = settings["rates"].get(device, 391.8)
 print("                    RDMA_Write BW Test")
 print(" Number of qps   : 4\\t\\tTransport type : IB")
 print("-" * 87)
@@ -60,11 +60,11 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
 
-    def told(broken: tuple[str, ...] = (), **rates: float) -> None:
+    def configure(broken: tuple[str, ...] = (), **rates: float) -> None:
         monkeypatch.setenv("FAKE_IB_WRITE_BW", json.dumps({"rates": rates, "broken": broken}))
 
-    told()
-    return told
+    configure()
+    return configure
 
 
 def node(root: Path, count: int, down: tuple[int, ...] = ()) -> Path:
@@ -77,7 +77,7 @@ def node(root: Path, count: int, down: tuple[int, ...] = ()) -> Path:
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, roots: list[Path]) -> list[dict[str, Any]]:
-    """What the leaders of such nodes measure with each other; each has a second rank beside it."""
+    """What the leaders of such nodes measure with each other; each node has a second rank."""
     store = serve()
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(store.port))
@@ -112,7 +112,7 @@ def test_nodes_measure_their_adapters_to_themselves_and_to_the_next(
     assert rows[2] == [to_itself[1], (second[0], 2, second[1], None)]
 
 
-def test_one_that_breaks_is_told_with_its_words(
+def test_an_adapter_that_breaks_is_reported_with_the_words_of_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[..., None]
 ) -> None:
     program(broken=("mlx5_1",))
@@ -122,7 +122,7 @@ def test_one_that_breaks_is_told_with_its_words(
     assert "Couldn't allocate MR" in result["measured"][1]["reason"]
 
 
-def test_beside_a_virtual_gpu_the_waits_are_real(
+def test_waits_are_real_with_a_virtual_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[..., None]
 ) -> None:
     store = serve()
@@ -135,7 +135,7 @@ def test_beside_a_virtual_gpu_the_waits_are_real(
     assert [(row["gigabits"], row["reason"]) for row in result["measured"]] == [(391.8, None)]
 
 
-def test_without_the_program_or_a_port_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_program_or_a_port_the_reason_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     (result,) = measured(monkeypatch, [node(tmp_path / "0", 2)])
     assert result == {"skipped": "ib_write_bw is not installed on this node", "asked": True}

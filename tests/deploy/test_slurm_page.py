@@ -1,4 +1,4 @@
-"""What docs/slurm.md tells people to type, with programs of Slurm's names that only write down what they are asked."""
+"""What people type after docs/slurm.md, with programs of Slurm's names that only write their arguments down."""
 
 from __future__ import annotations
 

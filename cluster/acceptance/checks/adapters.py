@@ -134,7 +134,7 @@ def rounds(ranks: Sequence[int]) -> list[list[tuple[int, int]]]:
 
 
 def _serve(store: Store, key: str, adapter: str, root: Path, ends: float) -> None:
-    """Serve one client; it tells when it is through."""
+    """Serve one client, which sets a key when it is through."""
     if os.times().elapsed > ends:
         return
     port = perftest.free_port()

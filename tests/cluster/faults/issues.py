@@ -1,7 +1,7 @@
 """Machines that issue threads describe: broken ones, and healthy ones that a health check called broken.
 
 Each names its thread: "nccl 2409" is NVIDIA/nccl, "gpud" leptonai/gpud, "nvsentinel" NVIDIA/NVSentinel, "nhc"
-Azure/azurehpc-health-checks. A healthy one with `expect` is one of which no record tells that it is meant.
+Azure/azurehpc-health-checks. A healthy one with `expect` needs it: no record shows that it is meant.
 """
 
 from __future__ import annotations
@@ -256,11 +256,11 @@ BROKEN: tuple[Story, ...] = (
     Story(what="ECC that the next reset turns off", records=lambda: cluster(A100), change=state([3], ecc_mode=[1, 0]), named=G3),
     Story(what="MIG that the next reset turns on", records=lambda: cluster(A100), change=state([3], mig_mode=[0, 1]), named=G3),
     Story(what="a port in Ethernet's mode on one of four nodes (infra-controller 3624)", records=lambda: cluster(H100, nodes=4, gpus=2), change=lambda r: ports(r, "node2", [3], kind="Ethernet"), named="node node2"),
-    Story(what="a port in Ethernet's mode beside seven of InfiniBand", records=lambda: cluster(H100), change=lambda r: ports(r, None, [3], kind="Ethernet"), named="node node0"),
+    Story(what="a port in Ethernet's mode next to seven of InfiniBand", records=lambda: cluster(H100), change=lambda r: ports(r, None, [3], kind="Ethernet"), named="node node0"),
     Story(what="fewer GPUs than on the other node", records=one_gpu_less_on_a_node, named="node node1"),
     Story(what="a BIOS that allows PCIe 4 on one of two nodes", records=lambda: cluster(H100, nodes=2), change=an_older_slot, named="node1"),
     Story(what="a node in another clique of the rack", records=lambda: cluster(GB200, nodes=4, gpus=4, line=14.9, adapters=4), change=another_clique, named="node3"),
-    Story(what="a triad at half, beside a sound copy", records=lambda: cluster(H100), change=half_a_triad, named=G3),
+    Story(what="a triad at half, and a sound copy", records=lambda: cluster(H100), change=half_a_triad, named=G3),
     Story(what="an adapter of eight lanes for a port of 400 Gbit/s", records=lambda: cluster(H100, nodes=2), change=lambda r: ports(r, "node1", [1], pcie_width=8, pcie_width_max=8), named="node node1"),
     Story(what="another program's 4 GiB on every GPU", records=lambda: cluster(A100), change=state(memory_used_bytes=4096 * MIB), named=G3),
     Story(what="EFA without its plug-in: sockets (InferenceX 2979)", records=lambda: cluster(H100, nodes=2, port=100, adapters=32, line=3.4), change=network(30), named="all ranks"),
@@ -280,7 +280,7 @@ HEALTHY: tuple[Story, ...] = (
     Story(what="XID 45 of jobs that were cancelled (nvsentinel 1748)", records=lambda: cluster(GB200, nodes=2, gpus=4, line=14.9, adapters=4), change=state(xids_before=[45] * 500)),
     Story(what="XID 13, 31 and 43 of programs that were wrong", records=lambda: cluster(A100), change=state([1], xids_before=[13, 31, 43])),
     Story(what="rows that were remapped long ago (eks-node-monitoring-agent 246)", records=lambda: cluster(A100), change=state([3], remapped_rows=[3, 1, 0, 0])),
-    Story(what="T4 that tell of no rows (eks-node-monitoring-agent 246)", records=lambda: cluster(T4, gpus=4, rdma=False, port=25), change=state(remapped_rows=None, nvlink_errors=None, mig_mode=None)),
+    Story(what="T4 that report no rows (eks-node-monitoring-agent 246)", records=lambda: cluster(T4, gpus=4, rdma=False, port=25), change=state(remapped_rows=None, nvlink_errors=None, mig_mode=None)),
     Story(what="H20 with four adapters", records=lambda: cluster(H20, nodes=2, adapters=4)),
     Story(what="eight H800, with half of the links (nccl 1374)", records=lambda: cluster(H800), change=lambda r: large(r, 162 / 215, "all_reduce")),
     Story(what="four H100 of six links a pair (nccl 1617)", records=lambda: cluster(H100, gpus=4, adapters=4, pair=lambda a, b: 128)),
@@ -295,7 +295,7 @@ HEALTHY: tuple[Story, ...] = (
     Story(what="four EFA adapters for eight A100 (aws-ofi-nccl 64)", records=lambda: cluster(A100_40, nodes=2, port=100, adapters=4, line=0.86)),
     Story(what="one adapter for eight V100 (nhc 54)", records=lambda: cluster(V100_32, nodes=2, port=100, adapters=1, pair=lambda a, b: 46)),
     Story(what="four GH200 in a node", records=lambda: cluster(GH200_120, gpus=4, port=200, adapters=4, pair=lambda a, b: 125)),
-    Story(what="bridges to the switches beside eight adapters (extensions 893)", records=lambda: cluster(B200, nodes=2, adapters=12), change=all_of(state(fabric=FORMED), lambda r: ports(r, None, range(8, 12), up=False))),
+    Story(what="bridges to the switches next to eight adapters (extensions 893)", records=lambda: cluster(B200, nodes=2, adapters=12), change=all_of(state(fabric=FORMED), lambda r: ports(r, None, range(8, 12), up=False))),
     Story(what="eight RTX PRO 6000 on two sockets (rtx6kpro 88)", records=lambda: cluster(RTX6000B, rdma=False, port=25, topology=TWO_SOCKETS, pair=lambda a, b: 40 if (a < 4) == (b < 4) else 28), expect="[compute_tflops]\nbfloat16 = 350"),
     Story(what="another program's 1.5 GiB on every GPU (DCGM, MPS)", records=lambda: cluster(L40S, gpus=4, topology=TWO_SOCKETS), change=state(memory_used_bytes=1500 * MIB)),
     Story(what="two L4 in two machines over 100 Gbit/s Ethernet", records=lambda: cluster(L4, nodes=2, gpus=1, rdma=False, port=100, line=0.45)),
@@ -304,7 +304,7 @@ HEALTHY: tuple[Story, ...] = (
     Story(what="H200 NVL with a bridge of two", records=lambda: cluster(replace(H200_NVL, ring=360), gpus=2)),
     Story(what="adapters that another node counts from four on", records=lambda: cluster(H100, nodes=2), change=other_names),
     Story(what="RoCE, whose ports are Ethernet, on all nodes", records=lambda: cluster(H100, nodes=2), change=lambda r: ports(r, None, range(8), kind="Ethernet")),
-    Story(what="two Ethernet ports for storage beside eight of InfiniBand", records=lambda: cluster(H100, nodes=2, adapters=10), change=lambda r: ports(r, None, [8, 9], kind="Ethernet", rate_gigabits=100.0)),
+    Story(what="two Ethernet ports for storage next to eight of InfiniBand", records=lambda: cluster(H100, nodes=2, adapters=10), change=lambda r: ports(r, None, [8, 9], kind="Ethernet", rate_gigabits=100.0)),
     Story(what="errors of ports from long before", records=lambda: cluster(H100, nodes=2), change=lambda r: ports(r, None, range(8), counters={"symbol_error": 10**6, "link_downed": 4})),
     Story(what="a GH200 whose memory the host's cache uses", records=lambda: cluster(GH200_144, gpus=1), change=state(memory_used_bytes=30_000 * MIB, nvlinks_up=0)),
     Story(what="three racks of GB200, each a domain of its own (torchcomms 3612)", records=lambda: cluster(GB200, nodes=3, gpus=4, adapters=4), change=racks),
