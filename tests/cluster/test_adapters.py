@@ -81,6 +81,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, roots: list[Path]) -> list[dict[st
     store = serve()
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(store.port))
+    monkeypatch.delenv("NCCL_IB_HCA", raising=False)
     results: dict[int, dict[str, Any]] = {}
 
     def run(rank: int) -> None:
@@ -141,6 +142,22 @@ def test_without_the_program_or_a_port_the_reason_is_reported(tmp_path: Path, mo
     assert result == {"skipped": "ib_write_bw is not installed on this node", "asked": True}
     (result,) = measured(monkeypatch, [node(tmp_path / "1", 2, down=(0, 1))])
     assert "no port for RDMA" in result["skipped"]
+
+
+@pytest.mark.parametrize(
+    ("words", "used"),
+    [
+        ("", ["mlx5_0/1", "mlx5_1/1", "mlx5_1/2", "mlx5_10/1"]),
+        ("mlx5_1", ["mlx5_1/1", "mlx5_1/2", "mlx5_10/1"]),
+        ("=mlx5_1:2,mlx5_0", ["mlx5_0/1", "mlx5_1/2"]),
+        ("^mlx5_1:1", ["mlx5_0/1", "mlx5_1/2"]),
+        ("^=mlx5_1", ["mlx5_0/1", "mlx5_10/1"]),
+        ("ib", []),
+    ],
+)
+def test_adapters_that_nccl_may_not_use_are_left_out(words: str, used: list[str]) -> None:
+    adapters_of_node = ["mlx5_0/1", "mlx5_1/1", "mlx5_1/2", "mlx5_10/1"]
+    assert [name for name in adapters_of_node if adapters.selected(name, words)] == used
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 64])

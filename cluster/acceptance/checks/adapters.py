@@ -69,11 +69,28 @@ def _own(context: Context) -> dict[str, Any]:
     """What the others have to know of this rank."""
     if context.local_rank != 0:
         return {"adapters": [], "impossible": "not its turn"}
-    adapters = [port["name"] for port in sysfs.ports(context.options.sysfs) if port["rdma"] and port["up"]]
-    impossible = "" if adapters else "this node has no port for RDMA that is up"
+    ports = [port["name"] for port in sysfs.ports(context.options.sysfs) if port["rdma"] and port["up"]]
+    adapters = [name for name in ports if selected(name, os.environ.get("NCCL_IB_HCA", ""))]
+    impossible = "" if ports else "this node has no port for RDMA that is up"
+    if ports and not adapters:
+        impossible = f"NCCL_IB_HCA={os.environ['NCCL_IB_HCA']} selects none of {', '.join(ports)}"
     if not impossible and not perftest.installed():
         impossible = f"{perftest.PROGRAM} is not installed on this node"
     return {"adapters": adapters, "impossible": impossible, "address": own_address(os.environ["MASTER_ADDR"])}
+
+
+def selected(adapter: str, words: str) -> bool:
+    """Whether NCCL would use an adapter ("mlx5_0/1") by a value of NCCL_IB_HCA: `^` leaves out, `=` means whole names,
+    else they are beginnings; a port may follow (NVIDIA, NCCL Environment Variables)."""
+    left_out, exact = words.startswith("^"), words.lstrip("^").startswith("=")
+    names = [name for name in words.lstrip("^=").split(",") if name]
+    device, _, port = adapter.partition("/")
+
+    def matches(name: str) -> bool:
+        start, _, number = name.partition(":")
+        return (device == start if exact else device.startswith(start)) and number in ("", port)
+
+    return not names or any(matches(name) for name in names) is not left_out
 
 
 def _nodes(store: Store, world_size: int) -> dict[int, dict[str, Any]]:
