@@ -15,8 +15,8 @@ from vgpu.device.queue import Kernel
 
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 """Operations of PyTorch that are matrix products, each of which is one kernel."""
-TO_HOST = "Memcpy DtoH"
-"""With what the names of copies from the device to the host begin."""
+TO_HOST, TO_DEVICE = "Memcpy DtoH", "Memcpy HtoD"
+"""With what the names of copies from the device to the host begin, and from the host to the device."""
 COLLECTIVE = "ncclDevKernel"
 """With what the names of NCCL's kernels begin."""
 _MOVING = (COLLECTIVE, "Memcpy", "Memset", "copy", "cat", "stack", "fill", "zero", "clone", "pad", "index", "scatter")
@@ -190,6 +190,11 @@ def _computed_bytes(kernels: Sequence[Kernel], begin: int, end: int) -> float:
     return sum(kernel.bytes for kernel in kernels[begin:end] if not any(word in kernel.name for word in _MOVING))
 
 
+def _largest_copy_in(kernels: Sequence[Kernel], begin: int, end: int) -> float:
+    """Bytes of the largest copy from the host to the device."""
+    return max((kernel.bytes for kernel in kernels[begin:end] if kernel.name.startswith(TO_DEVICE)), default=0)
+
+
 def _library_flops(kernels: Sequence[Kernel], begin: int, end: int) -> float:
     """The FLOPs of products that were not computed by watched Triton kernels."""
     return sum(kernel.flops for kernel in kernels[begin:end] if kernel.programs is None)
@@ -269,6 +274,7 @@ _READINGS: dict[str, Callable[..., object]] = {
     "all_flops": _all_flops,
     "copied_bytes": _copied_bytes,
     "computed_bytes": _computed_bytes,
+    "largest_copy_in": _largest_copy_in,
     "collectives": _collectives,
     "turns": _turns,
     "dtypes": _dtypes,

@@ -28,16 +28,16 @@ _SMALL = 2.0**-23
 
 @dataclass(frozen=True, kw_only=True)
 class FitsReply:
-    """How the training of the large model went on 24 GB: the peaks before and in it, and the device's products."""
+    """How the training went: samples of forward passes; by the device its peaks, largest copy and products."""
 
     died: str | None
     """The message of the error, if memory ran out."""
     result: Fields | None
     parameters: int
     forwards: list[int]
-    """The samples of each forward pass."""
     moved_bytes: Mapping[str, int]
     """By loader, what has come to the device between a fetched batch and its first micro-batch in the model."""
+    largest_copy: float
     before_bytes: int
     peak_bytes: int
     products: list[ProductCount]

@@ -109,6 +109,7 @@ def fits(student: Student, inputs: Fits) -> FitsReply:
         parameters=parameters,
         forwards=forwards,
         moved_bytes=moved,
+        largest_copy=cast(float, reading(student.gpu, "largest_copy_in", begun)),
         before_bytes=before_bytes,
         peak_bytes=memory.peak(),
         products=cast("list[ProductCount]", reading(student.gpu, "products", begun)),  # the judge gets it

@@ -137,7 +137,8 @@ def require_own_tiles(submission: Submission, generator: InputGenerator) -> None
 
 
 def _require_tiles(submission: Submission, generator: InputGenerator) -> None:
-    """Fail if tiles have more keys than `block_size`."""
+    """Fail if tiles have more keys than `block_size`, or there are none."""
+    require_own_tiles(submission, generator)
     case, run = _tiled(submission, generator)
     queries, keys, block = case.queries, case.keys, case.block_size or 0
     _require_computed("tiled_attention", case, run)

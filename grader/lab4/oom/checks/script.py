@@ -97,6 +97,12 @@ class TestScript:
                 f"one reaches the model; data and target of 16 samples are {mebibytes(micro_bytes)}",
                 "Cut first, then move: a micro-batch is on the device, and not its whole batch.",
             )
+        require(
+            reply.largest_copy < 2 * micro_bytes,
+            f"a copy of {mebibytes(reply.largest_copy)} goes to the device at once; data and target of 16 samples are "
+            f"{mebibytes(micro_bytes)}",
+            "Cut first, then move: a micro-batch is on the device, and not its whole batch.",
+        )
         result = reply.result
         if result is None:
             raise CheckFailed(
