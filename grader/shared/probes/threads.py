@@ -1,10 +1,16 @@
-"""Modes of PyTorch that hold in threads, too, which a submission may do its work in."""
+"""Threads of a submission: which there are, and modes of PyTorch that hold in them, too."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+
+
+def running_threads() -> set[int]:
+    """The threads that run Python code, by what the interpreter knows: `threading` can be made to forget one."""
+    return set(sys._current_frames())
 
 
 @contextmanager

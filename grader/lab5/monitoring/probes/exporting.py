@@ -10,7 +10,6 @@ import io
 import math
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +43,7 @@ from grader.lab5.monitoring.probes.monitors import (
 from grader.shared.probes.kept import function, notes
 from grader.shared.probes.looks import exists, read_text
 from grader.shared.probes.support import StudentObject, plain
+from grader.shared.probes.threads import running_threads
 
 _ROUNDS = 5
 """Of calls that are timed: on a busy machine a thread now and then waits for longer than the calls take."""
@@ -124,7 +124,7 @@ def by_rank(student: Student, inputs: ByRank) -> ByRankReply:
     nvml = FakeNvml(inputs.gpus)
     os.environ["RANK"] = "1"
     note, alerts = notes()
-    before = set(threading.enumerate())
+    before = running_threads()
     with tempfile.TemporaryDirectory() as base, contextlib.redirect_stderr(io.StringIO()):
         other = student.module(MONITOR).GPUMonitor(
             Path(base, "other"), port=0, interval=NEVER, on_alert=function(lambda alert: note(1))
@@ -138,7 +138,7 @@ def by_rank(student: Student, inputs: ByRank) -> ByRankReply:
             "an address": plain(other.url, "GPUMonitor.url"),
             "snapshots": len(history_of(other)),
             "alerts": len(alerts()),
-            "threads": len(set(threading.enumerate()) - before),
+            "threads": len(running_threads() - before),
         }
         with monitored(student, rank=0) as logging, monitored(student, rank=0) as idle:
             logging.log_metrics(1, {"loss": 1.0})

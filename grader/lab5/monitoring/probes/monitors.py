@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import math
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -19,6 +18,7 @@ from gradebox.sandbox.probe_loader import Student, WrongReturn
 from grader.lab5.monitoring.cases import AlertReport
 from grader.shared.probes.looks import files_below
 from grader.shared.probes.support import StudentObject, finite_or_text, instance, plain
+from grader.shared.probes.threads import running_threads
 from labkit.monitoring import RULES, Alert, Rule, Snapshot
 
 MONITOR, ALERTS = "lab5_production.monitor", "lab5_production.alerts"
@@ -145,9 +145,9 @@ def wait_for(condition: Callable[[], bool]) -> bool:
     return met
 
 
-def settled(before: set[threading.Thread]) -> int:
+def settled(before: set[int]) -> int:
     """Threads more than before, those not counted that end soon."""
     end = time.monotonic() + PATIENCE_SECONDS / 4
-    while (more := len(set(threading.enumerate()) - before)) and time.monotonic() < end:
+    while (more := len(running_threads() - before)) and time.monotonic() < end:
         time.sleep(0.01)
     return more

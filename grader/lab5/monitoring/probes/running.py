@@ -40,6 +40,7 @@ from grader.lab5.monitoring.probes.monitors import (
 from grader.shared.probes.endings import ending
 from grader.shared.probes.kept import gate, notes, started
 from grader.shared.probes.support import StudentObject
+from grader.shared.probes.threads import running_threads
 from labkit.monitoring import RULES, Alert
 
 _SETTLED_SECONDS = 0.1
@@ -56,11 +57,11 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
     nvml = FakeNvml(inputs.gpus)
     samples, logs, celsius = inputs.samples, inputs.logs, inputs.celsius
     module = without_alerts(student)
-    before = set(threading.enumerate())
+    before, listed = running_threads(), set(threading.enumerate())
     with contextlib.redirect_stderr(io.StringIO()):
         monitor = module.GPUMonitor(interval=0.01)
         here = threading.get_ident()
-        holding_up = sum(not thread.daemon for thread in set(threading.enumerate()) - before)
+        holding_up = sum(not thread.daemon for thread in set(threading.enumerate()) - listed)
         wait_for(lambda: len(history_of(monitor)) >= samples)
         history = len(monitor.history)
         nvml.gpus[0]["celsius"] = celsius
@@ -91,7 +92,7 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
         monitor.close()
         open_after = nvml.users
         snapshots = len(monitor.history)
-        threads = len(set(threading.enumerate()) - before)
+        threads = len(running_threads() - before)
         at_end = len(nvml.calls)
         time.sleep(0.1)  # ten intervals, in which a thread that was left behind would ask again
         later = len(monitor.history) - snapshots
@@ -150,7 +151,7 @@ def failing(student: Student, inputs: Failing) -> FailingReply:
                 "interval=0": {"interval": 0},
             }
             for name, arguments in options.items():
-                before, users = set(threading.enumerate()), nvml.users
+                before, users = running_threads(), nvml.users
                 error = ending(partial(module.GPUMonitor, **arguments))
                 cases[name] = LeftBehind(error=error, threads=settled(before), left_open=nvml.users - users)
     nvml.users = 0
