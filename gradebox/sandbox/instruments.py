@@ -201,8 +201,7 @@ def changed(
         *(label for label, part in before.items() if not _same(part, now.get(label))),
     ]
     for label, space, count, lacking in zip(*grown, strict=True):
-        if len(space) != count:
-            differences += [f"{label}.{key}" for key in space if key in lacking]
+        differences += [f"{label}.{key}" for key in space if key in lacking] if len(space) != count else []
     if not all(map(is_, map(getattr, used[1], used[2], itertools.repeat(_MISSING)), used[3])):
         differences += [
             label for label, owner, key, value in zip(*used, strict=True) if getattr(owner, key, _MISSING) is not value
@@ -216,9 +215,9 @@ def changed(
 def watch(fingerprints: Fingerprint, own: frozenset[int]) -> Callable[[], list[str]]:
     """A function that lists the labels of instruments that are others just now, sorted.
 
-    Quick, because it is called often: names alone, not what lies behind them; the thousands of names of our packages in
-    one call of `_ONE_IN`, which nobody can foresee. What probes and the simulator put there
-    themselves is left out: their own classes and functions, and those that they make. `own` are the ids of their code.
+    Quick, because it is called often: it compares names alone, and the thousands of our packages in one call of
+    `_ONE_IN`, which nobody can foresee. Classes and functions of probes and of the simulator may be there: `own` are
+    the ids of their code.
     """
     # As locals, which nobody reaches: otherwise another `all` would hide what else is exchanged.
     every, some, same, attribute, item, missing = all, any, is_, getattr, getitem, _MISSING
