@@ -1,63 +1,61 @@
-"""Moodle's offline grading worksheet in other languages than English: its titles, and what it calls a participant.
+"""Moodle's offline grading worksheet in any language: its titles, and what it calls participants and groups.
 
-From Moodle's own language packs (`recordid`, `hiddenuser`, `lastmodifiedgrade`... in `assign.php`, `moodle.php`,
-`grades.php` and `assignfeedback_comments.php`, read in November 2026). A roster has the English titles inside, so that
-everything finds them; what goes back to Moodle has its own. Not for what is in the columns.
+A roster has the English titles inside, so that everything finds them; what goes back to Moodle has the titles that its
+file had. The words are in `moodle_titles.toml`. Not for what is in the columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import tomllib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-LANGUAGE = "(Moodle's language)"
-"""A column of ours, next to those of the file: the key of `_TITLES`."""
+OWN_TITLES = "(Moodle's titles)"
+"""A column of ours, next to those of the file: as JSON, the file's own title by the English one."""
 
-_ENGLISH = (
-    *("Identifier", "Full name", "Email address", "Username", "ID number", "First name", "Last name", "Grade"),
-    *("Maximum Grade", "Last modified (submission)", "Last modified (grade)", "Feedback comments"),
+_LANGUAGES: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("moodle_titles.toml").read_text(encoding="utf-8")
 )
-_TITLES: Mapping[str, Sequence[str]] = {
-    "de": ("ID", "Vollständiger Name", "E-Mail-Adresse", "Anmeldename", "ID-Nummer", "Vorname", "Nachname", "Bewertung",
-           "Beste Bewertung", "Zuletzt geändert (Abgabe)", "Zuletzt geändert (Bewertung)", "Feedback als Kommentar"),
-    "fr": ("Identifiant", "Nom complet", "Adresse de courriel", "Nom d'utilisateur", "Numéro d'identification",
-           "Prénom", "Nom", "Note", "Note maximale", "Dernière modification (travail remis)",
-           "Dernière modification (note)", "Feedback par commentaires"),
-    "es": ("Identificador", "Nombre completo", "Dirección de correo", "Nombre de usuario", "Número de ID", "Nombre",
-           "Apellido(s)", "Calificación", "Calif. máx.", "Última modificación (entrega)",
-           "Última modificación (calificación)", "Comentarios de retroalimentación"),
-    "it": ("Identificativo", "Nome", "Indirizzo email", "Username", "Codice identificativo", "Nome", "Cognome",
-           "Valutazione", "Voto massimo", "Ultima modifica (consegna)", "Ultima modifica (valutazione)", "Commenti"),
-    "ca": ("Identificador", "Nom complet", "Correu electrònic", "Nom d'usuari", "Número ID", "Nom", "Cognoms",
-           "Qualificació", "Qualificació màx.", "Darrera modificació (tramesa)", "Darrera modificació (qualificació)",
-           "Comentaris de la retroacció"),
-}  # fmt: skip
-PARTICIPANTS = ("Participant", "Teilnehmer/in", "Participante", "Partecipante")
-"""What stands before a participant's number, in Catalan and French as in English."""
 _NEEDED = ("Identifier", "Last modified (grade)")
+_NO_TITLES = ("language", "participant", "no_group", "default_group")
 
 
-def language(titles: Iterable[str]) -> str:
-    """The language of a worksheet with these titles; empty where it is English, or no worksheet."""
-    titles = set(titles)
-    for name, words in _TITLES.items():
-        own = dict(zip(_ENGLISH, words, strict=True))
-        if all(own[title] in titles for title in _NEEDED):
-            return name
-    return ""
+def _every(kind: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word for words in _LANGUAGES.values() for word in words[kind]))
 
 
-def in_english(titles: Sequence[str]) -> list[str]:
-    """The titles of a worksheet in English; as they are where it is none in another language."""
-    words = _TITLES.get(language(titles), ())
-    english: dict[str, str] = {}
-    for title, own in zip(_ENGLISH, words, strict=bool(words)):
-        english.setdefault(own, title)
-    return [english.get(title, title) for title in titles]
+LANGUAGES = ", ".join(str(words["language"]) for words in _LANGUAGES.values())
+PARTICIPANTS = _every("participant")
+"""What stands before a participant's number."""
+NO_GROUP = tuple(word.casefold() for word in _every("no_group"))
+"""What is in the column of groups for who is in none, small."""
+DEFAULT_GROUPS = tuple(word.casefold() for word in _every("default_group"))
+"""The group of who is in none, where an assignment is handed in by groups, small."""
+MODIFIED = tuple(title.casefold() for title in _every("Last modified (submission)"))
+"""Titles of the column that says when a submission was changed, small."""
+
+
+def titles_of(titles: Collection[str]) -> dict[str, str]:
+    """The titles of a worksheet, by the English ones; empty where they are these, or the file is no worksheet.
+
+    Columns that the file lacks are there as well, with what its language calls them now.
+    """
+    for words in _LANGUAGES.values():
+        columns = {english: forms for english, forms in words.items() if english not in _NO_TITLES}
+        if all(any(form in titles for form in columns[english]) for english in _NEEDED):
+            own: dict[str, str] = {}
+            for english, forms in columns.items():
+                title = next((form for form in forms if form in titles), forms[0])
+                # Of two columns that may be called the same it is the first: Italian has one word for full and first.
+                if english != title and title not in own.values():
+                    own[english] = title
+            return own
+    return {}
 
 
 def as_moodle_wrote(titles: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """English titles of a roster as its file had them."""
-    known = next((str(row[LANGUAGE]) for row in rows if row.get(LANGUAGE)), "")
-    own = dict(zip(_ENGLISH, _TITLES.get(known, _ENGLISH), strict=True))
+    own = json.loads(next((str(row[OWN_TITLES]) for row in rows if row.get(OWN_TITLES)), "{}"))
     return [own.get(title, title) for title in titles]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from gradebook.moodle_words import PARTICIPANTS
+from gradebook.moodle_words import DEFAULT_GROUPS, NO_GROUP, PARTICIPANTS
 
 KEYS = (
     *("student", "SIS Login ID", "SIS User ID", "Identifier", "Username", "Email address", "Email", "ID number"),
@@ -25,16 +25,16 @@ LOGINS = ("username", "github_username")
 section, github_id and perhaps role (its `Web-Teacher-Guide.md`, read in November 2026; who was invited by address has
 no username yet); GitHub Classroom's `classroom_roster.csv` had identifier, github_username, github_id and name.
 Both name repositories CLASSROOM-ASSIGNMENT-LOGIN or ASSIGNMENT-LOGIN."""
+_CANVAS_NUMBERS = ("user_id", "canvas_user_id")
+"""What its own tables call what its gradebook calls ID."""
 _CANVAS_SIS = ("SIS Login ID", "SIS User ID")
-PARTICIPANT = re.compile(rf"(?:{'|'.join(PARTICIPANTS)}) (?=\d+$)", re.IGNORECASE)
+PARTICIPANT = re.compile(rf"(?:{'|'.join(map(re.escape, PARTICIPANTS))}) ?(?=\d+$)", re.IGNORECASE)
 """Moodle's worksheet says "Participant 12345" where its archives say 12345."""
 TEAM_COLUMN = "team"
 """Of the roster."""
 _TEAM_COLUMNS = (TEAM_COLUMN, "group_name", "Group name", "Group", "Groups")
-_NO_TEAM = ("no groups", "keine gruppen", "aucun groupe", "sin grupos", "nessun gruppo", "geen groepen", "sem grupos")
-"""What Moodle writes for who is in no group, in some of its languages."""
-_DEFAULT_GROUPS = ("default group", "standardgruppe", "groupe par défaut", "grupo por defecto", "gruppo predefinito")
-"""The group of who is in none, where a Moodle assignment is handed in by groups, in some of its languages."""
+NAME_COLUMNS = ("name", "student", "full name", "display name")
+"""Small, those that hold names for people."""
 
 
 class PlatformId(str):
@@ -173,7 +173,7 @@ class Roster:
         parts = handle.split("-")
         for place in range(1, len(parts)):
             group, name = _folded_name("-".join(parts[:place])), _folded_person("-".join(parts[place:]))
-            if name in self._by_name and (group in self._teams or group in _DEFAULT_GROUPS):
+            if name in self._by_name and (group in self._teams or group in DEFAULT_GROUPS):
                 return self._by_name[name]
         return []
 
@@ -221,6 +221,39 @@ class Roster:
             in_one_team = len({_folded_name(namesake.team) for namesake in namesakes}) == 1 and bool(namesakes[0].team)
             return self._teams[_folded_name(namesakes[0].team)] if in_one_team else []
         return [entry, *(member for member in self._teams.get(_folded_name(entry.team), ()) if member is not entry)]
+
+    def owners_of_row(self, cells: Mapping[str, str]) -> list[Entry]:
+        """Whose row of a table this is, as `owners`.
+
+        Args:
+            cells: by the titles of columns that identify students; one called `repository` holds its address.
+
+        Raises:
+            RosterError: one cell is a student's, and another one is another student's.
+        """
+        handles = [form for title, cell in cells.items() if cell for form in _forms(title, cell)]
+        owners = self.owners(handles)
+        if owners and not self.team(handles):
+            for title, cell in cells.items():
+                if (other := self._other(title, cell)) is not None and other is not owners[0]:
+                    raise RosterError(
+                        f"{handles[0]!r} is {owners[0].student!r} of the roster, and {title} {cell!r} is "
+                        f"{other.student!r}: a row is one student's"
+                    )
+        return owners
+
+    def _other(self, title: str, cell: str) -> Entry | None:
+        """The only student with this in the column of the same title, or with this name."""
+        if not cell:
+            return None
+        called = folded(title)
+        having = [
+            entry
+            for entry in self.entries
+            if any(folded(name) == called and folded(own) == folded(cell) for name, own in entry.columns.items())
+        ]
+        having = having or (self.named(cell) if called in NAME_COLUMNS else [])
+        return having[0] if len(having) == 1 else None
 
     def outsider(self, handles: Iterable[str]) -> Outsider | None:
         """Who has these identifiers and is no student; None where a student has one of them, or nobody."""
@@ -275,7 +308,7 @@ def team_column(columns: Iterable[str]) -> str | None:
 
 def is_team(cell: str) -> bool:
     """Whether a cell of such a column names a team."""
-    return bool(cell) and cell.casefold() not in _NO_TEAM
+    return bool(cell) and cell.casefold() not in NO_GROUP
 
 
 def _levels(entries: Iterable[Entry]) -> tuple[dict[str, list[Entry]], ...]:
@@ -315,6 +348,18 @@ def _moodle_ids(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
         if PARTICIPANT.match(cell):
             numbers.setdefault(PARTICIPANT.sub("", cell), []).append(entry)
     return numbers
+
+
+def repository_name(address: str) -> str:
+    """The name of a repository, which a login may end: that of its address."""
+    return re.split(r"[/:]", address.rstrip("/"))[-1].removesuffix(".git")
+
+
+def _forms(title: str, cell: str) -> tuple[str, ...]:
+    """What may identify a student in a cell."""
+    if folded(title) in _CANVAS_NUMBERS:
+        return (CanvasId(cell),)
+    return (cell, repository_name(cell)) if folded(title) == "repository" else (cell,)
 
 
 def cell_of(cells: Mapping[str, str], name: str) -> str:

@@ -77,7 +77,7 @@ def _filled_in(line: Line, header: Sequence[str]) -> list[str]:
 def _columns(view: View) -> list[str]:
     """The roster's columns in their order."""
     names = dict.fromkeys(name for line in view.lines for name in line.result.columns)
-    return [name for name in names if name != moodle_words.LANGUAGE]
+    return [name for name in names if name != moodle_words.OWN_TITLES]
 
 
 def _number(text: str) -> float | None:

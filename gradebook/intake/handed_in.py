@@ -16,7 +16,6 @@ file with `[[submission]]` tables of the same keys.
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -24,8 +23,8 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Literal
 
-from gradebook import text_files
-from gradebook.intake import archives, not_counted, pieces, platforms, times
+from gradebook import csv_tables
+from gradebook.intake import archives, moments, not_counted, pieces, platforms
 from gradebook.intake.repositories import is_repository, shown
 from gradebox.common import reading
 from gradebox.common.texts import printable
@@ -192,8 +191,8 @@ def _at(path: Path, zone: tzinfo | None = None) -> HandedIn | None:
         platform=mark.platform if mark else "",
         name=mark.name if mark else "",
         late=mark is not None and mark.late,
-        attempt=f"{moment:%Y%m%d%H%M%S}" if mark and (moment := times.parse(mark.when, UTC)) else "",
-        submitted_at=times.parse(mark.when, zone) if mark else None,
+        attempt=f"{moment:%Y%m%d%H%M%S}" if mark and (moment := moments.parse(mark.when, UTC)) else "",
+        submitted_at=moments.parse(mark.when, zone) if mark else None,
     )
 
 
@@ -243,27 +242,23 @@ _FIELDS = tuple(field.name for field in fields(_Row))
 
 def _listed(file: Path) -> list[HandedIn]:
     try:
-        text = text_files.read_csv_text(file)
         if file.suffix == ".toml":
-            rows = [vars(row) for row in reading.into(_File, reading.toml(file, text)).submission]
+            listed = [vars(row) for row in reading.into(_File, reading.toml(file)).submission]
+            rows = [(f"submission {number}", row) for number, row in enumerate(listed, start=1)]
         else:
-            rows = [{name: str(row.get(name) or "") for name in _FIELDS} for row in csv.DictReader(text.splitlines())]
-    except reading.ReadingError as error:
+            rows = [
+                (f"line {row.line}", {name: row.cell(name) for name in _FIELDS}) for row in csv_tables.read(file).rows
+            ]
+    except (reading.ReadingError, csv_tables.TableError) as error:
         raise IntakeError(str(error)) from None
-    except OSError as error:
-        raise IntakeError(f"{file} cannot be read: {error.strerror}") from None
-    except text_files.EncodingError as error:
-        raise IntakeError(str(error)) from None
-    except csv.Error as error:
-        raise IntakeError(f"{file} cannot be read as {file.suffix[1:]}: {error}") from None
     by_student: dict[str, HandedIn] = {}
-    for number, row in enumerate(rows, start=1):
+    for place, row in rows:
         values = {name: row[name].strip() for name in _FIELDS}
         student, address = values["student"], values["repository"]
         if not student or not address:
-            raise IntakeError(f"{file}, submission {number}: name its student and its repository")
+            raise IntakeError(f"{file}, {place}: name its student and its repository")
         if student in by_student:
-            raise IntakeError(f"{file}, submission {number}: {student} stands twice; keep one")
+            raise IntakeError(f"{file}, {place}: {student} stands twice; keep one")
         if "://" not in address and (beside := file.parent / address).exists():
             address = str(beside.resolve())
         by_student[student] = HandedIn(

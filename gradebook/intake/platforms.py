@@ -78,7 +78,7 @@ class Mark:
     name: str = ""
     """What the student called it; empty for a folder of the platform's."""
     when: str = ""
-    """The moment in words that `times.parse` reads; of two attempts, the later one counts."""
+    """The moment in words that `moments.parse` reads; of two attempts, the later one counts."""
 
 
 def mark(name: str) -> Mark | None:

@@ -10,8 +10,7 @@ participants has `Groups`, where a team is the whole cell. Not for whose a submi
 
 from __future__ import annotations
 
-import csv
-import io
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -19,11 +18,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 
-from gradebook import moodle_words, text_files
-from gradebook.intake import times
+from gradebook import csv_tables, moodle_words
+from gradebook.intake import moments
 from gradebook.roster import (
     KEYS,
     LOGINS,
+    NAME_COLUMNS,
     TEAM_COLUMN,
     Entry,
     Outsider,
@@ -43,7 +43,6 @@ _TEST_LOGIN = re.compile(r"([0-9a-f]{16,64})?")
 """Canvas makes a Test Student for the Student View of each course and exports it with the others: without a SIS ID, and
 with a hash for a login (an HMAC in its `Course#student_view_student`). A student of that name has a login of their own.
 """
-_NAMES = ("name", "Student", "full name", "display name")
 _PARTS = (
     *(("first name", "last name"), ("first name", "surname"), ("first_name", "last_name"), ("firstname", "lastname")),
 )
@@ -92,15 +91,12 @@ def _with_teams(path: Path, teams_file: Path | None, zone: tzinfo | None) -> Ros
     if any(entry.team for entry in roster.entries):
         raise RosterError(f"both {path} and {teams_file} say who works together; keep one of them")
 
-    def key(handles: Iterable[str]) -> str | None:
-        handles = list(handles)
-        if entry := roster.find(handles):
-            return entry.student
-        if several := roster.several(handles):
+    def key(cells: Mapping[str, str]) -> str | None:
+        if owners := roster.owners_of_row(cells):
+            return owners[0].student
+        if several := roster.several(filter(None, cells.values())):
             keys = ", ".join(namesake.student for namesake in several)
-            raise RosterError(
-                f"{teams_file}: several students are called {several[0].name!r} ({keys}); name them there as here"
-            )
+            raise RosterError(f"several students are called {several[0].name!r} ({keys}); name them there as here")
         return None
 
     try:
@@ -114,28 +110,18 @@ def _with_teams(path: Path, teams_file: Path | None, zone: tzinfo | None) -> Ros
 
 def _load(path: Path, zone: tzinfo | None) -> Roster:
     try:
-        text, line = text_files.numbered_csv_text(path)
-    except OSError as error:
-        raise RosterError(f"{path} cannot be read: {error.strerror}") from None
-    except text_files.EncodingError as error:
+        table = csv_tables.read(path)
+    except csv_tables.TableError as error:
         raise RosterError(str(error)) from None
-    first = text.partition("\n")[0]
-    delimiter = max(",;\t", key=first.count)
-    try:
-        table = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-        titles = [name.strip().removeprefix("\ufeff") for name in next(table, [])]
-        head = moodle_words.in_english(titles)
-        own = {moodle_words.LANGUAGE: spoken} if (spoken := moodle_words.language(titles)) else {}
-        every = [_unmarked(dict(zip(head, cells, strict=False))) | own for cells in table if any(cells)]
-    except csv.Error as error:
-        raise RosterError(f"{path} is no CSV file: {error}") from None
-    outsiders = {number: outsider for number, row in enumerate(every) if (outsider := _outsider(row, path)) is not None}
-    rows = {line + 1 + number: row for number, row in enumerate(every) if number not in outsiders}
+    own = moodle_words.titles_of(table.titles)
+    every = {row.line: _unmarked(_in_english(row.cells, own)) for row in table.rows}
+    outsiders = {number: outsider for number, row in every.items() if (outsider := _outsider(row, path)) is not None}
+    rows = {number: row for number, row in every.items() if number not in outsiders}
     key = next((name for name in KEYS if any(cell_of(row, name).strip() for row in rows.values())), None)
     if key is None:
         raise RosterError(
             f"{path} has no column that names students; call one of them {', '.join(KEYS[:4])}, ... (a worksheet of "
-            "Moodle's is read in English, German, French, Spanish, Italian and Catalan: download it in one of these)"
+            f"Moodle's is read in {moodle_words.LANGUAGES}: download it in one of these)"
         )
     addresses = Counter(folded(cell_of(row, name)) for row in rows.values() for name in _ADDRESSES)
     entries: dict[str, Entry] = {}
@@ -186,9 +172,9 @@ def _outsider(row: Mapping[str, str], path: Path) -> Outsider | None:
 def _moment(cells: Mapping[str, str], where: str, zone: tzinfo | None) -> datetime | None:
     text = cell_of(cells, _SUBMITTED_AT)
     if not text:  # Moodle's worksheet says it in words, in the language of whoever downloaded it
-        return times.parse(cell_of(cells, _MODIFIED), zone)
+        return moments.parse(cell_of(cells, _MODIFIED), zone)
     try:
-        if (moment := times.parse(text, zone)) is not None:
+        if (moment := moments.parse(text, zone)) is not None:
             return moment
         return parse_moment(text, where) if text else None
     except SettingsError as error:
@@ -198,7 +184,7 @@ def _moment(cells: Mapping[str, str], where: str, zone: tzinfo | None) -> dateti
 def _name(cells: Mapping[str, str]) -> str:
     """The name for people. Columns may be written in upper or lower case, but `student` is the key."""
     by_name = {**{folded(column): value for column, value in cells.items()}, "Student": cell_of(cells, "Student")}
-    for column in _NAMES:
+    for column in ("name", "Student", *NAME_COLUMNS[2:]):
         if value := by_name.get(column):
             return value
     for parts in _PARTS:
@@ -208,43 +194,47 @@ def _name(cells: Mapping[str, str]) -> str:
     return ""
 
 
-def load_teams(path: Path, columns: Iterable[str], find: Callable[[Iterable[str]], str | None]) -> Teams:
+def _in_english(cells: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """A row of a worksheet of Moodle's with English titles, and with its own noted for the way back."""
+    english = {title: name for name, title in own.items()}
+    noted = {moodle_words.OWN_TITLES: json.dumps(own, ensure_ascii=False)} if own else {}
+    return {english.get(title, title): cell for title, cell in cells.items()} | noted
+
+
+def load_teams(path: Path, columns: Iterable[str], find: Callable[[Mapping[str, str]], str | None]) -> Teams:
     """Read a file.
 
     Args:
         path: the file.
         columns: a roster's columns that identify students.
-        find: the roster's key of whoever has one of these identifiers.
+        find: the roster's key of whose row it is, by what stands in those columns.
 
     Raises:
         TeamsError: it cannot be read, lacks a column, or puts somebody into two teams.
     """
     try:
-        text, line = text_files.numbered_csv_text(path)
-        first = text.partition("\n")[0]
-        rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count)))
-    except OSError as error:
-        raise TeamsError(f"{path} cannot be read: {error.strerror}") from None
-    except text_files.EncodingError as error:
+        table = csv_tables.read(path)
+    except csv_tables.TableError as error:
         raise TeamsError(str(error)) from None
-    except csv.Error as error:
-        raise TeamsError(f"{path} is no CSV file: {error}") from None
-    names = {(name or "").strip(): name for name in (rows[0] if rows else {})}
-    column = team_column(names)
-    who = [name for name in (*columns, *_MEMBERS) if name in names]
+    column = team_column(table.titles)
+    who = [name for name in dict.fromkeys((*columns, *_MEMBERS)) if name in table.titles]
     if column is None or not who:
         lacking = "names teams; call one of them team" if column is None else "identifies students"
         raise TeamsError(f"{path} has no column that {lacking}")
+    called = [title for title in table.titles if folded(title) in NAME_COLUMNS and title not in who]
     teams: dict[str, str] = {}
     strangers = []
-    for number, row in enumerate(rows, start=line + 1):
-        handles = [cell for name in who if (cell := (row.get(names[name]) or "").strip())]
-        team = (row.get(names[column]) or "").strip()
-        if not is_team(team) or not handles:
+    for row in table.rows:
+        cells = {name: cell for name in (*who, *called) if (cell := row.cell(name))}
+        team = row.cell(column)
+        if not is_team(team) or not cells:
             continue
-        student = find(handles)
+        try:
+            student = find(cells)
+        except RosterError as error:
+            raise TeamsError(f"{path}, line {row.line}: {error}") from None
         if student is None:
-            strangers.append(handles[0])
+            strangers.append(next(iter(cells.values())))
         elif teams.setdefault(student, team) != team:
-            raise TeamsError(f"{path}, line {number}: {student} is in {teams[student]!r} and in {team!r}; keep one")
+            raise TeamsError(f"{path}, line {row.line}: {student} is in {teams[student]!r} and in {team!r}; keep one")
     return Teams(teams, tuple(strangers))

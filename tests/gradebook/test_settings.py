@@ -193,8 +193,8 @@ def test_a_name_in_two_columns_is_put_together(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("who,name\nada,Ada\n", "has no column that names students"),
-        ("", "has no column that names students"),
-        ("student\n\n", "has no column that names students"),
+        ("", "is empty"),
+        ("student\n\n", "has no row below its titles"),
         ("student\nada\nada\n", "line 3: student 'ada' stands twice"),
         ("student,submitted_at\nada,yesterday\n", "line 2: submitted_at 'yesterday' is no moment"),
     ],

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gradebook import text_files
+from gradebook import csv_tables
 from gradebook.command_name import command
 from gradebook.grading.manual_grading import FOLDER, ManualGradingError
 from gradebook.grading.manual_grading.marks import LOCK
@@ -79,24 +77,15 @@ def read(path: Path) -> tuple[NewRequest, ...]:
         except reading.ReadingError as error:
             raise ManualGradingError(str(error)) from None
     try:
-        text = text_files.read_csv_text(path)
-    except OSError as error:
-        raise ManualGradingError(f"{path} cannot be read: {error.strerror}") from None
-    except text_files.EncodingError as error:
+        table = csv_tables.read(path)
+    except csv_tables.TableError as error:
         raise ManualGradingError(str(error)) from None
-    first = text.partition("\n")[0]
-    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count))
-    names = {(name or "").strip().casefold(): name for name in rows.fieldnames or ()}
+    names = {title.casefold(): title for title in table.titles}
     if lacking := [name for name in ("student", "text") if name not in names]:
         raise ManualGradingError(f"{path} has no column {lacking[0]!r}; it needs student, text and perhaps about")
     return tuple(
-        NewRequest(
-            (row[names["student"]] or "").strip(),
-            (row[names["text"]] or "").strip(),
-            _about((row.get(names.get("about", "")) or "").strip()),
-        )
-        for row in rows
-        if any(cell for cell in row.values())
+        NewRequest(row.cell(names["student"]), row.cell(names["text"]), _about(row.cell(names.get("about", ""))))
+        for row in table.rows
     )
 
 

@@ -16,6 +16,7 @@ from gradebook.intake import encodings, roster_files
 from gradebook.intake.collect import Intake, Store
 from gradebook.intake.lab_folders import LabNames
 from gradebook.results import Student
+from gradebook.roster import MoodleId, is_team
 from gradebook.settings import Settings
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.intake.downloads import CODE, LAB, Downloads
@@ -173,18 +174,40 @@ def test_moodles_worksheet_in_german_is_read_and_written_back(small_class: Small
     assert written[0]["Zuletzt geändert (Abgabe)"] == "Sonntag, 1. März 2026, 23:59"
 
 
-@pytest.mark.parametrize("language", sorted(moodle_words._TITLES))
-def test_titles_of_a_language_are_taken_back_to_themselves(language: str) -> None:
-    titles = [moodle_words._TITLES[language][place] for place in (0, 1, 2, 7, 9, 10, 11)]
-    english = moodle_words.in_english([*titles, "Status"])
-    assert english[:3] == ["Identifier", "Full name", "Email address"]
-    assert english[-3:] == ["Last modified (grade)", "Feedback comments", "Status"]
-    assert moodle_words.language(titles) == language or language == "es"
-    rows = [{moodle_words.LANGUAGE: moodle_words.language(titles)}]
-    assert moodle_words.as_moodle_wrote(english, rows) == [*titles, "Status"]
+TITLES = ("Identifier", "Full name", "Email address", "Grade", "Maximum Grade", "Last modified (submission)",
+          "Last modified (grade)", "Feedback comments")  # fmt: skip
+
+
+@pytest.mark.parametrize("language", sorted(moodle_words._LANGUAGES))
+def test_titles_of_a_language_are_taken_back_to_themselves(language: str, tmp_path: Path) -> None:
+    """Those that it has now and those that it had; a worksheet is read, and goes back as it came."""
+    words = moodle_words._LANGUAGES[language]
+    for place in (0, -1):
+        titles = [words[title][place] for title in TITLES]
+        person = [f"{words['participant'][place]} 7", "Ada Lovelace", "ada@x.edu", "", "3,00", "-", "-", ""]
+        file = tmp_path / "roster.csv"
+        file.write_text("\t".join([*titles, "Status"]) + "\n" + "\t".join([*person, "x"]) + "\n")
+        roster = roster_files.load(file)
+        (entry,) = roster.entries
+        assert (entry.name, entry.columns["Maximum Grade"], entry.student) == ("Ada Lovelace", "3,00", person[0])
+        assert roster.identified(MoodleId("7")) == [entry]
+        header = [title for title in entry.columns if title != moodle_words.OWN_TITLES]
+        assert moodle_words.as_moodle_wrote(header, [entry.columns]) == [*titles, "Status"]
+        if language != "en":
+            assert moodle_words.as_moodle_wrote(["Username"], [entry.columns]) == [words["Username"][0]]
+
+
+def test_words_of_moodle_for_no_group_name_no_team(tmp_path: Path) -> None:
+    for words in moodle_words._LANGUAGES.values():
+        assert all(not is_team(word) for word in words["no_group"])
+    (tmp_path / "roster.csv").write_text("student,name\nada,Ada Lovelace\n")
+    roster = roster_files.load(tmp_path / "roster.csv")
+    assert [entry.student for entry in roster.named("Groupe par d\u00e9faut-Ada Lovelace")] == ["ada"]
 
 
 def test_a_worksheet_in_an_unknown_language_says_which_are_read(tmp_path: Path) -> None:
     (tmp_path / "roster.csv").write_text("Azonosító,Teljes név,E-mail cím\nRésztvevő 7,Ada,ada@x.edu\n")
-    with pytest.raises(roster_files.RosterError, match="a worksheet of Moodle's is read in English, German, French"):
+    with pytest.raises(
+        roster_files.RosterError, match="a worksheet of Moodle's is read in English, Arabic, Catalan, German, "
+    ):
         roster_files.load(tmp_path / "roster.csv")

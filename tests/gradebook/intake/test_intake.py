@@ -247,8 +247,8 @@ def test_a_source_that_is_none_is_one_line(
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("list.csv", "student,repository\nada,\n", "submission 1: name its student and its repository"),
-        ("list.csv", "student,repository\n", "lists no submissions"),
+        ("list.csv", "student,repository\nada,\n", "line 2: name its student and its repository"),
+        ("list.csv", "student,repository\n", "has no row below its titles"),
         ("list.toml", "[[submission]]\nstudent = 'ada'\naddress = 'x'\n", "unknown key 'address'"),
         ("list.toml", "submission = 1\n", r"write each submission as \[\[submission\]\]"),
     ],

@@ -1,0 +1,128 @@
+"""CSV files that platforms and spreadsheets saved: which encoding and separator, and each row with its line.
+
+Not for which columns a file needs, nor for writing (`text_files.py`).
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+import shlex
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_BY_MARK = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_SEPARATOR = re.compile(r'"?sep=[^\r\n]"?[;,\t]*(\r\n|\r|\n)', re.IGNORECASE)
+"""A first line by which Excel is told how cells are set apart, and which it does not show."""
+_SEPARATORS = ",;\t"
+_ARCHIVE, _OLD_OFFICE, _PDF = b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"%PDF-"
+_PAGE = re.compile(rb"\s*<(!doctype|html|\?xml)\b", re.IGNORECASE)
+_KINDS = (("xl/", "an Excel workbook"), ("content.xml", "an OpenDocument table"), ("Index/", "a Numbers document"))
+"""By a name in the archive that such a document is."""
+
+
+class TableError(ValueError):
+    """The file is no table that can be read for certain; the message is one line that says what to do."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row below the titles."""
+
+    line: int
+    """Its number in the file."""
+    cells: Mapping[str, str]
+    """By title, without space around."""
+
+    def cell(self, title: str) -> str:
+        """What is in a column; empty if there is no such column."""
+        return self.cells.get(title) or ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file, read."""
+
+    titles: tuple[str, ...]
+    rows: tuple[Row, ...]
+    """Without empty ones; there is at least one."""
+
+
+def read(path: Path) -> Table:
+    """Read a table whose first line has the titles of its columns.
+
+    It is UTF-8, or UTF-16 (Excel's "Unicode Text"), and may begin with the line `sep=;` that is for Excel alone. Older
+    encodings cannot be told from one another, and a name read in the wrong one is another name.
+
+    Raises:
+        TableError: it cannot be opened, is no CSV file in such an encoding, or has no row.
+    """
+    text, first = _text(path)
+    head = text.partition("\n")[0]
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=max(_SEPARATORS, key=head.count))
+    try:
+        titles = tuple(title.strip().removeprefix("\ufeff") for title in next(lines, []))
+        rows = []
+        line = first + lines.line_num
+        for cells in lines:
+            if any(cell.strip() for cell in cells):
+                rows.append(Row(line, dict(zip(titles, (cell.strip() for cell in cells), strict=False))))
+            line = first + lines.line_num
+    except csv.Error as error:
+        raise TableError(f"{path} is no CSV file: {error}") from None
+    if not rows:
+        raise TableError(f"{path} has no row below its titles" if any(titles) else f"{path} is empty")
+    return Table(titles, tuple(rows))
+
+
+def _text(path: Path) -> tuple[str, int]:
+    """The file's text without the line for Excel, and the number of its first line in the file."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TableError(f"{path} cannot be read: {error.strerror}") from None
+    if kind := _other_kind(data):
+        raise TableError(
+            f'{path} is {kind}, whatever its name says: open it, and save or download it as "CSV UTF-8 '
+            '(comma delimited)"'
+        )
+    text = _decoded(data, path)
+    separator = _SEPARATOR.match(text)
+    return (text[separator.end() :], 2) if separator else (text, 1)
+
+
+def _other_kind(data: bytes) -> str:
+    """What the file is where it is no text; empty where it may be one."""
+    if data.startswith(_ARCHIVE):
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                names = archive.namelist()
+        except zipfile.BadZipFile:
+            return "a damaged archive"
+        return next((kind for start, kind in _KINDS if any(name.startswith(start) for name in names)), "an archive")
+    if data.startswith(_OLD_OFFICE):
+        return "an old Excel workbook"
+    if data.startswith(_PDF):
+        return "a PDF document"
+    return "a page of the web, perhaps the one that asks you to log in" if _PAGE.match(data) else ""
+
+
+def _decoded(data: bytes, path: Path) -> str:
+    encoding = next((name for mark, name in _BY_MARK if data.startswith(mark)), None)
+    if encoding is None and b"\0" in data[:200]:
+        encoding = "utf-16-le" if data[1:2] == b"\0" else "utf-16-be"
+    try:
+        return data.decode(encoding or "utf-8")
+    except UnicodeDecodeError as error:
+        if encoding is not None:
+            raise TableError(f"{path} is damaged: it begins as {encoding} and is none; save it again") from None
+        number = data.count(b"\n", 0, error.start) + 1
+        line = data.splitlines()[number - 1].decode("cp1252", "replace")
+        raise TableError(
+            f"{path}, line {number}: it is not UTF-8. If {line[:80]!r} reads right, save the file as UTF-8 (in Excel: "
+            f'"CSV UTF-8"), or run: iconv -f WINDOWS-1252 -t UTF-8 {shlex.quote(str(path))} > utf8.csv'
+        ) from None

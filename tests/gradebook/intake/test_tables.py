@@ -1,0 +1,113 @@
+"""Tables that are none, and rows that are two students': by every way on which a table comes into a class."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gradebook.grading.manual_grading import requests
+from gradebook.intake import handed_in, roster_files, times
+from gradebook.intake.times import TimesError
+from gradebook.roster import Roster, RosterError
+
+
+def packed(*names: str) -> bytes:
+    text = io.BytesIO()
+    with zipfile.ZipFile(text, "w") as archive:
+        for name in names:
+            archive.writestr(name, "<x/>")
+    return text.getvalue()
+
+
+OTHERS = {
+    "an Excel workbook": packed("[Content_Types].xml", "xl/workbook.xml"),
+    "an OpenDocument table": packed("mimetype", "content.xml"),
+    "a Numbers document": packed("Index/Document.iwa"),
+    "an old Excel workbook": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(512),
+    "a PDF document": b"%PDF-1.7\n",
+    "a page of the web": b"\r\n<!DOCTYPE html><html><title>Log in</title></html>",
+    "a damaged archive": b"PK\x03\x04" + bytes(60),
+}
+WAYS: dict[str, Callable[[Path], object]] = {
+    "roster": roster_files.load,
+    "times": lambda path: times.load(path, None, None),
+    "teams": lambda path: roster_files.load_teams(path, ("student",), lambda cells: None),
+    "list of repositories": handed_in.find,
+    "requests": requests.read,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_document_that_is_no_table_is_named_for_what_it_is(way: str, tmp_path: Path) -> None:
+    file = tmp_path / "class.csv"
+    for kind, data in OTHERS.items():
+        file.write_bytes(data)
+        with pytest.raises(ValueError, match=f'class.csv is {kind}.*save or download it as "CSV UTF-8'):
+            WAYS[way](file)
+    for text, message in (("", "is empty"), ("student,text,team,repository,when\n,,,,\n", "no row below its titles")):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            WAYS[way](file)
+
+
+def test_lists_of_repositories_are_read_as_other_tables_are(tmp_path: Path) -> None:
+    file = tmp_path / "class.csv"
+    file.write_text("sep=;\nstudent;repository\n\nada;https://x.example/a.git\n;https://x.example/b.git\n")
+    with pytest.raises(handed_in.IntakeError, match="line 5: name its student and its repository"):
+        handed_in.find(file)
+    file.write_bytes("student\trepository\nada\thttps://x.example/a.git\n".encode("utf-16"))
+    (listed,) = handed_in.find(file)
+    assert (listed.key, listed.address) == ("ada", "https://x.example/a.git")
+
+
+ROSTER = (
+    "student,name,Email,username\nada,Ada Lovelace,ada@x.edu,ada-gh\nbob,Bob Ross,bob@x.edu,17\n17,Eve Ng,e@x.edu,e\n"
+)
+
+
+@pytest.fixture
+def roster(tmp_path: Path) -> Roster:
+    (tmp_path / "roster.csv").write_text(ROSTER)
+    return roster_files.load(tmp_path / "roster.csv")
+
+
+@pytest.mark.parametrize(
+    ("head", "row"),
+    [
+        ("student,name", "ada,Bob Ross"),
+        ("student,name", '"ada","Ross, Bob"'),
+        ("student,Email", "ada,bob@x.edu"),
+        ("Email,username", "ada@x.edu,17"),
+        ("username,Display name", "ada-gh,Bob Ross"),
+    ],
+)
+def test_a_row_of_two_students_is_nobodys(head: str, row: str, tmp_path: Path, roster: Roster) -> None:
+    (tmp_path / "times.csv").write_text(f"{head},submitted_at\n{row},2026-03-01T10:00Z\n")
+    with pytest.raises(TimesError, match=r"line 2: .* is '(ada|17)' of the roster, and .* is 'bob': a row is one student's"):
+        times.load(tmp_path / "times.csv", roster, None)
+    (tmp_path / "teams.csv").write_text(f"{head},team\n{row},one\n")
+    if "Display" not in head:
+        with pytest.raises(RosterError, match=r"teams.csv, line 2: .* a row is one student's"):
+            roster_files.load(tmp_path / "roster.csv", tmp_path / "teams.csv")
+
+
+@pytest.mark.parametrize(
+    ("head", "row"),
+    [
+        ("student,name", "ada,Ada K. Lovelace"),
+        ("student,name", "ada,ADA LOVELACE"),
+        ("student,Email", "ada,ada@new.edu"),
+        ("login_id,user_id,name", '"ada",4711,"Lovelace, Ada"'),
+        ("student,repository", "ada,https://github.com/org/lab1-ada-gh.git"),
+        ("repository", "git@github.com:org/lab1-ada-gh.git"),
+        ("repository", "org/lab1-ada-gh/"),
+    ],
+)
+def test_a_row_may_spell_one_student_otherwise(head: str, row: str, tmp_path: Path, roster: Roster) -> None:
+    (tmp_path / "times.csv").write_text(f"{head},pushed_at\n{row},2026-03-01T10:00Z\n")
+    known = times.load(tmp_path / "times.csv", roster, None)
+    assert set(known.of) == {"ada"}
