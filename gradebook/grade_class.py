@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -369,15 +369,15 @@ class _Run:
         known = {student.student: student for student in self._gradebook.students()}
         return [self._or_kept(student, known.get(student.student)) for student in students]
 
-    def _times(self, known_by: Roster | None) -> Mapping[str, datetime]:
-        """When students handed in, as far as a table of the class says it."""
+    def _times(self, known_by: Roster | None) -> times.Times:
+        """What a table of the class says about when students handed in."""
         if self.settings.times is None:
-            return {}
+            return times.Times()
         table = times.load(self.settings.times, known_by, self.settings.zone)
         if table.strangers:
             more = f" and {len(table.strangers) - 5} more" if len(table.strangers) > 5 else ""
             self._progress.say(f"note: in {self.settings.times}, but nobody's: {', '.join(table.strangers[:5])}{more}")
-        return table.of
+        return table
 
     def _with_extensions(self, known_by: Roster | None) -> Settings:
         """The settings with the keys of who has an extension, as far as the roster knows them."""

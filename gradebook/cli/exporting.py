@@ -147,6 +147,36 @@ def export_github_actions(
     put(text, out)
 
 
+@export_app.command("github-pushes")
+def export_github_pushes(
+    submissions: Annotated[
+        Path, typer.Argument(help="A folder of repositories, or a list of them (.csv, .toml).", show_default=False)
+    ],
+    org: Annotated[str | None, typer.Option(help="Whose the repositories of a folder are on GitHub.")] = None,
+    out: Annotated[Path, typer.Option(help="The table to write.")] = Path("pushes.csv"),
+) -> None:
+    """Ask GitHub when commits were pushed, and write a table for submitted in class.toml.
+
+    Needs GitHub's program gh, logged in. Exit codes: 0 all were asked, 2 GitHub cannot be asked, 3 some are missing.
+    """
+    from gradebook.intake import github_pushes, handed_in
+    from gradebook.text_files import write_file
+
+    try:
+        names = github_pushes.repositories(handed_in.find(submissions), org)
+        pushes = github_pushes.ask(names, lambda name: echo(f"asking GitHub about {name}", err=True))
+        if pushes.rows:
+            write_file(out, pushes.to_csv())
+    except (ValueError, OSError) as error:
+        raise fail(error, 2) from None
+    for text in pushes.failures:
+        echo(f"missing: {text}", err=True)
+    if not pushes.rows:
+        raise fail("GitHub recorded no push of any of them", 2)
+    echo(f'wrote {len(pushes.rows)} pushes to {out}: submitted = "{out.name}" in class.toml uses them')
+    raise typer.Exit(3 if pushes.failures else 0)
+
+
 @export_app.command("labs", hidden=True)
 def export_labs(
     submission: Annotated[Path, typer.Argument(help="The folder of one submission.")],

@@ -8,22 +8,25 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from gradebook.intake import archives, handed_in, lab_folders, pieces, times
+from gradebook.command_name import command
+from gradebook.intake import archives, commits, handed_in, lab_folders, pieces, times
 from gradebook.intake.accepted_files import Budget, CannotStore, Names, Refused, clause, sentence
+from gradebook.intake.commits import Chosen
 from gradebook.intake.handed_in import HandedIn, IntakeError
 from gradebook.intake.lab_folders import LabNames
 from gradebook.intake.owners import Owners, Theirs
 from gradebook.intake.pieces import Piece
-from gradebook.intake.repositories import Commit, CouldNotFetch, Repository
-from gradebook.intake.times import Stamped
+from gradebook.intake.repositories import CouldNotFetch, Repository
+from gradebook.intake.times import Stamped, Times
 from gradebook.results import Student
-from gradebook.roster import Roster
+from gradebook.roster import Roster, folded, repository_name
 from gradebook.settings import IntakeLimits, Settings
 from gradebox.common.texts import printable
 from gradebox.sandbox import SubmissionError, copying
@@ -31,7 +34,9 @@ from gradebox.sandbox import SubmissionError, copying
 STORE = "submissions"
 """The folder next to a gradebook where the copies lie."""
 _CHECKOUT = "repository"
-_NAMED = 3
+_TABLE, _ROSTER, _PLATFORM = "the table", "the roster", "the platform"
+_PUSHES, _COMMITS = "pushes as the server recorded them", "the commits' own times"
+"""What may say when something was handed in."""
 
 
 class Store:
@@ -80,7 +85,7 @@ class Intake:
         room: Path,
         rev: str | None,
         names: LabNames | None = None,
-        known_times: Mapping[str, datetime] | None = None,
+        known_times: Times | None = None,
     ) -> None:
         """
         Args:
@@ -90,7 +95,7 @@ class Intake:
             room: a folder for what is in the making.
             rev: one commit, tag or branch of every repository.
             names: of the course's labs; without them only folders that are spelt right are labs.
-            known_times: when students handed in, by key, as a table says.
+            known_times: what a table of the class says about when students handed in.
         """
         self._settings = settings
         self._roster = roster
@@ -98,7 +103,8 @@ class Intake:
         self._room = room
         self._rev = rev
         self._names = names or LabNames()
-        self._times = known_times or {}
+        self._times = known_times or Times()
+        self._sources: Counter[str] = Counter()
         self._stamped: list[Stamped] = []
         self.passed_over: list[str] = []
         """What lay among the submissions and is none."""
@@ -134,6 +140,7 @@ class Intake:
                 mates = [other for other in by_key if other != key and _share(by_key[other], ones)]
                 students.append(replace(self._take(key, ones), teammates=tuple(sorted(mates))))
         times.check_files(self._stamped, self._settings)
+        self._say_sources()
         if self._stamped:
             zone = self._settings.zone or "this machine's time zone"
             self._owners.notices.append(f"times of submission are those of files; zip files' are taken as {zone}")
@@ -226,14 +233,20 @@ class Intake:
         self._room.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="taking-", dir=self._room) as temporary:
             work = Path(temporary)
-            commit, submodules = None, list[str]()
+            chosen, submodules = None, list[str]()
             if ones[0].kind == "repository":
-                commit, submodules = self._checked_out(student, ones[0], work)
+                chosen, submodules = self._checked_out(student, ones[0], work)
             submission = pieces.assemble([_piece(part, work) for part in ones], work / "unpacked", limits, self._names)
             content = self._store.keep(submission.entries, limits)
-        known = self._times.get(student.student) or student.submitted_at
-        submitted_at = known or (commit.time if commit else self._time(student.student, ones))
-        remarks = [*_later(commit), *_left_out(commit, submodules), *submission.remarks]
+        submitted_at, source = self._handed_in_at(student, chosen, ones)
+        if submitted_at is not None:
+            self._sources[source] += 1
+        remarks = [*commits.remarks(chosen, submodules), *submission.remarks]
+        if chosen is not None and chosen.pushed_at is not None and source == _PUSHES:
+            moment = self._settings.local(chosen.pushed_at)
+            remarks.insert(
+                0, f"commit {chosen.commit.id[:10]} was pushed at {moment:%Y-%m-%d %H:%M %Z}, by the server's clock"
+            )
         if submitted_at is None and any(part.late for part in ones):
             remarks.append(f"{ones[0].platform} marked it as late")
         return replace(
@@ -241,20 +254,54 @@ class Intake:
             status="taken",
             submitted_at=submitted_at and self._settings.local(submitted_at),
             reason=printable("; ".join(remarks), lines=False),
-            commit=commit.id if commit else None,
+            commit=chosen.commit.id if chosen else None,
             content=content,
             taken_at=datetime.now(UTC).replace(microsecond=0),
         )
 
-    def _checked_out(self, student: Student, submission: HandedIn, work: Path) -> tuple[Commit, list[str]]:
+    def _handed_in_at(
+        self, student: Student, chosen: Chosen | None, ones: Sequence[HandedIn]
+    ) -> tuple[datetime | None, str]:
+        """When it was handed in, and what says so."""
+        known = self._times.of.get(student.student)
+        if chosen is not None:
+            if chosen.pushed_at is not None:
+                return chosen.pushed_at, _PUSHES
+            if known is not None and self._times.is_last_push and chosen.later:
+                self._owners.notices.append(
+                    f"{student.student}: the last push, of {self._settings.local(known):%Y-%m-%d %H:%M %Z}, brought "
+                    f"commits that are not graded, so the graded commit's own time counts. A table of all pushes says "
+                    f"when that one came: {command()} export github-pushes"
+                )
+                known = None
+        if known is not None:
+            return known, _TABLE
+        if student.submitted_at is not None:
+            return student.submitted_at, _ROSTER
+        if chosen is not None:
+            return chosen.commit.time, _COMMITS
+        return self._time(student.student, ones), _PLATFORM
+
+    def _say_sources(self) -> None:
+        """What said when things were handed in, where a repository is among them: its own times are its owner's."""
+        if self._settings.deadline is None or not (self._sources[_COMMITS] or self._sources[_PUSHES]):
+            return
+        parts = ", ".join(f"{count} by {source}" for source, count in self._sources.most_common())
+        more = f" (which students can set; {command()} export github-pushes asks GitHub)"
+        self._owners.notices.append(f"times of submission: {parts}{more if self._sources[_COMMITS] else ''}")
+
+    def _checked_out(self, student: Student, submission: HandedIn, work: Path) -> tuple[Chosen, list[str]]:
         """The commit that counts, with its files in `work`, and its submodules, which are not there."""
         limits = self._settings.limits
         repository = self._repository(submission)
         deadline = self._settings.in_time_until(student.student)
-        commit = repository.choose(submission.rev or self._rev, deadline, self._settings.git)
+        name = repository_name(submission.address or submission.label)
+        known = (self._times.pushes.get(folded(handle)) for handle in (name, student.student))
+        pushes = next(filter(None, known), ())
+        chosen = commits.choose(repository, submission.rev or self._rev, deadline, self._settings.git, pushes)
         (work / _CHECKOUT).mkdir()
-        submodules = repository.extract(commit, work / _CHECKOUT, files=limits.files, limit_bytes=limits.bytes)
-        return commit, submodules
+        submodules = repository.extract(chosen.commit, work / _CHECKOUT, files=limits.files, limit_bytes=limits.bytes)
+        return chosen, submodules
 
     def _repository(self, submission: HandedIn) -> Repository:
         room = self._room / "repositories"
@@ -310,28 +357,3 @@ def _piece(submission: HandedIn, work: Path) -> Piece:
         return Piece("folder", work / _CHECKOUT, name)
     assert submission.path is not None
     return Piece(submission.kind, submission.path, name, of_canvas=submission.platform == "Canvas")
-
-
-def _later(commit: Commit | None) -> list[str]:
-    """What a student should know whose last commits do not count."""
-    if commit is None or not commit.later:
-        return []
-    several = commit.later > 1
-    return [
-        f"commit {commit.id[:10]} was the last in time; {commit.later} later {'ones' if several else 'one'} came after "
-        f"the deadline and {'were' if several else 'was'} not graded"
-    ]
-
-
-def _left_out(commit: Commit | None, submodules: Sequence[str]) -> list[str]:
-    """What a student should know of a repository whose work is not all where it counts."""
-    remarks = [
-        f"{name!r} is a submodule, which is another repository and not fetched: commit its files themselves"
-        for name in submodules[:_NAMED]
-    ]
-    if commit is not None and commit.elsewhere:
-        names = ", ".join(map(repr, commit.elsewhere))
-        which = f"branches {names} have" if len(commit.elsewhere) > 1 else f"branch {names} has"
-        only = f"and only {commit.branch!r} counts: merge them into it"
-        remarks.append(f"the {which} commits that {commit.branch!r} does not have, {only}")
-    return remarks

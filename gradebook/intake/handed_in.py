@@ -81,7 +81,7 @@ def find(source: Path, zone: tzinfo | None = None) -> list[HandedIn]:
     """
     if source.is_dir():
         source = _export(source) or source
-        if any(copying.is_lab(path.name) for path in source.iterdir()):
+        if any(_is_lab(path) for path in source.iterdir()):
             raise IntakeError(f"{source} is one submission; name the folder above it, or grade {source} alone")
         known = {submission.path: submission for submission in _of_gradescope(source)}
         paths = sorted(source.iterdir())
@@ -92,6 +92,16 @@ def find(source: Path, zone: tzinfo | None = None) -> list[HandedIn]:
     if source.is_file() and source.suffix in (".csv", ".toml"):
         return _listed(source)
     raise IntakeError(f"there are no submissions at {source}; name a folder of them, or a .csv or .toml list")
+
+
+def _is_lab(path: Path) -> bool:
+    """Whether it is a lab, and not a submission that is called like one: a classroom names repositories `lab1-ada`."""
+    if not copying.is_lab(path.name):
+        return False
+    if not path.is_dir() or path.is_symlink():
+        return True
+    labs = [folder.name for folder in path.iterdir() if copying.is_lab(folder.name) and folder.is_dir()]
+    return not is_repository(path) and not any(name != path.name for name in labs)
 
 
 def passed_over(source: Path) -> list[str]:

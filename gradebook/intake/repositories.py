@@ -20,13 +20,12 @@ import subprocess
 import time
 import urllib.parse
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gradebook.intake import plain_copy
 from gradebook.intake.accepted_files import Budget, Names, Refused, write
-from gradebook.settings import GitSettings
 from gradebox.common.texts import printable
 
 _FETCH_SECONDS = 600.0
@@ -66,10 +65,7 @@ _NOWHERE = re.compile(
 """In what git says when it reached whom it was sent to, and there is no such repository; or the address is none."""
 _NO_NEWS = ("Please make sure you have", "and the repository exists", "Warning: Permanently added")
 _SECRET = re.compile(r"://[^/@\s]*@")
-
-
-_BRANCHES = 3
-"""So many others are named."""
+_COMMIT_ID = re.compile(r"[0-9a-f]{40}")
 
 
 class CouldNotFetch(Exception):
@@ -99,11 +95,6 @@ class Commit:
     id: str
     time: datetime
     """The committer's clock said so: a student can write any time."""
-    later: int = 0
-    """Commits of its branch that came after it and do not count."""
-    elsewhere: tuple[str, ...] = ()
-    """Other branches with commits that its branch does not have, and so do not count, the newest first."""
-    branch: str = ""
 
 
 def is_repository(folder: Path) -> bool:
@@ -119,7 +110,8 @@ class Repository:
     def __init__(self, store: Path, environment: Mapping[str, str], head: str | None) -> None:
         self._store = store
         self._environment = environment
-        self._head = head
+        self.head = head
+        """The branch that the repository itself names as its own."""
 
     @classmethod
     def of_folder(cls, folder: Path, room: Path) -> Repository:
@@ -185,35 +177,20 @@ class Repository:
         fetch = ["fetch", *options, "--", address, *everything]
         _git(fetch, {**environment, "GIT_DIR": str(store)}, _FETCH_SECONDS)
 
-    def choose(self, revision: str | None, deadline: datetime | None, settings: GitSettings) -> Commit:
-        """The commit that is the submission: the `revision` one, else by `settings`.
+    def contains(self, commit: str, newer: str) -> bool:
+        """Whether both are commits here, and `newer` is `commit` or came after it."""
+        ids = (commit, newer)
+        if not all(_COMMIT_ID.fullmatch(name) for name in ids):
+            return False
+        try:
+            _git(["merge-base", "--is-ancestor", *ids], self._environment)
+        except GitError:
+            return False  # it is none, or one of them is not here
+        return True
 
-        Args:
-            revision: a commit, tag or branch.
-            deadline: up to which a commit is in time.
-
-        Raises:
-            Refused: there is no such commit or branch.
-        """
-        if revision is not None:
-            return self._commit(revision, f"has no commit, tag or branch {revision}")
-        branch = settings.branch or self._head
-        if branch is None:
-            raise Refused("has no commits on a branch of its own; commit the labs and push them")
-        tip = self._commit(f"refs/heads/{branch}", f"has no branch {branch}, or nothing is committed on it; push it")
-        tip = replace(tip, elsewhere=self._elsewhere(tip), branch=branch)
-        if deadline is None or not settings.only_in_time:
-            return tip
-        in_time = self._run("rev-list", "-1", f"--min-age={int(deadline.timestamp())}", tip.id).decode().strip()
-        if not in_time:
-            return tip
-        later = int(self._run("rev-list", "--count", tip.id, f"^{in_time}"))
-        return replace(self._commit(in_time, ""), later=later, elsewhere=tip.elsewhere, branch=branch)
-
-    def _elsewhere(self, tip: Commit) -> tuple[str, ...]:
-        newest = ("--sort=-committerdate", "--format=%(refname:short)", f"--no-merged={tip.id}", "refs/heads")
-        names = self._run("for-each-ref", f"--count={_BRANCHES}", *newest).decode(errors="replace").split()
-        return tuple(names)
+    def run(self, *arguments: str) -> str:
+        """What git prints about our copy, without space around. Raises `Refused` if it cannot read it."""
+        return self._run(*arguments).decode(errors="replace").strip()
 
     def extract(self, commit: Commit, target: Path, *, files: int, limit_bytes: int) -> list[str]:
         """Write the commit's files into the empty folder `target`; say which submodules are left out.
@@ -256,7 +233,8 @@ class Repository:
         except GitError:
             raise Refused(f"git cannot read the tree of {commit.id[:12]}; push it again") from None
 
-    def _commit(self, name: str, otherwise: str) -> Commit:
+    def commit(self, name: str, otherwise: str) -> Commit:
+        """The commit of this name. Raises `Refused` with the text `otherwise` if there is none."""
         try:
             revision = f"{name}^{{commit}}"
             commit_id = self._run("rev-parse", "--verify", "--quiet", "--end-of-options", revision).decode().strip()

@@ -2,20 +2,24 @@
 
 A platform stamps what it packs with the moment of packing, and a zip file's times have no zone. So tables say who
 handed in when (`submitted = "times.csv"`): a CSV with a column that identifies students, as in a roster, and one of
-`COLUMNS`. Times without a zone are the course's. Not for deadlines and penalties (`settings.py`).
+`COLUMNS`. With a column `commit` as well it is a table of pushes, a row for each; the last one in time decides which
+commit counts. Times without a zone are the course's. Not for deadlines and penalties (`settings.py`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
 from gradebook import csv_tables, moodle_words
 from gradebook.command_name import command
+from gradebook.csv_tables import Row, Table
+from gradebook.intake.commits import Push
 from gradebook.intake.moments import is_ambiguous, parse
-from gradebook.roster import KEYS, NAME_COLUMNS, Roster, RosterError, folded
+from gradebook.roster import KEYS, NAME_COLUMNS, Roster, RosterError, folded, repository_name
 from gradebook.settings import Settings
 
 COLUMNS = (
@@ -26,6 +30,10 @@ COLUMNS = (
 of Moodle's worksheet."""
 _WHO = ("login_id", "user_id", "sis_user_id", "sis_login_id", "Login", "repository", *NAME_COLUMNS)
 """More titles than a roster's that identify students."""
+_REPOSITORY, _PUSHED_AT = "repository", "pushed_at"
+_COMMITS, _BRANCHES = ("commit", "after"), ("branch", "ref")
+"""Of a table of pushes: `after` and `ref` are GitHub's own words."""
+_COMMIT = re.compile(r"[0-9a-fA-F]{40}")
 _NEVER = ("", "-", "\u2013", "never", "n/a", "none", "no submission")
 _ALIKE = timedelta(seconds=4)
 """A zip file's times have steps of two seconds."""
@@ -42,10 +50,14 @@ class TimesError(ValueError):
 class Times:
     """What a table says."""
 
-    of: Mapping[str, datetime]
-    """By the key of the student, the last moment of each."""
-    strangers: tuple[str, ...]
+    of: Mapping[str, datetime] = field(default_factory=dict)
+    """By the key of the student, the last moment of each; empty for a table of pushes."""
+    strangers: tuple[str, ...] = ()
     """Who stands in it and is not in the class."""
+    pushes: Mapping[str, tuple[Push, ...]] = field(default_factory=dict)
+    """By the name of the repository, or else by what the table calls students; all small. Of a table of pushes."""
+    is_last_push: bool = False
+    """Whether a moment is that of the last push, which may have brought more than what counts."""
 
 
 def load(path: Path, roster: Roster | None, zone: tzinfo | None) -> Times:
@@ -65,16 +77,19 @@ def load(path: Path, roster: Roster | None, zone: tzinfo | None) -> Times:
     if when is None or not who:
         lacking = "says when; call it submitted_at" if when is None else "identifies students; call it student"
         raise TimesError(f"{path} has no column that {lacking}")
+    if commit := next((names[title] for title in _COMMITS if title in names), ""):
+        branch = next((names[title] for title in _BRANCHES if title in names), "")
+        address = names.get(_REPOSITORY, "")
+        return Times(pushes=_pushes(path, table, zone, when, commit, branch, address or who[0]))
     moments: dict[str, datetime] = {}
     strangers: list[str] = []
     for row in table.rows:
-        cell = row.cell(when)
         handles = [value for name in who if (value := row.cell(name))]
-        if cell.casefold() in _NEVER or not handles:
+        if row.cell(when).casefold() in _NEVER or not handles:
             continue
-        moment = _moment(cell, zone, f"{path}, line {row.line}: {when}")
+        moment = _moment(row, when, zone, path)
         if roster is None:
-            keys = handles[:1]
+            keys = [repository_name(handles[0]) if folded(who[0]) == _REPOSITORY else handles[0]]
         else:
             try:
                 keys = [owner.student for owner in roster.owners_of_row({name: row.cell(name) for name in who})]
@@ -86,20 +101,36 @@ def load(path: Path, roster: Roster | None, zone: tzinfo | None) -> Times:
     if not moments:
         what = f"nobody's row has a moment in its column {when}" if not strangers else "none of its rows is a student's"
         raise TimesError(f"{path} says of nobody when they handed in: {what}")
-    return Times(moments, tuple(strangers))
+    return Times(moments, tuple(strangers), is_last_push=folded(when) == _PUSHED_AT)
 
 
-def _moment(cell: str, zone: tzinfo | None, place: str) -> datetime:
-    moment = parse(cell, zone)
-    if moment is not None:
+def _pushes(
+    path: Path, table: Table, zone: tzinfo | None, when: str, commit: str, branch: str, whose: str
+) -> dict[str, tuple[Push, ...]]:
+    """The pushes of each repository or student. `when` to `whose` are titles of columns."""
+    pushes: dict[str, list[Push]] = {}
+    for row in table.rows:
+        name, pushed = repository_name(row.cell(whose)), row.cell(commit)
+        # GitHub writes zeros for the commit of a branch that was deleted.
+        if name and _COMMIT.fullmatch(pushed) and set(pushed) != {"0"}:
+            push = Push(pushed.lower(), _moment(row, when, zone, path), row.cell(branch))
+            pushes.setdefault(folded(name), []).append(push)
+    if not pushes:
+        raise TimesError(f"{path} holds no push: its column {commit} needs whole commits, of 40 digits")
+    return {name: tuple(theirs) for name, theirs in pushes.items()}
+
+
+def _moment(row: Row, when: str, zone: tzinfo | None, path: Path) -> datetime:
+    cell = row.cell(when)
+    if (moment := parse(cell, zone)) is not None:
         return moment
+    place = f"{path}, line {row.line}: {when} {cell!r}"
+    if parse(cell, UTC):
+        raise TimesError(f"{place} has no time zone: set timezone in class.toml")
+    why = "cannot be read as a day and a time of day in the course's time zone"
     if is_ambiguous(cell):
         why = "may be two days, because it does not say which number is the month"
-    elif parse(cell, UTC):
-        raise TimesError(f"{place} {cell!r} has no time zone: set timezone in class.toml")
-    else:
-        why = "cannot be read as a day and a time of day in the course's time zone"
-    raise TimesError(f"{place} {cell!r} {why}; write it like 2026-03-01T23:59+01:00")
+    raise TimesError(f"{place} {why}; write it like 2026-03-01T23:59+01:00")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,135 @@
+"""Which commit of a repository is the submission, and when it was handed in.
+
+A commit's own time is whatever its author's clock said. If a table of pushes (`times.py`) says when commits reached the
+server, that decides instead. Not for fetching and reading a repository (`repositories.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from gradebook.intake.accepted_files import Refused
+from gradebook.intake.repositories import Commit, Repository
+from gradebook.settings import GitSettings
+
+_BRANCHES = 3
+"""So many others are named."""
+_NAMED = 3
+"""So many submodules are named."""
+_REFS = "refs/heads/"
+
+
+@dataclass(frozen=True)
+class Push:
+    """The server's word about one push."""
+
+    commit: str
+    """The newest commit that it brought, in full."""
+    at: datetime
+    branch: str = ""
+    """Empty where the table does not say it: any."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The submission."""
+
+    commit: Commit
+    pushed_at: datetime | None = None
+    """When it reached the server; None where no push of the table brought it."""
+    later: int = 0
+    """Commits of its branch that came after it and do not count."""
+    elsewhere: tuple[str, ...] = ()
+    """Other branches with commits that its branch does not have, and so do not count, the newest first."""
+    branch: str = ""
+    replaced: datetime | None = None
+    """When commits were pushed in time that are no longer there, because a later push replaced them."""
+
+
+def choose(
+    repository: Repository,
+    revision: str | None,
+    deadline: datetime | None,
+    settings: GitSettings,
+    pushes: Sequence[Push] = (),
+) -> Chosen:
+    """The commit that is the submission: the `revision` one, else by `settings`.
+
+    Args:
+        repository: our copy of the student's.
+        revision: a commit, tag or branch.
+        deadline: up to which a commit is in time.
+        settings: of the class.
+        pushes: of this repository, in any order; without any, commits' own times count.
+
+    Raises:
+        Refused: there is no such commit or branch.
+    """
+    if revision is not None:
+        commit = repository.commit(revision, f"has no commit, tag or branch {revision}")
+        return Chosen(commit, _pushed_at(repository, commit, pushes))
+    branch = settings.branch or repository.head
+    if branch is None:
+        raise Refused("has no commits on a branch of its own; commit the labs and push them")
+    name = ""
+    tip = repository.commit(f"{_REFS}{branch}", f"has no branch {branch}, or nothing is committed on it; push it")
+    here = [push for push in pushes if push.branch.removeprefix(_REFS) in ("", branch)]
+    chosen = Chosen(tip, _pushed_at(repository, tip, here), elsewhere=_elsewhere(repository, tip), branch=branch)
+    if deadline is None or not settings.only_in_time:
+        return chosen
+    replaced = None
+    if here:
+        in_time = sorted((push for push in here if push.at <= deadline), key=lambda push: push.at, reverse=True)
+        name = next((push.commit for push in in_time if repository.contains(push.commit, tip.id)), "")
+        if in_time and name != in_time[0].commit:
+            replaced = in_time[0].at
+    else:
+        name = repository.run("rev-list", "-1", f"--min-age={int(deadline.timestamp())}", tip.id)
+    if not name:
+        return replace(chosen, replaced=replaced)
+    later = int(repository.run("rev-list", "--count", tip.id, f"^{name}"))
+    found = repository.commit(name, "")
+    return replace(chosen, commit=found, pushed_at=_pushed_at(repository, found, here), later=later, replaced=replaced)
+
+
+def _pushed_at(repository: Repository, commit: Commit, pushes: Sequence[Push]) -> datetime | None:
+    """When the first push brought this commit, by itself or below a newer one."""
+    for push in sorted(pushes, key=lambda push: push.at):
+        if repository.contains(commit.id, push.commit):
+            return push.at
+    return None
+
+
+def _elsewhere(repository: Repository, tip: Commit) -> tuple[str, ...]:
+    newest = ("--sort=-committerdate", "--format=%(refname:short)", f"--no-merged={tip.id}", "refs/heads")
+    return tuple(repository.run("for-each-ref", f"--count={_BRANCHES}", *newest).split())
+
+
+def remarks(chosen: Chosen | None, submodules: Sequence[str]) -> list[str]:
+    """What a student should know of a repository whose work is not all where it counts."""
+    if chosen is None:
+        return []
+    said = []
+    if chosen.later:
+        several = chosen.later > 1
+        said.append(
+            f"commit {chosen.commit.id[:10]} was the last in time; {chosen.later} later "
+            f"{'ones' if several else 'one'} came after the deadline and {'were' if several else 'was'} not graded"
+        )
+    if chosen.replaced is not None:
+        said.append(
+            f"what was pushed in time, at {chosen.replaced:%Y-%m-%d %H:%M %Z}, is not in the repository any more: "
+            "a later push replaced it"
+        )
+    said += [
+        f"{name!r} is a submodule, which is another repository and not fetched: commit its files themselves"
+        for name in submodules[:_NAMED]
+    ]
+    if chosen.elsewhere:
+        names = ", ".join(map(repr, chosen.elsewhere))
+        which = f"branches {names} have" if len(chosen.elsewhere) > 1 else f"branch {names} has"
+        only = f"and only {chosen.branch!r} counts: merge them into it"
+        said.append(f"the {which} commits that {chosen.branch!r} does not have, {only}")
+    return said
