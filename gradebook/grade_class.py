@@ -9,24 +9,24 @@ import hashlib
 import shlex
 import shutil
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from gradebook import identity, settings, versions
+from gradebook import identity, versions
 from gradebook.command_name import command
 from gradebook.export import FOLDER as EXPORTS
 from gradebook.export import everything
 from gradebook.grading import class_summary, unknown_names
+from gradebook.grading.description import ClassRequest, described
 from gradebook.grading.engine import OpenEngine
 from gradebook.grading.manual_grading import FOLDER as HANDS
 from gradebook.grading.manual_grading import ready, reports
 from gradebook.grading.open_work import OpenWork
 from gradebook.grading.progress import ClassProgress
-from gradebook.intake import archives, roster_files, times
+from gradebook.intake import roster_files, times, zip_and_tar
 from gradebook.intake.collect import STORE, Intake, Store
 from gradebook.intake.handed_in import IntakeError
 from gradebook.intake.lab_folders import LabNames
@@ -35,33 +35,9 @@ from gradebook.roster import Roster, RosterError
 from gradebook.settings import Settings
 from gradebook.store import FILE, Gradebook, Plan
 from gradebox.common import resources
-from gradebox.course.course import Course
 from gradebox.run.input_generator import new_seed
 from gradebox.run.overrides import Override
 from gradebox.sandbox import devices
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassRequest:
-    """What `gpulabs class` was asked."""
-
-    course: Course
-    submissions: Path | None
-    """None: those that the last run took in."""
-    out: Path
-    configuration: Path | None = None
-    roster: Path | None = None
-    overrides: Path | None = None
-    labs: tuple[int, ...] | None = None
-    device: str | None = None
-    seed: int | None = None
-    deadline: datetime | None = None
-    commit: str | None = None
-    jobs: int | None = None
-    """Gradings at the same time; None: as many as this machine takes."""
-    elsewhere: bool = False  # other machines grade, which may have GPUs where this one has none
-    regrade: tuple[str, ...] = ()
-    """Criteria and students to be graded again."""
 
 
 def grade_class(request: ClassRequest, open_engine: OpenEngine, console: Console) -> ClassResult:
@@ -117,7 +93,7 @@ class _Run:
         self._rubric = request.course.rubric
         self._rubric_text = self._rubric.to_text()
         self._known = identity.records(gradebook.identities(), gradebook.students())
-        self.settings, self._description = self._described()
+        self.settings, self._description = described(request, gradebook, self._progress.say)
 
     def prepare(self) -> None:
         """Decide what is asked, take the submissions in, and write both down."""
@@ -174,88 +150,6 @@ class _Run:
                 self._progress.finished(task, grading)
         finally:
             engine.close()
-
-    def _described(self) -> tuple[Settings, dict[str, Any]]:
-        """The class's settings and how to find them again; what the request says goes before what the file says."""
-        request = self._request
-        if request.submissions is None:
-            return self._described_anew(self._gradebook.plan())
-        file = request.configuration or Path("class.toml")
-        text = _text(file) if request.configuration else ""
-        if not text and self._gradebook.seed is not None and (before := self._gradebook.plan().settings)["text"]:
-            self._progress.say(
-                f"note: the last run was described by {before['file']}, this one by no file: its deadline, late rules "
-                "and roster no longer count. Name it with --config, if they should"
-            )
-        described = settings.parse(text, file.resolve())
-        described = replace(
-            described,
-            deadline=request.deadline or described.deadline,
-            roster=request.roster or described.roster,
-            overrides=request.overrides or described.overrides,
-        )
-        description = {
-            "text": text,
-            "file": str(file.resolve()),
-            "deadline": request.deadline.isoformat() if request.deadline else "",
-            "overrides": str(described.overrides.resolve()) if described.overrides else "",
-            "roster": str(described.roster.resolve()) if described.roster else "",
-            "submissions": str(request.submissions.resolve()),
-            "contact": self._course.contact.stored(),
-        }
-        return described, description
-
-    def _described_anew(self, stored: Plan) -> tuple[Settings, dict[str, Any]]:
-        """The settings of the last run, with what this request changes of them: what does not need the submissions.
-
-        Raises:
-            GradebookError: it asks for what decides how submissions are taken in.
-        """
-        request, before, description = self._request, class_summary.stored_settings(stored), dict(stored.settings)
-        description["contact"] = self._course.contact.stored()
-        again = f"name the submissions too: {command()} class {shlex.quote(description['submissions'])} --out ..."
-        for option, value in (("--roster", request.roster), ("--commit", request.commit)):
-            if value is not None:
-                raise GradebookError(f"{option} decides how submissions are taken in, and none are: {again}")
-        if (file := request.configuration) is not None:
-            of_file = settings.parse(description["text"], Path(description["file"])).overrides
-            now = settings.parse(_text(file), file.resolve())
-            description |= {"text": _text(file), "file": str(file.resolve())}
-            if now.deadline is not None:
-                description["deadline"] = ""
-            if now.overrides is not None:
-                description["overrides"] = str(now.overrides.resolve())
-            elif of_file is not None and description["overrides"] == str(of_file.resolve()):
-                description["overrides"] = ""
-        if request.deadline is not None:
-            description["deadline"] = request.deadline.isoformat()
-        if request.overrides is not None:
-            description["overrides"] = str(request.overrides.resolve())
-        after = class_summary.stored_settings(replace(stored, settings=description))
-        if why := self._needs_submissions(before, after):
-            raise GradebookError(f"{why} decides how submissions are taken in, and none are: {again}")
-        return after, description
-
-    def _needs_submissions(self, before: Settings, after: Settings) -> str:
-        """Which change makes it necessary to take the submissions in once more; empty where none does."""
-        known = self._gradebook.plan().settings.get("roster") or (before.roster and str(before.roster.resolve()))
-        if after.roster is not None and str(after.roster.resolve()) != known:
-            return f"roster = {str(after.roster)!r}"
-        if after.teams != before.teams:
-            return "teams"
-        if (after.times_of_files, after.times) != (before.times_of_files, before.times):
-            return "submitted"
-        if after.git != before.git:
-            return "[git]"
-        if (after.limits.files, after.limits.bytes) != (before.limits.files, before.limits.bytes):
-            return "files or mebibytes of [limits]"
-        directory = class_summary.directory(self._gradebook)
-        before, after = (unknown_names.with_extensions(each, directory, strict=False) for each in (before, after))
-        for student in self._gradebook.students():
-            moved = before.in_time_until(student.student) != after.in_time_until(student.student)
-            if moved and student.commit and after.git.only_in_time:
-                return f"another deadline for the repository of {student.student}"
-        return ""
 
     def _plan(self) -> Plan:
         request, points = self._request, self._rubric
@@ -339,7 +233,9 @@ class _Run:
             raise IntakeError("teams needs a roster, which says who is in the class: name one with --roster")
         known_by = roster_files.load(file, self.settings.teams, self.settings.zone) if file else None
         if known_by is not None and known_by.strangers:
-            self._progress.say(f"note: in {self.settings.teams}, but not in {file}: {', '.join(known_by.strangers)}")
+            why = _why_strangers(known_by, known_by.strangers)
+            text = f"in {self.settings.teams}, but not in {file}: {', '.join(known_by.strangers)}{why}"
+            self._progress.say(f"note: {text}")
         if known_by is not None:
             recognised = identity.recognise(known_by, self._known)
             known_by, self._known = recognised.roster, recognised.records
@@ -360,7 +256,8 @@ class _Run:
         finally:
             self._progress.close()
         if unknown := [student.student for student in students if file and not student.columns]:
-            self._progress.say(f"not in {file}: {', '.join(unknown)}")
+            why = _why_strangers(known_by, unknown) if known_by else ""
+            self._progress.say(f"not in {file}: {', '.join(unknown)}{why}")
         passed_over = [f"no submissions, so not graded: {', '.join(intake.passed_over)}"] if intake.passed_over else []
         for text in dict.fromkeys([*passed_over, *intake.notices]):
             self._progress.say(f"note: {text}")
@@ -376,7 +273,9 @@ class _Run:
         table = times.load(self.settings.times, known_by, self.settings.zone)
         if table.strangers:
             more = f" and {len(table.strangers) - 5} more" if len(table.strangers) > 5 else ""
-            self._progress.say(f"note: in {self.settings.times}, but nobody's: {', '.join(table.strangers[:5])}{more}")
+            why = _why_strangers(known_by, table.strangers) if known_by else ""
+            text = f"in {self.settings.times}, but nobody's: {', '.join(table.strangers[:5])}{more}{why}"
+            self._progress.say(f"note: {text}")
         return table
 
     def _with_extensions(self, known_by: Roster | None) -> Settings:
@@ -429,12 +328,13 @@ class _Run:
         ]
 
 
+def _why_strangers(known_by: Roster, strangers: Sequence[str]) -> str:
+    """Why some of these may match nobody, as far as it can be known; begins with a full stop."""
+    if not known_by.lost_zeros(strangers):
+        return ""
+    return ". The roster has one with more or fewer zeros at the beginning: spreadsheets take these away"
+
+
 def _title(name: str) -> str:
     """The class's name, where nobody gave it one: that of its folder, its archive or its list without the suffix."""
-    return archives.stem(name).removesuffix(".csv").removesuffix(".toml") or name
-
-
-def _text(file: Path) -> str:
-    """A file of settings as text. Raises `SettingsError`."""
-    settings.load(file)
-    return file.read_text(encoding="utf-8-sig")
+    return zip_and_tar.stem(name).removesuffix(".csv").removesuffix(".toml") or name

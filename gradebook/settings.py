@@ -38,110 +38,18 @@ report_points = { lab1 = 5 }                # default: those of the lab's automa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta, tzinfo
-from decimal import ROUND_DOWN, Decimal
+from datetime import datetime, timedelta, tzinfo
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from gradebook.lateness import LateRules, end_of_minute
 from gradebox.common import reading
 from gradebox.common.reading import Document
-from gradebox.report.document import points
-from gradebox.run.grade import LatePenalty
 from gradebox.sandbox.copying import MAX_FILES, MAX_TOTAL_BYTES
-
-# --- what lateness costs ----------------------------------------------------------------------------------------------
-
-_CENT = Decimal("0.01")
-_DAY = timedelta(days=1)
-_HOUR = timedelta(hours=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LateRules:
-    """Percentages are of the points that can be earned, as in Canvas, and each begun day or hour counts whole.
-
-    At most one of the three rates is set. Without any, lateness is shown and costs nothing.
-    """
-
-    grace: timedelta = timedelta(0)
-    """So late is not late; whoever is later counts from the deadline."""
-    percent_per_day: Decimal = Decimal(0)
-    percent_per_hour: Decimal = Decimal(0)
-    points_per_day: Decimal = Decimal(0)
-    at_most_percent: Decimal = Decimal(100)
-    """No penalty takes more than this."""
-    no_credit_after: timedelta | None = None
-    """From then on everything is lost, whatever `at_most_percent` says."""
-    zone: tzinfo | None = None
-    """Whose clock counts days: one has 25 hours when summer time ends. None: that of deadline and submission."""
-
-    @property
-    def deducts(self) -> bool:
-        """Whether lateness can cost anything."""
-        rates = (self.percent_per_day, self.percent_per_hour, self.points_per_day)
-        return any(rates) or self.no_credit_after is not None
-
-    def penalty(
-        self, submitted_at: datetime, deadline: datetime, score: Decimal, max_score: Decimal
-    ) -> LatePenalty | None:
-        """What a submission with this score loses; None where it is not late."""
-        late = submitted_at.astimezone(UTC) - deadline.astimezone(UTC)
-        if late <= self.grace or late <= timedelta(0):
-            return None
-        by_clock = self._by_clock(submitted_at, deadline)
-        if self.no_credit_after is not None and by_clock > self.no_credit_after:
-            rule = f"no credit after {_duration(self.no_credit_after)}"
-            return LatePenalty(seconds_late=late.total_seconds(), points=score, rule=rule)
-        lost, rule = self._lost(late, by_clock, max_score)
-        most = max_score * self.at_most_percent / 100
-        if lost > most:
-            lost, rule = most, f"{rule}, at most {points(self.at_most_percent)} %"
-        if self.grace and lost:
-            rule = f"{rule}; from the deadline on, because the grace of {_duration(self.grace)} is over"
-        lost = min(lost.quantize(_CENT, ROUND_DOWN), score)
-        return LatePenalty(seconds_late=late.total_seconds(), points=lost, rule=rule)
-
-    def _by_clock(self, submitted_at: datetime, deadline: datetime) -> timedelta:
-        """How late it is by the course's wall clock."""
-        if self.zone is not None:  # in one zone Python subtracts wall clocks
-            return submitted_at.astimezone(self.zone) - deadline.astimezone(self.zone)
-        late = submitted_at.astimezone(UTC) - deadline.astimezone(UTC)
-        own, other = submitted_at.utcoffset() or timedelta(0), deadline.utcoffset() or timedelta(0)
-        # One clock, before and after it changed; UTC, as platforms say it, is no clock.
-        return late + (own - other) if own and abs(own - other) == _HOUR else late
-
-    def _lost(self, late: timedelta, by_clock: timedelta, max_score: Decimal) -> tuple[Decimal, str]:
-        if self.percent_per_hour:
-            count = math.ceil(late / _HOUR)
-            rate = self.percent_per_hour
-            rule = f"{points(rate)} % of {points(max_score)} points per hour, {_count(count, 'hour')}"
-            return max_score * rate * count / 100, rule
-        count = max(1, math.ceil(by_clock / _DAY))
-        days = f"{_count(count, 'day')}{' by the clock' if count != math.ceil(late / _DAY) else ''}"
-        if self.points_per_day:
-            return self.points_per_day * count, f"{points(self.points_per_day)} points per day, {days}"
-        if rate := self.percent_per_day:
-            rule = f"{points(rate)} % of {points(max_score)} points per day, {days}"
-            return max_score * rate * count / 100, rule
-        return Decimal(0), "late work loses nothing"
-
-
-def _count(number: int, unit: str) -> str:
-    return f"{number} {unit}{'' if number == 1 else 's'}"
-
-
-def _duration(value: timedelta) -> str:
-    if value < _HOUR:
-        return _count(round(value.total_seconds() / 60), "minute")
-    hours = value / _HOUR
-    return f"{hours / 24:g} days" if hours >= 48 else f"{hours:g} hours"
-
-
-# --- class.toml -------------------------------------------------------------------------------------------------------
 
 _NEVER = 100_000
 """Days, minutes or files: more than any class needs, and not too much to calculate with."""
@@ -225,7 +133,7 @@ class Settings:
     def in_time_until(self, student: str) -> datetime | None:
         """Up to when a commit of this student is in time: the deadline with its grace."""
         deadline = self.deadline_of(student)
-        return None if deadline is None else deadline.astimezone(UTC) + self.late.grace
+        return None if deadline is None else end_of_minute(deadline) + self.late.grace
 
 
 def load(path: Path) -> Settings:

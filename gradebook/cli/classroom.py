@@ -16,7 +16,8 @@ from gradebook.cli.host import course, folder
 from gradebook.cli.plugins import engine_of
 from gradebook.command_name import command
 from gradebook.export import everything, reviews, view
-from gradebook.grade_class import ClassRequest, grade_class
+from gradebook.grade_class import grade_class
+from gradebook.grading.description import ClassRequest
 from gradebook.grading.engine import EngineError, OpenEngine
 from gradebook.grading.judge import SandboxJudge
 from gradebook.grading.processes import local_pool

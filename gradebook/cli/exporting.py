@@ -277,7 +277,8 @@ def review_class(
 
 def _rerun(book: Book, student: str) -> str:
     """Grade one student's submission again; says what came out. Raises `ValueError`."""
-    from gradebook.grade_class import ClassRequest, grade_class
+    from gradebook.grade_class import grade_class
+    from gradebook.grading.description import ClassRequest
     from gradebook.grading.judge import SandboxJudge
     from gradebook.grading.processes import local_pool
     from gradebox.report.console import Console

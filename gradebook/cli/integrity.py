@@ -81,7 +81,9 @@ def report_similarity(
     for name, what in large:
         echo(f"not compared: {name}: {what}")
     beside = f" and {old} of earlier years" if old else ""
-    echo(f"{len(folders)} submissions{beside}, {len(pairs)} pairs at least {threshold:.0%} alike: hints, look yourself")
+    things = f"{len(folders)} submission{'' if len(folders) == 1 else 's'}{beside}"
+    found = f"{len(pairs)} pair{'' if len(pairs) == 1 else 's'} at least {threshold:.0%} alike"
+    echo(f"{things}, {found}: hints, look yourself")
     for path in paths:
         echo(f"wrote {path}")
 

@@ -89,11 +89,11 @@ def override(file: Path, rubric: Rubric, student: str, criterion: str, points: s
         OverrideError: the file cannot be used, or the override makes no sense; nothing is changed then.
     """
     try:
-        new = Override(student, criterion, Decimal(points), reason.strip())
+        new = Override(student, criterion, Decimal(_with_a_point(points)), reason.strip())
     except InvalidOperation:
-        raise OverrideError(f"{points!r} is no number of points") from None
+        raise OverrideError(f"{points!r} is no number of points; write it like 4.5") from None
     if not new.points.is_finite():
-        raise OverrideError(f"{points!r} is no number of points")
+        raise OverrideError(f"{points!r} is no number of points; write it like 4.5")
     text = file.read_text(encoding="utf-8-sig") if file.is_file() else _NEW_FILE
     before = overrides.load(file, rubric) if file.is_file() else ()
     after = {(entry.student, entry.criterion): entry for entry in before} | {(student, criterion): new}
@@ -112,6 +112,11 @@ def override(file: Path, rubric: Rubric, student: str, criterion: str, points: s
     finally:
         draft.unlink(missing_ok=True)
     return new
+
+
+def _with_a_point(points: str) -> str:
+    """A number as Python reads it; half of the world writes decimals with a comma."""
+    return points.replace(",", ".") if points.count(",") == 1 and "." not in points else points
 
 
 def _changed(text: str, override: Override) -> str:

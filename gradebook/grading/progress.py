@@ -37,7 +37,7 @@ class ClassProgress:
     def open(self, total: int, already: int) -> None:
         """So many submissions are to be graded; `already` others are."""
         self.close()
-        self._total = total
+        self._total, self._done = total, 0
         self._begun = time.monotonic()
         known = f", {already} already are" if already else ""
         self.say(f"{total} submission{'' if total == 1 else 's'} to grade{known}")

@@ -15,6 +15,9 @@ from gradebook.results import Excused, Student
 from gradebook.settings import Settings, SettingsError
 from gradebox.run.overrides import Override, OverrideError
 
+_MANY = 3
+"""Fewer students who handed in nothing are no news."""
+
 
 @dataclass(frozen=True)
 class Decisions:
@@ -103,8 +106,43 @@ def notices(
         students: everybody.
         criteria: the identifiers of those that are graded here.
     """
-    said = (_unknown_times(settings, students), _changing_clocks(settings, students))
-    return [*_without_effect(overrides, students, criteria), *filter(None, said)]
+    said = (_unknown_times(settings, students), _changing_clocks(settings, students), _mostly_missing(students))
+    return [*_without_effect(overrides, students, criteria), *_torn_teams(settings, students), *filter(None, said)]
+
+
+def _torn_teams(settings: Settings, students: Sequence[Student]) -> list[str]:
+    """Teams whose work is late for one member and in time for another, who has an extension alone."""
+    teams: dict[str, list[Student]] = {}
+    for student in students:
+        if student.team and student.submitted_at:
+            teams.setdefault(student.team, []).append(student)
+    texts = []
+    for team, members in teams.items():
+        late = [
+            member.student
+            for member in members
+            if member.submitted_at
+            and (until := settings.in_time_until(member.student)) is not None
+            and member.submitted_at > until
+        ]
+        in_time = [member.student for member in members if member.student not in late]
+        if late and in_time:
+            texts.append(
+                f"the work of the team {team} is late for {', '.join(late)} and, by another deadline, in time for "
+                f"{', '.join(in_time)}. If that is not meant, write {team!r} into [extensions]"
+            )
+    return texts
+
+
+def _mostly_missing(students: Sequence[Student]) -> str:
+    """What to say where so many have nothing that the download may not be whole."""
+    missing = sum(student.status == "missing" for student in students)
+    if missing < _MANY or missing * 3 < len(students):
+        return ""
+    return (
+        f"{missing} of {len(students)} students handed in nothing. If the download is not whole, give the whole one: "
+        "some tools fetch 30 repositories, or one page, unless they are told otherwise"
+    )
 
 
 def _without_effect(overrides: Sequence[Override], students: Sequence[Student], criteria: Collection[str]) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from gradebook.command_name import command
-from gradebook.intake import archives, commits, handed_in, lab_folders, pieces, times
+from gradebook.intake import archives, commits, handed_in, lab_folders, pieces, times, zip_and_tar
 from gradebook.intake.accepted_files import Budget, CannotStore, Names, Refused, clause, sentence
 from gradebook.intake.commits import Chosen
 from gradebook.intake.handed_in import HandedIn, IntakeError
@@ -324,7 +324,7 @@ class Intake:
     @contextlib.contextmanager
     def _unpacked(self, source: Path) -> Iterator[Path]:
         """The folder of submissions, or the list; an archive of a whole class is unpacked meanwhile."""
-        if not (source.is_file() and archives.has_suffix(source.name)):
+        if not (source.is_file() and zip_and_tar.has_suffix(source.name)):
             yield source
             return
         self._room.mkdir(parents=True, exist_ok=True)

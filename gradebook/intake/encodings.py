@@ -7,6 +7,8 @@ and marks of byte order need nothing: every reader of a text here accepts them. 
 from __future__ import annotations
 
 import codecs
+import io
+import tokenize
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -15,6 +17,19 @@ from gradebook.intake import not_counted
 from gradebox.sandbox.copying import Entry
 
 _TEXTS = (".py", ".md", ".txt", ".json", ".toml", ".yaml", ".yml", ".csv", ".cfg", ".ini", ".rst", ".sh")
+_READ, _READ_BYTES = (".py", ".md", ".json", ".toml"), 2**18
+_KINDS = (
+    (b"\x89PNG", "a PNG picture"),
+    (b"\xff\xd8\xff", "a JPEG picture"),
+    (b"GIF8", "a GIF picture"),
+    (b"%PDF-", "a PDF document"),
+    (b"{\\rtf", "an RTF document"),
+    (b"PK\x03\x04", "a zip file or an office document"),
+    (b"\xd0\xcf\x11\xe0", "an old office document"),
+    (b"\x1f\x8b", "a compressed file"),
+    (b"\x7fELF", "a program"),
+)
+"""By the first bytes."""
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 _POINTER_BYTES = 1024
@@ -51,6 +66,34 @@ def pointers(entries: Sequence[Entry]) -> list[str]:
         f"{not_counted.some(names)} {what}: commit without LFS (git lfs migrate export), or hand in a zip file made "
         "after git lfs pull"
     ]
+
+
+def not_texts(entries: Sequence[Entry]) -> list[str]:
+    """What to say of code and reports that are no text in UTF-8, so that nothing can read them."""
+    kinds: dict[str, list[str]] = {}
+    for entry in entries:
+        if PurePosixPath(entry.target).suffix.lower() in _READ and (kind := _other_kind(entry)):
+            kinds.setdefault(kind, []).append(repr(entry.target))
+    return [f"{not_counted.some(names)} {'is' if len(names) == 1 else 'are'} {kind}" for kind, names in kinds.items()]
+
+
+def _other_kind(entry: Entry) -> str:
+    """What a file is that is no text in UTF-8; empty where it is one."""
+    try:
+        with entry.source.open("rb") as file:
+            data = file.read(_READ_BYTES)
+    except OSError:
+        return ""  # whoever reads it says why
+    if kind := next((kind for start, kind in _KINDS if data.startswith(start)), ""):
+        return f"no text but {kind}, whatever the name says"
+    if b"\0" in data:
+        return "no text: it holds bytes that no editor writes"
+    try:
+        encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0] if entry.target.endswith(".py") else "utf-8"
+        codecs.getincrementaldecoder(encoding)().decode(data)
+    except (SyntaxError, LookupError, UnicodeDecodeError):
+        return "not in UTF-8, in which texts are read here: save as UTF-8"
+    return ""
 
 
 def _utf16(entry: Entry) -> str | None:

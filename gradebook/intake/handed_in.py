@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from gradebook import csv_tables
-from gradebook.intake import archives, moments, not_counted, pieces, platforms
+from gradebook.intake import moments, not_counted, pieces, platforms, zip_and_tar
 from gradebook.intake.repositories import is_repository, shown
 from gradebox.common import reading
 from gradebox.common.texts import printable
@@ -53,7 +53,7 @@ class HandedIn:
     people: tuple[Person, ...]
     """At least one; several of a group, where the platform names them."""
     label: str
-    kind: Literal["folder", "archive", "file", "text", "link", "repository"]
+    kind: Literal["folder", "archive", "file", "text", "link", "empty", "repository"]
     path: Path | None = None
     address: str | None = None
     rev: str | None = None
@@ -168,21 +168,22 @@ def _at(path: Path, zone: tzinfo | None = None) -> HandedIn | None:
     """What this entry of the folder is; None for what is no submission, such as a grading sheet."""
     if _is_hidden(path) or path.is_symlink():
         return None
-    stem = archives.stem(path.name)
+    stem = zip_and_tar.stem(path.name)
     mark = platforms.mark(path.name) or (platforms.mark(stem) if stem != path.name else None)
     name, is_folder = path.name, path.is_dir()
-    kind: Literal["folder", "archive", "file", "text", "link", "repository"]
+    kind: Literal["folder", "archive", "file", "text", "link", "empty", "repository"]
     if mark is not None and mark.kind == "info":
-        if not platforms.typed_text(path):
+        is_alone = not any(other.name.startswith(f"{path.stem}_") for other in path.parent.iterdir())
+        if not platforms.typed_text(path) and not is_alone:
             return None
-        kind = "text"
+        kind = "text" if platforms.typed_text(path) else "empty"
     elif mark is not None and (mark.kind == "text" or mark.kind == "link"):
         kind = mark.kind
     elif is_folder and is_repository(path):
         kind, name = "repository", path.name.removesuffix(".git")
     elif is_folder or mark is not None:
         kind = pieces.kind_of(path)
-    elif archives.has_suffix(path.name):
+    elif zip_and_tar.has_suffix(path.name):
         kind, name = "archive", stem
     elif path.suffix.lower() in (*not_counted.OTHER_ARCHIVES, not_counted.NOTEBOOK):
         kind, name = "file", path.stem
@@ -190,8 +191,8 @@ def _at(path: Path, zone: tzinfo | None = None) -> HandedIn | None:
         return None
     # From here on these are words for people and for the gradebook, which takes no lone surrogates.
     key = printable(mark.key if mark else name, lines=False)
-    login = platforms.blackboard_login(path) if mark is not None and mark.platform == "Blackboard" else ""
-    handles = (login,) if login else mark.handles if mark else (name,)
+    told = platforms.blackboard_person(path) if mark is not None and mark.platform == "Blackboard" else ()
+    handles = told or (mark.handles if mark else (name,))
     person = Person(key, handles, mark.whose if mark else "")
     return HandedIn(
         people=(person,),

@@ -14,13 +14,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from gradebook.intake import archives, lab_folders
+from gradebook.intake import lab_folders, zip_and_tar
 from gradebook.intake.lab_folders import LabNames
 from gradebox.sandbox import copying
 from gradebox.sandbox.copying import Entry
 
 OTHER_ARCHIVES = (".7z", ".rar", ".gz", ".bz2", ".xz", ".zst", ".lz", ".dmg", ".iso")
-"""What no standard library unpacks, or what holds no folders; `.tar.gz` and its like are `archives.SUFFIXES`."""
+"""What no standard library unpacks, or what holds no folders; `.tar.gz` and its like are `zip_and_tar.SUFFIXES`."""
 NOTEBOOK = ".ipynb"
 REPORT = "REPORT.md"
 _ONE_FILE = (".gz", ".bz2", ".xz", ".zst", ".lz")
@@ -95,9 +95,9 @@ def _kind(path: str, has_report: bool) -> str:
     suffix = file.suffix.lower()
     if file.name in _GRADES or any(part.startswith((".", "__MACOSX")) for part in file.parts):
         return ""
-    if suffix in _ONE_FILE and not archives.has_suffix(file.name):
+    if suffix in _ONE_FILE and not zip_and_tar.has_suffix(file.name):
         return _ARCHIVE if len(file.parts) == 1 else ""
-    if suffix in OTHER_ARCHIVES or archives.has_suffix(file.name):
+    if suffix in OTHER_ARCHIVES or zip_and_tar.has_suffix(file.name):
         return _ARCHIVE
     if suffix == NOTEBOOK:
         return _NOTEBOOK
@@ -175,6 +175,11 @@ def what_of(file: Path, names: LabNames, *, is_beside: bool = False) -> str:
 def typed_text(name: str) -> str:
     """Of a text that was typed into a platform."""
     return f"a text was handed in, {name!r}, which nothing here grades: a person has to read it"
+
+
+def without_files(name: str) -> str:
+    """Of an attempt in which there is nothing."""
+    return f"an attempt without a file was handed in, {name!r}: hand in the labs' files"
 
 
 def link(path: Path, name: str) -> str:

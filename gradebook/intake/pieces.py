@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from gradebook.intake import archives, encodings, lab_folders, not_counted
+from gradebook.intake import archives, encodings, lab_folders, not_counted, zip_and_tar
 from gradebook.intake.accepted_files import Refused, clause, sentence
 from gradebook.intake.lab_folders import LabNames, looks_like_a_lab
 from gradebook.intake.not_counted import NOTEBOOK, OTHER_ARCHIVES
@@ -39,7 +39,7 @@ _AGAIN = re.compile(r"-[0-9]+(?=\.[^.]+$)")
 class Piece:
     """One thing that was handed in."""
 
-    kind: Literal["folder", "archive", "file", "text", "link"]
+    kind: Literal["folder", "archive", "file", "text", "link", "empty"]
     path: Path
     name: str
     """As people know it."""
@@ -60,7 +60,7 @@ def kind_of(path: Path) -> Literal["folder", "archive", "file"]:
     """The kind of the file `path`, by its name, else by its first bytes."""
     if path.is_dir():
         return "folder"
-    if archives.has_suffix(path.name):
+    if zip_and_tar.has_suffix(path.name):
         return "archive"
     if path.suffix.lower() in (*_NO_ARCHIVES, *OTHER_ARCHIVES) or path.is_symlink():
         return "file"
@@ -119,6 +119,7 @@ class _Assembly:
                 self._take(piece)
         self._take_files([*(piece for piece in pieces if piece.kind == "file"), *self._loose])
         words = [not_counted.typed_text(piece.name) for piece in pieces if piece.kind == "text"]
+        words += [not_counted.without_files(piece.name) for piece in pieces if piece.kind == "empty"]
         words += [not_counted.link(piece.path, piece.name) for piece in pieces if piece.kind == "link"]
         if not self._entries:
             count = max(len(pieces), len(self._reasons) + len(self._unopened))
@@ -135,6 +136,7 @@ class _Assembly:
         entries = sorted((entry for entry, _ in self._entries.values()), key=lambda entry: entry.target)
         self._remarks += encodings.pointers(entries)
         readable, remarks = encodings.as_utf8(entries, self._work / "utf-8")
+        remarks += encodings.not_texts(readable)
         return Submission(tuple(readable), (*self._remarks, *remarks))
 
     def _why(self, unnamed: Collection[str]) -> list[str]:
@@ -318,7 +320,7 @@ class _Assembly:
 
 def _apart(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """Those that are archives, and the others."""
-    packed = [path for path in files if archives.has_suffix(path.name)]
+    packed = [path for path in files if zip_and_tar.has_suffix(path.name)]
     return packed, [path for path in files if path not in packed]
 
 

@@ -149,19 +149,21 @@ def _with_a_colon(match: re.Match[str]) -> str:
     return f"{match[1]}:{match[2]} {match[3]}"
 
 
-def blackboard_login(path: Path) -> str:
-    """The login that Blackboard's own file about the attempt names; empty if there is none."""
+def blackboard_person(path: Path) -> tuple[str, ...]:
+    """The login and the name in Blackboard's own file about the attempt; empty if there is none."""
     match = _BLACKBOARD.fullmatch(path.name)
     if match is None:
-        return ""
+        return ()
     info = path.with_name(f"{match['head']}_attempt_{match['when']}.txt")
     try:
         first = info.read_text(encoding="utf-8-sig", errors="replace").partition("\n")[0].strip()
     except OSError:
-        return ""
-    named = re.search(r"\((?P<login>[^()]+)\)$", first)
+        return ()
+    named = re.fullmatch(r"(?:[^:]+: *)?(?P<name>.*?) *\((?P<login>[^()]+)\)", first)
     # Another file with this name would be the student's own.
-    return named["login"].strip() if named and match["head"].endswith(f"_{named['login'].strip()}") else ""
+    if named is None or not match["head"].endswith(f"_{named['login'].strip()}"):
+        return ()
+    return tuple(filter(None, (named["login"].strip(), named["name"])))
 
 
 def typed_text(info: Path) -> str:

@@ -125,6 +125,7 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
         )
     addresses = Counter(folded(cell_of(row, name)) for row in rows.values() for name in _ADDRESSES)
     entries: dict[str, Entry] = {}
+    spelt: dict[tuple[str, str], str] = {}
     for number, row in rows.items():
         cells = {name: value.strip() for name, value in row.items() if name}
         named = [cells[name] for name in (key, *KEYS) if cells.get(name)]
@@ -132,8 +133,10 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
         student = next((cell for cell in named if addresses[folded(cell)] < 2), next(iter(named), ""))
         if not student:
             continue  # such as Canvas's row "Points Possible"
-        if student in entries:
-            raise RosterError(f"{path}, line {number}: {key} {student!r} stands twice; keep one")
+        twin = spelt.setdefault((folded(student), folded(_name(cells))), student)
+        if student in entries or twin != student:
+            other = "" if twin == student else f", as {twin!r}"
+            raise RosterError(f"{path}, line {number}: {key} {student!r} stands twice{other}; keep one")
         entries[student] = Entry(
             student,
             _name(cells),

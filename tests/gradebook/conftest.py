@@ -10,7 +10,8 @@ from rich.console import Console
 
 import grader
 from gradebook import versions
-from gradebook.grade_class import ClassRequest, grade_class
+from gradebook.grade_class import grade_class
+from gradebook.grading.description import ClassRequest
 from gradebook.results import ClassResult
 from gradebox.course.course import Course
 from tests.gradebook.fakes import LOG, fake_engine

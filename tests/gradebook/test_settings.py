@@ -13,8 +13,8 @@ import pytest
 from gradebook import settings
 from gradebook.export import everything
 from gradebook.intake import roster_files
+from gradebook.lateness import LateRules
 from gradebook.roster import Roster, RosterError
-from gradebook.settings import LateRules
 
 EVERYTHING = """\
 title = "GPU computing"

@@ -22,6 +22,8 @@ from gradebox.sandbox import SubmissionError, copying
 
 NOISE_CHARACTERS = 25
 """Copies shorter than this, in copydetect's shortened text, are not looked for; its own default."""
+_LEAST_OWN = 2 * NOISE_CHARACTERS
+"""Passages that a student must have written in a module: one short line more in the stub makes fewer."""
 MAX_FILE_BYTES, MAX_BYTES = 2**17, 2**20
 """Of a file, and of all files of a student: many times what a lab needs. A larger file takes long to compare, and no
 person would read it; it is named instead."""
@@ -180,7 +182,8 @@ def _pairs(
     years: Mapping[str, str],
 ) -> Iterator[Pair]:
     sets = {student: frozenset(prints[student, module].hashes) for student in texts}
-    written = sorted(student for student, hashes in sets.items() if hashes)  # the others have written nothing
+    # The others have written nothing, or next to nothing: one more line in the stub is nobody's work.
+    written = sorted(student for student, hashes in sets.items() if len(hashes) >= _LEAST_OWN)
     own = [student for student in written if student not in years]
     old = [student for student in written if student in years]
     rough = {

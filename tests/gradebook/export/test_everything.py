@@ -13,8 +13,9 @@ import grader
 from gradebook.export import everything
 from gradebook.export.everything import ExportError, options
 from gradebook.export.everything import write as write_all
-from gradebook.grade_class import ClassRequest, grade_class
+from gradebook.grade_class import grade_class
 from gradebook.grading import class_summary
+from gradebook.grading.description import ClassRequest
 from gradebook.results import Grading, StudentResult, Task
 from gradebox.report.document import to_json
 from gradebox.run.grade import CheckReport, IntegrityNote, Outcome

@@ -25,7 +25,8 @@ from gradebook.export.everything import Options
 from gradebook.export.feedback import grade_markdown
 from gradebook.export.similarity import report as similarity_report
 from gradebook.export.similarity.similarity import Pair, Passage
-from gradebook.grade_class import ClassRequest, grade_class
+from gradebook.grade_class import grade_class
+from gradebook.grading.description import ClassRequest
 from gradebook.grading.progress import ClassProgress
 from gradebook.plugins.classroom50 import assignment
 from gradebook.results import ClassResult, ManualCriterion, ManualResult, RegradeRequest, Remark, StudentResult

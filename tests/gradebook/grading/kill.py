@@ -15,7 +15,8 @@ from typing import Any
 from rich.console import Console
 
 import grader
-from gradebook.grade_class import ClassRequest, grade_class
+from gradebook.grade_class import grade_class
+from gradebook.grading.description import ClassRequest
 from gradebook.results import Grading, Task
 from tests.gradebook.fakes import FakeJudge, fake_engine
 

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 import grader
-from gradebook.grade_class import ClassRequest, grade_class
+from gradebook.grade_class import grade_class
+from gradebook.grading.description import ClassRequest
 from gradebook.results import ClassResult, GradebookError
 from gradebook.settings import SettingsError
 from gradebox.run.overrides import OverrideError
@@ -139,3 +140,36 @@ def test_a_folder_with_other_files_may_be_used(small_class: SmallClass, tmp_path
     (small_class.out / "notes.txt").write_text("mine")
     assert small_class.grade().students[0].status == "graded"
     assert small_class.grade().students[0].status == "graded"
+
+
+def test_a_team_that_one_members_extension_tears_apart_is_named(small_class: SmallClass) -> None:
+    small_class.hands_in("one")
+    moment = "2026-03-05T10:00+01:00"
+    roster = f"student,team,submitted_at\nada,one,{moment}\nbob,one,{moment}\n"
+    text = 'timezone = "Europe/Berlin"\ndeadline = 2026-03-01T23:59:00\n[late]\npercent_per_day = 10\n[extensions]\n'
+    _, said = grade(small_class, text + "ada = 2026-03-08T23:59:00\n", roster)
+    assert "the work of the team one is late for bob and, by another deadline, in time for ada" in said
+    assert "write 'one' into [extensions]" in said
+    result, said = grade(small_class, text + "one = 2026-03-08T23:59:00\n", roster)
+    assert "the work of the team" not in said
+    assert all(student.late is None for student in result.students)
+
+
+def test_a_class_that_is_mostly_missing_is_no_silence(small_class: SmallClass) -> None:
+    """And the second look at the same class counts from the beginning."""
+    for number in range(4):
+        small_class.hands_in(f"s{number}")
+    students = [f"s{number}\n" for number in range(7)]
+    _, said = grade(small_class, roster="student\n" + "".join(students))
+    assert "note: 3 of 7 students handed in nothing. If the download is not whole" in said
+    _, said = grade(small_class, roster="student\n" + "".join(students[:6]))
+    assert "handed in nothing. If" not in said
+
+
+def test_a_second_look_is_counted_by_itself(small_class: SmallClass) -> None:
+    small_class.hands_in("ada", behaviour="busy")
+    small_class.hands_in("bob")
+    _, said = grade(small_class)
+    assert "2/2 " in said
+    assert "1/1 ada" in said
+    assert "3/1" not in said

@@ -74,6 +74,29 @@ def test_attachments_handed_in_one_by_one_lie_where_the_lab_reads_them(downloads
     assert "nothing reads" not in student.reason
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "word"),
+    [
+        ("benchmark.py", b"\x89PNG\r\n\x1a\n\x00\xff", "is no text but a PNG picture"),
+        ("REPORT.md", b"%PDF-1.7\n\xe2\xe3", "is no text but a PDF document"),
+        ("REPORT.md", b"PK\x03\x04\x00", "is no text but a zip file or an office document"),
+        ("benchmark.py", "# Größe\n".encode("latin-1"), "is not in UTF-8, in which texts are read here"),
+        ("benchmark.py", b"x = 1\0\n", "is no text: it holds bytes that no editor writes"),
+        ("benchmark.py", "# -*- coding: latin-1 -*-\n# Größe\n".encode("latin-1"), ""),
+        ("benchmark.py", b"\xef\xbb\xbf# Gr\xc3\xb6\xc3\x9fe\n", ""),
+        ("data.csv", "Größe\n".encode("latin-1"), ""),
+    ],
+)
+def test_code_and_reports_that_are_no_texts_are_named(
+    downloads: Downloads, name: str, content: bytes, word: str
+) -> None:
+    downloads.put(f"ada/{LAB}/profiler.py")
+    downloads.put(f"ada/{LAB}/{name}", content)
+    student = downloads.take()["ada"]
+    assert student.status == "taken"
+    assert student.reason.startswith(f"'{LAB}/{name}' {word}") if word else not student.reason
+
+
 # --- Blackboard and Brightspace ---------------------------------------------------------------------------------------
 
 INFO = (
@@ -103,6 +126,14 @@ def test_blackboards_download_is_read_and_the_last_attempt_counts(downloads: Dow
     assert students["al_001"].submitted_at == datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
     assert (students["zoe"].status, "a text was handed in" in students["zoe"].reason) == ("refused", True)
     assert downloads.intake.passed_over == ["Lab_1_al_001_attempt_2026-03-01-20-00-00_lab1.zip (an earlier attempt)"]
+
+
+def test_an_attempt_without_files_is_refused_and_named(downloads: Downloads) -> None:
+    """Blackboard's own file says whose it is, by login or by name."""
+    blackboard(downloads, "al_001", "2026-03-01-20-00-00", b"")
+    (student,) = take(downloads, "Email,First Name,Last Name\na@x.edu,Ada,Lovelace\n").values()
+    assert (student.student, student.status) == ("a@x.edu", "refused")
+    assert student.reason.startswith("an attempt without a file was handed in, 'Lab_1_al_001_attempt_2026-03-01")
 
 
 def test_blackboards_files_without_a_roster_are_never_mixed(downloads: Downloads) -> None:

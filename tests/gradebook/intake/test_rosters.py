@@ -236,3 +236,20 @@ def test_a_team_that_is_called_as_somebody_is_who_is_not_in_it_is_refused(tmp_pa
     with pytest.raises(RosterError, match="the team 'Ada' is called as the student ada is, who is not in it"):
         roster(tmp_path, "student,team\nada,\nbob,Ada\n")
     assert roster(tmp_path, "student,team\nada,Ada\nbob,Ada\n").team(["ada"])
+
+
+def test_a_student_who_stands_twice_is_found_however_the_key_is_spelt(tmp_path: Path) -> None:
+    """Two people whose logins differ in case only have two names."""
+    (tmp_path / "roster.csv").write_text("student,name\nada,Ada Lovelace\nADA,ada lovelace\n")
+    with pytest.raises(RosterError, match=r"line 3: student 'ADA' stands twice, as 'ada'; keep one"):
+        load(tmp_path / "roster.csv")
+    (tmp_path / "roster.csv").write_text("student,name\nada,Ada Lovelace\nADA,Ada Other\n")
+    assert len(load(tmp_path / "roster.csv").entries) == 2
+
+
+def test_zeros_that_a_spreadsheet_took_are_thought_of(tmp_path: Path) -> None:
+    (tmp_path / "roster.csv").write_text("student,team\n7,\n0042,012\n")
+    roster = load(tmp_path / "roster.csv")
+    assert [roster.lost_zeros([text]) for text in ("007", "42", "12", "8", "0", "ada")] == [
+        True, True, True, False, False, False,
+    ]  # fmt: skip

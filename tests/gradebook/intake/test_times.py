@@ -202,3 +202,28 @@ def test_settings_name_the_table_beside_them() -> None:
     config = settings.parse('submitted = "times.csv"\n', Path("/c/class.toml"))
     assert (config.times, config.times_of_files) == (Path("/c/times.csv"), False)
     assert Settings().zone is None
+
+
+@pytest.mark.parametrize(
+    ("deadline", "submitted", "is_late"),
+    [
+        ("23:59:00", "23:59:59.999", False),
+        ("23:59:00", "00:00:00", True),
+        ("23:59:59", "23:59:59.5", False),
+        ("23:59:59", "00:00:00", True),
+        ("23:58:30", "23:58:31", True),
+    ],
+)
+def test_a_deadline_ends_with_its_minute(deadline: str, submitted: str, is_late: bool) -> None:
+    """As everybody reads it; one that names seconds ends with that second. So it is with grace, and for commits."""
+    day = 2 if submitted.startswith("00") else 1
+    moment = datetime.fromisoformat(f"2026-03-0{day}T{submitted}").replace(tzinfo=BERLIN)
+    for grace in ("", "grace_minutes = 15\n"):
+        text = f'timezone = "Europe/Berlin"\ndeadline = 2026-03-01T{deadline}\n{LATE}{grace}'
+        config = settings.parse(text, Path("class.toml"))
+        assert config.deadline is not None
+        at = moment + config.late.grace
+        penalty = config.late.penalty(at, config.deadline, Decimal(20), Decimal(20))
+        until = config.in_time_until("ada")
+        assert until is not None
+        assert ((penalty is not None), at > until) == (is_late, is_late)
