@@ -40,6 +40,11 @@ def workflow(course: Course, *, lab: str | None = None, runs_on: str | None = No
         except ValueError as error:
             raise WorkflowError(str(error)) from None
         lab = ",".join(str(entry.number) for entry in labs)
+    if not (course.folder.parent / "install.sh").is_file():
+        raise WorkflowError(
+            f"the workflow is for repositories that hold the grader and `make grade`, and {course.title!r} is in none: "
+            "use export classroom50 or export gradescope-autograder, or grade the repositories with the command class"
+        )
     text = _TEMPLATE.read_text(encoding="utf-8")
     if own := labels(runs_on):
         text = text.replace("runs-on: ubuntu-latest", f"runs-on: {json.dumps(own)}")

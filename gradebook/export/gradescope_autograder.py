@@ -3,22 +3,31 @@
 Gradescope unpacks it to `/autograder/source`, runs `setup.sh` once while it builds the image, and `run_autograder` for
 every submission in `/autograder/submission`; what counts is `/autograder/results/results.json`. It holds the grader
 and what it imports, and neither solutions nor tests.
+
+A course in a checkout of its own is installed by `install.sh`. Any other one comes with the engine that is installed
+here, and with a list of what both need: the engine's dependencies and the course's `requirements.txt`.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
+import re
 import shlex
+import sys
+import tomllib
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
+from gradebox.common.configuration import ROOT
 from gradebox.course.course import Course
 from gradebox.sandbox import devices
 
 _ENGINE = ("gradebox", "gradebook")
 _FILES = ("pyproject.toml", "constraints.txt", "install.sh", "README.md", "LICENSE")
 _SCRIPTS = Path(__file__).parent / "scripts"
+_REQUIREMENTS = "requirements.txt"
+_NOT_FOR_STUDENTS = {"solutions", "class"}
 _SKIPPED = {"__pycache__", ".mypy_cache", ".ruff_cache"}
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The first time a zip can hold: the same course gives the same file."""
@@ -43,9 +52,12 @@ def build(
     Raises:
         AutograderError: `root` is no checkout, or there is no such lab or device.
     """
+    alone = root is None and is_alone(course)
     root = root or course.folder.parent
     packages = (*_ENGINE, course.package, *course.environment.importable)
-    missing = [name for name in (*packages, *_FILES) if not (root / name).exists()]
+    roots = {name: ROOT if alone and name in _ENGINE else root for name in packages}
+    needed = roots if alone else {**roots, **dict.fromkeys(_FILES, root)}
+    missing = [name for name, place in needed.items() if not (place / name).exists()]
     if missing:
         raise AutograderError(f"{root} lacks {missing[0]}: make the autograder from a checkout of the course")
     try:
@@ -56,24 +68,54 @@ def build(
         raise AutograderError(str(error)) from None
     numbers = ",".join(str(entry.number) for entry in labs)
     settings = {"LAB": numbers, "DEVICE": device, "SEED": "" if seed is None else str(seed)}
+    if alone:
+        settings["COURSE"] = course.package
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("setup.sh", "run_autograder"):
             _add(archive, name, (_SCRIPTS / name).read_bytes(), executable=True)
         text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in settings.items())
         _add(archive, "settings.sh", b"# How submissions are graded; read by run_autograder.\n" + text.encode())
-        for path in _sources(root, packages):
-            _add(archive, path.relative_to(root).as_posix(), path.read_bytes())
+        if alone:
+            _add(archive, _REQUIREMENTS, _requirements(course).encode())
+        for name in () if alone else _FILES:
+            _add(archive, name, (root / name).read_bytes())
+        for name, place in roots.items():
+            left_out = _SKIPPED | (_NOT_FOR_STUDENTS if alone and name == course.package else set())
+            for path in sorted((place / name).rglob("*")):
+                below = path.relative_to(place)
+                if path.is_file() and not left_out & set(below.parts):
+                    _add(archive, below.as_posix(), path.read_bytes())
     return file.getvalue()
 
 
-def _sources(root: Path, packages: tuple[str, ...]) -> Iterator[Path]:
-    for name in _FILES:
-        yield root / name
-    for package in packages:
-        for path in sorted((root / package).rglob("*")):
-            if path.is_file() and not _SKIPPED & set(path.parts):
-                yield path
+def is_alone(course: Course) -> bool:
+    """Whether the course is not in a checkout of its own, with the engine beside it."""
+    return any(not (course.folder.parent / name).exists() for name in (*_ENGINE, *_FILES))
+
+
+def _requirements(course: Course) -> str:
+    """What is to be installed for a course that is alone.
+
+    Raises:
+        AutograderError: the course loads a library, and nothing says which distribution has it.
+    """
+    pinned = ROOT / "packaging" / "gradebox" / "pyproject.toml"
+    if pinned.is_file():
+        engine = tomllib.loads(pinned.read_text(encoding="utf-8"))["project"]["dependencies"]
+    else:
+        required = importlib.metadata.requires("gradebox") or []
+        engine = [text for text in required if "extra ==" not in text]
+    file = course.folder / _REQUIREMENTS
+    own = file.read_text(encoding="utf-8") if file.is_file() else ""
+    names = {re.split(r"[^A-Za-z0-9_.-]", text, maxsplit=1)[0].casefold() for text in engine}
+    known = {*names, course.package.casefold(), *sys.stdlib_module_names}
+    unknown = [name for name in course.environment.preload if name.partition(".")[0].casefold() not in known]
+    if unknown and not own.strip():
+        raise AutograderError(
+            f"the course loads {unknown[0]}, and nothing says what installs it: write {file}, a line for each library"
+        )
+    return "\n".join([*engine, own])
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes, *, executable: bool = False) -> None:

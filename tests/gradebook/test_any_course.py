@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import os
 import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -75,6 +80,62 @@ def test_the_demo_course_has_nothing_to_mend() -> None:
     course = load(demo.COURSE)
     for folder in ("solutions", "labs"):
         assert list(lint.problems(course, demo.COURSE / folder)) == []
+
+
+def autograder(folder: Path, kind: str, *options: str) -> Path:
+    """The files of an autograder of the demo's course, unpacked."""
+    if kind == "classroom50":
+        run("--course", "course", "export", kind, "--out", "autograder", *options)
+        packed = folder / "autograder" / "course.zip"
+    else:
+        run("--course", "course", "export", kind, "--out", "autograder.zip", *options)
+        packed = folder / "autograder.zip"
+    with zipfile.ZipFile(packed) as archive:
+        archive.extractall(folder / "source")
+    return folder / "source"
+
+
+def test_autograders_of_another_course_bring_the_engine_along(folder: Path) -> None:
+    """And what is to be installed; without the solutions, and without what lies beside it."""
+    source = autograder(folder, "gradescope-autograder")
+    packages = {path.name for path in source.iterdir() if path.is_dir()}
+    assert packages == {"gradebox", "gradebook", "course"}
+    assert not (source / "course" / "solutions").exists()
+    assert "COURSE=course\n" in (source / "settings.sh").read_text()
+    needed = (source / "requirements.txt").read_text().splitlines()
+    assert [line for line in needed if line.startswith(("numpy", "matplotlib"))] == [
+        "numpy>=1.26",
+        "matplotlib>=3.9,<4",
+    ]
+    assert not (source / "install.sh").exists()
+    (folder / "course" / "requirements.txt").unlink()
+    for kind in ("gradescope-autograder", "classroom50"):
+        said = run("--course", "course", "export", kind, "--out", "other", code=1)
+        assert "the course loads matplotlib, and nothing says what installs it: write" in said
+    said = run("--course", "course", "export", "github-actions", code=1)
+    assert "'Random walks' is in none: use export classroom50 or export gradescope-autograder" in said
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("kind", ["gradescope-autograder", "classroom50"])
+def test_autograders_of_another_course_grade_it(folder: Path, kind: str) -> None:
+    solution = demo.COURSE / "solutions" / "lab1_walks"
+    source = autograder(folder, kind, "--seed", "3")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if kind == "classroom50":
+        shutil.copytree(solution, folder / "checkout" / "lab1_walks")
+        environment["GPULABS_PYTHON"] = sys.executable
+        command, result = [sys.executable, folder / "autograder" / "autograder.py"], folder / "checkout" / "result.json"
+    else:
+        shutil.copytree(solution, folder / "submission" / "lab1_walks")
+        (folder / "checkout").mkdir()
+        environment |= {"AUTOGRADER_ROOT": str(folder), "AUTOGRADER_PYTHON": sys.executable}
+        command, result = ["bash", source / "run_autograder"], folder / "results" / "results.json"
+    done = subprocess.run(
+        command, cwd=folder / "checkout", env=environment, check=False, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(result.read_text())["score"] == 10
 
 
 NAMED = ("values", "device", "student", "limits", "conditions", "probe", "options", "ranks", "self")

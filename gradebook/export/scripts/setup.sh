@@ -16,8 +16,16 @@ if ! python3 -m venv "$root/uv" 2>/dev/null; then
 fi
 "$root/uv/bin/pip" install --quiet --disable-pip-version-check uv
 "$root/uv/bin/uv" venv --quiet --python ">=3.11,<3.14" .venv
-sh install.sh "$root/uv/bin/uv" .venv/bin/python
+if [ -f install.sh ]; then
+    sh install.sh "$root/uv/bin/uv" .venv/bin/python
+else # a course without a checkout of its own
+    "$root/uv/bin/uv" pip install --quiet --compile-bytecode --python .venv/bin/python --requirement requirements.txt
+fi
 rm -rf "$root/uv-cache"
 chmod -R a+rX "$root/source"
 if [ -d "$root/python" ]; then chmod -R a+rX "$root/python"; fi
-.venv/bin/python -c 'import grader.cli, torch, torchvision; print("installed; PyTorch", torch.__version__)'
+if [ -f install.sh ]; then
+    .venv/bin/python -c 'import grader.cli, torch, torchvision; print("installed; PyTorch", torch.__version__)'
+else
+    .venv/bin/python -c 'import gradebook.__main__, gradebox.__main__; print("installed")'
+fi

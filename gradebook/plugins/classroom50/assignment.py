@@ -79,7 +79,8 @@ def autograder(
         )
     if len(labels) > _MOST_LABELS:
         raise Classroom50Error(f"{len(labels)} labels are too many; Classroom 50 takes {_MOST_LABELS}")
-    settings = {"lab": ",".join(numbers), "device": device, "seed": seed, "seconds": _SECONDS}
+    own = course.package if root is None and gradescope_autograder.is_alone(course) else ""
+    settings = {"lab": ",".join(numbers), "device": device, "seed": seed, "seconds": _SECONDS, "course": own}
     runtime: dict[str, Any] = {"runs-on": labels} if labels else {"runs-on": "ubuntu-latest", "python": _PYTHON}
     return {
         "autograder.py": _SCRIPT.read_bytes(),

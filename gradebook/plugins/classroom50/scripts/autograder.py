@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-GPULABS = 'from grader.cli import app; app(prog_name="gpulabs")'
+GPULABS = ["-c", 'from grader.cli import app; app(prog_name="gpulabs")']
 
 
 def main() -> int:
@@ -37,26 +37,31 @@ def grade(checkout: Path, root: Path, python: str) -> int:
     seed = ["--seed", str(settings["seed"])] if settings["seed"] is not None else []
     (root / "work").mkdir()
 
-    def gpulabs(*arguments: object, captured: bool = False) -> subprocess.CompletedProcess[str]:
-        command = [python, "-P", "-c", GPULABS, *map(str, arguments)]
+    # A course without a command of its own is graded by the engine's commands.
+    course = ["--course", str(root / "source" / settings["course"])] if settings["course"] else []
+    book = ["-m", "gradebook", *course] if course else GPULABS
+    grading = ["-m", "gradebox", "grade", *course] if course else [*GPULABS, "grade"]
+
+    def run(module: list[str], *arguments: object, captured: bool = False) -> subprocess.CompletedProcess[str]:
+        command = [python, "-P", *module, *map(str, arguments)]
         environment = {**os.environ, "PYTHONPATH": str(root / "source")}
         return subprocess.run(
             command, cwd=root / "source", env=environment, check=False, text=True, capture_output=captured
         )
 
-    exported = gpulabs("export", "labs", checkout, "--out", root / "work", *lab, captured=True)
+    exported = run(book, "export", "labs", checkout, "--out", root / "work", *lab, captured=True)
     print(exported.stderr, end="", flush=True)  # what does not count, or why nothing does
     if exported.returncode == 1:
         (root / "log").write_text(exported.stderr, encoding="utf-8")
-        return gpulabs("export", "classroom50-result", "--failed", root / "log", *lab, "--out", checkout).returncode
+        return run(book, "export", "classroom50-result", "--failed", root / "log", *lab, "--out", checkout).returncode
     if exported.returncode:
         return exported.returncode
     report = root / "report"
     options = ["--device", settings["device"], "--report", report, "--time-limit", settings["seconds"]]
-    if gpulabs("grade", exported.stdout.strip(), *options, *lab, *seed).returncode not in (0, 1, 3):
+    if run(grading, exported.stdout.strip(), *options, *lab, *seed).returncode not in (0, 1, 3):
         print("no result is written: the grader could not grade this submission (see its reason above)")
         return 1
-    return gpulabs("export", "classroom50-result", report / "grade.json", "--out", checkout).returncode
+    return run(book, "export", "classroom50-result", report / "grade.json", "--out", checkout).returncode
 
 
 def allow_namespaces() -> None:
@@ -77,7 +82,10 @@ def installed(root: Path) -> str:
         [uv, "venv", "--quiet", "--python", ">=3.11,<3.14", ".venv"], cwd=source, env=environment, check=True
     )
     python = source / ".venv" / "bin" / "python"
-    subprocess.run(["sh", "install.sh", uv, python], cwd=source, env=environment, check=True)
+    install: list[str | Path] = ["sh", "install.sh", uv, python]
+    if not (source / "install.sh").is_file():
+        install = [uv, "pip", "install", "--quiet", "--python", python, "--requirement", "requirements.txt"]
+    subprocess.run(install, cwd=source, env=environment, check=True)
     return str(python)
 
 
