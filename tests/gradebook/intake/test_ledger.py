@@ -39,7 +39,12 @@ MISTAKES = ("REPORT.docx", "report.pdf", "lab1.ipynb", "benchmark (1).py", "Copy
             "damaged.zip", "benchmark.py.bak")  # fmt: skip
 HIDDEN = ("__MACOSX/._x", ".DS_Store", "__pycache__/a.cpython-311.pyc", ".git/config", ".ipynb_checkpoints/a.ipynb",
           "desktop.ini", "Thumbs.db")  # fmt: skip
-CANVAS = re.compile(r"lovelaceada_17_[0-9]+_")
+ATTEMPT = "Lab 1_ada_attempt_2026-03-01-23-59-00"
+BRIGHTSPACE = "7-42 - Ada Lovelace - Mar 1, 2026 1159 PM"
+ATTACHED = ("lovelaceada_", "Ada Lovelace_17_assignsubmission", ATTEMPT, BRIGHTSPACE)
+"""How platforms begin the names of what a student attached."""
+PREFIX = re.compile(rf"lovelaceada_17_[0-9]+_|{re.escape(ATTEMPT)}_")
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:%064x\nsize 12345\n"
 Files = dict[str, bytes]
 
 
@@ -53,7 +58,7 @@ class Student1:
 
     def content(self) -> bytes:
         self._count += 1
-        return f"# file {self._count}\n".encode()
+        return POINTER % self._count if self.random.random() < 0.03 else f"# file {self._count}\n".encode()
 
     def drawn(self, *counts: int) -> Files:
         names = self.random.sample((*ORDINARY, "REPORT.md", *CODE, *MISTAKES), self.random.choice(counts))
@@ -102,7 +107,7 @@ class Student1:
         """What a platform makes of it."""
         attachments = dict(self.attachment() for _ in range(self.random.choice((1, 2, 3))))
         files: Files
-        match self.random.choice(("Canvas", "Moodle", "Gradescope", "folder", "archive")):
+        match self.random.choice(("Canvas", "Moodle", "Blackboard", "Brightspace", "Gradescope", "folder", "archive")):
             case "Canvas":
                 numbered = enumerate(attachments.items(), start=4711)
                 files = {f"lovelaceada_17_{number}_{name}": content for number, (name, content) in numbered}
@@ -111,6 +116,12 @@ class Student1:
             case "Moodle":
                 folder = "Ada Lovelace_17_assignsubmission_file"
                 files = {f"{folder}/{name}": content for name, content in attachments.items()}
+            case "Blackboard":
+                files = {f"{ATTEMPT}_{name}": content for name, content in attachments.items()}
+                files[f"{ATTEMPT}.txt"] = b"Name: Ada Lovelace (ada)\n\nSubmission Field:\n"
+            case "Brightspace":
+                files = {f"{BRIGHTSPACE}/{name}": content for name, content in attachments.items()}
+                files["index.html"] = b"<html></html>"
             case "Gradescope":
                 files = {f"submission_1/{name}": content for name, content in self.tree().items()}
                 files["submission_metadata.yml"] = METADATA
@@ -176,14 +187,14 @@ def may_go_without_a_word(names: tuple[str, ...], copy: str | None) -> bool:
         folder = copy.rpartition("/")[0]
         modules = (module for ones in MODULES.values() for module in ones)
         known = (*ORDINARY, *CODE, *modules, "deep.py", "REPORT.md")
-        return name in ORDINARY or (folder.partition("/")[0] in MODULES and CANVAS.sub("", name) in known)
-    is_attached = len(names) == 1 and (names[0].startswith("lovelaceada") or "assignsubmission" in names[0])
+        return name in ORDINARY or (folder.partition("/")[0] in MODULES and PREFIX.sub("", name) in known)
+    is_attached = len(names) == 1 and names[0].startswith(ATTACHED)
     return name in ORDINARY and not is_attached
 
 
 def is_named(names: tuple[str, ...], reason: str) -> bool:
     """Whether the student reads of it, or of what it is packed in."""
-    said = [CANVAS.sub("", name.rpartition("/")[2]) for name in names]
+    said = [PREFIX.sub("", name.rpartition("/")[2]) for name in names]
     folders = [f"'{folder}/'" for folder in names[-1].split("/")[:-1]]
     return any(word in reason for word in (f"{said[-1]}'", *folders)) or any(
         re.search(rf"{re.escape(name)}' (?:does not count|\(an archive)", reason) for name in said[:-1]
@@ -222,8 +233,12 @@ def test_every_file_counts_or_is_named(part: int, tmp_path: Path, pytestconfig: 
                 continue
             taken += 1
             places = {content: target for target, content in copied.items()}
+            for content, target in places.items():
+                if content.startswith(POINTER[:40]):
+                    named = repr(target) in student.reason or re.search(r" and \d+ more", student.reason)
+                    assert named, f"seed {seed}: nothing is said of the pointer {target}: {student.reason}"
             for path in sorted((folder / "source").rglob("*")):
-                if not path.is_file() or path.name == "submission_metadata.yml":
+                if not path.is_file() or path.name in ("submission_metadata.yml", "index.html", f"{ATTEMPT}.txt"):
                     continue
                 for names, content in files_of(path.relative_to(folder / "source").as_posix(), path.read_bytes()):
                     silent = may_go_without_a_word(names, places.get(content))
