@@ -287,9 +287,9 @@ def test_a_cache_is_appended_to_and_attended_to(package: Any, seed: int) -> None
     """Against the same cache kept by hand: places, pages, rotation, left padding, few or many queries."""
     generator = random.Random(seed)
     torch.manual_seed(seed)
-    for _ in range(5):
+    for _ in range(8):
         batch, key_heads, width = generator.randint(1, 3), generator.choice([1, 2]), generator.choice([20, 32])
-        heads, queries = key_heads * generator.choice([1, 3]), generator.choice([1, 1, 4])
+        heads, queries = key_heads * generator.choice([1, 3]), generator.choice([1, 4])
         paged, rotates, pairs = generator.random() < 0.4, generator.random() < 0.5, generator.random() < 0.5
         appends, causal = rotates or generator.random() < 0.6, generator.random() < 0.5
         like: dict[str, Any] = {"device": "cuda", "dtype": torch.float16}
@@ -363,6 +363,19 @@ def test_pages_of_packed_keys_equal_the_keys(package: Any) -> None:
     plain = package.flash_attn_varlen_func(q, k, v, starts, of_keys, 4, 300, causal=True)
     paged = package.flash_attn_varlen_func(q, *pages, starts, of_keys, 4, 300, causal=True, block_table=table)
     assert torch.equal(paged, plain)
+
+
+def test_an_operator_leaves_keys_out_in_front_and_at_the_end(package: Any) -> None:
+    """`leftpad_k` keys in front of a sequence, and all beyond `seqused_k` (block_info.h)."""
+    torch.manual_seed(6)
+    q, k, v = (torch.randn(20, 2, 16, device="cuda").half() for _ in range(3))
+    starts, left, used = (torch.tensor(x, dtype=torch.int32, device="cuda") for x in ([0, 8, 20], [2, 3], [7, 10]))
+    forward = torch.ops.flash_attn._flash_attn_varlen_forward
+    output, *_ = forward(q, k, v, starts, starts, 12, 12, 0.0, 0.25, True, leftpad_k=left, seqused_k=used)
+    kept = torch.tensor([*range(2, 7), *range(11, 18)], device="cuda")
+    of_keys = torch.tensor([0, 5, 12], dtype=torch.int32, device="cuda")
+    expected_output = package.flash_attn_varlen_func(q, k[kept], v[kept], starts, of_keys, 12, 7, causal=True)
+    assert torch.equal(output, expected_output)
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------------
@@ -503,15 +516,17 @@ def test_few_queries_split_the_keys() -> None:
             _, _, peak = allocated(lambda n=chosen: package.flash_attn_with_kvcache(q, cache, cache, num_splits=n))
             scratch = [4 * parts * 8, 4 * parts * 8 * 128] if parts > 1 else []
             assert peak == rounded(q.nbytes, 4 * 8, *scratch)
-            assert len(gpu.timeline) - begin == (2 if parts > 1 else 1)
+            kernels = gpu.timeline[begin:]
+            assert len(kernels) == (2 if parts > 1 else 1)
+            assert kernels[0].bytes == 2 * q.nbytes + 2 * cache.nbytes + 4 * 8
 
 
-def seconds(gpu: vgpu.VirtualGPU, function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, float]:
-    """Result, and device time of attention's kernels."""
+def seconds(gpu: vgpu.VirtualGPU, function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, float, int]:
+    """Result, and device time and bytes of attention's kernels."""
     begin = len(gpu.timeline)
     result = function(*args, **kwargs)
     kernels = [kernel for kernel in gpu.timeline[begin:] if "attention" in kernel.name or "flash" in kernel.name]
-    return result, sum(kernel.seconds for kernel in kernels)
+    return result, sum(kernel.seconds for kernel in kernels), sum(kernel.bytes for kernel in kernels)
 
 
 def test_time_is_that_of_pytorchs_flash_kernel_and_less_is_faster() -> None:
@@ -525,10 +540,10 @@ def test_time_is_that_of_pytorchs_flash_kernel_and_less_is_faster() -> None:
         for causal in (False, True):
             separate = operands(4096)
             heads = [x.detach().transpose(1, 2).requires_grad_() for x in separate]
-            output, own = seconds(gpu, flash, *separate, causal=causal)
-            fused, other = seconds(gpu, functional.scaled_dot_product_attention, *heads, is_causal=causal)
+            output, *own = seconds(gpu, flash, *separate, causal=causal)
+            fused, *other = seconds(gpu, functional.scaled_dot_product_attention, *heads, is_causal=causal)
             assert own == pytest.approx(other, rel=0.01)
-            own, other = (seconds(gpu, result.backward, result)[1] for result in (output, fused))
+            own, other = (list(seconds(gpu, result.backward, result)[1:]) for result in (output, fused))
             assert own == pytest.approx(other, rel=0.01)
         longest = operands(8192)
         windows = [seconds(gpu, flash, *longest, causal=True, window_size=(left, 0))[1] for left in (512, 2048, -1)]
@@ -546,6 +561,7 @@ def test_packed_sequences_cost_by_their_own_lengths(package: Any, ampere: vgpu.V
         starts = torch.arange(0, 513, step, dtype=torch.int32, device="cuda")
         package.flash_attn_varlen_func(q, k, v, starts, starts, step, step)
         flops.append(ampere.timeline[-1].flops)
+        assert ampere.timeline[-1].bytes == 4 * q.nbytes + 4 * 2 * 512
     assert flops == [4 * 512 * 512 * 2 * 32, 4 * 8 * 64 * 64 * 2 * 32]
 
 
