@@ -71,6 +71,8 @@ class MomentsReply:
     """`time` of the snapshot after each logged step, and after a sample."""
     lengths: list[int]
     """Snapshots in the history before and after the sample."""
+    in_history: object
+    """Step and loss of the newest of them."""
     rounds: list[list[tuple[str, float, str]]]
     """Of calls of `log_metrics`, and of samples, in several rounds: /metrics before, seconds, /metrics after."""
 

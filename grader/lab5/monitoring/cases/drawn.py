@@ -147,6 +147,7 @@ def snapshots_at_once(generator: InputGenerator) -> Iterator[Evaluate]:
     """Rules and snapshots to evaluate, one engine each: no rule waits, and each snapshot stands for itself."""
     start = _start(generator)
     heat = generator.integer(70, 95)
+    second = generator.integer(2, 7)  # a GPU's index is not its place in the snapshot
     rules: dict[str, RuleChange] = {name: {"for_seconds": 0.0} for name in WAITS}
     hotter: dict[str, RuleChange] = {**rules, "GpuHot": {"for_seconds": 0.0, "threshold": float(heat)}}
     for changed in (rules, hotter):
@@ -158,7 +159,7 @@ def snapshots_at_once(generator: InputGenerator) -> Iterator[Evaluate]:
                     "step": number,
                     "step_time": start + number,
                     "metrics": {"loss": 1.0},
-                    "gpus": [{"index": 0, **_GOOD}, {"index": 1, **_GOOD, **case}],
+                    "gpus": [{"index": 0, **_GOOD}, {"index": second, **_GOOD, **case}],
                 }
                 for number, case in enumerate(_readings(generator, changed["GpuHot"].get("threshold", float(HOT))))
             ],
@@ -220,14 +221,16 @@ def snapshots_over_time(generator: InputGenerator) -> Iterator[Evaluate]:
         moments += [2 * wait + 9, 2 * wait + 10, 3 * wait + 10]
         hot_at: list[int | None] = [1, 1, 1, 1, 1, 0, 1, 1, 1, 1, None, 1]
         full_from = generator.integer(1, 4)
-        places = generator.shuffled(range(3))
+        places, indices = generator.shuffled(range(3)), [0, *sorted(generator.shuffled(range(2, 8))[:2])]
         snapshots: list[SnapshotCase] = []
         for number, (moment, hot) in enumerate(zip(moments, hot_at, strict=True)):
             changing: ReadingCase = {**_GOOD, "memory_used_bytes": 20 if number >= full_from else 10}
             changing["temperature_celsius"] = None if hot is None else 60.0 + 30.0 * hot
             slowed: ReadingCase = {**_GOOD, "throttle_reasons": ["power_brake"] if number % 2 else ["thermal_slowdown"]}
             readings = [changing, _GOOD, slowed]
-            gpus: list[ReadingCase] = [{"index": index, **readings[place]} for index, place in enumerate(places)]
+            gpus: list[ReadingCase] = [
+                {"index": index, **readings[place]} for index, place in zip(indices, places, strict=True)
+            ]
             snapshots.append({"time": start + moment, "metrics": {"loss": 1.0}, "gpus": gpus})
         yield Evaluate(rules=changed, snapshots=snapshots)
 

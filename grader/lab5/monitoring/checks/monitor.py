@@ -227,6 +227,11 @@ class TestMonitoring:
         require_equal(
             moments.lengths, [1, 2], what="snapshots in history after three calls of log_metrics, then a sample"
         )
+        require_equal(
+            moments.in_history, [3, 0.5],
+            what="step and loss in the newest snapshot of history, after both were logged",
+            hint="Append the snapshot as it is, with the step and the metrics that are known by then.",
+        )  # fmt: skip
         for what, rounds in zip(("60 calls of log_metrics", "a sample"), moments.rounds, strict=True):
             # Of several rounds the one of which most was counted: the others may have waited between two calls.
             rises = [(_spent(after) - _spent(before), took) for before, took, after in rounds]

@@ -100,6 +100,8 @@ def moments(student: Student, inputs: Moments) -> MomentsReply:
         now = snapshot_of(monitor)
         taken.append((begin, plain(now.time, "Snapshot.time"), time.time()))
         lengths = [before, len(history_of(monitor))]
+        newest = monitor.history[-1] if lengths[1] else None
+        in_history = [getattr(newest, "step", None), dict(getattr(newest, "metrics", {})).get("loss")]
         logs = inputs.logs
 
         def log() -> None:
@@ -109,7 +111,9 @@ def moments(student: Student, inputs: Moments) -> MomentsReply:
         rounds = []
         for call, nvml.question_seconds in ((log, 0.0), (monitor.sample, inputs.question)):
             rounds.append([_timed(monitor, call) for _ in range(_ROUNDS)])
-    return MomentsReply(steps=steps, taken=taken, lengths=lengths, rounds=rounds)
+    return MomentsReply(
+        steps=steps, taken=taken, lengths=lengths, in_history=plain(in_history, "GPUMonitor.history"), rounds=rounds
+    )
 
 
 def _timed(monitor: StudentObject, call: Callable[[], object]) -> tuple[str, float, str]:

@@ -110,6 +110,8 @@ class TrainedEpochs:
     weight: Array
     frozen: bool
     """Whether the parameter that needs no gradient is what it was."""
+    logged_samples: list[object]
+    """What `log_step` was told of each step's samples."""
     reduced_gradients: float
     """Bytes reduced among ranks, in sizes of all gradients."""
 
@@ -171,6 +173,8 @@ class MixedReply:
     weight: Array
     steps: object
     scale: float | None
+    windows: list[bool]
+    """What `train_window` returned."""
     event_files: int
     """TensorBoard's, before the validation."""
     logged: list[LoggedStep]

@@ -18,8 +18,8 @@ from grader.shared.dimensions import Case, Dimension, Space, drawable
 BATCHES = 5
 """Of each rank in an epoch."""
 OPTIMIZERS: dict[str, Settings] = {
-    "momentum": {"optimizer": "sgd", "momentum": 0.9},
-    "decay": {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.1},
+    "momentum": {"optimizer": "sgd"},
+    "decay": {"optimizer": "sgd", "weight_decay": 0.1},
     "adamw": {"optimizer": "adamw", "weight_decay": 0.1},
 }
 
@@ -73,6 +73,7 @@ def training(
     config: Settings = {
         **OPTIMIZERS["momentum"],
         "epochs": 2,
+        "momentum": generator.uniform(0.6, 0.85),
         "learning_rate": generator.uniform(0.08, 0.16),
         "warmup_steps": 2,
         "minimum_ratio": 0.1,

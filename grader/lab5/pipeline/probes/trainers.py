@@ -95,6 +95,14 @@ class Made:
         """The learning rate of each optimizer step (`optimizer_steps`)."""
         return [event[1] for event in self.noted() if event[0] == "step"]
 
+    def logged_samples(self) -> list[object]:
+        """What `log_step` was told of the samples of each step."""
+        return [plain(event[1], "samples given to log_step()") for event in self.noted() if event[0] == "logged"]
+
+    def windows(self) -> list[bool]:
+        """What `train_window` returned, one by one."""
+        return [event[1] for event in self.noted() if event[0] == "window"]
+
     def taken(self) -> list[int]:
         """The batch that passed the model last before each optimizer step, counted from 0."""
         batches, taken, validating = -1, [], False
@@ -188,6 +196,8 @@ def make(
     more = {} if monitor is None else {"monitor": monitor}
     trainer = student.module(TRAINER).ProductionTrainer(model, train, val, settings, **more)
     trainer.validate = MethodType(_validate, (note, trainer.validate))
+    trainer.log_step = MethodType(_log_step, (note, trainer.log_step))
+    trainer.train_window = MethodType(_train_window, (note, trainer.train_window))
     if cleared:
         trainer.train_window = MethodType(_clear_and_train, (model, trainer.train_window))
     KEPT.append(trainer)
@@ -199,6 +209,23 @@ def _clear_and_train(parts: tuple[Model, Callable[[StudentObject], object]], win
     model, train_window = parts
     model.zero_grad()
     return train_window(window)
+
+
+def _log_step(parts: tuple[Callable[[object], None], Callable[..., object]], **step: StudentObject) -> object:
+    """Take the metrics of a step, and note its samples."""
+    note, log_step = parts
+    note(("logged", step.get("samples")))
+    return log_step(**step)
+
+
+def _train_window(
+    parts: tuple[Callable[[object], None], Callable[[StudentObject], object]], window: StudentObject
+) -> object:
+    """Train a window, and note what is said of it."""
+    note, train_window = parts
+    taken = train_window(window)
+    note(("window", bool(taken)))
+    return taken
 
 
 def _validate(parts: tuple[Callable[[object], None], Callable[[], object]]) -> object:

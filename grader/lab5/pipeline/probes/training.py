@@ -82,6 +82,7 @@ def epochs(student: Student, inputs: Epochs) -> EpochsReply:
                     steps=steps_of(made.trainer),
                     weight=model.whole(),
                     frozen=bool((exact(model.gain, "the gain") == 1).all()),
+                    logged_samples=made.logged_samples(),
                     reduced_gradients=reduced.reduced_bytes / model.whole().nbytes,
                 )
             )
@@ -114,7 +115,7 @@ def mixed(student: Student, inputs: Mixed) -> MixedReply:
     with optimizer_steps(made), watch_products(student.gpu) as products:
         results = [epoch_of(trainer, epoch) for epoch in range(inputs.training.config["epochs"])]
         of_training = products.dtypes()
-    batches, taken, rates = made.batches(), made.taken(), made.rates()
+    batches, taken, rates, windows = made.batches(), made.taken(), made.rates(), made.windows()
     even = make(student, Path("even"), _even(inputs.training), device=student.device)
     event_files = sum("tfevents" in name for name in files_below("mixed"))
     with watch_products(student.gpu) as products:
@@ -132,6 +133,7 @@ def mixed(student: Student, inputs: Mixed) -> MixedReply:
         weight=model.whole(),
         steps=steps_of(trainer),
         scale=scale_of(trainer),
+        windows=windows,
         event_files=event_files,
         logged=logged(),
     )

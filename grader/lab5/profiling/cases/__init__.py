@@ -27,6 +27,8 @@ class RecordReply:
     """How often the loader was begun; it has no end."""
     calls: object
     """The step numbers given to `after_step`."""
+    losses: list[str]
+    """What it was given for the loss, by its type."""
     updates: int
     """Optimizer steps made."""
     cleared: int

@@ -66,6 +66,10 @@ class TestProfiling:
             hint = f"Make {made} steps in all: first WAIT + WARMUP unrecorded ones, then the recorded ones."
             require_equal(reply.updates, made, what=f"{what}: optimizer steps made", hint=hint)
             require_equal(reply.calls, list(range(made)), what=f"{what}: step numbers given to after_step", hint=hint)
+            require_equal(
+                reply.losses, ["a tensor"], what=f"{what}: what after_step was given for the loss",
+                hint="Pass the loss as a tensor (`loss.detach()`). To read its number waits for the device.",
+            )  # fmt: skip
             require(bool(reply.refused), "profile_job(job, steps=0) raised no ValueError")
             require(
                 made <= reply.taken <= made + 1,

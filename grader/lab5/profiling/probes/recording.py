@@ -54,7 +54,7 @@ def record(student: Student, inputs: Record) -> RecordReply:
     seconds = inputs.seconds
     torch.zeros(1, device="cuda")
     (take, taken), (call, calls), (update, updates), (clear, cleared) = notes(), notes(), notes(), notes()
-    begin_pass, passes = notes()
+    (begin_pass, passes), (give, given) = notes(), notes()
     job = job_of(
         samples=inputs.samples,
         width=64,
@@ -72,6 +72,7 @@ def record(student: Student, inputs: Record) -> RecordReply:
 
     def after_step(step: int, model: nn.Module, loss: Tensor) -> None:
         call(step)
+        give("a tensor" if isinstance(loss, Tensor) else f"a {type(loss).__name__}")
         naps["after_step"]()
 
     def slowly(zero_grad: Callable[..., None]) -> Callable[..., None]:
@@ -104,6 +105,7 @@ def record(student: Student, inputs: Record) -> RecordReply:
         taken=batches,
         passes=begun,
         calls=plain(calls(), "step numbers given to after_step"),
+        losses=sorted(set(given())),
         updates=len(updates()),
         cleared=len(cleared()),
         steps=timeline["steps"],
