@@ -152,7 +152,7 @@ def export_github_pushes(
     submissions: Annotated[
         Path, typer.Argument(help="A folder of repositories, or a list of them (.csv, .toml).", show_default=False)
     ],
-    org: Annotated[str | None, typer.Option(help="Whose the repositories of a folder are on GitHub.")] = None,
+    org: Annotated[str | None, typer.Option(help="The owner on GitHub of the repositories in a folder.")] = None,
     out: Annotated[Path, typer.Option(help="The table to write.")] = Path("pushes.csv"),
 ) -> None:
     """Ask GitHub when commits were pushed, and write a table for submitted in class.toml.

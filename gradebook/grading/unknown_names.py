@@ -141,7 +141,7 @@ def _mostly_missing(students: Sequence[Student]) -> str:
         return ""
     return (
         f"{missing} of {len(students)} students handed in nothing. If the download is not whole, give the whole one: "
-        "some tools fetch 30 repositories, or one page, unless they are told otherwise"
+        "some tools fetch 30 repositories, or one page, unless an option says otherwise"
     )
 
 
