@@ -61,13 +61,8 @@ def figure_table(comparisons: Sequence[Comparison]) -> list[str]:
 
 def write(comparisons: Sequence[Comparison]) -> Path:
     """Write the results' file, the two tables between their marks in `docs/how-we-know-figures.md`, and the picture."""
-    text = _PAGE.read_text(encoding="utf-8")
-    for name, lines in (("groups", group_table(comparisons)), ("figures", figure_table(comparisons))):
-        begin = _BEGIN.format(name)
-        head, _, rest = text.partition(begin)
-        _, _, tail = rest.partition(_END)
-        text = "\n".join((head + begin, "", *lines, "", _END + tail))
-    _PAGE.write_text(text, encoding="utf-8")
+    replace("groups", group_table(comparisons))
+    replace("figures", figure_table(comparisons))
     draw(comparisons, _PICTURE)
     groups = {name: {"figures": len(rows), "median_error": error(rows)} for name, rows in by_group(comparisons).items()}
     figures = {
@@ -79,6 +74,15 @@ def write(comparisons: Sequence[Comparison]) -> Path:
         for comparison in comparisons
     }
     return save("published", {"groups": groups, "figures": figures})
+
+
+def replace(name: str, lines: Sequence[str]) -> None:
+    """Put lines between the marks of that name in `docs/how-we-know-figures.md`. Raises SystemExit without marks."""
+    head, begin, rest = _PAGE.read_text(encoding="utf-8").partition(_BEGIN.format(name))
+    _, end, tail = rest.partition(_END)
+    if not end:
+        raise SystemExit(f"{_PAGE} has no marks for {name!r}")
+    _PAGE.write_text("\n".join((head + begin, "", *lines, "", end + tail)), encoding="utf-8")
 
 
 def draw(comparisons: Sequence[Comparison], path: Path) -> None:

@@ -1,0 +1,263 @@
+"""Tables of single kernels that others published and no constant was fitted to: other cards, other shapes.
+
+`python -m benchmarks.published.held_out` prices them and writes `benchmarks/results/published_held_out.json` and a
+table of `docs/how-we-know-figures.md`. One rule came from them: which rows a layer norm reads again. The tables are in
+`benchmarks/published/tables/`:
+
+- `deepbench_*.csv`: baidu-research/DeepBench@da81ba7 (Apache-2.0), results/train/DeepBench_NV_T4.xlsx and
+  DeepBench_NV_V100.xlsx: products and convolutions of speech, vision and translation. Convolutions in 16 bits are in
+  NHWC, and sides in 16 bits are rounded up to eight, as its programs do (code/nvidia/conv_bench.cu, gemm_bench.cu).
+- `liger.csv`: linkedin/Liger-Kernel@ead96b6 (BSD-2-Clause), benchmark/data/all_benchmark_data.csv: PyTorch's and
+  Hugging Face's own layers on an A100 and an H100. It empties the L2 cache before each run, so shapes of which the
+  cache could hold much are left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - PyTorch's custom
+from torch import Tensor, nn
+
+import vgpu
+from benchmarks.measure import save
+from benchmarks.published import report
+from benchmarks.published.timing import device_seconds
+from vgpu.device import convolution_cost, cost
+from vgpu.device.kernel_work import PASSES, Convolution
+
+_TABLES = Path(__file__).with_name("tables")
+_DEEPBENCH, _LIGER = "DeepBench", "Liger-Kernel"
+_FFN = 11008
+_VOCABULARY = 131072
+Row = Mapping[str, str]
+
+
+class Compared(NamedTuple):
+    """One published time of `group` on `gpu`, and what the virtual GPU says, both in seconds."""
+
+    source: str
+    gpu: str
+    group: str
+    name: str
+    published: float
+    simulated: float
+
+    @property
+    def error(self) -> float:
+        """Logarithm of published over simulated."""
+        return math.log(self.published / self.simulated)
+
+
+def main() -> Path:
+    """Price all, write the result and the page's table; returns the result's path."""
+    compared = [*_products(), *_convolutions(), *_layers()]
+    groups = _groups(compared)
+    report.replace("held out", table(groups))
+    return save(
+        "published_held_out",
+        {
+            "groups": {name: _summary(members) for name, members in groups.items()},
+            "rows": [
+                {
+                    "source": row.source, "gpu": row.gpu, "group": row.group, "name": row.name,
+                    "published_seconds": row.published, "ratio": round(math.exp(row.error), 4),
+                }
+                for row in compared
+            ],
+        },
+    )  # fmt: skip
+
+
+def _groups(compared: Iterable[Compared]) -> dict[str, list[Compared]]:
+    groups: dict[str, list[Compared]] = {}
+    for row in compared:
+        groups.setdefault(f"{row.source}, {row.gpu}: {row.group}", []).append(row)
+    return groups
+
+
+def _summary(rows: Sequence[Compared]) -> dict[str, float]:
+    sizes = [abs(row.error) for row in rows]
+    return {
+        "values": len(rows),
+        "median_error": round(math.expm1(statistics.median(sizes)), 4),
+        "within_a_fifth": round(sum(size <= math.log(1.2) for size in sizes) / len(sizes), 4),
+        "beyond_a_factor_of_two": sum(size > math.log(2) for size in sizes),
+        "median_ratio": round(math.exp(statistics.median(row.error for row in rows)), 4),
+    }
+
+
+def table(groups: Mapping[str, Sequence[Compared]]) -> list[str]:
+    """Lines of Markdown: a row for each group, one for each source, and one for all."""
+    lines = [
+        "| what | times | median error | within 20 % | beyond a factor of two | median ratio |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    everything = [row for members in groups.values() for row in members]
+    by_source = {
+        f"**all of {source}**": [row for row in everything if row.source == source]
+        for source in dict.fromkeys(row.source for row in everything)
+    }
+    for name, members in {**groups, **by_source, "**all**": everything}.items():
+        summary = _summary(members)
+        lines.append(
+            f"| {name} | {summary['values']} | {summary['median_error']:.0%} | {summary['within_a_fifth']:.0%} "
+            f"| {summary['beyond_a_factor_of_two']} | {summary['median_ratio']:.2f} |"
+        )
+    return lines
+
+
+def _read(name: str) -> list[dict[str, str]]:
+    with (_TABLES / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _precision(dtype: str) -> str:
+    return "FP32" if dtype == "float32" else "FP16"
+
+
+# ---- DeepBench: products and convolutions ----------------------------------------------------------------------------
+
+
+def _products() -> Iterator[Compared]:
+    for row in _read("deepbench_products.csv"):
+        sides = [int(row[name]) for name in ("m", "n", "k")]
+        if row["dtype"] == "float16":
+            sides = [_rounded(side) for side in sides]
+        m, n, k = sides
+        seconds = cost.matmul_seconds(vgpu.get_spec(row["gpu"]), m, n, k, row["dtype"])
+        name = f"{row['m']} x {row['n']} x {row['k']} {row['transposed']}"
+        group = f"products {_precision(row['dtype'])}"
+        yield Compared(_DEEPBENCH, row["gpu"], group, name, float(row["ms"]) / 1e3, seconds)
+
+
+def _convolutions() -> Iterator[Compared]:
+    for row in _read("deepbench_convolutions.csv"):
+        for kind in PASSES:
+            if not row[f"{kind}_ms"]:
+                continue
+            work = convolution_of(row, kind)
+            seconds = convolution_cost.seconds(vgpu.get_spec(row["gpu"]), work, row["dtype"], tf32=False)
+            group = f"convolutions {_precision(row['dtype'])}, {_TITLES[kind]}"
+            name = (
+                f"{row['window_width']}x{row['window_height']}, {row['channels']} to {row['filters']}, "
+                f"{row['images']} of {row['width']} x {row['height']}"
+            )
+            yield Compared(_DEEPBENCH, row["gpu"], group, name, float(row[f"{kind}_ms"]) / 1e3, seconds)
+
+
+_TITLES = {"forward": "forward", "input": "gradient of images", "weight": "gradient of filters"}
+
+
+def convolution_of(row: Row, kind: str) -> Convolution:
+    """A row of the table as work: FP32 in NCHW, 16 bits in NHWC with channels rounded up to eight."""
+    sides = []
+    for axis in ("width", "height"):
+        room = int(row[axis]) + 2 * int(row[f"pad_{axis}"]) - int(row[f"window_{axis}"])
+        sides.append(room // int(row[f"stride_{axis}"]) + 1)
+    channels, filters = int(row["channels"]), int(row["filters"])
+    planar = row["dtype"] == "float32"
+    if not planar:
+        channels, filters = _rounded(channels), _rounded(filters)
+    return Convolution(
+        (kind,), int(row["images"]), channels, filters, int(row["width"]) * int(row["height"]), sides[0] * sides[1],
+        int(row["window_width"]) * int(row["window_height"]),
+        strided=(row["stride_width"], row["stride_height"]) != ("1", "1"), planar_input=planar, planar_result=planar,
+    )  # fmt: skip
+
+
+def _rounded(side: int) -> int:
+    return -(-side // 8) * 8
+
+
+# ---- Liger-Kernel: layers as PyTorch and Hugging Face have them ------------------------------------------------------
+
+
+class _RMSNorm(nn.Module):
+    """Hugging Face's, with weights in FP32."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(columns))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.weight * wide.to(x.dtype)
+
+
+class _GatedFFN(nn.Module):
+    """Llama's, without biases."""
+
+    def __init__(self, columns: int, activation: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.gate, self.up = (nn.Linear(columns, _FFN, bias=False) for _ in range(2))
+        self.down = nn.Linear(_FFN, columns, bias=False)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.down(self.activation(self.gate(x)) * self.up(x))
+        return result
+
+
+def _layer(kernel: str, rows: int, columns: int, dtype: torch.dtype) -> tuple[Callable[[], Tensor], Tensor | None]:
+    """The call, and the input whose gradient is cleared between calls."""
+    if kernel == "embedding":
+        table, tokens = nn.Embedding(_VOCABULARY, columns).cuda(), torch.zeros(rows, dtype=torch.long, device="cuda")
+        return lambda: table(tokens), None
+    x = torch.randn(rows, columns, device="cuda", dtype=dtype, requires_grad=True)
+    if kernel == "cross_entropy":
+        labels = torch.zeros(rows, dtype=torch.long, device="cuda")
+        return lambda: F.cross_entropy(x, labels), x
+    if kernel == "relu_squared":
+        return lambda: torch.square(F.relu(x)), x
+    if kernel == "rms_norm":
+        norm = _RMSNorm(columns).cuda()
+        return lambda: norm(x), x
+    if kernel == "layer_norm":
+        layer = nn.LayerNorm(columns).cuda().to(dtype)
+        return lambda: layer(x), x
+    gelu: Callable[[Tensor], Tensor] = lambda y: F.gelu(y, approximate="tanh")  # noqa: E731
+    ffn = _GatedFFN(columns, gelu if kernel == "geglu" else F.silu).cuda().to(dtype)
+    return lambda: ffn(x), x
+
+
+def _layers() -> Iterator[Compared]:
+    for row in _read("liger.csv"):
+        rows, columns = int(row["rows"]), int(row["columns"])
+        dtype: torch.dtype = getattr(torch, row["dtype"])
+        spec = vgpu.get_spec(row["gpu"])
+        if 2 * rows * columns * dtype.itemsize < 2 * spec.l2_bytes:
+            continue
+        with vgpu.attach(row["gpu"], values=False):
+            seconds = _seconds(row, rows, columns, dtype)
+        group = row["kernel"].replace("_", " ")
+        name = f"{row['mode']}, {rows} x {columns} {row['dtype']}"
+        yield Compared(_LIGER, row["gpu"], group, name, float(row["ms"]) / 1e3, seconds)
+
+
+def _seconds(row: Row, rows: int, columns: int, dtype: torch.dtype) -> float:
+    call, x = _layer(row["kernel"], rows, columns, dtype)
+    if row["mode"] == "forward":
+        return device_seconds(call, times=2, warmup=1)
+    result = call()
+    gradient = torch.randn_like(result)
+
+    def backward(of: Tensor) -> None:
+        if x is not None:
+            x.grad = None
+        of.backward(gradient, retain_graph=True)
+
+    if row["mode"] == "backward":
+        return device_seconds(lambda: backward(result), times=2, warmup=1)
+    return device_seconds(lambda: backward(call()), times=2, warmup=1)
+
+
+if __name__ == "__main__":
+    print(main())
