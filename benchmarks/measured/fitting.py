@@ -48,22 +48,23 @@ def constants() -> list[Constant]:
         _attribute(traffic, name, _CYCLES)
         for name in (
             "_BROADCAST_CYCLES", "_RANDOM_CYCLES", "_DROPOUT_CYCLES", "_COLUMN_CYCLES", "_SOFTMAX_CYCLES",
-            "_LAYER_NORM_CYCLES", "_LAYER_NORM_BACKWARD_CYCLES", "_GROUP_NORM_CYCLES", "_GROUP_NORM_BACKWARD_CYCLES",
-            "_POOL_CYCLES", "_POOL_BACKWARD_CYCLES",
+            "_POOL_CYCLES",
         )
     ]  # fmt: skip
+    # For each time that an element is read or written: half of that.
+    known += [_attribute(traffic, name, _CYCLES / 2) for name in ("_LAYER_NORM_CYCLES", "_GROUP_NORM_CYCLES")]
     # A sector of 32 bytes for each element, at the L2 cache's 5.3 TB/s; a shuffle for each of a warp's five levels.
     known += [_attribute(traffic, "_TRANSPOSED_CYCLES", 1.6), _attribute(traffic, "_SHUFFLE_CYCLES", 32.0)]
     known += [_attribute(traffic, "_NATIVE_NORM_BLOCK_CYCLES", 64.0)]
-    for kept in (True, False):
-        known += _entries(traffic._BATCH_NORM_CYCLES, kept, _CYCLES) + _entries(
-            traffic._NATIVE_NORM_CYCLES, kept, _CYCLES
-        )
-    known += [_entry(cost.FILL_SECONDS, kind, 2e-6) for kind in ("hopper", "hopper tf32", "hopper cuda cores")]
+    known.append(_attribute(traffic, "_POOL_BACKWARD_CYCLES", 2 * _CYCLES))  # looks at gradient and place
+    known.append(_attribute(traffic, "_BATCH_NORM_CYCLES", 0.6))  # each of 512 threads waits 600 cycles for two loads
+    for backward, accesses in ((False, 3), (True, 5)):
+        known.append(_entry(traffic._NATIVE_NORM_CYCLES_LAST, backward, accesses * _CYCLES / 2))
+    known += [_entry(cost.FILL_SECONDS, kind, 2e-6) for kind in ("hopper", "hopper cuda cores")]
     known += [_entry(cost.EPILOGUE_DEPTH, "hopper", 16.0), _attribute(cost, "_OVERLAP", 2.0)]
     fills = convolution_cost.FILL_SECONDS
-    known += [_entry(fills, kind, 2e-6) for kind in ("hopper", "hopper tf32", "hopper cuda cores")]
-    known += [_entry(convolution_cost.RATIO, kind, 1.0) for kind in ("tensor cores", "hopper cuda cores")]
+    known += [_entry(fills, kind, 2e-6) for kind in ("hopper", "hopper cuda cores")]
+    known.append(_entry(convolution_cost.RATIO, "hopper cuda cores", 1.0))
     known += [
         _entry(convolution_cost.WEIGHT_RATIO, kind, 1.0)
         for kind in ("16 bits", "tf32", "hopper cuda cores", "hopper cuda cores 1 x 1")
@@ -74,7 +75,6 @@ def constants() -> list[Constant]:
         _attribute(convolution_cost, "DEPTHWISE_CYCLES", _CYCLES),
         _attribute(convolution_cost, "LAYOUT_CYCLES", _CYCLES),
         _attribute(convolution_cost, "UNALIGNED_TF32", 0.5),
-        _attribute(convolution_cost, "NHWC_RATIO", 1.0),
         _attribute(convolution_cost, "WINOGRAD_GAIN", 2.25),
         _attribute(convolution_cost, "WINOGRAD_CHANNELS", 64.0),
     ]
@@ -89,18 +89,6 @@ def _attribute(module: Any, name: str, prior: float) -> Constant:
 
 def _entry(table: Any, key: Any, prior: float) -> Constant:
     return Constant(f"{key}", float(table[key]), prior, lambda value: table.__setitem__(key, value))
-
-
-def _entries(table: Any, key: Any, prior: float) -> list[Constant]:
-    """A pair in a table, as two constants."""
-
-    def setter(place: int) -> Callable[[float], None]:
-        def set_to(value: float) -> None:
-            table[key] = tuple(value if index == place else number for index, number in enumerate(table[key]))
-
-        return set_to
-
-    return [Constant(f"{key} {place}", float(table[key][place]), prior, setter(place)) for place in (0, 1)]
 
 
 class Fit:

@@ -2,8 +2,8 @@
 
 `python -m benchmarks published` runs every figure of `figures.toml` and writes the table; `python -m
 benchmarks.published --group matmul` prints some. `python -m benchmarks.published.cross_validation` fits the laws'
-constants again without one source at a time, and `python -m benchmarks.published.held_out` prices tables of kernels that
-no constant was fitted to. A workload is ordinary PyTorch, run with shapes only.
+constants again without one source at a time. `python -m benchmarks.published.held_out` prices tables of kernels that no
+constant was fitted to. A workload is ordinary PyTorch, run with shapes only.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.published.figures import Figure
-from vgpu.device import convolution_cost, cost, spec
+from vgpu.device import attention_cost, convolution_cost, cost, spec
 from vgpu.runtime.operations import traffic
 
 Scaled = Callable[[float], AbstractContextManager[None]]
@@ -124,7 +124,7 @@ def fitted() -> list[Constant]:
     launch = 5e-6
     constants = [
         _constant("cycles of softmax", 0.5, _attribute(traffic, "_SOFTMAX_CYCLES")),
-        _constant("cycles of layer norm", 0.5, _attribute(traffic, "_LAYER_NORM_CYCLES")),
+        _constant("cycles of layer norm", 0.25, _attribute(traffic, "_LAYER_NORM_CYCLES")),
         _constant("cycles of dropout", 0.5, _attribute(traffic, "_DROPOUT_CYCLES")),
         _constant("bytes lost by broadcasts", 1.0, _attribute(traffic, "_BROADCAST_BYTES")),
         _constant("bytes lost by transpositions", 2.0, _attribute(traffic, "_TRANSPOSED_BYTES")),
@@ -133,10 +133,12 @@ def fitted() -> list[Constant]:
         _constant("depthwise convolutions, 16 bits", 0.15, _entry(convolution_cost.DEPTHWISE_RATIO, "16 bits")),
         _constant("depthwise convolutions, NHWC", 0.15, _entry(convolution_cost.DEPTHWISE_RATIO, "NHWC")),
         _constant("cycles of layouts", 0.5, _attribute(convolution_cost, "LAYOUT_CYCLES")),
-        _constant("rows of attention", 64.0, _attribute(cost, "_ATTENTION_ROWS"), workloads=_FUSED),
-        _constant("rows of causal attention", 128.0, _attribute(cost, "_CAUSAL_ROWS"), workloads=_FUSED),
-        _constant("attention backward", 1.0, _attribute(cost, "_ATTENTION_BACKWARD"), workloads=_FUSED),
-        _constant("exponentials overlapped", 1.0, _attribute(cost, "_OVERLAPPED_EXPONENTIALS"), workloads=_FUSED),
+        _constant("rows of attention", 64.0, _attribute(attention_cost, "_ATTENTION_ROWS"), workloads=_FUSED),
+        _constant("rows of causal attention", 128.0, _attribute(attention_cost, "_CAUSAL_ROWS"), workloads=_FUSED),
+        _constant("attention backward", 1.0, _attribute(attention_cost, "_ATTENTION_BACKWARD"), workloads=_FUSED),
+        _constant(
+            "exponentials overlapped", 1.0, _attribute(attention_cost, "_OVERLAPPED_EXPONENTIALS"), workloads=_FUSED
+        ),
     ]
     for kind in ("cuda cores", "tensor cores"):
         constants.append(_constant(f"a tile's wait, {kind}", 1e-6, _entry(cost.FILL_SECONDS, kind)))

@@ -432,7 +432,7 @@ def test_flash_is_faster_than_the_memory_efficient_kernel(shapes: vgpu.VirtualGP
 
 def test_a_causal_mask_halves_the_work_of_flash(shapes: vgpu.VirtualGPU) -> None:
     whole, causal = (_seconds(shapes, SDPBackend.FLASH_ATTENTION, 8192, is_causal=flag) for flag in (False, True))
-    # A little more than half: its last blocks leave multiprocessors idle (`cost.attention_efficiency`).
+    # A little more than half: its last blocks leave multiprocessors idle (`attention_cost.efficiency`).
     assert causal == pytest.approx(whole / 2, rel=0.03)
     assert causal > whole / 2
 

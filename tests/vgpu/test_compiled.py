@@ -35,6 +35,18 @@ def test_neighbours_are_one_kernel_that_reads_and_writes_what_is_outside(gpu: vg
     assert kernel.bytes == 3 * x.nbytes  # type: ignore[attr-defined]
 
 
+def test_a_joined_kernel_finds_in_the_cache_what_a_single_one_does() -> None:
+    with vgpu.attach("H100") as gpu:
+        x = torch.rand(SIZE, device="cuda")
+        x * 2
+        torch.compile(lambda x: x * 2)(x)
+        torch.cuda.synchronize()
+        single, joined = gpu.timeline[-2:]
+        assert joined.name.startswith("triton_fused")
+        assert (joined.bytes, joined.seconds) == (single.bytes, pytest.approx(single.seconds))
+        assert joined.bytes / joined.seconds > gpu.spec.bandwidth_bytes_per_second
+
+
 def test_what_outlives_the_region_is_written(gpu: vgpu.VirtualGPU) -> None:
     x = torch.rand(SIZE, device="cuda")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
 from pathlib import Path
@@ -13,7 +14,8 @@ import torch
 
 import vgpu
 from benchmarks.measured import fitting
-from vgpu.device import convolution_cost
+from benchmarks.published import held_out
+from vgpu.device import attention_cost, convolution_cost
 from vgpu.device.kernel_work import Convolution
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -76,8 +78,8 @@ def test_fp32_attention_runs_on_tensor_cores_where_there_is_tf32() -> None:
     efficiency = {"H100": 1 / 3, "T4": 1.0}
     for name, share in efficiency.items():
         spec = vgpu.get_spec(name)
-        assert 1 / vgpu.device.cost.attention_products("efficient", "float32", spec) == pytest.approx(share)
-        assert vgpu.device.cost.attention_products("efficient", "float16", spec) == 1
+        assert 1 / attention_cost.products_of("efficient", "float32", spec) == pytest.approx(share)
+        assert attention_cost.products_of("efficient", "float16", spec) == 1
 
 
 def test_calls_take_the_host_what_they_took() -> None:
@@ -100,8 +102,9 @@ def test_on_hopper_cuda_cores_do_less_for_convolutions_than_for_products() -> No
         names = ("aten::convolution", "aten::convolution_backward")
         ratios[gpu] = [took[name] / took["aten::mm"] for name in names]
     assert ratios["A100-80GB"] == pytest.approx([1, 2], rel=0.15)
-    assert ratios["H100"][0] == pytest.approx(1 / 0.83, rel=0.1)
-    assert ratios["H100"][1] > 1.2 * 2 / 0.83
+    # The record has 1.6 for 1,024 to 256 channels, and 2.9 for each of their gradients.
+    assert 1.4 < ratios["H100"][0] < 2
+    assert ratios["H100"][1] > 1.2 * 2 * ratios["H100"][0]
 
 
 # ---- single kernels that had no part in the fit (`python -m benchmarks.measured.cross_validation`) -------------------
@@ -116,6 +119,19 @@ def test_kernels_left_out_are_within_what_the_page_promises() -> None:
     assert result["errors"]["shape left out"]["median_error"] <= 0.15
     assert result["errors"]["group left out"]["median_error"] <= 0.20
     assert result["order"]["half left out"]["share"] >= 0.9
+
+
+def test_tables_that_nothing_was_fitted_to_are_met_as_the_page_says() -> None:
+    """And priced by these constants: a law that changes asks for `python -m benchmarks.published.held_out`."""
+    result = json.loads((RESULTS / "published_held_out.json").read_text(encoding="utf-8"))
+    deepbench = [*held_out._products(), *held_out._convolutions()]
+    for row, committed in zip(deepbench, result["rows"], strict=False):
+        assert math.exp(row.error) == pytest.approx(committed["ratio"], rel=0.02), row
+    products = [abs(row.error) for row in deepbench if row.group.startswith("products")]
+    assert len(products) == 640
+    assert statistics.median(products) < math.log(1.15)
+    assert statistics.median(abs(row.error) for row in deepbench) < math.log(1.2)
+    assert len(result["rows"]) > len(deepbench) + 50
 
 
 def test_the_committed_result_is_of_these_constants() -> None:
@@ -135,5 +151,5 @@ def test_the_committed_result_is_of_these_constants() -> None:
 def test_no_fit_begins_with_what_it_is_to_find() -> None:
     """Priors are round figures that a data sheet or the kernel's source gives, apart from the fitted values."""
     known = fitting.constants()
-    assert len(known) > 40
+    assert len(known) > 30
     assert sum(constant.prior == constant.value for constant in known) <= 2

@@ -14,18 +14,22 @@ from vgpu.device.spec import Spec
 
 # What a tile waits for, as `cost.FILL_SECONDS`: operands are gathered window by window.
 FILL_SECONDS = {
-    "cuda cores": 2.1e-6, "tensor cores": 1.0e-6, "hopper": 1.8e-6, "hopper tf32": 3.2e-6, "hopper cuda cores": 3.8e-6,
+    "cuda cores": 2.1e-6, "tensor cores": 1.0e-6, "hopper": 1.9e-6, "hopper cuda cores": 5.0e-7,
 }  # fmt: skip
-# Share of what products attain. cuDNN's kernels for CUDA cores do worse on Hopper than on the cards that they were
-# written for, worse of images in NHWC, and worst for the weight's gradient of windows of one.
-RATIO = {"cuda cores": 1.0, "tensor cores": 0.95, "hopper cuda cores": 0.83}
-NHWC_RATIO = 0.87
+# Share of what products attain on CUDA cores: cuDNN's kernels do worse on Hopper than on the cards that they were
+# written for, and worst for the weight's gradient of windows of one.
+RATIO = {"cuda cores": 1.0, "hopper cuda cores": 0.56}
 WEIGHT_RATIO = {
-    "cuda cores": 0.9, "hopper cuda cores": 0.7, "hopper cuda cores 1 x 1": 0.25, "16 bits": 0.85, "tf32": 0.6,
+    "cuda cores": 0.9, "hopper cuda cores": 1.5, "hopper cuda cores 1 x 1": 0.56, "16 bits": 0.95, "tf32": 0.73,
 }  # fmt: skip
+# The weight's gradient sums over all places, which few multiprocessors share: a part has so many of them at least, as
+# an H100 shows, and DeepBench's V100 and T4, which had no part in that. On Hopper its tiles are large where windows are
+# larger than one, even if there are few filters to fill them.
+_SHORTEST_WEIGHT_SPLIT = 6144
+_LARGE, _LEAST_FILLED = 128, 0.25
 # Winograd saves multiplications of 3 x 3 windows, and transforms images and results: less is left of that with few
 # channels (A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016).
-WINOGRAD_GAIN, WINOGRAD_CHANNELS = 2.84, 90.0
+WINOGRAD_GAIN, WINOGRAD_CHANNELS = 3.4, 90.0
 # Forward, cuDNN does not choose it for images below 8 x 8, which fill too little of its tiles.
 _WINOGRAD_PLACES = 64
 # Depthwise convolutions: clock cycles of a multiprocessor for a product of PyTorch's kernel, mostly to find places
@@ -51,33 +55,49 @@ def seconds(spec: Spec, work: Convolution, dtype: str, *, tf32: bool) -> float:
     if work.groups > 1 and work.channels == work.groups:
         return _depthwise(spec, work, size)
     tensor_cores = cost.uses_tensor_cores(spec, dtype, tf32=tf32)
-    return sum(
-        _product(spec, work, kind, dtype, size, tf32=tf32) + (_layout(spec, work, kind, size) if tensor_cores else 0.0)
-        for kind in work.passes
-    )
+    taken = 0.0
+    for kind in work.passes:
+        by_tensor_cores = tensor_cores and not (size == 4 and kind == "weight" and _is_left_to_cuda_cores(work))
+        taken += _product(spec, work, kind, dtype, size, tf32=tf32 and by_tensor_cores)
+        if by_tensor_cores:
+            taken += _layout(spec, work, kind, size)
+    return taken
+
+
+def _is_left_to_cuda_cores(work: Convolution) -> bool:
+    """Whether cuDNN takes a kernel for CUDA cores, which needs no change of layout, for TF32's weight gradient.
+
+    It does where the tiles of tensor cores would be empty for more than three quarters: 3 x 3 windows of 32 filters on
+    an H100 take as long with TF32 as without, and a third of that in NHWC.
+    """
+    rows, columns, _, groups = _sides(work, "weight", 1)
+    tiles_filled = rows * columns / (_rounded(rows, _LARGE) * _rounded(columns, _LARGE))
+    return work.planar_input and work.window > 1 and groups == 1 and tiles_filled < _LEAST_FILLED
 
 
 def _product(spec: Spec, work: Convolution, kind: str, dtype: str, size: int, *, tf32: bool) -> float:
     tensor_cores = cost.uses_tensor_cores(spec, dtype, tf32=tf32)
     m, n, k, batch, splits = *_sides(work, kind, _VECTOR_BYTES // size if tensor_cores else 1), tiles.FEW_SPLITS
-    if kind == "weight":
-        splits = tiles.MANY_SPLITS
     kernels = cost.kernels_of(spec, dtype, tf32=tf32)
+    sizes = cost.tile_sizes(spec, dtype, tf32=tf32)
+    if kind == "weight":
+        splits = max(1, k // _SHORTEST_WEIGHT_SPLIT)
+        if work.window > 1 and work.groups == 1 and cost.is_hopper(spec):
+            sizes = tiles.LARGE_TILES if tensor_cores else tiles.TILES[:5]
     rate = cost.peak_flops(spec, dtype, tf32=tf32) * cost.attained_ratio(spec, dtype, tf32=tf32)
     if tensor_cores:
-        rate *= RATIO["tensor cores"]
         if size == 4 and kind == "forward" and work.channels // work.groups * size % _VECTOR_BYTES:
             rate *= UNALIGNED_TF32
         if kind == "weight":
             rate *= WEIGHT_RATIO["tf32" if size == 4 else "16 bits"]
     else:
-        rate *= RATIO[kernels] * (1.0 if work.planar_input else NHWC_RATIO)
+        rate *= RATIO[kernels]
         if kind == "weight":
             rate *= WEIGHT_RATIO.get(f"{kernels} 1 x 1" if work.window == 1 else "", WEIGHT_RATIO[kernels])
         elif kind == "input" or work.result_places >= _WINOGRAD_PLACES:
             rate *= _winograd(work)
     computing = cost.tile_seconds(
-        spec, m, n, k, batch, rate=rate, fill_seconds=FILL_SECONDS[kernels], tensor_cores=tensor_cores, splits=splits
+        spec, m, n, k, batch, rate=rate, fill_seconds=FILL_SECONDS[kernels], sizes=sizes, splits=splits
     )
     moved = size * (work.inputs + work.results + work.weights)
     moving = cost.traffic_seconds(spec, moved, cached=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from vgpu.device import tiles
 from vgpu.device.spec import Interconnect, Spec
@@ -21,12 +21,9 @@ BYTES_PER_ELEMENT = {
     "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16, "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 
-# What a tile waits for its first operands and for its last results, by `kernels_of`. TF32 on Hopper has no kernels of
-# Hopper's own for operands that lie by rows (`wgmma` takes them by columns alone): those of Ampere fill three times as
-# slowly. Fitted to products on three cards (benchmarks/published) and an H100 (benchmarks/results/h100.json).
-FILL_SECONDS = {
-    "cuda cores": 2.1e-6, "tensor cores": 0.4e-6, "hopper": 1.75e-6, "hopper tf32": 5.6e-6, "hopper cuda cores": 2.1e-6,
-}  # fmt: skip
+# What a tile waits for its first operands and for its last results, by the kernels that make it (`kernels_of`). Fitted
+# to products on three cards (benchmarks/published) and an H100 (benchmarks/results/h100.json).
+FILL_SECONDS = {"cuda cores": 2.1e-6, "tensor cores": 0.4e-6, "hopper": 1.35e-6, "hopper cuda cores": 3.0e-6}
 # Share of the peak that remains when rows do not start at a multiple of 16 bytes, by the power of two they do start at.
 _ALIGNMENT = {16: 1.0, 8: 0.85, 4: 0.7, 2: 0.5}
 # Hopper's own kernels load operands by the tensor memory accelerator, which wants 16 bytes; all others are the previous
@@ -111,13 +108,11 @@ def kernel_seconds(
     flops: float,
     bytes: float,
     dtype: str = "float32",
-    tf32: bool = False,
     efficiency: float = 1.0,
-    traffic_share: float = 1.0,
 ) -> float:
     """Device time of one kernel. `efficiency` is the ratio of the peak that this shape reaches."""
-    arithmetic = flops / (peak_flops(spec, dtype, tf32=tf32) * efficiency) if flops else 0.0
-    return max(arithmetic, _moving_seconds(spec, bytes, traffic_share), spec.minimum_kernel_seconds)
+    arithmetic = flops / (peak_flops(spec, dtype) * efficiency) if flops else 0.0
+    return max(arithmetic, _moving_seconds(spec, bytes, 1.0), spec.minimum_kernel_seconds)
 
 
 def traffic_seconds(
@@ -145,11 +140,7 @@ def traffic_seconds(
     """
     if cycles and share < 1.0:
         share, cycles, cached = (1.0, cycles, cached) if is_hopper(spec) else (share, 0.0, False)
-    seconds = _moving_seconds(spec, bytes, share)
-    if cached and spec.l2_bytes_per_second:
-        there_share = 0.5 + (_L2_HOLDS_HALF - bytes / spec.l2_bytes) / _L2_FALL
-        there = bytes / (spec.l2_bytes_per_second * share)
-        seconds += min(1.0, max(0.0, there_share)) * min(0.0, there - seconds)
+    seconds = _traffic_seconds(spec, bytes, share, cached=cached)
     if cycles:
         busy = min(blocks / _BLOCKS_TO_FILL if blocks else spec.multiprocessors, spec.multiprocessors)
         seconds = overlapped(seconds, cycles / (busy * spec.clock_hertz))
@@ -160,6 +151,16 @@ def overlapped(moving: float, computing: float) -> float:
     """Seconds of a kernel that moves so long and computes so long, one behind the other as far as it can."""
     together: float = (moving**_OVERLAP + computing**_OVERLAP) ** (1 / _OVERLAP)
     return together
+
+
+def _traffic_seconds(spec: Spec, bytes: float, share: float, *, cached: bool) -> float:
+    """Seconds to move `bytes` through memory, or through the L2 cache as far as that holds what is `cached`."""
+    seconds = _moving_seconds(spec, bytes, share)
+    if not cached or not spec.l2_bytes_per_second:
+        return seconds
+    there_share = 0.5 + (_L2_HOLDS_HALF - bytes / spec.l2_bytes) / _L2_FALL
+    there = bytes / (spec.l2_bytes_per_second * share)
+    return seconds + min(1.0, max(0.0, there_share)) * min(0.0, there - seconds)
 
 
 def _moving_seconds(spec: Spec, bytes: float, share: float) -> float:
@@ -184,8 +185,8 @@ def product_efficiency(
     alignment = table[math.gcd(row_bytes, 16)] if row_bytes % 2 == 0 else table[2]
     peak = peak_flops(spec, dtype, tf32=tf32)
     taken = tile_seconds(
-        spec, m, n, k, batch, rate=attained * alignment * peak, tensor_cores=tensor_cores,
-        fill_seconds=FILL_SECONDS[kernels_of(spec, dtype, tf32=tf32)],
+        spec, m, n, k, batch, rate=attained * alignment * peak,
+        fill_seconds=FILL_SECONDS[kernels_of(spec, dtype, tf32=tf32)], sizes=tile_sizes(spec, dtype, tf32=tf32),
     )  # fmt: skip
     efficiency: float = 2.0 * batch * m * n * k / (peak * taken)
     return efficiency
@@ -195,9 +196,16 @@ def kernels_of(spec: Spec, dtype: str, *, tf32: bool = False) -> str:
     """Which of a library's kernels make products in this precision: a key of FILL_SECONDS."""
     if not uses_tensor_cores(spec, dtype, tf32=tf32):
         return "hopper cuda cores" if is_hopper(spec) else "cuda cores"
+    return "hopper" if is_hopper(spec) else "tensor cores"
+
+
+def tile_sizes(spec: Spec, dtype: str, *, tf32: bool = False) -> Sequence[tiles.Tile]:
+    """Sizes of the tiles that a library's kernels for this precision have."""
+    if not uses_tensor_cores(spec, dtype, tf32=tf32):
+        return tiles.TILES_OF_CUDA_CORES
     if not is_hopper(spec):
-        return "tensor cores"
-    return "hopper tf32" if tf32 and dtype == "float32" else "hopper"
+        return tiles.TILES
+    return tiles.LARGE_TILES if dtype == "float32" else tiles.TILES_OF_HOPPER
 
 
 def is_hopper(spec: Spec) -> bool:
@@ -214,13 +222,10 @@ def tile_seconds(
     *,
     rate: float,
     fill_seconds: float,
-    tensor_cores: bool,
+    sizes: Sequence[tiles.Tile],
     splits: int = tiles.FEW_SPLITS,
 ) -> float:
-    """Device seconds of `batch` products by tiles, at `rate` FLOP/s of the whole card."""
-    sizes = tiles.TILES_OF_CUDA_CORES
-    if tensor_cores:
-        sizes = tiles.TILES_OF_HOPPER if is_hopper(spec) else tiles.TILES
+    """Device seconds of `batch` products by tiles of these sizes, at `rate` FLOP/s of the whole card."""
     return tiles.seconds(
         spec.multiprocessors, m, n, k, batch, rate=rate / spec.multiprocessors, fill_seconds=fill_seconds,
         sum_bytes_per_second=spec.l2_bytes_per_second or spec.bandwidth_bytes_per_second,
@@ -255,71 +260,18 @@ def product_traffic_share(spec: Spec, m: int, n: int, k: int) -> float:
     return k / (k + EPILOGUE_DEPTH["hopper" if is_hopper(spec) else "others"]) if min(m, n) > 1 else 1.0
 
 
-# What a fused attention kernel does for one entry of the attention matrix: products for its head (multiplications and
-# additions by element of width, forward and backward), and a softmax.
-_ATTENTION_FLOPS = (4, 10)
-# Exponentials that a multiprocessor's special function units take in a clock cycle, and 16-bit operations of its tensor
-# cores by `mma.sync`, the instruction of Ampere: later tensor cores are faster by other instructions only, which
-# FlashAttention-2 does not use. Both: CUDA C++ Programming Guide, arithmetic instructions; NVIDIA A100 whitepaper.
-_EXPONENTIALS_PER_CYCLE, _MMA_SYNC_FLOPS_PER_CYCLE = 16.0, 2048.0
-# The backward pass adds up the gradients of queries with atomic additions: its products' share of the forward's rate.
-# Fitted to benchmarks/published.
-_ATTENTION_BACKWARD = 0.8
-# cuDNN's kernels make products of one block during another's softmax (J. Shah et al., "FlashAttention-3", 2024, section
-# 3.1, for how): exponentials that an entry's softmax counts for there. Fitted to benchmarks/published.
-_OVERLAPPED_EXPONENTIALS = 2.0
-# Share of the peak that CUTLASS's kernel (xFormers) reaches on long sequences with heads of width 128, (forward,
-# backward), by the GPU's major compute capability (the next lower one holds for others): T. Dao, "FlashAttention-2"
-# (2023), section 4.1, for the A100; others are modelled. Narrow heads leave less of it.
-_EFFICIENT = {7: (0.35, 0.25), 8: (0.35, 0.25), 9: (0.20, 0.15)}
-_EFFICIENT_NARROW = 0.88
-FUSED_ATTENTION = frozenset(("flash", "efficient", "cudnn"))
-# Rows of queries at which half of that is reached: blocks fill and drain. A causal mask leaves half as many keys to a
-# row, and uneven blocks: more of the same. Fitted to benchmarks/published.
-_ATTENTION_ROWS, _CAUSAL_ROWS = 100, 180
-
-
-def attention_peak(spec: Spec, kernel: str, dtype: str) -> str:
-    """Precision whose rate bounds a fused kernel, before it is divided by `attention_products`."""
-    return "tf32" if kernel == "efficient" and dtype == "float32" and "tf32" in spec.peak_flops else dtype
-
-
-def attention_products(kernel: str, dtype: str, spec: Spec) -> int:
-    """Products on tensor cores for one of the operands' precision: FP32 is split into three of TF32 (the
-    memory-efficient kernel from compute capability 8 on: CUTLASS's `OpMultiplyAddFastF32`, gemm_kernel_utils.h).
-    """
-    return 3 if attention_peak(spec, kernel, dtype) != dtype else 1
-
-
-def attention_efficiency(
-    spec: Spec,
-    kernel: str,
-    rows: int,
-    width: int,
-    *,
-    dtype: str = "float16",
-    backward: bool = False,
-    causal: bool = False,
+def product_seconds(
+    spec: Spec, m: int, n: int, k: int, *, batch: int = 1, times: float = 1.0, bytes: float, dtype: str, tf32: bool
 ) -> float:
-    """Ratio of the peak that a fused attention kernel reaches on `rows` queries with heads of `width` elements.
+    """Device time of `batch` products of (m, k) with (k, n), `times` after each other, which move `bytes`.
 
-    An entry of the attention matrix costs its products, at the rate of the best ones (`attained_ratio`), and its
-    exponential: after each other in FlashAttention-2, overlapped in cuDNN's kernels. So wide heads come closer to the
-    peak than narrow ones, and cards with few tensor cores for their special function units closer than others.
+    Operands of a batched product are activations, which another kernel has just made: they are in the L2 cache where it
+    holds them. Those of a plain one are weights too, which come from memory.
     """
-    filled = rows / (rows + _ATTENTION_ROWS) * (rows / (rows + _CAUSAL_ROWS) if causal else 1.0)
-    if kernel == "efficient":
-        major = max((known for known in _EFFICIENT if known <= spec.compute_capability[0]), default=min(_EFFICIENT))
-        return _EFFICIENT[major][backward] * (1.0 if width > 64 else _EFFICIENT_NARROW) * filled
-    flops = _ATTENTION_FLOPS[backward] * width
-    # Clock cycles of a multiprocessor for one entry.
-    ideal = flops * spec.multiprocessors * spec.clock_hertz / peak_flops(spec, dtype)
-    rate = attained_ratio(spec, dtype) * (_ATTENTION_BACKWARD if backward else 1.0)
-    if kernel == "flash":
-        taken = max(ideal, flops / _MMA_SYNC_FLOPS_PER_CYCLE) / rate + 1 / _EXPONENTIALS_PER_CYCLE
-    else:
-        taken = math.hypot(ideal / rate, _OVERLAPPED_EXPONENTIALS / _EXPONENTIALS_PER_CYCLE)
-    return ideal / taken * filled
+    efficiency = product_efficiency(spec, m, n, k, batch=batch, dtype=dtype, tf32=tf32)
+    computing = 2.0 * batch * m * n * k * times / (peak_flops(spec, dtype, tf32=tf32) * efficiency)
+    moving = _traffic_seconds(spec, bytes, product_traffic_share(spec, m, n, k), cached=batch > 1)
+    return product_start_seconds(spec, m, n) + max(overlapped(moving, computing), spec.minimum_kernel_seconds)
 
 
 def batched_matmul_seconds(
@@ -327,11 +279,7 @@ def batched_matmul_seconds(
 ) -> float:
     """Device time of `batch` products of (m, k) with (k, n), each operand and the result moved once."""
     moved = batch * (m * k + k * n + m * n) * BYTES_PER_ELEMENT.get(dtype, 4)
-    efficiency = product_efficiency(spec, m, n, k, batch=batch, dtype=dtype, tf32=tf32)
-    return product_start_seconds(spec, m, n) + kernel_seconds(
-        spec, flops=2.0 * batch * m * n * k, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency,
-        traffic_share=product_traffic_share(spec, m, n, k),
-    )  # fmt: skip
+    return product_seconds(spec, m, n, k, batch=batch, bytes=moved, dtype=dtype, tf32=tf32)
 
 
 def matmul_seconds(spec: Spec, m: int, n: int, k: int, dtype: str = "float32", *, tf32: bool = False) -> float:

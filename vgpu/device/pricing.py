@@ -5,7 +5,7 @@ Not here: when it runs (`vgpu.device.queue`).
 
 from __future__ import annotations
 
-from vgpu.device import convolution_cost, cost
+from vgpu.device import attention_cost, convolution_cost, cost
 from vgpu.device.kernel_work import COLLECTIVE, COMPUTE, COPY, FIXED, PEER, TRAFFIC, KernelWork, Product
 from vgpu.device.spec import Interconnect, Spec
 
@@ -97,21 +97,20 @@ class Pricing:
 def product_seconds(spec: Spec, product: Product, dtype: str, moved: int, *, tf32: bool) -> float:
     """Device seconds of a product whose kernel moves `moved` bytes."""
     m, n, k = product.m, product.n, product.k
-    start = 0.0
     if not product.flops:  # empty operands: the kernel fills what there is with zeros
         return cost.traffic_seconds(spec, moved)
     if product.convolution is not None:
         return convolution_cost.seconds(spec, product.convolution, dtype, tf32=tf32)
-    if product.kernel in cost.FUSED_ATTENTION:
-        efficiency = cost.attention_efficiency(
+    if product.kernel in attention_cost.FUSED:
+        efficiency = attention_cost.efficiency(
             spec, product.kernel, m, k, dtype=dtype, backward=product.backward, causal=product.causal
         )
-        efficiency /= cost.attention_products(product.kernel, dtype, spec)
-        dtype, share = cost.attention_peak(spec, product.kernel, dtype), 1.0
+        seconds = cost.kernel_seconds(
+            spec, flops=product.flops, bytes=moved, dtype=attention_cost.peak(spec, product.kernel, dtype),
+            efficiency=efficiency / attention_cost.products_of(product.kernel, dtype, spec),
+        )  # fmt: skip
     else:
-        efficiency = cost.product_efficiency(spec, m, n, k, batch=product.batch, dtype=dtype, tf32=tf32)
-        share, start = cost.product_traffic_share(spec, m, n, k), cost.product_start_seconds(spec, m, n)
-    seconds = start + cost.kernel_seconds(
-        spec, flops=product.flops, bytes=moved, dtype=dtype, tf32=tf32, efficiency=efficiency, traffic_share=share
-    )
+        seconds = cost.product_seconds(
+            spec, m, n, k, batch=product.batch, times=product.times, bytes=moved, dtype=dtype, tf32=tf32
+        )
     return max(seconds, product.steps * spec.minimum_kernel_seconds)

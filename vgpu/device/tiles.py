@@ -23,6 +23,9 @@ TILES: tuple[Tile, ...] = (
     (128, 32, 0.6),
     (32, 32, 0.55),
 )
+# Hopper's kernels for TF32 have no smaller ones: 256 to 3,072 cubed on an H100 take as many waves of 128 x 128 as
+# there are (11 ns for each step of the inner side). Nor have cuDNN's for the gradient of weights.
+LARGE_TILES = TILES[:3]
 # Results of few columns, such as the gradient of an image's three channels: CUDA cores waste little on them.
 TILES_OF_CUDA_CORES = (*TILES, (128, 8, 0.8))
 # cuBLAS's own kernels for Hopper have more sizes, which fill waves better (names: nvjet_hsh_192x192, 256x192, ...).
@@ -31,7 +34,7 @@ TILES_OF_HOPPER = (*TILES, (192, 128, 1.0), (128, 192, 1.0), (192, 192, 1.0), (2
 # are added up, in FP32.
 _SHORTEST_SPLIT = 512
 _SUM_BYTES = 2 * 4
-FEW_SPLITS, MANY_SPLITS = 8, 16
+FEW_SPLITS = 8
 
 
 @functools.lru_cache(maxsize=65536)

@@ -38,21 +38,24 @@ _FEW_RESULTS = 1 << 13
 # (PersistentSoftmax.cuh, SoftMax.cu: `cunn_SoftMaxForward` and its `Smem`; layer_norm_kernel.cu).
 _ROW_BYTES = 48 * 1024
 _SOFTMAX_CYCLES = 0.29
+# A layer norm's row is read again, from the caches as long as they hold what all blocks of a card work on (an A100 and
+# an H100 hold rows of 16 KB and not of 32: linkedin/Liger-Kernel, benchmark/data).
+_CACHED_ROW_BYTES = 24 * 1024
 # A thread of `vectorized_layer_norm_kernel` takes four elements, a block 512.
 _NORM_BLOCK = 512
-_LAYER_NORM_CYCLES, _LAYER_NORM_BACKWARD_CYCLES = 0.42, 1.1
-_GROUP_NORM_CYCLES, _GROUP_NORM_BACKWARD_CYCLES = 1.45, 2.6
+# For each time that an element is read or written, forward and backward alike.
+_LAYER_NORM_CYCLES, _GROUP_NORM_CYCLES = 0.25, 0.48
 # For each element of a result's window.
 _POOL_CYCLES, _POOL_BACKWARD_CYCLES = 0.44, 1.25
 # cuDNN's kernels of images in NCHW give a channel to a block: a network's first layers, of 64 channels, leave half of a
 # large card idle, and most of it with no second block to compute while one waits. Those of NHWC share channels out.
-# (Forward, backward), where a block keeps a channel, and where not.
-_BATCH_NORM_CYCLES = {True: (0.6, 0.6), False: (0.6, 1.5)}
-# PyTorch's own, which weights of 16 bits need (`use_cudnn` in Normalization.cpp), and NHWC.
-_NATIVE_NORM_CYCLES = {True: (1.0, 0.5), False: (1.0, 1.9)}
-_NATIVE_NORM_CYCLES_LAST = (1.55, 1.35)
-# It normalises each channel of each image by a block of its own.
-_NATIVE_NORM_BLOCK_CYCLES = 130.0
+# Cycles for each time that an element is read or written: 512 threads wait some 600 cycles for several loads each.
+_BATCH_NORM_CYCLES = 0.29
+# PyTorch's own kernels, which weights of 16 bits need (`use_cudnn` in Normalization.cpp), for each element of NHWC:
+# forward, and backward.
+_NATIVE_NORM_CYCLES_LAST = {False: 1.55, True: 1.35}
+# In NCHW they normalise each channel of each image by a block of its own.
+_NATIVE_NORM_BLOCK_CYCLES = 170.0
 
 
 def bytes_of(operation: Operation, inputs: Tensors, outputs: Tensors) -> int:
@@ -192,18 +195,20 @@ def _is_kept(tensor: torch.Tensor, dim: Any) -> bool:
 
 
 def layer_norm(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
-    """Layer and RMS norm: moments, then the result; a row that is kept is read once (layer_norm_kernel.cu)."""
+    """Layer and RMS norm: moments, then the result (layer_norm_kernel.cu)."""
     source = inputs[0]
     elements, row = _blocks_of_rows(source, args[1])
-    passes = 2 if row * source.element_size() <= _ROW_BYTES else 3
-    return Traffic(passes * source.nbytes, _LAYER_NORM_CYCLES * elements, phases=2)
+    passes = 2 if row * source.element_size() <= _CACHED_ROW_BYTES else 3
+    return Traffic(passes * source.nbytes, _LAYER_NORM_CYCLES * 2 * elements, phases=2)
 
 
 def layer_norm_backward(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
-    """The input's gradient reads input and gradient, those of weight and bias both again, by parts and their sum."""
+    """The input's gradient reads input and gradient, and again where a row is long; those of weight and bias read both
+    once more, and add up parts."""
     source = inputs[0]
-    elements, _ = _blocks_of_rows(source, args[2])
-    return Traffic(5 * source.nbytes, _LAYER_NORM_BACKWARD_CYCLES * elements, phases=4)
+    elements, row = _blocks_of_rows(source, args[2])
+    passes = 5 if row * source.element_size() <= _CACHED_ROW_BYTES else 7
+    return Traffic(passes * source.nbytes, _LAYER_NORM_CYCLES * 5 * elements, phases=4)
 
 
 def _blocks_of_rows(source: torch.Tensor, shape: Any) -> tuple[int, int]:
@@ -216,7 +221,7 @@ def _blocks_of_rows(source: torch.Tensor, shape: Any) -> tuple[int, int]:
 def group_norm(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
     """Moments of each group, then an elementwise kernel; images in NHWC are copied first (group_norm_kernel.cu)."""
     source = inputs[0]
-    passes, cycles, phases = 3, _GROUP_NORM_CYCLES, 3
+    passes, cycles, phases = 3, 3 * _GROUP_NORM_CYCLES, 3
     if not source.is_contiguous():
         passes, cycles, phases = passes + 2, cycles + _TRANSPOSED_CYCLES, phases + 1
     return Traffic(passes * source.nbytes, cycles * source.numel(), phases)
@@ -225,7 +230,7 @@ def group_norm(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffi
 def group_norm_backward(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
     """Sums over gradient and input, then both again for the gradient (group_norm_kernel.cu)."""
     source = inputs[0]
-    return Traffic(5 * source.nbytes, _GROUP_NORM_BACKWARD_CYCLES * source.numel(), phases=4)
+    return Traffic(5 * source.nbytes, _GROUP_NORM_CYCLES * 5 * source.numel(), phases=4)
 
 
 def batch_norm(training_at: int | None) -> TrafficRule:
@@ -248,14 +253,18 @@ def _of_batch_norm(source: torch.Tensor, weight: Any, passes: int, *, backward: 
     channels = source.shape[1] if source.dim() > 1 else 1
     last = source.dim() < 3 or is_channels_last(source)
     elements = source.numel()
-    kept = elements // max(channels, 1) * source.element_size() <= _ROW_BYTES
+    native = isinstance(weight, torch.Tensor) and weight.dtype is source.dtype and source.element_size() == 2
     cycles = 0.0
-    if isinstance(weight, torch.Tensor) and weight.dtype is source.dtype and source.element_size() == 2:
-        cycles = (_NATIVE_NORM_CYCLES_LAST if last else _NATIVE_NORM_CYCLES[kept])[backward] * elements
-        if not last and not backward:
+    if native and last:
+        cycles = _NATIVE_NORM_CYCLES_LAST[backward] * elements
+    elif native:
+        cycles = _BATCH_NORM_CYCLES * passes * elements
+        if not backward:
             cycles += _NATIVE_NORM_BLOCK_CYCLES * source.shape[0] * channels
     elif not last:
-        cycles = _BATCH_NORM_CYCLES[kept][backward] * elements
+        # cuDNN keeps a channel that fits a block's memory, and reads it once.
+        kept = elements // max(channels, 1) * source.element_size() <= _ROW_BYTES
+        cycles = _BATCH_NORM_CYCLES * (passes - 1 - backward if kept else passes) * elements
     return Traffic(passes * source.nbytes, cycles, phases=3, blocks=0 if last else channels)
 
 

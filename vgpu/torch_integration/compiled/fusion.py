@@ -121,7 +121,7 @@ class Fusion:
         moved = sum(self._read.values()) + sum(self._written.values()) + lasting
         names = list(dict.fromkeys(self._names))
         name = "triton_fused_" + "_".join(names[:4]) + ("" if len(names) <= 4 else f"_{len(names) - 4}_more")
-        work = KernelWork(name, moved, self._dtype, self._shapes)
+        work = KernelWork(name, moved, self._dtype, self._shapes, cached=True)
         self._names, self._elements, self._shapes = [], 0, ()
         self._read, self._made, self._written = {}, {}, {}
         self._launch(work)
