@@ -13,17 +13,19 @@ import builtins
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from vgpu.runtime.versions import torch_version
 
 _FOLDER = Path(__file__).parent / "cuda_rules"
 _PROMOTED = -1
+EMPTY, SCALAR = "empty", "scalar"
 DTYPE_NAMES = {
     torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16",
     torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble", torch.complex32: "ComplexHalf",
@@ -47,11 +49,18 @@ class DtypeRule:
     name: str
     refused: Mapping[torch.dtype, str]
     """The errors: type and text."""
-    empty: bool
-    """Whether tensors pass that are empty or have no dimensions, because no kernel is launched for them."""
+    passing: Collection[str]
+    """Sizes (see `size_of`) for which no kernel is launched, so that nothing is refused."""
+    choices: Mapping[str, DtypeRule] = field(default_factory=dict)
+    """Rules by the value of an argument that chooses the kernel (see `choice_of`), instead of this one."""
 
-    def require(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def require(self, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise what CUDA raises for these arguments; nothing if `dtype` names what is computed in."""
+        if self.choices:
+            chosen = self.choices.get(choice_of(overload, args, kwargs))
+            if chosen is not None:
+                chosen.require(overload, args, kwargs)
+            return
         if kwargs.get("dtype") is not None:
             return
         if self.place == _PROMOTED:
@@ -65,17 +74,49 @@ class DtypeRule:
                 return
             dtype = tensors[0].dtype
         error = self.refused.get(dtype)
-        if error is None:
+        if error is None or size_of(args, kwargs) in self.passing:
             return
-        if self.empty:
-            others = [value for value in args if isinstance(value, torch.Tensor)]
-            if not tensors[0].dim() or not all(tensor.numel() for tensor in (*tensors, *others)):
-                return
+        if EMPTY in self.passing and empty_result(overload, args, kwargs) is not None:
+            return
         raise_error(error)
 
 
-NOTHING = DtypeRule(0, "", {}, empty=False)
+NOTHING = DtypeRule(0, "", {}, ())
 """Of an overload that refuses no dtype."""
+
+
+def size_of(args: Sequence[Any], kwargs: Mapping[str, Any], result: Any = None) -> str:
+    """EMPTY if a tensor among the arguments is, or all results are; SCALAR if the first has no dimensions; or ""."""
+    tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
+    results = [item for item in tree_leaves(result) if isinstance(item, torch.Tensor)]
+    if not all(tensor.numel() for tensor in tensors) or (results and not any(item.numel() for item in results)):
+        return EMPTY
+    return SCALAR if tensors and not tensors[0].dim() else ""
+
+
+def choice_of(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The argument that is a string, which chooses one of several kernels: "reduce=prod", or ""."""
+    for place, argument in enumerate(overload._schema.arguments):
+        value = args[place] if place < len(args) else kwargs.get(argument.name)
+        if isinstance(value, str):
+            return f"{argument.name}={value}"
+    return ""
+
+
+def empty_result(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result on the meta device if it is empty; None otherwise, and if the shape function refuses the call."""
+
+    def on_meta(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return torch.empty_like(value, device="meta")
+        return torch.device("meta") if isinstance(value, torch.device) else value
+
+    try:
+        result = overload(*tree_map(on_meta, tuple(args)), **tree_map(on_meta, dict(kwargs)))
+    except Exception:
+        return None
+    tensors = [item for item in tree_leaves(result) if isinstance(item, torch.Tensor)]
+    return result if tensors and not any(tensor.numel() for tensor in tensors) else None
 
 
 def _is_tensor(value: Any) -> bool:
@@ -97,12 +138,20 @@ def raise_error(error: str) -> None:
 
 def rule_of(overload: Any) -> DtypeRule | None:
     """The rule of an overload, of its in-place variant, or of the one that writes into `out`; None: nothing refused."""
-    rules = _table()["overloads"]
-    name = overload.name()
-    found = next((rules[other] for other in _variants(name) if other in rules), None)
+    rules = _rules()
+    found = next((rules[other] for other in _variants(overload.name()) if other in rules), None)
     if found is None:
         return None
-    argument, templates, empty = found
+    if "" in found:
+        return _rule(overload, found[""])
+    choices = {choice: rule for choice, entry in found.items() if (rule := _rule(overload, entry)) is not None}
+    refused = {dtype: text for rule in choices.values() for dtype, text in rule.refused.items()}
+    return DtypeRule(0, "", refused, (), choices)
+
+
+def _rule(overload: Any, entry: Sequence[Any]) -> DtypeRule | None:
+    """From an entry of the table: argument, {template of an error: dtypes}, sizes that pass."""
+    argument, templates, passing = entry
     names = [item.name for item in overload._schema.arguments]
     if argument != "*" and argument not in names:
         return None
@@ -110,7 +159,7 @@ def rule_of(overload: Any) -> DtypeRule | None:
     for template, dtypes in templates.items():
         for dtype in (getattr(torch, item) for item in dtypes):
             refused[dtype] = template.replace("{}", DTYPE_NAMES[dtype])
-    return DtypeRule(_PROMOTED if argument == "*" else names.index(argument), argument, refused, empty)
+    return DtypeRule(_PROMOTED if argument == "*" else names.index(argument), argument, refused, passing)
 
 
 def missing_kernel(overload: Any) -> Callable[[Sequence[Any], Mapping[str, Any]], None] | None:
@@ -128,6 +177,16 @@ def _variants(name: str) -> list[str]:
     plain = re.sub(r"_?out$", "", kind)
     kinds = [plain] if kind != plain and plain else ["", "Tensor", "default"] if kind == "out" else [kind]
     return [name, *(f"{functional}.{item}" if item else functional for item in kinds)]
+
+
+@functools.cache
+def _rules() -> dict[str, dict[str, Any]]:
+    """Entries by overload and choice: the table's "aten::div.Tensor_mode(rounding_mode=floor)" has one."""
+    rules: dict[str, dict[str, Any]] = {}
+    for key, entry in _table()["overloads"].items():
+        name, _, choice = key.removesuffix(")").partition("(")
+        rules.setdefault(name, {})[choice] = entry
+    return rules
 
 
 @functools.cache

@@ -16,21 +16,12 @@ import torch
 
 from vgpu.device.spec import Spec
 from vgpu.runtime.operations.operation import Operation
-from vgpu.runtime.unsupported import unsupported
 
 LOW = (torch.float16, torch.bfloat16, torch.complex32)
 # Their second result (the log of the softmax's sums) stays in FP32 on CUDA too.
 _KEEPS_SECOND = "_scaled_dot_product_flash_attention_for_cpu"
 
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
-# Of these the CPU lacks kernels, too.
-_WIDER = {
-    **_WIDE, torch.float8_e4m3fn: torch.float32, torch.float8_e5m2: torch.float32, torch.bool: torch.uint8,
-    torch.uint16: torch.int32,
-}  # fmt: skip
-_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-_EXACT = 1 << 53
-"""Whole numbers up to this one are exact in FP64."""
 
 
 def _raise(value: Any, wide: Mapping[torch.dtype, torch.dtype]) -> Any:
@@ -40,35 +31,6 @@ def _raise(value: Any, wide: Mapping[torch.dtype, torch.dtype]) -> Any:
     if isinstance(value, (list, tuple)):
         return [_raise(item, wide) for item in value]
     return value
-
-
-CPU_LACKS = re.compile(r"\"[^\"]+\" not implemented for '\w+'$")
-"""What the CPU says of a dtype that it has no kernel for."""
-
-
-def narrow_dtype(inputs: Sequence[torch.Tensor]) -> torch.dtype | None:
-    """The first dtype among the inputs that has a wider one to compute in, or None."""
-    return next((tensor.dtype for tensor in inputs if tensor.dtype in (*_WIDER, *_WHOLE)), None)
-
-
-def compute_wider(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: torch.dtype) -> Any:
-    """What `compute` does, for any operation that the CPU has no kernel for in `dtype`."""
-    if dtype in _WHOLE:
-        return _in_float64(operation, args, kwargs, dtype)
-    return compute(operation, args, kwargs, dtype, {**_WIDE, dtype: _WIDER[dtype]})
-
-
-def _in_float64(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: torch.dtype) -> Any:
-    """Only the first argument holds the values; others of an integer dtype are indices."""
-    values = args[0]
-    if operation.mutates or "out" in kwargs or not isinstance(values, torch.Tensor) or values.dtype != dtype:
-        raise unsupported("kernels that the CPU underneath lacks", operation.name)
-    if dtype == torch.int64 and bool((values.abs() > _EXACT).any()):
-        raise unsupported("kernels that the CPU underneath lacks", f"{operation.name} of integers over 2^53")
-    result = operation.overload(values.double(), *args[1:], **kwargs)
-    items = result if isinstance(result, tuple) else (result,)
-    narrow = tuple(item.to(dtype) if item.dtype == torch.float64 else item for item in items)
-    return narrow if isinstance(result, tuple) else narrow[0]
 
 
 def low_dtype(inputs: Sequence[torch.Tensor]) -> torch.dtype | None:

@@ -32,7 +32,8 @@ _NAMES = {
 _C_NAMES = {
     torch.int64: "long int", torch.int32: "int", torch.int16: "short int", torch.int8: "signed char",
     torch.uint8: "unsigned char", torch.bool: "bool", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16",
-    torch.float32: "float", torch.float64: "double",
+    torch.float32: "float", torch.float64: "double", torch.complex32: "c10::complex<c10::Half>",
+    torch.complex64: "c10::complex<float>", torch.complex128: "c10::complex<double>",
 }  # fmt: skip
 _MOST_CATEGORIES = 1 << 24
 """Places are kept in FP32 numbers, which represent no more whole numbers exactly."""
@@ -79,6 +80,15 @@ def _require_floats(target: _Tensor, kernel: str) -> None:
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{_NAMES[target.dtype]}'")
 
 
+def _require_continuous(target: _Tensor, distribution: str) -> None:
+    """Distributions.cpp, `exponential_` and `cauchy_`."""
+    if not target.is_floating_point():
+        raise RuntimeError(
+            f"{distribution} distribution is a continuous probability distribution. dtype must be a floating point but "
+            f"you specified {_C_NAMES[target.dtype]}"
+        )
+
+
 def _require_range(name: str, bound: float, dtype: torch.dtype) -> None:
     """DistributionTemplates.h, `check_from_to_in_range` and `CHECK_OUT_OF_BOUNDS`."""
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype) if dtype != torch.bool else None
@@ -87,6 +97,9 @@ def _require_range(name: str, bound: float, dtype: torch.dtype) -> None:
 
 
 def _uniform_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
+    if target.is_complex():  # DistributionTemplates.h, `uniform_impl_`: both parts
+        _uniform_(source, torch.view_as_real(target), arguments)
+        return target
     _require_floats(target, "check_uniform_bounds")
     low, high = float(arguments.get("from", 0.0)), float(arguments.get("to", 1.0))
     for name, bound in (("from", low), ("to", high)):
@@ -113,6 +126,7 @@ def _normal_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _
 
 
 def _exponential_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
+    _require_continuous(target, "Exponential")
     rate = float(arguments.get("lambd", 1.0))
     if rate <= 0.0:
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={rate:g}")
@@ -123,6 +137,7 @@ def _exponential_(source: Source, target: _Tensor, arguments: Mapping[str, Any])
 
 
 def _cauchy_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
+    _require_continuous(target, "Cauchy")
     if (scale := float(arguments.get("sigma", 1.0))) <= 0.0:
         raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={scale:g}")
     drawn = source.uniform(target)

@@ -1,8 +1,8 @@
 """`python -m vgpu.tools.cuda_rules`: write the tables of what CUDA's kernels take, for the PyTorch of this interpreter.
 
 It asks PyTorch's CUDA build itself, on a stand-in for NVIDIA's libraries: no card is needed, gcc and the headers in the
-wheels of CUDA are. It takes about ten minutes. Covered is what OpInfo's operators call, and their backward; of others
-the CPU's refusals hold.
+wheels of CUDA are. It takes about ten minutes. Covered is what OpInfo's operators, layers and optimizers call,
+and their backward; of others the CPU's refusals hold. With `--notes FILE`, a run that was ended goes on where it was.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ _TABLES = Path(__file__).parents[2] / "runtime/operations/cuda_rules"
 
 
 def main() -> None:
-    """Write `torch-X.Y.json` for the virtual GPU, and for its tests the same by OpInfo's names."""
+    """Write `torch-X.Y.json` for the virtual GPU, and for its tests the same by the names of the databases."""
     about = "Write the tables of what CUDA kernels take, for the PyTorch of this interpreter; ten minutes, with gcc."
     parser = argparse.ArgumentParser(prog="python -m vgpu.tools.cuda_rules", description=about)
     parser.add_argument("-o", "--output", type=Path, default=_TABLES, help="folder of the tables that programs read")
     parser.add_argument("--functions", type=Path, help="folder of the tables by OpInfo's names, for tests")
-    parser.add_argument("--notes", type=Path, help="notes of an earlier run, instead of a new one")
+    parser.add_argument("--notes", type=Path, help="keep the notes there; a run that was ended goes on with them")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         notes = options.notes or Path(folder) / "notes"
-        if options.notes is None:
-            environment = stand_in.build(Path(torch.__file__).parents[1], Path(folder))
-            command = [sys.executable, "-m", "vgpu.tools.cuda_rules.probe", str(notes)]
-            subprocess.run(command, check=True, env=environment)
+        environment = stand_in.build(Path(torch.__file__).parents[1], Path(folder))
+        command = [sys.executable, "-m", "vgpu.tools.cuda_rules.probe", str(notes)]
+        subprocess.run(command, check=True, env=environment)
         items = list(condense.read(notes))
     name = "torch-{}.{}.json".format(*torch_version())
     rules, missing = condense.overloads(items)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import pickle
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vgpu.tools.cuda_rules.probe import DTYPES, Seen, Signature
+from vgpu.runtime.operations.cuda_dtypes import EMPTY, SCALAR
+from vgpu.tools.cuda_rules.probe import DTYPES, SKIPPED, Seen, Signature
 
 NAMES = {
     "float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "complex64": "ComplexFloat",
@@ -26,8 +27,8 @@ PROMOTED = "*"
 """Stands for the dtype that the operands are promoted to."""
 # What says of a dtype that no kernel takes it, whatever else the arguments are.
 _OF_A_DTYPE = re.compile(
-    r"\w+: (\"[^\"]+\" not implemented for '(\w+)'|getCudnnDataTypeFromScalarType\(\) not supported for (\w+)"
-    r"|TensorDescriptor does not support (\w+))$"
+    r"\w+: (\"(?![^\"]*_cpu)[^\"]+\" not implemented for '(\w+)'"
+    r"|getCudnnDataTypeFromScalarType\(\) not supported for (\w+)|TensorDescriptor does not support (\w+))$"
 )
 # What PyTorch chooses by itself for tensors of the CPU, which all tensors here are underneath, and tests of its own.
 _CPU_ONLY = re.compile(
@@ -41,6 +42,8 @@ _LIBRARY = re.compile(
     r"|CUDA out of memory|CUDA error|failed to converge|algorithm failed)",
     re.DOTALL,
 )
+Outcomes = dict[tuple[Signature, str], set[str]]
+"""By dtypes and size of the arguments."""
 Item = tuple[str, dict[str, list[str]], Seen, list[str]]
 
 
@@ -56,19 +59,43 @@ def read(path: Path) -> Iterator[Item]:
 
 def overloads(items: Sequence[Item]) -> tuple[dict[str, Any], list[str]]:
     """Rules of the overloads that refuse a dtype, and the overloads without a kernel for CUDA."""
-    noted: dict[str, dict[Signature, set[str]]] = defaultdict(dict)
+    noted: dict[str, dict[str, Outcomes]] = defaultdict(lambda: defaultdict(dict))
     claimed: dict[str, set[str]] = defaultdict(set)
     for _, _, seen, dtypes in items:
-        for (name, signature), outcomes in seen.items():
-            noted[name].setdefault(signature, set()).update(outcomes)
+        for (name, choice, signature, size), outcomes in seen.items():
+            noted[name][choice].setdefault((signature, size), set()).update(outcomes)
             claimed[name].update(dtypes)
     missing = without_kernel()
     rules = {}
-    for name, signatures in sorted(item for item in noted.items() if item[0].startswith("aten::")):
-        rule = _rule(signatures, claimed[name], promotes=_promotes(name))
-        if rule is not None and rule[1] and name not in missing:
-            rules[name] = rule
+    for name, choices in sorted(item for item in noted.items() if item[0].startswith("aten::")):
+        if name in missing:
+            continue
+        for choice, outcomes_of in _united(choices).items():
+            rule = _rule(outcomes_of, claimed[name], promotes=_promotes(name))
+            if rule is not None and rule[1]:
+                rules[f"{name}({choice})" if choice else name] = rule
     return rules, missing
+
+
+def _united(choices: dict[str, Outcomes]) -> dict[str, Outcomes]:
+    """All choices of an argument as one, unless what one of them refuses another accepts."""
+    united: Outcomes = {}
+    for outcomes_of in choices.values():
+        for key, outcomes in outcomes_of.items():
+            before = united.setdefault(key, set())
+            if (_refuses(before) and _accepts(outcomes)) or (_accepts(before) and _refuses(outcomes)):
+                return choices
+            united[key] = before | outcomes
+    return {"": united}
+
+
+def _refuses(outcomes: set[str]) -> bool:
+    return any(_OF_A_DTYPE.match(text) for text in outcomes) and not _accepts(outcomes)
+
+
+def _accepts(outcomes: set[str]) -> bool:
+    """Whether a call returned; if others of the same dtypes and size were refused, their `dtype` asked for it."""
+    return "" in outcomes
 
 
 def without_kernel() -> list[str]:
@@ -90,16 +117,18 @@ def _promotes(name: str) -> bool:
     return torch.Tag.pointwise in overload.tags
 
 
-def _rule(signatures: dict[Signature, set[str]], claimed: set[str], *, promotes: bool) -> list[Any] | None:
-    """[argument, {template of the error: dtypes}, whether small tensors pass]; None where no dtype is refused.
+def _rule(noted: Outcomes, claimed: set[str], *, promotes: bool) -> list[Any] | None:
+    """[argument, {template of the error: dtypes}, sizes that pass]; None where no dtype is refused.
 
-    A signature that is refused and accepted, too, was called with tensors that are empty or have no dimensions, for
-    which some kernels are not launched.
+    A signature that is refused in one size may be accepted in another, for which no kernel is launched.
     """
     refused: dict[Signature, str] = {}
     accepted: set[Signature] = set()
+    signatures: dict[Signature, set[str]] = defaultdict(set)
+    for (signature, _), outcomes in noted.items():
+        signatures[signature] |= {""} if _accepts(outcomes) and not _refuses(outcomes) else outcomes
     for signature, outcomes in signatures.items():
-        words = [text for text in outcomes if _OF_A_DTYPE.match(text)]
+        words = sorted(text for text in outcomes if _OF_A_DTYPE.match(text))
         if not words and outcomes == {_NO_ENGINE} and not claimed & {dtype for _, dtype in signature}:
             words = [_NO_ENGINE]  # cuDNN has none for a dtype that OpInfo does not claim either
         if words:
@@ -110,19 +139,25 @@ def _rule(signatures: dict[Signature, set[str]], claimed: set[str], *, promotes:
         return None
     names = dict.fromkeys(name for signature in signatures for name, _ in signature)
     alike = all(len({dtype for _, dtype in signature}) == 1 for signature in refused)
-    empty = any("" in signatures[signature] for signature in refused)
+    passing = [size for size in (EMPTY, SCALAR) if _passes(size, noted, refused)]
     if not (promotes and alike and any(len(signature) > 1 for signature in signatures)):
         for argument in names:
             texts = _by_argument(argument, refused, accepted)
             if texts is not None:
-                return [argument, _grouped(texts), empty]
+                return [argument, _grouped(texts), passing]
     taken = {signature[0][1] for signature in accepted if len({dtype for _, dtype in signature}) == 1}
     texts = {
         signature[0][1]: text
         for signature, text in refused.items()
         if len({dtype for _, dtype in signature}) == 1 and signature[0][1] not in taken
     }
-    return [PROMOTED, _grouped(texts), empty] if texts else None
+    return [PROMOTED, _grouped(texts), passing] if texts else None
+
+
+def _passes(size: str, noted: Outcomes, refused: Collection[Signature]) -> bool:
+    """Whether what is refused otherwise is always accepted in this size."""
+    outcomes = [noted[signature, size] for signature in refused if (signature, size) in noted]
+    return any("" in texts for texts in outcomes) and not any(_refuses(texts) for texts in outcomes)
 
 
 def _by_argument(argument: str, refused: dict[Signature, str], accepted: set[Signature]) -> dict[str, str] | None:
@@ -155,22 +190,27 @@ def _template(text: str, dtype: str) -> str:
 
 
 def functions(items: Sequence[Item]) -> dict[str, Any]:
-    """For each operator of OpInfo the dtypes that CUDA takes, and those that it refuses, with the first error.
+    """For each entry of the databases [what CUDA says to each input, the first error about a dtype, dtypes].
 
-    A dtype of which no input could be made, or which is refused for another reason, is in neither.
+    One letter for each input: "y" taken, "n" refused for its dtype, "?" refused for another reason, "-" not tried.
     """
     table: dict[str, Any] = {}
     for key, said, _, claimed in items:
-        taken, templates = [], dict[str, list[str]]()
+        rows: dict[tuple[str, str], list[str]] = {}
         for dtype, outcomes in said.items():
-            if dtype not in claimed and set(outcomes) == {_NO_ENGINE}:
-                templates.setdefault(_NO_ENGINE, []).append(dtype)
-            elif any(text == "" or _LIBRARY.match(text) for text in outcomes):
-                taken.append(dtype)
-            elif outcomes and (_OF_A_DTYPE.match(outcomes[0]) or _NO_KERNEL.match(outcomes[0])):
-                text = _NO_KERNEL.match(outcomes[0])
-                templates.setdefault(_template(text[0] if text else outcomes[0], dtype), []).append(dtype)
-            elif outcomes:
-                templates.setdefault("", []).append(dtype)
-        table[key] = [taken, templates]
+            letters = "".join(letter_of(text, claimed=dtype in claimed) for text in outcomes)
+            words = next((text for text, letter in zip(outcomes, letters, strict=True) if letter == "n"), "")
+            absent = _NO_KERNEL.match(words)
+            if letters.strip("-"):
+                rows.setdefault((letters, _template(absent[0] if absent else words, dtype)), []).append(dtype)
+        table[key] = [[letters, words, dtypes] for (letters, words), dtypes in rows.items()]
     return table
+
+
+def letter_of(outcome: str, *, claimed: bool) -> str:
+    """What one outcome says; `claimed`: whether PyTorch claims that CUDA takes the dtype."""
+    if outcome == SKIPPED:
+        return SKIPPED
+    if _OF_A_DTYPE.match(outcome) or _NO_KERNEL.match(outcome) or (outcome == _NO_ENGINE and not claimed):
+        return "n"
+    return "y" if outcome == "" or _LIBRARY.match(outcome) else "?"

@@ -1,7 +1,8 @@
-"""Tries every operator of PyTorch's OpInfo in every dtype, and notes what each overload says.
+"""Tries PyTorch's own operators, layers and optimizers in every dtype, and notes what each overload says.
 
 `python -m vgpu.tools.cuda_rules.probe FILE` runs in a process of its own, on `vgpu.tools.cuda_rules.stand_in`. It makes
-the inputs on the CPU and copies them. Not here: what follows from the notes (`vgpu.tools.cuda_rules.condense`).
+the inputs on the CPU and copies them. Not here: how layers and optimizers look like operators
+(`vgpu.tools.cuda_rules.databases`), and what follows from the notes (`vgpu.tools.cuda_rules.condense`).
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -9,18 +10,24 @@ the inputs on the CPU and copies them. Not here: what follows from the notes (`v
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pickle
+import random
 import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from vgpu.runtime.operations.cuda_dtypes import choice_of, size_of
+from vgpu.tools.cuda_rules.databases import key_of, operators
 
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "complex64", "complex128", "complex32", "int64", "int32", "int16",
@@ -29,11 +36,16 @@ DTYPES = (
 SAMPLES = 5
 """So many of an operator's inputs are tried per dtype."""
 _WITH_GRADIENTS = ("float32", "float16", "bfloat16", "complex64")
-_BATCH, _SECONDS = 30, 600
+_BATCH, _SECONDS = 30, 120
 
 Signature = tuple[tuple[str, str], ...]
-Seen = dict[tuple[str, Signature], set[str]]
-"""(overload, dtypes of its tensor arguments by name) -> what it raised: "Type: text", "" where it returned."""
+Seen = dict[tuple[str, str, Signature, str], set[str]]
+"""(overload, its choice, dtypes of its tensor arguments by name, size) -> what it raised: "Type: text", or "".
+
+Choice and size are those of `vgpu.runtime.operations.cuda_dtypes`; a call that returned an empty result is empty.
+"""
+SKIPPED = "-"
+"""Stands for an input that could not be moved."""
 
 
 class Notes(TorchDispatchMode):
@@ -50,10 +62,10 @@ class Notes(TorchDispatchMode):
         except Exception as error:
             self._note(func, args, kwargs, f"{type(error).__name__}: {str(error)[:500]}")
             raise
-        self._note(func, args, kwargs, "")
+        self._note(func, args, kwargs, "", result)
         return result
 
-    def _note(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], outcome: str) -> None:
+    def _note(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], outcome: str, result: Any = None) -> None:
         signature, on_gpu = [], False
         names = [argument.name for argument in func._schema.arguments]
         for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
@@ -62,7 +74,9 @@ class Notes(TorchDispatchMode):
                 signature.append((name, str(tensors[0].dtype).removeprefix("torch.")))
                 on_gpu = on_gpu or tensors[0].is_cuda
         if on_gpu:
-            self.seen.setdefault((func.name(), tuple(signature)), set()).add(outcome)
+            size = size_of(args, kwargs, result)
+            key = (func.name(), choice_of(func, args, kwargs), tuple(signature), size)
+            self.seen.setdefault(key, set()).add(outcome)
 
 
 def _on_gpu(value: Any) -> Any:
@@ -79,6 +93,8 @@ def outcomes(op: Any, name: str, place: Any, notes: Any) -> Iterator[str]:
     """
     dtype = getattr(torch, name)
     learns = name in _WITH_GRADIENTS
+    torch.manual_seed(0)
+    random.seed(0)
     try:
         samples = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=learns), SAMPLES))
     except Exception:
@@ -87,6 +103,7 @@ def outcomes(op: Any, name: str, place: Any, notes: Any) -> Iterator[str]:
         try:
             moved = sample.transform(place)
         except Exception:
+            yield SKIPPED
             continue
         try:
             with notes:
@@ -105,25 +122,9 @@ def outcomes(op: Any, name: str, place: Any, notes: Any) -> Iterator[str]:
             continue
 
 
-def operators() -> list[Any]:
-    """OpInfo's operators, and its lists of operations on lists."""
-    from torch.testing._internal import common_methods_invocations as infos
-
-    found = list(infos.op_db)
-    for name in dir(infos):
-        if name.startswith("foreach") and isinstance(getattr(infos, name), list):
-            found += [op for op in getattr(infos, name) if hasattr(op, "sample_inputs")]
-    return found
-
-
-def key_of(op: Any) -> str:
-    """An operator's name with its variant's."""
-    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
-
-
 def _batch(ops: Sequence[Any], target: BinaryIO) -> None:
-    signal.alarm(_SECONDS)
     for op in ops:
+        signal.alarm(_SECONDS)  # some wait for the device, which is none
         notes = Notes()
         said = {name: list(outcomes(op, name, _on_gpu, notes)) for name in DTYPES}
         claimed = sorted(str(dtype).removeprefix("torch.") for dtype in op.dtypesIfCUDA)
@@ -131,13 +132,28 @@ def _batch(ops: Sequence[Any], target: BinaryIO) -> None:
         target.flush()
 
 
-def main(path: str) -> None:
-    """Try all of them, in forks: an operation that ends its process costs that operator alone."""
+def _noted(path: Path) -> set[str]:
+    """The operators that an earlier run has noted; what it was writing when it ended is cut off."""
+    keys: set[str] = set()
+    if path.exists():
+        with open(path, "r+b") as notes:
+            end = 0
+            with contextlib.suppress(EOFError, pickle.UnpicklingError):
+                while True:
+                    keys.add(pickle.load(notes)[0])
+                    end = notes.tell()
+            notes.truncate(end)
+    return keys
+
+
+def main(path: Path) -> None:
+    """Try all that are not noted yet, in forks: an operation that ends its process costs that operator alone."""
     warnings.filterwarnings("ignore")
     torch.cuda._is_in_bad_fork = lambda: False  # nothing is lost in a fork, for there is no card
-    ops = operators()
+    noted = _noted(path)
+    ops = [op for op in operators() if key_of(op) not in noted]
     at = 0
-    with open(path, "wb") as sink:
+    with open(path, "ab") as sink:
         while at < len(ops):
             reading, writing = os.pipe()
             child = os.fork()
@@ -157,6 +173,7 @@ def main(path: str) -> None:
                     except (EOFError, pickle.UnpicklingError):
                         break
                     pickle.dump(item, sink)
+                    sink.flush()
                     count += 1
             os.waitpid(child, 0)
             at += count
@@ -167,4 +184,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(Path(sys.argv[1]))

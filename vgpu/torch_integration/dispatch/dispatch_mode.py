@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vgpu.runtime.gpu import VirtualGPU
 from vgpu.runtime.hazards.watch import written
 from vgpu.runtime.machine import Machine
-from vgpu.runtime.operations import cuda_values, determinism, dimensions, precision, shapes_only
+from vgpu.runtime.operations import cpu_gaps, cuda_values, determinism, dimensions, precision, shapes_only
 from vgpu.runtime.operations.accumulation import is_accumulated
 from vgpu.runtime.operations.facts import facts
 from vgpu.runtime.operations.operation import Operation
@@ -166,7 +166,7 @@ class DispatchMode(TorchDispatchMode):
         refused = operation.refused
         for tensor in inputs:
             if tensor.dtype in refused:
-                operation.dtypes.require(args, kwargs)
+                operation.dtypes.require(operation.overload, args, kwargs)
         if operation.check is not None:
             operation.check(args, kwargs)
         if operation.few_dimensions:
@@ -203,13 +203,10 @@ class DispatchMode(TorchDispatchMode):
         try:
             return self._compute(operation, args, kwargs, inputs, gpu)
         except NotImplementedError as error:
-            if precision.CPU_LACKS.match(str(error)) and (dtype := precision.narrow_dtype(inputs)) is not None:
-                # `cuda_dtypes` has refused before what CUDA refuses: it is the CPU that has no kernel for this dtype.
-                return precision.compute_wider(operation, args, kwargs, dtype)
             # The CPU build lacks the kernel and CUDA has one: our limit, not the program's mistake.
             if str(error).startswith("Could not run") and extensions.has_cuda_kernel(operation.overload.name()):
                 raise unsupported("kernels that the CPU underneath lacks", operation.name) from error
-            raise
+            return cpu_gaps.compute(operation, args, kwargs, inputs, error)
         except (IndexError, RuntimeError) as error:
             # The CPU kernel says at once which value is wrong. On a card the kernel fails later.
             if cuda_values.is_division_by_zero(operation, error):
@@ -218,7 +215,7 @@ class DispatchMode(TorchDispatchMode):
             if assertion is None:
                 if isinstance(error, RuntimeError):
                     device_rules.require_room_for_failed(gpu, error)
-                raise
+                return cpu_gaps.compute(operation, args, kwargs, inputs, error)
             gpu.fail(assertion, error)
             return device_asserts.outcome(operation, args, kwargs)
 

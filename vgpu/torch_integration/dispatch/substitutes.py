@@ -19,6 +19,7 @@ from vgpu.torch_integration.handling_mode import HandlingMode
 
 _Tensor = torch.Tensor
 _CTC = ("log_probs", "targets", "input_lengths", "target_lengths", "blank", "reduction", "zero_infinity")
+_SECTIONS = ("tensor_indices_or_sections", "indices_or_sections")
 _ROUNDED = {torch.complex64: torch.complex32, torch.float32: torch.float16}
 
 
@@ -79,6 +80,15 @@ def _powers_of_two(name: str, before: _Tensor, after: _Tensor, size: Any, dim: A
                 "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, "
                 f"but got a signal size of{list(sides)}"
             )
+
+
+def tensor_split(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """TensorShape.cpp, `tensor_split`: where to split is read on the host, from a tensor that is there."""
+    sections = args[1] if len(args) > 1 else next((kwargs[name] for name in _SECTIONS if name in kwargs), None)
+    if isinstance(sections, _Tensor) and mode.has(sections):
+        device = mode.registry.device_of(sections)
+        raise RuntimeError(f"tensor_split expected tensor_indices_or_sections to be on cpu, but it's on {device}")
+    return func(*args, **kwargs)
 
 
 def one_hot(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -144,6 +154,8 @@ FUNCTIONS = {
     torch.ctc_loss: ctc_loss,
     torch._C._nn.one_hot: one_hot,
     torch.linalg.matrix_rank: matrix_rank,
+    torch.tensor_split: tensor_split,
+    torch.Tensor.tensor_split: tensor_split,
     torch.narrow_copy: narrow_copy,
     torch.Tensor.narrow_copy: narrow_copy,
 }
