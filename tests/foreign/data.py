@@ -137,8 +137,15 @@ def tokenizer(file: Path) -> None:
     )
 
 
+def distribution(folder: Path) -> None:
+    """`NAME-VERSION.dist-info`, by which a package that asks for its own version is installed."""
+    folder.mkdir(parents=True)
+    name, _, version = folder.name.removesuffix(".dist-info").partition("-")
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version or '1.0'}\n")
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
     "mnist": mnist, "cora": cora, "text": text, "play": play, "wikitext": wikitext,
     "shakespeare_char": shakespeare_char, "gpt2_tokens": gpt2_tokens, "tinystories": tinystories,
-    "tokenizer": tokenizer,
+    "tokenizer": tokenizer, "distribution": distribution,
 }  # fmt: skip

@@ -2,9 +2,10 @@
 
     FOREIGN_MIRROR=/path/to/mirror python -m tests.foreign.harness [NAME ...] [--out FILE]
 
-`programs.toml` says for each: repository, commit, folder, command, tiny data to be made, how it should end. A program
-may be changed in nothing but its arguments. What is checked: it ends by itself; what it prints holds no NaN; where its
-entry names `numbers`, these are the CPU's, when the same program is run there. Not here: the programs.
+`programs.toml`, and `packages.toml` for libraries from PyPI, say for each: repository, commit, folder, command, tiny
+data to be made, how it should end. A program may be changed in nothing but its arguments. What is checked: it ends by
+itself; what it prints holds no NaN; where its entry names `numbers`, these are the CPU's, when the same program is run
+there. Not here: the programs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tempfile
 import time
 import tomllib
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from tests.foreign.mirror import NotMirrored, mirror, unpack
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
+_FILES = ("programs.toml", "packages.toml")
 _NOT_A_NUMBER = re.compile(r"(?<![\w.])nan(?![\w.])", re.IGNORECASE)
 _NUMBER = r"(-?\d+\.\d+(?:e[-+]?\d+)?)"
 
@@ -56,6 +59,8 @@ class Program:
     """Maker of `data.py` by the path, within the repository, that it fills."""
     needs: list[str] = field(default_factory=list)
     """Packages that must be there in addition to PyTorch."""
+    newest_torch: str = ""
+    """The newest PyTorch that it runs with, as "2.11"; empty for all."""
     refused: str = ""
     """What the virtual GPU refuses it by, where it does."""
     numbers: str = ""
@@ -78,9 +83,9 @@ class Result:
 
 def programs() -> list[Program]:
     """All entries. Raises ValueError for one that is not as it should be."""
-    table = tomllib.loads((HERE / "programs.toml").read_text(encoding="utf-8"))
+    tables = [tomllib.loads((HERE / name).read_text(encoding="utf-8")) for name in _FILES]
     result: list[Program] = []
-    for repository in table["repository"]:
+    for repository in (entry for table in tables for entry in table["repository"]):
         shared = {key: value for key, value in repository.items() if key not in ("name", "program")}
         for entry in repository["program"]:
             values: dict[str, Any] = {"repository": repository["name"], **shared, **entry}
@@ -101,6 +106,8 @@ def run(program: Program) -> Result:
         return Result(program.name, "skipped", "there is no mirror: set FOREIGN_MIRROR")
     if missing := [name for name in filter(None, [program.package, *program.needs]) if find_spec(name) is None]:
         return Result(program.name, "skipped", f"needs {', '.join(missing)}")
+    if program.newest_torch and _numbers(version("torch")) > _numbers(program.newest_torch):
+        return Result(program.name, "skipped", f"needs PyTorch {program.newest_torch} or older")
     with tempfile.TemporaryDirectory(prefix="foreign-") as folder:
         if root is not None and not program.package:
             try:
@@ -112,6 +119,10 @@ def run(program: Program) -> Result:
         if program.script:
             (Path(folder) / program.folder / "use.py").write_text(program.script, encoding="utf-8")
         return _judge(program, Path(folder))
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(".")[:2]]
 
 
 def _judge(program: Program, folder: Path) -> Result:

@@ -18,6 +18,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_COMPLEX = (torch.complex64, torch.complex128)
 _STEPS = 2
 
 
@@ -51,8 +52,8 @@ class Layer:
 
     @property
     def dtypesIfCUDA(self) -> Sequence[torch.dtype]:  # noqa: N802 - OpInfo's name for it
-        """Floats of every size: the database names those of the tests only."""
-        return (*_FLOATS, *self.info.dtypes)
+        """Floats and complex numbers of every size: the database names those of the tests only."""
+        return (*_FLOATS, *_COMPLEX, *self.info.dtypes)
 
     def sample_inputs(self, device: str, dtype: torch.dtype, *, requires_grad: bool) -> Iterator[Sample]:
         """Each layer with an input; raises where the layer cannot have parameters of this dtype."""
