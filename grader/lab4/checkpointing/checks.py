@@ -305,6 +305,12 @@ class TestCheckpointing:
             f"{steps + warmup}",
             "Time as many steps, after as many untimed ones, as the arguments say.",
         )
+        require_equal(
+            reply.updates,
+            0,
+            what="steps of an optimizer in measure_checkpointing()",
+            hint="Leave the optimizer out: a step here is forward and backward.",
+        )
         for row in reply.on_cpu:
             require_equal(
                 [row["device"], row["peak_bytes"]],

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook, register_module_module_registration_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gradebox.sandbox.measuring import measures
 from gradebox.sandbox.probe_loader import Student, WrongReturn
@@ -227,9 +228,12 @@ def measured(student: Student, inputs: Measured) -> MeasuredReply:
     def costs() -> list[StepCost]:
         return [_cost(student, kind, inputs.sizes, interval) for interval in inputs.intervals]
 
+    note, updates = notes()
+    handle = register_optimizer_step_post_hook(function(lambda *_: note(1)))
     with watch_products(student.gpu) as products, _blocks() as counts, _forwards(kind) as forwards:
         rows = measure()
         flops = products.flops()
+    handle.remove()
     earlier: list[StepCost] = []
     if student.gpu is None:
         earlier = costs()
@@ -244,6 +248,7 @@ def measured(student: Student, inputs: Measured) -> MeasuredReply:
     )
     return MeasuredReply(
         flops=flops,
+        updates=len(updates()),
         most_blocks=max(counts(), default=0),
         blocks_made=len(counts()),
         forwards=list(forwards()),

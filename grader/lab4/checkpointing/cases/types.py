@@ -164,6 +164,8 @@ class MeasuredReply:
 
     flops: float
     """Work in products of the whole measurement."""
+    updates: int
+    """Steps of optimizers in it."""
     blocks_made: int
     """Of transformers, by the first call."""
     most_blocks: int
