@@ -1,6 +1,6 @@
 """Kernels of FlashAttention-2 on a virtual GPU: what they compute, the memory that they take, and their price.
 
-The price is that of the fused kernel of `scaled_dot_product_attention` (`vgpu.device.cost.attention_efficiency`), for
+The price is that of the fused kernel of `scaled_dot_product_attention` (`vgpu.device.attention_cost.efficiency`), for
 the entries of the attention matrix that are not masked. Not here: what a kernel computes
 (`vgpu.torch_integration.flash_attention.problem`).
 """
