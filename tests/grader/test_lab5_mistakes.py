@@ -60,6 +60,7 @@ def _runs(seed: int, mistake: str = "") -> list[Run]:
                     steps=0,
                     weight=simulate(training, batches, mistake=mistake, rank=rank).weight,
                     frozen=True,
+                    logged_samples=[],
                     reduced_gradients=1.0,
                 )
                 for rank in range(ranks)
