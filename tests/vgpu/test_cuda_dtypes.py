@@ -178,6 +178,8 @@ EXCEPTIONS = {
     "layer LSTMCell": "as GRUCell",
     "nn.functional.dropout": "complex numbers have no gradient here",
     "nn.functional.layer_norm": "empty tensors of integers and complex numbers are refused here",
+    "to_sparse": "with PyTorch 2.11 complex numbers have no gradient here",
+    "torch._scaled_mm_v2": "refused: the CPU underneath of PyTorch 2.11 has no such kernel",
     "optimizer LBFGS": "its steps depend on values",
 }
 SLICES = 8
