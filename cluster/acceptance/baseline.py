@@ -33,7 +33,7 @@ def read(path: Path, options: Options) -> Baseline:
     """Read an earlier report.
 
     Raises:
-        ResultsError: it is no report of this test, or of no run that this one could be held against.
+        ResultsError: it is no report of this test, or of no run that this one could be compared with.
         OSError: it cannot be read.
     """
     try:
@@ -51,7 +51,7 @@ def read(path: Path, options: Options) -> Baseline:
 
 
 def _incomplete(document: Mapping[str, Any], *, training: bool) -> str:
-    """Why nothing could be held against this report; empty where all could."""
+    """Why nothing could be compared with this report; empty where all could."""
     if document["acceptance"]["status"] not in ("PASS", "INCOMPLETE"):
         return f"its verdict is {document['acceptance']['status']}"
     if document["injected_faults"]:

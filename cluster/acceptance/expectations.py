@@ -1,6 +1,6 @@
 """What a cluster should be, in a TOML file: read for `--expect`, written from a good run by `--write-expectations`.
 
-Here are the file, its keys and its mistakes. A run is held against them in `checks/expected.py`; rates, bandwidths and
+Here are the file, its keys and its mistakes. A run is compared with them in `checks/expected.py`; rates, bandwidths and
 latencies in the checks that measure them.
 """
 
@@ -97,7 +97,7 @@ class Expectations:
         return None if value is None else int(value)
 
     def threshold(self, table: str, key: str, unit: str, relation: Relation) -> Threshold | None:
-        """A number that is expected, to be held against something measured."""
+        """A number that is expected, to be compared with something measured."""
         value = self.number(table, key)
         if value is None:
             return None

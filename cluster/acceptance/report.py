@@ -58,7 +58,7 @@ STATUS: dict[Outcome, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Standards:
-    """What a run is held against besides thresholds of our own."""
+    """What a run is compared with besides thresholds of our own."""
 
     earlier: baseline.Baseline | None = None
     expected: Expectations | None = None

@@ -33,7 +33,7 @@ NOT_WRITTEN = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """What a measured value is held against."""
+    """What a measured value is compared with."""
 
     value: float
     unit: str

@@ -27,9 +27,9 @@ START_SECONDS = 120.0
 """At least so long for importing PyTorch, from a slow network drive as well."""
 POLL_SECONDS = 0.1
 KILL_SECONDS = 5.0
-TOLD = "told to end by a signal"
+TOLD = "ended by a signal"
 ORPHANED = "the node where the ranks meet is gone"
-UNKILLABLE = "even SIGKILL does not end it: it stands in the kernel (state D of ps), reboot the node"
+UNKILLABLE = "even SIGKILL does not end it: it waits in the kernel (state D of ps), reboot the node"
 LOG_CHARACTERS = 4000
 STACK_SECONDS = 0.5
 """For a process that hangs to say where."""

@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Nodes over time. Exit codes: 0 pass, 1 fail, 2 could not run or act, 3 incomplete.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    node = commands.add_parser("node", help="look at this node, beside whatever runs on it, in about a second")
+    node = commands.add_parser("node", help="look at this node, while other programs run on it, in about a second")
     node.set_defaults(run=run_node)
     node.add_argument("--expect", type=Path, metavar="FILE", help="TOML: what its GPUs and ports should be")
     node.add_argument("--expect-gpus", type=program.positive_int, metavar="N", help="fail unless N GPUs answer")
@@ -141,7 +141,7 @@ def _act(options: argparse.Namespace, report: quick_check.Found) -> None:
 
 
 def _of_boot(accepted: state.Seen, current: state.Seen) -> state.Seen:
-    """After another boot the counters begin anew, and which GPUs and ports there should be stays."""
+    """After another boot the counters begin again, and which GPUs and ports there should be stays."""
     if accepted.boot == current.boot:
         return accepted
     gpus = {uuid: quick_check.at_boot(reading) for uuid, reading in accepted.gpus.items()}

@@ -219,7 +219,7 @@ def _record(number: int, node: str, reading: dict[str, Any], current: Seen, befo
 
 
 def at_boot(reading: dict[str, Any]) -> dict[str, Any]:
-    """The same GPU with counters that the driver begins anew."""
+    """The same GPU with counters that the driver begins again."""
     return {**reading, **{name: 0 for name in ("ecc_errors", *board.MENDED) if reading.get(name) is not None}}
 
 

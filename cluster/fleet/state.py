@@ -1,6 +1,6 @@
 """What is remembered of a node between two light checks: how it was when it was accepted, and how it was last.
 
-Whoever is compared with the accepted state stays failed until it is accepted again: a fault that nobody mended does not
+Whoever is compared with the accepted state stays failed until it is accepted again: a fault that nobody fixed does not
 go away because the next check finds nothing new.
 """
 

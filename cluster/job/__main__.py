@@ -64,7 +64,7 @@ def _as_told_to_stop(number: int, frame: object) -> None:
 
 def _stop_before_training(number: int, frame: object) -> None:
     """There is no training yet that could be lost."""
-    print("told to stop before the training had begun: start it again to go on", file=sys.stderr)
+    print("asked to stop before the training had begun: start it again to go on", file=sys.stderr)
     sys.exit(TOLD_TO_STOP)
 
 

@@ -44,7 +44,7 @@ _NOT_PROSE = re.compile(
 ALLOWED: Mapping[str, str] = {}
 """Texts that may stay, each with the reason."""
 
-MESSAGES = ("gradebook", "gradebox", "grader", "labkit", "solutions", "vgpu")
+MESSAGES = ("cluster", "gradebook", "gradebox", "grader", "labkit", "solutions", "vgpu")
 """Packages whose programs say something to people."""
 
 

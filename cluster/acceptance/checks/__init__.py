@@ -37,7 +37,7 @@ def broken(records: Sequence[Record], stage: str, part: Part) -> list[Check]:
                     rank=record.rank,
                     status="unverified" if cause else "fail",
                     evidence=f"{cause}{error}",
-                    remedy="mend what ended the other rank, then run it again" if cause else remedy_of(str(error)),
+                    remedy="fix what ended the other rank, then run it again" if cause else remedy_of(str(error)),
                 )
             )
         elif reason := result.get("skipped"):
@@ -52,7 +52,7 @@ def broken(records: Sequence[Record], stage: str, part: Part) -> list[Check]:
                     evidence=str(reason),
                     remedy="nothing, or run it without the option"
                     if requested
-                    else "mend what failed before, run it again",
+                    else "fix what failed before, run it again",
                 )
             )
         elif not result:
@@ -64,7 +64,7 @@ def broken(records: Sequence[Record], stage: str, part: Part) -> list[Check]:
                     rank=record.rank,
                     status="unverified",
                     evidence=f"never came to an end: the rank {record.ending} at {record.at!r}",
-                    remedy="mend what ended the run first, then run it again",
+                    remedy="fix what ended the run first, then run it again",
                 )
             )
     return checks

@@ -77,7 +77,7 @@ def _one(record: Record, name: str, rate: float, ratio: float | None, far: float
     if ratio is not None:
         evidence += f", {ratio:.2f} times the time of its peers"
     if record.result("bandwidth")["bytes"] < JUDGED_BYTES:
-        status, evidence = "unverified", f"{evidence}; too small arrays to tell"
+        status, evidence = "unverified", f"{evidence}; the arrays are too small to judge"
     elif known is not None and known.bandwidth_gb and status in ("pass", "skipped"):
         fails, passes = (
             Threshold(value=share * known.bandwidth_gb, unit="GB/s", relation="at least",

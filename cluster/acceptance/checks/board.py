@@ -1,4 +1,4 @@
-"""What else of a board can be wrong while it still computes: settings, InfoROM, retired pages, errors that were mended.
+"""What else of a board can be wrong while it still computes: settings, InfoROM, retired pages, corrected errors.
 
 Found by going through what DCGM's diagnostics, Azure's node health checks and others look at.
 """
@@ -21,7 +21,7 @@ MENDED = {
     "pcie_replays": ("PCIe replays", 100, "reseat the board or its riser; look for AER messages in dmesg"),
     "ecc_corrected": ("corrected memory errors", 1000, "watch the count: many of them come before uncorrected ones"),
 }
-"""Title, how many new ones a run may have (ours: each was mended at once, a flood of them is a link or cell that goes),
+"""Title, how many new ones a run may have (ours: each was corrected; a flood of them is a link or cell that goes),
 what to do."""
 LEAST_OF_MEANT = 0.95
 """Of the clock that --expect names: it is set in steps of 15 MHz, and a power cap takes some more."""
@@ -46,7 +46,7 @@ POWER_PEERS = Threshold(
     source="ours: the same work on the same board",
 )  # fmt: skip
 BEFORE_TIMES = 100
-"""Errors that were mended before the run may be so many times as many as in a run: nobody knows in how many days."""
+"""Errors that were corrected before the run may be so many times as many as in a run: nobody knows in how many days."""
 
 
 def judge(records: Sequence[Record], expected: Expectations | None = None) -> list[Check]:
@@ -210,11 +210,15 @@ def _mended(record: Record, name: str, before: dict[str, Any], after: dict[str, 
         reason = before.get("untold", {}).get(name)
         status: Status = "unverified" if reason else "skipped"
         return _check(
-            record, title, status, f"NVML does not tell: {reason}" if reason else "this GPU does not tell", remedy
+            record,
+            title,
+            status,
+            f"NVML does not report it: {reason}" if reason else "this GPU does not report it",
+            remedy,
         )
     grown = after[name] - before[name]
     limit = Threshold(
-        value=float(most), unit="new ones, each mended", relation="at most", source="ours: a flood is a fault"
+        value=float(most), unit="new ones, each corrected", relation="at most", source="ours: a flood is a fault"
     )
     evidence = f"{before[name]} before, {after[name]} after"
     outcome = compared(grown, limit)

@@ -88,7 +88,7 @@ def _result(record: Record, operation: str, skipping: Sequence[int]) -> Check:
         evidence=f"{wrong} wrong elements in {2 * len(same)} runs of {sizes}"
         if wrong
         else f"every element right, {sizes}, over {record.result('collectives')['backend']}",
-        remedy="run it with this GPU left out; NCCL_P2P_DISABLE=1 tells a bad link from a bad GPU",
+        remedy="run it with this GPU left out; NCCL_P2P_DISABLE=1 separates a bad link from a bad GPU",
         measured=float(wrong),
         threshold=Threshold(value=0, unit="wrong elements", relation="at most", source="sums of integers are exact"),
     )
@@ -112,7 +112,7 @@ def _latency(row: dict[str, Any], threshold: Threshold, on_gpu: bool) -> Check:
 def _bandwidth(row: dict[str, Any], bar: thresholds.Bar | None, *, on_gpu: bool, has_baseline: bool) -> Check:
     rate, threshold = row["bus_bytes_per_second"] / 1e9, None if bar is None else bar.passes
     status: Status = "skipped" if has_baseline else "unverified"
-    note = "; no threshold: neither NVML, the network's ports nor --expect tell what it should be"
+    note = "; no threshold: neither NVML, the network's ports nor --expect says what it should be"
     if not on_gpu:
         status, note = "unverified", NOT_JUDGED
     elif row["bytes"] < JUDGED_BYTES:

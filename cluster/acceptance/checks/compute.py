@@ -334,7 +334,7 @@ def _sheet(record: Record, name: str, expected: Expectations | None, has_baselin
                              ((fails, _bar(low)), (passes, _bar(low, SHEET_PASSES))))  # fmt: skip
         status, limit = graded(measured, fails, passes)
         if 2 * size["rows"] ** 2 * size["depth"] / (peak * 1e12) < FEWEST_SECONDS:
-            status, evidence = "unverified", f"{evidence}; too short a product to tell"
+            status, evidence = "unverified", f"{evidence}; the product is too short to judge"
     return Check(
         name=f"product {name}: rate against the data sheet",
         part="gpu",

@@ -77,7 +77,7 @@ def _one(record: Record, title: str, rate: float, ratio: float | None) -> Check:
     outcome, threshold = ("pass", PEERS) if ratio is None else graded(ratio, PEERS, ALIKE)
     measured = ratio
     if line is None and outcome == "pass":
-        outcome, shown = "unverified", f"{shown}; NVML does not tell the link"
+        outcome, shown = "unverified", f"{shown}; NVML does not report the link"
     elif line is not None and outcome != "fail":
         fails, passes = (
             Threshold(

@@ -1,6 +1,6 @@
 """Judges a run against `--expect FILE`, `--expect-nodes` and `--expect-gpus`: is this the cluster that it should be?
 
-Rates, bandwidths and latencies of the file are held against what was measured where that is judged: in `compute` and
+Rates, bandwidths and latencies of the file are compared with what was measured where that is judged: in `compute` and
 `communication`; ports of the network in `network`.
 """
 
@@ -19,8 +19,8 @@ _PARTS: dict[str, Part] = {
     "latency_milliseconds": "communication",
     "network": "network",
 }
-REMEDY_NODES = "which nodes are missing stands in the launcher's log (torchrun, Slurm, Kubernetes); are they up?"
-REMEDY_SOFTWARE = "install the image that the file names on this node, or write the file anew for the new one"
+REMEDY_NODES = "look for the missing nodes in the launcher's log (torchrun, Slurm, Kubernetes); are they up?"
+REMEDY_SOFTWARE = "install the image that the file names on this node, or write the file again for the new one"
 REMEDY_BOARD = "nvidia-smi -q on this node: another board, a setting, or a fault; or correct the file"
 Read = Callable[[Record], Any]
 
@@ -40,7 +40,7 @@ def judge(records: Sequence[Record], expected: Expectations | None, *, nodes: in
 
 
 def unmeasured(checks: Sequence[Check], expected: Expectations | None, *, latency: bool) -> list[Check]:
-    """A check for every bar of the file that nothing was held against: what is not measured is no pass.
+    """A check for every bar of the file that nothing was compared with: what is not measured is no pass.
 
     Without `latency` those of latency are left out: an option says more.
     """

@@ -90,7 +90,9 @@ def _check(record: Record, name: str, status: Status, evidence: str, remedy: str
 
 def _untold(reading: dict[str, Any], name: str) -> tuple[Status, str]:
     reason = reading.get("untold", {}).get(name)
-    return ("unverified", f"NVML does not tell: {reason}") if reason else ("skipped", "this GPU does not tell")
+    return (
+        ("unverified", f"NVML does not report it: {reason}") if reason else ("skipped", "this GPU does not report it")
+    )
 
 
 def _ecc(record: Record, before: dict[str, Any]) -> Check:

@@ -95,7 +95,9 @@ def _check(record: Record, name: str, status: Status, evidence: str, remedy: str
 def _untold(after: dict[str, Any], name: str) -> tuple[Status, str]:
     """Why there is no figure: the card has none (skipped), or this user, driver or container may not see it."""
     reason = after.get("untold", {}).get(name)
-    return ("unverified", f"NVML does not tell: {reason}") if reason else ("skipped", "this GPU does not tell")
+    return (
+        ("unverified", f"NVML does not report it: {reason}") if reason else ("skipped", "this GPU does not report it")
+    )
 
 
 def _there(record: Record, after: dict[str, Any]) -> Check:

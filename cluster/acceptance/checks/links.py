@@ -77,7 +77,7 @@ def reading(record: Record, stage: str = "before") -> dict[str, Any]:
 
 
 def pcie(record: Record) -> float | None:
-    """Bytes per second that slot and board allow at their best; None if NVML does not tell."""
+    """Bytes per second that slot and board allow at their best; None if NVML does not report it."""
     now = reading(record, "after") or reading(record)
     if (known := board_of(record)) is not None and known.host != "pcie":
         return None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cluster.acceptance.context import Context
 
 LINK_LOST = ("link_downed", "link_error_recovery", "carrier_down_count")
-"""The link was down, or trained anew: a flap."""
+"""The link was down, or trained again: a flap."""
 DAMAGED = ("local_link_integrity_errors", "excessive_buffer_overrun_errors", "symbol_error", "port_rcv_errors",
            "req_transport_retries_exceeded")  # fmt: skip
 RETRIED = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err", "port_xmit_discards")
@@ -193,11 +193,11 @@ def _state(
     usual = max((rate for rate, count in rates.items() if count == most and rate is not None), default=None)
     own = port["rate_gigabits"]
     if meant is not None and (own is None or usual is None):
-        return _check(node, title, "pass", f"up; the driver does not tell at which rate, {meant:g} Gbit/s by --expect")
+        return _check(node, title, "pass", f"up; the driver reports no rate, {meant:g} Gbit/s by --expect")
     if own is None or usual is None:
         return _check(
-            node, title, "unverified", "up, and the driver does not tell at which rate",
-            "ethtool; a cloud's adapter may not tell: say it by --expect, [network] rate_gigabits",
+            node, title, "unverified", "up, and the driver reports no rate",
+            "ethtool; a cloud's adapter may not report it: give it by --expect, [network] rate_gigabits",
         )  # fmt: skip
     limit = Threshold(value=usual, unit="Gbit/s", relation="at least", source="what most nodes have at this port")
     return _check(node, title, compared(own, limit), f"up, {port['kind']}, {own:g} Gbit/s", measured=own,
@@ -276,7 +276,7 @@ def _expected(nodes: Sequence[Record], expected: Expectations | None) -> list[Ch
             if own is None:
                 # A cloud's interface has no rate to tell; an adapter for RDMA has one.
                 status = "unverified" if rdma else "pass"
-                evidence = "the driver does not tell" + ("" if rdma else ", so the file's is taken")
+                evidence = "the driver does not report it" + ("" if rdma else ", so the file's is taken")
                 checks.append(_check(record.node, title, status, evidence, threshold=rate))
             else:
                 assert rate is not None

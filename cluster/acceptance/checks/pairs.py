@@ -1,7 +1,7 @@
 """Sends between pairs of ranks that change from round to round, so that a slow node is told from a slow link.
 
 All pairs of a round are busy at once, as in a training. Up to sixteen ranks all meet all, which gives the matrix that
-nvbandwidth prints of one node; of more ranks each meets fifteen others, drawn anew for every run.
+nvbandwidth prints of one node; of more ranks each meets fifteen others, drawn again for every run.
 """
 
 import os
@@ -207,7 +207,7 @@ def _rates(records: Sequence[Record], kind: str, pairs: Sequence[Pair], expected
         passed = outcomes.get("pass") or outcomes["skipped"]
         _, rate, limit = min(passed, key=lambda entry: entry[1])
         status = "pass" if outcomes.get("pass") else "skipped"
-        note = "" if status == "pass" else "; too small a message, or nobody tells what joins them"
+        note = "" if status == "pass" else "; too small a message, or nothing says what joins them"
         evidence = f"{len(pairs)} pairs, the slowest at {rate / 1e9:.1f} GB/s{note}"
         checks.append(
             _check(f"{kind}: rate", "all ranks", status, evidence, measured=rate / 1e9 if status == "pass" else None,

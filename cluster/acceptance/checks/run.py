@@ -11,7 +11,7 @@ REMEDIES = {
     "hung": "its position and stack are in the report; run again with NCCL_DEBUG=INFO, and with this rank left out",
     "lost": "is the node up? Look at the launcher's log (torchrun, Slurm, Kubernetes) for how its processes ended",
     "skipped": "read its log: what it did instead; run again with TORCH_DISTRIBUTED_DEBUG=DETAIL",
-    "stopped": "mend what happened to the other rank, then run it again",
+    "stopped": "fix what happened to the other rank, then run it again",
 }
 
 

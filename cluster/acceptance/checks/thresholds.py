@@ -1,4 +1,4 @@
-"""What bandwidth and latency are held against: the file of `--expect`, else what links could carry at their best.
+"""What bandwidth and latency are compared with: the file of `--expect`, else what links could carry at their best.
 
 Capability, never the state of now: a link that is narrow or down must not lower the bar that it fails.
 """

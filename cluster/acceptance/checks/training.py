@@ -281,7 +281,7 @@ def _loss(records: Sequence[Record]) -> Check:
         evidence=f"{result['model']} on {result['data']}, {len(losses)} steps of {result['batch_size']} images a rank: "
         f"{first:.3f} to {last:.3f}; by epoch {', '.join(f'{loss:.3f}' for loss in by_epoch)}"
         + ("" if finite else "; parameters are no longer finite"),
-        remedy="if products and collectives are right: more --epochs or another --batch-size; else mend those first",
+        remedy="if products and collectives are right: more --epochs or another --batch-size; else fix those first",
         measured=ratio,
         threshold=FALLS,
     )
