@@ -144,8 +144,11 @@ def load(path: Path) -> Settings:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
+    except UnicodeDecodeError:
+        number, message = reading.not_utf8(path.read_bytes())
+        raise SettingsError(f"{path}:{number}: {message}") from None
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
     return parse(text, path)
 
 
@@ -200,6 +203,7 @@ def parse(text: str, path: Path) -> Settings:
         document = reading.toml(path, text)
         content = reading.into(_File, document)
         zone = _zone(document, content.timezone)
+        _check_offsets(document, content, zone)
         content = _placed(content, zone)
         _check(document, content)
     except reading.ReadingError as error:
@@ -244,6 +248,29 @@ def _zone(document: Document, name: str) -> ZoneInfo | None:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         text = f"timezone = {name!r}: this machine knows no such zone; write it like Europe/Berlin"
         raise document.error(("timezone",), f"{text} (or install tzdata: pip install tzdata)") from None
+
+
+def _check_offsets(document: Document, content: _File, zone: ZoneInfo | None) -> None:
+    """Refuse a moment with an offset that the course's zone has, but on another day of the year.
+
+    Such a deadline was written before the clocks change for a day after it. It would end an hour off. UTC, and offsets
+    of other zones, are meant.
+    """
+    places: dict[tuple[str, ...], datetime] = {
+        ("extensions", name): moment for name, moment in content.extensions.items()
+    }
+    if content.deadline is not None:
+        places[("deadline",)] = content.deadline
+    for place, moment in places.items():
+        if zone is None or not moment.utcoffset():
+            continue
+        clock = moment.replace(tzinfo=zone)
+        offsets = {clock.replace(month=month, day=1).utcoffset() for month in range(1, 13)}
+        # In the hour that the clocks repeat both offsets are right.
+        if moment.utcoffset() in offsets - {clock.utcoffset(), clock.replace(fold=1).utcoffset()}:
+            plain = clock.replace(tzinfo=None).isoformat()
+            text = f"{place[-1]} = {moment.isoformat()}, but {zone.key} has {clock.isoformat()[-6:]} on that day"
+            raise document.error(place, f"{text}; write the time without an offset, {plain}, or correct the offset")
 
 
 def _placed(content: _File, zone: ZoneInfo | None) -> _File:

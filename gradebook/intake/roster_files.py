@@ -173,7 +173,8 @@ def _outsider(row: Mapping[str, str], path: Path) -> Outsider | None:
 
 
 def _moment(cells: Mapping[str, str], where: str, zone: tzinfo | None) -> datetime | None:
-    text = cell_of(cells, _SUBMITTED_AT)
+    # No platform has a column of this name, so its case need not tell two apart; tables of times ignore it as well.
+    text = next((value for title, value in cells.items() if value and folded(title) == _SUBMITTED_AT), "")
     if not text:  # Moodle's worksheet says it in words, in the language of whoever downloaded it
         return moments.parse(cell_of(cells, _MODIFIED), zone)
     try:

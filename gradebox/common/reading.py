@@ -8,6 +8,7 @@ would do, but grading has to run where none can be installed.)
 
 from __future__ import annotations
 
+import codecs
 import collections.abc
 import dataclasses
 import difflib
@@ -89,6 +90,22 @@ def _states(line: str, key: str) -> bool:
     return re.match(rf"\"?{re.escape(key)}\"?\s*=", line) is not None
 
 
+def not_utf8(data: bytes) -> tuple[int, str]:
+    """The first line of a text that is not UTF-8, by its number, and what to say of it.
+
+    Older encodings cannot be told from one another, so the message shows the line as Windows would have meant it.
+    """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in data[:200]:
+        return 1, "it is UTF-16, not UTF-8: save the file as UTF-8"
+    try:
+        data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start + len(data) - len(error.object)) + 1
+        line = data.split(b"\n")[number - 1].decode("cp1252", "replace")
+        return number, f"it is not UTF-8. If {line.strip()[:80]!r} reads right, save the file as UTF-8"
+    return 1, "it is not UTF-8: save the file as UTF-8"
+
+
 def toml(path: Path, text: str | None = None) -> Document:
     """The TOML file at `path`; numbers with a point are read exactly, as `Decimal`.
 
@@ -100,7 +117,10 @@ def toml(path: Path, text: str | None = None) -> Document:
         return Document(path, text, tomllib.loads(text, parse_float=Decimal))
     except OSError as error:
         raise ReadingError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        number, message = not_utf8(path.read_bytes())
+        raise ReadingError(f"{path}:{number}: {message}") from None
+    except tomllib.TOMLDecodeError as error:
         match = re.search(r"line (\d+)", str(error))
         raise ReadingError(f"{path}:{match[1] if match else 1}: not valid TOML: {error}") from None
 

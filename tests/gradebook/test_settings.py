@@ -119,6 +119,36 @@ def test_a_deadline_on_the_command_line_needs_a_zone_as_well(text: str) -> None:
 DEADLINE = datetime(2026, 3, 1, tzinfo=UTC)
 
 
+@pytest.mark.parametrize(
+    ("offset", "is_refused"), [("", False), ("+01:00", False), ("+02:00", True), ("Z", False), ("+05:30", False)]
+)
+@pytest.mark.parametrize("place", ["deadline", "[extensions]\nada"])
+def test_an_offset_of_the_other_half_of_the_year_is_refused(place: str, offset: str, is_refused: bool) -> None:
+    text = f'timezone = "Europe/Berlin"\n{place} = 2026-11-10T23:59:00{offset}'
+    if not is_refused:
+        parse(text)
+        return
+    with pytest.raises(settings.SettingsError, match=r"Berlin has \+01:00 on that day; write.*2026-11-10T23:59:00, or"):
+        parse(text)
+
+
+@pytest.mark.parametrize("offset", ["+01:00", "+02:00"])
+def test_both_offsets_of_the_repeated_hour_are_right(offset: str) -> None:
+    parse(f'timezone = "Europe/Berlin"\ndeadline = 2026-10-25T02:30:00{offset}')
+
+
+def test_another_encoding_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "class.toml"
+    path.write_bytes('title = "Übung"\n'.encode("cp1252"))
+    with pytest.raises(
+        settings.SettingsError, match=r"class\.toml:1: it is not UTF-8\. If 'title = \"Übung\"' reads right"
+    ):
+        settings.load(path)
+    path.write_text('title = "Übung"\n', encoding="utf-16")
+    with pytest.raises(settings.SettingsError, match=r"class\.toml:1: it is UTF-16, not UTF-8: save"):
+        settings.load(path)
+
+
 def lost(rules: LateRules, hours: float, score: int = 80) -> tuple[Decimal, str] | None:
     penalty = rules.penalty(DEADLINE + timedelta(hours=hours), DEADLINE, Decimal(score), Decimal(100))
     return None if penalty is None else (penalty.points, penalty.rule)
@@ -176,6 +206,14 @@ def test_canvas_students_are_found_by_each_of_their_numbers(tmp_path: Path) -> N
     assert (ada.student, ada.name, ada.columns["Section"]) == ("ada", "Lovelace, Ada", "A")
     assert all(people.find([handle]) is ada for handle in ("17", "S1", "ADA"))
     assert people.find(["18"]) is None
+
+
+@pytest.mark.parametrize("title", ["submitted_at", "Submitted_At", " SUBMITTED_AT "])
+def test_the_time_in_a_roster_is_read_whatever_the_case_of_its_column(tmp_path: Path, title: str) -> None:
+    path = tmp_path / "roster.csv"
+    path.write_text(f"student,{title}\nada,2026-03-01T23:00:00+01:00\n")
+    (entry,) = roster_files.load(path).entries
+    assert entry.submitted_at == datetime(2026, 3, 1, 22, tzinfo=UTC)
 
 
 def test_moodle_students_are_found_by_the_number_in_their_archives(tmp_path: Path) -> None:

@@ -86,3 +86,13 @@ def test_an_override_settles_what_needed_review() -> None:
 
 def test_points_can_be_taken_away() -> None:
     assert graded(Override("ada", "lab1.memory", Decimal(0), "copied")).score == Decimal(15)
+
+
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+def test_a_file_in_another_encoding_is_refused_with_its_line(tmp_path: Path, start: bytes) -> None:
+    path = tmp_path / "overrides.toml"
+    path.write_bytes(start + b'[[override]]\nstudent = "ada"\nreason = "f\xfcr Ada"\n')
+    with pytest.raises(
+        OverrideError, match=r"overrides\.toml:3: it is not UTF-8\. If 'reason = \"für Ada\"' reads right"
+    ):
+        load(path, grader.course().rubric)
