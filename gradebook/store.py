@@ -30,6 +30,11 @@ FILE = "gradebook.sqlite"
 SCHEMA_VERSION = 1
 _LOCK = ".lock"
 _EMPTY = "the gradebook is empty: its first run was stopped before it knew the class; run it again"
+_RESTORE = (
+    "restore it from a copy. Without a copy, grade into another folder: overrides.toml, excused.toml and reviews.toml "
+    "have your decisions, and every feedback page has the seed"
+)
+_LOST = f"although an earlier run wrote exports: {_RESTORE}"
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE rubrics (digest TEXT PRIMARY KEY, version TEXT NOT NULL, text TEXT NOT NULL);
@@ -108,13 +113,16 @@ class Gradebook:
             self._database.execute("PRAGMA synchronous = FULL")
             version = self._database.execute("PRAGMA user_version").fetchone()[0]
             if version == 0 and locked:
+                if any((folder / "exports").glob("*.csv")):
+                    raise GradebookError(f"{path} is empty, {_LOST}")
                 self._database.execute("PRAGMA journal_mode = WAL")
                 with self._transaction():
                     for statement in _SCHEMA.split(";"):
                         self._database.execute(statement)
                     self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             elif version == 0:
-                raise GradebookError(_EMPTY)
+                lost = any((folder / "exports").glob("*.csv"))
+                raise GradebookError(f"{path} is empty, {_LOST}" if lost else _EMPTY)
             elif version != SCHEMA_VERSION:
                 raise GradebookError(
                     f"{path} was written by another version of this program (its format is {version}, ours is "
@@ -122,7 +130,9 @@ class Gradebook:
                 )
         except sqlite3.DatabaseError as error:
             self.close()
-            raise GradebookError(f"{path} cannot be opened: {error}") from None
+            raise GradebookError(
+                f"{path} cannot be opened: {error}. Close other programs that use it, or {_RESTORE}"
+            ) from None
         except GradebookError:
             self.close()
             raise

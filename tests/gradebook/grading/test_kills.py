@@ -57,3 +57,19 @@ def test_a_gradebook_that_was_never_filled_says_so(small_class: SmallClass, poin
     subprocess.run(command, check=False)
     with pytest.raises(ValueError, match="the gradebook is empty: its first run was stopped"):
         class_summary.read(small_class.out)
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all, but a text"])
+def test_a_gradebook_that_was_lost_is_not_begun_again(small_class: SmallClass, content: bytes) -> None:
+    # A new seed would change grades that students have seen.
+    small_class.hands_in("ada")
+    small_class.grade()
+    database = small_class.out / "gradebook.sqlite"
+    database.write_bytes(content)
+    for suffix in ("-wal", "-shm"):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
+    with pytest.raises(ValueError, match=r"restore it from a copy\. Without a copy, grade into another folder"):
+        class_summary.read(small_class.out)
+    with pytest.raises(ValueError, match=r"restore it from a copy"):
+        small_class.grade()
+    assert database.read_bytes()[: len(content)] == content
