@@ -150,7 +150,7 @@ def distribution(view: View) -> Distribution | None:
 
     As long as nobody has a score, because people have graded none to the end, it is that of the points of checks.
     """
-    most, graded = float(view.result.checks_max), [line for line in view.graded if line.checks_score is not None]
+    most, graded = float(view.result.checks_max), [line for line in view.counted if line.checks_score is not None]
     if not graded or not most:
         return None
     by_checks = {line.student: _of_checks(line, most) for line in graded}
@@ -216,7 +216,7 @@ def average(view: View, criterion: str) -> float:
     """The share of a criterion's points that the class earned, 0 to 1."""
     shares = [
         share(row.points, row.max_points)
-        for line in view.graded
+        for line in view.counted
         if line.grade is not None
         for lab in line.grade.labs
         for row in lab.criteria

@@ -72,7 +72,7 @@ def of(view: View) -> tuple[CheckStatistics, ...]:
     """The statistics of every check that counts, in the rubric's order; empty before the first grade."""
     table: dict[str, dict[str, CheckResult]] = {}
     totals: dict[str, float] = {}
-    for line in view.graded:
+    for line in view.counted:
         if line.grade is None or line.result.excused:  # whose points are those of fewer checks
             continue
         checks = [check for lab in line.grade.labs for criterion in lab.criteria for check in criterion.checks]

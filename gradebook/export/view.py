@@ -74,6 +74,12 @@ class View:
         return tuple(line for line in self.lines if line.grade is not None and line.result.status == "graded")
 
     @property
+    def counted(self) -> tuple[Line, ...]:
+        """Those of the graded who count in averages and statistics: not who is outside the roster, or has left it."""
+        strangers = {line.student for line in self.strangers}
+        return tuple(line for line in self.graded if line.student not in strangers)
+
+    @property
     def excused(self) -> tuple[Line, ...]:
         return tuple(line for line in self.lines if line.result.status == "excused")
 

@@ -4,7 +4,7 @@ import csv
 import io
 from decimal import Decimal
 
-from gradebook.export import canvas, moodle, statistics, tables, view
+from gradebook.export import canvas, moodle, page, statistics, tables, view
 from gradebook.results import ClassResult, LatePenalty
 from gradebox.run.grade import CheckReport, Outcome
 from gradebox.run.overrides import Override
@@ -95,6 +95,17 @@ def test_who_is_not_in_the_roster_is_in_no_file_for_a_platform() -> None:
         assert text is not None
         assert "stranger" not in text
     assert "stranger" in tables.grades(class_view)
+
+
+def test_who_left_the_roster_is_in_no_statistic_and_no_average() -> None:
+    failed = {"lab1.memory.peak_equals_reference": CheckReport(Outcome.FAILED, "no")}
+    rows = [student("ada", graded({}), columns=CANVAS), student("left", graded(failed))]
+    class_view = view.of(a_class(rows))
+    assert {row.submissions for row in statistics.of(class_view)} == {1}
+    assert page.average(class_view, "lab1.memory") == 1
+    shown = page.distribution(class_view)
+    assert shown is not None
+    assert shown.count == 1
 
 
 def test_without_a_roster_everybody_is_in_the_files() -> None:
