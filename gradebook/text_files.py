@@ -93,6 +93,14 @@ def to_csv(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return text.getvalue()
 
 
+def for_spreadsheets(table: str) -> str:
+    """A CSV file that people open: without this mark Excel reads UTF-8 as the system's old encoding.
+
+    Not for files that a platform imports.
+    """
+    return f"\ufeff{table}"
+
+
 def write_file(path: Path, content: str | bytes) -> Path:
     """Write a file whole or not at all, make the folders above it, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)

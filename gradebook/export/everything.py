@@ -80,8 +80,8 @@ def write(result: ClassResult, folder: Path, *, configuration: Mapping[str, Any]
 def _files(class_view: view.View, chosen: Options, command: str) -> Iterator[tuple[str, str]]:
     rows = statistics.of(class_view)
     yield "class.html", page.render(class_view, rows, command=command, feedback=_FEEDBACK)
-    yield "grades.csv", tables.grades(class_view)
-    yield "checks.csv", tables.checks(rows)
+    yield "grades.csv", text_files.for_spreadsheets(tables.grades(class_view))
+    yield "checks.csv", text_files.for_spreadsheets(tables.checks(rows))
     yield "canvas.csv", canvas.gradebook(class_view, assignment_id=chosen.canvas_assignment_id)
     yield "moodle-grades.csv", moodle.grade_import(class_view)
     if (sheet := moodle.worksheet(class_view)) is not None:

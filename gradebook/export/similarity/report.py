@@ -66,5 +66,5 @@ def write(
     )
     return [
         text_files.write_file(folder / "similarity.html", page),
-        text_files.write_file(folder / "similarity.csv", text_files.to_csv(_HEADER, rows)),
+        text_files.write_file(folder / "similarity.csv", text_files.for_spreadsheets(text_files.to_csv(_HEADER, rows))),
     ]

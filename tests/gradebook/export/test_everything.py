@@ -196,3 +196,11 @@ def test_a_workflow_that_somebody_edited_is_not_replaced(tmp_path: Path, monkeyp
     assert file.read_text().endswith("# mine\n")
     gpulabs("export", "github-actions", "--force")
     assert not file.read_text().endswith("# mine\n")
+
+
+def test_tables_for_people_begin_with_the_mark_that_spreadsheets_need(book: Path) -> None:
+    exports = book / "exports"
+    assert {path.name for path in exports.glob("*.csv") if path.read_bytes().startswith(b"\xef\xbb\xbf")} == {
+        "grades.csv",
+        "checks.csv",
+    }

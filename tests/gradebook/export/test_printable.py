@@ -55,7 +55,7 @@ CHECKS = [check.id for check in grader.course().rubric.checks() if check.id.star
 def assert_printable(text: str | bytes, *, is_json: bool = False) -> None:
     """Every sign is one that people see, or ends a line; and what was said is shown, in other words."""
     if isinstance(text, bytes):
-        text = text.decode("utf-8")
+        text = text.decode("utf-8").removeprefix("\ufeff")
     assert not hidden_in(text)
     assert "\\x1b" in text
     if is_json:
@@ -221,7 +221,7 @@ def test_a_class_of_hostile_names(tmp_path: Path) -> None:
         output.write(CliRunner().invoke(app, command).output)
     assert_printable(output.getvalue())
     for path in (small.out / "exports").rglob("*.*"):
-        assert not hidden_in(path.read_text("utf-8"))
+        assert not hidden_in(path.read_text("utf-8-sig"))
 
 
 def test_words_of_the_judge_before_it_grades(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_canvas_takes_what_counts(part: int, tmp_path: Path, pytestconfig: pytes
         assert sorted(json.loads(path.read_text())["score"] for path in written) == pytest.approx(
             sorted(float(score) for score in having if score is not None), abs=0.005
         )
-        assert len(rows_of((exports / "grades.csv").read_text())) == len(made)
+        assert len(rows_of((exports / "grades.csv").read_text(encoding="utf-8-sig"))) == len(made)
 
 
 @pytest.mark.parametrize("part", range(3))

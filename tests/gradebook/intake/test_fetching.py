@@ -169,7 +169,7 @@ class Listed:
         """Where this student has a score in the exports, by file."""
         exports, scores = self.small.out / "exports", {}
         for name, column in (("grades.csv", "score"), ("canvas.csv", "Labs"), ("moodle-grades.csv", "Labs")):
-            for row in csv.DictReader(io.StringIO((exports / name).read_text())):
+            for row in csv.DictReader(io.StringIO((exports / name).read_text("utf-8-sig"))):
                 if student in row.values() and row[column]:
                     scores[name] = row[column]
         result = exports / "gradescope" / f"{student}.json"

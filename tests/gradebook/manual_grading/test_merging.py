@@ -32,7 +32,7 @@ def grade_all(manual: ManualClass) -> None:
 
 
 def table(manual: ManualClass, name: str) -> dict[str, dict[str, str]]:
-    with (manual.folder / "exports" / name).open(newline="", encoding="utf-8") as file:
+    with (manual.folder / "exports" / name).open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
     return {next(iter(row.values())): row for row in rows}
 

@@ -77,7 +77,7 @@ class ReportClass:
 
     def exported(self, name: str) -> str:
         Book.open(self.folder).export()
-        return (self.folder / "exports" / name).read_text()
+        return (self.folder / "exports" / name).read_text(encoding="utf-8-sig")
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def run(folder: Path, source: Path, *options: str) -> tuple[int, str, list[dict[
     arguments = ["similarity", str(source), "--out", str(folder / "out"), "--stubs", str(folder / "stubs"), *options]
     done = CliRunner().invoke(cli.app, arguments)
     table = folder / "out" / "similarity.csv"
-    rows = list(csv.DictReader(table.read_text().splitlines())) if table.is_file() else []
+    rows = list(csv.DictReader(table.read_text("utf-8-sig").splitlines())) if table.is_file() else []
     return done.exit_code, done.output, rows
 
 
