@@ -27,6 +27,7 @@ from gradebook.settings import parse_moment
 from gradebox.common.exit_codes import ExitCode
 from gradebox.course.rubric import RubricError
 from gradebox.report.console import Console
+from gradebox.run import import_advice
 from gradebox.sandbox.devices import DeviceError
 
 _INTERRUPTED = 130
@@ -137,6 +138,14 @@ def _without_regrade(arguments: list[str]) -> list[str]:
     return kept
 
 
+def _misplaced(line: view.Line) -> list[str]:
+    """What to do about files that checks did not find, each once."""
+    labs = () if line.grade is None else line.grade.labs
+    checks = [check for lab in labs for criterion in lab.criteria for check in criterion.checks]
+    texts = [check.hint for check in checks if import_advice.is_elsewhere(check.message, check.hint)]
+    return list(dict.fromkeys(texts))
+
+
 def _show(result: ClassResult, out: Path) -> int:
     """Say in a few lines what came out, and return the exit code."""
     by_status = Counter(student.status for student in result.students)
@@ -159,8 +168,9 @@ def _show(result: ClassResult, out: Path) -> int:
             if student.status == status:
                 why = f": {student.reason}" if student.reason else ""
                 console.print(f"  {student.student}: {text}{why}", markup=False)
-    if late := sum(student.late is not None for student in graded):
-        console.print(f"{late} late")
+    if late := [student.student for student in graded if student.late is not None]:
+        more = f" and {len(late) - 5} more" if len(late) > 5 else ""
+        console.print(f"{len(late)} late: {', '.join(late[:5])}{more}", markup=False)
     if review:
         console.print(f"{len(review)} with checks that need review: {command()} review {out}", markup=False)
     if refused:
@@ -175,6 +185,9 @@ def _show(result: ClassResult, out: Path) -> int:
     for line in overview.graded:
         if line.result.reason:
             console.print(f"  {line.student}: {line.result.reason}", markup=False)
+    for line in overview.graded:
+        for text in _misplaced(line):
+            console.print(f"  {line.student}: a file may have another name or place: {text}", markup=False)
     console.print(f"gradebook and exports: {out}", markup=False)
     done = not review and not refused and not not_theirs and not by_status["could_not_grade"]
     return int(ExitCode.PASSED if done else ExitCode.NEEDS_REVIEW)

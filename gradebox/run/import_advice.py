@@ -23,6 +23,11 @@ def hint(message: str, files: Sequence[str]) -> str:
     return ""
 
 
+def is_elsewhere(message: str, advice: str) -> bool:
+    """Whether a check failed because a file has another name or place. Not if its whole folder is absent."""
+    return _ABSENT.search(message) is not None and re.search(r"rename it|move it to| holds ", advice) is not None
+
+
 def _of_absent(path: str, files: Sequence[str]) -> str:
     """What is true of these files, and what to do so that `path` is among them."""
     folder, _, name = path.rpartition("/")

@@ -41,7 +41,7 @@ def run(*arguments: str, code: int = 0) -> str:
 
 
 def grades(folder: Path) -> dict[str, float]:
-    rows = csv.DictReader(io.StringIO((folder / "autumn" / "exports" / "grades.csv").read_text()))
+    rows = csv.DictReader(io.StringIO((folder / "autumn" / "exports" / "grades.csv").read_text("utf-8-sig")))
     return {row["student"]: float(row["score"]) for row in rows}
 
 
@@ -62,6 +62,17 @@ def test_a_class_of_another_course_is_graded_and_all_that_follows(folder: Path) 
     assert "wrote" in run("--course", "course", "similarity", "autumn", "--lab", "1")
     assert "course? Name its folder" in run("class", "submissions", "--out", "autumn", code=2)
     assert "no student has" not in run("export", "class", "autumn")
+
+
+def test_a_file_with_another_name_is_reported_to_the_instructor(folder: Path) -> None:
+    for path in (folder / "submissions").iterdir():
+        if path.stem not in ("chen", "dana"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    module = folder / "submissions" / "chen" / "lab1_walks" / "walks.py"
+    module.rename(module.with_name("my final walks.py"))
+    output = run(*CLASS)
+    assert "1 late: dana" in output
+    assert "chen: a file may have another name or place: lab1_walks holds my final walks.py: add walks.py" in output
 
 
 @pytest.mark.night
