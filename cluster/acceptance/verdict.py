@@ -24,6 +24,7 @@ PARTS: dict[Part, str] = {
 
 Relation = Literal["at most", "at least"]
 Outcome = Literal["PASS", "FAIL", "INCOMPLETE", "COULD NOT RUN"]
+_RANKS: dict[Status, int] = {"skipped": 0, "pass": 0, "unverified": 1, "fail": 2}
 MOST_ERRORS = 8
 """Lines of the banner."""
 EXIT_CODES: dict[Outcome, int] = {"PASS": 0, "FAIL": 1, "COULD NOT RUN": 2, "INCOMPLETE": 3}
@@ -112,6 +113,17 @@ def as_simulated(checks: Iterable[Check]) -> list[Check]:
         )
         for check in checks
     ]
+
+
+def at_worst(before: Sequence[Check], after: Sequence[Check]) -> list[Check]:
+    """Checks of what was read twice: the first answer, or the second one where that is worse."""
+    answers = {check.name: check for check in before}
+    for check in after:
+        first = answers.get(check.name)
+        if first is None or _RANKS[check.status] > _RANKS[first.status]:
+            evidence = f"after the run: {check.evidence}" + (f"; before it: {first.evidence}" if first else "")
+            answers[check.name] = replace(check, evidence=evidence)
+    return list(answers.values())
 
 
 def part_status(checks: Sequence[Check], part: Part) -> Status:

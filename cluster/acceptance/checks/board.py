@@ -10,7 +10,7 @@ from typing import Any
 from cluster.acceptance.checks.links import board_of
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.records import Record, against_peers
-from cluster.acceptance.verdict import Check, Status, Threshold, compared
+from cluster.acceptance.verdict import Check, Status, Threshold, at_worst, compared
 
 MENDED = {
     "nvlink_errors": (
@@ -31,6 +31,8 @@ LOW_CLOCK = Threshold(
 )  # fmt: skip
 
 
+SET_BY_SOMEBODY = frozenset({"application_clocks", "sync_boost"})
+"""Reasons that come of a setting: clocks that somebody chose, or a group whose slowest board sets them for all."""
 MEMORY_CLOCK = Threshold(
     value=0.95, unit="of the memory's highest clock", relation="at least",
     source="ours: under load a board does not lower it by itself",
@@ -56,7 +58,8 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
     modes = Counter(_ecc(record) for record in readable if _ecc(record) is not None)
     for record in readable:
         before, after = _reading(record, "before"), _reading(record, "after")
-        checks += _settings(record, before, modes, expected) + _state(record, before) + _clock(record, after, expected)
+        checks += _settings(record, before, modes, expected) + _clock(record, after, expected)
+        checks += at_worst(_state(record, before), _state(record, after))
         checks += _memory_clock(record, after, expected)
         checks += [_mended(record, name, before, after) for name in MENDED if name in before and name in after]
     checks += [check for record in readable if (check := _energy(record)) is not None]
@@ -192,11 +195,13 @@ def _clock(record: Record, after: dict[str, Any], expected: Expectations | None)
     clock, most, reasons = (after.get(key) for key in ("sm_clock_hertz", "sm_clock_max_hertz", "throttle_reasons"))
     if not clock or not most or reasons is None or "idle" in reasons:
         return []
-    capped = "application_clocks" in reasons
+    capped = not SET_BY_SOMEBODY.isdisjoint(reasons)
     low = not LOW_CLOCK.holds(clock / most) and "power_cap" not in reasons
     status: Status = "unverified" if capped or low else "pass"
     evidence = f"{clock / 1e6:.0f} of {most / 1e6:.0f} MHz under load, reasons {', '.join(reasons) or 'none'}"
     remedy = "somebody has set clocks: nvidia-smi -rgc and -rac; if it is meant: --expect, [gpu] sm_clock_megahertz"
+    if "sync_boost" in reasons:
+        remedy = "a sync boost group holds clocks down to its slowest board's: leave it (dcgmi config --syncboost 0)"
     meant = expected.number("gpu", "sm_clock_megahertz") if expected is not None else None
     if meant is not None:
         status = "pass" if LEAST_OF_MEANT * meant <= clock / 1e6 else "fail"

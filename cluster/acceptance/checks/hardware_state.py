@@ -1,6 +1,7 @@
 """Judges what a GPU is by itself, beside any difference: a cluster that was broken before the run fails, too.
 
-What must be equal among the ranks is compared with what most of them have. Not here: what the run changed (`deltas`).
+What must be equal among the ranks is compared with what most of them have. What became worse while the test ran is
+judged by the same bars; counts are in `health_diff`.
 """
 
 from collections import Counter
@@ -11,7 +12,7 @@ from cluster.acceptance.checks.links import board_of, wired_nvlinks
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.kernel_log import OF_PROGRAMS
 from cluster.acceptance.records import Record
-from cluster.acceptance.verdict import Check, Status, Threshold, compared
+from cluster.acceptance.verdict import Check, Status, Threshold, at_worst, compared
 
 _BOARD = "nvidia-smi -q on both: another board, or a part of it that the driver does not see"
 _DRIVER = "install the same image on every node; drain this one until it has it"
@@ -62,19 +63,27 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
     checks: list[Check] = []
     for record in readable:
         before, after = _before(record), record.result("after").get("reading") or {}
-        checks += [
-            _ecc(record, before),
-            _rows(record, before),
-            _lanes(record, before, after, meant_lanes),
-            _links(record, before, usual),
-            _power(record, before, meant),
-            *_parts(record),
-            *_history(record, before),
-        ]
+        checks += [_ecc(record, before), _lanes(record, before, after, meant_lanes), *_parts(record)]
+        first = _told(record, before, usual, meant)
+        if after.get("up"):
+            # Links that went down have a check of their own (health: NVLink), new XIDs as well.
+            then = {**after, "nvlinks_up": before.get("nvlinks_up"), "xids_before": None}
+            first = at_worst(first, _told(record, then, usual, meant))
+        checks += first
     checks += _alike(readable)
     if expected is None or expected.number("gpu", "pcie_generation") is None:
         checks += _slots(readable)
     return [*checks, *_one_each(readable)]
+
+
+def _told(record: Record, reading: dict[str, Any], usual: int | None, meant: float | None) -> list[Check]:
+    """Checks of one reading by itself."""
+    return [
+        _rows(record, reading),
+        _links(record, reading, usual),
+        _power(record, reading, meant),
+        *_history(record, reading),
+    ]
 
 
 def _before(record: Record) -> dict[str, Any]:

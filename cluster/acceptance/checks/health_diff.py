@@ -1,10 +1,12 @@
 """Judges what `health` read: the difference between before and after, so that only what the run caused fails it."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from cluster.acceptance.checks import broken
 from cluster.acceptance.checks.links import board_of
+from cluster.acceptance.kernel_log import OF_PROGRAMS
 from cluster.acceptance.records import Record
 from cluster.acceptance.verdict import Check, Status, Threshold
 
@@ -148,9 +150,19 @@ def _counter(record: Record, name: str, before: dict[str, Any], after: dict[str,
     grown = after[name] - before[name]
     limit = Threshold(value=0, unit="new errors", relation="at most", source="a sound GPU has none in minutes")
     evidence = f"{before[name]} before, {after[name]} after"
+    if name == "xid_errors" and not grown and (logged := _new_xids(before, after)):
+        grown, evidence = len(logged), f"new in the kernel's log: {', '.join(map(str, logged))}"
     if grown < 0:
         evidence += ": the count went back, so the GPU was reset while the test ran"
     return _check(record, title, "fail" if grown else "pass", evidence, remedy, measured=grown, threshold=limit)
+
+
+def _new_xids(before: dict[str, Any], after: dict[str, Any]) -> list[int]:
+    """Those that the kernel's log got while the test ran, and no program causes: NVML tells not every one."""
+    was, now = (reading.get("xids_before") for reading in (before, after))
+    if was is None or now is None:
+        return []
+    return sorted(xid for xid in (Counter(now) - Counter(was)).elements() if xid not in OF_PROGRAMS)
 
 
 def _free(record: Record, before: dict[str, Any]) -> Check:

@@ -26,6 +26,8 @@ DAMAGED = ("local_link_integrity_errors", "excessive_buffer_overrun_errors", "sy
            "req_transport_retries_exceeded")  # fmt: skip
 RETRIED = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err", "port_xmit_discards")
 """Congestion does it as well, so that nobody can tell from here."""
+LASTING = {"rate_gigabits": "Gbit/s", "pcie_width": "PCIe lanes", "pcie_generation": "PCIe generation"}
+"""What a link that is up does not lower by itself."""
 USUAL_ERRORS = 10
 """A bit error rate of 1e-15, as InfiniBand asks for, gives less than one in ten minutes of 400 Gbit/s."""
 FEWEST_SIBLINGS = 3
@@ -227,17 +229,28 @@ def _kind(node: str, there: dict[str, dict[str, Any]], kinds: dict[str, Counter[
         )  # fmt: skip
 
 
+def _lost(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """What a port that was up no longer has."""
+    if not after["up"]:
+        return ["it went down"]
+    less = [key for key in LASTING if before.get(key) and after.get(key) and after[key] < before[key]]
+    return [f"{LASTING[key]} {before[key]:g} to {after[key]:g}" for key in less]
+
+
 def _errors(record: Record, before: dict[str, dict[str, Any]], rdma: bool) -> Iterator[Check]:
     if not record.measured("network_after"):
         yield _check(record.node, "errors", "unverified", "the ports were not read after the run")
         return
-    after = {port["name"]: port["counters"] for port in record.result("network_after")["ports"] if port["rdma"] is rdma}
+    after = {port["name"]: port for port in record.result("network_after")["ports"] if port["rdma"] is rdma}
     for name, port in before.items():
-        now = after.get(name)
-        if now is None:
+        if name not in after:
             yield _check(record.node, f"errors of {name}", "fail", "the port has gone while the test ran")
             continue
         if not port["up"]:
+            continue
+        now, lost = after[name]["counters"], _lost(port, after[name])
+        if lost:
+            yield _check(record.node, f"errors of {name}", "fail", f"while the test ran: {', '.join(lost)}")
             continue
         grown = {key: now[key] - value for key, value in port["counters"].items() if now.get(key, value) > value}
         flaps = sum(grown.get(key, 0) for key in LINK_LOST)
@@ -245,6 +258,9 @@ def _errors(record: Record, before: dict[str, dict[str, Any]], rdma: bool) -> It
         retried = any(key in grown for key in RETRIED)
         status: Status = "fail" if flaps or damaged > USUAL_ERRORS else "unverified" if damaged or retried else "pass"
         shown = ", ".join(f"{key} +{value}" for key, value in grown.items()) or "none are new"
+        if back := [key for key, value in port["counters"].items() if now.get(key, value) < value]:
+            status = "unverified" if status == "pass" else status
+            shown += f"; {', '.join(back)} went back: the adapter was reset, or somebody cleared its counters"
         if not port["counters"]:
             status, shown = "skipped", "the driver counts none"
         yield _check(

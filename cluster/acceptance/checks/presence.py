@@ -176,8 +176,12 @@ def _all_used(records: Sequence[Record]) -> list[Check]:
 
 
 def _fewer_than_others(records: Sequence[Record]) -> list[Check]:
-    """A node on which neither CUDA nor NVML shows a GPU that is gone has fewer than the other nodes."""
-    counts = {node: _seen(of_node) for node, of_node in _by_node(records).items()}
+    """A node on which neither CUDA nor NVML shows a GPU that is gone has fewer than the other nodes; not one of which
+    Slurm says that the job was given so many."""
+    by_node = _by_node(records)
+    counts = {node: _seen(of_node) for node, of_node in by_node.items()}
+    given = {node: of_node[0].get("given_by_slurm") if of_node[0]["restricted"] else None
+             for node, of_node in by_node.items()}  # fmt: skip
     usual, _ = max(Counter(counts.values()).items(), key=lambda item: (item[1], item[0]), default=(0, 0))
     return [
         Check(
@@ -191,7 +195,7 @@ def _fewer_than_others(records: Sequence[Record]) -> list[Check]:
             threshold=Threshold(value=float(usual), unit="GPUs", relation="at least", source="what most nodes have"),
         )
         for node, count in counts.items()
-        if count < usual
+        if count < usual and given[node] != count
     ]
 
 
