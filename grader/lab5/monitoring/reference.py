@@ -50,8 +50,9 @@ CONDITION_MISTAKES = (
     "only_gpu_0",
 )
 """Of the conditions. With "limit_counts" a value at the limit breaks a rule; errors have the limit 0."""
-WAITING_MISTAKES = ("never_waits", "row_survives_break")
-"""Of how long a condition has to hold. With "row_survives_break" a row goes on after a snapshot without it."""
+WAITING_MISTAKES = ("never_waits", "row_survives_break", "row_by_rule")
+"""Of how long a condition has to hold. With "row_survives_break" a row goes on after a snapshot without it, with
+"row_by_rule" all GPUs have one row."""
 REPORT_MISTAKES = ("every_time", "once_ever", "by_rule_alone")
 """Of what a monitor reports of the alerts that fire."""
 
@@ -84,11 +85,12 @@ def expected_alerts(
             values = _broken(name, limit, snapshot, mistake)
             if holding is not None:
                 values = {gpu: values.get(gpu, math.nan) for rule, gpu in holding[place] if rule == name}
-            for key in [key for key in since if key[0] == name and key[1] not in values]:
+            rows = {index: None if mistake == "row_by_rule" else index for index in values}
+            for key in [key for key in since if key[0] == name and key[1] not in rows.values()]:
                 if mistake != "row_survives_break":
                     del since[key]
             for index, value in values.items():
-                begun = since.setdefault((name, index), snapshot["time"])
+                begun = since.setdefault((name, rows[index]), snapshot["time"])
                 if snapshot["time"] - begun >= wait or mistake == "never_waits":
                     firing.append(ExpectedAlert(name, index, begun, value))
         expected.append(firing)

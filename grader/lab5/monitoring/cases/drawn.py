@@ -221,13 +221,15 @@ def snapshots_over_time(generator: InputGenerator) -> Iterator[Evaluate]:
         moments += [2 * wait + 9, 2 * wait + 10, 3 * wait + 10]
         hot_at: list[int | None] = [1, 1, 1, 1, 1, 0, 1, 1, 1, 1, None, 1]
         full_from = generator.integer(1, 4)
+        later = generator.integer(1, 3)  # another GPU gets hot while the first one is, and waits from then on
         places, indices = generator.shuffled(range(3)), [0, *sorted(generator.shuffled(range(2, 8))[:2])]
         snapshots: list[SnapshotCase] = []
         for number, (moment, hot) in enumerate(zip(moments, hot_at, strict=True)):
             changing: ReadingCase = {**_GOOD, "memory_used_bytes": 20 if number >= full_from else 10}
             changing["temperature_celsius"] = None if hot is None else 60.0 + 30.0 * hot
             slowed: ReadingCase = {**_GOOD, "throttle_reasons": ["power_brake"] if number % 2 else ["thermal_slowdown"]}
-            readings = [changing, _GOOD, slowed]
+            hot_later: ReadingCase = {**_GOOD, "temperature_celsius": 90.0 if number >= later else 60.0}
+            readings = [changing, hot_later, slowed]
             gpus: list[ReadingCase] = [
                 {"index": index, **readings[place]} for index, place in zip(indices, places, strict=True)
             ]

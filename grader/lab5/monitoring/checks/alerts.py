@@ -90,6 +90,12 @@ _CAUSES: Mapping[str, Cause] = {
         _WAIT,
         mistake="The time before a break counts: a condition that comes again does not wait again",
     ),
+    "row_by_rule": Cause(
+        "row_of_another_gpu",
+        "Remember since when a condition holds by rule and GPU. Each GPU waits from its own first snapshot.",
+        _WAIT,
+        mistake="A GPU inherits the time for which the condition has held on another GPU",
+    ),
     "every_time": Cause(
         "reported_every_time",
         "Call `on_alert` only for alerts that did not fire at the evaluation before.",
