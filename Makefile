@@ -14,8 +14,8 @@ MINUTES ?= 12
 OUT ?=
 FROM ?=
 QUEUE ?=
-# Side by side; most tests wait for processes of theirs now and then, so two more than there are cores.
-TEST_JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 2)
+# Side by side; most tests wait for processes of theirs now and then, so three more than there are cores.
+TEST_JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 3)
 
 BIN := .venv/bin
 NEWEST ?=

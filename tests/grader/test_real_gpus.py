@@ -223,6 +223,7 @@ def _table(took: float, own_seconds: list[float]) -> None:
         "most_blocks": 3,
         "forwards": [begun, begun],
         "flops": 2 * (steps + warmup) * 10**9,
+        "updates": 0,
         "device": "cuda",
         "on_cpu": [{"device": "cpu", "checkpoint_every": every, "peak_bytes": None} for every in CPU_INTERVALS],
     }

@@ -155,7 +155,7 @@ def test_no_room_for_the_copy_is_one_clear_error(folder: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(copying, "copy", full)
-    with pytest.raises(SandboxError, match=r"no room for a copy .* \(No space left on device\); .*TMPDIR=/path"):
+    with pytest.raises(SandboxError, match=r"no space for a copy .* \(No space left on device\); .*TMPDIR=/path"):
         Sandbox(folder, preload=("numpy",)).__enter__()
 
 

@@ -8,6 +8,7 @@ interpreter it is an `int`, on which such a kernel ends. Not here: what else of 
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -20,16 +21,23 @@ class LoopIndex(int):
     """An index, or what whole numbers make of it."""
 
     to_tensor: Callable[[int], Any]
-    """Triton's, of the interpreter; set when that is imported."""
+    """Triton's, of the interpreter. Each index has it: the class stays as it is, so that a grader may compare it."""
+
+    @classmethod
+    def of(cls, value: int, to_tensor: Callable[[int], Any]) -> LoopIndex:
+        """An index of this value."""
+        index = cls(value)
+        index.to_tensor = to_tensor
+        return index
 
     def to(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
         """A tensor of another dtype."""
-        return LoopIndex.to_tensor(int(self)).to(dtype, *args, **kwargs)
+        return self.to_tensor(int(self)).to(dtype, *args, **kwargs)
 
     @property
     def dtype(self) -> Any:
         """Triton's int32, or int64 of a large index."""
-        return LoopIndex.to_tensor(int(self)).dtype
+        return self.to_tensor(int(self)).dtype
 
 
 def _kept(name: str) -> Callable[[Any, Any], Any]:
@@ -37,7 +45,7 @@ def _kept(name: str) -> Callable[[Any, Any], Any]:
 
     def operation(left: Any, right: Any) -> Any:
         result = compute(left, right)
-        return LoopIndex(result) if type(result) is int else result
+        return LoopIndex.of(result, left.to_tensor) if type(result) is int else result
 
     return operation
 
@@ -47,9 +55,9 @@ for _operator in _ARITHMETIC:
         setattr(LoopIndex, _form, _kept(_form))
 
 
-def _indices(values: Iterable[Any]) -> Iterator[Any]:
+def _indices(values: Iterable[Any], to_tensor: Callable[[int], Any]) -> Iterator[Any]:
     for value in values:
-        yield LoopIndex(value) if type(value) is int else value
+        yield LoopIndex.of(value, to_tensor) if type(value) is int else value
 
 
 class _Loops(ast.NodeTransformer):
@@ -74,5 +82,5 @@ def mark(tree: ast.Module) -> ast.Module:
 
 def bind(kernel: Any, to_tensor: Callable[[int], Any]) -> None:
     """Give a compiled kernel its function; it is no global, which a program could replace."""
-    LoopIndex.to_tensor = staticmethod(to_tensor)
-    kernel.__kwdefaults__ = {**(kernel.__kwdefaults__ or {}), _NAME: _indices}
+    indices = functools.partial(_indices, to_tensor=to_tensor)
+    kernel.__kwdefaults__ = {**(kernel.__kwdefaults__ or {}), _NAME: indices}
