@@ -125,7 +125,7 @@ def test_a_process_that_stands_in_the_kernel_does_not_hold_the_report_up(monkeyp
         process.send_signal(signal.SIGSTOP)  # nor does it hear SIGUSR1
         watchdog.Watchdog(SurvivingStore(within(serve())), stage_seconds=1, show=False)._end(watched, "hung", "no end")
         assert watched.over
-        assert "stands in the kernel" in watched.record.detail
+        assert "waits in the kernel" in watched.record.detail
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()

@@ -239,7 +239,7 @@ def test_a_course_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 def test_what_is_no_text_is_one_line(tmp_path: Path) -> None:
     folder = write_course(tmp_path)
     (folder / "course.toml").write_bytes(b'title = "\xff"\n')
-    with pytest.raises(courses.ReadingError, match=r"/course\.toml:1: not valid TOML"):
+    with pytest.raises(courses.ReadingError, match=r"/course\.toml:1: it is not UTF-8"):
         courses.load(folder)
 
 
