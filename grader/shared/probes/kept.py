@@ -27,8 +27,6 @@ Noted: TypeAlias = Any
 """What a probe notes: what it is, the probe itself knows."""
 Announce: TypeAlias = Callable[[], None]
 """Raises an audit event, at which the sandbox looks at its instruments. Bound before there is a submission."""
-_Shared: TypeAlias = tuple[Generator[Any, Any], Any, Callable[[str], Exception]]
-"""A generator; its lock, as it runs in one thread at a time; and what is raised if somebody has closed it."""
 _POLL_SECONDS = 0.005
 
 
@@ -41,9 +39,23 @@ def _announce(
     audit(NOTED, *[mode(place) for place in range(count())])
 
 
+class _Shared(NamedTuple):
+    """A generator, with what is needed to go on with it."""
+
+    generator: Generator[Any, Any]
+    lock: Any
+    """It runs in one thread at a time."""
+    wrong: Callable[[str], Exception]
+    """Is raised if the generator has been closed."""
+
+    def __deepcopy__(self, memo: object) -> _Shared:
+        """Itself, as a plain function is: a model whose hooks we hand out may be copied."""
+        return self
+
+
 def _begun(generator: Generator[Any, Any]) -> _Shared:
     next(generator)
-    return generator, threading.Lock(), WrongReturn
+    return _Shared(generator, threading.Lock(), WrongReturn)
 
 
 # What is handed out. A function leads to the globals of its module, where things can be exchanged for a while, and
