@@ -240,9 +240,7 @@ class DefaultsReply:
 
     runs: list[DefaultsRun]
     on_cpu: AmpResult
-    """Of a training in float16 on the CPU."""
-    cpu_dtypes: list[str]
-    """Dtypes of what its model returned."""
+    """Of a training on the CPU."""
     refused: list[bool]
 
 

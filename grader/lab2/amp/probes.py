@@ -241,13 +241,10 @@ def defaults(student: Student, inputs: Defaults) -> DefaultsReply:
         model = linear(inputs.weight).to(student.device)
         return refused(lambda: module.train_with_amp(model, batch, **_options(call)))
 
-    at_home, (note, returned) = linear(inputs.weight), notes()
-    at_home.register_forward_hook(function(lambda _, __, output: note(plain(output.dtype, ""))))
-    on_cpu = module.train_with_amp(at_home, batch, 1, device="cpu")
+    on_cpu = module.train_with_amp(linear(inputs.weight), batch, 1, device="cpu", dtype=torch.float32)
     return DefaultsReply(
         runs=runs,
         on_cpu=fields(on_cpu, AmpTraining, "train_with_amp(..., device='cpu')"),  # type: ignore[arg-type]
-        cpu_dtypes=sorted(set(returned())),
         refused=[refuses(call) for call in inputs.refusals],
     )
 
