@@ -11,7 +11,7 @@ import io
 import re
 import shlex
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,13 +70,34 @@ def read(path: Path) -> Table:
         line = first + lines.line_num
         for cells in lines:
             if any(cell.strip() for cell in cells):
-                rows.append(Row(line, dict(zip(titles, (cell.strip() for cell in cells), strict=False))))
+                rows.append(Row(line, _by_title(titles, [cell.strip() for cell in cells], f"{path}, line {line}")))
             line = first + lines.line_num
     except csv.Error as error:
         raise TableError(f"{path} is no CSV file: {error}") from None
     if not rows:
         raise TableError(f"{path} has no row below its titles" if any(titles) else f"{path} is empty")
     return Table(titles, tuple(rows))
+
+
+def _by_title(titles: Sequence[str], cells: Sequence[str], where: str) -> dict[str, str]:
+    """A row's cells by title.
+
+    Raises:
+        TableError: it cannot be known which cell a title means.
+    """
+    if any(cells[len(titles) :]):
+        raise TableError(
+            f"{where} has {len(cells)} cells, but there are {len(titles)} titles: put quotes around a cell that holds "
+            "a separator"
+        )
+    row: dict[str, str] = {}
+    for title, cell in zip(titles, cells, strict=False):
+        if title and cell and row.get(title, cell) != cell and row[title]:
+            raise TableError(
+                f"{where}: two columns are called {title!r}, one with {row[title]!r} and one with {cell!r}; keep one"
+            )
+        row[title] = row.get(title) or cell
+    return row
 
 
 def _text(path: Path) -> tuple[str, int]:

@@ -32,7 +32,9 @@ PARTICIPANT = re.compile(rf"(?:{'|'.join(map(re.escape, PARTICIPANTS))}) ?(?=\d+
 """Moodle's worksheet says "Participant 12345" where its archives say 12345."""
 TEAM_COLUMN = "team"
 """Of the roster."""
-_TEAM_COLUMNS = (TEAM_COLUMN, "group_name", "Group name", "Group", "Groups")
+TEAM_COLUMNS = (TEAM_COLUMN, "group_name", "Group name", "Group", "Groups")
+_LIKE_TEAM = re.compile(r"\b(teams?|groups?|partners?|pair|gruppe|groupe|grupo|équipe)\b", re.IGNORECASE)
+"""What titles of columns that may say who works together have in common."""
 NAME_COLUMNS = ("name", "student", "full name", "display name")
 """Small, those that hold names for people."""
 
@@ -129,9 +131,9 @@ class Roster:
     @property
     def unused_teams(self) -> str | None:
         """A column of the roster that may say who works together, where nobody is in a team."""
-        cells = (pair for entry in self.entries for pair in entry.columns.items())
-        column = team_column(name for name, cell in cells if is_team(cell))
-        return None if self._teams else column
+        cells = [(name, cell) for entry in self.entries for name, cell in entry.columns.items() if is_team(cell)]
+        like = (name for name, _ in cells if _LIKE_TEAM.search(name))
+        return None if self._teams else team_column(name for name, _ in cells) or next(like, None)
 
     def _known(self, handle: str) -> Entry | None:
         named = self.named(handle)
@@ -311,7 +313,7 @@ class Roster:
 def team_column(columns: Iterable[str]) -> str | None:
     """The column that names teams in a file of these columns; None if there is none."""
     known = set(columns)
-    return next((name for name in _TEAM_COLUMNS if name in known), None)
+    return next((name for name in TEAM_COLUMNS if name in known), None)
 
 
 def is_team(cell: str) -> bool:

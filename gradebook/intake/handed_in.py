@@ -23,7 +23,7 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Literal
 
-from gradebook import csv_tables
+from gradebook import column_titles, csv_tables
 from gradebook.intake import moments, not_counted, pieces, platforms, zip_and_tar
 from gradebook.intake.repositories import is_repository, shown
 from gradebox.common import reading
@@ -102,6 +102,15 @@ def _is_lab(path: Path) -> bool:
         return True
     labs = [folder.name for folder in path.iterdir() if copying.is_lab(folder.name) and folder.is_dir()]
     return not is_repository(path) and not any(name != path.name for name in labs)
+
+
+def earlier_attempts(source: Path, zone: tzinfo | None = None) -> list[HandedIn]:
+    """The attempts that do not count because a later one does, where a platform keeps them all."""
+    if not source.is_dir():
+        return []
+    things = [thing for path in sorted(source.iterdir()) if (thing := _at(path, zone)) is not None]
+    latest = _latest(things)
+    return [thing for thing in things if thing not in latest]
 
 
 def passed_over(source: Path) -> list[str]:
@@ -257,8 +266,13 @@ def _listed(file: Path) -> list[HandedIn]:
             listed = [vars(row) for row in reading.into(_File, reading.toml(file)).submission]
             rows = [(f"submission {number}", row) for number, row in enumerate(listed, start=1)]
         else:
+            table = csv_tables.read(file)
+            meant = column_titles.as_known(table.titles, _FIELDS)
+            if lacking := [name for name in ("student", "repository") if name not in meant.values()]:
+                raise IntakeError(f"{file} has no column {lacking[0]!r}; a list of repositories needs both")
             rows = [
-                (f"line {row.line}", {name: row.cell(name) for name in _FIELDS}) for row in csv_tables.read(file).rows
+                (f"line {row.line}", dict.fromkeys(_FIELDS, "") | column_titles.renamed(row.cells, meant))
+                for row in table.rows
             ]
     except (reading.ReadingError, csv_tables.TableError) as error:
         raise IntakeError(str(error)) from None

@@ -53,8 +53,8 @@ class Owners:
         """What an instructor should look at; of several attachments the same more than once."""
         if roster is not None and (column := roster.unused_teams):
             self.notices.append(
-                f"the roster has a column {column!r}, which nothing here reads: if it says who works together, name "
-                "the file with teams in class.toml, too"
+                f"the roster has a column {column!r}, which nothing here reads: if it says who works together, call it "
+                "team, or (a list of Canvas or Moodle) name the file with teams in class.toml, too"
             )
 
     def of_students(self, things: Sequence[HandedIn]) -> list[HandedIn]:
@@ -75,7 +75,7 @@ class Owners:
                     labels.setdefault(outsider, []).append(submission.label)
         for outsider, theirs in labels.items():
             verb = "are" if len(theirs) > 1 else "is"
-            what = f"{', '.join(theirs) or 'it'} {verb} left out"
+            what = f"{', '.join(theirs)} {verb} left out" if theirs else "no student of this class"
             self.notices.append(printable(f"{outsider.why}: {what}", lines=False))
         return kept
 

@@ -18,13 +18,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 
-from gradebook import csv_tables, moodle_words
+from gradebook import column_titles, csv_tables, moodle_words
 from gradebook.intake import moments
 from gradebook.roster import (
     KEYS,
     LOGINS,
     NAME_COLUMNS,
     TEAM_COLUMN,
+    TEAM_COLUMNS,
     Entry,
     Outsider,
     Roster,
@@ -36,8 +37,9 @@ from gradebook.roster import (
 )
 from gradebook.settings import SettingsError, parse_moment
 
-_ROLE, _STUDENT = "role", "student"
-"""It says who is staff where there is a column of logins, too: in a list of one's own it may mean roles in a team."""
+_ROLES, _STUDENT = ("role", "roles"), re.compile("stud|learner|étudiant|teilnehm|alumn|aluno", re.IGNORECASE)
+"""A column of roles says who is staff if it says of somebody that they are a student: else it may mean roles in a team.
+Classroom 50's and Gradescope's lists of a course have one."""
 _TEST_STUDENTS = ("student, test", "test student")
 _TEST_LOGIN = re.compile(r"([0-9a-f]{16,64})?")
 """Canvas makes a Test Student for the Student View of each course and exports it with the others: without a SIS ID, and
@@ -114,13 +116,21 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
     except csv_tables.TableError as error:
         raise RosterError(str(error)) from None
     own = moodle_words.titles_of(table.titles)
-    every = {row.line: _unmarked(_in_english(row.cells, own)) for row in table.rows}
-    outsiders = {number: outsider for number, row in every.items() if (outsider := _outsider(row, path)) is not None}
+    meant = column_titles.as_known(table.titles)
+    every = {
+        row.line: _unmarked(column_titles.renamed(_in_english(row.cells, own), {} if own else meant))
+        for row in table.rows
+    }
+    role = _role_column(every.values())
+    outsiders = {
+        number: outsider for number, row in every.items() if (outsider := _outsider(row, path, role)) is not None
+    }
     rows = {number: row for number, row in every.items() if number not in outsiders}
     key = next((name for name in KEYS if any(cell_of(row, name).strip() for row in rows.values())), None)
     if key is None:
         raise RosterError(
-            f"{path} has no column that names students; call one of them {', '.join(KEYS[:4])}, ... (a worksheet of "
+            f"{path} has no column that names students, only {', '.join(filter(None, table.titles))}; call one of "
+            f"them {', '.join(KEYS[:4])}, ... (a worksheet of "
             f"Moodle's is read in {moodle_words.LANGUAGES}: download it in one of these)"
         )
     addresses = Counter(folded(cell_of(row, name)) for row in rows.values() for name in _ADDRESSES)
@@ -157,14 +167,28 @@ def _unmarked(cells: dict[str, str]) -> dict[str, str]:
     return {name: cell.removeprefix("#") if name in marked else cell for name, cell in cells.items()}
 
 
-def _outsider(row: Mapping[str, str], path: Path) -> Outsider | None:
-    """Who stands in this row, if it is no student: staff in Classroom 50's file, the Test Student in Canvas's."""
+def _role_column(rows: Iterable[Mapping[str, str]]) -> str:
+    """The column that says who is staff; empty if there is none."""
+    rows = tuple(rows)
+    columns = [title for title in (rows[0] if rows else ()) if folded(title) in _ROLES]
+    return next(
+        (
+            title
+            for title in columns
+            if LOGINS[0] in rows[0] or any(_STUDENT.search(row.get(title, "")) for row in rows)
+        ),
+        "",
+    )
+
+
+def _outsider(row: Mapping[str, str], path: Path, role_column: str) -> Outsider | None:
+    """Who stands in this row, if it is no student: staff by the column of roles, the Test Student in Canvas's file."""
     cells = {name: value.strip() for name, value in row.items() if name}
     handles = tuple(cells[name] for name in KEYS if cells.get(name))
-    login, role = cell_of(cells, LOGINS[0]), cell_of(cells, _ROLE)
-    if LOGINS[0] in cells and role not in ("", _STUDENT):  # who has not accepted an invitation has no login yet
+    login, role = cell_of(cells, LOGINS[0]), cell_of(cells, role_column)
+    if role and not _STUDENT.search(role):  # who has not accepted an invitation has no login yet
         who = login or next(iter(handles), "") or _name(cells) or "somebody"
-        return Outsider(handles, f"{who} is staff ({role}) in {path.name}", login)
+        return Outsider(handles, f"{who} is staff ({role}) in {path.name}", login, announced=LOGINS[0] not in cells)
     name = cell_of(cells, "Student") or (_name(cells) if "LastName" in cells else "")
     is_test = name.casefold() in _TEST_STUDENTS and not cell_of(cells, "SIS User ID")
     if is_test and "ID" in cells and _TEST_LOGIN.fullmatch(cell_of(cells, "SIS Login ID")):
@@ -220,17 +244,20 @@ def load_teams(path: Path, columns: Iterable[str], find: Callable[[Mapping[str, 
         table = csv_tables.read(path)
     except csv_tables.TableError as error:
         raise TeamsError(str(error)) from None
-    column = team_column(table.titles)
-    who = [name for name in dict.fromkeys((*columns, *_MEMBERS)) if name in table.titles]
+    columns = tuple(dict.fromkeys((*columns, *_MEMBERS)))
+    meant = column_titles.as_known(table.titles, (*columns, *TEAM_COLUMNS))
+    column = team_column(meant.values())
+    who = [name for name in columns if name in meant.values()]
     if column is None or not who:
         lacking = "names teams; call one of them team" if column is None else "identifies students"
         raise TeamsError(f"{path} has no column that {lacking}")
-    called = [title for title in table.titles if folded(title) in NAME_COLUMNS and title not in who]
+    called = [title for title in meant.values() if folded(title) in NAME_COLUMNS and title not in who]
     teams: dict[str, str] = {}
     strangers = []
     for row in table.rows:
-        cells = {name: cell for name in (*who, *called) if (cell := row.cell(name))}
-        team = row.cell(column)
+        row_cells = column_titles.renamed(row.cells, meant)
+        cells = {name: cell for name in (*who, *called) if (cell := row_cells.get(name, ""))}
+        team = row_cells.get(column, "")
         if not is_team(team) or not cells:
             continue
         try:

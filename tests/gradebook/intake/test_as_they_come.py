@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import grader
-from gradebook import moodle_words
+from gradebook import moodle_words, settings
 from gradebook.export import moodle, view
 from gradebook.intake import encodings, roster_files
 from gradebook.intake.collect import Intake, Store
@@ -128,6 +128,20 @@ def test_blackboards_download_is_read_and_the_last_attempt_counts(downloads: Dow
     assert downloads.intake.passed_over == ["Lab_1_al_001_attempt_2026-03-01-20-00-00_lab1.zip (an earlier attempt)"]
 
 
+@pytest.mark.parametrize(("deadline", "is_named"), [("2026-03-01T23:59", True), ("2026-03-01T19:00", False)])
+def test_a_late_attempt_that_counts_instead_of_one_in_time_is_named(
+    downloads: Downloads, deadline: str, is_named: bool
+) -> None:
+    blackboard(downloads, "al_001", "2026-03-01-20-00-00", b"first = 1\n")
+    blackboard(downloads, "al_001", "2026-03-02-09-30-00", b"second = 2\n")
+    blackboard(downloads, "bob", "2026-03-01-18-00-00")
+    blackboard(downloads, "bob", "2026-03-01-18-30-00", b"last = 2\n")
+    config = settings.parse(f'timezone = "UTC"\ndeadline = {deadline}:00\n', Path("class.toml"))
+    take(downloads, "Username,First Name,Last Name\nal_001,Ada,Lovelace\nbob,Bob,Ross\n", config)
+    named = [text for text in downloads.intake.notices if "was in time" in text]
+    assert [text.split(",")[0] for text in named] == ["al_001: the last attempt"] * is_named
+
+
 def test_an_attempt_without_files_is_refused_and_named(downloads: Downloads) -> None:
     """Blackboard's own file says whose it is, by login or by name."""
     blackboard(downloads, "al_001", "2026-03-01-20-00-00", b"")
@@ -159,13 +173,13 @@ def test_brightspaces_download_is_read_and_the_last_attempt_counts(downloads: Do
     assert downloads.intake.passed_over == ["7-41 - Ada Lovelace - Feb 28, 2026 1159 PM (an earlier attempt)"]
 
 
-def take(downloads: Downloads, roster: str) -> dict[str, Student]:
+def take(downloads: Downloads, roster: str, config: Settings | None = None) -> dict[str, Student]:
     folder = downloads.folder.parent
     (folder / "roster.csv").write_text(roster)
-    settings = Settings(deadline=datetime(2026, 3, 1, tzinfo=UTC))
+    config = config or Settings(deadline=datetime(2026, 3, 1, tzinfo=UTC))
     names = LabNames.of(grader.course().rubric.labs, (1,))
     known = roster_files.load(folder / "roster.csv")
-    downloads.intake = Intake(settings, known, Store(folder / "store"), folder / "room", None, names)
+    downloads.intake = Intake(config, known, Store(folder / "store"), folder / "room", None, names)
     return {student.student: student for student in downloads.intake.take_all(downloads.folder, lambda name: None)}
 
 

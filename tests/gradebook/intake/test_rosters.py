@@ -48,6 +48,32 @@ def test_roles_in_a_list_of_ones_own_are_not_those_of_staff(tmp_path: Path) -> N
     assert [entry.student for entry in people.entries] == ["ada"]
 
 
+@pytest.mark.parametrize(
+    "roles", ["Student,Instructor,TA", "student,ta,Teaching Assistant", "Studierende,Tutor,Dozent"]
+)
+def test_a_list_that_says_who_is_a_student_says_who_is_staff(roles: str, tmp_path: Path) -> None:
+    """Gradescope's list of a course: staff are no students who handed in nothing."""
+    student, *staff = roles.split(",")
+    people = roster(
+        tmp_path,
+        f"First Name,Last Name,SID,Email,Role,Sections\nAda,L,1,a@x.edu,{student},\n"
+        f"Pia,P,,p@x.edu,{staff[0]},\nTim,T,3,t@x.edu,{staff[1]},\nZoe,Z,4,z@x.edu,,\n",
+    )
+    assert [entry.student for entry in people.entries] == ["a@x.edu", "z@x.edu"]
+    assert [(outsider.why, outsider.announced) for outsider in people.outsiders] == [
+        (f"p@x.edu is staff ({staff[0]}) in roster.csv", True),
+        (f"t@x.edu is staff ({staff[1]}) in roster.csv", True),
+    ]
+
+
+@pytest.mark.parametrize(("title", "is_named"), [("Team name", True), ("Lab partner", True), ("Section", False)])
+def test_a_column_that_may_say_who_works_together_is_not_passed_over(
+    title: str, is_named: bool, tmp_path: Path
+) -> None:
+    people = roster(tmp_path, f"student,{title}\nada,one\nbob,one\n")
+    assert people.unused_teams == (title if is_named else None)
+
+
 def test_its_older_file_without_roles_is_read_as_well(tmp_path: Path) -> None:
     lines = (line.rpartition(",")[0] + "\n" for line in CLASSROOM_50.splitlines())
     assert len(roster(tmp_path, "".join(lines)).entries) == 5

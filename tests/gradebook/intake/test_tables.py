@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gradebook import column_titles
 from gradebook.grading.manual_grading import requests
 from gradebook.intake import handed_in, roster_files, times
 from gradebook.intake.times import TimesError
@@ -52,6 +53,54 @@ def test_a_document_that_is_no_table_is_named_for_what_it_is(way: str, tmp_path:
         file.write_text(text)
         with pytest.raises(ValueError, match=message):
             WAYS[way](file)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_row_that_could_be_read_in_two_ways_is_refused_with_its_line(way: str, tmp_path: Path) -> None:
+    file = tmp_path / "class.csv"
+    head = "student,text,team,repository,submitted_at,name"
+    file.write_text(f"{head}\nada,a,b,c,2026-03-01T10:00Z,Lovelace, Ada\n")
+    with pytest.raises(ValueError, match=r"line 2 has 7 cells, but there are 6 titles: put quotes around"):
+        WAYS[way](file)
+    file.write_text(f"{head},name\nada,a,b,c,2026-03-01T10:00Z,Ada,\nbob,a,b,c,2026-03-01T10:00Z,Bob,Rob\n")
+    with pytest.raises(ValueError, match=r"line 3: two columns are called 'name', one with 'Bob' and one with 'Rob'"):
+        WAYS[way](file)
+
+
+@pytest.mark.parametrize(
+    ("titles", "expected"),
+    [
+        (("ID", "Name", "Team"), ("ID", "Name", "team")),
+        (("STUDENT", "TEAM"), ("student", "team")),
+        (("Student", "Name"), ("student", "Name")),
+        (("Student", "ID", "Section"), ("Student", "ID", "Section")),
+        (("student id", "E-Mail address"), ("Student ID", "Email address")),
+        (("Email", "EMAIL"), ("Email", "EMAIL")),
+        (("e-mail", "EMAIL"), ("Email", "EMAIL")),
+        (("GitHub Username", "Group Name"), ("github_username", "group_name")),
+        (("Tea", "Matrikel"), ("Tea", "Matrikel")),
+    ],
+)
+def test_titles_mean_what_they_differ_from_in_case_and_spaces_only(
+    titles: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    assert tuple(column_titles.as_known(titles).values()) == expected
+
+
+def test_every_table_is_read_with_titles_in_another_case(tmp_path: Path) -> None:
+    file, people = tmp_path / "class.csv", tmp_path / "roster.csv"
+    people.write_text("Student,Full Name,Submitted At,Team\nada,Ada,2026-03-01T10:00Z,one\nbob,Bob,,ONE\n")
+    whole = roster_files.load(people)
+    assert [member.student for member in whole.team(["one"])] == ["ada", "bob"]
+    assert whole.entries[0].submitted_at is not None
+    people.write_text("student,name\nada,Ada\nbob,Bob\n")
+    file.write_text("STUDENT,Group Name\nada,one\nbob,one\n")
+    assert len(roster_files.load(people, file).team(["one"])) == 2
+    file.write_text("Student,Repository\nada,https://x.example/a.git\n")
+    assert [listed.key for listed in handed_in.find(file)] == ["ada"]
+    file.write_text("Student,URL\nada,https://x.example/a.git\n")
+    with pytest.raises(handed_in.IntakeError, match="no column 'repository'; a list of repositories needs both"):
+        handed_in.find(file)
 
 
 def test_lists_of_repositories_are_read_as_other_tables_are(tmp_path: Path) -> None:
