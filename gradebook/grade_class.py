@@ -264,7 +264,14 @@ class _Run:
         if self._request.commit and not any(student.commit for student in students):
             self._progress.say(f"note: --commit {self._request.commit} has no effect: none of these is a repository")
         known = {student.student: student for student in self._gradebook.students()}
-        return [self._or_kept(student, known.get(student.student)) for student in students]
+        named = (self._with_former_name(student) for student in students)
+        return [self._or_kept(student, known.get(student.student)) for student in named]
+
+    def _with_former_name(self, student: Student) -> Student:
+        """The student; with the name of an earlier roster, if this one does not have them any more."""
+        if student.name or student.columns:
+            return student
+        return replace(student, name=next((r.now("name") for r in self._known if r.student == student.student), ""))
 
     def _times(self, known_by: Roster | None) -> times.Times:
         """What a table of the class says about when students handed in."""

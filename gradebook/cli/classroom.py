@@ -156,7 +156,11 @@ def _show(result: ClassResult, out: Path) -> int:
         for kinds in (("check",), ("refused",), ("withheld", "outdated", "partly", "unfetched"))
     )
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"{by_status['graded']} of {len(result.students)} students graded, with seed {result.seed}")
+    outside = {line.student for line in overview.strangers}
+    members = [student for student in result.students if student.student not in outside]
+    count = sum(student.status == "graded" for student in members)
+    others = f", and {len(outside)} that {'is' if len(outside) == 1 else 'are'} not in the roster" if outside else ""
+    console.print(f"{count} of {len(members)} students graded{others}, with seed {result.seed}", markup=False)
     for status, text in (
         ("missing", "handed in nothing"),
         ("refused", "refused"),

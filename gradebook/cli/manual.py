@@ -39,7 +39,7 @@ def write_rubric(folder: _Class) -> None:
         Gradebook(folder, locked=False).close()
         path = rubric.write_template(folder)
     except (ValueError, OSError) as error:
-        raise fail(error, 2) from None
+        raise fail(error) from None
     echo(f"wrote {path}; say in it what is graded, then: {command()} manual grade {folder} --as NAME")
 
 
@@ -52,9 +52,9 @@ def list_progress(folder: _Class) -> None:
     try:
         book = Book.open(folder)
     except (ValueError, OSError) as error:
-        raise fail(error, 2) from None
+        raise fail(error) from None
     if not (book.result.manual_max or book.result.reports_title):
-        raise fail(f"nothing is graded by hand here: {command()} manual init {folder} writes a rubric", 2)
+        raise fail(f"nothing is graded by hand here: {command()} manual init {folder} writes a rubric")
     left = _say_progress(book)
     result = book.result
     if not left and result.reports_title and not result.reports_released:
@@ -68,23 +68,18 @@ def list_progress(folder: _Class) -> None:
 
 def _say_progress(book: Book) -> int:
     """Print it, and return how many submissions are left."""
-    teams: set[tuple[str, ...]] = set()
     graders: Counter[str] = Counter()
     left: dict[str, list[str]] = {"handed in again, look again": [], "not graded to the end": []}
-    count = 0
-    for line in book.view.lines:
+    for line in book.view.to_read:
         result = line.result
-        who = tuple(sorted((line.student, *line.result.teammates)))
-        # Points instead of a submission leave nothing to read.
-        if not result.by_hand or result.status != "graded" or who in teams:
-            continue
-        teams.add(who)
-        count += 1
         graders.update(criterion.by for criterion in result.by_hand if criterion.by)
         if not result.graded_by_hand:
             left["handed in again, look again" if result.graded_anew else "not graded to the end"].append(line.student)
     open_count = sum(map(len, left.values()))
-    echo(f"{count - open_count} of {count} submissions are graded by hand")
+    count = len(book.view.to_read)
+    outside = [line.student for line in book.view.strangers if line.result.by_hand]
+    more = f"; not in the roster, so not counted: {', '.join(outside)}" if outside else ""
+    echo(f"{count - open_count} of {count} submissions are graded by hand{more}")
     for name, number in sorted(graders.items()):
         echo(f"  {name}: {number} criteria")
     for what, names in left.items():
@@ -117,7 +112,7 @@ def import_requests(
     try:
         incoming = requests.read(file)
     except ValueError as error:
-        raise fail(error, 2) from None
+        raise fail(error) from None
     _record(folder, incoming)
 
 
@@ -132,9 +127,11 @@ def _record(folder: Path, incoming: Sequence[NewRequest]) -> None:
         new = requests.add(folder, incoming, students, _criteria(book))
         Book.open(folder).export()
     except (ValueError, OSError) as error:
-        raise fail(error, 2) from None
+        raise fail(error) from None
     known = len(incoming) - len(new)
     echo(f"recorded {', '.join(new) or 'nothing new'}{f'; {known} known already' if known else ''}")
+    if settled := requests.settled(folder, incoming, new):
+        echo(f"answered before: {', '.join(settled)}. To open one again: {command()} manual answer {folder} ID ''")
 
 
 def _criteria(book: Book) -> list[str]:
@@ -153,7 +150,7 @@ def list_requests(
     try:
         recorded = requests.load(folder)
     except (ValueError, OSError) as error:
-        raise fail(error, 2) from None
+        raise fail(error) from None
     left = [request for request in recorded if request.answered_at is None]
     for request in recorded if everything else left:
         echo(f"{request.id}  {request.student}  {request.about or 'all'}  {request.asked_at:%Y-%m-%d}")
@@ -181,5 +178,5 @@ def answer_request(
         made = requests.answer(folder, request, text, grader_name(as_))
         Book.open(folder).export()
     except (ValueError, OSError) as error:
-        raise fail(error, 2) from None
+        raise fail(error) from None
     echo(f"{made.id} of {made.student}: {'answered' if made.answer else 'open again'}; the feedback is written again")

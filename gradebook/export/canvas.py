@@ -23,6 +23,8 @@ _NAMES = ("LastName", "FirstName")
 """Instead of `Student`, where an account shows them in columns of their own."""
 _NO_ASSIGNMENT = re.compile("(Current|Final) (Score|Points|Grade)|Override (Score|Grade|Status)")
 """`NON_ASSIGNMENT_COLUMN_HEADERS`: Canvas drops every column whose title contains one of these, without a word."""
+_PERHAPS = re.compile("current|final|override", re.IGNORECASE)
+"""Words of such titles, which some versions of Canvas were reported to drop by themselves (canvas-lms issue 2134)."""
 _MORE_IDS = ("Integration ID", "Root Account")
 _TITLE_AND_ID = re.compile(r"(?P<title>.+) \(\d+\)")
 
@@ -74,10 +76,19 @@ def _who(line: Line, who: list[str]) -> list[str]:
 def notices(view: View, assignment_id: int | None) -> tuple[str, ...]:
     """What an instructor should know before uploading."""
     title = column(view, assignment_id)
-    is_canvas = any(line.result.columns.get(name) for line in view.lines for name in _IDS)
-    if not is_canvas or (reserved := _NO_ASSIGNMENT.search(title)) is None:
+    if not any(line.result.columns.get(name) for line in view.lines for name in _IDS):
         return ()
-    return (
-        f"Canvas drops the column {title!r} and imports no grade, because {reserved[0]!r} in a title means a total of "
-        "its own: give the assignment another title, in Canvas and in class.toml",
-    )
+    rename = "give the assignment another title, in Canvas and in class.toml"
+    if (reserved := _NO_ASSIGNMENT.search(title)) is not None:
+        return (
+            f"Canvas drops the column {title!r} and imports no grade, because {reserved[0]!r} in a title means a total "
+            f"of its own: {rename}",
+        )
+    if title in (*_IDS, *_NAMES, *_MORE_IDS, "Student", "Section"):
+        return (f"Canvas takes the column {title!r} for one about students, and imports no grade: {rename}",)
+    if (word := _PERHAPS.search(title)) is not None:
+        return (
+            f"Canvas may drop the column {title!r}, because {word[0]!r} is in titles of its own totals. If Canvas "
+            f"reports no changes after the import, {rename}",
+        )
+    return ()

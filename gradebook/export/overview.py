@@ -93,13 +93,7 @@ def by_hand(view: View) -> ByHand | None:
     of = view.result
     if not (of.manual_max or of.reports_title):
         return None
-    visited: set[tuple[str, ...]] = set()
-    results = []
-    for line in view.lines:
-        who = tuple(sorted((line.student, *line.result.teammates)))
-        if line.result.by_hand and line.result.status == "graded" and who not in visited:
-            visited.add(who)
-            results.append(line.result)
+    results = [line.result for line in view.to_read]
     rows: dict[str, tuple[str, Decimal, list[float]]] = {}
     for result in results:
         for criterion in result.by_hand:

@@ -10,7 +10,10 @@ from gradebook.text_files import to_csv
 from gradebox.report.document import points
 
 _FIRST = ("student", "name", "status", "score", "max_score", "passed", "before_penalty", "late_points", "late_rule")
-_LAST = ("submitted_at", "commit", "open_reviews", "overrides", "submission_sha256", "reason", "team", "teammates")
+_LAST = (
+    *("submitted_at", "deadline", "commit", "open_reviews", "overrides", "submission_sha256", "reason", "team"),
+    "teammates",
+)
 _HANDS = ("checks_score", "by_hand", "by_hand_max", "by_hand_open", "by_hand_graders", "excused", "open_requests")
 
 
@@ -41,6 +44,7 @@ def _student(line: Line, view: View, criteria: Sequence[str]) -> Iterator[str]:
     rows = {} if grade is None else {row.id: row for lab in grade.labs for row in lab.criteria}
     yield from (points(rows[name].points) if name in rows else "" for name in criteria)
     yield "" if result.submitted_at is None else result.submitted_at.isoformat(timespec="seconds")
+    yield "" if result.deadline is None else result.deadline.isoformat(timespec="seconds")
     yield result.commit or ""
     yield str(len(line.open))
     yield " ".join(row.id for row in rows.values() if row.override is not None)

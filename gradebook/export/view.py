@@ -86,7 +86,19 @@ class View:
     @property
     def by_hand_open(self) -> tuple[Line, ...]:
         """Those whose submission people have not graded to its end, or for other files than count now."""
-        return tuple(line for line in self.lines if not line.result.graded_by_hand)
+        outside = {line.student for line in self.strangers}
+        return tuple(line for line in self.lines if not line.result.graded_by_hand and line.student not in outside)
+
+    @property
+    def to_read(self) -> tuple[Line, ...]:
+        """One line for each submission that people grade, of a team the first; not of who is outside the roster."""
+        outside = {line.student for line in self.strangers}
+        first: dict[tuple[str, ...], Line] = {}
+        for line in self.lines:
+            # Points instead of a submission leave nothing to read.
+            if line.result.by_hand and line.result.status == "graded" and line.student not in outside:
+                first.setdefault(tuple(sorted((line.student, *line.result.teammates))), line)
+        return tuple(first.values())
 
     @property
     def undecided(self) -> tuple[Line, ...]:

@@ -125,6 +125,13 @@ def add(
     return new
 
 
+def settled(folder: Path, incoming: Sequence[NewRequest], new: Collection[str]) -> list[str]:
+    """The ids of those that were there already, and have an answer."""
+    answered = {request.id for request in load(folder) if request.answered_at is not None}
+    ids = dict.fromkeys(_id(request) for request in incoming)
+    return [name for name in ids if name in answered and name not in new]
+
+
 def answer(folder: Path, name: str, text: str, by: str) -> RegradeRequest:
     """Answer a request; another answer takes the place of the first, an empty one opens it again.
 

@@ -2,10 +2,13 @@
 
 import csv
 import io
+from dataclasses import replace
 from decimal import Decimal
 
+import pytest
+
 from gradebook.export import canvas, moodle, page, statistics, tables, view
-from gradebook.results import ClassResult, LatePenalty
+from gradebook.results import ClassResult, LatePenalty, ManualCriterion, ManualResult
 from gradebox.run.grade import CheckReport, Outcome
 from gradebox.run.overrides import Override
 from tests.gradebook.export.classes import HOSTILE, a_class, graded, student
@@ -95,6 +98,41 @@ def test_who_is_not_in_the_roster_is_in_no_file_for_a_platform() -> None:
         assert text is not None
         assert "stranger" not in text
     assert "stranger" in tables.grades(class_view)
+
+
+@pytest.mark.parametrize(
+    ("title", "words"),
+    [
+        ("My Final Grade", "Canvas drops the column 'My Final Grade' and imports no grade, because 'Final Grade'"),
+        ("Section", "Canvas takes the column 'Section' for one about students"),
+        ("final project", "Canvas may drop the column 'final project', because 'final'"),
+        ("The Finale", "because 'Final' is in titles"),
+        ("GPU labs", ""),
+    ],
+)
+def test_a_title_that_canvas_may_drop_is_named(title: str, words: str) -> None:
+    result = replace(a_class([student("ada", graded({}), columns=CANVAS)]), title=title)
+    notices = canvas.notices(view.of(result), None)
+    assert len(notices) == bool(words)
+    assert words in "".join(notices)
+    own = replace(a_class([student("ada", graded({}), columns={"student": "ada"})]), title=title)
+    assert canvas.notices(view.of(own), None) == (), "nobody uploads this to Canvas"
+
+
+def test_people_grade_nothing_of_who_is_not_in_the_roster() -> None:
+    by_hand = ManualResult(
+        title="Talk",
+        criteria=(ManualCriterion(id="talk", title="Talk", points=None, max_points=Decimal(5)),),
+        released=False,
+    )
+    rows = [
+        student("ada", graded({}), columns=CANVAS, manual=by_hand, teammates=("bob",)),
+        student("bob", graded({}), columns=CANVAS, manual=by_hand, teammates=("ada",)),
+        student("left", graded({}), manual=by_hand),
+    ]
+    class_view = view.of(a_class(rows))
+    assert [line.student for line in class_view.to_read] == ["ada"]
+    assert [line.student for line in class_view.by_hand_open] == ["ada", "bob"]
 
 
 def test_who_left_the_roster_is_in_no_statistic_and_no_average() -> None:

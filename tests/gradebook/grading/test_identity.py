@@ -124,6 +124,16 @@ def test_who_left_is_named_where_something_was_decided_about_them(small_class: S
         grade(small_class, CANVAS + ADA)
 
 
+def test_who_left_keeps_the_name_of_an_earlier_roster(small_class: SmallClass) -> None:
+    small_class.hands_in("al001")
+    small_class.hands_in("bob")
+    small_class.hands_in("stranger")
+    grade(small_class, CANVAS + ADA + BOB)
+    result, _ = grade(small_class, CANVAS + ADA)
+    assert (line(result, "bob").name, line(result, "bob").columns) == ("Ross, Bob", {})
+    assert line(result, "stranger").name == ""
+
+
 def notices(small: SmallClass) -> list[str]:
     return Book.open(small.out).notices()
 

@@ -25,6 +25,14 @@ def test_a_request_and_its_answer_are_read_back(tmp_path: Path) -> None:
     assert requests.load(tmp_path)[0].answered_at is None
 
 
+def test_an_answered_request_that_is_asked_again_is_named(tmp_path: Path) -> None:
+    again = NewRequest("ada", TEXT, "lab1.memory")
+    (name,) = requests.add(tmp_path, [again], STUDENTS, CRITERIA)
+    assert requests.settled(tmp_path, [again], []) == []
+    requests.answer(tmp_path, name, "No.", "Ana")
+    assert requests.settled(tmp_path, [again, again], []) == [name]
+
+
 def test_the_same_form_imported_twice_adds_nothing(tmp_path: Path) -> None:
     form = tmp_path / "form.csv"
     form.write_text("Timestamp;Student;About;Text\n1;ada;lab1.memory;please\n2;bob;;look again\n")
