@@ -74,14 +74,14 @@ def export_feedback(
     forms: tuple[delivery.Form, ...] = ("moodle", "gradescope", "github", "folders")
     chosen = next((known for known in forms if known == form), None)
     if chosen is None:
-        raise fail(f"--as {form}: expected one of {', '.join(forms)}", 2)
+        raise fail(f"--as {form}: expected one of {', '.join(forms)}")
     target = out or Path(f"feedback-{form}{'.zip' if form in ('moodle', 'gradescope') else ''}")
     try:
         book = Book.open(folder)
         book.export()
         written, left_out = delivery.write(book.view, folder / EXPORTS, chosen, target)
     except (ValueError, OSError) as error:
-        raise fail(error, 2) from None
+        raise fail(error) from None
     echo(f"wrote {written}")
     if left_out:
         echo(f"not in it: {', '.join(left_out)}")
@@ -116,7 +116,7 @@ def export_gradescope_results(
     from gradebook.export import grade_file, gradescope
 
     if (grade is None) == (failed is None):
-        raise fail("name a grade.json, or the output of a failed grading with --failed", 2)
+        raise fail("name a grade.json, or the output of a failed grading with --failed")
     if grade is not None:
         results = gradescope.results(_read_grade(grade))
     else:
@@ -168,11 +168,11 @@ def export_github_pushes(
         if pushes.rows:
             write_file(out, pushes.to_csv())
     except (ValueError, OSError) as error:
-        raise fail(error, 2) from None
+        raise fail(error) from None
     for text in pushes.failures:
         echo(f"missing: {text}", err=True)
     if not pushes.rows:
-        raise fail("GitHub recorded no push of any of them", 2)
+        raise fail("GitHub recorded no push of any of them")
     echo(f'wrote {len(pushes.rows)} pushes to {out}: submitted = "{out.name}" in class.toml uses them')
     raise typer.Exit(3 if pushes.failures else 0)
 
@@ -208,7 +208,7 @@ def _labs(option: str | None) -> tuple[Lab, ...]:
     try:
         return points.named(option) if option else points.labs
     except ValueError as error:
-        raise fail(error, 2) from None
+        raise fail(error) from None
 
 
 @export_app.command("markdown")
@@ -255,7 +255,7 @@ def review_class(
     from gradebox.sandbox.devices import DeviceError
 
     if sum(choice is not None for choice in (accept, override, excuse, rerun)) > 1:
-        raise fail("decide one thing at a time: --accept, --override, --excuse or --rerun", 2)
+        raise fail("decide one thing at a time: --accept, --override, --excuse or --rerun")
     try:
         book = Book.open(folder)
         if accept is None and override is None and excuse is None and rerun is None:
@@ -272,7 +272,7 @@ def review_class(
             echo(book.excuse(*excuse))
         Book.open(folder).export()
     except (ValueError, OSError, RubricError, DeviceError, EngineError) as error:
-        raise fail(error, 2) from None
+        raise fail(error) from None
 
 
 def _rerun(book: Book, student: str) -> str:

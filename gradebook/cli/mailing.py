@@ -59,7 +59,7 @@ def mail_feedback(
             if open_:
                 echo(f"\nthe first of them:\n\n{open_[0].text}\n")
     except (ValueError, OSError) as error:
-        raise fail(error, 2) from None
+        raise fail(error) from None
     except KeyboardInterrupt:
         echo("stopped; give the same command again, and it goes on", err=True)
         raise typer.Exit(130) from None

@@ -18,7 +18,7 @@ _ENGINE = "plug-in engine"
 """In a context's `meta`: the engine that the command line names, with its options."""
 
 
-def fail(error: object, code: int = 1) -> typer.Exit:
+def fail(error: object, code: int = 2) -> typer.Exit:
     """Print an error; the exception to raise."""
     echo(f"error: {error}", err=True)
     return typer.Exit(code)
@@ -54,7 +54,7 @@ def commands_of(group: str) -> type[TyperGroup]:
             try:
                 function = plugins.command(group, cmd_name)(HOST)
             except plugins.PluginError as error:
-                raise fail(error, 2) from None
+                raise fail(error) from None
             return _made(function, cmd_name)
 
     return Commands

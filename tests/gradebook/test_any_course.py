@@ -121,9 +121,9 @@ def test_autograders_of_another_course_bring_the_engine_along(folder: Path) -> N
     assert not (source / "install.sh").exists()
     (folder / "course" / "requirements.txt").unlink()
     for kind in ("gradescope-autograder", "classroom50"):
-        said = run("--course", "course", "export", kind, "--out", "other", code=1)
+        said = run("--course", "course", "export", kind, "--out", "other", code=2)
         assert "the course loads matplotlib, and nothing says what installs it: write" in said
-    said = run("--course", "course", "export", "github-actions", code=1)
+    said = run("--course", "course", "export", "github-actions", code=2)
     assert "'Random walks' is in none: use export classroom50 or export gradescope-autograder" in said
 
 

@@ -51,7 +51,7 @@ def result(host: Host) -> Callable[..., None]:
     ) -> None:
         """Turn a grade.json into the result.json that Classroom 50 collects."""
         if (grade is None) == (failed is None):
-            raise host.fail("name a grade.json, or the output of a failed grading with --failed", 2)
+            raise host.fail("name a grade.json, or the output of a failed grading with --failed")
         if grade is not None:
             try:
                 made = grade_file.load(grade)
@@ -64,7 +64,7 @@ def result(host: Host) -> Callable[..., None]:
             try:
                 labs = rubric.named(lab) if lab else rubric.labs
             except ValueError as error:
-                raise host.fail(error, 2) from None
+                raise host.fail(error) from None
             document, body = assignment.not_graded(reason, labs, os.environ), f"Not graded: {reason}\n"
         host.put(assignment.to_json(document), out / "result.json")
         host.put(body, out / "release-body.md")

@@ -38,7 +38,7 @@ def command(host: Host) -> Callable[..., None]:
             board = Board(folder, grader_name(as_))
             server, address = listen(board, port)
         except (ValueError, OSError) as error:
-            raise host.fail(error, 2) from None
+            raise host.fail(error) from None
         host.echo(f"grading as {board.grader}; open this link, which is for you only:\n\n  {address}\n")
         if port is None and server.port != port_of(folder, board.grader):
             host.echo(

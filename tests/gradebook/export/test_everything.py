@@ -145,8 +145,8 @@ def test_exports_are_written_anew_on_request(book: Path) -> None:
 
 
 def test_a_folder_without_a_gradebook_is_refused(tmp_path: Path) -> None:
-    for command, code in ((("review", tmp_path), 2), (("export", "class", tmp_path), 1)):
-        assert "there is no gradebook" in gpulabs(*command, code=code)
+    for command in (("review", tmp_path), ("export", "class", tmp_path), ("manual", "list", tmp_path)):
+        assert "there is no gradebook" in gpulabs(*command, code=2)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_what_is_no_grade_is_refused_in_one_line(tmp_path: Path) -> None:
     grade = tmp_path / "grade.json"
     for content in ("{}", "[1]", "no json", '{"schema_version": "1.0", "labs": 3}'):
         grade.write_text(content)
-        text = gpulabs("export", "markdown", grade, code=1)
+        text = gpulabs("export", "markdown", grade, code=2)
         assert text.startswith("error: ")
         assert len(text.splitlines()) == 1
 
@@ -192,7 +192,7 @@ def test_a_workflow_that_somebody_edited_is_not_replaced(tmp_path: Path, monkeyp
     gpulabs("export", "github-actions")
     file = tmp_path / ".github" / "workflows" / "grade.yml"
     file.write_text(file.read_text() + "# mine\n")
-    assert "replace it with --force" in gpulabs("export", "github-actions", code=1)
+    assert "replace it with --force" in gpulabs("export", "github-actions", code=2)
     assert file.read_text().endswith("# mine\n")
     gpulabs("export", "github-actions", "--force")
     assert not file.read_text().endswith("# mine\n")
