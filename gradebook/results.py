@@ -111,6 +111,8 @@ class ManualCriterion:
     """None: nobody has given any yet, or they were given for other files than count now."""
     max_points: Decimal
     remarks: tuple[Remark, ...] = ()
+    former: Decimal | None = None
+    """Points for what was handed in before, which count for nothing; `remarks` are then about that."""
     by: str = ""
     about: str = ""
     """What is asked."""

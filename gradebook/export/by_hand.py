@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from gradebook.export.markdown import code_block, escaped
 from gradebook.export.view import Line
-from gradebook.results import ManualResult, RegradeRequest, Remark, ReportResult
+from gradebook.results import ManualCriterion, ManualResult, RegradeRequest, Remark, ReportResult
 from gradebox.common.texts import printable
 from gradebox.report import html
 from gradebox.report.document import points
@@ -92,14 +92,11 @@ def section(line: Line) -> Markup:
 def markdown(line: Line) -> Iterator[str]:
     """The same as blocks of Markdown."""
     if (manual := shown(line)) is not None:
-        total = f"{points(manual.points)} of {points(manual.max_points)}"
+        total = f"{points(manual.points)} of {points(manual.max_points)}" if manual.complete else "not finished"
         yield f"## {escaped(manual.title)}, graded by people: {total}"
         for criterion in manual.criteria:
-            score = (
-                "not graded yet"
-                if criterion.points is None
-                else f"{points(criterion.points)} of {points(criterion.max_points)}"
-            )
+            most = points(criterion.max_points)
+            score = _open(criterion) if criterion.points is None else f"{points(criterion.points)} of {most}"
             yield f"- {escaped(criterion.title)}: **{score}**"
             for remark in criterion.remarks:
                 yield "\n".join(_quoted(_said(remark)))
@@ -127,6 +124,13 @@ def _plain_name(file: str) -> str:
     return printable(file, lines=False).replace("`", "'")
 
 
+def _open(criterion: ManualCriterion) -> str:
+    """What to say of a criterion without points."""
+    if criterion.former is None:
+        return "not graded yet"
+    return f"not graded again yet; what you handed in before had {points(criterion.former)}"
+
+
 def _report(report: ReportResult) -> Iterator[str]:
     """A report that people grade, as blocks of Markdown; without points, what they look at."""
     counts = report.counts
@@ -134,9 +138,10 @@ def _report(report: ReportResult) -> Iterator[str]:
     yield f"## {escaped(report.title)}, graded by people: {total}"
     for criterion in report.criteria:
         score = f"{points(criterion.points)} of" if counts and criterion.points is not None else "up to"
-        text = f"- {escaped(criterion.title)}: **{score} {points(criterion.max_points)}**\n  {escaped(criterion.about)}"
-        yield text.rstrip()
-        for remark in criterion.remarks if counts else ():
+        before = f" ({_open(criterion)})" if report.released and criterion.former is not None else ""
+        title = f"- {escaped(criterion.title)}: **{score} {points(criterion.max_points)}**{before}"
+        yield f"{title}\n  {escaped(criterion.about)}".rstrip()
+        for remark in criterion.remarks if counts or before else ():
             yield "\n".join(_quoted(_said(remark)))
 
 
@@ -145,7 +150,7 @@ def summary(line: Line) -> tuple[str, ...]:
     texts = []
     if (manual := shown(line)) is not None:
         for criterion in manual.criteria:
-            score = "not graded yet" if criterion.points is None else points(criterion.points)
+            score = _open(criterion) if criterion.points is None else points(criterion.points)
             said = " ".join(" ".join(_said(remark).split()) for remark in criterion.remarks)
             texts.append(f"{criterion.title}: {score} / {points(criterion.max_points)}. {said}".rstrip(" ."))
     for report in reports(line):

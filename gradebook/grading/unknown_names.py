@@ -106,8 +106,30 @@ def notices(
         students: everybody.
         criteria: the identifiers of those that are graded here.
     """
-    said = (_unknown_times(settings, students), _changing_clocks(settings, students), _mostly_missing(students))
+    said = (
+        _unknown_times(settings, students),
+        _changing_clocks(settings, students),
+        _mostly_missing(students),
+        _shorter(settings, students),
+    )
     return [*_without_effect(overrides, students, criteria), *_torn_teams(settings, students), *filter(None, said)]
+
+
+def _shorter(settings: Settings, students: Sequence[Student]) -> str:
+    """Whose extension ends before the deadline of all, perhaps because that was moved later."""
+    deadline = settings.deadline
+    names = [
+        student.student
+        for student in students
+        if deadline is not None and settings.extensions.get(student.student, deadline) < deadline
+    ]
+    if not names:
+        return ""
+    verb = "ends" if len(names) == 1 else "end"
+    return (
+        f"[extensions] of {', '.join(names)} {verb} before the deadline of the class, and count as they stand: remove "
+        "them if the deadline was moved later"
+    )
 
 
 def _torn_teams(settings: Settings, students: Sequence[Student]) -> list[str]:

@@ -108,14 +108,16 @@ def of_unit(
         mark = marks_of_unit.get(criterion.id)
         counts = mark is not None and unit is not None and mark.content == unit.content
         anew |= mark is not None and not counts and (mark.done or bool(mark.text or mark.comments))
-        worth = marks.points(criterion, mark, manual.comments) if mark and counts and mark.done else None
+        given = marks.points(criterion, mark, manual.comments) if mark and unit and mark.done else None
+        worth = given if counts else None
         rows.append(
             ManualCriterion(
                 id=criterion.id,
                 title=criterion.title,
                 points=Decimal(0) if unit is None else worth,
                 max_points=criterion.points,
-                remarks=_remarks(mark, manual.comments, _level(criterion, worth)) if mark and worth is not None else (),
+                remarks=_remarks(mark, manual.comments, _level(criterion, given)) if mark and given is not None else (),
+                former=None if counts else given,
                 by=mark.by if mark and worth is not None else "",
                 about=criterion.about,
             )

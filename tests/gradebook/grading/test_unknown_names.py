@@ -155,6 +155,15 @@ def test_a_team_that_one_members_extension_tears_apart_is_named(small_class: Sma
     assert all(student.late is None for student in result.students)
 
 
+def test_an_extension_that_ends_before_the_deadline_is_named(small_class: SmallClass) -> None:
+    """The deadline of all may have been moved behind it."""
+    small_class.hands_in("ada")
+    text = "deadline = 2026-03-05T23:59:00Z\n[extensions]\nada = 2026-03-0{}T23:59:00Z\n"
+    for day, is_named in ((3, True), (5, False), (6, False)):
+        _, said = grade(small_class, text.format(day), "student\nada\n")
+        assert ("[extensions] of ada ends before the deadline of the class" in said) == is_named
+
+
 def test_a_class_that_is_mostly_missing_is_no_silence(small_class: SmallClass) -> None:
     """And the second look at the same class counts from the beginning."""
     for number in range(4):

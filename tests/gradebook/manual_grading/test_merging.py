@@ -125,6 +125,12 @@ def test_points_for_other_files_do_not_count_until_somebody_has_looked_again(
     assert line.manual.anew
     assert line.score is None
     assert [criterion.points for criterion in line.manual.criteria] == [None, None]
+    assert all(criterion.former is not None and criterion.remarks for criterion in line.manual.criteria)
+    Book.open(manual.folder).export()
+    feedback = manual.folder / "exports" / "feedback"
+    for suffix in ("md", "html"):
+        text = (feedback / f"ada.{suffix}").read_text().lower()
+        assert text.count("not graded again yet; what you handed in before had") == 2, "what was said stays readable"
     kept = marks.keep(manual.folder, "student ada", manual.units()["student ada"].content, "Ben")
     assert {mark.by for mark in kept} == {"Ben"}
     line = manual.line("ada")
