@@ -11,6 +11,7 @@ from gradebook.export import canvas, moodle, page, statistics, tables, view
 from gradebook.results import ClassResult, LatePenalty, ManualCriterion, ManualResult
 from gradebox.run.grade import CheckReport, Outcome
 from gradebox.run.overrides import Override
+from tests.docs.markdown import ROOT
 from tests.gradebook.export.classes import HOSTILE, a_class, graded, student
 
 FAILED = {"lab1.benchmark.warmed_up": CheckReport(Outcome.FAILED, HOSTILE)}
@@ -221,3 +222,9 @@ def test_another_maximum_in_moodle_is_pointed_out() -> None:
 
 def test_there_is_no_worksheet_without_moodles_roster() -> None:
     assert moodle.worksheet(some_class()) is None
+
+
+def test_every_column_of_the_plain_table_is_explained() -> None:
+    (header, *_) = csv.reader(io.StringIO(tables.grades(some_class())))
+    explained = (ROOT / "docs" / "class-exports.md").read_text("utf-8").partition("## Columns of grades.csv")[2]
+    assert [name for name in header if f"`{name}`" not in explained and not name.startswith("lab")] == []
