@@ -26,7 +26,7 @@ from gradebook.grading.manual_grading import FOLDER as HANDS
 from gradebook.grading.manual_grading import ready, reports
 from gradebook.grading.open_work import OpenWork
 from gradebook.grading.progress import ClassProgress
-from gradebook.intake import roster_files, times, zip_and_tar
+from gradebook.intake import roster_files, strangers, times, zip_and_tar
 from gradebook.intake.collect import STORE, Intake, Store
 from gradebook.intake.handed_in import IntakeError
 from gradebook.intake.lab_folders import LabNames
@@ -233,7 +233,7 @@ class _Run:
             raise IntakeError("teams needs a roster, which says who is in the class: name one with --roster")
         known_by = roster_files.load(file, self.settings.teams, self.settings.zone) if file else None
         if known_by is not None and known_by.strangers:
-            why = _why_strangers(known_by, known_by.strangers)
+            why = strangers.why(known_by, known_by.strangers)
             text = f"in {self.settings.teams}, but not in {file}: {', '.join(known_by.strangers)}{why}"
             self._progress.say(f"note: {text}")
         if known_by is not None:
@@ -256,7 +256,7 @@ class _Run:
         finally:
             self._progress.close()
         if unknown := [student.student for student in students if file and not student.columns]:
-            why = _why_strangers(known_by, unknown) if known_by else ""
+            why = strangers.why(known_by, unknown) if known_by else ""
             self._progress.say(f"not in {file}: {', '.join(unknown)}{why}")
         passed_over = [f"no submissions, so not graded: {', '.join(intake.passed_over)}"] if intake.passed_over else []
         for text in dict.fromkeys([*passed_over, *intake.notices]):
@@ -280,7 +280,7 @@ class _Run:
         table = times.load(self.settings.times, known_by, self.settings.zone)
         if table.strangers:
             more = f" and {len(table.strangers) - 5} more" if len(table.strangers) > 5 else ""
-            why = _why_strangers(known_by, table.strangers) if known_by else ""
+            why = strangers.why(known_by, table.strangers) if known_by else ""
             text = f"in {self.settings.times}, but nobody's: {', '.join(table.strangers[:5])}{more}{why}"
             self._progress.say(f"note: {text}")
         return table
@@ -333,13 +333,6 @@ class _Run:
         return [
             criterion.id for lab in self._rubric.select(plan.labs) for criterion in lab.criteria if criterion.available
         ]
-
-
-def _why_strangers(known_by: Roster, strangers: Sequence[str]) -> str:
-    """Why some of these may match nobody, as far as it can be known; begins with a full stop."""
-    if not known_by.lost_zeros(strangers):
-        return ""
-    return ". The roster has one with more or fewer zeros at the beginning: spreadsheets take these away"
 
 
 def _title(name: str) -> str:

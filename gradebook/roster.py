@@ -257,14 +257,6 @@ class Roster:
         having = having or (self.named(cell) if called in NAME_COLUMNS else [])
         return having[0] if len(having) == 1 else None
 
-    def lost_zeros(self, strangers: Iterable[str]) -> bool:
-        """Whether one is an identifier but for zeros at the beginning, which a spreadsheet takes away."""
-        known = {
-            folded(cell).lstrip("0") for entry in self.entries for cell in (entry.student, *entry.columns.values())
-        }
-        digits = [text.strip().lstrip("0") for text in strangers if text.strip().isdigit()]
-        return any(text and text in known for text in digits)
-
     def outsider(self, handles: Iterable[str]) -> Outsider | None:
         """Who has these identifiers and is no student; None where a student has one of them, or nobody."""
         handles = list(handles)

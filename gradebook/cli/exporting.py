@@ -260,7 +260,7 @@ def review_class(
         book = Book.open(folder)
         if accept is None and override is None and excuse is None and rerun is None:
             echo(review_list.text(book.view, folder))
-            raise typer.Exit(3 if book.view.open or book.view.waiting else 0)
+            raise typer.Exit(3 if book.view.open or book.view.waiting or book.view.broken else 0)
         if rerun is not None:
             echo(_rerun(book, rerun))
             return
@@ -276,7 +276,7 @@ def review_class(
 
 
 def _rerun(book: Book, student: str) -> str:
-    """Grade one student's submission again; says what came out. Raises `ValueError`."""
+    """Grade the submission of a student or a team again; says what came out. Raises `ValueError`."""
     from gradebook.grade_class import grade_class
     from gradebook.grading.description import ClassRequest
     from gradebook.grading.judge import SandboxJudge
@@ -284,11 +284,15 @@ def _rerun(book: Book, student: str) -> str:
     from gradebox.report.console import Console
     from gradebox.report.document import points
 
-    student = book.key(student)
-    request = ClassRequest(course=course(), submissions=None, out=book.folder, regrade=(student,))
+    keys = book.keys(student)
+    request = ClassRequest(course=course(), submissions=None, out=book.folder, regrade=keys)
     judge = functools.partial(SandboxJudge, course=course_folder())
     result = grade_class(request, lambda jobs, room, device: local_pool(jobs, room, judge), Console(stderr=True))
-    entry = next(row for row in result.students if row.student == student)
-    if entry.score is None or entry.status != "graded":
-        return f"{student}: {entry.status.replace('_', ' ')}{f': {entry.reason}' if entry.reason else ''}"
-    return f"{student} has {points(entry.score)} of {points(result.max_score)} points"
+    texts = []
+    for entry in (row for row in result.students if row.student in keys):
+        if entry.score is None or entry.status != "graded":
+            why = f": {entry.reason}" if entry.reason else ""
+            texts.append(f"{entry.student}: {entry.status.replace('_', ' ')}{why}")
+        else:
+            texts.append(f"{entry.student} has {points(entry.score)} of {points(result.max_score)} points")
+    return "\n".join(texts)

@@ -123,7 +123,8 @@ def _record(folder: Path, incoming: Sequence[NewRequest]) -> None:
     try:
         book = Book.open(folder)
         students = [line.student for line in book.view.lines]
-        incoming = [replace(request, student=book.key(request.student)) for request in incoming]
+        # A team's request is one of each member, whose feedback has the answer.
+        incoming = [replace(request, student=key) for request in incoming for key in book.keys(request.student)]
         new = requests.add(folder, incoming, students, _criteria(book))
         Book.open(folder).export()
     except (ValueError, OSError) as error:

@@ -58,15 +58,8 @@ class Book:
         """What an instructor should know before handing the exports over."""
         return everything.notices(self.result, self.folder)
 
-    def key(self, name: str) -> str:
-        """The key of the student whom this means: a key, a name or an identifier. Raises `ReviewError`."""
-        try:
-            return self.directory.key(name)
-        except UnknownStudentError as error:
-            raise reviews.ReviewError(f"{name!r}: {error}") from None
-
     def keys(self, name: str) -> tuple[str, ...]:
-        """The same of a student or of everybody in a team."""
+        """The keys of the student, or of everybody in the team, whom this means. Raises `ReviewError`."""
         try:
             return self.directory.keys(name)
         except UnknownStudentError as error:

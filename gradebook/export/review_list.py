@@ -31,6 +31,10 @@ def text(view: View, folder: Path) -> str:
             f"{count} submission{' is' if count == 1 else 's are'} not graded yet: go on with {command()} class --out "
             f"{shlex.quote(str(folder))}"
         )
+    if view.broken:
+        lines = [printable(f"  {line.student}: {line.result.reason}", lines=False) for line in view.broken]
+        regrade = f"{command()} class --out {shlex.quote(str(folder))} --regrade STUDENT"
+        blocks.append("\n".join(["could not be graded; remove the reason, then:", *lines, f"  → {regrade}"]))
     if not groups:
         return "\n\n".join(blocks) or "nothing is open"
     students = len({group.line.student for group in groups})

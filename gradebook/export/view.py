@@ -111,6 +111,11 @@ class View:
         return tuple(line for line in self.lines if line.result.status == "waiting")
 
     @property
+    def broken(self) -> tuple[Line, ...]:
+        """Those whose grading broke down, for a reason that a person has to remove."""
+        return tuple(line for line in self.lines if line.result.status == "could_not_grade")
+
+    @property
     def strangers(self) -> tuple[Line, ...]:
         """Those who handed in and are not in the roster, where there is one."""
         if not any(line.result.columns for line in self.lines):

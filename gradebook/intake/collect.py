@@ -106,6 +106,8 @@ class Intake:
         self._times = known_times or Times()
         self._sources: Counter[str] = Counter()
         self._stamped: list[Stamped] = []
+        self._tabled: list[Stamped] = []
+        """What has a time by a table or the roster, and a mark of its platform."""
         self.passed_over: list[str] = []
         """What lay among the submissions and is none."""
         self._owners = Owners(roster)
@@ -142,6 +144,8 @@ class Intake:
                 students.append(replace(self._take(key, ones), teammates=tuple(sorted(mates))))
         times.check_files(self._stamped, self._settings)
         self._say_sources()
+        if text := times.contradictions(self._tabled, self._settings):
+            self._owners.notices.append(text)
         if self._stamped:
             zone = self._settings.zone or "this machine's time zone"
             self._owners.notices.append(f"times of submission are those of files; zip files' are taken as {zone}")
@@ -242,6 +246,9 @@ class Intake:
         submitted_at, source = self._handed_in_at(student, chosen, ones)
         if submitted_at is not None:
             self._sources[source] += 1
+            is_canvas = source in (_TABLE, _ROSTER) and all(part.platform == "Canvas" for part in ones)
+            late = any(part.late for part in ones)
+            self._tabled.append(Stamped(student.student, ones[0].label, submitted_at, late, is_canvas))
         remarks = [*commits.remarks(chosen, submodules), *submission.remarks]
         if chosen is not None and chosen.pushed_at is not None and source == _PUSHES:
             moment = self._settings.local(chosen.pushed_at)

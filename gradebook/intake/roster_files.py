@@ -76,7 +76,7 @@ def load(path: Path, teams_file: Path | None = None, zone: tzinfo | None = None)
     Raises:
         RosterError: one of them cannot be read or has not the columns that it needs, or names a student twice.
     """
-    roster = _with_teams(path, teams_file, zone)
+    roster = _with_times_of_teams(_with_teams(path, teams_file, zone))
     if (clash := roster.clash()) is not None:
         team, student = clash
         raise RosterError(
@@ -84,6 +84,19 @@ def load(path: Path, teams_file: Path | None = None, zone: tzinfo | None = None)
             "or nobody knows whose a submission is"
         )
     return roster
+
+
+def _with_times_of_teams(roster: Roster) -> Roster:
+    """The roster in which a team's work has one time where platforms say it in the row of one member only."""
+    latest: dict[str, datetime] = {}
+    for entry in roster.entries:
+        if entry.team and entry.submitted_at is not None:
+            team = folded(entry.team)
+            latest[team] = max(latest.get(team, entry.submitted_at), entry.submitted_at)
+    entries = [
+        replace(entry, submitted_at=entry.submitted_at or latest.get(folded(entry.team))) for entry in roster.entries
+    ]
+    return Roster(entries, roster.strangers, roster.outsiders)
 
 
 def _with_teams(path: Path, teams_file: Path | None, zone: tzinfo | None) -> Roster:

@@ -19,6 +19,7 @@ from gradebook.command_name import command
 from gradebook.csv_tables import Row, Table
 from gradebook.intake.commits import Push
 from gradebook.intake.moments import is_ambiguous, parse
+from gradebook.lateness import end_of_minute
 from gradebook.roster import KEYS, NAME_COLUMNS, Roster, RosterError, folded, repository_name
 from gradebook.settings import Settings
 
@@ -169,10 +170,27 @@ def check_files(stamped: Sequence[Stamped], settings: Settings) -> None:
         )
 
 
+def contradictions(stamped: Sequence[Stamped], settings: Settings) -> str:
+    """What to say where a table's times and Canvas's marks disagree, perhaps by a time zone; empty if they agree."""
+    wrong = [one for one in stamped if _contradicts(one, settings)]
+    if not any(one.marked_late for one in stamped):  # Canvas may know no deadline
+        wrong = []
+    parts = [
+        f"{mark} {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}{but}"
+        for is_late, mark, but in (
+            (True, "marked as late:", ", who are in time by the table"),
+            (False, "not marked as late:", ", who are late by the table"),
+        )
+        if (names := sorted({one.student for one in wrong if one.marked_late == is_late}))
+    ]
+    return f"Canvas does not agree on who is late. {'; '.join(parts)}. Check timezone and deadline" if parts else ""
+
+
 def _contradicts(one: Stamped, settings: Settings) -> bool:
-    deadline = settings.in_time_until(one.student)
+    deadline = settings.deadline_of(one.student)
     if deadline is None or not one.of_canvas:
         return False
+    deadline = end_of_minute(deadline)
     # An extension may be one of ours that Canvas knows nothing of: then its mark says nothing.
     marked = one.marked_late and settings.deadline_of(one.student) == settings.deadline
     return (one.at <= deadline and marked) or (one.at > deadline and not one.marked_late)

@@ -200,3 +200,11 @@ def test_the_list_cannot_move_the_cursor() -> None:
     text = review_list.text(view.of(some_class(notes=(note,))), Path("DIR"))
     assert "\x1b" not in text
     assert "\x9b" not in text
+
+
+def test_a_grading_that_broke_down_is_open(tmp_path: Path) -> None:
+    rows = [student("ada", graded({})), student("bob", None, status="could_not_grade", reason="checks.py:3: no syntax")]
+    text = review_list.text(view.of(a_class(rows)), tmp_path)
+    assert "could not be graded; remove the reason, then:\n  bob: checks.py:3: no syntax\n" in text
+    assert "--regrade STUDENT" in text
+    assert "nothing is open" not in text

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gradebook.intake import strangers
 from gradebook.intake.roster_files import load
 from gradebook.roster import CanvasGroup, CanvasId, MoodleId, Roster, RosterError
 
@@ -64,6 +65,12 @@ def test_a_list_that_says_who_is_a_student_says_who_is_staff(roles: str, tmp_pat
         (f"p@x.edu is staff ({staff[0]}) in roster.csv", True),
         (f"t@x.edu is staff ({staff[1]}) in roster.csv", True),
     ]
+
+
+def test_a_column_that_has_who_matches_nobody_is_named(tmp_path: Path) -> None:
+    people = roster(tmp_path, "Email,Andrew ID,Section\nfz@x.edu,fzeng,A\njr@x.edu,jroe,A\n")
+    assert "has that in its column 'Andrew ID', which nothing reads" in strangers.why(people, ["FZENG", "nobody"])
+    assert strangers.why(people, ["A", "nobody"]) == "", "what several have says nothing"
 
 
 @pytest.mark.parametrize(("title", "is_named"), [("Team name", True), ("Lab partner", True), ("Section", False)])
@@ -276,6 +283,6 @@ def test_a_student_who_stands_twice_is_found_however_the_key_is_spelt(tmp_path: 
 def test_zeros_that_a_spreadsheet_took_are_thought_of(tmp_path: Path) -> None:
     (tmp_path / "roster.csv").write_text("student,team\n7,\n0042,012\n")
     roster = load(tmp_path / "roster.csv")
-    assert [roster.lost_zeros([text]) for text in ("007", "42", "12", "8", "0", "ada")] == [
+    assert [strangers.lost_zeros(roster, [text]) for text in ("007", "42", "12", "8", "0", "ada")] == [
         True, True, True, False, False, False,
     ]  # fmt: skip

@@ -257,3 +257,14 @@ def test_who_handed_in_together_is_not_similar(course: Course, tmp_path: Path) -
     course.grade()
     taken, refused, _ = _submissions(course.small.out, tmp_path)
     assert (sorted(taken), refused) == (["ada", "carl"], [])
+
+
+def test_a_time_in_one_members_row_is_the_teams(tmp_path: Path) -> None:
+    """Platforms say it of who pressed the button only."""
+    (tmp_path / "roster.csv").write_text(
+        "student,team,submitted_at\nada,one,\nbob,One,2026-03-02T10:00Z\ncem,,\ndee,two,\n"
+    )
+    times = {
+        entry.student: entry.submitted_at is not None for entry in roster_files.load(tmp_path / "roster.csv").entries
+    }
+    assert times == {"ada": True, "bob": True, "cem": False, "dee": False}

@@ -60,6 +60,26 @@ MARCH = 'submitted = "files"\ntimezone = "Europe/Berlin"\ndeadline = 2026-03-28T
 
 
 @pytest.mark.parametrize(
+    ("zone", "words"),
+    [
+        ("Europe/Berlin", ""),
+        ("Asia/Tokyo", "not marked as late: zoe, who are late by the table. Check timezone and deadline"),
+        ("America/New_York", "marked as late: bob, who are in time by the table. Check timezone"),
+    ],
+)
+def test_a_table_in_another_time_zone_than_canvas_marks_is_named(
+    small_class: SmallClass, tmp_path: Path, zone: str, words: str
+) -> None:
+    (tmp_path / "times.csv").write_text(
+        "student,submitted_at\nada,2026-03-27T09:00:00Z\nbob,2026-03-29T01:00:00Z\nzoe,2026-03-28T20:00:00Z\n"
+    )
+    text = f'submitted = "times.csv"\ntimezone = "{zone}"\ndeadline = 2026-03-28T23:59:00\n{LATE}grace_minutes = 600\n'
+    _, said = grade(small_class, download(tmp_path, dict.fromkeys((ADA, BOB_LATE, ZOE), ZIPPED)), text)
+    assert ("Canvas does not agree on who is late" in said) == bool(words)
+    assert words in said
+
+
+@pytest.mark.parametrize(
     ("stamps", "message"),
     [
         ({ADA: ZIPPED, BOB: ZIPPED}, "all 2 files have the time 2026-03-29 09:00 CEST, when they were packed"),

@@ -1,0 +1,39 @@
+"""Why something may match nobody in a roster, as far as that can be known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from gradebook.roster import KEYS, Roster, folded
+
+
+def why(roster: Roster, strangers: Iterable[str]) -> str:
+    """A reason, which begins with a full stop; empty if none is known.
+
+    Args:
+        roster: who is in the class.
+        strangers: what matches nobody: keys, names or cells of a table.
+    """
+    strangers = tuple(strangers)
+    if column := _unread_column(roster, strangers):
+        return f". The roster has that in its column {column!r}, which nothing reads: call the column student"
+    if lost_zeros(roster, strangers):
+        return ". The roster has one with more or fewer zeros at the beginning: spreadsheets take these away"
+    return ""
+
+
+def _unread_column(roster: Roster, strangers: Iterable[str]) -> str | None:
+    """A column that identifies nobody here, and has one of these once."""
+    wanted = {folded(text) for text in strangers}
+    cells = Counter(
+        (name, folded(cell)) for entry in roster.entries for name, cell in entry.columns.items() if name not in KEYS
+    )
+    return next((name for (name, cell), count in cells.items() if cell in wanted and count == 1), None)
+
+
+def lost_zeros(roster: Roster, strangers: Iterable[str]) -> bool:
+    """Whether one is an identifier but for zeros at the beginning, which a spreadsheet takes away."""
+    known = {folded(cell).lstrip("0") for entry in roster.entries for cell in (entry.student, *entry.columns.values())}
+    digits = [text.strip().lstrip("0") for text in strangers if text.strip().isdigit()]
+    return any(text and text in known for text in digits)
