@@ -9,14 +9,14 @@ import contextlib
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from gradebook.command_name import command
-from gradebook.intake import archives, commits, handed_in, lab_folders, pieces, times, zip_and_tar
+from gradebook.intake import archives, commits, doubts, handed_in, lab_folders, pieces, times, zip_and_tar
 from gradebook.intake.accepted_files import Budget, CannotStore, Names, Refused, clause, sentence
 from gradebook.intake.commits import Chosen
 from gradebook.intake.handed_in import HandedIn, IntakeError
@@ -135,7 +135,9 @@ class Intake:
                         if all(other.handed_in is not submission for other in theirs):
                             theirs.append(Theirs(person, submission))
             self.passed_over = handed_in.passed_over(folder)
-            self._say_attempts_in_time(by_key, handed_in.earlier_attempts(folder, self._settings.zone))
+            earlier = handed_in.earlier_attempts(folder, self._settings.zone)
+            self._owners.notices += doubts.shared_repositories(by_key, self._roster)
+            self._owners.notices += doubts.attempts_in_time(by_key, earlier, self._settings)
             self._owners.set_apart_namesakes(by_key)
             students = []
             for key, ones in by_key.items():
@@ -297,26 +299,6 @@ class Intake:
         parts = ", ".join(f"{count} by {source}" for source, count in self._sources.most_common())
         more = f" (which students can set; {command()} export github-pushes asks GitHub)"
         self._owners.notices.append(f"times of submission: {parts}{more if self._sources[_COMMITS] else ''}")
-
-    def _say_attempts_in_time(self, by_key: Mapping[str, Sequence[Theirs]], earlier: Sequence[HandedIn]) -> None:
-        """Whose last attempt counts and is late, although an earlier one was in time: that is for people to decide."""
-        for key, theirs in by_key.items():
-            deadline = self._settings.in_time_until(key)
-            names = {(owned.handed_in.platform, owned.handed_in.key) for owned in theirs}
-            moments = [owned.handed_in.submitted_at for owned in theirs if owned.handed_in.submitted_at]
-            before = [
-                (thing.submitted_at, thing.label)
-                for thing in earlier
-                if thing.submitted_at and (thing.platform, thing.key) in names
-            ]
-            in_time = [attempt for attempt in before if deadline is not None and attempt[0] <= deadline]
-            if in_time and moments and deadline is not None and max(moments) > deadline:
-                late, (moment, label) = self._settings.local(max(moments)), max(in_time)
-                self._owners.notices.append(
-                    f"{key}: the last attempt, of {late:%Y-%m-%d %H:%M %Z}, counts and is late; {label} of "
-                    f"{self._settings.local(moment):%Y-%m-%d %H:%M %Z} was in time. If that one should count, remove "
-                    "what came later from the submissions and run the command again"
-                )
 
     def _checked_out(self, student: Student, submission: HandedIn, work: Path) -> tuple[Chosen, list[str]]:
         """The commit that counts, with its files in `work`, and its submodules, which are not there."""

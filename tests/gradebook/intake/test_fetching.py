@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from gradebook.export.book import Book
@@ -274,6 +275,18 @@ def team(listed: Listed) -> Callable[..., ClassResult]:
         return listed.grade(roster=listed.folder / "roster.csv")
 
     return grade
+
+
+def test_one_address_of_two_students_who_are_no_team_is_named(listed: Listed, ada: Repository) -> None:
+    said = io.StringIO()
+    console = Console(file=said, width=1000)
+    listed.has(ada=ada.folder, bob=ada.folder, cem=NOBODY)
+    listed.grade(console=console)
+    assert f"ada, bob have one repository in the list, {ada.folder}, and one grade" in said.getvalue()
+    said.truncate(0)
+    (listed.folder / "roster.csv").write_text("student,team\nada,blue\nbob,blue\n")
+    listed.grade(console=console, roster=listed.folder / "roster.csv")
+    assert "have one repository" not in said.getvalue(), "they are a team"
 
 
 @pytest.mark.parametrize(
