@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -209,6 +209,8 @@ class Board:
     def similarity(self) -> Path:
         """The page that `similarity` has written for this class. Raises `NotThereError`."""
         path = self.folder / SIMILARITY / "similarity.html"
+        if self._rubric().blind:
+            raise NotThereError("graders see no names, which the page of similar submissions has")
         if not path.is_file():
             raise NotThereError(f"nobody has compared the submissions yet: {command()} similarity {self.folder}")
         return path
@@ -298,7 +300,8 @@ class Board:
 
     def answer(self, name: str, body: Mapping[str, Any]) -> Any:
         """Answer a request."""
-        return _plain(requests.answer(self.folder, name, str(body.get("text", "")), self.grader))
+        answered = requests.answer(self.folder, name, str(body.get("text", "")), self.grader)
+        return _plain(replace(answered, student="") if self._rubric().blind else answered)
 
     def _rubric(self) -> Rubric:
         whole = reports.whole_rubric(self.folder)

@@ -161,10 +161,17 @@ def test_a_team_is_graded_once(page: Page) -> None:
 
 def test_blind_the_page_has_no_names(manual: ManualClass) -> None:
     manual.write_rubric(blind=True)
-    requests.add(manual.folder, [NewRequest("ada", "look again")], ["ada"], [])
+    (name,) = requests.add(manual.folder, [NewRequest("ada", "look again")], ["ada"], [])
+    (manual.folder / "similarity").mkdir()
+    (manual.folder / "similarity" / "similarity.html").write_text("<p>ada and bob</p>")
     page = Page(manual)
+    assert page.ask("GET", "similarity")[0] == 404
     text = json.dumps(
-        [page.overview(), *(page.ask("GET", f"unit/{unit['id']}")[1] for unit in page.overview()["units"])]
+        [
+            page.overview(),
+            *(page.ask("GET", f"unit/{unit['id']}")[1] for unit in page.overview()["units"]),
+            page.ask("PUT", f"request/{name}", {"text": "I did."})[1],
+        ]
     )
     text = text.replace("# Report of", "").replace("Report of ada", "").replace("Report of bob", "")  # their own words
     for name in ("ada", "bob", "cleo", "lovelace", "blue"):
