@@ -124,7 +124,17 @@ def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Studen
         ):
             taken[student.student] = store.path(student.content)
     refused = [student for student in students if not student.content and student.status != "missing"]
-    return taken, refused, {student.student: student.name for student in students if student.name}
+    return taken, refused, _names(students)
+
+
+def _names(students: list[Student]) -> dict[str, str]:
+    """What to call students next to their keys; of somebody outside the roster, who may be staff, that they are."""
+    has_roster = any(student.columns for student in students)
+    called = {student.student: student.name for student in students if student.name}
+    for student in students:
+        if has_roster and not student.columns:
+            called[student.student] = f"{student.name}, not in the roster".removeprefix(", ")
+    return called
 
 
 def _fail(message: str) -> NoReturn:

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gradebook.cli.integrity import _names
 from gradebook.export.similarity import clusters, similarity
 from gradebook.export.similarity.similarity import Pair
+from gradebook.results import Student
 from grader import cli
 
 pytest.importorskip("copydetect")
@@ -224,3 +226,11 @@ def test_one_more_line_in_the_stub_is_nobodys_work(tmp_path: Path) -> None:
     source = hand_in(tmp_path, ada=line + OPEN, bob=line + OPEN, eve=ONE, kim=RENAMED)
     rows = run(tmp_path, source, "--threshold", "0.05")[2]
     assert {(row["student"], row["other student"]) for row in rows} == {("eve", "kim")}
+
+
+def test_who_is_outside_the_roster_is_called_so() -> None:
+    ada = Student(student="ada", name="Ada", columns={"student": "ada"}, status="taken")
+    left = Student(student="bob", name="Bob", status="taken")
+    prof = Student(student="prof", status="taken")
+    assert _names([ada, left, prof]) == {"ada": "Ada", "bob": "Bob, not in the roster", "prof": "not in the roster"}
+    assert _names([left, prof]) == {"bob": "Bob"}, "there is no roster"
