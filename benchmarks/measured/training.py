@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's custom
-import torchvision
 from torch import nn
 
 from benchmarks.measured.case import Case, Make, Step, step_and_memory
@@ -38,8 +37,16 @@ def _step_of(model: nn.Module, inputs: Any, targets: torch.Tensor, optimizer: An
     return step
 
 
+def _network(name: str) -> nn.Module:
+    """One of torchvision's, which is imported here: that takes seconds, since it brings Dynamo with it."""
+    from torchvision import models
+
+    network: nn.Module = getattr(models, name)(weights=None)
+    return network
+
+
 def _images(name: str, batch: int, size: int, *, last: bool = False, amp: bool) -> Step:
-    model = getattr(torchvision.models, name)(weights=None).cuda()
+    model = _network(name).cuda()
     x = torch.randn(batch, 3, size, size, device="cuda")
     if last:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
@@ -118,7 +125,7 @@ def hosts() -> Iterator[Case]:
     """What the host does in a step of small networks, which do not keep the device busy."""
 
     def images() -> tuple[nn.Module, Any, torch.Tensor]:
-        return torchvision.models.resnet18(weights=None), torch.randn(4, 3, 32, 32), torch.zeros(4, dtype=torch.int64)
+        return _network("resnet18"), torch.randn(4, 3, 32, 32), torch.zeros(4, dtype=torch.int64)
 
     def words() -> tuple[nn.Module, Any, torch.Tensor]:
         tokens = torch.zeros(2, 64, dtype=torch.int64)
@@ -160,8 +167,8 @@ def graphs() -> Iterator[Case]:
     """Forward passes of small models, launched one by one and as a CUDA graph."""
     chosen: list[tuple[str, Callable[[], nn.Module], tuple[int, ...]]] = [
         ("16 x nn.Linear(256), batch 8", _linears, (8, 256)),
-        ("resnet18, 1 x 224", lambda: torchvision.models.resnet18(weights=None), (1, 3, 224, 224)),
-        ("resnet50, 1 x 224", lambda: torchvision.models.resnet50(weights=None), (1, 3, 224, 224)),
+        ("resnet18, 1 x 224", lambda: _network("resnet18"), (1, 3, 224, 224)),
+        ("resnet50, 1 x 224", lambda: _network("resnet50"), (1, 3, 224, 224)),
     ]
     for name, make, shape in chosen:
         yield Case("CUDA graph", name, "seconds", functools.partial(_graph, make, *shape), "tf32")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import shutil
 import zipfile
 from pathlib import Path
@@ -16,7 +17,8 @@ from gradebook.export.similarity.similarity import Pair
 from gradebook.results import Student
 from grader import cli
 
-pytest.importorskip("copydetect")
+# Not imported: it brings pyplot with it, into every process that collects the tests.
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("copydetect") is None, reason="copydetect is not installed")
 
 STUB = '''"""Task 1.1: statistics."""
 
