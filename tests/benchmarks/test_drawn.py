@@ -236,6 +236,7 @@ def _command(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.mark.night
 def test_an_interrupted_run_leaves_a_valid_file(tmp_path: Path) -> None:
     path, known = tmp_path / "out.json", tmp_path / "known.json"
     known.write_text(json.dumps({"schema": 1, "machine": {}, "entries": [{"id": case.id} for case in _ALL[:480]]}))

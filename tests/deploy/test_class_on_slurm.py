@@ -82,6 +82,7 @@ def on_slurm(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     cluster.run("scancel", "--user", getpass.getuser())
 
 
+@pytest.mark.night
 def test_an_array_grades_as_this_machine_does_each_on_a_gpu_of_its_own(on_slurm: OnSlurm, tmp_path: Path) -> None:
     for number in range(5):
         on_slurm.small.hands_in(f"student-{number}")

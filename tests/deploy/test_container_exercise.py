@@ -396,6 +396,7 @@ def submission(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.night
 def test_it_is_graded_by_its_name(submission: Path, tmp_path: Path, hadolint: str) -> None:
     command = [sys.executable, "-m", "pytest", "--grade", "--lab=container", "--device=vgpu"]
     done = subprocess.run(

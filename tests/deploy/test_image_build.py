@@ -106,6 +106,7 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
     builder.run("rm", "--all")
 
 
+@pytest.mark.night
 def test_the_course_image(builder: Builder) -> None:
     builder.build("course", ROOT / "deploy" / "docker" / "Dockerfile", ROOT)
     config = builder.config("course")

@@ -165,6 +165,7 @@ def test_an_old_image_is_refused_in_one_line(tmp_path: Path) -> None:
     assert line.startswith("error: the course needs torch>=2.11, the base image has torch 2.7.0a0")
 
 
+@pytest.mark.night
 def test_a_plain_python_gets_everything_at_the_tested_versions(tmp_path: Path) -> None:
     base = Base(tmp_path, {})
     done = base.install()

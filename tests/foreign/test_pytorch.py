@@ -1,4 +1,4 @@
-"""PyTorch's own databases of cases end on the virtual GPU as `known.toml` has it: a few by day, all at night."""
+"""PyTorch's own databases of cases end on the virtual GPU as `known.toml` has it: at night."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ ONCE_WRONG = (
     "cauchy", "log_normal", "uniform", "multinomial", "nn.functional.rms_norm", "sparse.sampled_addmm",
     "nn.functional.linear_cross_entropy.chunked",
 )  # fmt: skip
-BY_DAY = ("sgn", "narrow_copy", "log_normal")
 
 
 def _run(*arguments: str) -> None:
@@ -31,9 +30,9 @@ def _run(*arguments: str) -> None:
 
 
 @needs_expecttest
-@pytest.mark.parametrize("cases", [BY_DAY, pytest.param(ONCE_WRONG, marks=pytest.mark.night)], ids=["few", "all"])
-def test_cases_that_were_wrong_once(cases: tuple[str, ...]) -> None:
-    _run(*cases, "--jobs", "1")
+@pytest.mark.night
+def test_cases_that_were_wrong_once() -> None:
+    _run(*ONCE_WRONG, "--jobs", "1")
 
 
 @needs_expecttest

@@ -202,6 +202,7 @@ def test_a_folder_that_cannot_be_written_is_one_error(server: Server, tmp_path: 
     _is_one_error(gpulabs("mnist", "--to", str(tmp_path / "file" / "data")), "Not a directory")
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.night)])
 def test_an_interrupted_download_leaves_nothing_behind(server: Server, tmp_path: Path, number: signal.Signals) -> None:
     server.stalls = True

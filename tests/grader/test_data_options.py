@@ -91,10 +91,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-@pytest.mark.parametrize(
-    ("program", "result"),
-    [("ddp_training", "training"), pytest.param("ddp_debugging", "debugging", marks=pytest.mark.night)],
-)
+@pytest.mark.night
+@pytest.mark.parametrize(("program", "result"), [("ddp_training", "training"), ("ddp_debugging", "debugging")])
 def test_lab_3_trains_on_another_data_set(program: str, result: str, folder: Path, tmp_path: Path) -> None:
     main = importlib.import_module(f"solutions.lab3_distributed.{program}").main
     place = ["--device", "cpu", "--out", str(tmp_path / "out")]

@@ -53,7 +53,8 @@ _LEAVES = textwrap.dedent("""
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads by /proc")
-@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.night), "vgpu:T4"])
+@pytest.mark.night
+@pytest.mark.parametrize("device", ["cpu", "vgpu:T4"])
 def test_a_process_group_does_not_end_with_the_last_that_holds_it(device: str, tmp_path: Path) -> None:
     """Its end waits for its threads, and hung now and then where that was a DistributedDataParallel's doing."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

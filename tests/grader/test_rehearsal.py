@@ -74,6 +74,7 @@ def test_neighbours_on_the_card_cost_no_point(lab: str) -> None:
     _earns_all("--lab", lab, "--disturbed")
 
 
+@pytest.mark.night
 def test_a_probe_that_measures_and_does_not_say_so_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("grader.rehearsal.__main__", "gradebox.run.device_use"):
         monkeypatch.setattr(f"{module}.measured_by", lambda folder, probe: frozenset())

@@ -62,6 +62,7 @@ def test_an_open_task_is_no_failure() -> None:
         ranks.run(be_open, 2, machine="cpu")
 
 
+@pytest.mark.night
 def test_a_job_that_stands_still_is_ended() -> None:
     with pytest.raises(ranks.RankError, match="waits in a collective"):
         ranks.run(stand_still, 1, machine="cpu", limit_seconds=0.5)

@@ -241,6 +241,7 @@ def compare_elsewhere(part: int, parts: int) -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
+@pytest.mark.night
 def test_operators_accept_what_cuda_accepts() -> None:
     """One in forty, the same every time."""
     compare_elsewhere(0, 40)

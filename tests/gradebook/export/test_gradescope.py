@@ -146,6 +146,7 @@ def run(root: Path) -> dict[str, object]:
     return dict(made)
 
 
+@pytest.mark.night
 def test_the_autograder_grades_a_submission_in_gradescopes_layout(tmp_path: Path) -> None:
     root = in_its_layout(tmp_path)
     stub = Path(__file__).parents[3] / "labs" / "lab1_gpu_basics"

@@ -154,6 +154,7 @@ def test_a_level_gives_its_points_with_one_click_and_the_student_reads_its_text(
     assert (figures.points, [remark.text for remark in figures.remarks]) == (Decimal("1.5"), ["Some have."])
 
 
+@pytest.mark.night
 def test_a_report_that_people_grade_has_what_the_check_found_above_it(
     browser: api.Browser, shown: ManualClass, tmp_path: Path
 ) -> None:
@@ -180,6 +181,7 @@ def test_a_report_that_people_grade_has_what_the_check_found_above_it(
         grader.end()
 
 
+@pytest.mark.night
 def test_points_that_cannot_be_given_are_refused_and_change_nothing(
     browser: api.Browser, ana: Grader, shown: ManualClass
 ) -> None:
@@ -216,6 +218,7 @@ def test_points_are_kept_while_they_are_typed(browser: api.Browser, ana: Grader,
     assert not page.is_checked("#done-discussion")
 
 
+@pytest.mark.night
 def test_who_types_points_and_then_says_that_it_is_finished_has_finished_it(
     browser: api.Browser, ana: Grader, shown: ManualClass
 ) -> None:
@@ -234,6 +237,7 @@ def test_who_types_points_and_then_says_that_it_is_finished_has_finished_it(
     assert marks.load(shown.folder, "student ada")["discussion"].done
 
 
+@pytest.mark.night
 def test_a_report_that_means_harm_does_none(browser: api.Browser, ana: Grader) -> None:
     context = browser.new_context()
     urls: list[str] = []
@@ -365,6 +369,7 @@ def test_a_comment_is_made_changed_and_a_request_answered(
     saved(page)
 
 
+@pytest.mark.night
 def test_nothing_is_cut_off_on_any_screen(browser: api.Browser, ana: Grader) -> None:
     page = opened(browser.new_context(), ana)
     for width in (390, 800, 1400):
@@ -373,6 +378,7 @@ def test_nothing_is_cut_off_on_any_screen(browser: api.Browser, ana: Grader) -> 
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(("width", "theme"), on_screens((WIDE, "light")))
 def test_axe_finds_nothing_wrong_with_the_page_its_list_and_its_help(
     browser: api.Browser, ana: Grader, width: int, theme: str
