@@ -96,7 +96,9 @@ def install(
         kinds |= {about.record_event: "record", about.launch_event: "launch"}
     tell, paths, innocent, culprit, plain = _detail, frozenset(_PATHS), _innocent, _culprit, plain_ascii
     traced, by_hand, maker = _is_traced, _is_by_hand, functools.partial(foreign_class, ours.libraries)
-    roots = tuple(os.path.realpath(path).rstrip("/") + "/" for path in readable)
+    # By both names where a link leads to a folder (an environment, say): imports name files as `sys.path` does.
+    names = [name for path in readable for name in (os.path.normpath(path), os.path.realpath(path))]
+    roots = tuple(dict.fromkeys(name.rstrip("/") + "/" for name in names))
     # Threads that are inside of the hook. The hook itself raises events as well (it may look at a frame), and
     # they must not be noted, nor call the hook for ever.
     busy: set[int] = set()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from grader.shared.probes.kept import function, gate, in_turn, method, notes
 
@@ -40,3 +44,28 @@ def test_whatever_is_handed_out_may_be_copied() -> None:
         copy.deepcopy({"given": handed_out})
     turn = in_turn([1.0, 2.0], 3.0)
     assert [turn(), copy.deepcopy(turn)(), turn()] == [1.0, 2.0, 3.0]
+
+
+def test_a_torch_function_mode_has_no_part_in_a_step_and_is_on_again_afterwards() -> None:
+    """A submission may log PyTorch's functions; its mode must answer nothing that a probe looks at."""
+
+    class Denies(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return False if func == torch.Tensor.requires_grad.__get__ else func(*args, **(kwargs or {}))  # type: ignore[attr-defined]
+
+    def each(tensor: torch.Tensor) -> Iterator[bool]:
+        yield tensor.requires_grad
+        yield tensor.requires_grad
+
+    def fails(tensor: torch.Tensor) -> None:
+        raise ValueError("no")
+
+    tensor = torch.zeros(1, requires_grad=True)
+    with torch.device("meta"), Denies():
+        assert function(lambda x: x.requires_grad)(tensor)
+        assert list(function(each)(tensor)) == [True, True]
+        with pytest.raises(ValueError, match="no"):
+            function(fails)(tensor)
+        assert function(lambda: torch.zeros(1))().is_meta  # the default device stays
+        assert not tensor.requires_grad
+        assert torch._C._len_torch_function_stack() == 2

@@ -13,13 +13,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from types import MethodType
+from types import GeneratorType, MethodType
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import torch
+from torch.utils._device import DeviceContext
 
 from gradebox.sandbox.probe_loader import WrongReturn
 from gradebox.sandbox.types import NOTED
+from vgpu.torch_integration.dispatch.function_mode import FunctionMode
+from vgpu.torch_integration.modes import IdleFunctionMode
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,8 +38,38 @@ def _announce(
     count: Callable[[], int] = torch._C._len_torch_function_stack,
     mode: Callable[[int], object] = torch._C._get_function_stack_at,
 ) -> None:
-    """With the modes that are on: one of a submission's could answer for every tensor that is looked at."""
+    """With the modes that are on where a step has not taken them off: a submission's could answer for every tensor."""
     audit(NOTED, *[mode(place) for place in range(count())])
+
+
+def _take_off(
+    count: Callable[[], int] = torch._C._len_torch_function_stack,
+    pop: Callable[[], Any] = torch._C._pop_torch_function_stack,
+    push: Callable[[Any], None] = torch._C._push_on_torch_function_stack,
+    kept: tuple[type, ...] = (DeviceContext, FunctionMode, IdleFunctionMode),
+) -> list[Any]:
+    """Take the torch function modes of a submission off, and return all that were on, the innermost last.
+
+    A submission may well log the functions of PyTorch that its training calls. Its mode has no part in what a probe
+    looks at. Those for the default device and of the virtual GPU stay.
+    """
+    modes = [pop() for _ in range(count())][::-1]
+    for mode in modes:
+        if type(mode) in kept:
+            push(mode)
+    return modes
+
+
+def _put_back(
+    modes: list[Any],
+    count: Callable[[], int] = torch._C._len_torch_function_stack,
+    pop: Callable[[], Any] = torch._C._pop_torch_function_stack,
+    push: Callable[[Any], None] = torch._C._push_on_torch_function_stack,
+) -> None:
+    for _ in range(count()):
+        pop()
+    for mode in modes:
+        push(mode)
 
 
 class _Shared(NamedTuple):
@@ -149,14 +182,41 @@ def function(step: Callable[P, R]) -> Callable[P, R]:
     return MethodType(_call, (shared, None, _send))
 
 
-def _stepping(step: Callable[..., Any]) -> Generator[None, Any]:
+def _stepping(
+    step: Callable[..., Any],
+    take_off: Callable[[], list[Any]] = _take_off,
+    put_back: Callable[[list[Any]], None] = _put_back,
+) -> Generator[None, Any]:
+    going_on, generator = _going_on, GeneratorType
     while True:
         outcome, instance, arguments, named = yield
+        modes = take_off()
         try:
-            outcome += [None, step(instance, *arguments, **named)]
+            result = step(instance, *arguments, **named)
+            outcome += [None, going_on(result, take_off, put_back) if type(result) is generator else result]
         except Exception as error:
             outcome += [error, None]
-        del outcome, instance, arguments, named  # nothing of a call lives on here
+        finally:
+            put_back(modes)
+        result = None
+        del outcome, instance, arguments, named, modes  # nothing of a call lives on here
+
+
+def _going_on(
+    running: Generator[Any], take_off: Callable[[], list[Any]], put_back: Callable[[list[Any]], None]
+) -> Generator[Any]:
+    """What a generator of a step yields; it runs without modes, as the step does."""
+    end = object()
+    while True:
+        modes = take_off()
+        try:
+            value = next(running, end)
+        finally:
+            put_back(modes)
+        if value is end:
+            return
+        yield value
+        value = None
 
 
 def note_into(values: list[Any]) -> Callable[[Noted], None]:
