@@ -156,6 +156,8 @@ class InterruptedReply:
 
     failed: bool
     """Whether the save on a full disk raised an error."""
+    silent: bool
+    """Whether a save returned although nothing could be moved to its path."""
     unread: str
     """Why a file that nothing had happened to could not be loaded; empty if it could."""
     refused_there: str

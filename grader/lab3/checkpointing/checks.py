@@ -212,6 +212,11 @@ class TestCheckpointing:
         reply = submission.probe(case, device="cpu", limits=FULL_DISK)
         require(reply.failed, "save_checkpoint() said nothing although the disk was full in the middle of writing")
         require(
+            not reply.silent,
+            "save_checkpoint() said nothing although os.replace() raised an OSError, and the file is still the old one",
+            "Let the error pass: the caller must learn that there is no new checkpoint.",
+        )
+        require(
             not reply.unread,
             f"load_checkpoint() of what save_checkpoint() has just written, without an optimizer: {reply.unread}",
             "Look at the loading: nothing has failed before.",

@@ -6,6 +6,7 @@ Each runs in every rank. What is in a file is the student's affair; only what ca
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -13,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -208,6 +210,9 @@ def load(student: Student, inputs: Load) -> LoadReply:
     misfits = {
         "whose layers have other names": Layers(first, second, prefix="other"),
         "whose layers have other shapes": Layers(first[:1], second[:, :1]),
+        "whose layers have shapes to which those of the file could be repeated": Layers(
+            torch.stack([first, first]), torch.stack([second, second])
+        ),
         "that has a layer more": Layers(first, second, layers=3),
         "that has a layer less": Layers(first, second, layers=1),
     }
@@ -247,6 +252,7 @@ def interrupted(student: Student, inputs: Interrupted) -> InterruptedReply:
     saved, size = flat(model), path.stat().st_size
     refused_there, overwritten_there = _on_another_disk(module.save_checkpoint, model, optimizer)
     unread = _error_of(module.load_checkpoint, path, Layers(second.T.clone(), first.T.clone()))
+    silent = _is_silent_where_nothing_can_be_moved(module.save_checkpoint, model, optimizer)
     before = sorted(_files(Path("..")))
     (path.parent / MARK).touch()
     larger = Layers(first, second, layers=6)
@@ -269,6 +275,7 @@ def interrupted(student: Student, inputs: Interrupted) -> InterruptedReply:
         parameters = flat(other)
     return InterruptedReply(
         failed=failed,
+        silent=silent,
         unread=unread,
         refused_there=refused_there,
         overwritten=overwritten,
@@ -281,6 +288,27 @@ def interrupted(student: Student, inputs: Interrupted) -> InterruptedReply:
         saved=saved,
         parameters=parameters,
     )
+
+
+def _is_silent_where_nothing_can_be_moved(
+    save: Callable[..., object], model: nn.Module, optimizer: torch.optim.Optimizer
+) -> bool:
+    """Whether a save returns although `os.replace` fails and the file at its path is the old one."""
+    path = Path("unmoved.pt")
+    save(path, model, optimizer, 0)
+    old = path.read_bytes()
+    try:
+        with mock.patch("os.replace", _cannot_replace):
+            save(path, model, optimizer, 1)
+    except Exception as error:
+        _kept.append(error)
+        return False
+    return path.read_bytes() == old
+
+
+# A function of this module: a mock would count as one that the submission put there.
+def _cannot_replace(*_: object, **__: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def _error_of(load: Callable[..., object], path: Path, model: nn.Module) -> str:

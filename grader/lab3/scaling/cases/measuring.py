@@ -32,6 +32,8 @@ class CallReply:
     """The fields of the points that it returned."""
     calls: dict[str, int]
     """How often a module was called on rank 0, by the number of ranks."""
+    samples: dict[str, int]
+    """The samples of the last of these calls."""
 
 
 @dataclass(frozen=True, kw_only=True)

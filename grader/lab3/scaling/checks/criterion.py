@@ -430,3 +430,10 @@ def _require_measured(call: Call, reply: CallReply) -> None:
         f"kind={call['kind']!r}, batch_size={batch}, device={call['device']!r}) returned",
         hint="Return one point for each number of processes, in the order in which they are given.",
     )
+    for size in call["world_sizes"]:
+        require_equal(
+            reply.samples[str(size)],
+            batch if weak else batch // size,
+            what=f"samples per step on rank 0 of {size} in measure_scaling(kind={call['kind']!r}, batch_size={batch})",
+            hint="Where measure_rank() gets no batches, make them of as many samples as this rank has.",
+        )

@@ -36,11 +36,14 @@ def several(student: Student, inputs: Several) -> SeveralReply:
     forget_ranks()
     measure = student.module(SCALING).measure_scaling
     # Shared with the ranks; rank 0 of one job after the other writes there.
-    counts = memoryview(mmap.mmap(-1, (_MOST_RANKS + 1) * 8)).cast("q")
+    counts, samples = (memoryview(mmap.mmap(-1, (_MOST_RANKS + 1) * 8)).cast("q") for _ in range(2))
 
-    def count(*_: object) -> None:
+    def count(_: torch.nn.Module, arguments: tuple[object, ...]) -> None:
         if dist.is_initialized() and dist.get_rank() == 0:
-            counts[dist.get_world_size()] += 1
+            size = dist.get_world_size()
+            counts[size] += 1
+            if arguments and isinstance(arguments[0], torch.Tensor):
+                samples[size] = len(arguments[0])
 
     hook = register_module_forward_pre_hook(count)
     replies = []
@@ -52,6 +55,7 @@ def several(student: Student, inputs: Several) -> SeveralReply:
                 CallReply(
                     points=[fields(point, ScalingPoint, "measure_scaling()") for point in points],
                     calls={str(size): counts[size] - before[size] for size in call["world_sizes"]},
+                    samples={str(size): samples[size] for size in call["world_sizes"]},
                 )
             )
     hook.remove()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -30,7 +31,7 @@ from grader.lab3.setup.reference import RTOL, Trained
 from grader.lab3.shared.reference import Array, are_close
 from grader.shared.results import require_result
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 10.5
 """What the probe passes as `timeout_seconds`, less the number of ranks."""
 _GRADIENTS = "lab3.setup.gradients_equal_full_batch"
 SUMMED = Cause(
@@ -80,6 +81,11 @@ TIMEOUT = Cause(
     "Pass timeout=datetime.timedelta(seconds=timeout_seconds) to init_process_group.",
     "lab3.setup.meets_where_it_is_told",
     mistake="setup() does not pass timeout_seconds on to init_process_group",
+)
+TIMEOUT_ROUNDED = Cause(
+    "timeout_rounded",
+    "Pass timeout_seconds on as it is: datetime.timedelta takes fractions of a second, too.",
+    mistake="timeout_seconds is rounded to whole seconds",
 )
 _PYTORCH_SECONDS, _SETUP_SECONDS = 1800.0, 600.0
 """How long a group waits if nothing is passed to `init_process_group`, and if nothing is passed to `setup`."""
@@ -353,6 +359,8 @@ def require_patience(replies: Sequence[TrainReply], *, name: str) -> None:
             hint = Cause(
                 f"{name}_keeps_its_timeout", hint, mistake=f"{name}() does not hand timeout_seconds to setup()"
             )
+        elif reply.patience in (math.floor(expected), math.ceil(expected)):
+            hint = TIMEOUT_ROUNDED
         require(
             abs(reply.patience - expected) < 1e-3,
             f"{name}(timeout_seconds={expected:g}): the process group of rank {rank} waits {reply.patience:g} s for a "
