@@ -58,8 +58,7 @@ def constants() -> list[Constant]:
     known += [_attribute(traffic, "_NATIVE_NORM_BLOCK_CYCLES", 64.0)]
     known.append(_attribute(traffic, "_POOL_BACKWARD_CYCLES", 2 * _CYCLES))  # looks at gradient and place
     known.append(_attribute(traffic, "_BATCH_NORM_CYCLES", 0.6))  # each of 512 threads waits 600 cycles for two loads
-    for backward, accesses in ((False, 3), (True, 5)):
-        known.append(_entry(traffic._NATIVE_NORM_CYCLES_LAST, backward, accesses * _CYCLES / 2))
+    known.append(_attribute(traffic, "_NATIVE_NORM_CYCLES_LAST", 4 * _CYCLES / 2))  # three accesses forward, five back
     known += [_entry(cost.FILL_SECONDS, kind, 2e-6) for kind in ("hopper", "hopper cuda cores")]
     known += [_entry(cost.EPILOGUE_DEPTH, "hopper", 16.0), _attribute(cost, "_OVERLAP", 2.0)]
     fills = convolution_cost.FILL_SECONDS
@@ -67,10 +66,10 @@ def constants() -> list[Constant]:
     known.append(_entry(convolution_cost.RATIO, "hopper cuda cores", 1.0))
     known += [
         _entry(convolution_cost.WEIGHT_RATIO, kind, 1.0)
-        for kind in ("16 bits", "tf32", "hopper cuda cores", "hopper cuda cores 1 x 1")
+        for kind in ("tf32", "hopper cuda cores", "hopper cuda cores 1 x 1")
     ]
     known += [_entry(convolution_cost.DEPTHWISE_RATIO, kind, 0.15) for kind in ("16 bits", "NHWC")]
-    known += [_entry(convolution_cost.DEPTHWISE_BACKWARD, kind, 2.0) for kind in ("own", "16 bits", "NHWC")]
+    known += [_entry(convolution_cost.DEPTHWISE_BACKWARD, kind, 2.0) for kind in ("NCHW", "NHWC")]
     known += [
         _attribute(convolution_cost, "DEPTHWISE_CYCLES", _CYCLES),
         _attribute(convolution_cost, "LAYOUT_CYCLES", _CYCLES),

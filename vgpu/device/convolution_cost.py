@@ -20,7 +20,7 @@ FILL_SECONDS = {
 # written for, and worst for the weight's gradient of windows of one.
 RATIO = {"cuda cores": 1.0, "hopper cuda cores": 0.56}
 WEIGHT_RATIO = {
-    "cuda cores": 0.9, "hopper cuda cores": 1.5, "hopper cuda cores 1 x 1": 0.56, "16 bits": 0.95, "tf32": 0.73,
+    "cuda cores": 0.9, "hopper cuda cores": 1.5, "hopper cuda cores 1 x 1": 0.56, "tf32": 0.73,
 }  # fmt: skip
 # The weight's gradient sums over all places, which few multiprocessors share: a part has so many of them at least, as
 # an H100 shows, and DeepBench's V100 and T4, which had no part in that. On Hopper its tiles are large where windows are
@@ -34,9 +34,9 @@ WINOGRAD_GAIN, WINOGRAD_CHANNELS = 3.4, 90.0
 _WINOGRAD_PLACES = 64
 # Depthwise convolutions: clock cycles of a multiprocessor for a product of PyTorch's kernel, mostly to find places
 # (DepthwiseConv2d.cu, a thread for each result), and the share of the FP32 peak that cuDNN's reach. Both gradients take
-# so many times as long.
+# so many times as long; one figure says it for both kernels of NCHW.
 DEPTHWISE_CYCLES, DEPTHWISE_RATIO = 0.28, {"16 bits": 0.078, "NHWC": 0.112}
-DEPTHWISE_BACKWARD = {"own": 3.4, "16 bits": 3.4, "NHWC": 2.2}
+DEPTHWISE_BACKWARD = {"NCHW": 3.4, "NHWC": 2.2}
 # Of a multiprocessor, to bring an element from NCHW to NHWC or back by cuDNN's kernels, which go through shared memory.
 LAYOUT_CYCLES = 0.43
 # Channels of 16 bytes are what tensor cores load. Fewer are filled up with zeros in 16 bits; for TF32 kernels without
@@ -88,8 +88,8 @@ def _product(spec: Spec, work: Convolution, kind: str, dtype: str, size: int, *,
     if tensor_cores:
         if size == 4 and kind == "forward" and work.channels // work.groups * size % _VECTOR_BYTES:
             rate *= UNALIGNED_TF32
-        if kind == "weight":
-            rate *= WEIGHT_RATIO["tf32" if size == 4 else "16 bits"]
+        if kind == "weight" and size == 4:
+            rate *= WEIGHT_RATIO["tf32"]
     else:
         rate *= RATIO[kernels]
         if kind == "weight":
@@ -130,20 +130,27 @@ def _rounded(count: int, vector: int) -> int:
 
 
 def _layout(spec: Spec, work: Convolution, kind: str, size: int) -> float:
-    """Seconds to bring what is in NCHW to NHWC, which tensor cores want, and results back."""
+    """Seconds to bring what is in NCHW to NHWC, which tensor cores want, and results back.
+
+    In 16 bits, a kernel fills channels up to whole vectors (cuDNN's profile names it `nhwcAddPaddingKernel`).
+    """
     row_bytes = work.input_places * size
     line = _VECTOR_BYTES if kind == "forward" else _LINE_BYTES
     plain = work.window == 1 and not work.strided and work.groups == 1
     if plain and row_bytes % line == 0:
         return 0.0
+    vector = _VECTOR_BYTES // size if size < 4 and work.groups == 1 else 1
     taken = 0.0
-    for planar, elements in (
-        (work.planar_input, work.inputs),
-        (work.planar_result, work.results),
-        (work.planar_input and work.window > 1, work.weights),
+    for planar, elements, channels in (
+        (work.planar_input, work.inputs, work.channels),
+        (work.planar_result, work.results, work.filters),
+        (work.planar_input and work.window > 1, work.weights, work.channels),
     ):
-        if planar:
-            taken += cost.traffic_seconds(spec, 2 * elements * size, cached=True, cycles=LAYOUT_CYCLES * elements)
+        if planar or channels % vector:
+            filled = elements // channels * _rounded(channels, vector)
+            moved = (elements + filled) * size
+            cycles = LAYOUT_CYCLES * filled if planar else 0.0
+            taken += cost.traffic_seconds(spec, moved, cached=True, cycles=cycles)
     return taken
 
 
@@ -154,7 +161,7 @@ def _depthwise(spec: Spec, work: Convolution, size: int) -> float:
         each = 2.0 * spec.multiprocessors * spec.clock_hertz / (DEPTHWISE_RATIO[kernel] * spec.peak_flops["float32"])
     taken = 0.0
     for kind in work.passes:
-        times = 1.0 if kind == "forward" else DEPTHWISE_BACKWARD[kernel] / 2
+        times = 1.0 if kind == "forward" else DEPTHWISE_BACKWARD["NCHW" if work.planar_input else "NHWC"] / 2
         cycles = times * each * work.results * work.window
         moved = size * (work.inputs + work.results + work.weights)
         taken += cost.traffic_seconds(spec, moved, cached=True, cycles=cycles, phases=2)
