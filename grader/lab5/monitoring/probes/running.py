@@ -38,7 +38,7 @@ from grader.lab5.monitoring.probes.monitors import (
     without_alerts,
 )
 from grader.shared.probes.endings import ending
-from grader.shared.probes.kept import gate, notes, started
+from grader.shared.probes.kept import function, gate, notes, started
 from grader.shared.probes.support import StudentObject
 from grader.shared.probes.threads import running_threads
 from labkit.monitoring import RULES, Alert
@@ -209,8 +209,10 @@ def _beside_a_slow_mailer(module: ModuleType, nvml: FakeNvml, hot: int) -> tuple
     wait, is_reached, open_gate = gate(2 * PATIENCE_SECONDS)
     note, callers = notes()
 
+    heard = function(note)
+
     def on_alert(_: Alert) -> None:
-        note(threading.get_ident())
+        heard(threading.get_ident())
         wait()
 
     monitor = module.GPUMonitor(interval=0.01, rules=rules, on_alert=on_alert)

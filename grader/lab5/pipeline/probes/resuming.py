@@ -46,7 +46,7 @@ from grader.lab5.pipeline.probes.trainers import (
     steps_of,
 )
 from grader.shared.probes.endings import ending
-from grader.shared.probes.kept import nap, notes
+from grader.shared.probes.kept import function, nap, notes
 from grader.shared.probes.looks import files_below, generators, is_file, names
 from grader.shared.probes.record import system
 from grader.shared.probes.support import StudentObject, fields, plain
@@ -148,7 +148,7 @@ def stopped(student: Student, inputs: Stopped) -> StoppedReply:
     """`fit` to the end; and for each place a `fit` that SIGTERM stops, then a new trainer's `fit`."""
     torch.set_num_threads(1)
     note, received = notes()
-    before = signal.signal(signal.SIGTERM, MethodType(_note_signal, note))
+    before = signal.signal(signal.SIGTERM, function(partial(_note_signal, note)))
     try:
         with ranks_of(student):
             uninterrupted, expected, saved_before = _left_alone(student, inputs.training)
@@ -177,18 +177,21 @@ def _left_alone(student: Student, training: Training) -> tuple[RunFields, EndSta
     """A whole `fit`; and at each validation of it, whether the checkpoint of the last step was there."""
     whole = make(student, _own(student, "whole"), training, dropout=0.5, cleared=True)
     note, saved_before = notes()
-    folder = base_of(student) / "whole/checkpoints"
-    whole.trainer.validate = MethodType(_look_and_validate, (note, whole.trainer, folder, whole.trainer.validate))
+    look = function(partial(_look, note, whole.trainer, base_of(student) / "whole/checkpoints"))
+    whole.trainer.validate = MethodType(_look_and_validate, (look, whole.trainer.validate))
     seed(1 + student.rank)
     return _fit(whole.trainer), end_state(whole), saved_before()
 
 
-def _look_and_validate(
-    parts: tuple[Callable[[object], None], StudentObject, Path, Callable[[], object]],
-) -> object:
-    """A validation, and before it a note whether the checkpoint of the last step is there."""
-    note, trainer, folder, validate = parts
+def _look(note: Callable[[object], None], trainer: StudentObject, folder: Path) -> None:
+    """Note whether the checkpoint of the last step is there."""
     note(f"step-{steps_of(trainer):08d}.pt" in names(folder))
+
+
+def _look_and_validate(parts: tuple[Callable[[], None], Callable[[], object]]) -> object:
+    """A validation, and a look before it."""
+    look, validate = parts
+    look()
     return validate()
 
 

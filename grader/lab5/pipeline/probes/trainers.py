@@ -25,7 +25,7 @@ from torch.utils.data import Dataset
 
 from gradebox.sandbox.probe_loader import Student, WrongReturn
 from grader.lab5.pipeline.cases import Batches, EndState, Fields, LoggedStep, Training
-from grader.shared.probes.kept import alarm, notes
+from grader.shared.probes.kept import alarm, function, notes
 from grader.shared.probes.looks import fingerprint, generators
 from grader.shared.probes.ranks import Indexed, group, numbered
 from grader.shared.probes.support import StudentObject, exact, fields, instance, plain
@@ -44,7 +44,13 @@ class Model(nn.Module):
     """
 
     def __init__(
-        self, weight: Tensor, *, dropout: float, dtype: torch.dtype, note: Callable[[object], None], asleep: float
+        self,
+        weight: Tensor,
+        *,
+        dropout: float,
+        dtype: torch.dtype,
+        passed: Callable[[bool, Tensor], None],
+        asleep: float,
     ) -> None:
         super().__init__()
         self.linear = nn.Linear(weight.shape[1] - 1, weight.shape[0], dtype=dtype)
@@ -52,10 +58,10 @@ class Model(nn.Module):
         self.linear.bias.data = weight[:, -1].to(dtype).clone()
         self.gain = nn.Parameter(torch.ones(weight.shape[1] - 1, dtype=dtype), requires_grad=False)
         self.dropout, self.asleep = dropout, asleep
-        self._note = note
+        self._passed = passed
 
     def forward(self, x: Tensor) -> Tensor:
-        self._note(("batch", self.training, [round(number) for number in x[:, 0].tolist()]))
+        self._passed(self.training, x)
         dropped = functional.dropout(x[:, 1:].to(self.linear.weight.dtype), self.dropout, self.training)
         output: Tensor = self.linear(dropped * self.gain)
         return output if self.training or self.asleep == 1.0 else output * self.asleep
@@ -66,7 +72,7 @@ class Model(nn.Module):
         return torch.cat([weight, bias.unsqueeze(1)], dim=1).cpu().clone()
 
     def __deepcopy__(self, memo: dict[int, object]) -> Model:
-        memo[id(self._note)] = self._note  # what is noted of a copy is noted of the same training
+        memo[id(self._passed)] = self._passed  # what is noted of a copy is noted of the same training
         copied = Model.__new__(Model)
         memo[id(self)] = copied
         copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
@@ -125,11 +131,15 @@ class Made:
 @contextlib.contextmanager
 def optimizer_steps(made: Made) -> Iterator[None]:
     """Note every optimizer step that is taken in the block, with its learning rate."""
-    handle = optimizers.register_optimizer_step_pre_hook(MethodType(_note_step, made.note))
+    handle = optimizers.register_optimizer_step_pre_hook(function(partial(_note_step, made.note)))
     try:
         yield
     finally:
         handle.remove()
+
+
+def _note_batch(note: Callable[[object], None], is_training: bool, x: Tensor) -> None:
+    note(("batch", is_training, [round(number) for number in x[:, 0].tolist()]))
 
 
 def _note_step(
@@ -161,11 +171,15 @@ class Sink:
     """Receives metrics, as a `GPUMonitor` does."""
 
     def __init__(self, note: Callable[[LoggedStep], None]) -> None:
-        self._note = note
+        self._note = function(partial(_note_metrics, note))
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take the metrics of one step."""
-        self._note(LoggedStep(step=int(step), metrics={str(name): float(value) for name, value in metrics.items()}))
+        self._note(step, metrics)
+
+
+def _note_metrics(note: Callable[[LoggedStep], None], step: int, metrics: Mapping[str, float]) -> None:
+    note(LoggedStep(step=int(step), metrics={str(name): float(value) for name, value in metrics.items()}))
 
 
 def make(
@@ -189,15 +203,21 @@ def make(
     dtype = torch.float64 if training.config.get("dtype", "float32") == "float32" else torch.float32
     settings = student.module(CONFIG).TrainerConfig(output_dir=str(folder), **training.config)
     note, noted = notes()
-    model = Model(training.weight * start, dropout=dropout, dtype=dtype, note=note, asleep=asleep).to(device)
+    model = Model(
+        training.weight * start,
+        dropout=dropout,
+        dtype=dtype,
+        passed=function(partial(_note_batch, note)),
+        asleep=asleep,
+    ).to(device)
     dataset = Indexed(numbered(training.inputs).to(dtype), training.classes)
     train = ResumableLoader(Signalling(dataset, at), training.batch_size, seed=5)
     val = ResumableLoader(dataset, training.batch_size, shuffle=False, padded=False)
     more = {} if monitor is None else {"monitor": monitor}
     trainer = student.module(TRAINER).ProductionTrainer(model, train, val, settings, **more)
-    trainer.validate = MethodType(_validate, (note, trainer.validate))
-    trainer.log_step = MethodType(_log_step, (note, trainer.log_step))
-    trainer.train_window = MethodType(_train_window, (note, trainer.train_window))
+    trainer.validate = MethodType(_validate, (function(note), trainer.validate))
+    trainer.log_step = MethodType(_log_step, (function(note), trainer.log_step))
+    trainer.train_window = MethodType(_train_window, (function(partial(_note_window, note)), trainer.train_window))
     if cleared:
         trainer.train_window = MethodType(_clear_and_train, (model, trainer.train_window))
     KEPT.append(trainer)
@@ -219,13 +239,17 @@ def _log_step(parts: tuple[Callable[[object], None], Callable[..., object]], **s
 
 
 def _train_window(
-    parts: tuple[Callable[[object], None], Callable[[StudentObject], object]], window: StudentObject
+    parts: tuple[Callable[[StudentObject], None], Callable[[StudentObject], object]], window: StudentObject
 ) -> object:
     """Train a window, and note what is said of it."""
     note, train_window = parts
     taken = train_window(window)
-    note(("window", bool(taken)))
+    note(taken)
     return taken
+
+
+def _note_window(note: Callable[[object], None], taken: StudentObject) -> None:
+    note(("window", bool(taken)))
 
 
 def _validate(parts: tuple[Callable[[object], None], Callable[[], object]]) -> object:
@@ -327,15 +351,16 @@ class Watched:
     """What a trainer holds when it saves a checkpoint, and what another one holds once it has loaded it."""
 
     def __init__(self) -> None:
-        self._note, self._noted = notes()
+        note, self._noted = notes()
+        self._note, self._parts = function(note), function(parts_of)
 
     def saving(self, trainer: StudentObject) -> None:
         """Note what this trainer saves, by the name of the file."""
-        trainer.save_checkpoint = MethodType(_save, (self._note, trainer, trainer.save_checkpoint))
+        trainer.save_checkpoint = MethodType(_save, (self._note, self._parts, trainer, trainer.save_checkpoint))
 
     def loading(self, trainer: StudentObject) -> None:
         """Note what this trainer has loaded."""
-        trainer.load_checkpoint = MethodType(_load, (self._note, trainer, trainer.load_checkpoint))
+        trainer.load_checkpoint = MethodType(_load, (self._note, self._parts, trainer, trainer.load_checkpoint))
 
     def pair(self) -> list[dict[str, str]]:
         """What the last loaded checkpoint should have put back, and what it put back; empty if there is none."""
@@ -349,12 +374,13 @@ class Watched:
         return pair
 
 
-Watching = tuple[Callable[[object], None], StudentObject, Callable[[StudentObject], object]]
+Parts = Callable[[StudentObject], dict[str, str]]
+Watching = tuple[Callable[[object], None], Parts, StudentObject, Callable[[StudentObject], object]]
 
 
 def _save(watching: Watching, epoch: int) -> object:
-    note, trainer, save = watching
-    parts, loader = parts_of(trainer), trainer.train_loader
+    note, look, trainer, save = watching
+    parts, loader = look(trainer), trainer.train_loader
     following = epoch + (loader.position >= len(loader))
     path = save(epoch)
     if isinstance(path, (str, Path)):
@@ -363,9 +389,9 @@ def _save(watching: Watching, epoch: int) -> object:
 
 
 def _load(watching: Watching, path: Path | str) -> object:
-    note, trainer, load = watching
+    note, look, trainer, load = watching
     following = load(path)
-    note(("loaded", Path(path).name, parts_of(trainer) | {"next epoch": str(following)}))
+    note(("loaded", Path(path).name, look(trainer) | {"next epoch": str(following)}))
     return following
 
 

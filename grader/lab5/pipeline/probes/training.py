@@ -46,7 +46,7 @@ from grader.lab5.pipeline.probes.trainers import (
 )
 from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.endings import ending
-from grader.shared.probes.kept import notes
+from grader.shared.probes.kept import function, notes
 from grader.shared.probes.looks import files_below
 from grader.shared.probes.ranks import Indexed
 from grader.shared.probes.record import system, watch_products
@@ -191,13 +191,13 @@ def validate(student: Student, inputs: Validate) -> ValidateReply:
             output_dir=str(base_of(student) / "run"), epochs=inputs.epochs, dtype=inputs.dtype
         )
         (note, graphs), (begin, passes) = notes(), notes()
-        model = _Classifier(logits.shape[1], note)
+        model = _Classifier(logits.shape[1], function(note))
         train = ResumableLoader(Indexed(logits.double(), classes), 4)
-        trainer = student.module(TRAINER).ProductionTrainer(model, train, _Batches(batches, begin), settings)
+        trainer = student.module(TRAINER).ProductionTrainer(model, train, _Batches(batches, function(begin)), settings)
         KEPT.append(trainer)
         (called, calls), replica = notes(), getattr(trainer, "replica", None)
         if isinstance(replica, DistributedDataParallel):
-            replica.register_forward_pre_hook(lambda *_: called("call"))
+            replica.register_forward_pre_hook(function(lambda *_: called("call")))
 
         def validated(training: bool) -> Validated:
             model.train(training)

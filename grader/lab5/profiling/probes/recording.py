@@ -60,8 +60,8 @@ def record(student: Student, inputs: Record) -> RecordReply:
         width=64,
         layers=2,
         load_seconds=seconds["data"],
-        on_batch=take,
-        on_pass=begin_pass,
+        on_batch=function(take),
+        on_pass=function(begin_pass),
         pinned=inputs.pinned,
     )
     naps = {name: nap(seconds[name]) for name in ("forward", "clear", "backward", "optimizer", "after_step")}
@@ -70,19 +70,22 @@ def record(student: Student, inputs: Record) -> RecordReply:
         naps["forward"]()
         return nn.functional.mse_loss(outputs, targets)
 
+    @function
     def after_step(step: int, model: nn.Module, loss: Tensor) -> None:
         call(step)
         give("a tensor" if isinstance(loss, Tensor) else f"a {type(loss).__name__}")
         naps["after_step"]()
 
     def slowly(zero_grad: Callable[..., None]) -> Callable[..., None]:
-        def call(*arguments: object, **options: object) -> None:
+        @function
+        def cleared_slowly(*arguments: object, **options: object) -> None:
             clear(1)
             naps["clear"]()
             zero_grad(*arguments, **options)
 
-        return call
+        return cleared_slowly
 
+    @function
     def after_update(*_: object) -> None:
         update(1)
         naps["optimizer"]()
