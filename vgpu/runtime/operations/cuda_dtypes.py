@@ -170,6 +170,17 @@ def missing_kernel(overload: Any) -> Callable[[Sequence[Any], Mapping[str, Any]]
     return lambda args, kwargs: raise_error(_NO_KERNEL.format(name))
 
 
+def strict_wrapper(overload: Any) -> str:
+    """torchgen's name of the wrapper that accepts no tensor of another device, not even a CPU scalar; "" if it does."""
+    kinds = _table().get("strict", {})
+    name = overload.name()
+    operator, _, kind = name.removeprefix("aten::").partition(".")
+    operator += "_out" if any(argument.is_out for argument in overload._schema.arguments) else ""
+    if name in kinds.get("structured", ()):
+        return f"{operator}_{kind}" if kind else operator
+    return f"{kind}_{operator}" if name in kinds.get("plain", ()) else ""
+
+
 def _variants(name: str) -> list[str]:
     """The names under which the same kernel may be listed: `mul_.Tensor` and `mul.out` run that of `mul.Tensor`."""
     operator, _, kind = name.partition(".")

@@ -57,6 +57,9 @@ def _classify(overload: Any) -> Operation:
     columns["is_cuda_kernel"] |= known.product is not None and overload._overloadname in ("dtype", "dtype_out")
     if namespace != "aten":
         columns["nondeterministic"] = None
+    if namespace == "aten" and not columns["strict_devices"]:
+        columns["wrapper"] = cuda_dtypes.strict_wrapper(overload)
+        columns["strict_devices"] = bool(columns["wrapper"])
     columns["check"] = cuda_dtypes.missing_kernel(overload) or columns["check"]
     dtypes = (cuda_dtypes.rule_of(overload) if namespace == "aten" else None) or cuda_dtypes.NOTHING
     return Operation(

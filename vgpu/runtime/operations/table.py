@@ -33,17 +33,17 @@ _SUMS: dict[str, Any] = {"in_float32": True, "one_dtype": True}
 _TF32: dict[str, Any] = {**_SUMS, "tf32_switch": "matmul", "tf32_operands": (0, 1)}
 _TF32_ADDED: dict[str, Any] = {**_TF32, "tf32_operands": (1, 2)}
 
-_row("mm", product=products.mm, **_GEMM, **_TF32, strict_devices=True)
+_row("mm", product=products.mm, **_GEMM, **_TF32)
 _row("_scaled_mm", product=products.mm, **_GEMM)
-_row("addmm", product=products.addmm, **_GEMM, **_TF32_ADDED, strict_devices=True)
+_row("addmm", product=products.addmm, **_GEMM, **_TF32_ADDED)
 _row("_addmm_activation", product=products.addmm, **_GEMM, **_TF32_ADDED)
-_row("bmm", product=products.bmm, **_GEMM, **_TF32, strict_devices=True)
-_row("baddbmm", product=products.baddbmm, **_GEMM, **_TF32_ADDED, strict_devices=True)
+_row("bmm", product=products.bmm, **_GEMM, **_TF32)
+_row("baddbmm", product=products.baddbmm, **_GEMM, **_TF32_ADDED)
 _row("addbmm", **_TF32_ADDED)
 _row("_int_mm", check=products.check_int_mm)
 _row("mv", product=products.vector, **_GEMM, **_SUMS, strict_devices=True, wrapper="addmv_out_out")
-_row("addmv", product=products.vector, **_GEMM, **_SUMS, strict_devices=True)
-_row("dot", product=products.vector, **_GEMM, **_SUMS, strict_devices=True, wrapper="_dot")
+_row("addmv", product=products.vector, **_GEMM, **_SUMS)
+_row("dot", product=products.vector, **_GEMM, **_SUMS)
 _row("vdot", product=products.vector, **_GEMM, **_SUMS)
 
 # ---- convolutions and recurrent layers: cuDNN ------------------------------------------------------------------------
@@ -60,6 +60,7 @@ _row("convolution_overrideable", **_FORWARD)
 _row("convolution_backward", **_CONVOLUTION, product=convolutions.backward, call="convolution_backward",
      tf32_operands=(0, 1, 2))  # fmt: skip
 _row("_cudnn_rnn", product=products.recurrent, library="cudnn", tf32_switch="rnn", is_cuda_kernel=True)
+_row("_cudnn_rnn_flatten_weight", library="cudnn", is_cuda_kernel=True)
 _row("_cudnn_rnn_backward", product=products.recurrent_backward, library="cudnn", tf32_switch="rnn",
      is_cuda_kernel=True)  # fmt: skip
 
@@ -81,18 +82,18 @@ _row("_scaled_dot_product_flash_attention_for_cpu_backward", product=products.at
 # elementwise kernel; backward sums over both, then the gradient. Layer norm: a row stays in registers; backward has a
 # second kernel for weight and bias.
 
-_row("native_batch_norm", library="cudnn", call="norm", is_cuda_kernel=True, strict_devices=True,
-     wrapper="_native_batch_norm", traffic=traffic.batch_norm(5))  # fmt: skip
+_row("native_batch_norm", library="cudnn", call="norm", is_cuda_kernel=True,
+     traffic=traffic.batch_norm(5))  # fmt: skip
 _row("cudnn_batch_norm", library="cudnn", call="norm", traffic=traffic.batch_norm(5))
 _row("_batch_norm_with_update", library="cudnn", call="norm", traffic=traffic.batch_norm(None))
 _row("native_batch_norm_backward", call="norm_backward", is_cuda_kernel=True, traffic=traffic.batch_norm_backward)
 _row("cudnn_batch_norm_backward batch_norm_backward", call="norm_backward", traffic=traffic.batch_norm_backward)
 _row("sort", traffic=traffic.sort)
 _row("topk", traffic=traffic.topk)
-_row("native_group_norm", call="norm", strict_devices=True, wrapper="_native_group_norm",
+_row("native_group_norm", call="norm",
      traffic=traffic.group_norm)  # fmt: skip
 _row("native_group_norm_backward", call="norm_backward", traffic=traffic.group_norm_backward)
-_row("native_layer_norm", call="norm", is_cuda_kernel=True, strict_devices=True, wrapper="_native_layer_norm",
+_row("native_layer_norm", call="norm", is_cuda_kernel=True,
      traffic=traffic.layer_norm)  # fmt: skip
 _row("native_layer_norm_backward _fused_rms_norm_backward", call="norm_backward", is_cuda_kernel=True,
      traffic=traffic.layer_norm_backward)  # fmt: skip
@@ -121,9 +122,8 @@ _row("_embedding_bag_backward", nondeterministic=determinism.embedding_bag_backw
 _row("_embedding_bag slice take", gathers=True)
 _row("index", gathers=True, indexes=True, mixed_devices=True)
 _row("index_put index_put_ _index_put_impl_", indexes=True, mixed_devices=True)
-_row("index_select", strict_devices=True, wrapper="_index_select", gathers=True)
-_row("gather", strict_devices=True, gathers=True)
-_row("cat scatter_add index_add index_copy", strict_devices=True)
+_row("index_select", gathers=True)
+_row("gather", gathers=True)
 _row("nonzero masked_select _unique _unique2 unique_dim unique_consecutive unique_dim_consecutive "
      "_to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc _coalesce", synchronises=True)  # fmt: skip
 
@@ -131,7 +131,7 @@ _row("nonzero masked_select _unique _unique2 unique_dim unique_consecutive uniqu
 # CUDA accumulates in FP32: NLLLoss.cu and NLLLoss2d.cu (accscalar_t), ReduceSumProdKernel.cu, UnaryGeometric and Logit
 # kernels. Missing on the CPU: `dtypes` against `dtypesIfCUDA` in torch/testing/_internal/common_methods_invocations.py.
 
-_row("nll_loss_forward", in_float32=True, strict_devices=True, gathers=True)
+_row("nll_loss_forward", in_float32=True, gathers=True)
 _row("nll_loss_backward nll_loss2d_backward", in_float32=True, traffic=traffic.nll_loss_backward)
 _row("prod logit logit_backward erfinv", in_float32=True)
 _row("nll_loss2d_forward", in_float32=True, nondeterministic=determinism.always("nll_loss2d_forward_out_cuda_template"))
@@ -158,7 +158,7 @@ _row("zeros_like ones_like full_like rand_like randn_like randint_like new_zeros
 _row("_unsafe_view _reshape_alias lift_fresh lift resize_ is_same_size sym_size sym_stride sym_numel "
      "sym_storage_offset is_pinned result_type can_cast _nested_tensor_size is_contiguous stride size numel dim "
      "_version _has_same_storage_numel _backward requires_grad_ retain_grad set_data _fw_primal _make_dual "
-     "is_coalesced resolve_conj resolve_neg _fused_sdp_choice _cudnn_rnn_flatten_weight", is_metadata=True)  # fmt: skip
+     "is_coalesced resolve_conj resolve_neg _fused_sdp_choice", is_metadata=True)  # fmt: skip
 _row("set_", is_metadata=True, mixed_devices=True)
 
 # ---- what the host waits for, and what takes tensors of the host -----------------------------------------------------

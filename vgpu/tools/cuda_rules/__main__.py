@@ -12,12 +12,13 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from vgpu.runtime.versions import torch_version
-from vgpu.tools.cuda_rules import condense, stand_in
+from vgpu.tools.cuda_rules import condense, declared, stand_in
 
 _TABLES = Path(__file__).parents[2] / "runtime/operations/cuda_rules"
 
@@ -30,15 +31,18 @@ def main() -> None:
     parser.add_argument("--functions", type=Path, help="folder of the tables by OpInfo's names, for tests")
     parser.add_argument("--notes", type=Path, help="keep the notes there; a run that was ended goes on with them")
     options = parser.parse_args()
+    packages = Path(torch.__file__).parents[1]
     with tempfile.TemporaryDirectory() as folder:
         notes = options.notes or Path(folder) / "notes"
-        environment = stand_in.build(Path(torch.__file__).parents[1], Path(folder))
+        environment = stand_in.build(packages, Path(folder))
         command = [sys.executable, "-m", "vgpu.tools.cuda_rules.probe", str(notes)]
         subprocess.run(command, check=True, env=environment)
         items = list(condense.read(notes))
     name = "torch-{}.{}.json".format(*torch_version())
     rules, missing = condense.overloads(items)
-    _write(options.output / name, {"torch": torch.__version__, "overloads": rules, "missing": missing})
+    strict = declared.strict_overloads(packages)
+    table = {"torch": torch.__version__, "overloads": rules, "missing": missing, "strict": strict}
+    _write(options.output / name, table)
     if options.functions:
         _write(options.functions / name, condense.functions(items))
     print(
@@ -46,7 +50,7 @@ def main() -> None:
     )
 
 
-def _write(path: Path, table: dict[str, object]) -> None:
+def _write(path: Path, table: Mapping[str, object]) -> None:
     """One line for each entry of each part, so that versions can be compared."""
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = []

@@ -64,7 +64,7 @@ def reconcile(
     if operation.base == "convolution" and any(gpu_of(tensor) is None for tensor in outside):
         raise RuntimeError(convolution_text(registry, args))
     if operation.strict_devices:
-        raise RuntimeError(_strict_text(registry, operation, args))
+        raise RuntimeError(_strict_text(registry, operation, args, kwargs))
     written_outside = operation.mutates and isinstance(args[0], torch.Tensor) and gpu_of(args[0]) is None
     if not written_outside and all(tensor.dim() == 0 and gpu_of(tensor) is None for tensor in outside):
         for tensor in outside:
@@ -116,10 +116,13 @@ def _reconcile_index(machine: Machine, operation: Operation, args: Sequence[Any]
             gpu.transfer(index.nbytes, to_device=True, pinned=False, non_blocking=False)
 
 
-def _strict_text(registry: Registry[VirtualGPU], operation: Operation, args: Sequence[Any]) -> str:
+def _strict_text(
+    registry: Registry[VirtualGPU], operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
     """The wrapper's check: the first tensor sets the device, the first that differs is named."""
     common: str | None = None
-    for argument, value in zip(operation.overload._schema.arguments, args, strict=False):
+    for place, argument in enumerate(operation.overload._schema.arguments):
+        value = args[place] if place < len(args) else kwargs.get(argument.name)
         for tensor in value if isinstance(value, (list, tuple)) else (value,):
             if not isinstance(tensor, torch.Tensor):
                 continue

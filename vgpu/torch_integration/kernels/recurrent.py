@@ -11,6 +11,7 @@ autograd formula saves what it saves on CUDA. Not here: single cells, which are 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -29,12 +30,17 @@ _NAMES = {number: name for name, number in _MODES.items()}
 _GATES = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 4, "gru": 3}
 # The seed of the dropout between layers is at the beginning of the reserved space.
 _SEED_BYTES = 8
+_SCATTERED = (
+    "RNN module weights are not part of single contiguous chunk of memory. This means they need to be compacted "
+    "at every call, possibly greatly increasing memory usage. To compact weights again call flatten_parameters()."
+)
 _FORWARD = [argument.name for argument in torch.ops.aten._cudnn_rnn.default._schema.arguments]
 _BACKWARD = [argument.name for argument in torch.ops.aten._cudnn_rnn_backward.default._schema.arguments]
 
 
 def call(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.lstm` and its kin, with padded input or with a packed sequence's data and batch sizes."""
+    given = args[3 if isinstance(args[3], (list, tuple)) else 2]
     args, kwargs = autocast.prepare(mode.gpu, mode.weights, func.__name__, args, kwargs)
     packed = isinstance(args[3], (list, tuple))  # the weights: one place later, behind the batch sizes
     data, *rest = args
@@ -43,6 +49,16 @@ def call(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     if not any(mode.has(tensor) for tensor in (data, *states, *weights)):
         return func(*args, **kwargs)
     _same_device(mode, data, states, weights)
+    if not torch.backends.cudnn.enabled:
+        # Native RNN.cpp: products and elementwise kernels, step by step.
+        fused = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            torch._C._set_mkldnn_enabled(fused)
+    if given is weights and mode.gpu.values and not _is_one_chunk(weights):
+        warnings.warn(_SCATTERED, stacklevel=2)
     has_biases, layers, dropout, train, bidirectional = options[:5]
     hidden_size, projected = weights[1].shape[0] // _GATES[func.__name__], 0
     per_layer = (2 if not has_biases else 4) + (len(states) == 2 and states[0].shape[2] != states[1].shape[2])
@@ -82,6 +98,24 @@ def unpack(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
         pieces.append(data.new_full((total - len(sizes), int(sizes[0]), *data.shape[1:]), value))
     output = torch.cat(pieces)
     return (output.transpose(0, 1) if batch_first else output), lengths
+
+
+def _is_one_chunk(weights: Sequence[_Tensor]) -> bool:
+    """Whether the weights are where `flatten_parameters` puts them (RNN.cpp, `try_get_weight_buf`)."""
+    first = weights[0].untyped_storage().data_ptr()
+    return all(weight.untyped_storage().data_ptr() == first for weight in weights)
+
+
+def flatten(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Tensor:
+    """`_cudnn_rnn_flatten_weight`: moves the weights behind each other into one buffer, and returns it."""
+    weights: Sequence[_Tensor] = args[0]
+    buffer = weights[0].new_empty(sum(weight.numel() for weight in weights))
+    parts = buffer.split([weight.numel() for weight in weights])
+    for weight, part in zip(weights, parts, strict=True):
+        view = part.view(weight.shape)
+        view.copy_(weight)
+        weight.set_(view)
+    return buffer
 
 
 def _same_device(mode: HandlingMode, data: _Tensor, states: Sequence[_Tensor], weights: Sequence[_Tensor]) -> None:
@@ -205,5 +239,5 @@ def _autograd() -> Iterator[None]:
         yield
 
 
-KERNELS = {"_cudnn_rnn": forward, "_cudnn_rnn_backward": backward}
+KERNELS = {"_cudnn_rnn": forward, "_cudnn_rnn_backward": backward, "_cudnn_rnn_flatten_weight": flatten}
 NAMES = tuple(_MODES)

@@ -92,7 +92,6 @@ def install(patches: PatchSet, machine: Machine) -> None:
     _accelerator(patches, machine)
     backends = torch.backends
     patches.set(backends.cuda, "is_built", lambda: True)
-    patches.set(backends.cudnn, "is_acceptable", lambda tensor: False)
 
 
 def _set_device(machine: Machine) -> Callable[[int], None]:

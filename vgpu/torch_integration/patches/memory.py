@@ -50,24 +50,13 @@ def install(patches: PatchSet, machine: Machine) -> None:
     ):
         patches.rebind(getattr(cuda, name), _able(machine, check))
     patches.set(cuda, "is_flash_attention_available", lambda: True)
-    acceptable, dtypes = (
-        torch.backends.cudnn.is_acceptable,
-        (torch.float16, torch.bfloat16, torch.float32, torch.float64),
-    )
+    cudnn = torch.backends.cudnn
 
     def is_acceptable(tensor: torch.Tensor) -> bool:
-        """cuDNN is there: what is on a GPU and a floating-point number is for it."""
-        return tensor.dtype in dtypes if machine.registry.has(tensor) else acceptable(tensor)
+        """cuDNN is there: what is on a GPU and of its dtypes is for it, unless the program has switched it off."""
+        return cudnn.enabled and tensor.dtype in cudnn.CUDNN_TENSOR_DTYPES and machine.registry.has(tensor)
 
-    patches.set(torch.backends.cudnn, "is_acceptable", is_acceptable)
-    flatten = torch.nn.RNNBase.flatten_parameters
-
-    def flatten_parameters(module: torch.nn.RNNBase) -> None:
-        """cuDNN's one buffer for all weights of a recurrent layer is not modelled."""
-        if not any(machine.registry.has(parameter) for parameter in module.parameters()):
-            flatten(module)
-
-    patches.set(torch.nn.RNNBase, "flatten_parameters", flatten_parameters)
+    patches.set(cudnn, "is_acceptable", is_acceptable)
     patches.set(torch.Tensor, "record_stream", _record_stream(machine))
     patches.at_begin(lambda: _order_attention(patches, machine))
 

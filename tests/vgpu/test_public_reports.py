@@ -1,0 +1,93 @@
+"""Behaviour of PyTorch on CUDA that public reports describe, and its kind: each test names its report."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import vgpu
+
+ONE, FIRST = torch.tensor(1.0), torch.tensor(0)
+
+
+def on_gpu(*size: int) -> torch.Tensor:
+    return torch.ones(*size, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("call", "wrapper"),
+    [
+        (lambda: on_gpu(3).clamp(max=ONE), "max is on cpu, .*_clamp_Tensor"),
+        (lambda: on_gpu(3).clamp_(min=ONE), "min is on cpu, .*_clamp__Tensor"),
+        (lambda: torch.logaddexp(on_gpu(3), ONE), "other is on cpu, .*_logaddexp"),
+        (lambda: torch.logaddexp(on_gpu(3), ONE, out=on_gpu(3)), "other is on cpu, .*_logaddexp_out_out"),
+        (lambda: torch.normal(on_gpu(3), ONE), "std is on cpu, .*_Tensor_Tensor_normal"),
+        (lambda: on_gpu(3).take(FIRST), "index is on cpu, .*_CUDA__take"),
+        (lambda: on_gpu(3).gather(0, FIRST), "index is on cpu, .*_gather"),
+        (lambda: on_gpu(3, 3).mm(torch.ones(3, 3)), "mat2 is on cpu, .*_CUDA_mm"),
+        (lambda: torch.nn.functional.layer_norm(on_gpu(3), (3,), torch.ones(3)), "weight is on cpu, .*__native_layer"),
+    ],
+)
+def test_a_wrapper_wants_one_device_of_cpu_scalars_too(
+    gpu: vgpu.VirtualGPU, call: Callable[[], torch.Tensor], wrapper: str
+) -> None:
+    """https://github.com/Ending2015a/hash-grid-encoding/issues/3; the texts are those of PyTorch's host code."""
+    with pytest.raises(RuntimeError, match=f"but got {wrapper}"):
+        call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: on_gpu(3) * ONE, lambda: torch.where(on_gpu(3) > 0, on_gpu(3), ONE), lambda: on_gpu(3).lerp(ONE, ONE),
+        lambda: on_gpu(3).masked_fill(on_gpu(3) > 0, ONE), lambda: torch.maximum(on_gpu(3), ONE),
+        lambda: torch.addcdiv(on_gpu(3) - 1, on_gpu(3), ONE),
+    ],
+)  # fmt: skip
+def test_elementwise_kernels_take_cpu_scalars(gpu: vgpu.VirtualGPU, call: Callable[[], torch.Tensor]) -> None:
+    """https://github.com/pytorch/pytorch/issues/119609"""
+    assert call().tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_recurrent_weights_are_one_chunk_until_they_are_replaced(
+    gpu: vgpu.VirtualGPU, kind: Callable[..., torch.nn.RNNBase]
+) -> None:
+    """https://github.com/pytorch/pytorch/issues/2460: cuDNN wants one buffer, and PyTorch warns if there is none."""
+    module, data = kind(4, 5, 2, bidirectional=True).cuda(), on_gpu(3, 2, 4)
+    assert len({weight.untyped_storage().data_ptr() for weight in module.parameters()}) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        expected = module(data)[0]
+    clone = copy.deepcopy(module)
+    weight = next(clone.parameters())
+    weight.data = weight.data.clone()
+    with pytest.warns(UserWarning, match="not part of single contiguous chunk of memory"):
+        assert torch.equal(clone(data)[0], expected)
+    clone.flatten_parameters()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clone(data)
+
+
+def test_a_recurrent_layer_without_cudnn_learns_in_eval_mode(gpu: vgpu.VirtualGPU) -> None:
+    """https://github.com/meta-pytorch/captum/issues/1159"""
+    module = torch.nn.LSTM(4, 5)
+    data = torch.randn(3, 2, 4)
+    module(data)[0].sum().backward()
+    expected = [weight.grad for weight in module.parameters()]
+    module.zero_grad()
+    module = module.eval().cuda()
+    with pytest.raises(RuntimeError, match="cudnn RNN backward can only be called in training mode"):
+        module(data.cuda())[0].sum().backward()
+    with torch.backends.cudnn.flags(enabled=False):
+        module(data.cuda())[0].sum().backward()
+    for weight, gradient in zip(module.parameters(), expected, strict=True):
+        assert weight.grad is not None
+        assert gradient is not None
+        assert weight.grad.is_cuda
+        assert torch.allclose(weight.grad.cpu(), gradient, atol=1e-5)
