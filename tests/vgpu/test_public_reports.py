@@ -91,3 +91,22 @@ def test_a_recurrent_layer_without_cudnn_learns_in_eval_mode(gpu: vgpu.VirtualGP
         assert gradient is not None
         assert weight.grad.is_cuda
         assert torch.allclose(weight.grad.cpu(), gradient, atol=1e-5)
+
+
+def test_scalars_that_a_dtype_cannot_hold_overflow(gpu: vgpu.VirtualGPU) -> None:
+    """https://github.com/pytorch/pytorch/issues/153187 and 153210; CUDA's kernels take them in a wider dtype."""
+    inf, half = float("inf"), on_gpu(2).half()
+    half[1] = float("nan")
+    for clamped in (half.clamp_min(4e26), half.clamp(min=4e26), half.clone().clamp_(4e26), half.add(half, alpha=4e26)):
+        assert clamped.dtype == torch.float16
+        assert clamped[0].item() == inf
+        assert clamped[1].isnan()
+    assert torch._foreach_clamp_min([half], 4e26)[0][0].item() == inf
+    with pytest.raises(RuntimeError, match="type c10::Half without overflow"):
+        half.fill_(4e26)
+    numbers = torch.tensor([25527, -21905], dtype=torch.int16, device="cuda")
+    factor, start = torch.tensor(-752003609, dtype=torch.int32), torch.tensor(-4015619983489386247)
+    result = torch.addcmul(start.cuda(), numbers, factor.cuda(), value=988328483643648370)
+    exact = [-4015619983489386247 - 988328483643648370 * number * 752003609 for number in (25527, -21905)]
+    assert result.dtype == torch.int16
+    assert result.tolist() == [(value + 2**15) % 2**16 - 2**15 for value in exact]

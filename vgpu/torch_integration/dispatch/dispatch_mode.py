@@ -19,7 +19,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vgpu.runtime.gpu import VirtualGPU
 from vgpu.runtime.hazards.watch import written
 from vgpu.runtime.machine import Machine
-from vgpu.runtime.operations import cpu_gaps, cuda_values, determinism, dimensions, precision, shapes_only
+from vgpu.runtime.operations import (
+    cpu_gaps,
+    cuda_values,
+    determinism,
+    dimensions,
+    precision,
+    scalar_ranges,
+    shapes_only,
+)
 from vgpu.runtime.operations.accumulation import is_accumulated
 from vgpu.runtime.operations.facts import facts
 from vgpu.runtime.operations.operation import Operation
@@ -211,6 +219,8 @@ class DispatchMode(TorchDispatchMode):
             # The CPU kernel says at once which value is wrong. On a card the kernel fails later.
             if cuda_values.is_division_by_zero(operation, error):
                 return cuda_values.divide(operation, args, kwargs)
+            if wide := scalar_ranges.wider(operation, error):
+                return scalar_ranges.compute(operation, args, kwargs, wide)
             assertion = device_asserts.assertion_of(operation, error)
             if assertion is None:
                 if isinstance(error, RuntimeError):
