@@ -175,7 +175,7 @@ def test_an_incomplete_grade_is_exported_nowhere(tmp_path: Path) -> None:
     (tmp_path / "grade.json").write_text(to_json(grade(course, course.labs[:1], {}, here)))
     for export in ("gradescope-results", "classroom50-result", "markdown"):
         done = CliRunner().invoke(app, ["export", export, str(tmp_path / "grade.json")])
-        assert done.exit_code == 1
+        assert done.exit_code == 2
         assert "is not over (it was interrupted), so its points are no result" in done.stderr
         assert done.stdout == ""
 
