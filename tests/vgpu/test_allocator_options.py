@@ -86,7 +86,7 @@ def test_running_out_waits_for_the_other_stream() -> None:  # synchronize_and_fr
 def test_options_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "max_split_size_mb:64,roundup_power2_divisions:[256:1,512:2,>:4],expandable_segments:False"
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        settings = from_environment({name: text})
+        settings = parse(from_environment({name: text}))
         assert settings.max_split_bytes == 64 * MIB
         assert settings.divisions[:11] == (1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4)
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:32")

@@ -110,3 +110,45 @@ def test_scalars_that_a_dtype_cannot_hold_overflow(gpu: vgpu.VirtualGPU) -> None
     exact = [-4015619983489386247 - 988328483643648370 * number * 752003609 for number in (25527, -21905)]
     assert result.dtype == torch.int16
     assert result.tolist() == [(value + 2**15) % 2**16 - 2**15 for value in exact]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_products_of_coo_tensors_are_not_of_16_bits(gpu: vgpu.VirtualGPU, dtype: torch.dtype) -> None:
+    """https://github.com/cai4cai/torchsparsegradutils/issues/53; a COO tensor without values is no work."""
+    dense, eye = on_gpu(3, 3).to(dtype), torch.eye(3, dtype=dtype).to_sparse().cuda()
+    for call in (
+        lambda: eye @ dense,
+        lambda: torch.sparse.mm(eye, dense),
+        lambda: torch.sparse.addmm(dense, eye, dense),
+    ):
+        with pytest.raises(NotImplementedError, match='"addmm_sparse_cuda" not implemented for'):
+            call()
+    with pytest.raises(NotImplementedError, match='"softmax" not implemented for'):
+        torch.sparse.softmax(eye, 1)
+    empty = torch.zeros(3, 3, dtype=dtype).to_sparse().cuda()
+    assert (empty @ dense).sum().item() == 0
+    assert torch.equal(eye.float() @ dense.float(), dense.float())
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_cuda_quantises_to_whole_bytes(gpu: vgpu.VirtualGPU) -> None:
+    """https://github.com/pytorch/pytorch/issues/95782"""
+    data = torch.tensor([-1.0, 0.0, 1.3, 300.0], device="cuda")
+    assert torch.quantize_per_tensor(data, 1.0, 10, torch.quint8).int_repr().tolist() == [9, 10, 11, 255]
+    for dtype in (torch.quint4x2, torch.quint2x4):
+        with pytest.raises(RuntimeError, match="missing kernel for cuda"):
+            torch.quantize_per_tensor(data, 1.0, 0, dtype)
+
+
+def test_the_allocator_reads_its_options_at_the_first_use(
+    gpu: vgpu.VirtualGPU, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """https://github.com/pytorch/pytorch/issues/183387: a program may set the variable before it uses CUDA."""
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True,max_split_size_mb:500")
+    on_gpu(1)
+    settings = torch.cuda.memory._snapshot()["allocator_settings"]
+    assert settings["expandable_segments"] is True
+    assert settings["max_split_size"] == 500 << 20
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:False")
+    on_gpu(1)
+    assert torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"] is True

@@ -290,6 +290,7 @@ class VirtualGPU:
         if self.started:
             return
         self.machine.require_usable()
+        self.memory.begin()
         self._startup.context()
         self.started = True
 

@@ -39,12 +39,9 @@ class AllocatorSettings:
     process_fraction: float = 1.0
 
 
-def from_environment(environment: Mapping[str, str] = os.environ) -> AllocatorSettings:
-    """The settings that a program started with this environment has."""
-    for name in VARIABLES:
-        if environment.get(name):
-            return parse(environment[name])
-    return AllocatorSettings()
+def from_environment(environment: Mapping[str, str] = os.environ) -> str:
+    """The options that an environment asks for, as text; "" for none."""
+    return next(filter(None, map(environment.get, VARIABLES)), "")
 
 
 def parse(text: str) -> AllocatorSettings:

@@ -19,7 +19,7 @@ from vgpu.runtime import audit_events
 from vgpu.runtime.host_clock import HostClock
 from vgpu.runtime.memory import frames
 from vgpu.runtime.memory.allocator import CachingAllocator, OutOfMemory
-from vgpu.runtime.memory.allocator_settings import AllocatorSettings, from_environment
+from vgpu.runtime.memory.allocator_settings import AllocatorSettings, from_environment, parse
 from vgpu.runtime.memory.blocks import Block
 from vgpu.runtime.memory.expandable import ExpandableAllocator
 
@@ -76,7 +76,9 @@ class DeviceMemory:
         self._clock = clock
         self.queue = queue
         self._lock = threading.RLock()
-        self.allocator = self._new_allocator(from_environment())
+        self.options = from_environment()
+        """The text of the allocator's options, as in PYTORCH_CUDA_ALLOC_CONF."""
+        self.allocator = self._new_allocator(parse(self.options))
         self.history = audit_events.Keeper(audit_events.history())
         self._event_count = 0
         self.stacks: dict[int, list[dict[str, Any]]] | None = None
@@ -85,8 +87,7 @@ class DeviceMemory:
         """Called before an allocation fails: device, bytes wanted, bytes allocated and bytes free."""
         self._peak_from = 0
         self.fraction = 1.0
-        if self.allocator.settings.process_fraction < 1.0:
-            self.set_fraction(self.allocator.settings.process_fraction)
+        self._limit()
         # Storages die at any moment, also while the allocator's lock is held (garbage collection): the release is
         # only noted then, and done before the next allocation or reading.
         self._released: deque[tuple[float, float, Block]] = deque()
@@ -94,6 +95,18 @@ class DeviceMemory:
     def _new_allocator(self, settings: AllocatorSettings) -> CachingAllocator:
         kind = ExpandableAllocator if settings.expandable_segments else CachingAllocator
         return kind(self._spec.memory_bytes - self._spec.context_bytes, settings)
+
+    def _limit(self) -> None:
+        if self.allocator.settings.process_fraction < 1.0:
+            self.set_fraction(self.allocator.settings.process_fraction)
+
+    def begin(self) -> None:
+        """The first use: PyTorch reads the options only then, so a program may have set them itself."""
+        options = from_environment()
+        if options != self.options:
+            self.options = options
+            self.configure(parse(options))
+            self._limit()
 
     def configure(self, settings: AllocatorSettings) -> None:
         """New options while the program runs. Whether segments expand is decided before the first allocation."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from vgpu.runtime.operations import convolutions, determinism, products, traffic, waiting
+from vgpu.runtime.operations import convolutions, determinism, products, sparse_dtypes, traffic, waiting
 from vgpu.runtime.operations.operation import Known
 
 _rows: dict[str, Known] = {}
@@ -33,13 +33,16 @@ _SUMS: dict[str, Any] = {"in_float32": True, "one_dtype": True}
 _TF32: dict[str, Any] = {**_SUMS, "tf32_switch": "matmul", "tf32_operands": (0, 1)}
 _TF32_ADDED: dict[str, Any] = {**_TF32, "tf32_operands": (1, 2)}
 
-_row("mm", product=products.mm, **_GEMM, **_TF32)
+_row("mm", check=sparse_dtypes.require_addmm, product=products.mm, **_GEMM, **_TF32)
 _row("_scaled_mm", product=products.mm, **_GEMM)
-_row("addmm", product=products.addmm, **_GEMM, **_TF32_ADDED)
+_row("addmm", check=sparse_dtypes.require_addmm, product=products.addmm, **_GEMM, **_TF32_ADDED)
 _row("_addmm_activation", product=products.addmm, **_GEMM, **_TF32_ADDED)
-_row("bmm", product=products.bmm, **_GEMM, **_TF32)
+_row("bmm", check=sparse_dtypes.require_bmm, product=products.bmm, **_GEMM, **_TF32)
 _row("baddbmm", product=products.baddbmm, **_GEMM, **_TF32_ADDED)
 _row("addbmm", **_TF32_ADDED)
+_row("_sparse_softmax _sparse_log_softmax", check=sparse_dtypes.require_softmax)
+_row("_sparse_addmm", check=sparse_dtypes.require_addmm)
+_row("quantize_per_tensor quantize_per_channel", check=sparse_dtypes.require_whole_bytes)
 _row("_int_mm", check=products.check_int_mm)
 _row("mv", product=products.vector, **_GEMM, **_SUMS, strict_devices=True, wrapper="addmv_out_out")
 _row("addmv", product=products.vector, **_GEMM, **_SUMS)

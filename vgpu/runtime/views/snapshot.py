@@ -59,13 +59,14 @@ def take(machine: Machine, history: History) -> dict[str, Any]:
     for gpu, start in zip(machine.gpus, history.starts, strict=False):
         # The newest entries stay: each is one action, of which a release is two (`RingBuffer`).
         traces[gpu.index] = list(deque(_trace(gpu.memory, start), maxlen=min(history.most, sys.maxsize)))
-    settings = machine.gpus[0].memory.settled().settings
+    memory = machine.gpus[0].memory
+    settings = memory.settled().settings
     return {
         "segments": segments,
         "device_traces": traces,
         "external_annotations": [],
         "allocator_settings": {
-            "PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": _or_unlimited(settings.max_split_bytes),
+            "PYTORCH_CUDA_ALLOC_CONF": memory.options, "max_split_size": _or_unlimited(settings.max_split_bytes),
             "garbage_collection_threshold": 0.0, "expandable_segments": settings.expandable_segments,
             "backend": "native", "simulated_by": f"vgpu: {machine.spec.name}",
         },

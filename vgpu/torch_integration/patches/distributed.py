@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from vgpu.runtime.machine import Machine
@@ -31,6 +32,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
     """Let "nccl" work by name, with gloo underneath, on virtual time."""
     if not dist.is_available():
         return
+    from torch._C import _distributed_c10d as _c10d
     from torch.distributed import distributed_c10d as c10d
 
     from vgpu.torch_integration.distributed import backends, ddp, messages
@@ -50,9 +52,23 @@ def install(patches: PatchSet, machine: Machine) -> None:
     patches.set(dist, "Logger", ddp.Logger)
     patches.set(dist, "_register_builtin_comm_hook", ddp.register_builtin_comm_hook)
     patches.set(dist, "_verify_params_across_processes", ddp.verify_params_across_processes)
+    patches.set(dist, "_broadcast_coalesced", _by_device(machine, _c10d._broadcast_coalesced))
     _groups(patches, machine, c10d)
     _known_backends(c10d)
     _objects(patches, machine, c10d)
+
+
+def _by_device(machine: Machine, broadcast: Callable[..., None]) -> Callable[..., None]:
+    """reducer.cpp, `compute_bucket_assignment_by_size`: tensors of one device are sent together."""
+
+    def broadcast_coalesced(group: Any, tensors: Sequence[torch.Tensor], *options: Any, **more: Any) -> None:
+        devices: dict[torch.device, list[torch.Tensor]] = {}
+        for tensor in tensors:
+            devices.setdefault(machine.registry.device_of(tensor), []).append(tensor)
+        for together in devices.values():
+            broadcast(group, together, *options, **more)
+
+    return broadcast_coalesced
 
 
 def _known_backends(c10d: Any) -> None:

@@ -77,6 +77,7 @@ def _observe(machine: Machine, observer: Callable[[int, int, int, int], None]) -
 def _configure(machine: Machine, text: str) -> None:
     settings = allocator_settings.parse(text)
     for gpu in machine.gpus:
+        gpu.memory.options = text
         gpu.memory.configure(settings)
 
 
