@@ -55,11 +55,15 @@ def of_pages() -> Iterator[tuple[str, str]]:
 
 
 def of_tables() -> Iterator[tuple[str, str]]:
-    """Titles, hints and reasons in the course's files, levels of reports, and what a lesson says of a planted bug."""
-    files = [*ROOT.glob("grader/**/*.toml"), *ROOT.glob("tests/scenarios/*/bugs/*/scenario.toml")]
+    """Titles, hints and reasons in the course's files, levels of reports, and what tables say of bugs and tricks."""
+    scenarios = (
+        *ROOT.glob("tests/scenarios/*/bugs/*/scenario.toml"),
+        *ROOT.glob("tests/scenarios/exploits/*/scenario.toml"),
+    )
+    files = [*ROOT.glob("grader/**/*.toml"), *scenarios]
     for file in files:
         if file.name != "requirements.toml":
-            shown = ("trap",) if file.name == "scenario.toml" else ()
+            shown = ("title", "trap") if file.name == "scenario.toml" else ()
             yield from ((str(file.relative_to(ROOT)), text) for text in _texts(tomllib.loads(file.read_text()), shown))
 
 
