@@ -70,6 +70,7 @@ def test_a_model_its_values_and_its_ranks_each_have_their_own(namespaces: Sandbo
         assert (about["device"], about["gpu"]) == ("cpu", False)
 
 
+@pytest.mark.night
 def test_one_is_ready_for_every_virtual_gpu(namespaces: Sandbox) -> None:
     machine(namespaces)
     kept = templates_of(namespaces)

@@ -72,7 +72,9 @@ def test_answers_of_another_seed_pass_only_what_is_excused(lab: int, bench: Benc
     assert excused - passed == set(), "these need no excuse any more"
 
 
-@pytest.mark.parametrize("lab", [1, *(pytest.param(lab, marks=pytest.mark.night) for lab in (2, 3, 4, 5))])
+# By day `test_pytest_plugin.py` shows that stubs earn nothing.
+@pytest.mark.night
+@pytest.mark.parametrize("lab", [1, 2, 3, 4, 5])
 def test_refusing_whatever_comes_earns_nothing(lab: int, bench: Bench, tmp_path: Path) -> None:
     refusing = tmp_path / "labs"
     shutil.copytree(ROOT / "labs", refusing, ignore=shutil.ignore_patterns("__pycache__"))

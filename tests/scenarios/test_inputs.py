@@ -84,7 +84,8 @@ def test_each_probe_that_is_given_inputs_has_a_space_or_a_reason(lab: int) -> No
     assert all(without.values())
 
 
-@pytest.mark.parametrize("lab", [1, *(pytest.param(lab, marks=pytest.mark.night) for lab in (2, 3, 4, 5))])
+@pytest.mark.night
+@pytest.mark.parametrize("lab", LABS)
 def test_a_grading_asks_each_value(lab: int, bench: Bench) -> None:
     for coverage in covered(bench, lab, range(bench.seed, bench.seed + 1)):
         assert coverage.missing_values() == [], coverage.space.probes

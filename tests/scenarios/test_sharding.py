@@ -35,6 +35,12 @@ def test_a_correct_solution_keeps_every_point_in_any_style(variant: Scenario, gr
     assert_complete(grade(variant, LAB), POINTS)
 
 
+def test_the_reference_keeps_the_points_of_what_is_cheap_to_grade(grade: Grade) -> None:
+    graded = grade(load(SCENARIOS / "exploits" / "honest_right"), criteria=("sharding.tensor_parallel",))
+    assert graded.passed == set(graded.checks) != set(), graded.problems
+
+
+@pytest.mark.night
 def test_the_reference_keeps_every_point(grade: Grade) -> None:
     assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), LAB), POINTS)
 
