@@ -106,6 +106,11 @@ def _drawings() -> Mapping[Path, str]:
     return {draw.FOLDER / name: text for name, text in draw.drawings().items()}
 
 
+def _stale_labs() -> list[str]:
+    messages = release.check(ROOT / "solutions", ROOT / "labs")
+    return [message.replace(f"{ROOT.as_posix()}/", "") for message in messages]
+
+
 def _write_labs() -> None:
     release.make_labs(ROOT / "solutions", ROOT / "labs")
 
@@ -113,7 +118,7 @@ def _write_labs() -> None:
 PARTS = (
     # First: the others read hand-outs.
     _texts("checks in hand-outs", _hand_outs),
-    Part("labs", lambda: release.check(ROOT / "solutions", ROOT / "labs"), _write_labs),
+    Part("labs", _stale_labs, _write_labs),
     _texts("points, hours, reports and figures in pages", _pages),
     _texts("requirements", _requirements),
     _texts("schema of a grade", _schema),
@@ -137,7 +142,9 @@ def main() -> int:
     for part in PARTS:
         if lines := part.stale():
             stale = True
-            print(printable("\n".join(f"{part.name}: {line}" for line in lines)))
+            # Git shows what was written; only who writes nothing needs the difference here.
+            shown = lines if check else [line.split("\n")[0].removesuffix(":") for line in lines]
+            print(printable("\n".join(f"{part.name}: {line}" for line in shown)))
             if not check:
                 part.write()
     if check and stale:
