@@ -271,6 +271,19 @@ def test_a_mean_and_a_start_too_early_are_told_from_a_median() -> None:
     assert cause(reference.with_older_work(DEVICE, run)[2]) == "older_work_timed"
 
 
+def test_a_warm_up_that_is_still_queued_when_the_clock_starts_is_no_operand_that_is_made() -> None:
+    device, call = "vgpu:T4", Call(size=4001, iterations=1, dtype="bfloat16")
+    products: list[ProductCount] = [{"device": "cuda", "dtype": "bfloat16", "flops": 2 * 4001**3, "count": 11}]
+    result: Result = {**measurement().observed.result, "dtype": "bfloat16", "iterations": 1}
+    run = reference.Measurement(call=call, observed=Observation(result=result, products=products), pace=1.5)
+    for factor, expected in ((11, "older_work_timed"), (7, "more_is_timed")):  # ten to warm up, and one
+        run.observed.result["seconds"] = factor * reference.kernel_seconds(device, run)
+        with pytest.raises(CheckFailed) as failure, mistakes.recognised_among_others(device, run):
+            raise CheckFailed("wrong")
+        assert failure.value.cause is not None
+        assert failure.value.cause.name == expected
+
+
 def test_wrong_seconds_tell_which_mistake_they_are() -> None:
     assert judged(1.0) == ""
     assert judged(10) == "total_instead_of_per_product"

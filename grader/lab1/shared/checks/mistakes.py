@@ -248,7 +248,7 @@ def mistake_of(device: str, measured: Measurement) -> Cause | None:
             return TF32
         # If nobody waits, the clock reads what launches take, and no number that was made up.
         return NOT_WAITED if least_read(device, measured) <= took < _FAR * honest.low else None
-    if device != "cuda" and any(took in interval for interval in with_older_work(device, measured)):
+    if _started_early(device, measured, took):
         return OLDER_WORK
     return MOVED if _moved(device, measured, took) else MORE
 
@@ -267,6 +267,11 @@ def _wrong_unit(took: float, low: float, high: float, iterations: int) -> Cause 
         if factor != 1 and (1 - _NEAR) * low <= took / factor <= (1 + _NEAR) * high:
             return cause
     return None
+
+
+def _started_early(device: str, measured: Measurement, took: float) -> bool:
+    """Whether the first time has in it what was queued before, such as the warm-up."""
+    return device != "cuda" and any(took in interval for interval in with_older_work(device, measured))
 
 
 def _moved(device: str, measured: Measurement, took: float) -> bool:
@@ -307,6 +312,8 @@ def _mistake_among_others(device: str, measured: Measurement) -> Cause | None:
         return cause
     if took < honest.low:
         return None
+    if _started_early(device, measured, took):
+        return OLDER_WORK
     if _moved(device, measured, took):
         return MOVED
     if measured.disturbed:
