@@ -26,7 +26,7 @@ from gradebook.grading.manual_grading import FOLDER as HANDS
 from gradebook.grading.manual_grading import ready, reports
 from gradebook.grading.open_work import OpenWork
 from gradebook.grading.progress import ClassProgress
-from gradebook.intake import roster_files, strangers, times, zip_and_tar
+from gradebook.intake import doubtful_rows, roster_files, strangers, times, zip_and_tar
 from gradebook.intake.collect import STORE, Intake, Store
 from gradebook.intake.handed_in import IntakeError
 from gradebook.intake.lab_folders import LabNames
@@ -239,7 +239,7 @@ class _Run:
         if known_by is not None:
             recognised = identity.recognise(known_by, self._known)
             known_by, self._known = recognised.roster, recognised.records
-            for text in recognised.notices:
+            for text in filter(None, (*recognised.notices, doubtful_rows.left(known_by.entries))):
                 self._progress.say(f"note: {text}")
         names = LabNames.of(self._rubric.labs, plan.labs, self._course.folder)
         intake = Intake(

@@ -382,5 +382,9 @@ def _folded_person(text: str) -> str:
 
 
 def folded(text: str) -> str:
-    """A cell or a name in the form in which they are compared."""
-    return unicodedata.normalize("NFC", text.strip()).casefold()  # macOS takes accents apart in names of files
+    """A cell or a name in the form in which they are compared: as people see it, whatever spaces are in it."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text)  # macOS takes accents apart in names of files
+        # Web pages and spreadsheets leave marks that nobody sees in what is copied from them.
+        text = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")
+    return " ".join(text.split()).casefold()

@@ -19,7 +19,7 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 
 from gradebook import column_titles, csv_tables, moodle_words
-from gradebook.intake import moments
+from gradebook.intake import doubtful_rows, moments
 from gradebook.roster import (
     KEYS,
     LOGINS,
@@ -76,7 +76,7 @@ def load(path: Path, teams_file: Path | None = None, zone: tzinfo | None = None)
     Raises:
         RosterError: one of them cannot be read or has not the columns that it needs, or names a student twice.
     """
-    roster = _with_times_of_teams(_with_teams(path, teams_file, zone))
+    roster = _with_times_of_teams(_with_one_spelling(_with_teams(path, teams_file, zone)))
     if (clash := roster.clash()) is not None:
         team, student = clash
         raise RosterError(
@@ -84,6 +84,15 @@ def load(path: Path, teams_file: Path | None = None, zone: tzinfo | None = None)
             "or nobody knows whose a submission is"
         )
     return roster
+
+
+def _with_one_spelling(roster: Roster) -> Roster:
+    """The roster in which a team is spelt the same in every row, because marks by hand are kept under its name."""
+    spelt: dict[str, str] = {}
+    for entry in roster.entries:
+        spelt.setdefault(folded(entry.team), entry.team)
+    entries = [replace(entry, team=spelt[folded(entry.team)]) for entry in roster.entries]
+    return Roster(entries, roster.strangers, roster.outsiders)
 
 
 def _with_times_of_teams(roster: Roster) -> Roster:
@@ -139,6 +148,7 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
         number: outsider for number, row in every.items() if (outsider := _outsider(row, path, role)) is not None
     }
     rows = {number: row for number, row in every.items() if number not in outsiders}
+    doubtful_rows.check_numbers(rows, path)
     key = next((name for name in KEYS if any(cell_of(row, name).strip() for row in rows.values())), None)
     if key is None:
         raise RosterError(
@@ -195,13 +205,15 @@ def _role_column(rows: Iterable[Mapping[str, str]]) -> str:
 
 
 def _outsider(row: Mapping[str, str], path: Path, role_column: str) -> Outsider | None:
-    """Who stands in this row, if it is no student: staff by the column of roles, the Test Student in Canvas's file."""
+    """Who stands in this row, if it is no student: staff by the column of roles, the Test Student, a sum."""
     cells = {name: value.strip() for name, value in row.items() if name}
     handles = tuple(cells[name] for name in KEYS if cells.get(name))
     login, role = cell_of(cells, LOGINS[0]), cell_of(cells, role_column)
     if role and not _STUDENT.search(role):  # who has not accepted an invitation has no login yet
         who = login or next(iter(handles), "") or _name(cells) or "somebody"
         return Outsider(handles, f"{who} is staff ({role}) in {path.name}", login, announced=LOGINS[0] not in cells)
+    if (summary := doubtful_rows.summary(cells)) is not None:
+        return Outsider(handles, f"{summary!r} in {path.name} sums up other rows", announced=True)
     name = cell_of(cells, "Student") or (_name(cells) if "LastName" in cells else "")
     is_test = name.casefold() in _TEST_STUDENTS and not cell_of(cells, "SIS User ID")
     if is_test and "ID" in cells and _TEST_LOGIN.fullmatch(cell_of(cells, "SIS Login ID")):
@@ -279,6 +291,6 @@ def load_teams(path: Path, columns: Iterable[str], find: Callable[[Mapping[str, 
             raise TeamsError(f"{path}, line {row.line}: {error}") from None
         if student is None:
             strangers.append(next(iter(cells.values())))
-        elif teams.setdefault(student, team) != team:
+        elif folded(teams.setdefault(student, team)) != folded(team):
             raise TeamsError(f"{path}, line {row.line}: {student} is in {teams[student]!r} and in {team!r}; keep one")
     return Teams(teams, tuple(strangers))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from gradebook.intake.doubtful_rows import SHORTENED
 from gradebook.roster import KEYS, Roster, folded
 
 
@@ -18,6 +19,8 @@ def why(roster: Roster, strangers: Iterable[str]) -> str:
     strangers = tuple(strangers)
     if column := _unread_column(roster, strangers):
         return f". The roster has that in its column {column!r}, which nothing reads: call the column student"
+    if any(SHORTENED.fullmatch(text.strip()) for text in strangers):
+        return ". A spreadsheet has shortened a number: its last digits are gone, so download the file again"
     if lost_zeros(roster, strangers):
         return ". The roster has one with more or fewer zeros at the beginning: spreadsheets take these away"
     return ""

@@ -25,6 +25,7 @@ from gradebook.settings import Settings
 
 COLUMNS = (
     *("submitted_at", "submitted at", "pushed_at", "submission time", "submission date", "date submitted"),
+    *("submission_timestamp", "submission timestamp", "submitted on"),
     *("time submitted", "submitted", "timestamp", *moodle_words.MODIFIED),
 )
 """Titles of columns that say when, small: those of Canvas's API, GitHub's, Gradescope's and Brightspace's tables, and

@@ -1,0 +1,68 @@
+"""Rows of a roster that spreadsheets have changed, or that are about nobody in the class any more.
+
+Not for reading a roster (`roster_files.py`), nor for what was handed in (`doubts.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gradebook.roster import KEYS, NAME_COLUMNS, Entry, RosterError, cell_of, folded
+
+_SUMMARIES = frozenset(
+    re.findall(
+        r"\w+",
+        "average averages mean median total totals sum maximum minimum count summe gesamt durchschnitt mittelwert anzahl "
+        "moyenne somme promedio suma media somma totaal gemiddelde",
+    )
+) | {"class average", "overall average", "standard deviation", "std dev", "max points", "out of"}
+"""What spreadsheets call a row below the students, or above them, small."""
+SHORTENED = re.compile(r"\d(?:[.,]\d+)?E\+\d{1,3}", re.IGNORECASE)
+"""A long number as a spreadsheet shows it, and saves it: its last digits are gone."""
+_GONE = frozenset(
+    re.findall(
+        r"\w+",
+        "suspended inactive dropped withdrawn deleted disabled unenrolled deregistered concluded completed rejected "
+        "gesperrt inaktiv abgemeldet suspendu inactif suspendido inactivo sospeso",
+    )
+) | {"not current", "not active", "no longer enrolled"}
+"""What platforms call somebody who is in a list and no longer in the class, small."""
+_STANDING = re.compile(r"\b(status|state|enrol\w*|registration)\b", re.IGNORECASE)
+
+
+def summary(cells: Mapping[str, str]) -> str | None:
+    """What a row that sums up the others is called; None if the row is a student's."""
+    named = {cell for title, cell in cells.items() if cell and (title in KEYS or folded(title) in NAME_COLUMNS)}
+    # A student of that name has a number or an address next to it.
+    return next(iter(named)) if len(named) == 1 and folded(next(iter(named))) in _SUMMARIES else None
+
+
+def check_numbers(rows: Mapping[int, Mapping[str, str]], path: Path) -> None:
+    """Raise RosterError if a spreadsheet has shortened what identifies a student: two may have become one."""
+    for line, row in rows.items():
+        for title in KEYS:
+            if SHORTENED.fullmatch(cell := cell_of(row, title).strip()):
+                raise RosterError(
+                    f"{path}, line {line}: {title} is {cell}, a number that a spreadsheet has shortened, so its last "
+                    "digits are gone: download the file again, and do not save it with a spreadsheet, or make the "
+                    "column text there first"
+                )
+
+
+def left(entries: Iterable[Entry]) -> str:
+    """What to say of students whose row says that they are no longer in the class; empty if there is none."""
+    gone = [
+        f"{entry.student} ({title}: {cell})"
+        for entry in entries
+        for title, cell in entry.columns.items()
+        if folded(cell) in _GONE and _STANDING.search(title.replace("_", " "))
+    ]
+    if not gone:
+        return ""
+    more = f" and {len(gone) - 5} more" if len(gone) > 5 else ""
+    return (
+        f"the roster says that these are no longer in the class, and they count like all others: "
+        f"{', '.join(gone[:5])}{more}. Remove their rows, if they should have no grade"
+    )

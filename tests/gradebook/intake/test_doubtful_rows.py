@@ -1,0 +1,79 @@
+"""Rows of a roster that spreadsheets have changed, or that are about nobody in the class any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradebook.intake import doubtful_rows, strangers
+from gradebook.intake.roster_files import load
+from gradebook.roster import KEYS, Roster, RosterError
+from tests.gradebook.conftest import SmallClass
+
+UNSEEN = {"two spaces": "  ", "no-break space": "\u00a0", "zero width": " \u200b", "mark": " \ufeff", "tab": "\t"}
+
+
+def roster(folder: Path, text: str, teams: str = "") -> Roster:
+    (folder / "roster.csv").write_text(text, encoding="utf-8")
+    if teams:
+        (folder / "teams.csv").write_text(teams, encoding="utf-8")
+    return load(folder / "roster.csv", folder / "teams.csv" if teams else None)
+
+
+@pytest.mark.parametrize("space", UNSEEN.values(), ids=list(UNSEEN))
+def test_spaces_that_nobody_sees_make_no_other_person_and_no_other_team(space: str, tmp_path: Path) -> None:
+    people = roster(tmp_path, f"student,name,team\nada l,Ada Lovelace,Team 1\nbob,Bob Ross,Team{space}1\n")
+    odd = [text.replace(" ", space) for text in ("ada l", "Ada Lovelace", "Team 1")]
+    for handle in odd:
+        assert [entry.student for entry in people.owners([handle])] == ["ada l", "bob"]
+    assert {entry.team for entry in people.entries} == {"Team 1"}, "marks by hand are kept under the team's name"
+    listed = f"student,team\n{odd[0]},{odd[2]}\nada l,Team 1\nbob,Team 1\n"
+    people = roster(tmp_path, "student,name\nada l,Ada Lovelace\nbob,Bob Ross\n", listed)
+    assert [entry.team for entry in people.entries] == [odd[2]] * 2
+
+
+@pytest.mark.parametrize("title", ["Student ID", "SIS User ID", "ID number", "SID"])
+def test_a_number_that_a_spreadsheet_has_shortened_is_refused(title: str, tmp_path: Path) -> None:
+    assert title in KEYS
+    with pytest.raises(RosterError, match=rf"line 3: {title} is 9.91214E\+11, a number that a spreadsheet has short"):
+        roster(tmp_path, f"Email,{title}\nada@uni.example,12\nbob@uni.example,9.91214E+11\n")
+    roster(tmp_path, f"Email,{title}\nada@uni.example,1e5b\nbob@uni.example,12E\n")
+
+
+def test_of_other_tables_such_a_number_is_explained(tmp_path: Path) -> None:
+    people = roster(tmp_path, "student\nada\n")
+    assert "A spreadsheet has shortened a number" in strangers.why(people, ["9,91E+11"])
+
+
+def test_a_row_that_sums_up_others_is_no_student(tmp_path: Path, small_class: SmallClass) -> None:
+    people = roster(tmp_path, "student,name,score\nada,Ada,1\nAverage,,2\n,Total,4\nsum,Sum Young,3\n")
+    assert [entry.student for entry in people.entries] == ["ada", "sum"]
+    assert [outsider.why for outsider in people.outsiders] == [
+        "'Average' in roster.csv sums up other rows",
+        "'Total' in roster.csv sums up other rows",
+    ]
+    canvas = "Student,ID,SIS Login ID\n    Points Possible,,\nAda,1,ada\n"
+    assert [entry.student for entry in roster(tmp_path, canvas).entries] == ["ada"]
+    small_class.hands_in("ada")
+    (tmp_path / "roster.csv").write_text("student,name,score\nada,Ada,1\nAverage,,2\n")
+    assert [row.student for row in small_class.grade(roster=tmp_path / "roster.csv").students] == ["ada"]
+
+
+@pytest.mark.parametrize(
+    ("title", "cell"),
+    [
+        ("Status", "Suspended"),
+        ("enrollment_state", "inactive"),
+        ("Enrolment Status", "Withdrawn"),
+        ("Status", "gesperrt"),
+    ],
+)
+def test_who_has_left_by_the_rosters_own_word_is_named(title: str, cell: str, tmp_path: Path) -> None:
+    people = roster(tmp_path, f"student,{title}\nada,Active\nbob,{cell}\n")
+    assert f"bob ({title}: {cell}). Remove their rows" in doubtful_rows.left(people.entries)
+
+
+def test_words_of_other_columns_and_of_submissions_say_nothing_of_the_kind(tmp_path: Path) -> None:
+    people = roster(tmp_path, "student,Status,Section\nada,Submitted for grading,Completed\nbob,Active,dropped\n")
+    assert doubtful_rows.left(people.entries) == ""
