@@ -14,8 +14,8 @@ from gradebook.roster import KEYS, NAME_COLUMNS, Entry, RosterError, cell_of, fo
 _SUMMARIES = frozenset(
     re.findall(
         r"\w+",
-        "average averages mean median total totals sum maximum minimum count summe gesamt durchschnitt mittelwert anzahl "
-        "moyenne somme promedio suma media somma totaal gemiddelde",
+        "average averages mean median total totals sum maximum minimum count summe gesamt durchschnitt mittelwert "
+        "anzahl moyenne somme promedio suma media somma totaal gemiddelde",
     )
 ) | {"class average", "overall average", "standard deviation", "std dev", "max points", "out of"}
 """What spreadsheets call a row below the students, or above them, small."""
