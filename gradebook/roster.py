@@ -28,6 +28,8 @@ Both name repositories CLASSROOM-ASSIGNMENT-LOGIN or ASSIGNMENT-LOGIN."""
 _CANVAS_NUMBERS = ("user_id", "canvas_user_id")
 """What its own tables call what its gradebook calls ID."""
 _CANVAS_SIS = ("SIS Login ID", "SIS User ID")
+CANVAS_POINTS = "(Canvas's points)"
+"""A column of ours, next to those of the file: as JSON, what Canvas's export says each assignment is worth."""
 PARTICIPANT = re.compile(rf"(?:{'|'.join(map(re.escape, PARTICIPANTS))}) ?(?=\d+$)", re.IGNORECASE)
 """Moodle's worksheet says "Participant 12345" where its archives say 12345."""
 TEAM_COLUMN = "team"

@@ -17,6 +17,7 @@ from gradebook.cli.plugins import engine_of
 from gradebook.command_name import command
 from gradebook.export import everything, reviews, view
 from gradebook.grade_class import grade_class
+from gradebook.grading import class_summary
 from gradebook.grading.description import ClassRequest
 from gradebook.grading.engine import EngineError, OpenEngine
 from gradebook.grading.judge import SandboxJudge
@@ -184,7 +185,8 @@ def _show(result: ClassResult, out: Path) -> int:
     if not_theirs:
         text = "with older work, a part of it, or no score, perhaps through no fault of theirs, and in no export as 0"
         console.print(f"{len(not_theirs)} {text}: {command()} review {out}", markup=False)
-    for text in (*everything.platforms(overview), *everything.of_manual_grading(overview, result, out)):
+    chosen = everything.options(class_summary.exports_table(out))
+    for text in (*everything.platforms(overview, chosen), *everything.of_manual_grading(overview, result, out)):
         console.print(text, markup=False)
     for line in overview.graded:
         if line.result.reason:

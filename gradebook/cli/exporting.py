@@ -50,7 +50,7 @@ def export_class(
     try:
         book = Book.open(folder)
         written = book.export(canvas_assignment_id)
-        notices = book.notices()
+        notices = book.notices(canvas_assignment_id)
     except (ValueError, OSError) as error:
         raise fail(error) from None
     echo(f"wrote {len(written)} files; begin with {written[0]}")

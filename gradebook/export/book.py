@@ -49,14 +49,16 @@ class Book:
 
     def export(self, canvas_assignment_id: int | None = None) -> list[Path]:
         """Write all exports again. Raises `ValueError` where `[exports]` cannot be used."""
-        chosen = everything.options(self.settings.exports)
-        if canvas_assignment_id is not None:
-            chosen = replace(chosen, canvas_assignment_id=canvas_assignment_id)
-        return everything.write(self.result, self.folder, configuration=chosen)
+        return everything.write(self.result, self.folder, configuration=self.options(canvas_assignment_id))
 
-    def notices(self) -> list[str]:
+    def options(self, canvas_assignment_id: int | None = None) -> everything.Options:
+        """Those of `class.toml`, with another assignment if one is named."""
+        chosen = everything.options(self.settings.exports)
+        return chosen if canvas_assignment_id is None else replace(chosen, canvas_assignment_id=canvas_assignment_id)
+
+    def notices(self, canvas_assignment_id: int | None = None) -> list[str]:
         """What an instructor should know before handing the exports over."""
-        return everything.notices(self.result, self.folder)
+        return everything.notices(self.result, self.folder, self.options(canvas_assignment_id))
 
     def keys(self, name: str) -> tuple[str, ...]:
         """The keys of the student, or of everybody in the team, whom this means. Raises `ReviewError`."""

@@ -9,11 +9,14 @@ the score that Canvas has, so who has no score yet gets no row; nor does who is 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
-from decimal import Decimal
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 
 from gradebook.export.view import Line, View
+from gradebook.roster import CANVAS_POINTS, folded
 from gradebook.text_files import to_csv
 from gradebox.report.document import points
 
@@ -26,7 +29,7 @@ _NO_ASSIGNMENT = re.compile("(Current|Final) (Score|Points|Grade)|Override (Scor
 _PERHAPS = re.compile("current|final|override", re.IGNORECASE)
 """Words of such titles, which some versions of Canvas were reported to drop by themselves (canvas-lms issue 2134)."""
 _MORE_IDS = ("Integration ID", "Root Account")
-_TITLE_AND_ID = re.compile(r"(?P<title>.+) \(\d+\)")
+_TITLE_AND_ID = re.compile(r"(?P<title>.+) \((?P<id>\d+)\)")
 
 
 def gradebook(view: View, *, assignment_id: int | None = None) -> str:
@@ -57,11 +60,36 @@ def column(view: View, assignment_id: int | None) -> str:
     """The heading of the assignment's column."""
     if assignment_id is not None:
         return f"{view.result.title} ({assignment_id})"
-    for name in view.lines[0].result.columns if view.lines else ():
-        title = _TITLE_AND_ID.fullmatch(name)
-        if title and title["title"] == view.result.title:
-            return name
-    return view.result.title
+    return next((known.column for known in _assignments(view) if known.title == view.result.title), view.result.title)
+
+
+@dataclass(frozen=True)
+class _Assignment:
+    """One of Canvas's assignments, as the roster that it exported shows them."""
+
+    title: str
+    id: int
+    column: str
+    worth: Decimal | None
+    """None: the file does not say it."""
+
+
+def _assignments(view: View) -> list[_Assignment]:
+    """Those of the roster; none where Canvas did not write it."""
+    columns = next((line.result.columns for line in view.lines if line.result.columns), {})
+    worth = json.loads(columns.get(CANVAS_POINTS, "{}"))
+    matches = [(name, match) for name in columns if (match := _TITLE_AND_ID.fullmatch(name)) is not None]
+    return [
+        _Assignment(match["title"], int(match["id"]), name, _number(str(worth.get(name, ""))))
+        for name, match in matches
+    ]
+
+
+def _number(text: str) -> Decimal | None:
+    try:
+        return Decimal(text.replace(",", "."))
+    except InvalidOperation:
+        return None
 
 
 def _who(line: Line, who: list[str]) -> list[str]:
@@ -76,6 +104,7 @@ def _who(line: Line, who: list[str]) -> list[str]:
 def notices(view: View, assignment_id: int | None) -> tuple[str, ...]:
     """What an instructor should know before uploading."""
     title = column(view, assignment_id)
+    about = _about_assignments(view, assignment_id)
     if not any(line.result.columns.get(name) for line in view.lines for name in _IDS):
         return ()
     rename = "give the assignment another title, in Canvas and in class.toml"
@@ -90,5 +119,45 @@ def notices(view: View, assignment_id: int | None) -> tuple[str, ...]:
         return (
             f"Canvas may drop the column {title!r}, because {word[0]!r} is in titles of its own totals. If Canvas "
             f"reports no changes after the import, {rename}",
+            *about,
         )
-    return ()
+    return about
+
+
+def _about_assignments(view: View, assignment_id: int | None) -> tuple[str, ...]:
+    """Where Canvas's own list of assignments has another one than class.toml, several, or one of other points."""
+    assignments, title = _assignments(view), view.result.title
+    if not assignments:
+        return ()
+    if assignment_id is not None:
+        chosen = [known for known in assignments if known.id == assignment_id]
+        if not chosen:
+            return (f"the roster, Canvas's export, has no assignment {assignment_id}: look at canvas_assignment_id",)
+        if chosen[0].title != title:
+            return (
+                f"canvas_assignment_id = {assignment_id} is Canvas's {chosen[0].title!r}, and this class is called "
+                f"{title!r}: correct the one that is wrong, because Canvas goes by the number",
+            )
+    else:
+        chosen = [known for known in assignments if known.title == title]
+        if len(chosen) > 1:
+            several = " and ".join(str(known.id) for known in chosen)
+            return (
+                f"Canvas has several assignments {title!r} ({several}), and canvas.csv is for the first: choose one "
+                "with canvas_assignment_id in class.toml",
+            )
+        if not chosen:
+            alike = next(
+                (f" (but {known.title!r})" for known in assignments if folded(known.title) == folded(title)), ""
+            )
+            return (
+                f"Canvas's export has no assignment {title!r}{alike}, so Canvas will offer to create one: set title or "
+                "canvas_assignment_id in class.toml, if it is there under another name",
+            )
+    worth, most = chosen[0].worth, view.result.max_score
+    if worth is None or worth == most:
+        return ()
+    return (
+        f"Canvas counts {chosen[0].column} out of {points(worth)} points, this class has {points(most)}: set the "
+        "assignment's points in Canvas before the import, or each grade is a smaller or larger share there",
+    )

@@ -110,15 +110,15 @@ def _remove_old(target: Path, written: list[Path]) -> None:
                 path.unlink()
 
 
-def platforms(class_view: view.View, assignment_id: int | None = None) -> list[str]:
+def platforms(class_view: view.View, chosen: Options) -> list[str]:
     """What a platform would not take as it is meant."""
-    return [*canvas.notices(class_view, assignment_id), *moodle.notices(class_view)]
+    return [*canvas.notices(class_view, chosen.canvas_assignment_id), *moodle.notices(class_view)]
 
 
-def notices(result: ClassResult, folder: Path) -> list[str]:
+def notices(result: ClassResult, folder: Path, chosen: Options | None = None) -> list[str]:
     """What an instructor should know before handing the exports over."""
     class_view = view.of(result, reviews.load(folder))
-    texts = platforms(class_view)
+    texts = platforms(class_view, chosen or Options())
     by_hand = {line.student for line in class_view.by_hand_open}  # they have a note of their own
     if undecided := [line.student for line in class_view.undecided if line.student not in by_hand]:
         names = ", ".join(undecided[:5])

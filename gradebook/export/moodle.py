@@ -21,6 +21,7 @@ from decimal import Decimal
 from gradebook import moodle_words
 from gradebook.export.feedback import summary_html
 from gradebook.export.view import Line, View
+from gradebook.roster import CANVAS_POINTS
 from gradebook.text_files import to_csv
 from gradebox.report.document import points
 
@@ -77,7 +78,7 @@ def _filled_in(line: Line, header: Sequence[str]) -> list[str]:
 def _columns(view: View) -> list[str]:
     """The roster's columns in their order."""
     names = dict.fromkeys(name for line in view.lines for name in line.result.columns)
-    return [name for name in names if name != moodle_words.OWN_TITLES]
+    return [name for name in names if name not in (moodle_words.OWN_TITLES, CANVAS_POINTS)]
 
 
 def _number(text: str) -> float | None:

@@ -120,6 +120,12 @@ def stored_settings(plan: Plan) -> Settings:
     return replace(settings, overrides=Path(file) if file else None)
 
 
+def exports_table(folder: Path) -> Mapping[str, Any]:
+    """What the settings of the last run say about exports."""
+    with Gradebook(folder, locked=False) as gradebook:
+        return stored_settings(gradebook.plan()).exports
+
+
 def overrides_file(settings: Settings, folder: Path) -> Path:
     """Where the points given by hand stand: the file that was named, else `overrides.toml` next to the gradebook."""
     return settings.overrides or folder / overrides.DEFAULT_FILE

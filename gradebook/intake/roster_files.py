@@ -21,6 +21,7 @@ from pathlib import Path
 from gradebook import column_titles, csv_tables, moodle_words
 from gradebook.intake import doubtful_rows, moments
 from gradebook.roster import (
+    CANVAS_POINTS,
     KEYS,
     LOGINS,
     NAME_COLUMNS,
@@ -147,7 +148,8 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
     outsiders = {
         number: outsider for number, row in every.items() if (outsider := _outsider(row, path, role)) is not None
     }
-    rows = {number: row for number, row in every.items() if number not in outsiders}
+    worth = _canvas_points(every.values())
+    rows = {number: row | worth for number, row in every.items() if number not in outsiders}
     doubtful_rows.check_numbers(rows, path)
     key = next((name for name in KEYS if any(cell_of(row, name).strip() for row in rows.values())), None)
     if key is None:
@@ -180,6 +182,15 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
     if not entries:
         raise RosterError(f"{path} names no student in its column {key}")
     return Roster(entries.values(), outsiders=outsiders.values())
+
+
+def _canvas_points(rows: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """What Canvas's export says each assignment is worth, in the row above the students; empty for another file."""
+    for row in rows:
+        if folded(cell_of(row, "Student")) == "points possible" and "ID" in row:
+            worth = {title: cell for title, cell in row.items() if cell and title != "Student"}
+            return {CANVAS_POINTS: json.dumps(worth, ensure_ascii=False)}
+    return {}
 
 
 def _unmarked(cells: dict[str, str]) -> dict[str, str]:
