@@ -89,14 +89,16 @@ def test_ranks_on_other_machines_by_nccls_own_variable_have_other_gpus(job: Job)
 
 
 def test_each_rank_may_see_one_gpu_of_its_own(job: Job) -> None:  # CUDA_VISIBLE_DEVICES=rank
-    def work(rank: int) -> Any:
-        torch.cuda.set_device(0)
+    def join(rank: int, address: str) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(rank)
+        dist.init_process_group("nccl", init_method=address, rank=rank, world_size=2)
+
+    def work(rank: int) -> Any:
         tensor = _full(1.0)
         dist.all_reduce(tensor)
-        return tensor.tolist()
+        return tensor.tolist(), torch.cuda.device_count()
 
-    assert job(work) == [[2.0] * 4] * 2
+    assert job(work, join=join) == [([2.0] * 4, 1)] * 2
 
 
 def test_a_missing_rank_ends_in_a_timeout(job: Job) -> None:  # the watchdog of ProcessGroupNCCL

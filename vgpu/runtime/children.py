@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from vgpu.device.spec import HostSpec, Interconnect, Spec
-from vgpu.runtime import smi
+from vgpu.runtime import smi, visible_devices
 
 if TYPE_CHECKING:
     from vgpu.runtime.machine import Machine
@@ -164,7 +164,8 @@ def describe(machine: Machine) -> dict[str, Any]:
     outputs = _outputs[0] if _outputs else None
     return {
         "spec": _plain(machine.spec),
-        "gpus": len(machine.gpus),
+        "gpus": len(machine.cards),
+        "visible": machine.visible.at_attach,
         "interconnect": _plain(machine.interconnect),
         "values": machine.values,
         "outputs": None if outputs is None else outputs.described(),
@@ -173,6 +174,7 @@ def describe(machine: Machine) -> dict[str, Any]:
 
 def rebuild(description: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `vgpu.attach` for a machine like the one described."""
+    visible_devices.inherit(description["visible"])
     spec = dict(description["spec"])
     spec["host"] = HostSpec(**_frozen(spec["host"]))
     spec["links"] = {name: Interconnect(**_frozen(link)) for name, link in spec["links"].items()}

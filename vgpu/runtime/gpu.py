@@ -74,6 +74,9 @@ class Host(Protocol):
     ranks: int
     views: Views | None
 
+    def physical_number(self, gpu: VirtualGPU) -> int:
+        """A GPU's number on the computer, of which a process may see only some."""
+
     def require_usable(self) -> None:
         """Raise where CUDA cannot be used."""
 
@@ -128,6 +131,8 @@ class VirtualGPU:
     def __init__(self, machine: Host, index: int) -> None:
         self.machine = machine
         self.index = index
+        self.number = index
+        """On the computer, of whose GPUs a program may see some only (CUDA_VISIBLE_DEVICES)."""
         self.device = torch.device("cuda", index)
         spec = self.spec = machine.spec
         self.values = machine.values
@@ -149,7 +154,7 @@ class VirtualGPU:
     @property
     def uuid(self) -> str:
         """What NVML and the device properties call it by; the digits spell "vgpu"."""
-        return f"00000000-0000-0000-0000-76677075{self.index:04x}"
+        return f"00000000-0000-0000-0000-76677075{self.number:04x}"
 
     @property
     def stream(self) -> int:

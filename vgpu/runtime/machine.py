@@ -21,6 +21,7 @@ from vgpu.runtime.memory.categories import Ledger
 from vgpu.runtime.memory.residency import InnerRegistry, Registry
 from vgpu.runtime.recorder import Recorder
 from vgpu.runtime.startup import Once
+from vgpu.runtime.visible_devices import VisibleDevices
 
 _PEER_COPY = "Memcpy PtoP (Device -> Device)"
 
@@ -36,6 +37,11 @@ class Machine:
         self.clock = HostClock()
         self.registry: Registry[VirtualGPU] = Registry() if outer is None else InnerRegistry(outer.registry)
         self.gpus: tuple[VirtualGPU, ...] = ()
+        # All GPUs by their number on the computer, and the choice among them while it is open.
+        self.cards: tuple[VirtualGPU, ...] = ()
+        self.visible: VisibleDevices
+        self.sees_any = True
+        self.is_open = True
         self.values = True
         self.ledger = Ledger(self.registry.block_of, lambda: [gpu.memory for gpu in self.gpus])
         self.recorder: Recorder | None = None
@@ -61,7 +67,8 @@ class Machine:
         self.spec = spec
         self.values = values
         self.interconnect = interconnect
-        self.gpus = tuple(VirtualGPU(self, index) for index in range(gpus))
+        self.gpus = self.cards = tuple(VirtualGPU(self, index) for index in range(gpus))
+        self.visible = VisibleDevices([gpu.uuid for gpu in self.gpus])
 
     def watched(self) -> Watch:
         """Who looks for races, from now on."""
@@ -110,6 +117,33 @@ class Machine:
         for gpu in self.gpus:
             gpu.move_to(line)
 
+    def device_count(self) -> int:
+        """How many GPUs the program sees; nothing is decided by asking (torch/cuda/__init__.py, `device_count`)."""
+        if not self.gpus or not self.is_open:
+            return len(self.gpus) if self.sees_any else 0
+        return len(self.visible.read())
+
+    def choose(self) -> None:
+        """The driver is asked for the first time: CUDA_VISIBLE_DEVICES counts as it is now, and never again."""
+        if not self.is_open or not self.gpus:
+            return
+        self.is_open = False
+        seen = self.visible.read()
+        if len(seen) == len(self.gpus) and list(seen) == sorted(seen):
+            return
+        hidden = [number for number in range(len(self.gpus)) if number not in seen]
+        for gpu, number in zip(self.gpus, (*seen, *hidden), strict=True):
+            gpu.number = number
+        self.cards = tuple(sorted(self.gpus, key=lambda gpu: gpu.number))
+        self.sees_any = bool(seen)
+        if seen:
+            self.gpus = self.gpus[: len(seen)]
+
+    def physical_number(self, gpu: VirtualGPU) -> int:
+        """A GPU's number on the computer, of which a process may see only some."""
+        has_chosen = self.gpus != self.cards
+        return gpu.number if has_chosen else self.visible.physical(gpu.index)
+
     def initialise(self) -> None:
         """What `torch.cuda._lazy_init` does; raises as `require_usable`."""
         self.require_usable()
@@ -119,6 +153,10 @@ class Machine:
         """Raise as `torch.cuda._lazy_init` does in a forked child of a process that has used CUDA, or without a GPU."""
         if not self.gpus:
             raise RuntimeError("no virtual GPU has begun yet: this process, or one above it, has only prepared one")
+        if self.is_open:
+            self.choose()
+        if not self.sees_any:
+            raise RuntimeError("No CUDA GPUs are available")
         if self.in_bad_fork:
             raise RuntimeError(
                 "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "

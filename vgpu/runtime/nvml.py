@@ -47,8 +47,8 @@ class Nvml:
     @property
     def handles(self) -> list[Handle]:
         """One for each GPU, always the same from when there are any."""
-        if len(self._handles) != len(self.machine.gpus):
-            self._handles = [Handle(gpu) for gpu in self.machine.gpus]
+        if [handle.gpu for handle in self._handles] != list(self.machine.cards):
+            self._handles = [Handle(gpu) for gpu in self.machine.cards]
         return self._handles
 
     # ---- errors --------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class Nvml:
     def pci(self, handle: Any) -> Any:
         """nvmlPciInfo_t."""
         gpu = self.gpu(handle)
-        info = self.module.nvmlPciInfo_t(domain=0, bus=0, device=4 + gpu.index)
+        info = self.module.nvmlPciInfo_t(domain=0, bus=0, device=4 + gpu.number)
         info.busId, info.busIdLegacy = bus_id(gpu), bus_id(gpu)[4:]
         return info
 
@@ -214,7 +214,7 @@ class Nvml:
         """Whether a link of the board is up: when several GPUs are joined by NVLink."""
         if link >= self.figure(handle, "nvlinks"):
             raise self.error("INVALID_ARGUMENT")
-        joined = len(self.machine.gpus) > 1 and "nvlink" in getattr(self.machine.interconnect, "name", "").lower()
+        joined = len(self.machine.cards) > 1 and "nvlink" in getattr(self.machine.interconnect, "name", "").lower()
         return int(joined)
 
     def field_values(self, handle: Any, field_ids: Any) -> Any:
@@ -239,4 +239,4 @@ def uuid(gpu: VirtualGPU) -> str:
 
 def bus_id(gpu: VirtualGPU) -> str:
     """The PCI address as NVML writes it: domain:bus:device.function."""
-    return f"00000000:00:{4 + gpu.index:02X}.0"
+    return f"00000000:00:{4 + gpu.number:02X}.0"

@@ -103,8 +103,8 @@ def _fields(library: Nvml, handle: Any) -> dict[str, Any]:
     clock = str(int(spec.clock_hertz / 1e6))
     process = {"pid": os.getpid(), "process_name": sys.executable, "used_memory": used}
     return {
-        "index": str(gpu.index), "count": str(len(library.handles)), "name": f"{spec.title} (simulated)",
-        "uuid": uuid(gpu), "serial": f"simulated-{gpu.index}", "pci.bus_id": bus_id(gpu),
+        "index": str(gpu.number), "count": str(len(library.handles)), "name": f"{spec.title} (simulated)",
+        "uuid": uuid(gpu), "serial": f"simulated-{gpu.number}", "pci.bus_id": bus_id(gpu),
         "driver_version": spec.driver_version, "compute_cap": ".".join(map(str, spec.compute_capability)),
         "memory.total": total, "memory.used": used, "memory.free": total - used, "memory.reserved": 0,
         "utilization.gpu": round(100 * busy), "utilization.memory": round(100 * library.traffic(handle)),

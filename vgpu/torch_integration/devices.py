@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 def gpu_at(machine: Machine, index: int) -> VirtualGPU:
     """The GPU of an index; raises torch.AcceleratorError, as CUDA does, where there is none."""
+    if machine.is_open:
+        machine.choose()
+    if not machine.sees_any:
+        machine.require_usable()
     if not 0 <= index < len(machine.gpus):
         raise cuda_error("invalid device ordinal", "GPU device may be out of range, do you have enough GPUs?\n")
     return machine.gpus[index]
@@ -35,4 +39,8 @@ def place(machine: Machine, device: Any) -> VirtualGPU | None:
     parsed = device if isinstance(device, torch.device) else torch.device(device)
     if parsed.type != "cuda":
         return None
+    if machine.is_open:
+        machine.choose()
+    if not machine.sees_any:
+        machine.require_usable()
     return machine.gpus[THREAD.device] if parsed.index is None else gpu_at(machine, parsed.index)

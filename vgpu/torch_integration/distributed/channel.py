@@ -167,7 +167,7 @@ class Channel:
         if self.size == 1:
             return
         host = os.environ.get("NCCL_HOSTID") or socket.gethostname()
-        mine = (zlib.crc32(host.encode()), physical_index(gpu))
+        mine = (zlib.crc32(host.encode()), gpu.machine.physical_number(gpu))
         with plain():
             here = torch.tensor(mine, dtype=torch.int64, device="cpu")
             all_ranks = [torch.empty_like(here) for _ in range(self.size)]
@@ -240,11 +240,3 @@ def _chosen(link: Interconnect) -> Interconnect:
 def slower(first: Interconnect, other: Interconnect) -> Interconnect:
     """The link with the smaller bandwidth."""
     return min(first, other, key=lambda link: link.bandwidth_bytes_per_second)
-
-
-def physical_index(gpu: VirtualGPU) -> int:
-    """The GPU's number on the host: a process may see only some (`CUDA_VISIBLE_DEVICES`)."""
-    visible = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    if gpu.index < len(visible) and visible[gpu.index].isdigit():
-        return int(visible[gpu.index])
-    return gpu.index

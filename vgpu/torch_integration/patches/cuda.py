@@ -70,7 +70,7 @@ def properties(gpu: VirtualGPU) -> DeviceProperties:
         max_threads_per_multi_processor=resident_threads((major, minor)), max_threads_per_block=1024,
         regs_per_multiprocessor=65536, shared_memory_per_block=49152, L2_cache_size=spec.l2_bytes,
         clock_rate=int(spec.clock_hertz / 1000), is_integrated=False, is_multi_gpu_board=False,
-        gcnArchName="", uuid=gpu.uuid, pci_bus_id=0, pci_device_id=4 + gpu.index, pci_domain_id=0,
+        gcnArchName="", uuid=gpu.uuid, pci_bus_id=0, pci_device_id=4 + gpu.number, pci_domain_id=0,
     )  # fmt: skip
 
 
@@ -92,6 +92,12 @@ def install(patches: PatchSet, machine: Machine) -> None:
     _accelerator(patches, machine)
     backends = torch.backends
     patches.set(backends.cuda, "is_built", lambda: True)
+
+
+def _asked_count(machine: Machine) -> int:
+    """How many GPUs the driver reports, which decides then which they are (cudaGetDeviceCount)."""
+    machine.choose()
+    return machine.device_count()
 
 
 def _set_device(machine: Machine) -> Callable[[int], None]:
@@ -141,8 +147,8 @@ def _python_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         return [f"sm_{major}{minor}"]
 
     return {
-        "is_available": lambda: bool(machine.gpus),
-        "device_count": lambda: len(machine.gpus),
+        "is_available": lambda: _asked_count(machine) > 0,
+        "device_count": machine.device_count,
         "current_device": current_device,
         "mem_get_info": mem_get_info,
         "is_bf16_supported": is_bf16_supported,
@@ -210,7 +216,7 @@ def _c_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
             gpu.workspaces.clear()
 
     names: dict[str, Callable[..., Any]] = {
-        "_cuda_getDeviceCount": lambda: len(machine.gpus),
+        "_cuda_getDeviceCount": lambda: _asked_count(machine),
         "_cuda_getDevice": lambda: THREAD.device,
         "_cuda_setDevice": _set_device(machine),
         "_cuda_exchangeDevice": _exchange_device(machine),
@@ -261,5 +267,5 @@ def _accelerator(patches: PatchSet, machine: Machine) -> None:
     }
     for name, function in functions.items():
         patches.set_existing(torch._C, name, function)
-    patches.set(torch.accelerator, "is_available", lambda: bool(machine.gpus))
-    patches.set(torch.accelerator, "device_count", lambda: len(machine.gpus))
+    patches.set(torch.accelerator, "is_available", lambda: _asked_count(machine) > 0)
+    patches.set(torch.accelerator, "device_count", lambda: _asked_count(machine))

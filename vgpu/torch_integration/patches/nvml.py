@@ -125,14 +125,14 @@ def _functions(nvml: Nvml) -> dict[str, Callable[..., Any]]:
 
     functions: dict[str, Callable[..., Any]] = {
         "nvmlDeviceGetCount": lambda: len(nvml.handles),
-        "nvmlDeviceGetHandleByIndex": nvml.find(lambda gpu: str(gpu.index), "INVALID_ARGUMENT"),
+        "nvmlDeviceGetHandleByIndex": nvml.find(lambda gpu: str(gpu.number), "INVALID_ARGUMENT"),
         "nvmlDeviceGetHandleByUUID": nvml.find(uuid),
         "nvmlDeviceGetHandleByPciBusId": nvml.find(bus_id),
-        "nvmlDeviceGetIndex": lambda handle: gpu(handle).index,
-        "nvmlDeviceGetMinorNumber": lambda handle: gpu(handle).index,
+        "nvmlDeviceGetIndex": lambda handle: gpu(handle).number,
+        "nvmlDeviceGetMinorNumber": lambda handle: gpu(handle).number,
         "nvmlDeviceGetName": lambda handle: f"{gpu(handle).spec.title} (simulated)",
         "nvmlDeviceGetUUID": lambda handle: uuid(gpu(handle)),
-        "nvmlDeviceGetSerial": lambda handle: f"simulated-{gpu(handle).index}",
+        "nvmlDeviceGetSerial": lambda handle: f"simulated-{gpu(handle).number}",
         "nvmlDeviceGetBrand": fixed(nvml.module.NVML_BRAND_NVIDIA),
         "nvmlDeviceGetArchitecture": nvml.architecture,
         "nvmlDeviceGetCudaComputeCapability": lambda handle, *_: gpu(handle).spec.compute_capability,

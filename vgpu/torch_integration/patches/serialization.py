@@ -42,10 +42,10 @@ def install(patches: PatchSet, machine: Machine) -> None:
         if not where.startswith("cuda"):
             return None
         index = torch.device(where).index
-        if index is not None and index >= len(machine.gpus):
+        if index is not None and index >= machine.device_count():
             raise RuntimeError(
                 f"Attempting to deserialize object on CUDA device {index} but "
-                f"torch.cuda.device_count() is {len(machine.gpus)}. Please use torch.load with map_location to map "
+                f"torch.cuda.device_count() is {machine.device_count()}. Please use torch.load with map_location to map "
                 "your storages to an existing device."
             )
         gpu = place(machine, where)
