@@ -81,12 +81,22 @@ def _configure(machine: Machine, text: str) -> None:
         gpu.memory.configure(settings)
 
 
+_NO_RECORD_STREAM = (
+    "Could not run 'aten::record_stream' with arguments from the '{}' backend. 'aten::record_stream' is only available "
+    "for these backends: [CUDA, Meta]. [simulated by vgpu]"
+)
+
+
 def _record_stream(machine: Machine) -> Callable[..., None]:
     def record_stream(tensor: torch.Tensor, stream: Any) -> None:
         """The tensor is used on `stream`: its memory is not reused before that stream has passed its release."""
+        if not hasattr(stream, "stream_id"):
+            raise RuntimeError("unknown parameter type")
         gpu = machine.registry.gpu_of(tensor)
+        if gpu is None:
+            raise NotImplementedError(_NO_RECORD_STREAM.format(tensor.device.type.upper()))
         block = machine.registry.block_of(tensor)
-        if gpu is not None and block is not None:
+        if block is not None:
             gpu.memory.record_stream(block, int(stream.stream_id))
 
     return record_stream

@@ -45,8 +45,8 @@ def install(patches: PatchSet, machine: Machine) -> None:
         if index is not None and index >= machine.device_count():
             raise RuntimeError(
                 f"Attempting to deserialize object on CUDA device {index} but "
-                f"torch.cuda.device_count() is {machine.device_count()}. Please use torch.load with map_location to map "
-                "your storages to an existing device."
+                f"torch.cuda.device_count() is {machine.device_count()}. Please use torch.load with map_location to "
+                "map your storages to an existing device."
             )
         gpu = place(machine, where)
         assert gpu is not None
