@@ -15,7 +15,7 @@ from gradebox.common.configuration import ROOT
 PAGE = ROOT / "docs" / "contributor" / "first-check.md"
 PATCH = PAGE.with_suffix(".patch")
 MADE = "tests/scenarios/lab4/bugs/full_budget_refused/scenario.toml"
-FILES = ("grader/lab4/checkpointing/criterion.toml", "grader/lab4/checkpointing/checks.py", MADE)
+FILES = ("grader/lab4/checkpointing/criterion.toml", "grader/lab4/checkpointing/checks/criterion.py", MADE)
 WRITE = f"write {PATCH.relative_to(ROOT)} again: the diff by which the check of the page is added"
 
 

@@ -15,8 +15,8 @@ from grader.lab4.analysis import cases as analysis_cases
 from grader.lab4.analysis.checks import plot
 from grader.lab4.attention.cases import draws as attention_cases
 from grader.lab4.attention.checks import benchmark
-from grader.lab4.checkpointing import checks as checkpointing_checks
 from grader.lab4.checkpointing.cases import draws as checkpointing_cases
+from grader.lab4.checkpointing.checks import criterion as checkpointing_checks
 from grader.lab4.shared.probes import _shown
 from grader.shared.probes.figures import watch_png
 

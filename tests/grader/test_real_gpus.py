@@ -32,8 +32,9 @@ from grader.lab2.comparison.cases import measuring
 from grader.lab2.comparison.checks import comparison
 from grader.lab4.attention.cases.types import BenchmarkCall
 from grader.lab4.attention.checks import benchmark
-from grader.lab4.checkpointing import checks
 from grader.lab4.checkpointing.cases.types import CPU_INTERVALS, Sizes
+from grader.lab4.checkpointing.checks import criterion as checkpointing_checks
+from grader.lab4.checkpointing.checks.timed import batch_for
 from grader.shared.cards import Card, card_of
 from grader.shared.probes.record import watch_products
 
@@ -227,7 +228,7 @@ def _table(took: float, own_seconds: list[float]) -> None:
         "device": "cuda",
         "on_cpu": [{"device": "cpu", "checkpoint_every": every, "peak_bytes": None} for every in CPU_INTERVALS],
     }
-    check = checks.TestCheckpointing().test_measured_table_equals_reference
+    check = checkpointing_checks.TestCheckpointing().test_measured_table_equals_reference
     check(real(lab4__checkpointing__measured=reply), InputGenerator(3, "table"))
 
 
@@ -251,7 +252,7 @@ def test_batches_suit_the_card(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert batch == case.batch // 4 or step_flops / slowest < 0.11
     assert 4 * batch * 2 * sum(case.widths) < 0.5 * gpu.memory_bytes
     sizes: Sizes = {"num_layers": 3, "width": 4 * 281, "heads": 4, "batch": 9, "length": 801}
-    batch = checks._batch_for(gpu, sizes)
+    batch = batch_for(gpu, sizes)
     assert 1 <= batch <= 9
     assert batch == 9 or name != "H100"
 
