@@ -206,5 +206,7 @@ def install(patches: PatchSet) -> None:
     patches.rebind(torch.cuda.set_stream, set_stream)
     patches.set_existing(torch._C, "_accelerator_getStream", current_generic_stream)
     patches.set_existing(torch._C, "_accelerator_setStream", set_stream)
+    if hasattr(torch._C._dynamo.utils, "get_current_stream"):  # TorchDynamo's own way to it
+        patches.rebind(torch._C._dynamo.utils.get_current_stream, current_generic_stream)
     patches.set_existing(torch._C, "_cuda_setStream", _set_raw)
     patches.rebind(torch.cuda.ExternalStream, _ExternalStream)
