@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,47 @@ def test_kernels_are_events_of_the_device(cuda: Gpu) -> None:
     kernels = [event for event in recorded.events() if event.device_type == DeviceType.CUDA]
     assert len(kernels) >= 4
     assert all(kernel.time_range.elapsed_us() > 0 for kernel in kernels)
+
+
+@program("aten/src/ATen/native/cuda/Copy.cu: cudaMemcpyAsync for equal dtypes and layouts, else a kernel")
+def test_copies_have_the_names_of_memcpy(cuda: Gpu) -> None:
+    host, source, target = torch.ones(64, 64), torch.ones(64, 64, device="cuda"), torch.empty(64, 64, device="cuda")
+
+    def names(call: Callable[[], object]) -> tuple[list[str], list[str]]:
+        with profile(activities=BOTH) as recorded:
+            call()
+            torch.cuda.synchronize()
+        events = recorded.events()
+        return (
+            [event.name for event in events if event.device_type == DeviceType.CUDA],
+            [event.name for event in events if event.device_type == DeviceType.CPU],
+        )
+
+    for call, kernel in (
+        (lambda: target.copy_(source), "DtoD (Device -> Device)"),
+        (source.clone, "DtoD (Device -> Device)"),
+        (lambda: target.t().copy_(source.t()), "DtoD (Device -> Device)"),
+        (host.cuda, "HtoD (Pageable -> Device)"),
+        (source.cpu, "DtoH (Device -> Pageable)"),
+        (lambda: target.copy_(host), "HtoD (Pageable -> Device)"),
+    ):
+        on_device, on_host = names(call)
+        assert on_device == [f"Memcpy {kernel}"]
+        assert "aten::copy_" in on_host
+        assert "cudaMemcpyAsync" in on_host
+        assert ("cudaStreamSynchronize" in on_host) == ("Pageable" in kernel)
+    for call in (
+        lambda: target.copy_(source.t()), lambda: source.t().contiguous(), source.half, source[:, ::2].clone,
+        lambda: target.copy_(source[:1]),
+    ):  # fmt: skip
+        on_device, on_host = names(call)
+        assert len(on_device) == 1
+        assert "Memcpy" not in on_device[0]
+        assert {"aten::copy_", "cudaLaunchKernel"} <= set(on_host)
+    for call in (host.cuda, lambda: host.to("cuda"), source.cpu, source.half):
+        on_host = names(call)[1]
+        assert on_host.count("aten::to") == on_host.count("aten::_to_copy") == on_host.count("aten::copy_") == 1
+        assert on_host.index("aten::to") < on_host.index("aten::_to_copy") < on_host.index("aten::copy_")
 
 
 @program("torch docs: torch.profiler.record_function")

@@ -35,7 +35,7 @@ from vgpu.runtime.memory.categories import Ledger
 from vgpu.runtime.memory.device_memory import DeviceMemory, MemorySample
 from vgpu.runtime.memory.residency import Registry
 from vgpu.runtime.memory.workspaces import Workspaces
-from vgpu.runtime.operations import kernel_cost, traffic
+from vgpu.runtime.operations import copies, kernel_cost, traffic
 from vgpu.runtime.operations.operation import Operation
 from vgpu.runtime.random import generator
 from vgpu.runtime.recorder import Recorder
@@ -111,6 +111,8 @@ class Profile(Protocol):
     (`vgpu.torch_integration.profiler_events`)."""
 
     metadata: dict[str, Any]
+    memcpy: bool
+    """The kernel that comes next is a plain copy within the device."""
 
     def kernel(self, kernel: Kernel, end: float, index: int = 0) -> None:
         """An operation has launched `kernel` on GPU `index`, and returned at `end`."""
@@ -390,6 +392,8 @@ class VirtualGPU:
             return
         queue = self.queue
         with_elements = queue.has_several_streams or queue.observer is not None
+        if self.recorder is not None:
+            self.recorder.memcpy = copies.is_memcpy(operation, inputs, outputs)
         self.launch(kernel_cost.of_operation(operation, args, inputs, outputs, with_elements=with_elements))
 
     def settle(self) -> None:
@@ -455,7 +459,9 @@ class VirtualGPU:
         """Host time of a decision that a tensor must be cast; the cast is an operation."""
         self.clock.spend(cost.autocast_seconds(self.spec), "operation", "autocast", "autocast")
 
-    def transfer(self, moved: int, *, to_device: bool, pinned: bool, non_blocking: bool) -> None:
+    def transfer(
+        self, moved: int, *, to_device: bool, pinned: bool, non_blocking: bool, waits_later: bool = False
+    ) -> None:
         """A copy between host and device; the host goes on at once only for a non-blocking one of pinned memory."""
         self.start()
         if THREAD.capture is not None and not (non_blocking and pinned):
@@ -466,6 +472,9 @@ class VirtualGPU:
         name = f"Memcpy HtoD ({memory} -> Device)" if to_device else f"Memcpy DtoH (Device -> {memory})"
         self.launch(KernelWork(name, moved, kind=COPY, engine=TO_DEVICE if to_device else TO_HOST, pinned=pinned))
         if not (non_blocking and pinned):
+            begin = self.clock.now
             self.clock.wait_until(self.queue.ready_at(self.stream), name)
             self._was_waited_for(self.stream)
+            if self.recorder is not None and not waits_later:
+                self.recorder.host("cudaStreamSynchronize", begin)
         self.require_sound()

@@ -147,16 +147,20 @@ def to_events(recorder: Recorder, *, flops: bool) -> list[FunctionEvent]:
         # What copies and collectives are called is the same on CUDA; other kernels' names are not known here.
         known = history.kernel_kind(kernel) in ("copy", "communication")
         name = kernel.name if known else f"simulated_{kernel.name.removeprefix('aten::')}_kernel"
+        name = profiler_rows.MEMCPY if event.memcpy else name
         if event.on_host:
             if flops and event.name == profiler_rows.CONVOLUTION and convolution is not None:
                 convolution.flops, convolution = int(kernel.flops), None
+            first = len(events)
             for operation in profiler_rows.operations(kernel, event.name):
                 counted = profiler_rows.flops(kernel, operation) if flops else None
                 events.append(_host_event(len(events), event, operation, flops=counted))
             if event.on_device:
                 events[-1].append_kernel(name, event.device, kernel.seconds * 1e6)
-            events[-1].device_memory_usage = event.memory_bytes
-            if call := profiler_rows.runtime_call(kernel):
+            # Memory counts where it is taken, and in what is around: a copy takes none.
+            for row in events[first : first + 1] if event.name in profiler_rows.COPYING else events[first:]:
+                row.device_memory_usage = event.memory_bytes
+            if call := profiler_rows.runtime_call(kernel, memcpy=event.memcpy):
                 begin = max(event.start, event.end - _CALL_SHARE * recorder.gpu.spec.launch_seconds)
                 events.append(_function_event(len(events), call, event.thread, begin, event.end, None))
         if event.on_device:

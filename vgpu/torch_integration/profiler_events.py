@@ -48,6 +48,8 @@ class HostEvent:
     stack: tuple[str, ...] = ()
     on_host: bool = True
     on_device: bool = True
+    memcpy: bool = False
+    """Its kernel is a copy within the device that CUDA's copy engine makes."""
 
 
 class Recorder:
@@ -61,6 +63,7 @@ class Recorder:
         self.cpu, self.cuda, self.shapes, self.memory, self.stacks = cpu, cuda, shapes, memory, stacks
         self.events: list[HostEvent] = []
         self.metadata: dict[str, Any] = {}
+        self.memcpy = False
         self.begin = self.end = gpu.clock.now
         self._gpus = history.gpus_of(gpu)
         self._allocated = [self._bytes(each) for each in self._gpus]
@@ -98,9 +101,10 @@ class Recorder:
                 HostEvent(
                     trace.host_name(kernel), kernel.launched_at, end, threading.get_ident(),
                     kernel.shapes if self.shapes else (), kernel, index, self._memory_change(index),
-                    stack=self._stack(), on_host=self.cpu, on_device=self.cuda,
+                    stack=self._stack(), on_host=self.cpu, on_device=self.cuda, memcpy=self.memcpy,
                 )
             )  # fmt: skip
+        self.memcpy = False
 
     def host(self, name: str, start: float, shapes: tuple[tuple[int, ...], ...] = ()) -> None:
         """Something that kept the host from `start` until now."""

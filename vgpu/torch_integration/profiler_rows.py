@@ -18,6 +18,9 @@ _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
 _ELEMENTWISE = frozenset({"aten::add", "aten::mul"})
 # Depthwise convolutions in these are for cuDNN (Convolution.cpp, `use_cudnn_depthwise`).
 _NARROW = ("float16", "bfloat16")
+# They make their result, and copy into it (TensorConversions.cpp, TensorFactories.cpp).
+COPYING = frozenset({"aten::clone", "aten::_to_copy"})
+MEMCPY = "Memcpy DtoD (Device -> Device)"
 CONVOLUTION, WITH_CONVOLUTION = "aten::convolution", "aten::conv2d"
 
 
@@ -35,12 +38,14 @@ def operations(kernel: Kernel, name: str) -> tuple[str, ...]:
         return "aten::_batch_norm_impl_index", "aten::cudnn_batch_norm"
     if name == "aten::native_batch_norm_backward":
         return ("aten::cudnn_batch_norm_backward",)
+    if name in COPYING:
+        return name, "aten::copy_"
     return (name,)
 
 
-def runtime_call(kernel: Kernel) -> str:
+def runtime_call(kernel: Kernel, *, memcpy: bool = False) -> str:
     """The call of the CUDA runtime, or of the driver, that a launch is; empty for work of libraries."""
-    if kernel.name.startswith("Memcpy"):
+    if memcpy or kernel.name.startswith("Memcpy"):
         return "cudaMemcpyAsync"
     if kernel.name.startswith("triton_"):
         return "cuLaunchKernel"

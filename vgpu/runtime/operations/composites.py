@@ -12,6 +12,10 @@ from typing import Any
 import torch
 
 _names: dict[Any, str] = {}
+# Methods of Python that are no operation, and call `to` (python_variable_methods.cpp, `dispatch_to`).
+_CONVERSIONS = {
+    "cuda", "cpu", "half", "float", "double", "bfloat16", "int", "long", "short", "bool", "byte", "char", "cfloat",
+}  # fmt: skip
 
 
 def name_of(function: Any) -> str:
@@ -25,6 +29,8 @@ def name_of(function: Any) -> str:
 def _look_up(name: str) -> str:
     if name.startswith("__") and name.endswith("__"):  # an operator of Python: `__matmul__`
         name = name.strip("_")
+    if name in _CONVERSIONS:
+        return "aten::to"
     packet = getattr(torch.ops.aten, name, None) if name.isidentifier() else None
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return ""

@@ -368,7 +368,7 @@ class DispatchMode(TorchDispatchMode):
             gpu.charge(operation, args, inputs, [])
         if gpu.machine.watch is not None and gpu.machine.watch.follows_streams:
             gpu.machine.watch.operation(gpu, operation, args, kwargs, inputs, ())
-        gpu.transfer(inputs[0].element_size(), to_device=False, pinned=True, non_blocking=False)
+        gpu.transfer(inputs[0].element_size(), to_device=False, pinned=True, non_blocking=False, waits_later=True)
         gpu.synchronize(gpu.stream)
         if not gpu.values:
             return shapes_only.placeholder(operation, inputs[0])

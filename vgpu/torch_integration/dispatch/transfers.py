@@ -77,6 +77,7 @@ def move(
     """The copy itself. A change of dtype happens at the source (CopyKernel.cu, `copy_requires_temporaries`)."""
     source = machine.registry.gpu_of(tensor)
     dtype = dtype or tensor.dtype
+    begin = machine.clock.now
     if source is target:  # a gradient that is where it belongs already
         return tensor if dtype == tensor.dtype else tensor.to(dtype)
     if tensor.layout is not torch.strided:
@@ -87,7 +88,9 @@ def move(
         if source is not None and dtype != tensor.dtype:
             tensor = tensor.detach().to(dtype)
         if target is None:
-            return _to_host(machine, tensor, source, non_blocking, memory_format)
+            result = _to_host(machine, tensor, source, non_blocking, memory_format)
+            _record(source, begin)
+            return result
         moved = tensor.numel() * dtype.itemsize
         with torch._C._DisableTorchDispatch():
             if machine.values:
@@ -103,7 +106,14 @@ def move(
         else:
             machine.peer_copy(source, target, moved)
         _capture(result, tensor)
+        _record(target, begin)
         return result
+
+
+def _record(gpu: VirtualGPU | None, begin: float) -> None:
+    """A profile shows the operation around the copy."""
+    if gpu is not None and gpu.recorder is not None:
+        gpu.recorder.host("aten::_to_copy", begin)
 
 
 def _to_host(
