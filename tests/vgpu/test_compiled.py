@@ -147,6 +147,36 @@ def test_reduce_overhead_launches_once(gpu: vgpu.VirtualGPU) -> None:
     assert seconds(gpu, lambda: usual(x)) < seconds(gpu, lambda: chain(x))
 
 
+@pytest.mark.parametrize(
+    ("setting", "warns", "recorded"),
+    [
+        ({}, True, True), ({"cudagraph_dynamic_shape_warn_limit": None}, False, True),
+        ({"cudagraph_skip_dynamic_graphs": True}, False, False), ({"cudagraph_capture_sizes": [5]}, False, False),
+        ({"cudagraph_dynamic_shape_rerecord_limit": 3}, False, False),
+    ],
+)  # fmt: skip
+def test_each_size_is_a_graph_of_its_own(
+    gpu: vgpu.VirtualGPU, monkeypatch: pytest.MonkeyPatch, setting: dict[str, object], *, warns: bool, recorded: bool
+) -> None:
+    """https://github.com/pytorch/pytorch/issues/128424: the warning after nine sizes, and what chooses among them."""
+    from torch._inductor import config, cudagraph_utils
+
+    if not all(hasattr(config.triton, name) for name in setting):
+        pytest.skip("this version of PyTorch has no such setting")
+    texts: list[str] = []
+    monkeypatch.setattr(cudagraph_utils.cudagraphs_log, "warning", texts.append)
+    function = torch.compile(lambda x: x * 2, mode="reduce-overhead", dynamic=True)
+
+    x = torch.ones(12, device="cuda")
+    with config.patch({f"triton.{name}": value for name, value in setting.items()}):
+        for size in range(2, 12):
+            function(torch.ones(size, device="cuda"))
+        calls = [seconds(gpu, lambda: function(x)) for _ in range(3)]  # two to warm up, if it is a new graph
+    assert [text.partition("We have observed ")[2][:16] for text in texts] == ["9 distinct sizes"] * warns
+    assert (calls[2] < calls[1] - 1e-6) == recorded
+    assert abs(calls[1] - calls[0]) < 1e-6
+
+
 def test_a_graph_is_one_launch_for_the_host(gpu: vgpu.VirtualGPU) -> None:
     x = torch.rand(16, device="cuda")
 

@@ -43,7 +43,9 @@ class Region:
         self._graph = graph
         self._name = name
         self._traces = traces
-        self._calls = 0
+        self._sizes: dict[tuple[int, ...], int] = {}
+        """Calls by the sizes that are inputs: with dynamic shapes there is a CUDA graph for each."""
+        self._has_warned = False
         self._compiled_on: weakref.ref[Any] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
@@ -54,13 +56,14 @@ class Region:
         # A machine that is attached later has compiled nothing yet.
         is_new = self._compiled_on is None or self._compiled_on() is not gpu.machine
         if is_new:
-            self._compiled_on, self._calls = weakref.ref(gpu.machine), 0
-        self._calls += 1
+            self._compiled_on = weakref.ref(gpu.machine)
+            self._sizes.clear()
         return self._run(gpu, inputs, is_new=is_new)
 
     def _run(self, gpu: VirtualGPU, inputs: tuple[Any, ...], *, is_new: bool) -> Any:
-        pool = None if self._traces is None else generation(gpu)
-        replayed = pool is not None and self._calls > _WARM_UP_CALLS
+        sizes = tuple(value for value in inputs if isinstance(value, int))
+        pool = None if self._traces is None or not self._is_recorded(sizes) else generation(gpu)
+        replayed = pool is not None and self._sizes[sizes] > _WARM_UP_CALLS
         gpu.clock.spend(GUARD_SECONDS, "operation", f"guards of {self._name}", "guards")
         if replayed:
             gpu.clock.spend(REPLAY_SECONDS, "operation", f"replay of {self._name}", "replay")
@@ -83,6 +86,33 @@ class Region:
         if made:
             _fuse_backward(fusion, pool, made, [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)])
         return result
+
+    def _is_recorded(self, sizes: tuple[int, ...]) -> bool:
+        """Whether a call with these sizes is that of a CUDA graph (cudagraph_trees.py, `cudagraphify_impl`)."""
+        from torch._inductor import config as inductor  # not for programs that compile otherwise
+
+        config = inductor.triton
+        if sizes and (
+            config.cudagraph_skip_dynamic_graphs
+            or not _are_chosen(sizes, getattr(config, "cudagraph_capture_sizes", None))
+        ):
+            return False
+        if sizes not in self._sizes:
+            limit = getattr(config, "cudagraph_dynamic_shape_rerecord_limit", None)
+            if limit is not None and len(self._sizes) >= limit:
+                return False
+            warned_above = config.cudagraph_dynamic_shape_warn_limit
+            if not self._has_warned and warned_above and len(self._sizes) >= warned_above:
+                from torch._inductor.cudagraph_utils import maybe_warning_due_to_dynamic_shape
+
+                self._has_warned = maybe_warning_due_to_dynamic_shape(self._sizes, sizes)  # type: ignore[arg-type]
+        self._sizes[sizes] = self._sizes.get(sizes, 0) + 1
+        return True
+
+
+def _are_chosen(sizes: tuple[int, ...], chosen: Any) -> bool:
+    """Whether `cudagraph_capture_sizes` has them: numbers for one size, tuples for several."""
+    return chosen is None or (sizes[0] if len(sizes) == 1 else sizes) in chosen
 
 
 def _fuse_backward(

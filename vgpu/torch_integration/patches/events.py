@@ -6,7 +6,7 @@ streams (`vgpu.torch_integration.patches.streams`).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -195,7 +195,7 @@ class Event(GenericEvent):
         super().__init__(enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
         self._external = external
 
-    def __new__(cls, *_: Any, **__: Any) -> Any:
+    def __new__(cls, *_: Any, **__: Any) -> Self:
         """Always on CUDA."""
         return object.__new__(cls)
 

@@ -7,7 +7,7 @@ queues themselves (`vgpu.device.queue`).
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -112,7 +112,7 @@ class GenericStream:
 class Stream(GenericStream):
     """`torch.cuda.Stream`."""
 
-    def __new__(cls, *_: Any, **__: Any) -> Any:
+    def __new__(cls, *_: Any, **__: Any) -> Self:
         """Always on CUDA."""
         return object.__new__(cls)
 
