@@ -37,11 +37,11 @@ def text(view: View, folder: Path) -> str:
         blocks.append("\n".join(["could not be graded; remove the reason, then:", *lines, f"  → {regrade}"]))
     if not groups:
         return "\n\n".join(blocks) or "nothing is open"
-    students = len({group.line.student for group in groups})
+    students, open_ = len({group.line.student for group in groups}), len(view.open)
     blocks.append(
-        f"{len(view.open)} open things of {students} student{'' if students == 1 else 's'}. Checks that need review "
-        "score 0 for now; notes never cost points by themselves; who was refused has 0 and should hear of it; what is "
-        "withheld or could not be fetched is in no export."
+        f"{open_} decision{'' if open_ == 1 else 's'} about {students} student{'' if students == 1 else 's'} open. Checks "
+        "that need review score 0 for now. Notes cost no points by themselves. A refused submission has 0 points: inform "
+        "its student. A score that is withheld, or of work that could not be fetched, is in no export."
     )
     return "\n\n".join(blocks)
 
