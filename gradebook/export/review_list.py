@@ -39,9 +39,9 @@ def text(view: View, folder: Path) -> str:
         return "\n\n".join(blocks) or "nothing is open"
     students, open_ = len({group.line.student for group in groups}), len(view.open)
     blocks.append(
-        f"{open_} decision{'' if open_ == 1 else 's'} about {students} student{'' if students == 1 else 's'} open. Checks "
-        "that need review score 0 for now. Notes cost no points by themselves. A refused submission has 0 points: inform "
-        "its student. A score that is withheld, or of work that could not be fetched, is in no export."
+        f"{open_} decision{'' if open_ == 1 else 's'} about {students} student{'' if students == 1 else 's'} open. "
+        "Checks that need review score 0 for now. Notes cost no points by themselves. A refused submission has 0 "
+        "points; inform its student. A score that is withheld, or of work that could not be fetched, is in no export."
     )
     return "\n\n".join(blocks)
 

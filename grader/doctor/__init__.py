@@ -41,7 +41,7 @@ def summary(facts: list[Fact]) -> str:
     bad = [fact for fact in facts if fact.state == WRONG]
     notes = sum(fact.state == NOTE for fact in facts)
     if not bad and (to_do := [fact for fact in facts if fact.state == TO_DO]):
-        return f"Nothing is wrong; the course is only not installed yet.\nInstall it: {to_do[0].fix[0]}"
+        return f"Nothing is wrong. The course is not installed yet.\nInstall it: {to_do[0].fix[0]}"
     if not bad:
         noted = f" ({notes} note{'' if notes == 1 else 's'} above)" if notes else ""
         return f"The labs can be worked on{noted}. Begin with: make grade LAB=1, then make next"
