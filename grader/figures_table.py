@@ -31,7 +31,7 @@ def _figures() -> str:
         [
             f"- A grade of the reference takes {cost['all_labs']['wall_seconds']['median']:.0f} seconds on"
             f" {cost['machine']['cores']} cores without a GPU ([how it was measured](benchmarks/NOTES.md)).",
-            f"- Of {len(rows)} planted bugs the grader notices {noticed}"
+            f"- The grader notices {noticed} of {len(rows)} planted bugs"
             " ([every bug](benchmarks/results/planted_bugs.json)).",
             f"- The virtual GPU is within {statistics.median(errors):.0f} % of {len(errors)} published measurements"
             " of real GPUs (median; [how we know](docs/how-we-know.md)).",
