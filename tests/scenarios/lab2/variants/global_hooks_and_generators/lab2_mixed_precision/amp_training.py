@@ -7,8 +7,8 @@ Run: python -m labs.lab2_mixed_precision.amp_training
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from timeit import default_timer
 from pathlib import Path
+from timeit import default_timer
 
 import torch
 from matplotlib.ticker import LogLocator
@@ -276,7 +276,7 @@ def plot_losses(trainings: Sequence[AmpTraining], path: Path | str) -> Path:
     axis = axes[0]
     longest = 0
     for number, training in enumerate(trainings):
-        points = {epoch: loss for epoch, loss in enumerate(training.losses, start=1)}
+        points = dict(enumerate(training.losses, start=1))
         longest = max(longest, *points)
         axis.semilogy(
             list(points),

@@ -24,7 +24,7 @@ from .readings import dtype_name
 RESULTS = Path(__file__).parent / "results"
 
 
-class _Found(Exception):  # noqa: N818
+class _Found(Exception):
     """Ends a forward pass at the first layer that is not finite."""
 
 

@@ -6,7 +6,6 @@ Run: python -m labs.lab2_mixed_precision.precision_comparison
 """
 
 import functools
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -136,7 +135,7 @@ def compare_precisions(
         model = create_model().to(place).train()
         inputs, targets = (part.to(place) for part in create_batch())
         times = _steps(model, inputs, targets, PRECISIONS[name], place)
-        seconds = sorted(time for number, time in zip(range(warmup + steps), times) if number >= warmup)
+        seconds = sorted(time for number, time in zip(range(warmup + steps), times, strict=False) if number >= warmup)
         times.close()
         median = (seconds[(steps - 1) // 2] + seconds[steps // 2]) / 2
         return PrecisionResult(
