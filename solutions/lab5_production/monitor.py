@@ -162,7 +162,8 @@ class GPUMonitor:
     def sample(self) -> None:
         """Read all GPUs now, update the snapshot and its alerts, and add it to the history.
 
-        The background thread calls this every `interval` seconds, and anybody may.
+        The snapshot's time is when it is made, after the GPUs have answered: time never falls. The background thread
+        calls this every `interval` seconds, and anybody may.
         """
         # TODO(task 5.3):
         # 1. Read without holding the lock: some queries last 20 ms, and log_metrics must not wait for them.

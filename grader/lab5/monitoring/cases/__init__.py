@@ -74,15 +74,18 @@ class MomentsReply:
     in_history: object
     """Step and loss of the newest of them."""
     rounds: list[list[tuple[str, float, str]]]
-    """Of calls of `log_metrics`, and of samples, in several rounds: /metrics before, seconds, /metrics after."""
+    """Of calls of `log_metrics`, of one that writes many metrics to files, and of samples, in several rounds: /metrics
+    before, seconds, /metrics after."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moments(ProbeInputs[MomentsReply], probe="lab5.monitoring.exporting.moments"):
-    """GPUs that take `question` seconds for each answer, and how many calls of `log_metrics` are timed."""
+    """GPUs that take `question` seconds for each answer, how many calls of `log_metrics` are timed, and how many
+    metrics another one writes to files."""
 
     gpus: list[MadeUpGpu]
     logs: int
+    filed: int
     question: float
 
 
@@ -145,6 +148,10 @@ class BackgroundReply:
     reached: bool
     """Whether the background came to ask at all."""
     logged_meanwhile: bool
+    logged_at: object
+    """`time` of the snapshot that was logged while a GPU did not answer; None if none was."""
+    sampled_at: object
+    """`time` of the sample that this GPU answered afterwards; None if there is none in the history."""
     closed_meanwhile: bool
     sampled_after_close: int
     asked_after_close: int
@@ -231,6 +238,8 @@ class RaisedReply:
     """Those that `on_alert` was called with."""
     firing: list[list[object]]
     """Rule and GPU of those in the last snapshot."""
+    in_history: list[list[list[object]]]
+    """Rule and GPU of those in the newest snapshot of the history, after each sample."""
     jsonl: str | None
     """The text of metrics.jsonl; None if there is no such file."""
 

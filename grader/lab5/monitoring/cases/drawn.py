@@ -110,7 +110,7 @@ def by_rank(generator: InputGenerator) -> ByRank:
 
 def moments(generator: InputGenerator) -> Moments:
     """The first of them."""
-    return Moments(gpus=_gpus(generator, 1), logs=60, question=QUESTION_SECONDS)
+    return Moments(gpus=_gpus(generator, 1), logs=60, filed=400, question=QUESTION_SECONDS)
 
 
 def background(generator: InputGenerator) -> Background:

@@ -274,6 +274,11 @@ def judge_reported(submission: Submission, generator: InputGenerator, *, own_con
         require_equal(received, expected_reports(firing), what=what, hint=hint)
     require_equal(reply.firing, [list(key) for key in firing[-1]], what=f"{what}: alerts in the last snapshot")
     require_equal(
+        reply.in_history, [[list(key) for key in keys] for keys in firing[::2]],
+        what=f"{what}: alerts in the newest snapshot of history, after each sample",
+        hint="Append the snapshot to the history once its alerts are evaluated.",
+    )  # fmt: skip
+    require_equal(
         [length(record["alerts"]) for record in records(reply.jsonl)],
         [len(keys) for keys in firing[1::2]],
         what="alerts in each line of metrics.jsonl",

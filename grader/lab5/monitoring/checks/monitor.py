@@ -36,42 +36,20 @@ from grader.lab5.monitoring.checks.alerts import (
     judge_reported,
 )
 from grader.lab5.monitoring.checks.exports import last_families, length, records, series
+from grader.lab5.monitoring.checks.mistakes import (
+    ASKED,
+    FILES_NOT_COUNTED,
+    LEFT_OPEN,
+    MESSAGE_KEPT,
+    NO_THREAD,
+    THREAD_LEFT,
+    TIME_FALLS,
+)
 
 SINGLE = 1e-6
 """TensorBoard keeps float32."""
 _SHARE = 0.6
 """Of the time that a call takes by the probe's clock, at least so much is counted: threads may be made to wait."""
-_BACKGROUND = "lab5.monitoring.sampled_in_background"
-ASKED = Cause(
-    "log_metrics_asks_the_gpus",
-    "Take the latest sample in `log_metrics`. Only `sample` asks the GPUs, and the background thread calls it.",
-    _BACKGROUND,
-    mistake="log_metrics asks the GPUs, so that each training step waits for NVML",
-)
-THREAD_LEFT = Cause(
-    "thread_outlives_the_monitor",
-    "Stop the thread in `close`, and join it.",
-    _BACKGROUND,
-    mistake="close does not end the thread",
-)
-NO_THREAD = Cause(
-    "no_thread_samples",
-    "Start a daemon thread that samples every `interval` seconds, until `close` stops it.",
-    _BACKGROUND,
-    mistake="No thread samples in the background",
-)
-MESSAGE_KEPT = Cause(
-    "message_not_in_the_snapshot",
-    "Put the reader's message into the snapshot as well. The page for people shows it.",
-    mistake="The snapshot does not say why there are no GPUs",
-)
-LEFT_OPEN = Cause(
-    "nvml_left_open",
-    "Close the reader in `close`, after the thread has ended.",
-    _BACKGROUND,
-    mistake="NVML stays initialised after close",
-)
-"""Mistakes that several checks see."""
 _OS_ERRORS = ["OSError", "FileExistsError", "NotADirectoryError"]
 
 
@@ -223,7 +201,16 @@ class TestMonitoring:
         require_equal(reply.threads_left, 0, what="threads that close() left behind", hint=THREAD_LEFT)
         require_equal(reply.left_open, 0, what="nvmlInit without nvmlShutdown after close()",
                       hint=LEFT_OPEN if reply.left_open == 1 else "Close the reader.")  # fmt: skip
-        moments = submission.probe(cases.moments(generator), device="cpu")
+        if reply.sampled_at is not None and reply.logged_at is not None:
+            later = number(reply.sampled_at, "Snapshot.time") - number(reply.logged_at, "Snapshot.time")
+            require(
+                later > -0.01,
+                "a step was logged while a GPU took long to answer: the snapshot of the sample, which came later, has a "
+                f"time that is {-later:.3g} seconds earlier",
+                TIME_FALLS,
+            )
+        calls = cases.moments(generator)
+        moments = submission.probe(calls, device="cpu")
         require_equal(
             moments.lengths, [1, 2], what="snapshots in history after three calls of log_metrics, then a sample"
         )
@@ -232,14 +219,21 @@ class TestMonitoring:
             what="step and loss in the newest snapshot of history, after both were logged",
             hint="Append the snapshot as it is, with the step and the metrics that are known by then.",
         )  # fmt: skip
-        for what, rounds in zip(("60 calls of log_metrics", "a sample"), moments.rounds, strict=True):
+        timed = (
+            f"{calls.logs} calls of log_metrics",
+            f"a call of log_metrics that writes {calls.filed} metrics",
+            "a sample",
+        )
+        for what, rounds in zip(timed, moments.rounds, strict=True):
             # Of several rounds the one of which most was counted: the others may have waited between two calls.
             rises = [(_spent(after) - _spent(before), took) for before, took, after in rounds]
             rose, took = max(rises, key=lambda pair: pair[0] / pair[1])
             require_between(
                 rose, _SHARE * took, took,
                 what=f"seconds that monitor_seconds_total rose by in {what}, which took {took:.3g} seconds",
-                hint=Cause(
+                hint=FILES_NOT_COUNTED
+                if what == timed[1] and rose < _SHARE * took
+                else Cause(
                     "own_time_incomplete",
                     "Add the seconds of each call of `sample` and of `log_metrics`.",
                     mistake=f"monitor_seconds_total leaves out what {what} took",

@@ -20,6 +20,7 @@ from grader.lab5.monitoring.cases import (
 from grader.lab5.monitoring.probes.fake_nvml import FakeNvml
 from grader.lab5.monitoring.probes.monitors import (
     ALERTS,
+    history_of,
     monitored,
     report_of,
     snapshot_of,
@@ -70,14 +71,22 @@ def raised(student: Student, inputs: Raised) -> RaisedReply:
     nvml = FakeNvml(inputs.gpus)
     rules = [replace(rule, for_seconds=0.0) for rule in RULES if rule.name in ("GpuHot", "LossNotFinite")]
     on_alert, received = notes()
+    in_history = []
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         with monitored(student, log_dir=folder, rules=rules, on_alert=on_alert) as monitor:
             for step, values in enumerate(inputs.celsius):
                 for index, value in enumerate(values):
                     nvml.gpus[index]["celsius"] = value
                 monitor.sample()
+                newest = list(monitor.history)[-1:] if len(history_of(monitor)) else []
+                in_history.append([key for snapshot in newest for key in _keys(getattr(snapshot, "alerts", ()))])
                 monitor.log_metrics(step, {"loss": math.nan if inputs.lost[step] else 1.0})
-            alerts = sequence(snapshot_of(monitor).alerts, "Snapshot.alerts")
-            firing = [[report.rule, report.gpu] for report in map(report_of, alerts)]
+            firing = _keys(snapshot_of(monitor).alerts)
         lines = read_text(Path(folder, "metrics.jsonl"))
-    return RaisedReply(received=[report_of(alert) for alert in received()], firing=firing, jsonl=lines)
+    reports = [report_of(alert) for alert in received()]
+    return RaisedReply(received=reports, firing=firing, in_history=in_history, jsonl=lines)
+
+
+def _keys(alerts: object) -> list[list[object]]:
+    """Rule and GPU of each alert of a snapshot."""
+    return [[report.rule, report.gpu] for report in map(report_of, sequence(alerts, "Snapshot.alerts"))]

@@ -80,13 +80,18 @@ def exported(student: Student, inputs: Exported) -> ExportedReply:
 def moments(student: Student, inputs: Moments) -> MomentsReply:
     """Times of snapshots and of steps, and the seconds that a monitor says it took.
 
-    Steps 7, 7 and 3 are logged, then a sample is taken. Each of the GPU's answers takes `question` seconds in one of
-    two more samples.
+    Steps 7, 7 and 3 are logged, then a sample is taken. Then calls are timed: of `log_metrics`, also with `filed`
+    metrics that are written to files, and of `sample`, in which each of the GPU's answers takes `question` seconds.
     """
     nvml = FakeNvml(inputs.gpus)
     steps: list[Timed] = []
     taken: list[Timed] = []
-    with contextlib.redirect_stderr(io.StringIO()), monitored(student, interval=NEVER) as monitor:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stderr(io.StringIO()),
+        monitored(student, interval=NEVER) as monitor,
+        monitored(student, log_dir=folder, interval=NEVER) as filing,
+    ):
         for step in (7, 7, 3):
             begin = time.time()
             monitor.log_metrics(step, {"loss": torch.tensor(0.5)})
@@ -108,9 +113,14 @@ def moments(student: Student, inputs: Moments) -> MomentsReply:
             for step in range(logs):
                 monitor.log_metrics(100 + step, {"loss": 1.0})
 
-        rounds = []
-        for call, nvml.question_seconds in ((log, 0.0), (monitor.sample, inputs.question)):
-            rounds.append([_timed(monitor, call) for _ in range(_ROUNDS)])
+        many = {f"layer {index}": 1.0 for index in range(inputs.filed)}
+
+        def log_many() -> None:
+            filing.log_metrics(1, many)
+
+        rounds = [[_timed(monitor, log) for _ in range(_ROUNDS)], [_timed(filing, log_many) for _ in range(_ROUNDS)]]
+        nvml.question_seconds = inputs.question
+        rounds.append([_timed(monitor, monitor.sample) for _ in range(_ROUNDS)])
     return MomentsReply(
         steps=steps, taken=taken, lengths=lengths, in_history=plain(in_history, "GPUMonitor.history"), rounds=rounds
     )

@@ -34,12 +34,13 @@ from grader.lab5.monitoring.probes.monitors import (
     latest_celsius,
     report_of,
     settled,
+    snapshot_of,
     wait_for,
     without_alerts,
 )
 from grader.shared.probes.endings import ending
 from grader.shared.probes.kept import function, gate, notes, started
-from grader.shared.probes.support import StudentObject
+from grader.shared.probes.support import StudentObject, plain
 from grader.shared.probes.threads import running_threads
 from labkit.monitoring import RULES, Alert
 
@@ -81,13 +82,17 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
         reached = wait_for(lambda: bool(nvml.held))
         _settle(nvml)
         waiting = len(nvml.held)
+        sampled = len(monitor.history)
         has_logged = started(log_once)
         logged_meanwhile = has_logged(PATIENCE_SECONDS)
+        logged_at = plain(snapshot_of(monitor).time, "Snapshot.time") if logged_meanwhile else None
         _settle(nvml)
         # The monitor's own threads wait for answers; who asks now is somebody whom log_metrics has sent.
         asked_by_logging += len(nvml.held) - waiting
         nvml.release()
         has_logged(None)
+        answered = wait_for(lambda: len(monitor.history) > sampled)
+        sampled_at = plain(list(monitor.history)[sampled].time, "Snapshot.time in history") if answered else None
         closed_meanwhile = _closes_in_a_question(monitor, nvml)
         monitor.close()
         open_after = nvml.users
@@ -105,6 +110,8 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
         asked_by_logging=asked_by_logging,
         reached=reached,
         logged_meanwhile=logged_meanwhile,
+        logged_at=logged_at,
+        sampled_at=sampled_at,
         closed_meanwhile=closed_meanwhile,
         sampled_after_close=later,
         asked_after_close=len(nvml.calls) - at_end + nvml.questions_while_closed,
