@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.mutants.survey import REPLIES, costs, judge
+from tests.mutants.survey import PATIENCE_SECONDS, REPLIES, be_patient, costs, judge
 from tests.scenarios.reuse import REFERENCE
 
 
@@ -61,13 +62,18 @@ def main() -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("--lab", required=True)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--patience", type=float, default=PATIENCE_SECONDS, help="seconds for a probe: on a busy machine more"
+    )
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this mistake alone; repeatable")
     parser.add_argument("--costs", action="store_true", help="ask every check, and say what each mistake costs")
     options = parser.parse_args()
-    mistakes = list(load(options.file))
+    mistakes = [mistake for mistake in load(options.file) if not options.only or mistake.name in options.only]
     if options.costs:
-        return _show_costs(options.lab, mistakes, options.jobs)
+        return _show_costs(options.lab, mistakes, options.jobs, options.patience)
     noticed = 0
-    with ProcessPoolExecutor(options.jobs) as pool:
+    begin = functools.partial(be_patient, options.patience)
+    with ProcessPoolExecutor(options.jobs, initializer=begin) as pool:
         verdicts = [pool.submit(judge, options.lab, mistake.files, REPLIES) for mistake in mistakes]
         for mistake, verdict in zip(mistakes, verdicts, strict=True):
             check, message = verdict.result()
@@ -79,8 +85,8 @@ def main() -> int:
     return 0
 
 
-def _show_costs(lab: str, mistakes: Sequence[Mistake], jobs: int) -> int:
-    with ProcessPoolExecutor(jobs) as pool:
+def _show_costs(lab: str, mistakes: Sequence[Mistake], jobs: int, patience: float) -> int:
+    with ProcessPoolExecutor(jobs, initializer=functools.partial(be_patient, patience)) as pool:
         verdicts = [pool.submit(costs, lab, mistake.files, REPLIES) for mistake in mistakes]
         for mistake, verdict in zip(mistakes, verdicts, strict=True):
             missed = verdict.result()

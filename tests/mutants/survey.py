@@ -98,6 +98,14 @@ def _bench(replies: Path) -> Bench:
     return bench
 
 
+def be_patient(seconds: float, replies: Path = REPLIES) -> None:
+    """Wait so long for each probe in this process.
+
+    A probe that gets no answer in time counts as noticed, so that on a busy machine everything would be noticed.
+    """
+    _bench(replies).asking.patience_seconds = seconds
+
+
 def judge_mutant(lab: str, mutant: Mutant, replies: Path = REPLIES) -> tuple[str, str]:
     """As `judge`; asks first what noticed other mutants of the same function. The outcome is the same."""
     files = {mutant.file: mutant.text}

@@ -273,16 +273,30 @@ def judge_reported(submission: Submission, generator: InputGenerator, *, own_con
     with recognising(cause):
         require_equal(received, expected_reports(firing), what=what, hint=hint)
     require_equal(reply.firing, [list(key) for key in firing[-1]], what=f"{what}: alerts in the last snapshot")
-    require_equal(
-        reply.in_history, [[list(key) for key in keys] for keys in firing[::2]],
-        what=f"{what}: alerts in the newest snapshot of history, after each sample",
-        hint="Append the snapshot to the history once its alerts are evaluated.",
-    )  # fmt: skip
+    _judge_history(reply.in_history, firing)
     require_equal(
         [length(record["alerts"]) for record in records(reply.jsonl)],
         [len(keys) for keys in firing[1::2]],
         what="alerts in each line of metrics.jsonl",
     )  # fmt: skip
+
+
+def _judge_history(history: Sequence[Sequence[object]], firing: Sequence[Sequence[Key]]) -> None:
+    """Fail unless the history has, with each sample, the alerts that fire at it."""
+    expected = [[list(key) for key in keys] for keys in firing[::2]]
+    # A snapshot that was appended too early has the alerts of the snapshot before it.
+    earlier = [[], *([list(key) for key in keys] for keys in firing[1:-1:2])]
+    hint = "Append each sample to the history once its alerts are evaluated."
+    cause = Cause(
+        "history_before_the_alerts",
+        hint,
+        mistake="A sample is added to the history before its alerts are evaluated",
+    )
+    for number, (actual, keys) in enumerate(zip(history, expected, strict=True), start=1):
+        require_equal(
+            actual, keys, what=f"rule and GPU of the alerts in GPUMonitor.history[-1] after sample {number}",
+            hint=cause if list(history) == earlier else hint,
+        )  # fmt: skip
 
 
 def _evaluated(inputs: Raised) -> list[SnapshotCase]:
