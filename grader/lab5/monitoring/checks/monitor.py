@@ -205,7 +205,7 @@ class TestMonitoring:
             later = number(reply.sampled_at, "Snapshot.time") - number(reply.logged_at, "Snapshot.time")
             require(
                 later > -0.01,
-                "a step was logged while a GPU took long to answer: the snapshot of the sample, which came later, has a "
+                "a step was logged while a GPU took long to answer: the snapshot of the sample came later, and has a "
                 f"time that is {-later:.3g} seconds earlier",
                 TIME_FALLS,
             )
