@@ -31,6 +31,23 @@ def test_nvml_reports_the_virtual_gpu(gpu: vgpu.VirtualGPU) -> None:
     assert memory.total == gpu.spec.memory_bytes == memory.used + memory.free
 
 
+@pytest.mark.parametrize("values", [True, False])
+def test_a_region_that_is_older_than_the_virtual_gpu_is_recorded(values: bool) -> None:
+    region = torch.profiler.record_function("a decorator's")
+
+    @region
+    def multiply(x: torch.Tensor) -> torch.Tensor:
+        return x @ x
+
+    with vgpu.attach("T4", values=values):
+        with torch.profiler.profile() as recorded:
+            multiply(torch.ones(4, 4, device="cuda"))
+        assert [event.name for event in recorded.events()].count("a decorator's") == 1
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as recorded:
+        multiply(torch.ones(4, 4))
+    assert [event.name for event in recorded.events()].count("a decorator's") == 1, "detached, it is PyTorch's again"
+
+
 def test_functions_of_nvml_that_a_program_took_by_name_before_are_the_virtual_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ def install(patches: PatchSet) -> None:
     """Replace the classes wherever they are bound."""
     autograd_profiler = torch.autograd.profiler
     patches.rebind(autograd_profiler.profile, profiler.AutogradProfile)
+    _regions_made_before(patches, autograd_profiler.record_function)
     patches.rebind(autograd_profiler.record_function, profiler.record_function)
     patches.rebind(autograd_profiler.emit_nvtx, profiler.emit_nvtx)
     patches.set(autograd_profiler, "emit_itt", refuse("emit_itt"))
@@ -43,6 +44,32 @@ def install(patches: PatchSet) -> None:
     refused = refuse("execution traces (ExecutionTraceObserver)")
     patches.set(torch.profiler.ExecutionTraceObserver, "start", refused)
     _nvtx(patches)
+
+
+def _regions_made_before(patches: PatchSet, record_function: type[Any]) -> None:
+    """Regions that are older than the virtual GPU, such as a decorator's in a module that was imported before.
+
+    The class of such a region is PyTorch's own. One that was entered before is left as it was entered.
+    """
+    own_enter, own_exit = record_function.__enter__, record_function.__exit__
+
+    def enter(region: Any) -> Any:
+        if attached() is None:
+            return own_enter(region)
+        virtual = profiler.record_function(region.name, region.args)
+        vars(region).setdefault("_virtual_regions", []).append(virtual)
+        virtual.__enter__()
+        return region
+
+    def leave(region: Any, *error: Any) -> None:
+        entered = vars(region).get("_virtual_regions")
+        if entered:
+            entered.pop().__exit__(*error)
+        else:
+            own_exit(region, *error)
+
+    patches.set(record_function, "__enter__", enter)
+    patches.set(record_function, "__exit__", leave)
 
 
 def _add_metadata(key: str, value: str) -> None:
