@@ -358,6 +358,20 @@ def unstable_steps(student: Student, inputs: UnstableSteps) -> UnstableStepsRepl
     return UnstableStepsReply([_trained(student, inputs, case) for case in inputs.cases])
 
 
+class _Turning:
+    """Batches that are in the reverse order once training has begun, as a loader that shuffles has another order."""
+
+    def __init__(self, parts: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self._parts, self._step = parts, 1
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter(self._parts[:: self._step])
+
+    def turn(self) -> None:
+        """From the next pass on."""
+        self._step = -1
+
+
 def _trained(student: Student, inputs: UnstableSteps, case: StepsCase) -> StepsRun:
     module = student.module(STABILITY)
     model = module.UnstableModel(1.0)
@@ -385,8 +399,11 @@ def _trained(student: Student, inputs: UnstableSteps, case: StepsCase) -> StepsR
     if case.rate is not None:
         options["optimizer"] = torch.optim.SGD(model.parameters(), lr=case.rate)
     options |= _scale_options(module, case.scale)
-    run = module.train_unstable(model, loader, **options)
+    turning = _Turning(loader)
+    turn = model.register_forward_pre_hook(function(lambda *_: turning.turn()))
+    run = module.train_unstable(model, turning if case.turned else loader, **options)
     handle.remove()
+    turn.remove()
     return StepsRun(
         result=fields(run, StabilityRun, "train_unstable()"),  # type: ignore[arg-type]
         training=all(training()),

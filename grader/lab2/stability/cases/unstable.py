@@ -52,6 +52,8 @@ class StepsCase:
     """Of a `DynamicLossScale`; None: none is given."""
     rate: float | None = None
     """Of SGD; None: no optimizer is given."""
+    turned: bool = False
+    """Epochs after the first go through the batches in the reverse order."""
     device_given: bool = False
     """The model comes on the CPU, and the device is an argument."""
     overflows: Mapping[str, str] | None = None
@@ -166,7 +168,8 @@ def unstable_steps(generator: InputGenerator) -> DrawnSteps:
     ]
     overflowing = [
         StepsCase(
-            arguments={"epochs": 1},
+            arguments={"epochs": 2},
+            turned=True,
             rate=1e-4,
             scale={"initial_scale": 4.0},
             overflows={"0": "backward", "1": "forward"},

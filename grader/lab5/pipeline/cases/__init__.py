@@ -251,6 +251,8 @@ class ResumeReply:
     again: EndState
     begin: object
     """What `load_checkpoint` returned."""
+    next_epoch: object
+    """The trainer's attribute right after that."""
     results: list[Fields]
     """Each epoch's `EpochResult` of the run in one part."""
     resumed: list[Fields]

@@ -36,6 +36,10 @@ _STATES = "model, optimizer, scheduler, scaler, steps, and of each rank random n
 def judge_resumed(inputs: Resume, reply: ResumeReply, what: str) -> None:
     """A run in two parts."""
     require_equal(reply.begin, inputs.stop, what=f"{what}: the epoch that load_checkpoint() returned")
+    require_equal(
+        reply.next_epoch, inputs.stop, what=f"{what}: next_epoch after load_checkpoint()",
+        hint="Set `self.next_epoch` to what `load_checkpoint` returns. `fit` goes on from there.",
+    )  # fmt: skip
     before, after = reply.drawn
     require_equal(after, before, what=f"{what}: random numbers (hashes of their states) after save_checkpoint()",
                   hint="Draw no random number while saving.")  # fmt: skip

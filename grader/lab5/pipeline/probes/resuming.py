@@ -126,6 +126,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         watched.loading(second.trainer)
         seed(99)
         begin = plain(second.trainer.load_checkpoint(path), "load_checkpoint()")
+        next_epoch = plain(getattr(second.trainer, "next_epoch", None), "ProductionTrainer.next_epoch")
         resumed = [epoch_of(second.trainer, epoch) for epoch in range(stop, total)]
         again = end_state(second)
     refused = ""
@@ -136,6 +137,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         complete=complete,
         again=again,
         begin=begin,
+        next_epoch=next_epoch,
         results=results,
         resumed=resumed,
         drawn=drawn,

@@ -199,7 +199,7 @@ class MakerCase:
     decode_seconds: float
     """Per sample."""
     too_large: int
-    """Batches of so many samples do not fit in memory."""
+    """Batches of so many samples do not fit in memory: the first step fails. Of larger ones the job cannot be made."""
     late_batch: int
     """The batch size with which one step is late."""
     late_steps: list[int]

@@ -148,9 +148,9 @@ def timelines(generator: InputGenerator) -> Attribute:
 
 
 def tuned(generator: InputGenerator) -> Tuned:
-    """A pipeline with a slow data set, and settings for it, one of which does not fit in memory."""
+    """A pipeline with a slow data set, and settings for it, two of which do not fit in memory."""
     generator = generator.shared("lab5.tuning")
-    rows = [(16, 0, False), (512, 0, False), (1 << 14, 0, False), (512, 2, True), (64, 1, True)]
+    rows = [(16, 0, False), (512, 0, False), (1 << 14, 0, False), (512, 2, True), (1 << 15, 0, False), (64, 1, True)]
     settings: list[SettingsCase] = [
         {"batch_size": batch, "num_workers": workers, "pin_memory": pinned, "log_every": 1}
         for batch, workers, pinned in rows

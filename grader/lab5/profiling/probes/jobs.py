@@ -123,18 +123,23 @@ def maker_of(
     slow_batch: int = 0,
     slow_seconds: float = 0.0,
 ) -> Callable[[PipelineSettings], TrainingJob]:
-    """Makes jobs of settings; batches of `too_large` samples need more memory than any GPU has.
+    """Makes jobs of settings; batches of `too_large` samples need more memory than any GPU has, larger ones at once.
 
     With batches of `late_batch` samples the steps of these numbers take so much longer; with batches of `slow_batch`
     samples each batch takes so much longer to come.
     """
 
+    def run_out() -> None:
+        torch.empty(1 << 42, dtype=torch.uint8, device="cuda")
+
     def make(settings: PipelineSettings) -> TrainingJob:
         steps = itertools.count()
+        if settings.batch_size > too_large:
+            run_out()
 
         def criterion(outputs: Tensor, targets: Tensor) -> Tensor:
             if settings.batch_size >= too_large:
-                torch.empty(1 << 42, dtype=torch.uint8, device="cuda")
+                run_out()
             if settings.batch_size == late_batch and next(steps) in late_steps:
                 time.sleep(late_seconds)
             return nn.functional.mse_loss(outputs, targets)

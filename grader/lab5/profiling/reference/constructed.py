@@ -65,6 +65,7 @@ def bottlenecks(generator: InputGenerator) -> tuple[list[str], Bottlenecks]:
     fine = dict.fromkeys(LOSSES, 0.02) | {second: 0.09}
     cases += [(device_time(generator, **small), first, None), (device_time(generator, **fine), "compute", None)]
     cases += [(device_time(generator, **fine), second, 0.9), (device_time(generator, **small), "compute", 0.6)]
+    cases.append((device_time(generator, **small), "compute", 0.0))  # a target, and not the default
     # Equal ones, to the last bit; and one that computes for exactly as long as the target says.
     names = [name for name in LOSSES if generator.integer(0, 1)] or list(LOSSES)
     equal = {f"{name}_seconds": 0.25 if name in names else 0.0 for name in LOSSES}
