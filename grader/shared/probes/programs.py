@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from pathlib import Path
 
@@ -16,4 +17,6 @@ def run(student: Student, inputs: RunProgram) -> ProgramReply:
     """Run the program and describe what it wrote."""
     torch.set_num_threads(1)  # small work: a second thread would only wait for a core that others use
     with tempfile.TemporaryDirectory() as folder:
-        return ProgramReply(**run_program(student, inputs.module, inputs.words, Path(folder, "results")))
+        reply = ProgramReply(**run_program(student, inputs.module, inputs.words, Path(folder, "results")))
+    gc.collect()  # a loader that only a cycle of references holds ends its workers
+    return reply
