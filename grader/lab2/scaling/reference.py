@@ -293,6 +293,11 @@ def final_scale(run: Run) -> float:
     return LossScale(**(run.scaler or {})).after(overflows(run))
 
 
+def last_scale(run: Run) -> float:
+    """The loss scale of float16 in the last step, before its update."""
+    return LossScale(**(run.scaler or {})).after(overflows(run)[:-1])
+
+
 def taken_loss(case: DefaultOverflow) -> float:
     """Mean cross entropy of the untrained classifier, over the samples of the batches that do not overflow."""
     starts = np.cumsum([0, *case.steps.sizes])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 
 from gradebox.course.criterion import criterion, requires
@@ -42,7 +43,7 @@ from grader.lab2.comparison.checks.conclusions import (
     cause_of_speedups,
     require_conclusions,
 )
-from grader.lab2.comparison.checks.mistakes import ACCURACY_ERROR, Comparison, cause_of_accuracies
+from grader.lab2.comparison.checks.mistakes import ACCURACY_ERROR, NUMBERS_COUNTED, Comparison, cause_of_accuracies
 from grader.lab2.comparison.checks.plots import require_plots, require_written
 from grader.lab2.shared.cases import DIGITS, PRECISIONS
 from grader.lab2.shared.checks import require_passes, require_refused
@@ -137,6 +138,12 @@ def reference_rows(submission: Submission, device: str, case: Network) -> dict[s
     return submission.probe(inputs, device=device, values=False, student=False).rows
 
 
+def _counts_numbers(row: PrecisionRow, case: Network) -> bool:
+    """Whether the throughput is that of the numbers in a batch."""
+    counted = number(row["samples_per_second"], "samples_per_second") * number(row["step_seconds"], "step_seconds")
+    return math.isclose(counted, case.batch * case.widths[0], rel_tol=1e-6)
+
+
 def _require_seconds(submission: Submission, device: str, case: Network, plan: Plan, reply: CompareReply) -> None:
     """Fail unless steps take what the course's own take."""
     if device == "cuda":
@@ -229,7 +236,9 @@ class TestComparison:
                     relative=1e-6,
                     what=f"samples_per_second in {name} for steps of {case.batch} samples in {seconds(took)}",
                     show=lambda value: f"{value:.6g}",
-                    hint="Divide the samples of a batch by the seconds of a step.",
+                    hint=NUMBERS_COUNTED
+                    if _counts_numbers(row, case)
+                    else "Divide the samples of a batch by the seconds of a step.",
                 )
 
     @requires("lab2.amp.returns_result")

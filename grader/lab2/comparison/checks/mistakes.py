@@ -47,6 +47,12 @@ FIRST_STEP = Cause(
     _MEDIAN,
     mistake="step_seconds is what the first timed step took, not the median",
 )
+NUMBERS_COUNTED = Cause(
+    "numbers_counted_for_samples",
+    "Divide N, the first dimension of the inputs, by the seconds of a step.",
+    _MEDIAN,
+    mistake="samples_per_second counts all numbers of the inputs, not the samples",
+)
 NOT_WAITED = Cause(
     "clock_stops_too_early",
     "Wait for the device before you stop the clock: `torch.cuda.synchronize()`, or `now(device)` of readings.py.",

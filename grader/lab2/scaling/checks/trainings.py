@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradebox.run.assertions import number, require, require_between, require_close, require_equal
+from gradebox.run.assertions import Cause, number, require, require_between, require_close, require_equal
 from gradebox.run.submission import Submission
 from grader.lab2.scaling import reference
 from grader.lab2.scaling.cases.trainings import NEVER_CLIPS, Regression, Run, RunReport, Train
@@ -19,6 +19,12 @@ from grader.shared.results import require_result
 _ERROR = {"float64": 1e-4, "float32": 1e-3, "float16": 0.03, "bfloat16": 0.03}
 """Relative to the way of the weights. Sixteen bits round each product by 0.05 % and 0.4 %, float32 makes 1e-6 of it;
 PyTorch's clipping adds 1e-6 to the norm, which may be as small as 0.03."""
+SCALE_OF_THE_LAST_STEP = Cause(
+    "final_scale_before_the_update",
+    "Read `scaler.get_scale()` after the last `update()`.",
+    "lab2.scaling.scale_follows_its_settings",
+    mistake="final_scale is the scale that the last step had, not the one after its update",
+)
 _UNCLIPPED = 1e-9
 """In float64, where nothing is clipped."""
 
@@ -93,7 +99,9 @@ def require_followed(case: Regression, run: Run, report: RunReport) -> None:
         result["final_scale"],
         reference.final_scale(run) if run.dtype == "float16" else None,
         what=f"{what}: AmpTraining.final_scale",
-        hint="Call `update()` once per window, in float16 only.",
+        hint=SCALE_OF_THE_LAST_STEP
+        if run.dtype == "float16" and result["final_scale"] == reference.last_scale(run)
+        else "Call `update()` once per window, in float16 only.",
     )
     hint = (
         "Make each step from the mean over all samples of its window, clipped if the caller asks for it, at the "
