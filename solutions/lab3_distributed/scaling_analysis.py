@@ -86,8 +86,8 @@ def split_step(profile: StepProfile) -> dict[Bottleneck, float]:
     """Take a step of several ranks apart: four figures in seconds that add up to the step.
 
     A rank that has done its work (data and compute) waits for the slowest one, and that waiting looks like
-    communication. The slowest itself waits for nobody: what *it* spends on communication, the least of all ranks, is
-    communication proper.
+    communication. The slowest itself waits for nobody. So the least that any rank spends on communication, whichever
+    rank it is, is communication proper.
 
     - communication: the least communication_seconds of any rank;
     - data: mean data_seconds over ranks;
