@@ -19,7 +19,7 @@ from types import BuiltinFunctionType, FrameType
 from typing import Any
 
 from gradebox.sandbox.safe_text import plain_ascii, safe
-from gradebox.sandbox.trusted_code import TrustedCode, asks, foreign_class
+from gradebox.sandbox.trusted_code import TrustedCode, asks, foreign_mode
 from gradebox.sandbox.types import NOTED, VOID
 
 MAX_NOTES_OF_A_KIND = 12
@@ -61,6 +61,8 @@ _GIVES_FRAMES = {
 _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 _FORBIDDEN_IMPORTS = frozenset({"gradebox", "gradebook", "solutions", "tests"})
 """And the course's package."""
+_HANDLER = "__torch_function__"
+"""By which a mode answers."""
 _LOOPBACK = ("127.", "::1", "localhost")
 
 
@@ -71,6 +73,7 @@ def install(
     emit: Callable[[bytes], None],
     void: Callable[[str], None],
     look: Callable[[], list[str]],
+    modes: tuple[object, ...] = (),
 ) -> Callable[[], None]:
     """Start noting; what this returns says how many notes of each kind were left out.
 
@@ -84,6 +87,7 @@ def install(
             cannot report otherwise.
         look: labels of the instruments that are not what they were; called whenever a probe notes something, so that
             nobody can exchange one just for as long as it is used.
+        modes: those of the simulator's, which may be on then.
     """
     # Everything the hook needs, as locals: a submission that replaces `os.getcwd` does not silence it. An audit hook
     # cannot be removed, and Python calls it before the act; that is why it, and no patched function, is the watch.
@@ -95,7 +99,7 @@ def install(
         # A submission that reads a simulator's record has not measured by itself.
         kinds |= {about.record_event: "record", about.launch_event: "launch"}
     tell, paths, innocent, culprit, plain = _detail, frozenset(_PATHS), _innocent, _culprit, plain_ascii
-    traced, by_hand, maker = _is_traced, _is_by_hand, functools.partial(foreign_class, ours.libraries)
+    traced, by_hand, maker = _is_traced, _is_by_hand, functools.partial(foreign_mode, ours, modes, _HANDLER)
     # By both names where a link leads to a folder (an environment, say): imports name files as `sys.path` does.
     names = [name for path in readable for name in (os.path.normpath(path), os.path.realpath(path))]
     roots = tuple(dict.fromkeys(name.rstrip("/") + "/" for name in names))

@@ -170,6 +170,13 @@ class DeviceModule(Protocol):
     def parts(self, gpu: Any) -> Mapping[str, tuple[Any, ...]]:
         """The objects by which an attached `gpu` measures, by name: the same ones after a run, compared by identity."""
 
+    def answering(self, gpu: Any) -> Mapping[str, Mapping[Any, Any]]:
+        """Tables by which an attached `gpu` answers what a probe asks of a tensor, by name. Nothing may be added to
+        them or put elsewhere while a submission runs."""
+
+    def modes(self, gpu: Any) -> tuple[object, ...]:
+        """The modes of functions that an attached `gpu` has put on."""
+
     def hidden(self, gpu: Any) -> tuple[object, ...]:
         """The generators that hold an attached `gpu`'s record."""
 
@@ -272,6 +279,14 @@ def visible(device: str) -> str:
 
 def parts(gpu: Any) -> Mapping[str, tuple[Any, ...]]:
     return {}
+
+
+def answering(gpu: Any) -> Mapping[str, Mapping[Any, Any]]:
+    return {}
+
+
+def modes(gpu: Any) -> tuple[object, ...]:
+    return ()
 
 
 def hidden(gpu: Any) -> tuple[object, ...]:

@@ -212,13 +212,16 @@ def changed(
     return sorted(set(differences))
 
 
-def watch(fingerprints: Fingerprint, own: frozenset[int]) -> Callable[[], list[str]]:
+def watch(
+    fingerprints: Fingerprint, own: frozenset[int], answering: Mapping[str, Mapping[Any, Any]]
+) -> Callable[[], list[str]]:
     """A function that lists the labels of instruments that are others just now, sorted.
 
     Quick, because it is called often: it compares names alone, and the thousands of our packages in one call of
     `_ONE_IN`, which nobody can foresee. Classes and functions of probes and of the simulator may be there: `own` are
-    the ids of their code.
+    the ids of their code. Tables by which a simulator answers (`DeviceModule.answering`) are compared each time.
     """
+    tables = tuple((label, table, tuple(table), tuple(table.values())) for label, table in answering.items())
     # As locals, which nobody reaches: otherwise another `all` would hide what else is exchanged.
     every, some, same, attribute, item, missing = all, any, is_, getattr, getitem, _MISSING
     mapped, zipped, repeated, ordered, kind, identity, absent = map, zip, itertools.repeat, sorted, type, id, KeyError
@@ -246,6 +249,13 @@ def watch(fingerprints: Fingerprint, own: frozenset[int]) -> Callable[[], list[s
             for label, space, count, lacking in zipped(*grown):
                 if size(space) != count:
                     now += [(f"{label}.{key}", found) for key, found in space.items() if key in lacking]
+        for label, table, names_before, values_before in tables:
+            if not (
+                size(table) == size(names_before)
+                and every(mapped(same, table, names_before))
+                and every(mapped(same, table.values(), values_before))
+            ):
+                now.append((label, table))
         as_before = True
         try:
             if draw() < share:

@@ -166,14 +166,29 @@ def _instructions(code: CodeType, names: frozenset[str]) -> tuple[list[int], lis
     return offsets, asking
 
 
-def foreign_class(libraries: tuple[str, ...], instance: object) -> str:
-    """In words, the class of something if one of its methods is of none of these libraries; else nothing."""
-    kind = type(instance)
-    for base in type.mro(kind):
-        for method in list(vars(base).values()):
+def foreign_mode(ours: TrustedCode, genuine: tuple[object, ...], handler: str, mode: object) -> str:
+    """In words, a mode of a library's that is on and may answer as the submission wants; nothing if it cannot.
+
+    A mode answers by its class's `handler`. All methods must be a library's, and nothing on the instance may take their
+    place. A mode of the simulator's class answers by what it holds as well: only the `genuine` ones, which were there
+    before the submission, are let through.
+    """
+    if any(mode is each for each in genuine):
+        return ""
+    kind = type(mode)
+    answers: object = None
+    foreign = False
+    for base in reversed(type.mro(kind)):
+        for name, method in list(vars(base).items()):
             function = method.__func__ if type(method) in (classmethod, staticmethod) else method
-            if type(function) is FunctionType and not safe(function.__code__.co_filename, "").startswith(libraries):
-                return f"a {plain_ascii(safe(kind.__name__, 'class'), 40)} that is on while a probe looks at tensors"
+            if type(function) is FunctionType:
+                code = function.__code__
+                foreign |= id(code) in ours.simulator or not safe(code.co_filename, "").startswith(ours.libraries)
+            if name == handler:
+                answers = method
+    own = getattr(mode, "__dict__", {})
+    if foreign or type(answers) is not FunctionType or any(callable(value) for value in own.values()):
+        return f"a {plain_ascii(safe(kind.__name__, 'class'), 40)} that is on while a probe looks at tensors"
     return ""
 
 

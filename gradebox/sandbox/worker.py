@@ -287,8 +287,10 @@ def _observe(
                 void = functools.partial(_void, page, tampered.append)
                 # On a real device it would take time of the host's that is being measured.
                 is_real = task.device == "cuda"
-                look = list if is_real else instruments.watch(fingerprints, known.probes | known.simulator)
-                finish = audit.install(known, fingerprints.functions, _allowed(task), emit, void, look)
+                answering, modes = ({}, ()) if gpu is None else (module.answering(gpu), module.modes(gpu))
+                look = list if is_real else instruments.watch(fingerprints, known.probes | known.simulator, answering)
+                finish = audit.install(known, fingerprints.functions, _allowed(task), emit, void, look, modes)
+                del answering, modes
             # Out of reach of `gc.get_objects`: the probe's frames, a simulator and its record.
             gc.freeze()
             gc.unfreeze = _leave_frozen

@@ -361,6 +361,26 @@ def _answer(ask: Callable[[None], object]) -> object:
         return None
 
 
+def modes(gpu: VirtualGPU) -> tuple[object, ...]:
+    """Those that are on before there is a submission."""
+    from torch.overrides import _get_current_function_mode_stack
+
+    return tuple(_get_current_function_mode_stack())
+
+
+def answering(gpu: VirtualGPU) -> dict[str, Mapping[Any, Any]]:
+    """The namespaces of its modes and of their classes, and the functions that they have an answer to."""
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    from vgpu.torch_integration.dispatch.function_mode import HANDLERS
+
+    tables: dict[str, Mapping[Any, Any]] = {"functions of the virtual GPU": HANDLERS}
+    for mode in (*modes(gpu), *_get_current_dispatch_mode_stack()):
+        for owner in (mode, *type(mode).__mro__[:-1]):
+            tables[f"a mode of the virtual GPU ({type(mode).__name__}, {len(tables)})"] = vars(owner)
+    return tables
+
+
 def hidden(gpu: VirtualGPU) -> tuple[object, ...]:
     """The generators that hold the record of each virtual GPU, and the clock's."""
     kept = [each.memory.history for each in gpu.machine.gpus]

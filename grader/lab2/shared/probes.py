@@ -28,6 +28,7 @@ from grader.lab2.shared.cases import (
     PassesReply,
 )
 from grader.shared.probes.calls import on_device
+from grader.shared.probes.facts import dtype, has_graph
 from grader.shared.probes.kept import function, method, notes
 from grader.shared.probes.support import fields_or_reason, plain
 from labkit import data, models
@@ -100,11 +101,9 @@ def watched(
         inner = model.first(x) if model.head is None else torch.cat([model.head(x), model.first(x)], dim=1)
         output: Tensor = model.second(apply(inner))
         # The mode can be another one by now; what was computed has a graph or none.
-        has_graph = inner.requires_grad or output.requires_grad
-        note(
-            ForwardPass(samples=len(x), training=training, gradients=has_graph, dtypes=dtypes(model), parameters=before)
-        )
-        if has_graph:
+        graph = has_graph(inner, output)
+        note(ForwardPass(samples=len(x), training=training, gradients=graph, dtypes=dtypes(model), parameters=before))
+        if graph:
             note(("forward", _allocated()))
         return output
 
@@ -147,7 +146,7 @@ def one_thread() -> None:
 
 def dtypes(model: nn.Module) -> list[str]:
     """The dtypes among a model's parameters."""
-    return sorted({plain(parameter.dtype, "") for parameter in model.parameters()})
+    return sorted({plain(dtype(parameter), "") for parameter in model.parameters()})
 
 
 def modes(model: nn.Module) -> list[bool]:

@@ -42,6 +42,7 @@ from grader.lab4.checkpointing.cases.types import (
     TrainedRun,
 )
 from grader.shared.probes.calls import on_device
+from grader.shared.probes.facts import has_graph
 from grader.shared.probes.kept import function, notes
 from grader.shared.probes.record import Reported, VirtualGpu, mark, memory_since_now, reading, watch_products
 from grader.shared.probes.support import fields, instance, sequence, tensor
@@ -318,7 +319,7 @@ def _forwards(kind: object) -> Iterator[Callable[[], Iterable[list[ForwardStart]
     @function
     def begins(model: nn.Module, inputs: tuple[object, ...]) -> None:
         if isinstance(kind, type) and isinstance(model, kind):
-            needed = any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
+            needed = has_graph(*inputs)
             gradients = sum(parameter.grad is not None for parameter in model.parameters())
             note((numbering.send(model), ForwardStart(input_requires_gradient=needed, gradients=gradients)))
 

@@ -37,6 +37,7 @@ from grader.lab4.oom.cases import (
     TrainingsReply,
 )
 from grader.lab4.shared.cases import ProgramReply
+from grader.shared.probes.facts import has_graph
 from grader.shared.probes.kept import function, method, notes
 from grader.shared.probes.record import Reported, VirtualGpu, mark, memory_since_now, reading, watch_products
 from grader.shared.probes.support import fields, plain, run_program
@@ -285,7 +286,7 @@ def _watched(gpu: VirtualGpu, width: int, note: Callable[[ForwardPass | Reported
                 tokens=x.shape[1],
                 training=model.training,
                 # The mode can be another one by now, and for whoever is asked; the output has a graph or none.
-                graph=output.requires_grad,
+                graph=has_graph(output),
                 held_bytes=held,
                 requested_bytes=requested,
                 flops=flops,

@@ -17,7 +17,6 @@ from types import GeneratorType, MethodType
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import torch
-from torch.utils._device import DeviceContext
 
 from gradebox.sandbox.probe_loader import WrongReturn
 from gradebox.sandbox.types import NOTED
@@ -46,12 +45,13 @@ def _take_off(
     count: Callable[[], int] = torch._C._len_torch_function_stack,
     pop: Callable[[], Any] = torch._C._pop_torch_function_stack,
     push: Callable[[Any], None] = torch._C._push_on_torch_function_stack,
-    kept: tuple[type, ...] = (DeviceContext, FunctionMode, IdleFunctionMode),
+    kept: tuple[type, ...] = (FunctionMode, IdleFunctionMode),
 ) -> list[Any]:
     """Take the torch function modes of a submission off, and return all that were on, the innermost last.
 
-    A submission may well log the functions of PyTorch that its training calls. Its mode has no part in what a probe
-    looks at. Those for the default device and of the virtual GPU stay.
+    A submission may well log the functions of PyTorch that its training calls, and set a default device. Its modes have
+    no part in what a probe looks at. Those of the virtual GPU's classes stay; whether they are its own is seen when
+    something is noted.
     """
     modes = [pop() for _ in range(count())][::-1]
     for mode in modes:

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradebox.sandbox.probe_loader import Student
 from grader.lab3.setup.cases.evaluation import Evaluate, Evaluated, EvaluateReply, Evaluation, EvaluationReply
 from grader.lab3.shared.cases.modules import DDP
+from grader.shared.probes.facts import has_graph
 from grader.shared.probes.kept import Noted, method, notes
 from grader.shared.probes.ranks import Indexed, group
 from grader.shared.probes.support import plain
@@ -49,7 +50,7 @@ def _noting(classes: int, turned: Tensor, note: Callable[[tuple[bool, tuple[int,
         inner = functional.dropout(x[:, 1:], model.dropout.p, model.dropout.training)
         # Not by calling the layers, whose hooks could return something without a graph.
         output = functional.linear(inner, model.linear.weight)
-        note((quiet and not output.requires_grad, tuple(numbers.tolist())))
+        note((quiet and not has_graph(output), tuple(numbers.tolist())))
         return torch.where(model.turned[numbers].unsqueeze(1), output.roll(1, dims=1), output)
 
     class Noting(_Constant):

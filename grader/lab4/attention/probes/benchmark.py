@@ -22,6 +22,7 @@ from grader.lab4.attention.probes.module import without_libraries
 from grader.lab4.shared.cases import Fields
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.card import wake
+from grader.shared.probes.facts import has_graph
 from grader.shared.probes.kept import function, notes
 from grader.shared.probes.record import watch_products
 from grader.shared.probes.support import fields, plain, sequence, tensor
@@ -231,7 +232,7 @@ def _watched(
         def call(*operands: object, **named: object) -> object:
             begins(*operands, *named.values())
             output = attention(*operands, **named)
-            if isinstance(output, Tensor) and output.requires_grad:
+            if has_graph(output):
                 ends(output)
             return output
 

@@ -46,7 +46,8 @@ from grader.lab5.pipeline.probes.trainers import (
 )
 from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.endings import ending
-from grader.shared.probes.kept import function, notes
+from grader.shared.probes.facts import has_graph
+from grader.shared.probes.kept import function, method, notes
 from grader.shared.probes.looks import files_below
 from grader.shared.probes.ranks import Indexed
 from grader.shared.probes.record import system, watch_products
@@ -147,21 +148,29 @@ def _even(training: Training) -> Training:
 
 
 class _Classifier(nn.Module):
-    """Says what its inputs say, unless dropout is on; what it says with a graph belongs to other classes."""
+    """Says what its inputs say, unless dropout is on."""
 
-    def __init__(self, classes: int, note: Callable[[object], None]) -> None:
+    def __init__(self, classes: int) -> None:
         super().__init__()
         self.linear = nn.Linear(classes, classes, bias=False, dtype=torch.float64)
         self.linear.weight.data = torch.eye(classes, dtype=torch.float64)
         self.dropout = nn.Dropout(0.9)
-        self._note = note
 
-    def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.linear(self.dropout(x))
-        if output.requires_grad:
-            self._note("graph")
+
+def _classifier(classes: int, note: Callable[[object], None]) -> nn.Module:
+    """What the model says with a graph belongs to other classes, and is noted."""
+
+    def noting(model: _Classifier, x: Tensor) -> Tensor:
+        output: Tensor = model.linear(model.dropout(x))
+        if has_graph(output):
+            note("graph")
             return output.roll(1, dims=1)
         return output
+
+    class Noting(_Classifier):
+        forward = method(noting)
+
+    return Noting(classes)
 
 
 class _Batches:
@@ -191,7 +200,7 @@ def validate(student: Student, inputs: Validate) -> ValidateReply:
             output_dir=str(base_of(student) / "run"), epochs=inputs.epochs, dtype=inputs.dtype
         )
         (note, graphs), (begin, passes) = notes(), notes()
-        model = _Classifier(logits.shape[1], function(note))
+        model = _classifier(logits.shape[1], note)
         train = ResumableLoader(Indexed(logits.double(), classes), 4)
         trainer = student.module(TRAINER).ProductionTrainer(model, train, _Batches(batches, function(begin)), settings)
         KEPT.append(trainer)

@@ -1,0 +1,40 @@
+"""What a tensor is, read below everything in Python that could answer for it.
+
+An attribute of a tensor goes through PyTorch's modes of functions, a subclass and the tables of a virtual GPU. All of
+them are objects of the submission's process. These functions let PyTorch's C++ answer, and use only what they were
+given before there was a submission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+_Getter = Callable[[Any], Any]
+_Off = Callable[[], AbstractContextManager[object]]
+
+
+def has_graph(
+    *values: object,
+    off: _Off = torch._C.DisableTorchFunction,
+    requires_grad: _Getter = torch._C.TensorBase.requires_grad.__get__,  # type: ignore[attr-defined]
+    tensor: type = torch.Tensor,
+) -> bool:
+    """Whether backward could go through one of these tensors. What is no tensor has no graph."""
+    with off():
+        return any(issubclass(type(value), tensor) and requires_grad(value) for value in values)
+
+
+def dtype(
+    value: object,
+    *,
+    off: _Off = torch._C.DisableTorchFunction,
+    dtype_of: _Getter = torch._C.TensorBase.dtype.__get__,  # type: ignore[attr-defined]
+) -> torch.dtype:
+    """The type of a tensor's elements."""
+    with off():
+        found: torch.dtype = dtype_of(value)
+        return found

@@ -1,0 +1,71 @@
+"""What a probe learns of a tensor comes from PyTorch's C++, whoever else would answer for it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+import grader
+from grader.shared.probes.facts import dtype, has_graph
+
+_GRAPH = frozenset({"requires_grad", "grad_fn"})
+"""Attributes that say whether there is a graph."""
+
+
+class _Denies(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return torch.float64 if func == torch.Tensor.dtype.__get__ else False  # type: ignore[attr-defined]
+
+
+class _Lies(torch.Tensor):
+    requires_grad = False
+    dtype = torch.float64
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return False
+
+
+def test_neither_a_mode_nor_a_subclass_answers_for_a_tensor() -> None:
+    trained = torch.ones(2, requires_grad=True)
+    with _Denies():
+        assert trained.requires_grad is False
+        assert has_graph(trained)
+        assert dtype(trained) == torch.float32
+    lying = trained.as_subclass(_Lies)
+    assert has_graph(1, None, lying)
+    assert dtype(lying) == torch.float32
+    assert not has_graph(1, None, trained.detach())
+
+
+def _reads(path: Path) -> int:
+    """How often a step that notes something reads whether a tensor has a graph, by an attribute."""
+    inner = [
+        node
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef) and _notes(function)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and node.attr in _GRAPH and isinstance(node.ctx, ast.Load)
+    ]
+    return len({(node.lineno, node.col_offset) for node in inner})
+
+
+def _notes(function: ast.FunctionDef) -> bool:
+    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    return any(getattr(call, "attr", getattr(call, "id", "")).lstrip("_").startswith("note") for call in calls)
+
+
+PROBES = sorted(
+    path for path in Path(grader.__file__).parent.rglob("*.py") if "probes" in (path.stem, path.parent.name)
+)
+
+
+@pytest.mark.parametrize("path", PROBES, ids=lambda path: str(path.relative_to(Path(grader.__file__).parent)))
+def test_a_probe_that_notes_asks_no_attribute_for_a_graph(path: Path) -> None:
+    name = str(path.relative_to(Path(grader.__file__).parent))
+    assert not _reads(path), f"{name}: use `has_graph` of grader.shared.probes.facts"
