@@ -171,19 +171,20 @@ def foreign_mode(ours: TrustedCode, genuine: tuple[object, ...], handler: str, m
 
     A mode answers by its class's `handler`. All methods must be a library's, and nothing on the instance may take their
     place. A mode of the simulator's class answers by what it holds as well: only the `genuine` ones, which were there
-    before the submission, are let through.
+    before the submission, are let through. If there are none, a program attaches a device by itself.
     """
     if any(mode is each for each in genuine):
         return ""
     kind = type(mode)
     answers: object = None
-    foreign = False
+    foreign, is_attached = False, bool(genuine)
     for base in reversed(type.mro(kind)):
         for name, method in list(vars(base).items()):
             function = method.__func__ if type(method) in (classmethod, staticmethod) else method
             if type(function) is FunctionType:
                 code = function.__code__
-                foreign |= id(code) in ours.simulator or not safe(code.co_filename, "").startswith(ours.libraries)
+                foreign |= not safe(code.co_filename, "").startswith(ours.libraries)
+                foreign |= is_attached and id(code) in ours.simulator
             if name == handler:
                 answers = method
     own = getattr(mode, "__dict__", {})

@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import grader
-from grader.shared.probes.facts import dtype, has_graph
+from grader.shared.probes.facts import dtype, has_graph, is_training, modules_of, parameters_of
 
 _GRAPH = frozenset({"requires_grad", "grad_fn"})
 """Attributes that say whether there is a graph."""
@@ -41,6 +41,25 @@ def test_neither_a_mode_nor_a_subclass_answers_for_a_tensor() -> None:
     assert has_graph(1, None, lying)
     assert dtype(lying) == torch.float32
     assert not has_graph(1, None, trained.detach())
+
+
+def test_a_model_cannot_show_other_parts_than_it_has() -> None:
+    shared = torch.nn.Linear(2, 2)
+    model = torch.nn.Sequential(torch.nn.Sequential(shared, torch.nn.BatchNorm1d(2)), torch.nn.Linear(2, 3), shared)
+    modules, parameters = list(model.modules()), list(model.parameters())
+
+    class Other(torch.nn.Sequential):
+        training = property(lambda model: False)  # type: ignore[assignment]
+
+        def parameters(self, recurse: bool = True) -> Any:
+            return iter(())
+
+    model.__class__ = Other
+    model.modules = lambda: iter(())  # type: ignore[method-assign]
+    assert list(map(id, modules_of(model))) == list(map(id, modules))
+    assert list(map(id, parameters_of(model))) == list(map(id, parameters))
+    assert not model.training
+    assert is_training(model)
 
 
 def _reads(path: Path) -> int:

@@ -25,10 +25,13 @@ _audit = sys.audit
 def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
     """Keeps what is sent, or each item of a list; READ is answered with the list of it all, and raises READ_EVENT.
 
-    So does LATEST, which is answered with two numbers.
+    So does LATEST, which is answered with two numbers: bytes allocated now, and the most since it was sent the last time.
+    Both are added up here from what each address got and gave back. What an event says of the sum is a figure of the
+    allocator, which code can write.
     """
     events: list[Any] = []
-    seen = 0
+    live: dict[Any, int] = {}
+    held = most = 0
     answer: Any = None
     while True:
         message = yield answer
@@ -38,14 +41,23 @@ def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
             answer = events
         elif message is LATEST:
             audit(READ_EVENT, "memory")
-            now = events[-1][1] if events else 0
-            # Memory that was allocated at the last reading counts as well.
-            answer = now, max((event[1] for event in events[max(seen - 1, 0) :]), default=0)
-            seen = len(events)
-        elif type(message) is list:
-            events.extend(message)
+            answer = held, most
+            # Memory that is allocated now counts at the next reading as well.
+            most = held
         else:
-            events.append(message)
+            for event in message if type(message) is list else (message,):
+                events.append(event)
+                _, _, _, _, change, address, _ = event
+                before = live.get(address, 0)
+                after = before + change
+                if after > 0:
+                    live[address] = after
+                else:
+                    after = 0  # nobody gives back more than there is
+                    live.pop(address, None)
+                held += after - before
+                if held > most:
+                    most = held
 
 
 class Clock(Protocol):

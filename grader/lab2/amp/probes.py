@@ -46,6 +46,7 @@ from grader.lab2.shared.probes import (
     watched,
 )
 from grader.shared.probes.endings import ending, refused
+from grader.shared.probes.facts import dtype
 from grader.shared.probes.kept import function, in_turn, notes
 from grader.shared.probes.record import Reported, VirtualGpu, mark, reading, watch_products
 from grader.shared.probes.support import fields, plain
@@ -108,8 +109,8 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
     second = nn.Sequential(nn.ReLU(), linear(inputs.second))
     model, seen = watched(linear(inputs.first), second, signs=inputs.signs)
     model.to(student.device).eval()
-    note, optimizers = notes()
-    handle = register_optimizer_step_post_hook(function(lambda optimizer, *_: note(optimizer)))
+    note, states = notes()
+    handle = register_optimizer_step_post_hook(function(lambda optimizer, *_: note(_state_dtypes(optimizer))))
     note_move, moves = notes()
     rest, move = in_turn([_MOVING_SECONDS], 0.0), model._apply
 
@@ -140,9 +141,6 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
         handle.remove()
         elapsed = _now() - start - earlier - sum(moves())
         del model._apply
-    states = [
-        value for optimizer in set(optimizers()) for state in optimizer.state.values() for value in state.values()
-    ]
     watch = seen()
     return PrecisionRun(
         result=amp_result(result),
@@ -157,8 +155,14 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
         parameters=dtypes(model),
         after=flat(model),
         most_bytes=watch.most_bytes,
-        state=sorted({plain(value.dtype, "") for value in states if isinstance(value, Tensor) and value.ndim}),
+        state=sorted({name for names in states() for name in names}),
     )
+
+
+def _state_dtypes(optimizer: torch.optim.Optimizer) -> set[str]:
+    """Of an optimizer's state right after a step; what it is cast to in the end does not count."""
+    values = [value for state in optimizer.state.values() for value in state.values()]
+    return {str(plain(dtype(value), "")) for value in values if isinstance(value, Tensor) and value.ndim}
 
 
 def _wake(device: str, dtype: torch.dtype) -> None:

@@ -28,7 +28,7 @@ from grader.lab2.shared.cases import (
     PassesReply,
 )
 from grader.shared.probes.calls import on_device
-from grader.shared.probes.facts import dtype, has_graph
+from grader.shared.probes.facts import dtype, has_graph, is_training, modules_of, parameters_of
 from grader.shared.probes.kept import function, method, notes
 from grader.shared.probes.support import fields_or_reason, plain
 from labkit import data, models
@@ -97,7 +97,7 @@ def watched(
     apply = Middle.apply
 
     def noting(model: Watched, x: Tensor) -> Tensor:
-        training, before = modes(model), flat(model) if model.training else []
+        training, before = modes(model), flat(model) if is_training(model) else []
         inner = model.first(x) if model.head is None else torch.cat([model.head(x), model.first(x)], dim=1)
         output: Tensor = model.second(apply(inner))
         # The mode can be another one by now; what was computed has a graph or none.
@@ -146,17 +146,17 @@ def one_thread() -> None:
 
 def dtypes(model: nn.Module) -> list[str]:
     """The dtypes among a model's parameters."""
-    return sorted({plain(dtype(parameter), "") for parameter in model.parameters()})
+    return sorted({plain(dtype(parameter), "") for parameter in parameters_of(model)})
 
 
 def modes(model: nn.Module) -> list[bool]:
     """Whether each of a model's modules is in training mode."""
-    return [module.training for module in model.modules()]
+    return [is_training(module) for module in modules_of(model)]
 
 
 def flat(model: nn.Module) -> list[float]:
     """All parameters that are trained, in one list."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = [parameter for parameter in parameters_of(model) if has_graph(parameter)]
     parts = [parameter.detach().cpu().double().flatten() for parameter in trained]
     return [float(value) for value in torch.cat(parts).tolist()]
 
@@ -321,7 +321,7 @@ def _classifier() -> nn.Module:
 def _noting(model: nn.Module, note: Callable[[int], None]) -> nn.Module:
     @function
     def hook(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        if module.training:
+        if is_training(module):
             note(round(float(arguments[0].flatten()[0]) / _STEP))
 
     model.register_forward_pre_hook(hook)

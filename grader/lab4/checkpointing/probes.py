@@ -42,7 +42,7 @@ from grader.lab4.checkpointing.cases.types import (
     TrainedRun,
 )
 from grader.shared.probes.calls import on_device
-from grader.shared.probes.facts import has_graph
+from grader.shared.probes.facts import has_graph, parameters_of
 from grader.shared.probes.kept import function, notes
 from grader.shared.probes.record import Reported, VirtualGpu, mark, memory_since_now, reading, watch_products
 from grader.shared.probes.support import fields, instance, sequence, tensor
@@ -320,7 +320,7 @@ def _forwards(kind: object) -> Iterator[Callable[[], Iterable[list[ForwardStart]
     def begins(model: nn.Module, inputs: tuple[object, ...]) -> None:
         if isinstance(kind, type) and isinstance(model, kind):
             needed = has_graph(*inputs)
-            gradients = sum(parameter.grad is not None for parameter in model.parameters())
+            gradients = sum(parameter.grad is not None for parameter in parameters_of(model))
             note((numbering.send(model), ForwardStart(input_requires_gradient=needed, gradients=gradients)))
 
     def of_each_model() -> Iterable[list[ForwardStart]]:

@@ -37,7 +37,7 @@ from grader.lab4.oom.cases import (
     TrainingsReply,
 )
 from grader.lab4.shared.cases import ProgramReply
-from grader.shared.probes.facts import has_graph
+from grader.shared.probes.facts import has_graph, is_training
 from grader.shared.probes.kept import function, method, notes
 from grader.shared.probes.record import Reported, VirtualGpu, mark, memory_since_now, reading, watch_products
 from grader.shared.probes.support import fields, plain, run_program
@@ -284,7 +284,7 @@ def _watched(gpu: VirtualGpu, width: int, note: Callable[[ForwardPass | Reported
                 phase=next((phase for phase, tokens in _TOKENS.items() if x.shape[1] == tokens), "none"),
                 samples=len(x),
                 tokens=x.shape[1],
-                training=model.training,
+                training=is_training(model),
                 # The mode can be another one by now, and for whoever is asked; the output has a graph or none.
                 graph=has_graph(output),
                 held_bytes=held,
@@ -358,7 +358,8 @@ def _retried(student: Student, run: Callable[..., object], case: Attempts, too_m
 
     @function
     def attempt(micro_batch: int) -> str | None:
-        note((micro_batch, torch.cuda.memory_allocated() - held, torch.cuda.memory_reserved() - reserved))
+        more = memory.held() if memory is not None else torch.cuda.memory_allocated() - held
+        note((micro_batch, more, torch.cuda.memory_reserved() - reserved))
         if next(numbers) > _MOST_ATTEMPTS:
             raise AssertionError("no end of attempts")
         activations = torch.empty(64 * 2**20, dtype=torch.uint8, device=student.device)
@@ -377,6 +378,7 @@ def _retried(student: Student, run: Callable[..., object], case: Attempts, too_m
     torch.cuda.empty_cache()
     # Before the submission's code: what it allocates itself to be let go of later counts.
     held, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    memory = memory_since_now(student.gpu) if student.gpu is not None else None
     try:
         returned = plain(run(attempt, case.start), "run_with_oom_retry()")
     except NotImplementedError:

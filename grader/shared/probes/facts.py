@@ -38,3 +38,42 @@ def dtype(
     with off():
         found: torch.dtype = dtype_of(value)
         return found
+
+
+def modules_of(
+    model: object,
+    *,
+    space: Callable[[Any], dict[str, Any]] = vars,
+    values: Callable[[Any], Any] = dict.values,
+) -> list[Any]:
+    """A model and the modules in it, each once, in the order of `nn.Module.modules`, however its methods answer."""
+    found: list[Any] = []
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        if not any(module is other for other in found):
+            found.append(module)
+            inner = [each for each in values(space(module)["_modules"]) if each is not None]
+            waiting += inner[::-1]
+    return found
+
+
+def parameters_of(
+    model: object,
+    *,
+    modules: Callable[[object], list[Any]] = modules_of,
+    space: Callable[[Any], dict[str, Any]] = vars,
+    values: Callable[[Any], Any] = dict.values,
+) -> list[Any]:
+    """A model's parameters, each once, in the order of `nn.Module.parameters`, however its methods answer."""
+    found: list[Any] = []
+    for module in modules(model):
+        for each in values(space(module)["_parameters"]):
+            if each is not None and not any(each is other for other in found):
+                found.append(each)
+    return found
+
+
+def is_training(module: object, *, space: Callable[[Any], dict[str, Any]] = vars) -> bool:
+    """Whether a module is in training mode, whatever its class says."""
+    return bool(space(module)["training"])

@@ -44,6 +44,7 @@ from grader.lab2.shared.probes import classifier, dtype_of, one_thread
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.card import full_precision
 from grader.shared.probes.endings import refused as is_refused
+from grader.shared.probes.facts import dtype, is_training
 from grader.shared.probes.handed_out import linear, zeros
 from grader.shared.probes.kept import Noted, function, method, notes
 from grader.shared.probes.record import VirtualGpu, mark, reading
@@ -114,7 +115,7 @@ def compare(student: Student, inputs: Compare) -> CompareReply:
     @function
     def create_model() -> nn.Module:
         note(mark(student.gpu) if student.gpu is not None else 0)
-        return reporting(create(), lambda model, _: note(_Forward(model.training, _is_grad_enabled())))
+        return reporting(create(), lambda model, _: note(_Forward(is_training(model), _is_grad_enabled())))
 
     with _counted_steps(note):
         returned = module.compare_precisions(
@@ -309,7 +310,7 @@ def accuracies(student: Student, inputs: Accuracies) -> AccuraciesReply:
         note(None)
         return reporting(
             classifier(inputs.first, inputs.second),
-            lambda model, output: note((model.training, plain(output.dtype, ""))),
+            lambda model, output: note((is_training(model), plain(dtype(output), ""))),
         )
 
     returned = student.module(COMPARISON).measure_accuracies(

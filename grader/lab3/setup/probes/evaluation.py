@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradebox.sandbox.probe_loader import Student
 from grader.lab3.setup.cases.evaluation import Evaluate, Evaluated, EvaluateReply, Evaluation, EvaluationReply
 from grader.lab3.shared.cases.modules import DDP
-from grader.shared.probes.facts import has_graph
+from grader.shared.probes.facts import has_graph, is_training, modules_of
 from grader.shared.probes.kept import Noted, method, notes
 from grader.shared.probes.ranks import Indexed, group
 from grader.shared.probes.support import plain
@@ -46,7 +46,7 @@ def _noting(classes: int, turned: Tensor, note: Callable[[tuple[bool, tuple[int,
 
     def noting(model: _Constant, x: Tensor) -> Tensor:
         numbers = x[:, 0].round().long()
-        quiet = not any(module.training for module in model.modules())
+        quiet = not any(is_training(module) for module in modules_of(model))
         inner = functional.dropout(x[:, 1:], model.dropout.p, model.dropout.training)
         # Not by calling the layers, whose hooks could return something without a graph.
         output = functional.linear(inner, model.linear.weight)
