@@ -25,9 +25,9 @@ _audit = sys.audit
 def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
     """Keeps what is sent, or each item of a list; READ is answered with the list of it all, and raises READ_EVENT.
 
-    So does LATEST, which is answered with two numbers: bytes allocated now, and the most since it was sent the last time.
-    Both are added up here from what each address got and gave back. What an event says of the sum is a figure of the
-    allocator, which code can write.
+    So does LATEST, which is answered with two numbers: bytes allocated now, and the most since it was sent the last
+    time. Both are added up here from what each address got and gave back. What an event says of the sum is a figure of
+    the allocator, which code can write.
     """
     events: list[Any] = []
     live: dict[Any, int] = {}

@@ -157,7 +157,7 @@ class _Classifier(nn.Module):
         self.dropout = nn.Dropout(0.9)
 
 
-def _classifier(classes: int, note: Callable[[object], None]) -> nn.Module:
+def _classifier(classes: int, note: Callable[[object], None]) -> _Classifier:
     """What the model says with a graph belongs to other classes, and is noted."""
 
     def noting(model: _Classifier, x: Tensor) -> Tensor:
