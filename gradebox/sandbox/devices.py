@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -171,8 +171,11 @@ class DeviceModule(Protocol):
         """The objects by which an attached `gpu` measures, by name: the same ones after a run, compared by identity."""
 
     def answering(self, gpu: Any) -> Mapping[str, Mapping[Any, Any]]:
-        """Tables by which an attached `gpu` answers what a probe asks of a tensor, by name. Nothing may be added to
-        them or put elsewhere while a submission runs."""
+        """Tables by which an attached `gpu` answers what a probe asks of it or of a tensor, by name. Nothing may be
+        added to them or put elsewhere while a submission runs."""
+
+    def links(self, gpu: Any) -> Iterable[tuple[object, str]]:
+        """Parts of an attached `gpu` by which it reports, each as an attribute of another one."""
 
     def modes(self, gpu: Any) -> tuple[object, ...]:
         """The modes of functions that an attached `gpu` has put on."""
@@ -283,6 +286,10 @@ def parts(gpu: Any) -> Mapping[str, tuple[Any, ...]]:
 
 def answering(gpu: Any) -> Mapping[str, Mapping[Any, Any]]:
     return {}
+
+
+def links(gpu: Any) -> tuple[tuple[object, str], ...]:
+    return ()
 
 
 def modes(gpu: Any) -> tuple[object, ...]:

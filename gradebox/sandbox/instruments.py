@@ -213,15 +213,14 @@ def changed(
 
 
 def watch(
-    fingerprints: Fingerprint, own: frozenset[int], answering: Mapping[str, Mapping[Any, Any]]
+    fingerprints: Fingerprint, own: frozenset[int], answers: Callable[[], list[tuple[str, object]]]
 ) -> Callable[[], list[str]]:
     """A function that lists the labels of instruments that are others just now, sorted.
 
     Quick, because it is called often: it compares names alone, and the thousands of our packages in one call of
     `_ONE_IN`, which nobody can foresee. Classes and functions of probes and of the simulator may be there: `own` are
-    the ids of their code. Tables by which a simulator answers (`DeviceModule.answering`) are compared each time.
+    the ids of their code. What a simulator answers by is compared each time (`answers`).
     """
-    tables = tuple((label, table, tuple(table), tuple(table.values())) for label, table in answering.items())
     # As locals, which nobody reaches: otherwise another `all` would hide what else is exchanged.
     every, some, same, attribute, item, missing = all, any, is_, getattr, getitem, _MISSING
     mapped, zipped, repeated, ordered, kind, identity, absent = map, zip, itertools.repeat, sorted, type, id, KeyError
@@ -237,7 +236,7 @@ def watch(
         return made or some(mapped(same, values, repeated(found)))
 
     def exchanged() -> list[str]:
-        now: list[tuple[str, Any]] = []
+        now: list[tuple[str, Any]] = answers()
         for label, module, name, value in looked_up:
             if (found := attribute(modules(module), name, missing)) is not value:
                 now.append((label, found))
@@ -249,13 +248,6 @@ def watch(
             for label, space, count, lacking in zipped(*grown):
                 if size(space) != count:
                     now += [(f"{label}.{key}", found) for key, found in space.items() if key in lacking]
-        for label, table, names_before, values_before in tables:
-            if not (
-                size(table) == size(names_before)
-                and every(mapped(same, table, names_before))
-                and every(mapped(same, table.values(), values_before))
-            ):
-                now.append((label, table))
         as_before = True
         try:
             if draw() < share:

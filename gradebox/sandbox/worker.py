@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gradebox.sandbox import (
+    answers,
     audit,
     codec,
     devices,
@@ -287,10 +288,11 @@ def _observe(
                 void = functools.partial(_void, page, tampered.append)
                 # On a real device it would take time of the host's that is being measured.
                 is_real = task.device == "cuda"
-                answering, modes = ({}, ()) if gpu is None else (module.answering(gpu), module.modes(gpu))
-                look = list if is_real else instruments.watch(fingerprints, known.probes | known.simulator, answering)
+                modes = () if gpu is None else module.modes(gpu)
+                as_before = list if gpu is None else answers.comparing(module.answering(gpu), module.links(gpu))
+                look = list if is_real else instruments.watch(fingerprints, known.probes | known.simulator, as_before)
                 finish = audit.install(known, fingerprints.functions, _allowed(task), emit, void, look, modes)
-                del answering, modes
+                del modes, as_before
             # Out of reach of `gc.get_objects`: the probe's frames, a simulator and its record.
             gc.freeze()
             gc.unfreeze = _leave_frozen

@@ -20,6 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradebox.sandbox.devices import CPU, Device, DeviceError, Simulator
+from grader.shared.answering import answering as answering
+from grader.shared.answering import links as links
+from grader.shared.answering import modes as modes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -359,26 +362,6 @@ def _answer(ask: Callable[[None], object]) -> object:
         return ask(None)
     except Exception:  # it has been ended
         return None
-
-
-def modes(gpu: VirtualGPU) -> tuple[object, ...]:
-    """Those that are on before there is a submission."""
-    from torch.overrides import _get_current_function_mode_stack
-
-    return tuple(_get_current_function_mode_stack())
-
-
-def answering(gpu: VirtualGPU) -> dict[str, Mapping[Any, Any]]:
-    """The namespaces of its modes and of their classes, and the functions that they have an answer to."""
-    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-
-    from vgpu.torch_integration.dispatch.function_mode import HANDLERS
-
-    tables: dict[str, Mapping[Any, Any]] = {"functions of the virtual GPU": HANDLERS}
-    for mode in (*modes(gpu), *_get_current_dispatch_mode_stack()):
-        for owner in (mode, *type(mode).__mro__[:-1]):
-            tables[f"a mode of the virtual GPU ({type(mode).__name__}, {len(tables)})"] = vars(owner)
-    return tables
 
 
 def hidden(gpu: VirtualGPU) -> tuple[object, ...]:

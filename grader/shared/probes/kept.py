@@ -137,6 +137,10 @@ def _run(running: Generator[None]) -> None:
     running.send(None)
 
 
+announce = _announce
+"""For a probe that is about to take a reading."""
+
+
 # --- what a probe calls -----------------------------------------------------------------------------------------------
 
 

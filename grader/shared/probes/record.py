@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradebox.sandbox.devices import Reading
 from gradebox.sandbox.observer import SystemReading
-from grader.shared.probes.kept import note_into
+from grader.shared.probes.kept import announce, note_into
 from grader.shared.probes.threads import in_every_thread
 from grader.shared.readings import PRODUCTS, ProductCount, counted
 
@@ -28,6 +28,7 @@ Reported: TypeAlias = Any
 
 def mark(gpu: VirtualGpu) -> int:
     """A place in the virtual GPU's record, for `reading`."""
+    announce()
     return int(gpu.queue.line.mark())
 
 
@@ -39,6 +40,7 @@ def next_stage(gpu: VirtualGpu) -> None:
 
 def reading(gpu: VirtualGpu, what: str, begin: int, end: int | None = None, **arguments: object) -> Reading:
     """Have the virtual GPU read its record between two marks (or from one until now); the judge gets what it says."""
+    announce()
     line = gpu.queue.line
     return Reading(line.read(gpu.index, what, begin, line.mark() if end is None else end, arguments))
 
@@ -63,10 +65,12 @@ class MemorySince(Protocol):
 
 class _MemoryOfVirtualGpu:
     def __init__(self, gpu: VirtualGpu) -> None:
+        announce()
         self._gpu, self._begin = gpu, gpu.mark_memory()
 
     def _read(self, what: str) -> Reading:
         gpu = self._gpu
+        announce()
         return Reading(gpu.queue.line.read_memory(gpu.index, what, self._begin, gpu.mark_memory()))
 
     def peak(self) -> Reading:
