@@ -187,8 +187,8 @@ def foreign_mode(ours: TrustedCode, genuine: tuple[object, ...], handler: str, m
                 foreign |= is_attached and id(code) in ours.simulator
             if name == handler:
                 answers = method
-    own = getattr(mode, "__dict__", {})
-    if foreign or type(answers) is not FunctionType or any(callable(value) for value in own.values()):
+    hides = any(name in vars(base) for base in type.mro(kind) for name in getattr(mode, "__dict__", ()))
+    if foreign or hides or type(answers) is not FunctionType:
         return f"a {plain_ascii(safe(kind.__name__, 'class'), 40)} that is on while a probe looks at tensors"
     return ""
 
