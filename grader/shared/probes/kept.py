@@ -190,12 +190,15 @@ def _stepping(
     step: Callable[..., Any],
     take_off: Callable[[], list[Any]] = _take_off,
     put_back: Callable[[list[Any]], None] = _put_back,
+    announce: Announce = _announce,
 ) -> Generator[None, Any]:
     going_on, generator = _going_on, GeneratorType
     while True:
         outcome, instance, arguments, named = yield
         modes = take_off()
         try:
+            # What undoes itself when the step calls it is still there now.
+            announce()
             result = step(instance, *arguments, **named)
             outcome += [None, going_on(result, take_off, put_back) if type(result) is generator else result]
         except Exception as error:
@@ -207,13 +210,17 @@ def _stepping(
 
 
 def _going_on(
-    running: Generator[Any], take_off: Callable[[], list[Any]], put_back: Callable[[list[Any]], None]
+    running: Generator[Any],
+    take_off: Callable[[], list[Any]],
+    put_back: Callable[[list[Any]], None],
+    announce: Announce = _announce,
 ) -> Generator[Any]:
     """What a generator of a step yields; it runs without modes, as the step does."""
     end = object()
     while True:
         modes = take_off()
         try:
+            announce()
             value = next(running, end)
         finally:
             put_back(modes)
