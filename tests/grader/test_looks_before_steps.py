@@ -1,4 +1,4 @@
-"""Something that undoes itself when a step of a probe calls it is there when the step begins, so the step looks first."""
+"""What undoes itself when a probe's step calls it is still there when the step begins: so the step looks first."""
 
 from __future__ import annotations
 
