@@ -21,7 +21,7 @@ _FLOATS = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 _INTEGERS = dict.fromkeys((torch.int32, torch.int16, torch.int8, torch.uint8), torch.int64)
 _AS_FLOAT32 = {
     "add", "sub", "rsub", "clamp", "clamp_min", "clamp_max", "hardtanh", "_foreach_add", "_foreach_sub",
-    "_foreach_clamp_min", "_foreach_clamp_max", "_foreach_pow",
+    "_foreach_clamp_min", "_foreach_clamp_max", "_foreach_maximum", "_foreach_minimum", "_foreach_pow",
 }  # fmt: skip
 _AS_INT64 = {"addcmul", "_foreach_addcmul"}
 

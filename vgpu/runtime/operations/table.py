@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from vgpu.runtime.operations import convolutions, determinism, products, sparse_dtypes, traffic, waiting
+from vgpu.runtime.operations import convolutions, determinism, products, scalar_checks, sparse_dtypes, traffic, waiting
 from vgpu.runtime.operations.operation import Known
 
 _rows: dict[str, Known] = {}
@@ -45,7 +45,7 @@ _row("_sparse_addmm", check=sparse_dtypes.require_addmm)
 _row("quantize_per_tensor quantize_per_channel", check=sparse_dtypes.require_whole_bytes)
 _row("_int_mm", check=products.check_int_mm)
 _row("mv", product=products.vector, **_GEMM, **_SUMS, strict_devices=True, wrapper="addmv_out_out")
-_row("addmv", product=products.vector, **_GEMM, **_SUMS)
+_row("addmv", check=scalar_checks.addmv, product=products.vector, **_GEMM, **_SUMS)
 _row("dot", product=products.vector, **_GEMM, **_SUMS)
 _row("vdot", product=products.vector, **_GEMM, **_SUMS)
 
@@ -146,11 +146,16 @@ _row("avg_pool3d_backward", in_float32=True, nondeterministic=determinism.always
 # ---- copies and fills ------------------------------------------------------------------------------------------------
 
 _row("copy_", copies=True, overwrites=True, mixed_devices=True)
+_row("pow", check=scalar_checks.power)
+_row("_foreach_add _foreach_sub _foreach_mul", check=scalar_checks.foreach_integers)
+_row("_foreach_addcmul _foreach_addcdiv", check=scalar_checks.scalars_on_cpu)
 _row("_foreach_copy_", overwrites=True, mixed_devices=True)
 _row("_to_copy _copy_from", copies=True, mixed_devices=True)
 _row("clone", copies=True)
 _row("normal", overwrites=True, waits=waiting.checks_deviations)
-_row("fill zero _foreach_zero uniform bernoulli random exponential log_normal cauchy geometric", overwrites=True)
+_row("fill", check=scalar_checks.fill, overwrites=True)
+_row("stack", strict_devices=True, wrapper="cat")
+_row("zero _foreach_zero uniform bernoulli random exponential log_normal cauchy geometric", overwrites=True)
 
 # ---- factories and descriptions --------------------------------------------------------------------------------------
 # `_unsafe_view` and friends are not marked as views in their schemas although they share the storage.

@@ -19,6 +19,9 @@ from vgpu.runtime.operations.operation import Operation
 from vgpu.torch_integration.dispatch import extensions
 from vgpu.torch_integration.dispatch.gradients import bring_home
 
+# Kernels that take no scalar from the CPU, although no wrapper checks (TensorCompare.cpp, `clamp_out`).
+_WITHOUT_CPU_SCALARS = {"aten::clamp.Tensor_out"}
+_WITH_SCALARS = {"_foreach_addcmul", "_foreach_addcdiv"}
 _TWO_DEVICES = "Expected all tensors to be on the same device, but found at least two devices, {} and {}!"
 
 
@@ -44,6 +47,8 @@ def reconcile(
             registry.add(tensor, common)
         elif home is not common:
             outside.append(tensor)
+    if operation.base in _WITH_SCALARS and len(args) > 3:  # they are read on the host, however many
+        outside = [tensor for tensor in outside if tensor is not args[3]]
     if not outside or operation.is_collective:
         return False
     if operation.base in ("copy_", "copy"):
@@ -66,6 +71,8 @@ def reconcile(
     if operation.strict_devices:
         raise RuntimeError(_strict_text(registry, operation, args, kwargs))
     written_outside = operation.mutates and isinstance(args[0], torch.Tensor) and gpu_of(args[0]) is None
+    if operation.overload.name() in _WITHOUT_CPU_SCALARS:
+        raise RuntimeError(_two_devices(registry, kwargs, inputs))
     if not written_outside and all(tensor.dim() == 0 and gpu_of(tensor) is None for tensor in outside):
         for tensor in outside:
             bring_home(machine, tensor)

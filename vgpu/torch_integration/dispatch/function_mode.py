@@ -17,7 +17,7 @@ import torch
 import torch.utils._device
 
 from vgpu.runtime.memory.residency import CPU_DEVICE
-from vgpu.runtime.operations import composites
+from vgpu.runtime.operations import composites, scalar_checks
 from vgpu.runtime.unsupported import unsupported
 from vgpu.torch_integration import autocast
 from vgpu.torch_integration.devices import place
@@ -224,6 +224,7 @@ def _setitem(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     tensor, index, value = args
     gpu = mode.registry.gpu_of(tensor)
     if gpu is not None:
+        scalar_checks.require_fits(value, tensor.dtype)
 
         def moved(item: Any) -> Any:
             item = index_sequences.to_tensor(item)

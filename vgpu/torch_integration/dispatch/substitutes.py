@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from vgpu.runtime.operations import scalar_checks
 from vgpu.runtime.versions import torch_version
 from vgpu.torch_integration.dispatch import factories
 from vgpu.torch_integration.handling_mode import HandlingMode
@@ -43,6 +44,45 @@ def ctc_loss(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[
         return (loss / size.clamp_min(1)).mean()
     loss = loss if scores.dim() == 3 else loss.squeeze(0)
     return loss.sum() if arguments["reduction"] == 2 else loss
+
+
+def where(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """TensorCompare.cpp: a number becomes a tensor on the GPU, which a 16-bit float must hold; the CPU casts."""
+    values = (*args, *kwargs.values())
+    tensors = [value for value in values if isinstance(value, _Tensor)]
+    numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    if numbers and len(tensors) == 2 and any(mode.has(tensor) for tensor in tensors):
+        condition = args[1] if func is _Tensor.where and len(args) > 1 else args[0] if args else None
+        (other,) = [tensor for tensor in tensors if tensor is not condition] or [None]
+        if other is not None:
+            scalar_checks.require_fits(numbers[0], torch.result_type(other, numbers[0]))
+    return func(*args, **kwargs)
+
+
+def meshgrid(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """TensorShape.cpp, `meshgrid`."""
+    tensors = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
+    if len({mode.registry.gpu_of(tensor) for tensor in tensors if isinstance(tensor, _Tensor)}) > 1:
+        raise RuntimeError("meshgrid expects all tensors to have the same device")
+    return func(*args, **kwargs)
+
+
+def spaced(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """RangeFactories.cpp: a start and an end in tensors are read; where they are does not decide about the result."""
+
+    def number(value: Any) -> Any:
+        return value.item() if isinstance(value, _Tensor) and not value.dim() else value
+
+    chosen = {key: number(value) if key in ("start", "end") else value for key, value in kwargs.items()}
+    return factories.factory(mode, func, (*map(number, args[:2]), *args[2:]), chosen)
+
+
+def scalar_tensor(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """TensorFactories.cpp, `scalar_tensor`: only the CPU's casts."""
+    result = factories.factory(mode, func, args, kwargs)
+    if mode.has(result):
+        scalar_checks.require_fits(args[0] if args else kwargs["s"], result.dtype)
+    return result
 
 
 def transform(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -148,6 +188,12 @@ def lstsq(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 FUNCTIONS = {
+    torch.where: where,
+    torch.Tensor.where: where,
+    torch._C._VariableFunctions.meshgrid: meshgrid,
+    torch.linspace: spaced,
+    torch.logspace: spaced,
+    torch.scalar_tensor: scalar_tensor,
     torch.linalg.svd: svd,
     torch.linalg.svdvals: svd,
     torch.linalg.lstsq: lstsq,

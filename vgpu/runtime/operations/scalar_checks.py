@@ -1,0 +1,75 @@
+"""Scalars that CUDA refuses and the CPU takes: too large for a dtype, on the wrong device, an exponent without kernel.
+
+Each was read from PyTorch's CUDA host code (`vgpu.tools.cuda_rules.stand_in`). Not here: scalars that only the CPU
+refuses (`vgpu.runtime.operations.scalar_ranges`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from vgpu.runtime.attachment import machine as attached_machine
+
+_SIGNED = {torch.int8: "Char", torch.int16: "Short", torch.int32: "Int", torch.int64: "Long"}
+_INTEGERS = {*_SIGNED, torch.uint8}
+_HALVES = {torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16"}
+
+
+def require_fits(value: Any, dtype: torch.dtype) -> None:
+    """Raise RuntimeError, as `Scalar::to`, for a number that overflows in `dtype`; infinities and NaN do not."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return
+    if dtype in _HALVES:
+        if not math.isinf(value) and abs(value) > torch.finfo(dtype).max:
+            raise RuntimeError(f"value cannot be converted to type {_HALVES[dtype]} without overflow")
+    elif not dtype.is_complex:
+        # The CPU's own check, for the types for which it has one.
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            torch.empty((), dtype=dtype, device="cpu").fill_(value)
+
+
+def addmv(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Blas.cpp (CUDA), `addmv_out_cuda`: its factors are converted to the dtype of the operands."""
+    for name in ("alpha", "beta"):
+        require_fits(kwargs.get(name, 1), args[0].dtype)
+
+
+def foreach_integers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """ForeachBinaryOpScalar.cu: integers are not promoted, and a scalar is converted to them."""
+    tensors, scalar = args[0], args[1] if len(args) > 1 else kwargs.get("scalar", kwargs.get("scalars"))
+    for place, tensor in enumerate(tensors):
+        value = scalar[place] if isinstance(scalar, (list, tuple)) else scalar
+        if tensor.dtype in _INTEGERS and isinstance(value, int):
+            require_fits(value, tensor.dtype)
+
+
+def scalars_on_cpu(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """ForeachUtils.h, `convert_tensor_to_scalar_list`: the scalars of `_foreach_addcmul` are read on the host."""
+    scalars, machine = args[3] if len(args) > 3 else kwargs.get("scalars"), attached_machine()
+    if isinstance(scalars, torch.Tensor) and machine is not None and machine.registry.has(scalars):
+        raise RuntimeError(f"Expected scalars to be on CPU, got {machine.registry.device_of(scalars)} instead.")
+
+
+def power(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """PowKernel.cu, `pow_tensor_tensor_kernel`: an exponent on the CPU is a number, and -1 is a reciprocal."""
+    base, exponent, machine = args[0], args[1], attached_machine()
+    if not (isinstance(base, torch.Tensor) and isinstance(exponent, torch.Tensor)) or machine is None:
+        return
+    if base.dtype not in _SIGNED or exponent.dim() or exponent.is_meta or machine.registry.has(exponent):
+        return
+    if not exponent.is_floating_point() and exponent.item() == -1:
+        kind = _SIGNED.get(torch.result_type(base, exponent), "")
+        raise NotImplementedError(f"\"reciprocal_cuda\" not implemented for '{kind}'")
+
+
+def fill(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Fill.cpp: a value on the CPU is read, and has to fit."""
+    value, machine = args[1] if len(args) > 1 else kwargs.get("value"), attached_machine()
+    if not isinstance(value, torch.Tensor) or value.dim() or value.is_meta or machine is None:
+        return
+    if not machine.registry.has(value):
+        require_fits(value.item(), args[0].dtype)
