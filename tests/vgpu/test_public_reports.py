@@ -152,3 +152,48 @@ def test_the_allocator_reads_its_options_at_the_first_use(
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:False")
     on_gpu(1)
     assert torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"] is True
+
+
+def test_what_cuda_refuses_although_the_cpu_does_not(gpu: vgpu.VirtualGPU) -> None:
+    """SummaryOps.cu, `_histc_cuda`; tensor_new.cpp, `new_with_tensor`: a legacy type moves and converts nothing."""
+    assert torch.histc(on_gpu(3), bins=2, min=0, max=2).tolist() == [0.0, 3.0]
+    with pytest.raises(RuntimeError, match="HalfTensor is not supported"):
+        torch.histc(on_gpu(3).half(), bins=3)
+    for tensor in (torch.ones(2), on_gpu(2).double()):
+        with pytest.raises(TypeError, match="expected dtype=float32, device=cuda"):
+            torch.cuda.FloatTensor(tensor)
+    data = on_gpu(2)
+    assert torch.cuda.FloatTensor(data).data_ptr() == data.data_ptr()
+    assert torch.cuda.FloatTensor([1, 2]).is_cuda
+
+
+def test_no_memory_is_not_pinned(gpu: vgpu.VirtualGPU) -> None:
+    """cudaPointerGetAttributes of a null pointer, which an empty tensor has."""
+    assert torch.ones(1).pin_memory().is_pinned()
+    assert not torch.empty(0).pin_memory().is_pinned()
+
+
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")
+def test_a_default_tensor_type_names_the_gpu(gpu: vgpu.VirtualGPU) -> None:
+    """torch docs: torch.set_default_tensor_type; old programs begin with this line."""
+    try:
+        torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+        made = torch.ones(2)
+        assert (made.device.type, made.dtype) == ("cuda", torch.float64)
+        torch.set_default_tensor_type(torch.cuda.FloatTensor)
+        assert (torch.zeros(1).device.type, torch.zeros(1).dtype) == ("cuda", torch.float32)
+    finally:
+        torch.set_default_tensor_type("torch.FloatTensor")
+    assert torch.ones(2).device.type == "cpu"
+
+
+def test_the_cache_of_ffts_plans_has_a_limit(gpu: vgpu.VirtualGPU) -> None:
+    """https://docs.pytorch.org/docs/stable/notes/cuda.html#cufft-plan-cache"""
+    cache = torch.backends.cuda.cufft_plan_cache
+    assert cache.max_size == cache[0].max_size == 4096
+    cache.max_size = 10
+    assert cache[0].max_size == 10
+    with pytest.raises(RuntimeError, match="must be non-negative, but got -1"):
+        cache.max_size = -1
+    with pytest.raises(RuntimeError, match="expected 0 <= device index < 1"):
+        cache[5]

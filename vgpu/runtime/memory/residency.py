@@ -286,7 +286,8 @@ class Registry(Generic[_GPU]):
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's host memory is page-locked."""
-        return bool(self._pinned) and _storage_of(tensor)._cdata in self._pinned
+        # No memory is none that is page-locked (cudaPointerGetAttributes of a null pointer).
+        return bool(self._pinned) and _storage_of(tensor)._cdata in self._pinned and bool(_storage_of(tensor).nbytes())
 
     @staticmethod
     def _note(table: dict[int, weakref.ref[Any]], tensor: torch.Tensor) -> None:

@@ -66,6 +66,12 @@ def power(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         raise NotImplementedError(f"\"reciprocal_cuda\" not implemented for '{kind}'")
 
 
+def histogram(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """SummaryOps.cu, `_histc_cuda`."""
+    if args[0].dtype == torch.float16:
+        raise RuntimeError("HalfTensor is not supported")
+
+
 def fill(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Fill.cpp: a value on the CPU is read, and has to fit."""
     value, machine = args[1] if len(args) > 1 else kwargs.get("value"), attached_machine()

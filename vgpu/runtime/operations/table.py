@@ -172,7 +172,12 @@ _row("set_", is_metadata=True, mixed_devices=True)
 # ---- what the host waits for, and what takes tensors of the host -----------------------------------------------------
 
 _row("_local_scalar_dense item equal is_nonzero allclose", reads=True)
-_row("histc", waits=waiting.finds_its_range, nondeterministic=determinism.always("_histc_cuda"))
+_row(
+    "histc",
+    check=scalar_checks.histogram,
+    waits=waiting.finds_its_range,
+    nondeterministic=determinism.always("_histc_cuda"),
+)
 _row("_pack_padded_sequence _pack_padded_sequence_backward _pad_packed_sequence _ctc_loss", mixed_devices=True)
 _row("_ctc_loss_backward", mixed_devices=True, nondeterministic=determinism.always("ctc_loss_backward_gpu"))
 

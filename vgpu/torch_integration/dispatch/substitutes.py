@@ -53,9 +53,9 @@ def where(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
     if numbers and len(tensors) == 2 and any(mode.has(tensor) for tensor in tensors):
         condition = args[1] if func is _Tensor.where and len(args) > 1 else args[0] if args else None
-        (other,) = [tensor for tensor in tensors if tensor is not condition] or [None]
-        if other is not None:
-            scalar_checks.require_fits(numbers[0], torch.result_type(other, numbers[0]))
+        for other in tensors:
+            if other is not condition:
+                scalar_checks.require_fits(numbers[0], torch.result_type(other, numbers[0]))
     return func(*args, **kwargs)
 
 
@@ -190,7 +190,7 @@ def lstsq(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
 FUNCTIONS = {
     torch.where: where,
     torch.Tensor.where: where,
-    torch._C._VariableFunctions.meshgrid: meshgrid,
+    getattr(torch._C._VariableFunctions, "meshgrid"): meshgrid,  # noqa: B009 - typed without it
     torch.linspace: spaced,
     torch.logspace: spaced,
     torch.scalar_tensor: scalar_tensor,

@@ -90,8 +90,28 @@ def install(patches: PatchSet, machine: Machine) -> None:
     # PyTorch sets it when it initialises CUDA.
     patches.set(torch.cuda, "_get_device_properties", lambda index: properties(gpu_at(machine, index)))
     _accelerator(patches, machine)
+    _plan_caches(patches, machine)
     backends = torch.backends
     patches.set(backends.cuda, "is_built", lambda: True)
+
+
+# cuFFT's plans per GPU (aten/src/ATen/native/cuda/CuFFTPlanCache.h, `CUFFT_DEFAULT_CACHE_SIZE`).
+_PLANS = 4096
+
+
+def _plan_caches(patches: PatchSet, machine: Machine) -> None:
+    """How many plans of cuFFT are kept at most; there are no plans here, and their number is not known."""
+    sizes: dict[int, int] = {}
+
+    def set_max_size(index: int, size: int) -> None:
+        if size < 0:
+            raise RuntimeError(f"cuFFT plan cache size must be non-negative, but got {size}")
+        sizes[gpu_at(machine, index).index] = size
+
+    # The class holds the functions themselves.
+    limit = vars(torch.backends.cuda.cuFFTPlanCache)["max_size"]
+    patches.set(limit, "getter", lambda index: sizes.get(gpu_at(machine, index).index, _PLANS))
+    patches.set(limit, "setter", set_max_size)
 
 
 def _asked_count(machine: Machine) -> int:

@@ -24,6 +24,27 @@ def install(patches: PatchSet, machine: Machine) -> None:
     """Replace the types in `torch.cuda`; their instances are tensors on a GPU of that dtype."""
     for name, dtype in _DTYPES.items():
         patches.set(torch.cuda, f"{name}Tensor", _tensor_type(f"{name}Tensor", dtype, machine))
+    _default_type(patches)
+
+
+def _default_type(patches: PatchSet) -> None:
+    """`torch.set_default_tensor_type("torch.cuda.FloatTensor")`: a default dtype and a default device in one."""
+    set_type, chosen = torch.set_default_tensor_type, [False]
+
+    def set_default_tensor_type(t: Any) -> None:
+        name = t if isinstance(t, str) else f"{getattr(t, '__module__', '')}.{getattr(t, '__name__', '')}"
+        kind = name.removeprefix("torch.cuda.").removesuffix("Tensor")
+        if not name.startswith("torch.cuda.") or kind not in _DTYPES:
+            set_type(t)
+            if chosen[0]:
+                torch.set_default_device(None)
+                chosen[0] = False
+            return
+        torch.set_default_dtype(_DTYPES[kind])
+        torch.set_default_device("cuda")
+        chosen[0] = True
+
+    patches.rebind(set_type, set_default_tensor_type)
 
 
 def _tensor_type(name: str, dtype: torch.dtype, machine: Machine) -> type:
@@ -34,6 +55,12 @@ def _tensor_type(name: str, dtype: torch.dtype, machine: Machine) -> type:
         def __call__(cls, *values: Any) -> torch.Tensor:
             """Sizes, or data: `torch/csrc/utils/tensor_new.cpp`, `legacy_tensor_ctor`."""
             device = machine.gpus[THREAD.device].device
+            if len(values) == 1 and isinstance(values[0], torch.Tensor):
+                # `new_with_tensor`: the same memory, and nothing is converted or moved.
+                if isinstance(values[0], cls):
+                    return values[0].detach()
+                found = f"dtype={str(values[0].dtype)[6:]}, device={values[0].device}"
+                raise TypeError(f"expected dtype={str(dtype)[6:]}, device=cuda (got {found})")
             if len(values) == 1 and not isinstance(values[0], (int, torch.Size)):
                 return torch.tensor(values[0], dtype=dtype, device=device)
             size = values[0] if values and isinstance(values[0], torch.Size) else values
