@@ -158,7 +158,7 @@ def test_reduce_overhead_launches_once(gpu: vgpu.VirtualGPU) -> None:
 def test_each_size_is_a_graph_of_its_own(
     gpu: vgpu.VirtualGPU, monkeypatch: pytest.MonkeyPatch, setting: dict[str, object], *, warns: bool, recorded: bool
 ) -> None:
-    """torch/_inductor/cudagraph_trees.py and cudagraph_utils.py: a warning after nine sizes, and what chooses among them."""
+    """torch/_inductor/cudagraph_trees.py: a warning after nine sizes, and what chooses among them."""
     from torch._inductor import config, cudagraph_utils
 
     if not all(hasattr(config.triton, name) for name in setting):

@@ -42,7 +42,7 @@ def numbers() -> list[int]:
 def test_it_counts_before_the_first_use(
     gpus: object, monkeypatch: pytest.MonkeyPatch, text: str, seen: list[int]
 ) -> None:
-    """https://discuss.pytorch.org/t/os-environ-cuda-visible-devices-not-functioning/105545"""
+    """CUDA C++ Programming Guide, "CUDA Environment Variables"; torch/cuda/__init__.py, `device_count`."""
     assert torch.cuda.device_count() == 4  # asking decides nothing
     monkeypatch.setenv(VARIABLE, text)
     assert torch.cuda.device_count() == len(seen)
