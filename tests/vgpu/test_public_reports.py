@@ -197,3 +197,36 @@ def test_the_cache_of_ffts_plans_has_a_limit(gpu: vgpu.VirtualGPU) -> None:
         cache.max_size = -1
     with pytest.raises(RuntimeError, match="expected 0 <= device index < 1"):
         cache[5]
+
+
+@pytest.mark.parametrize(
+    ("call", "expected", "found"),
+    [
+        (lambda: torch.nn.functional.layer_norm(on_gpu(3).half(), (3,), on_gpu(3)), "Half", "Float"),
+        (lambda: torch.nn.functional.layer_norm(on_gpu(3), (3,), None, on_gpu(3).bfloat16()), "Float", "BFloat16"),
+        (lambda: torch.nn.functional.group_norm(on_gpu(2, 3, 4).bfloat16(), 1, on_gpu(3)), "BFloat16", "Float"),
+        (lambda: torch.nn.functional.cross_entropy(on_gpu(2, 3), on_gpu(2).long(), on_gpu(3).half()), "Float", "Half"),
+        (lambda: torch.nn.functional.nll_loss(on_gpu(0, 0), on_gpu(0).long(), on_gpu(0).half()), "Float", "Half"),
+    ],
+)
+def test_parameters_have_the_dtype_of_the_data(
+    gpu: vgpu.VirtualGPU, call: Callable[[], object], expected: str, found: str
+) -> None:
+    """https://github.com/pytorch/pytorch/issues/171931; the CPU has kernels for mixed dtypes."""
+    with pytest.raises(RuntimeError, match=f"expected scalar type {expected} but found {found}"):
+        call()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_linear_algebra_is_not_of_16_bits(gpu: vgpu.VirtualGPU, dtype: torch.dtype) -> None:
+    """torch/linalg: cuSOLVER has no kernel; the CPU has none either, and a wider dtype is no way out."""
+    matrix = torch.eye(3, device="cuda", dtype=dtype)
+    for call, kernel in (
+        (torch.linalg.eigh, "linalg_eigh_cuda"), (torch.linalg.eigvalsh, "linalg_eigh_cuda"),
+        (torch.linalg.eigvals, "linalg_eig_cuda"), (torch.linalg.det, "lu_factor_cusolver"),
+        (torch.linalg.qr, "geqrf_(batched_)?cuda"), (torch.geqrf, "geqrf_cuda"), (torch.cholesky_inverse, "cholesky_cuda_potrs"),
+        (lambda data: torch.cholesky_solve(data, data), "cholesky_cuda_potrs"),
+    ):  # fmt: skip
+        with pytest.raises(NotImplementedError, match=f'"{kernel}" not implemented for'):
+            call(matrix)
+    assert torch.linalg.eigvalsh(matrix.float()).tolist() == [1.0, 1.0, 1.0]

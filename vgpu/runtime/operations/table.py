@@ -10,7 +10,16 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from vgpu.runtime.operations import convolutions, determinism, products, scalar_checks, sparse_dtypes, traffic, waiting
+from vgpu.runtime.operations import (
+    convolutions,
+    determinism,
+    operand_dtypes,
+    products,
+    scalar_checks,
+    sparse_dtypes,
+    traffic,
+    waiting,
+)
 from vgpu.runtime.operations.operation import Known
 
 _rows: dict[str, Known] = {}
@@ -93,10 +102,10 @@ _row("native_batch_norm_backward", call="norm_backward", is_cuda_kernel=True, tr
 _row("cudnn_batch_norm_backward batch_norm_backward", call="norm_backward", traffic=traffic.batch_norm_backward)
 _row("sort", traffic=traffic.sort)
 _row("topk", traffic=traffic.topk)
-_row("native_group_norm", call="norm",
+_row("native_group_norm", call="norm", check=operand_dtypes.alike(1),
      traffic=traffic.group_norm)  # fmt: skip
 _row("native_group_norm_backward", call="norm_backward", traffic=traffic.group_norm_backward)
-_row("native_layer_norm", call="norm", is_cuda_kernel=True,
+_row("native_layer_norm", call="norm", is_cuda_kernel=True, check=operand_dtypes.alike(2, 3),
      traffic=traffic.layer_norm)  # fmt: skip
 _row("native_layer_norm_backward _fused_rms_norm_backward", call="norm_backward", is_cuda_kernel=True,
      traffic=traffic.layer_norm_backward)  # fmt: skip
@@ -134,10 +143,15 @@ _row("nonzero masked_select _unique _unique2 unique_dim unique_consecutive uniqu
 # CUDA accumulates in FP32: NLLLoss.cu and NLLLoss2d.cu (accscalar_t), ReduceSumProdKernel.cu, UnaryGeometric and Logit
 # kernels. Missing on the CPU: `dtypes` against `dtypesIfCUDA` in torch/testing/_internal/common_methods_invocations.py.
 
-_row("nll_loss_forward", in_float32=True, gathers=True)
+_row("nll_loss_forward", check=operand_dtypes.alike(2), in_float32=True, gathers=True)
 _row("nll_loss_backward nll_loss2d_backward", in_float32=True, traffic=traffic.nll_loss_backward)
 _row("prod logit logit_backward erfinv", in_float32=True)
-_row("nll_loss2d_forward", in_float32=True, nondeterministic=determinism.always("nll_loss2d_forward_out_cuda_template"))
+_row(
+    "nll_loss2d_forward",
+    check=operand_dtypes.alike(2),
+    in_float32=True,
+    nondeterministic=determinism.always("nll_loss2d_forward_out_cuda_template"),
+)
 _row("avg_pool3d _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa "
      "_upsample_bicubic2d_aa_backward multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward "
      "multilabel_margin_loss_backward polygamma _fft_r2c _fft_c2c _fft_c2r", in_float32=True)  # fmt: skip
@@ -185,7 +199,14 @@ _row("_ctc_loss_backward", mixed_devices=True, nondeterministic=determinism.alwa
 # Whether a factorisation failed is read on the host, by an operation of its own or inside of these. `matrix_exp` asks
 # how many matrices have a small norm (native/LinearAlgebra.cpp, `mexp_impl`).
 
-_row("_linalg_check_errors _linalg_eigh _linalg_svd linalg_eig linalg_eigvals "
+_row("_linalg_eigh", check=operand_dtypes.no_16_bits("linalg_eigh_cuda"), synchronises=True)
+_row("linalg_eig linalg_eigvals", check=operand_dtypes.no_16_bits("linalg_eig_cuda"), synchronises=True)
+_row("_linalg_eigvals", check=operand_dtypes.no_16_bits("linalg_eig_cuda"))
+_row("_linalg_det", check=operand_dtypes.no_16_bits("lu_factor_cusolver"))
+_row("geqrf linalg_qr", check=operand_dtypes.no_16_bits("geqrf_cuda"))
+_row("cholesky_inverse cholesky_solve _cholesky_solve_helper", check=operand_dtypes.no_16_bits("cholesky_cuda_potrs"))
+_row("triangular_solve", check=operand_dtypes.no_16_bits("triangular_solve_cuda"))
+_row("_linalg_check_errors _linalg_svd "
      "linalg_pinv linalg_matrix_exp", synchronises=True)  # fmt: skip
 _row("linalg_cholesky_ex linalg_inv_ex linalg_lu_factor_ex linalg_ldl_factor_ex _linalg_solve_ex",
      waits=waiting.checks_errors)  # fmt: skip

@@ -57,7 +57,7 @@ def _tensor_type(name: str, dtype: torch.dtype, machine: Machine) -> type:
             device = machine.gpus[THREAD.device].device
             if len(values) == 1 and isinstance(values[0], torch.Tensor):
                 # `new_with_tensor`: the same memory, and nothing is converted or moved.
-                if isinstance(values[0], cls):
+                if cls.__instancecheck__(values[0]):
                     return values[0].detach()
                 found = f"dtype={str(values[0].dtype)[6:]}, device={values[0].device}"
                 raise TypeError(f"expected dtype={str(dtype)[6:]}, device=cuda (got {found})")
