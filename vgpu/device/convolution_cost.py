@@ -2,11 +2,14 @@
 
 A convolution is a product of the images' places by windows with the filters (S. Chetlur et al., "cuDNN: Efficient
 Primitives for Deep Learning", 2014), and so are both gradients. So the tiles of products say how long it takes. Fitted
-to single convolutions on an H100 (benchmarks/results/h100.json) and to whole networks on others (benchmarks/published).
+to single convolutions on an H100 (benchmarks/results/h100.json), a V100 and a T4 (benchmarks/published/tables), and to
+whole networks (benchmarks/published). An A100 has the V100's kernels for CUDA cores; no table has its tensor cores.
 Not here: which convolution an operation is (`vgpu.runtime.operations.convolutions`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from vgpu.device import cost, tiles
 from vgpu.device.kernel_work import Convolution
@@ -14,23 +17,42 @@ from vgpu.device.spec import Spec
 
 # What a tile waits for, as `cost.FILL_SECONDS`: operands are gathered window by window.
 FILL_SECONDS = {
-    "cuda cores": 2.1e-6, "tensor cores": 1.0e-6, "hopper": 1.9e-6, "hopper cuda cores": 5.0e-7,
+    "cuda cores": 2.1e-6, "tensor cores": 1.0e-6, "volta": 3.8e-6, "turing": 3.6e-6, "hopper": 1.9e-6,
+    "hopper cuda cores": 5.0e-7,
 }  # fmt: skip
 # Share of what products attain on CUDA cores: cuDNN's kernels do worse on Hopper than on the cards that they were
 # written for, and worst for the weight's gradient of windows of one.
 RATIO = {"cuda cores": 1.0, "hopper cuda cores": 0.56}
 WEIGHT_RATIO = {
-    "cuda cores": 0.9, "hopper cuda cores": 1.5, "hopper cuda cores 1 x 1": 0.56, "tf32": 0.73,
+    "cuda cores": 0.96, "cuda cores 1 x 1": 0.66, "hopper cuda cores": 1.5, "hopper cuda cores 1 x 1": 0.56,
+    "tf32": 0.73, "turing": 1.26,
 }  # fmt: skip
 # The weight's gradient sums over all places, which few multiprocessors share: a part has so many of them at least, as
-# an H100 shows, and DeepBench's V100 and T4, which had no part in that. On Hopper its tiles are large where windows are
-# larger than one, even if there are few filters to fill them.
-_SHORTEST_WEIGHT_SPLIT = 6144
+# an H100 and a V100 show. A T4's tiles have four times as many products for each place as a V100's, and a part as few
+# places for that. On Hopper tiles are large where windows are larger than one, even if there are few filters to fill
+# them.
+_SHORTEST_WEIGHT_SPLIT = {"turing": 1536}
+_SHORTEST_WEIGHT_SPLIT_OF_OTHERS = 6144
 _LARGE, _LEAST_FILLED = 128, 0.25
+# In 16 bits, Volta and Turing have one tile for the weight's gradient, of so many filters and channels of one place of
+# the window (names: volta_fp16_s884cudnn_fp16_64x64_..._wgrad, turing_fp16_s1688cudnn_fp16_128x128_..._wgrad). So few
+# channels, or few filters, leave most of it empty. Turing adds up in FP32 and converts: a kernel before, one after.
+_WEIGHT_TILE = {"volta": 64, "turing": 128}
+_SUM_BYTES, _SUM_KERNELS = 4 + 4 + 2, {"volta": 1, "turing": 2}
+# The other passes in 16 bits load so many channels of a place at once there. Images' gradients have tiles of 128 places
+# and as many channels as there are, up to 128.
+_CHANNELS_AT_ONCE = 32
+_INPUT_TILE = 128
+# Of the rate, for gradients of images that a window passed in steps: places between the steps meet other products.
+STRIDED_INPUT_RATIO = 0.57
 # Winograd saves multiplications of 3 x 3 windows, and transforms images and results: less is left of that with few
-# channels (A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016).
-WINOGRAD_GAIN, WINOGRAD_CHANNELS = 3.4, 90.0
-# Forward, cuDNN does not choose it for images below 8 x 8, which fill too little of its tiles.
+# channels (A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016). One fused kernel, with
+# small tiles, does it where cuDNN has one, and that saves less; gradients of weights have none. cuDNN's documentation
+# names 3 x 3 and 5 x 5.
+WINOGRAD_GAIN = {"cuda cores": 2.25, "cuda cores weight": 3.1, "hopper cuda cores": 3.4}
+WINOGRAD_CHANNELS = {"cuda cores": 20.0, "cuda cores weight": 74.0, "hopper cuda cores": 90.0}
+_WINOGRAD_WINDOWS = (9, 25)
+# cuDNN does not choose it for images below 8 x 8, which fill too little of its tiles; Hopper's for their gradients.
 _WINOGRAD_PLACES = 64
 # Depthwise convolutions: clock cycles of a multiprocessor for a product of PyTorch's kernel, mostly to find places
 # (DepthwiseConv2d.cu, a thread for each result), and the share of the FP32 peak that cuDNN's reach. Both gradients take
@@ -45,6 +67,7 @@ _VECTOR_BYTES, UNALIGNED_TF32 = 16, 0.25
 # A window of one is a plain product of an image's channels and places, without any change of layout, if rows of places
 # can be loaded: in vectors forward, in whole lines of memory for the gradients, whose inner side they are.
 _LINE_BYTES = 128
+_TURING, _AMPERE = (7, 5), (8, 0)
 
 
 def seconds(spec: Spec, work: Convolution, dtype: str, *, tf32: bool) -> float:
@@ -77,39 +100,93 @@ def _is_left_to_cuda_cores(work: Convolution) -> bool:
 
 def _product(spec: Spec, work: Convolution, kind: str, dtype: str, size: int, *, tf32: bool) -> float:
     tensor_cores = cost.uses_tensor_cores(spec, dtype, tf32=tf32)
-    m, n, k, batch, splits = *_sides(work, kind, _VECTOR_BYTES // size if tensor_cores else 1), tiles.FEW_SPLITS
-    kernels = cost.kernels_of(spec, dtype, tf32=tf32)
-    sizes = cost.tile_sizes(spec, dtype, tf32=tf32)
-    if kind == "weight":
-        splits = max(1, k // _SHORTEST_WEIGHT_SPLIT)
-        if work.window > 1 and work.groups == 1 and cost.is_hopper(spec):
-            sizes = tiles.LARGE_TILES if tensor_cores else tiles.TILES[:5]
+    kernels = _kernels(spec, dtype, tf32=tf32)
+    m, n, k, batch = _sides(work, kind, _channels_at_once(work, kind, kernels, size) if tensor_cores else 1)
     rate = cost.peak_flops(spec, dtype, tf32=tf32) * cost.attained_ratio(spec, dtype, tf32=tf32)
-    if tensor_cores:
-        if size == 4 and kind == "forward" and work.channels // work.groups * size % _VECTOR_BYTES:
-            rate *= UNALIGNED_TF32
-        if kind == "weight" and size == 4:
-            rate *= WEIGHT_RATIO["tf32"]
-    else:
-        rate *= RATIO[kernels]
-        if kind == "weight":
-            rate *= WEIGHT_RATIO.get(f"{kernels} 1 x 1" if work.window == 1 else "", WEIGHT_RATIO[kernels])
-        elif kind == "input" or work.result_places >= _WINOGRAD_PLACES:
-            rate *= _winograd(work)
+    rate *= _share_of_products(work, kind, kernels, size)
     computing = cost.tile_seconds(
-        spec, m, n, k, batch, rate=rate, fill_seconds=FILL_SECONDS[kernels], sizes=sizes, splits=splits
-    )
+        spec, m, n, k, batch, rate=rate, fill_seconds=_fill_seconds(kind, kernels),
+        sizes=_tile_sizes(spec, work, kind, kernels, cost.tile_sizes(spec, dtype, tf32=tf32)),
+        splits=_splits(kind, kernels, k),
+    )  # fmt: skip
     moved = size * (work.inputs + work.results + work.weights)
     moving = cost.traffic_seconds(spec, moved, cached=True)
-    return spec.minimum_kernel_seconds + cost.overlapped(moving, computing)
+    seconds = spec.minimum_kernel_seconds + cost.overlapped(moving, computing)
+    if kind == "weight" and kernels in _SUM_KERNELS:
+        seconds += _SUM_KERNELS[kernels] * spec.minimum_kernel_seconds
+        if kernels == "turing":
+            seconds += cost.traffic_seconds(spec, _SUM_BYTES * work.weights, cached=True)
+    return seconds
 
 
-def _winograd(work: Convolution) -> float:
+def _kernels(spec: Spec, dtype: str, *, tf32: bool) -> str:
+    """Which kernels of cuDNN's make products in this precision: a key of FILL_SECONDS."""
+    kernels = cost.kernels_of(spec, dtype, tf32=tf32)
+    if kernels == "tensor cores" and spec.compute_capability < _AMPERE:
+        return "turing" if spec.compute_capability >= _TURING else "volta"
+    return kernels
+
+
+def _channels_at_once(work: Convolution, kind: str, kernels: str, size: int) -> int:
+    """So many channels of a place tensor cores load, of which those that there are not count as zeros."""
+    if kernels in _WEIGHT_TILE and work.groups == 1:
+        return _WEIGHT_TILE[kernels] if kind == "weight" else _CHANNELS_AT_ONCE
+    return _VECTOR_BYTES // size
+
+
+def _tile_sizes(
+    spec: Spec, work: Convolution, kind: str, kernels: str, sizes: Sequence[tiles.Tile]
+) -> Sequence[tiles.Tile]:
+    """The tiles that there are for a pass, of those that products have."""
+    if kind == "weight" and work.groups == 1:
+        if kernels in _WEIGHT_TILE:
+            return ((_WEIGHT_TILE[kernels], _WEIGHT_TILE[kernels], 1.0),)
+        if work.window > 1 and cost.is_hopper(spec):
+            return tiles.LARGE_TILES if kernels == "hopper" else tiles.TILES[:5]
+    if kind == "input" and kernels in _WEIGHT_TILE:
+        width = _rounded(work.channels // work.groups, _CHANNELS_AT_ONCE)
+        return ((_INPUT_TILE, min(_INPUT_TILE, width), 1.0),)
+    return sizes
+
+
+def _fill_seconds(kind: str, kernels: str) -> float:
+    """What a tile waits for; several of the small ones wait at once on a multiprocessor."""
+    edge = _WEIGHT_TILE.get(kernels, _LARGE) if kind == "weight" else _LARGE
+    return FILL_SECONDS[kernels] * (edge / _LARGE) ** 2
+
+
+def _splits(kind: str, kernels: str, k: int) -> int:
+    """Among how many multiprocessors a tile's inner side is shared at most."""
+    if kind == "weight":
+        return max(1, k // _SHORTEST_WEIGHT_SPLIT.get(kernels, _SHORTEST_WEIGHT_SPLIT_OF_OTHERS))
+    return 1 if kernels in ("cuda cores", *_WEIGHT_TILE) else tiles.FEW_SPLITS
+
+
+def _share_of_products(work: Convolution, kind: str, kernels: str, size: int) -> float:
+    """Of the rate that products attain; above 1 where Winograd saves multiplications."""
+    share, hopper = 1.0, kernels.startswith("hopper")
+    if kind == "input" and work.strided and (work.window == 1 or not hopper):
+        share *= STRIDED_INPUT_RATIO
+    if "cuda cores" not in kernels:
+        if size == 4 and kind == "forward" and work.channels // work.groups * size % _VECTOR_BYTES:
+            share *= UNALIGNED_TF32
+        if kind == "weight":
+            share *= WEIGHT_RATIO["tf32"] if size == 4 else WEIGHT_RATIO.get(kernels, 1.0)
+        return share
+    share *= RATIO[kernels]
+    if kind == "weight":
+        share *= WEIGHT_RATIO[f"{kernels} 1 x 1" if work.window == 1 else kernels]
+    if work.result_places >= _WINOGRAD_PLACES or (hopper and kind == "input"):
+        share *= _winograd(work, f"{kernels} weight" if kind == "weight" else kernels)
+    return share
+
+
+def _winograd(work: Convolution, kernels: str) -> float:
     """How many times as fast as the plain product cuDNN's FP32 kernels are."""
-    if work.window != 9 or work.strided or work.groups > 1:
+    if work.window not in _WINOGRAD_WINDOWS or work.strided or work.groups > 1 or kernels not in WINOGRAD_GAIN:
         return 1.0
-    transformed = WINOGRAD_CHANNELS * (1 / work.channels + 1 / work.filters) / 2
-    return max(1.0, WINOGRAD_GAIN / (1 + transformed))
+    transformed = WINOGRAD_CHANNELS[kernels] * (1 / work.channels + 1 / work.filters) / 2
+    return max(1.0, WINOGRAD_GAIN[kernels] / (1 + transformed))
 
 
 def _sides(work: Convolution, kind: str, vector: int) -> tuple[int, int, int, int]:
@@ -119,6 +196,8 @@ def _sides(work: Convolution, kind: str, vector: int) -> tuple[int, int, int, in
     if kind == "forward":
         return places_out, filters, _rounded(channels, vector) * work.window, work.groups
     if kind == "input":
+        if work.window == 1:  # the other places are zero
+            return places_out, channels, _rounded(filters, vector), work.groups
         # A step of two leaves a quarter of the products: each place of the input meets so many places of the result.
         met = max(1, round(work.window * places_out / max(places_in, 1)))
         return places_in, channels, _rounded(filters, vector) * met, work.groups
