@@ -11,24 +11,21 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import multiprocessing
 import re
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy
 from numpy.typing import NDArray
 
+from benchmarks import leave_out
 from benchmarks.measure import RESULTS, save
-from benchmarks.measured import kernel_pages
+from benchmarks.measured import fitting, kernel_pages
 from benchmarks.measured.baselines import BASELINES, Baseline, features
 from benchmarks.measured.captured import Kernel, capture
-from benchmarks.measured.fitting import Fit
 
 Array = NDArray[numpy.float64]
-_DRAWS, _FOLDS, _JOBS = 5, 10, 4
 _DIFFERENT = 1.15
 _FACTOR = math.log(2)
 # Of a name or group: what tells variants of one operation apart.
@@ -40,24 +37,26 @@ _VARIANT = re.compile(
 def main() -> Path:
     """Fit, leave out, compare, write."""
     spec, kernels = capture()
-    fit = Fit(spec, kernels)
+    fit = fitting.of_card(spec, kernels)
     everything = range(len(kernels))
     errors = {
         "as it is": fit.errors(fit.values, everything),
         "nothing fitted": fit.errors(fit.priors, everything),
     }
     splits = {
-        "half left out": list(_halves(len(kernels))),
-        "shape left out": _folds(_by(kernels, _shape)),
-        "group left out": _by(kernels, lambda kernel: kernel.group),
+        "half left out": list(leave_out.halves([[index] for index in everything])),
+        "shape left out": leave_out.folds(leave_out.by(map(_shape, kernels))),
+        "group left out": leave_out.by(kernel.group for kernel in kernels),
     }
     for name, parts in splits.items():
-        errors[name] = _left_out(parts, len(kernels), lambda known, asked: fit.errors(fit.fitted_to(known), asked))
+        errors[name] = leave_out.errors(
+            parts, len(kernels), lambda known, asked: fit.errors(fit.fitted_to(known), asked)
+        )
         print(name, _summary(errors[name]), flush=True)
     table, logarithms = features(kernels), numpy.log([kernel.measured for kernel in kernels])
     for title, baseline in BASELINES.items():
         for name, parts in splits.items():
-            errors[f"{title}, {name}"] = _left_out(
+            errors[f"{title}, {name}"] = leave_out.errors(
                 parts,
                 len(kernels),
                 _predictor(baseline, table, logarithms),
@@ -66,7 +65,10 @@ def main() -> Path:
         "kernels": len(kernels),
         "errors": {name: _summary(values) for name, values in errors.items()},
         "groups": {
-            group: {"values": len(places), **{name: _median(values[places]) for name, values in errors.items()}}
+            group: {
+                "values": len(places),
+                **{name: leave_out.median(values[places]) for name, values in errors.items()},
+            }
             for group, places in _groups(kernels).items()
         },
         "order": {name: _order(kernels, values) for name, values in errors.items()}
@@ -93,24 +95,9 @@ def _predictor(baseline: Baseline, table: Array, logarithms: Array) -> Callable[
     return errors
 
 
-def _halves(count: int) -> Iterator[list[int]]:
-    """Of each draw both halves, so that every kernel is left out once in it."""
-    for seed in range(_DRAWS):
-        order = numpy.random.default_rng(seed).permutation(count)
-        yield sorted(order[: count // 2].tolist())
-        yield sorted(order[count // 2 :].tolist())
-
-
 def _shape(kernel: Kernel) -> str:
     """The operation's sizes, without type, layout or direction."""
     return _VARIANT.sub("", kernel.name)
-
-
-def _by(kernels: Sequence[Kernel], key: Callable[[Kernel], str]) -> list[list[int]]:
-    parts: dict[str, list[int]] = {}
-    for index, kernel in enumerate(kernels):
-        parts.setdefault(key(kernel), []).append(index)
-    return list(parts.values())
 
 
 def _groups(kernels: Sequence[Kernel]) -> dict[str, list[int]]:
@@ -120,52 +107,10 @@ def _groups(kernels: Sequence[Kernel]) -> dict[str, list[int]]:
     return groups
 
 
-def _left_out(parts: Iterable[list[int]], count: int, predict: Callable[[list[int], list[int]], Array]) -> Array:
-    """Error of each kernel when a part with it was left out: the median over draws."""
-    errors: list[list[float]] = [[] for _ in range(count)]
-    splits = [([index for index in range(count) if index not in set(part)], part) for part in parts]
-    for (_, part), predicted in zip(splits, _in_processes(predict, splits), strict=True):
-        for index, error in zip(part, predicted, strict=True):
-            errors[index].append(float(error))
-    return numpy.array([statistics.median(each) for each in errors])
-
-
-def _in_processes(
-    predict: Callable[[list[int], list[int]], Array], splits: Sequence[tuple[list[int], list[int]]]
-) -> list[Array]:
-    """Each split's prediction; processes are forked, so that what was captured need not be sent."""
-    context = multiprocessing.get_context("fork")
-    pipes = []
-    for job in range(_JOBS):
-        receiving, sending = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(predict, splits[job::_JOBS], sending))
-        process.start()
-        pipes.append((process, receiving))
-    predictions: list[Array] = [numpy.empty(0)] * len(splits)
-    for job, (process, receiving) in enumerate(pipes):
-        predictions[job::_JOBS] = receiving.recv()
-        process.join()
-    return predictions
-
-
-def _work(predict: Callable[[list[int], list[int]], Array], splits: Any, sending: Any) -> None:
-    sending.send([predict(known, part) for known, part in splits])
-
-
-def _folds(parts: Sequence[list[int]]) -> list[list[int]]:
-    """So many parts, each of several of the given ones, the same every time."""
-    order = numpy.random.default_rng(0).permutation(len(parts))
-    return [sorted(index for place in order[fold::_FOLDS] for index in parts[place]) for fold in range(_FOLDS)]
-
-
-def _median(errors: Array) -> float:
-    return round(math.expm1(float(numpy.median(numpy.abs(errors)))), 4)
-
-
 def _summary(errors: Array) -> dict[str, float]:
     size = numpy.abs(errors)
     return {
-        "median_error": _median(errors),
+        "median_error": leave_out.median(errors),
         "nine_tenths": round(math.expm1(float(numpy.quantile(size, 0.9))), 4),
         "largest_factor": round(math.exp(float(size.max())), 3),
         "beyond_a_factor_of_two": int((size > _FACTOR).sum()),

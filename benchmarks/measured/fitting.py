@@ -45,62 +45,81 @@ class Constant:
 def constants() -> list[Constant]:
     """All that were fitted to single kernels, but the card's own figures."""
     known = [
-        _attribute(traffic, name, _CYCLES)
+        attribute(traffic, name, _CYCLES)
         for name in (
             "_BROADCAST_CYCLES", "_RANDOM_CYCLES", "_DROPOUT_CYCLES", "_COLUMN_CYCLES", "_SOFTMAX_CYCLES",
             "_POOL_CYCLES",
         )
     ]  # fmt: skip
     # For each time that an element is read or written: half of that.
-    known += [_attribute(traffic, name, _CYCLES / 2) for name in ("_LAYER_NORM_CYCLES", "_GROUP_NORM_CYCLES")]
+    known += [attribute(traffic, name, _CYCLES / 2) for name in ("_LAYER_NORM_CYCLES", "_GROUP_NORM_CYCLES")]
     # A sector of 32 bytes for each element, at the L2 cache's 5.3 TB/s; a shuffle for each of a warp's five levels.
-    known += [_attribute(traffic, "_TRANSPOSED_CYCLES", 1.6), _attribute(traffic, "_SHUFFLE_CYCLES", 32.0)]
-    known += [_attribute(traffic, "_NATIVE_NORM_BLOCK_CYCLES", 64.0)]
-    known.append(_attribute(traffic, "_POOL_BACKWARD_CYCLES", 2 * _CYCLES))  # looks at gradient and place
-    known.append(_attribute(traffic, "_BATCH_NORM_CYCLES", 0.6))  # each of 512 threads waits 600 cycles for two loads
-    known.append(_attribute(traffic, "_NATIVE_NORM_CYCLES_LAST", 4 * _CYCLES / 2))  # three accesses forward, five back
-    known += [_entry(cost.FILL_SECONDS, kind, 2e-6) for kind in ("hopper", "hopper cuda cores")]
-    known += [_entry(cost.EPILOGUE_DEPTH, "hopper", 16.0), _attribute(cost, "_OVERLAP", 2.0)]
+    known += [attribute(traffic, "_TRANSPOSED_CYCLES", 1.6), attribute(traffic, "_SHUFFLE_CYCLES", 32.0)]
+    known += [attribute(traffic, "_NATIVE_NORM_BLOCK_CYCLES", 64.0)]
+    known.append(attribute(traffic, "_POOL_BACKWARD_CYCLES", 2 * _CYCLES))  # looks at gradient and place
+    known.append(attribute(traffic, "_BATCH_NORM_CYCLES", 0.6))  # each of 512 threads waits 600 cycles for two loads
+    known.append(attribute(traffic, "_NATIVE_NORM_CYCLES_LAST", 4 * _CYCLES / 2))  # three accesses forward, five back
+    known += [entry(cost.FILL_SECONDS, kind, 2e-6) for kind in ("hopper", "hopper cuda cores")]
+    known += [entry(cost.EPILOGUE_DEPTH, "hopper", 16.0), attribute(cost, "_OVERLAP", 2.0)]
     fills = convolution_cost.FILL_SECONDS
-    known += [_entry(fills, kind, 2e-6) for kind in ("hopper", "hopper cuda cores")]
-    known.append(_entry(convolution_cost.RATIO, "hopper cuda cores", 1.0))
+    known += [entry(fills, kind, 2e-6) for kind in ("hopper", "hopper cuda cores")]
+    known.append(entry(convolution_cost.RATIO, "hopper cuda cores", 1.0))
     known += [
-        _entry(convolution_cost.WEIGHT_RATIO, kind, 1.0)
+        entry(convolution_cost.WEIGHT_RATIO, kind, 1.0)
         for kind in ("tf32", "hopper cuda cores", "hopper cuda cores 1 x 1")
     ]
-    known += [_entry(convolution_cost.DEPTHWISE_RATIO, kind, 0.15) for kind in ("16 bits", "NHWC")]
-    known += [_entry(convolution_cost.DEPTHWISE_BACKWARD, kind, 2.0) for kind in ("NCHW", "NHWC")]
+    known += [entry(convolution_cost.DEPTHWISE_RATIO, kind, 0.15) for kind in ("16 bits", "NHWC")]
+    known += [entry(convolution_cost.DEPTHWISE_BACKWARD, kind, 2.0) for kind in ("NCHW", "NHWC")]
     known += [
-        _attribute(convolution_cost, "DEPTHWISE_CYCLES", _CYCLES),
-        _attribute(convolution_cost, "LAYOUT_CYCLES", _CYCLES),
-        _attribute(convolution_cost, "UNALIGNED_TF32", 0.5),
-        _attribute(convolution_cost, "WINOGRAD_GAIN", 2.25),
-        _attribute(convolution_cost, "WINOGRAD_CHANNELS", 64.0),
+        attribute(convolution_cost, "DEPTHWISE_CYCLES", _CYCLES),
+        attribute(convolution_cost, "LAYOUT_CYCLES", _CYCLES),
+        attribute(convolution_cost, "UNALIGNED_TF32", 0.5),
+        entry(convolution_cost.WINOGRAD_GAIN, "hopper cuda cores", 2.25),
+        entry(convolution_cost.WINOGRAD_CHANNELS, "hopper cuda cores", 64.0),
     ]
     return known
 
 
-def _attribute(module: Any, name: str, prior: float) -> Constant:
+def attribute(module: Any, name: str, prior: float) -> Constant:
+    """A number of a module."""
     return Constant(
         name.strip("_").lower(), float(getattr(module, name)), prior, lambda value: setattr(module, name, value)
     )
 
 
-def _entry(table: Any, key: Any, prior: float) -> Constant:
-    return Constant(f"{key}", float(table[key]), prior, lambda value: table.__setitem__(key, value))
+def entry(table: Any, key: Any, prior: float, name: str = "") -> Constant:
+    """A number in a table."""
+    return Constant(name or f"{key}", float(table[key]), prior, lambda value: table.__setitem__(key, value))
+
+
+def of_card(spec: vgpu.Spec, kernels: Sequence[Kernel]) -> Fit:
+    """The fit of all kernels that were measured on one card."""
+
+    def seconds(chosen: Sequence[int]) -> list[float]:
+        pricing = Pricing(replace(spec), vgpu.get_interconnect(spec.interconnect))
+        return [kernels[index].seconds(pricing) for index in chosen]
+
+    return Fit([kernel.measured for kernel in kernels], seconds, constants())
 
 
 class Fit:
-    """Prices all kernels for constants given as logarithms of their values."""
+    """Prices all kernels for constants given as logarithms of their values.
 
-    def __init__(self, spec: vgpu.Spec, kernels: Sequence[Kernel]) -> None:
-        self.kernels = kernels
-        self.constants = constants()
-        self._spec = spec
+    `seconds` prices the kernels at the given places by the constants as they are; `measured` is what a card took.
+    """
+
+    def __init__(
+        self,
+        measured: Sequence[float],
+        seconds: Callable[[Sequence[int]], Sequence[float]],
+        constants: Sequence[Constant],
+    ) -> None:
+        self.constants = constants
+        self._seconds = seconds
         self.priors = numpy.log([constant.prior for constant in self.constants])
         self.values = numpy.log([constant.value for constant in self.constants])
-        self._logs = numpy.log([kernel.measured for kernel in kernels])
-        everything = list(range(len(kernels)))
+        self._logs = numpy.log(measured)
+        everything = list(range(len(measured)))
         first = self.errors(self.values, everything)
         # Most constants touch a few kernels: the others need no second look.
         self._touched = []
@@ -112,8 +131,7 @@ class Fit:
     def errors(self, logarithms: Array, chosen: Sequence[int]) -> Array:
         """Logarithms of measured over simulated, of the chosen kernels."""
         with self._set(logarithms):
-            pricing = Pricing(replace(self._spec), vgpu.get_interconnect(self._spec.interconnect))
-            seconds = [self.kernels[index].seconds(pricing) for index in chosen]
+            seconds = self._seconds(chosen)
         errors: Array = self._logs[list(chosen)] - numpy.log(seconds)
         return errors
 

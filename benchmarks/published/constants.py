@@ -129,7 +129,7 @@ def fitted() -> list[Constant]:
         _constant("bytes lost by broadcasts", 1.0, _attribute(traffic, "_BROADCAST_BYTES")),
         _constant("bytes lost by transpositions", 2.0, _attribute(traffic, "_TRANSPOSED_BYTES")),
         _constant("depth of a product's end", 16.0, _entry(cost.EPILOGUE_DEPTH, "others")),
-        _constant("gain of Winograd", 2.25, _attribute(convolution_cost, "WINOGRAD_GAIN")),
+        _constant("gain of Winograd", 2.25, _entry(convolution_cost.WINOGRAD_GAIN, "cuda cores")),
         _constant("depthwise convolutions, 16 bits", 0.15, _entry(convolution_cost.DEPTHWISE_RATIO, "16 bits")),
         _constant("depthwise convolutions, NHWC", 0.15, _entry(convolution_cost.DEPTHWISE_RATIO, "NHWC")),
         _constant("cycles of layouts", 0.5, _attribute(convolution_cost, "LAYOUT_CYCLES")),

@@ -17,7 +17,7 @@ from vgpu.device.spec import Spec
 
 # What a tile waits for, as `cost.FILL_SECONDS`: operands are gathered window by window.
 FILL_SECONDS = {
-    "cuda cores": 2.1e-6, "tensor cores": 1.0e-6, "volta": 3.8e-6, "turing": 3.6e-6, "hopper": 1.9e-6,
+    "cuda cores": 2.1e-6, "tensor cores": 1.0e-6, "volta": 2.0e-6, "turing": 2.0e-6, "hopper": 1.9e-6,
     "hopper cuda cores": 5.0e-7,
 }  # fmt: skip
 # Share of what products attain on CUDA cores: cuDNN's kernels do worse on Hopper than on the cards that they were
