@@ -52,7 +52,8 @@ STRIDED_INPUT_RATIO = 0.57
 WINOGRAD_GAIN = {"cuda cores": 2.25, "cuda cores weight": 3.1, "hopper cuda cores": 3.4}
 WINOGRAD_CHANNELS = {"cuda cores": 20.0, "cuda cores weight": 74.0, "hopper cuda cores": 90.0}
 _WINOGRAD_WINDOWS = (9, 25)
-# cuDNN does not choose it for images below 8 x 8, which fill too little of its tiles; Hopper's for their gradients.
+# cuDNN does not choose it for images below 8 x 8, which fill too little of its tiles; Hopper's for their gradients. Nor
+# for NHWC before Hopper: a V100 trains ResNet-50 in FP32 1.2 times as fast in NCHW (benchmarks/published/figures.toml).
 _WINOGRAD_PLACES = 64
 # Depthwise convolutions: clock cycles of a multiprocessor for a product of PyTorch's kernel, mostly to find places
 # (DepthwiseConv2d.cu, a thread for each result), and the share of the FP32 peak that cuDNN's reach. Both gradients take
@@ -176,7 +177,8 @@ def _share_of_products(work: Convolution, kind: str, kernels: str, size: int) ->
     share *= RATIO[kernels]
     if kind == "weight":
         share *= WEIGHT_RATIO[f"{kernels} 1 x 1" if work.window == 1 else kernels]
-    if work.result_places >= _WINOGRAD_PLACES or (hopper and kind == "input"):
+    places_suffice = work.result_places >= _WINOGRAD_PLACES or (hopper and kind == "input")
+    if places_suffice and (hopper or work.planar_input):
         share *= _winograd(work, f"{kernels} weight" if kind == "weight" else kernels)
     return share
 
