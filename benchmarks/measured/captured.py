@@ -72,14 +72,15 @@ def capture(path: Path = RECORD) -> tuple[vgpu.Spec, list[Kernel]]:
             allow_tf32(precision)
             step = make()
             step()  # an optimizer makes its states at the first one
-            with _watched() as pieces:
+            with watched() as pieces:
                 step()
         kernels.append(Kernel(group, name, values[group, name], tuple(pieces)))
     return spec, kernels
 
 
 @contextmanager
-def _watched() -> Iterator[list[Piece]]:
+def watched() -> Iterator[list[Piece]]:
+    """Every kernel that is launched meanwhile."""
     pieces: list[Piece] = []
     before = kernel_cost.of_operation
 

@@ -2,8 +2,9 @@
 
 `python -m benchmarks.published.held_out` prices them and writes `benchmarks/results/published_held_out.json` and two
 tables of `docs/how-we-know-figures.md`. Constants of convolutions on a T4 and a V100 were fitted to one of them, and
-are fitted again without some of its rows here (`older_cards`). Nothing was fitted to the others; which rows a layer
-norm reads again is a rule that came from them. The tables are in `benchmarks/published/tables/`:
+are fitted again without some of its rows here (`older_cards`). Nothing was fitted to the others: what a fit of the
+cards' peaks and memory to a part of them would bring is shown only. Which rows a layer norm reads again is a rule that
+came from them. The tables are in `benchmarks/published/tables/`:
 
 - `deepbench_*.csv`: baidu-research/DeepBench@da81ba7 (Apache-2.0), results/train/DeepBench_NV_T4.xlsx and
   DeepBench_NV_V100.xlsx: products and convolutions of speech, vision and translation. Convolutions in 16 bits are in
@@ -29,10 +30,13 @@ from torch import Tensor, nn
 
 import vgpu
 from benchmarks.measure import save
+from benchmarks.measured import captured
+from benchmarks.measured.fitting import Constant
 from benchmarks.published import older_cards, report
 from benchmarks.published.timing import device_seconds
 from vgpu.device import convolution_cost, cost
-from vgpu.device.kernel_work import PASSES, Convolution
+from vgpu.device.kernel_work import PASSES, Convolution, KernelWork
+from vgpu.device.pricing import Pricing
 
 _TABLES = Path(__file__).with_name("tables")
 _DEEPBENCH, _LIGER = "DeepBench", "Liger-Kernel"
@@ -44,7 +48,8 @@ Row = Mapping[str, str]
 class Compared(NamedTuple):
     """One published time of `group` on `gpu`, and what the virtual GPU says, both in seconds.
 
-    `left_out`: the logarithms of published over predicted where a row was left out of a fit, by how it was.
+    `left_out`: the logarithms of published over predicted where a row was left out of a fit, by how it was. `fitted`:
+    whether the constants were fitted to its table.
     """
 
     source: str
@@ -54,6 +59,7 @@ class Compared(NamedTuple):
     published: float
     simulated: float
     left_out: Mapping[str, float] = MappingProxyType({})
+    fitted: bool = False
 
     @property
     def error(self) -> float:
@@ -63,12 +69,17 @@ class Compared(NamedTuple):
     @property
     def held_out_error(self) -> float:
         """The same of a row that had no part in a fit."""
-        return self.left_out.get("half left out", self.error)
+        return self.left_out["half left out"] if self.fitted else self.error
 
 
 def main() -> Path:
     """Price all, write the result and the page's table; returns the result's path."""
-    compared = [*_products(), *left_out(_convolutions()), *_layers()]
+    cards = older_cards.Cards()
+    convolutions = left_out([*_convolutions()], [*_timed_convolutions()], older_cards.of_convolutions())
+    products = left_out([*_products()], [*_timed_products(cards)], cards.constants())
+    layers, timed = zip(*_layers(cards), strict=True)
+    compared = [*products, *(row._replace(fitted=True) for row in convolutions)]
+    compared += left_out(layers, timed, cards.constants())
     groups = _groups(compared)
     report.replace("held out", table(groups))
     report.replace("older cards", table_of_fits(groups))
@@ -80,6 +91,7 @@ def main() -> Path:
                 {
                     "source": row.source, "gpu": row.gpu, "group": row.group, "name": row.name,
                     "published_seconds": row.published, "ratio": older_cards.ratio(row.error),
+                    "fitted": row.fitted,
                     "left_out": {name: older_cards.ratio(error) for name, error in row.left_out.items()},
                 }
                 for row in compared
@@ -127,15 +139,17 @@ def table(groups: Mapping[str, Sequence[Compared]]) -> list[str]:
 
 
 def table_of_fits(groups: Mapping[str, Sequence[Compared]]) -> list[str]:
-    """Lines of Markdown: the median error of each group of convolutions by what was left out of the fit."""
-    of_fits = {name: rows for name, rows in groups.items() if rows[0].left_out}
-    everything = {"**all**": [row for rows in of_fits.values() for row in rows]}
-    columns = ["as it is", *next(iter(of_fits.values()))[0].left_out]
+    """Lines of Markdown: the median error of each group by what was left out of a fit."""
+    groups = {name: rows for name, rows in groups.items() if rows[0].gpu in older_cards.PRECISIONS}
+    by_card: dict[str, list[Compared]] = {}
+    for row in (row for rows in groups.values() for row in rows):
+        by_card.setdefault(f"**all of a {row.gpu}**", []).append(row)
+    columns = ["as it is", "nothing fitted", *older_cards.SPLITS]
     lines = ["| what | times | " + " | ".join(columns) + " |", "|---|---:|" + "---:|" * len(columns)]
-    for name, rows in {**of_fits, **everything}.items():
+    for name, rows in {**groups, **by_card}.items():
         errors = [[row.error for row in rows], *([row.left_out[column] for row in rows] for column in columns[1:])]
         cells = " | ".join(f"{math.expm1(statistics.median(map(abs, column))):.0%}" for column in errors)
-        lines.append(f"| {name.removeprefix(f'{_DEEPBENCH}, ')} | {len(rows)} | {cells} |")
+        lines.append(f"| {name} | {len(rows)} | {cells} |")
     return lines
 
 
@@ -151,16 +165,34 @@ def _precision(dtype: str) -> str:
 # ---- DeepBench: products and convolutions ----------------------------------------------------------------------------
 
 
+def left_out(
+    rows: Sequence[Compared], timed: Sequence[older_cards.Timed], known: Sequence[Constant]
+) -> Iterator[Compared]:
+    """The rows, each with its errors where it had no part in a fit of these constants."""
+    errors = older_cards.errors(timed, known)
+    for index, row in enumerate(rows):
+        yield row._replace(left_out={name: float(values[index]) for name, values in errors.items()})
+
+
 def _products() -> Iterator[Compared]:
+    for timed, row in zip(_timed_products(None), _read("deepbench_products.csv"), strict=True):
+        group = f"products {_precision(row['dtype'])}"
+        yield Compared(_DEEPBENCH, row["gpu"], group, timed.shape, timed.measured, timed.price())
+
+
+def _timed_products(cards: older_cards.Cards | None) -> Iterator[older_cards.Timed]:
+    """Priced on these cards; None: as they are."""
+    spec = cards.spec if cards else vgpu.get_spec
     for row in _read("deepbench_products.csv"):
         sides = [int(row[name]) for name in ("m", "n", "k")]
         if row["dtype"] == "float16":
             sides = [_rounded(side) for side in sides]
-        m, n, k = sides
-        seconds = cost.matmul_seconds(vgpu.get_spec(row["gpu"]), m, n, k, row["dtype"])
+
+        def price(gpu: str = row["gpu"], sides: Sequence[int] = sides, dtype: str = row["dtype"]) -> float:
+            return cost.matmul_seconds(spec(gpu), sides[0], sides[1], sides[2], dtype)
+
         name = f"{row['m']} x {row['n']} x {row['k']} {row['transposed']}"
-        group = f"products {_precision(row['dtype'])}"
-        yield Compared(_DEEPBENCH, row["gpu"], group, name, float(row["ms"]) / 1e3, seconds)
+        yield older_cards.Timed(name, row["transposed"], row["gpu"], float(row["ms"]) / 1e3, price)
 
 
 def _rows_of_convolutions() -> Iterator[tuple[Row, str]]:
@@ -177,12 +209,8 @@ def _convolutions() -> Iterator[Compared]:
         yield Compared(_DEEPBENCH, row["gpu"], group, timed.shape, timed.measured, timed.price())
 
 
-def left_out(rows: Iterable[Compared]) -> Iterator[Compared]:
-    """The convolutions, each with its errors where it had no part in the fit."""
-    timed = [_timed(row, kind) for row, kind in _rows_of_convolutions()]
-    errors = older_cards.errors(timed)
-    for index, row in enumerate(rows):
-        yield row._replace(left_out={name: float(values[index]) for name, values in errors.items()})
+def _timed_convolutions() -> Iterator[older_cards.Timed]:
+    return (_timed(row, kind) for row, kind in _rows_of_convolutions())
 
 
 def _timed(row: Row, kind: str) -> older_cards.Timed:
@@ -274,7 +302,8 @@ def _layer(kernel: str, rows: int, columns: int, dtype: torch.dtype) -> tuple[Ca
     return lambda: ffn(x), x
 
 
-def _layers() -> Iterator[Compared]:
+def _layers(cards: older_cards.Cards) -> Iterator[tuple[Compared, older_cards.Timed]]:
+    """Each layer, and the same to be priced on these cards."""
     for row in _read("liger.csv"):
         rows, columns = int(row["rows"]), int(row["columns"])
         dtype: torch.dtype = getattr(torch, row["dtype"])
@@ -282,16 +311,27 @@ def _layers() -> Iterator[Compared]:
         if 2 * rows * columns * dtype.itemsize < 2 * spec.l2_bytes:
             continue
         with vgpu.attach(row["gpu"], values=False):
-            seconds = _seconds(row, rows, columns, dtype)
+            step = _step(row, rows, columns, dtype)
+            seconds = device_seconds(step, times=2, warmup=1)
+            with captured.watched() as pieces:
+                step()
         group = row["kernel"].replace("_", " ")
         name = f"{row['mode']}, {rows} x {columns} {row['dtype']}"
-        yield Compared(_LIGER, row["gpu"], group, name, float(row["ms"]) / 1e3, seconds)
+        measured = float(row["ms"]) / 1e3
+
+        def price(gpu: str = row["gpu"], works: Sequence[KernelWork] = [piece.work for piece in pieces]) -> float:
+            spec = cards.spec(gpu)
+            pricing = Pricing(spec, vgpu.get_interconnect(spec.interconnect))
+            return sum(map(pricing.seconds, works))
+
+        compared = Compared(_LIGER, row["gpu"], group, name, measured, seconds)
+        yield compared, older_cards.Timed(name, group, row["gpu"], measured, price)
 
 
-def _seconds(row: Row, rows: int, columns: int, dtype: torch.dtype) -> float:
+def _step(row: Row, rows: int, columns: int, dtype: torch.dtype) -> Callable[[], object]:
     call, x = _layer(row["kernel"], rows, columns, dtype)
     if row["mode"] == "forward":
-        return device_seconds(call, times=2, warmup=1)
+        return call
     result = call()
     gradient = torch.randn_like(result)
 
@@ -301,8 +341,8 @@ def _seconds(row: Row, rows: int, columns: int, dtype: torch.dtype) -> float:
         of.backward(gradient, retain_graph=True)
 
     if row["mode"] == "backward":
-        return device_seconds(lambda: backward(result), times=2, warmup=1)
-    return device_seconds(lambda: backward(call()), times=2, warmup=1)
+        return lambda: backward(result)
+    return lambda: backward(call())
 
 
 if __name__ == "__main__":
