@@ -101,7 +101,8 @@ def test_on_hopper_cuda_cores_do_less_for_convolutions_than_for_products() -> No
         assert matrix.shape == (16384, 2048)
         names = ("aten::convolution", "aten::convolution_backward")
         ratios[gpu] = [took[name] / took["aten::mm"] for name in names]
-    assert ratios["A100-80GB"] == pytest.approx([1, 2], rel=0.15)
+    # A gradient of images, and one of filters, which takes 1.5 times as long on a T4 and a V100 (DeepBench).
+    assert ratios["A100-80GB"] == pytest.approx([1, 1 + 1.5], rel=0.15)
     # The record has 1.6 for 1,024 to 256 channels, and 2.9 for each of their gradients.
     assert 1.4 < ratios["H100"][0] < 2
     assert ratios["H100"][1] > 1.2 * 2 * ratios["H100"][0]
