@@ -143,7 +143,7 @@ def table_of_fits(groups: Mapping[str, Sequence[Compared]]) -> list[str]:
     groups = {name: rows for name, rows in groups.items() if rows[0].gpu in older_cards.PRECISIONS}
     by_card: dict[str, list[Compared]] = {}
     for row in (row for rows in groups.values() for row in rows):
-        by_card.setdefault(f"**all of a {row.gpu}**", []).append(row)
+        by_card.setdefault(f"**{row.gpu}, all**", []).append(row)
     columns = ["as it is", "nothing fitted", *older_cards.SPLITS]
     lines = ["| what | times | " + " | ".join(columns) + " |", "|---|---:|" + "---:|" * len(columns)]
     for name, rows in {**groups, **by_card}.items():
