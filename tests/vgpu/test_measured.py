@@ -15,7 +15,7 @@ import torch
 import vgpu
 from benchmarks.measured import fitting
 from benchmarks.published import held_out, older_cards
-from vgpu.device import attention_cost, convolution_cost, cost
+from vgpu.device import attention_cost, convolution_cost
 from vgpu.device.kernel_work import Convolution
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -168,17 +168,19 @@ def test_few_channels_leave_a_tile_of_the_filters_gradient_empty() -> None:
 
 
 @pytest.mark.parametrize("gpu", ["T4", "V100", "A100-40GB"])
-def test_winograd_on_older_cards_gains_most_for_filters(gpu: str) -> None:
+def test_winograd_on_older_cards_gains_most_for_filters_and_needs_planes(gpu: str) -> None:
     spec = vgpu.get_spec(gpu)
 
-    def seconds(kind: str, channels: int, side: int) -> float:
-        work = Convolution((kind,), 16, channels, channels, side * side, side * side, 9)
+    def seconds(kind: str, side: int, *, planar: bool = True) -> float:
+        places = side * side
+        work = Convolution((kind,), 16, 256, 512, places, places, 9, planar_input=planar, planar_result=planar)
         return convolution_cost.seconds(spec, work, "float32", tf32=False)
 
-    products = 2 * 16 * 28 * 28 * 9 * 256 * 256 / cost.peak_flops(spec, "float32")
-    assert seconds("weight", 256, 28) < seconds("forward", 256, 28) < products
+    assert 1.3 * seconds("weight", 28) < seconds("forward", 28)
+    for kind in ("forward", "input", "weight"):
+        assert 1.4 * seconds(kind, 28) < seconds(kind, 28, planar=False)
     # Images below 8 x 8 fill too little of its tiles.
-    assert seconds("input", 256, 7) > seconds("input", 256, 14) / 2
+    assert seconds("input", 7) > seconds("input", 14) / 2.5
 
 
 def test_the_committed_result_is_of_these_constants() -> None:
