@@ -176,9 +176,9 @@ def test_winograd_on_older_cards_gains_most_for_filters_and_needs_planes(gpu: st
         work = Convolution((kind,), 16, 256, 512, places, places, 9, planar_input=planar, planar_result=planar)
         return convolution_cost.seconds(spec, work, "float32", tf32=False)
 
-    assert 1.3 * seconds("weight", 28) < seconds("forward", 28)
-    for kind in ("forward", "input", "weight"):
-        assert 1.4 * seconds(kind, 28) < seconds(kind, 28, planar=False)
+    gains = {kind: seconds(kind, 28, planar=False) / seconds(kind, 28) for kind in ("forward", "input", "weight")}
+    assert min(gains.values()) > 1.4
+    assert gains["weight"] > 1.1 * max(gains["forward"], gains["input"])
     # Images below 8 x 8 fill too little of its tiles.
     assert seconds("input", 7) > seconds("input", 14) / 2.5
 
