@@ -65,6 +65,12 @@ KEYS: dict[str, dict[str, Key]] = {
     "latency_milliseconds": {
         name: Key(float, f"latency of {name}, 1 KiB, 95th percentile, at most") for name in _OPERATIONS
     },
+    "steadiness": {
+        "products": Key(float, "share of the time that slow repetitions of products may cost, at most"),
+        "copies": Key(float, "the same of copies from and to the host"),
+        "messages": Key(float, "the same of small and of large messages"),
+        "training": Key(float, "the same of a training's steps before ranks meet"),
+    },
     "network": {
         "ports": Key(int, "network ports of each node that are up and can carry RDMA, at least"),
         "rate_gigabits": Key(float, "rate of each of these ports, at least"),

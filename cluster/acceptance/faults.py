@@ -19,6 +19,7 @@ FAULTS = {
     "wrong-collective": "one element of a collective's result is wrong",
     "diverged": "one parameter differs after training",
     "slow": "the GPU needs four times as long for everything it computes",
+    "unsteady": "every third product takes four times as long",
     "dead": "the process is killed before a collective",
     "hung": "the process stands still before a collective",
     "hot": "the GPU is above its limit after the run",

@@ -66,6 +66,11 @@ class Sizes:
     """Of --thorough, by the device's clock."""
     pair_bytes: int
     copy_bytes: int
+    steady_seconds: float
+    """Of products one after the other, to see whether their pace varies."""
+    steady_samples: int
+    """At most."""
+    steady_messages: int
 
 
 REAL_GPU = Sizes(
@@ -81,6 +86,9 @@ REAL_GPU = Sizes(
     load_seconds=600.0,
     pair_bytes=256 * MIB,
     copy_bytes=256 * MIB,
+    steady_seconds=5.0,
+    steady_samples=2000,
+    steady_messages=5000,
 )
 VIRTUAL_GPU = Sizes(
     rows=2048,
@@ -95,6 +103,9 @@ VIRTUAL_GPU = Sizes(
     load_seconds=0.05,
     pair_bytes=MIB,
     copy_bytes=16 * MIB,
+    steady_seconds=60.0,
+    steady_samples=6,
+    steady_messages=6,
 )
 CPU = Sizes(
     rows=512,
@@ -109,6 +120,9 @@ CPU = Sizes(
     load_seconds=3.0,
     pair_bytes=MIB,
     copy_bytes=MIB,
+    steady_seconds=0.1,
+    steady_samples=6,
+    steady_messages=20,
 )
 
 

@@ -15,6 +15,7 @@ STAGES = (
     "copies",
     "bandwidth",
     "compute",
+    "steadiness",
     "memory",
     "load",
     "gradients",

@@ -26,6 +26,7 @@ from cluster.acceptance.checks import (
     pairs,
     presence,
     run,
+    steadiness,
     training,
 )
 from cluster.acceptance.expectations import Expectations
@@ -137,6 +138,7 @@ def judge(options: Options, records: Sequence[Record], standards: Standards) -> 
         *communication.judge(records, max_latency_ms=options.max_latency_ms, expected=file, has_baseline=has_baseline),
         *pairs.judge(records, file),
         *training.judge(records),
+        *steadiness.judge(records, file),
         *hardware_state.judge(records, file),
         *board.judge(records, file),
         *health_diff.judge(records),

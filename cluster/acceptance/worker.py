@@ -30,6 +30,7 @@ from cluster.acceptance.checks import (
     network,
     pairs,
     presence,
+    steadiness,
     training,
 )
 from cluster.acceptance.context import Context
@@ -48,6 +49,7 @@ MEASURES: dict[str, Measure] = {
     "copies": copies.measure,
     "bandwidth": bandwidth.measure,
     "compute": compute.measure,
+    "steadiness": steadiness.measure,
     "memory": memory.measure,
     "load": load.measure,
     "gradients": gradients.measure,

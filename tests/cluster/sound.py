@@ -9,6 +9,7 @@ from typing import Any
 
 from cluster.acceptance.checks.collectives import BUS_FACTORS
 from cluster.acceptance.options import Options, parse
+from cluster.acceptance.pace import summary
 from cluster.acceptance.records import Record
 from cluster.acceptance.report import Standards, build
 
@@ -122,7 +123,13 @@ def record(rank: int = 0, ranks: int = 2) -> Record:
                     "bfloat16": product(seconds=0.4e-3, tflops=690.0),
                 },
             },
-            "collectives": {"backend": "nccl", "ranks": ranks, "measurements": measurements}
+            "steadiness": {"products": pace(0.4e-3), "copies": {"to_device": pace(0.7e-3), "to_host": pace(0.7e-3)}},
+            "collectives": {
+                "backend": "nccl",
+                "ranks": ranks,
+                "measurements": measurements,
+                "steady": {"operation": "all_reduce", "bytes": 1024, **pace(20e-6)},
+            }
             if ranks > 1
             else {"skipped": "one rank has nobody to talk to", "asked": True},
             "network": {"ports": ports(), "peer_memory": True} if rank == 0 else NOT_READ,
@@ -199,6 +206,11 @@ def large_seconds(operation: str, ranks: int, rate: float) -> float:
 
 def product(*, seconds: float, tflops: float) -> dict[str, Any]:
     return {"seconds": [seconds] * 20, "tflops": tflops, "wrong_rows": [], "differing_repeats": 0}
+
+
+def pace(seconds: float, samples: int = 1000) -> dict[str, Any]:
+    """Repetitions that all take as long, as a worker records them."""
+    return summary([seconds] * samples)
 
 
 def records(ranks: int = 2) -> list[Record]:

@@ -22,7 +22,7 @@ def test_a_sound_machine_of_every_card_passes(card: machines.Card) -> None:
         assert outcome.verdict == "PASS", [(check.name, check.subject, check.evidence) for check in outcome.checks]
 
 
-@pytest.mark.parametrize("plant", plants.PLANTS, ids=drawn.title)
+@pytest.mark.parametrize("plant", drawn.PLANTS, ids=drawn.title)
 def test_a_fault_that_is_drawn_is_no_pass_and_named_rightly(plant: plants.Plant) -> None:
     planted = 0
     for seed in range(60):
@@ -42,7 +42,7 @@ def test_a_fault_that_is_drawn_is_no_pass_and_named_rightly(plant: plants.Plant)
 
 def test_what_is_recorded_meets_the_goals() -> None:
     recorded = json.loads(RECORDED.read_text())
-    assert {row["what"] for row in recorded["faults"]} == {drawn.title(plant) for plant in plants.PLANTS}, drawn.COMMAND
+    assert {row["what"] for row in recorded["faults"]} == {drawn.title(plant) for plant in drawn.PLANTS}, drawn.COMMAND
     assert recorded["healthy"] >= 1000
     assert sum(recorded["alarms"].values()) <= recorded["healthy"] / 1000
     assert not [row for row in recorded["faults"] if row["PASS"] and (row["size"] or 1) > 0.15]

@@ -153,7 +153,7 @@ STAGES = {
 }
 EMPTY = ("reading.untold.*", "memory.wrong.*", "reading.fabric")
 """Tables that a sound machine leaves empty; the planted faults fill them."""
-OVER_TIME = ("load.", "training.", "compute.", "collectives.")
+OVER_TIME = ("load.", "training.", "compute.", "collectives.", "steadiness.")
 """History that is inside one stage, or in a report of another day."""
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cluster.acceptance.context import Context
 from cluster.acceptance.faults import die, stand_still
+from cluster.acceptance.pace import summary
 from cluster.acceptance.records import readable
 
 WARM_UP = 3
@@ -30,6 +31,8 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "point_to_point": lambda n: 1.0,
 }
 """Bus bandwidth is this times bytes / seconds, for n ranks."""
+STEADY = "all_reduce"
+"""Of whose small messages the pace is measured: it waits for all ranks, as a training does."""
 LARGEST = 61
 """Numbers of a message are integers below it, so that sums are exact in float32."""
 
@@ -48,7 +51,10 @@ def measure(context: Context) -> dict[str, Any]:
                 _break(context)
             context.at(f"{operation} of {readable(bytes_)}")
             measurements.append(_one(context, operation, bytes_, skip=position == 1 and context.has_fault("skips")))
-    return {"backend": str(dist.get_backend()), "ranks": context.world_size, "measurements": measurements}
+    return {
+        "backend": str(dist.get_backend()), "ranks": context.world_size, "measurements": measurements,
+        "steady": _steady(context, context.sizes.message_bytes[0]),
+    }  # fmt: skip
 
 
 def _break(context: Context) -> None:
@@ -85,6 +91,22 @@ def _one(context: Context, operation: str, bytes_: int, *, skip: bool) -> dict[s
         seconds.append(time.perf_counter() - started)
     wrong += _wrong(context, operation, run, result, expected)
     return {"operation": operation, "bytes": 4 * part * context.world_size, "seconds": seconds, "wrong": wrong}
+
+
+def _steady(context: Context, bytes_: int) -> dict[str, Any]:
+    """Figures of thousands of small messages without a pause: what comes and goes is in few of a handful."""
+    context.at("pace of small messages")
+    part = max(1, bytes_ // 4 // context.world_size)
+    start, _, _ = _prepare(context, STEADY, part)
+    seconds = []
+    for number in range(WARM_UP + context.sizes.steady_messages):
+        context.synchronize()
+        started = time.perf_counter()
+        start()
+        context.synchronize()
+        if number >= WARM_UP:
+            seconds.append(time.perf_counter() - started)
+    return {"operation": STEADY, "bytes": 4 * part * context.world_size, **summary(seconds)}
 
 
 def _wrong(

@@ -18,6 +18,7 @@ _PARTS: dict[str, Part] = {
     "bus_gigabytes_per_second": "communication",
     "latency_milliseconds": "communication",
     "network": "network",
+    "steadiness": "gpu",
 }
 REMEDY_NODES = "look for the missing nodes in the launcher's log (torchrun, Slurm, Kubernetes); are they up?"
 REMEDY_SOFTWARE = "install the image that the file names on this node, or write the file again for the new one"
@@ -46,7 +47,7 @@ def unmeasured(checks: Sequence[Check], expected: Expectations | None, *, latenc
     """
     if expected is None:
         return []
-    tables = ("compute_tflops", "bus_gigabytes_per_second", "network", *(("latency_milliseconds",) if latency else ()))
+    tables = [table for table in _PARTS if latency or table != "latency_milliseconds"]
     held = {check.threshold.source for check in checks if check.threshold is not None}
     return [
         Check(

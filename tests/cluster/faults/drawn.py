@@ -20,10 +20,13 @@ from cluster.acceptance import report
 from cluster.acceptance.records import apart
 from cluster.acceptance.verdict import Check, decide
 from tests.cluster import sound
+from tests.cluster.faults import unsteady
 from tests.cluster.faults.machines import Machine, draw
-from tests.cluster.faults.plants import EVERYBODY, PLANTS, Plant, Planted, rack_not_formed
+from tests.cluster.faults.plants import EVERYBODY, Plant, Planted, rack_not_formed
+from tests.cluster.faults.plants import PLANTS as LASTING
 
 COMMAND = "python -m tests.cluster.faults.drawn"
+PLANTS = LASTING + unsteady.PLANTS
 COLUMNS = ("FAIL", "INCOMPLETE", "PASS", "blamed")
 _PART = re.compile(r"GPU \d+ \(rank \d+, [^)]*\)|node node\d+")
 _NODE = re.compile(r", (node\d+)\)")

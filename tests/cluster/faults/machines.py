@@ -10,15 +10,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy
+
 from cluster.acceptance.checks.adapters import rounds
 from cluster.acceptance.checks.collectives import BUS_FACTORS
 from cluster.acceptance.checks.pairs import schedule
+from cluster.acceptance.pace import summary
 from cluster.acceptance.records import Record
 from tests.cluster import sound
+from tests.cluster.faults import noise
+from tests.cluster.faults.noise import Jitter
 from vgpu import get_spec
 
-MIB = 2**20
-LARGE, SMALL = 256 * MIB, 1024
+KIB, MIB = 2**10, 2**20
+LARGE, SMALL = 256 * MIB, KIB
+SIZES = {KIB: 50, 64 * KIB: 50, MIB: 50, 16 * MIB: 50, LARGE: 15, 1024 * MIB: 15}
+"""Messages of a real run, with their repetitions (`options.REAL_GPU`, `collectives`)."""
+SAMPLES = {"product": 20, "products": 1000, "copy": 5, "copies": 400, "messages": 5000, "alone": 5}
+"""Repetitions of a real run; of those that it times by seconds, about as many as there are."""
+IMAGES, BATCH = 50_000, 128
 NOISE = 0.015
 """Standard deviation between GPUs of one model: 8 % from end to end of a fleet (Sinha et al. 2022, arXiv:2208.11035)."""
 MOST_SIGMAS = 3.0
@@ -106,6 +116,12 @@ class Machine:
     adapters: int
     records: list[Record]
     random: random.Random
+    jitter: Jitter
+
+    @property
+    def fabric(self) -> str:
+        """What joins the ranks: a key of noise.SMALL."""
+        return "node" if self.nodes == 1 or self.card.domain else "rdma" if self.rdma else "ethernet"
 
     @property
     def leaders(self) -> list[Record]:
@@ -127,7 +143,7 @@ def draw(seed: int, *, card: str | None = None, nodes: int | None = None) -> Mac
     rdma, gigabits, share = NETWORKS[0 if of.pcie == 5 and fast else generator.randrange(1, len(NETWORKS))]
     adapters = max(1, generator.choice((per_node, per_node, max(1, per_node // 2), 8)) if rdma else 1)
     machine = Machine(card=of, nodes=count, per_node=per_node, rdma=rdma, port_gigabits=gigabits, adapters=adapters,
-                      records=[], random=generator)  # fmt: skip
+                      records=[], random=generator, jitter=Jitter(seed))  # fmt: skip
     ranks = count * per_node
     products = _products(of, generator)
     bridge = generator.uniform(*BRIDGE_GB.get(of.name, (1, 1))) * 1e9
@@ -146,8 +162,9 @@ def draw(seed: int, *, card: str | None = None, nodes: int | None = None) -> Mac
     rates = {operation: _rate(machine, operation, inside, between, line) for operation in BUS_FACTORS}
     sockets = per_node > 2 and generator.random() < 0.5
     for rank in range(ranks):
-        machine.records.append(_record(machine, rank, products, memory, copy, rates, sockets))
+        machine.records.append(_record(machine, rank, products, memory, copy, sockets))
     if ranks > 1:
+        _talk(machine, rates)
         _meet(machine, inside, between / per_node, bridge)
     if rdma:
         slot = 0.87 * 16 * PCIE_LANE[of.pcie] * 8e-9
@@ -198,7 +215,7 @@ def _rate(machine: Machine, operation: str, inside: float, between: float, line:
 
 def _record(
     machine: Machine, rank: int, products: dict[str, tuple[float, float | None, float | None]], memory: float, copy: float,
-    rates: dict[str, float], sockets: bool,
+    sockets: bool,
 ) -> Record:  # fmt: skip
     card, generator, ranks = machine.card, machine.random, machine.nodes * machine.per_node
     number, local = divmod(rank, machine.per_node)
@@ -229,37 +246,80 @@ def _record(
         presence["peak_tflops"] = {name: peak for name, (_, peak, _) in products.items() if peak}
         presence["held_ratio"] = {name: held for name, (_, _, held) in products.items() if held}
     speed = _near(generator)
-    work = 2 * 8192 * 8192 * 2048
+    work, jitter = 2 * 8192 * 8192 * 2048, machine.jitter
     record.results["compute"]["products"] = {
-        name: sound.product(seconds=work / (rate * speed * 1e12), tflops=rate * speed)
+        name: product(work, work / (rate * speed * 1e12) * jitter.of(noise.PRODUCT, SAMPLES["product"]))
         for name, (rate, _, _) in products.items()
     }
-    training = record.results["training"]
-    training["alone_seconds"] = [0.03 / speed] * 5
-    for epoch in training["epochs"]:
-        epoch["own_seconds"] = [0.01 / speed] * 4
+    train(record, ranks, speed, jitter)
     rate = memory * _near(generator, 0.005)
     record.results["bandwidth"] = {"bytes": LARGE, "rates": {"copy": rate, "triad": rate * 1.02}}
     total = int(card.memory_gib * 2**30)
     record.results["memory"] |= {"tested_bytes": int(0.88 * total), "total_bytes": total}
     far = 0.94 if sockets and local >= machine.per_node / 2 else 1.0
+    usual = {way: LARGE / (copy * far * _near(generator)) for way in ("to_device", "to_host")}
     record.results["copies"] = {
         "bytes": LARGE,
-        "seconds": {way: LARGE / (copy * far * _near(generator)) for way in ("to_device", "to_host")},
+        "seconds": {
+            way: float(numpy.median(value * jitter.of(noise.COPIES, SAMPLES["copy"]))) for way, value in usual.items()
+        },
     }
-    if ranks > 1:
-        several = machine.nodes > 1 and not card.domain
-        start = (100e-6 + 6e-6 * ranks) if several else (40e-6 + 2e-6 * ranks)
-        record.results["collectives"]["measurements"] = [
-            {"operation": operation, "bytes": size, "wrong": 0, "seconds": [
-                (start / 2 if size == SMALL else start + BUS_FACTORS[operation](ranks) * size / rates[operation])
-                * (1 + 0.01 * generator.random())] * 5}
-            for operation in BUS_FACTORS for size in (SMALL, LARGE)
-        ]  # fmt: skip
+    half = work / (products["float16"][0] * speed * 1e12)
+    record.results["steadiness"] = {
+        "products": figures(half * jitter.of(noise.PRODUCTS, SAMPLES["products"])),
+        "copies": {
+            way: figures(value / 8 * jitter.of(noise.COPIES, SAMPLES["copies"])) for way, value in usual.items()
+        },
+    }
     ports = [_port(machine, adapter) for adapter in range(machine.adapters)]
     for stage in ("network", "network_after"):
         record.results[stage] = {"ports": ports, "peer_memory": True} if local == 0 else sound.NOT_READ
     return record
+
+
+def product(work: float, seconds: numpy.ndarray) -> dict[str, Any]:
+    """As a worker records it."""
+    return {
+        **sound.product(seconds=1.0, tflops=work / float(numpy.median(seconds)) / 1e12),
+        "seconds": seconds.tolist(),
+    }
+
+
+def figures(seconds: numpy.ndarray) -> dict[str, Any]:
+    """As a worker records many repetitions."""
+    return summary(seconds.tolist())
+
+
+def train(record: Record, ranks: int, speed: float, jitter: Jitter) -> None:
+    """An epoch of CIFAR-10, twelve steps at least: the first two choose kernels."""
+    steps = max(12, IMAGES // ranks // BATCH)
+    own = 0.01 / speed * jitter.of(noise.STEPS, steps)
+    own[:2] *= (50, 10)
+    losses = [2.3 - 1.3 * step / steps for step in range(steps)]
+    record.results["training"] |= {
+        "alone_seconds": (0.03 / speed * jitter.of(noise.PRODUCT, SAMPLES["alone"])).tolist(),
+        "epochs": [{"losses": losses, "own_seconds": own.tolist(), "images_per_second": 9000.0 * speed}],
+    }
+
+
+def _talk(machine: Machine, rates: dict[str, float]) -> None:
+    """Collectives: all ranks are through at about the same time, so that each repetition varies for all alike."""
+    ranks, jitter, fabric = len(machine.records), machine.jitter, machine.fabric
+    start = (40e-6 + 2e-6 * ranks) if fabric == "node" else (100e-6 + 6e-6 * ranks)
+    small, large = noise.SMALL[fabric], noise.LARGE[fabric]
+    rows = []
+    for operation, factor in BUS_FACTORS.items():
+        for size, count in SIZES.items():
+            usual = start / 2 if size == SMALL else start + factor(ranks) * size / rates[operation]
+            rows.append((operation, size, usual * jitter.of(small if size <= MIB else large, count)))
+    steady = figures(start / 2 * jitter.of(small, SAMPLES["messages"]))
+    for record in machine.records:
+        own = 1 - 0.01 * machine.random.random()
+        record.results["collectives"]["measurements"] = [
+            {"operation": operation, "bytes": size, "wrong": 0, "seconds": (own * seconds).tolist()}
+            for operation, size, seconds in rows
+        ]
+        record.results["collectives"]["steady"] = {"operation": "all_reduce", "bytes": KIB, **steady}
 
 
 def _port(machine: Machine, number: int) -> dict[str, Any]:
