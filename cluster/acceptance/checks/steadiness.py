@@ -54,7 +54,7 @@ class Kind:
 
 _CLOCK = (
     "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE in a loop under load: heat, power brake, or another process "
-    "(nvidia-smi pmon)?"
+    "(nvidia-smi pmon)"
 )
 PRODUCTS = Kind(name="products", key="products", part="gpu", passes=0.08, fails=0.15, alike=1.06, remedy=_CLOCK)
 COPIES = Kind(
@@ -206,7 +206,7 @@ def _check(
     kind: Kind, subject: str, figure: dict[str, Any], expected: Expectations | None, *, ratio: float | None = None,
     rank: int | None = None, title: str = "", fewest: int = JUDGED_SAMPLES, relative: bool = False,
 ) -> Check:  # fmt: skip
-    lost = 1 - 1 / _spread(figure)
+    lost = max(0.0, 1 - 1 / _spread(figure))
     unit, source = "of the time, by slow repetitions", "ours: what sound machines lose is below, half of a rate above"
     own = None if expected is None else expected.threshold("steadiness", kind.key, unit, "at most")
     fails, passes = (
@@ -223,7 +223,7 @@ def _check(
         f"{figure['longest_seconds'] / base:.3g} {times}"
     )
     if ratio is not None and own is None and kind.alike < math.inf:
-        evidence += f"; {ratio:.2f} times its peers"
+        evidence += f"; its mean over the quick quarter {ratio:.2f} times that of its peers"
         if status == "pass" and ratio > kind.alike:
             status, measured = "unverified", ratio
             limit = Threshold(value=kind.alike, unit="times the median of the other GPUs, of mean over quick quarter",

@@ -139,6 +139,7 @@ CASES: tuple[Case, ...] = (
     Case(what="one wrong element of a product (virtual)", start=injected("wrong-result:1"), check="product float16: result", subject="GPU 1 "),
     Case(what="four times as slow (virtual)", start=injected("slow:1"), check="product float16: time against peers", subject="GPU 1 "),
     Case(what="slow in the backward pass alone (virtual)", start=injected("slow-backward:1", device=TRAINED), check="training: pace of forward and backward", subject="GPU 1 "),
+    Case(what="every third product takes four times as long (virtual)", start=injected("unsteady:1"), check="steadiness: products", subject="GPU 1 "),
     Case(what="a bit of memory and a gradient are wrong (virtual)", start=injected("bad-memory:0", "wrong-gradient:0"), check="gradient: before the all-reduce", subject="GPU 0 "),
     Case(what="a loss that is no number (virtual)", start=injected("nan:1", device=TRAINED), check="training: losses are numbers", subject="GPU 1 "),
     Case(what="out of memory (virtual)", start=injected("oom:1", device=TRAINED), check="training: runs", subject="GPU 1 "),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cluster.acceptance.pace import summary
 from cluster.acceptance.records import Record
 from tests.cluster import sound
 
@@ -149,6 +150,49 @@ def load(**changes: Any) -> Spoil:
             record.results["load"] = {"series": series, "products": 120_000, "differing": 0}
 
     return spoil
+
+
+def unsteady(share: float, factor: float) -> dict[str, Any]:
+    """Figures of a thousand repetitions, of which a share takes so many times as long."""
+    slow = int(1000 * share)
+    return summary([1e-3] * (1000 - slow) + [factor * 1e-3] * slow)
+
+
+def pace(what: str, share: float, factor: float) -> Spoil:
+    """Repetitions of one rank that are slow now and then: products, or copies of a way."""
+
+    def spoil(records: list[Record]) -> None:
+        results = records[SICK].results["steadiness"]
+        (results if what == "products" else results["copies"])[what] = unsteady(share, factor)
+
+    return spoil
+
+
+def storms(share: float, factor: float) -> Spoil:
+    """Small messages that are slow now and then, as all ranks see them."""
+    return every(lambda record: record.results["collectives"]["steady"].update(unsteady(share, factor)))
+
+
+def stalls(record: Record) -> None:
+    """Every fifth large message takes thrice as long."""
+    for measurement in record.results["collectives"]["measurements"]:
+        if measurement["bytes"] > sound.MIB:
+            measurement["seconds"] = [
+                seconds * (1 if number % 5 else 3) for number, seconds in enumerate(measurement["seconds"])
+            ]
+
+
+def stopped_steps(record: Record) -> None:
+    """A long training whose every fourth step takes four times as long before ranks meet."""
+    for epoch in record.results["training"]["epochs"]:
+        epoch["own_seconds"] = [0.01 * (1 if number % 4 else 4) for number in range(100)]
+
+
+def fitful(records: list[Record]) -> None:
+    """Minutes of load on all; one rank is at half of its pace in every fourth sample."""
+    load()(records)
+    for number, sample in enumerate(records[SICK].results["load"]["series"]):
+        sample["products_per_second"] *= 1 if number % 4 else 0.5
 
 
 def wrong_once(records: list[Record]) -> None:
