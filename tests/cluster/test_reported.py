@@ -10,11 +10,11 @@ from cluster.acceptance import expectations, report
 from cluster.acceptance.records import apart
 from cluster.acceptance.verdict import Check, decide
 from tests.cluster import sound
-from tests.cluster.faults import issues, reported, threads
+from tests.cluster.faults import incidents, issues, reported, threads
 from tests.cluster.faults.reported import Story
 
-BROKEN = reported.BROKEN + issues.BROKEN + threads.BROKEN
-HEALTHY = reported.HEALTHY + issues.HEALTHY + threads.HEALTHY
+BROKEN = reported.BROKEN + issues.BROKEN + threads.BROKEN + incidents.BROKEN
+HEALTHY = reported.HEALTHY + issues.HEALTHY + threads.HEALTHY + incidents.HEALTHY
 
 
 def judged(story: Story, folder: Path) -> tuple[str, list[Check]]:
@@ -44,5 +44,5 @@ def test_what_is_unusual_and_healthy_passes(story: Story, tmp_path: Path) -> Non
 
 
 def test_there_are_enough_of_both() -> None:
-    assert len({story.what for story in BROKEN}) == len(BROKEN) >= 130
-    assert len({story.what for story in HEALTHY}) == len(HEALTHY) >= 85
+    assert len({story.what for story in BROKEN}) == len(BROKEN) >= 145
+    assert len({story.what for story in HEALTHY}) == len(HEALTHY) >= 95
