@@ -12,6 +12,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,8 @@ from tests.cluster.faults.plants import PLANTS as LASTING
 
 COMMAND = "python -m tests.cluster.faults.drawn"
 PLANTS = LASTING + unsteady.PLANTS
+PART = 100
+"""Healthy machines that one process draws at a time."""
 COLUMNS = ("FAIL", "INCOMPLETE", "PASS", "blamed")
 _PART = re.compile(r"GPU \d+ \(rank \d+, [^)]*\)|node node\d+")
 _NODE = re.compile(r", (node\d+)\)")
@@ -88,30 +91,46 @@ def title(plant: Plant) -> str:
     return (plant.__doc__ or "").strip().rstrip(".")
 
 
+def _alarms(seeds: Sequence[int]) -> tuple[Counter[str], set[str]]:
+    """Healthy machines that are no pass, by the first check that says so; and the cards that there were."""
+    alarms: Counter[str] = Counter()
+    cards = set()
+    for machine, outcome in healthy(seeds):
+        cards.add(machine.card.name)
+        if outcome.verdict != "PASS":
+            alarms[f"{outcome.verdict}: {outcome.checks[0].name}, {machine.card.name}"] += 1
+    return alarms, cards
+
+
+def _rows(number: int, each: int) -> list[dict[str, Any]]:
+    """One fault, by its size."""
+    plant, sizes = PLANTS[number], dict[float | None, Counter[str]]()
+    for _, planted, outcome in broken(plant, range(10**6 * (number + 1), 10**6 * (number + 1) + each)):
+        counts = sizes.setdefault(None if planted.size is None else round(planted.size, 2), Counter())
+        counts[outcome.verdict] += 1
+        counts["blamed"] += outcome.verdict != "PASS" and blames_rightly(planted, outcome)
+    print(title(plant), {size: dict(counts) for size, counts in sizes.items()}, file=sys.stderr, flush=True)
+    return [
+        {"what": title(plant), "size": size, **{key: counts[key] for key in COLUMNS}}
+        for size, counts in sorted(sizes.items(), key=lambda item: item[0] or 0)
+    ]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw, judge and record; returns 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--machines", type=int, default=2000, help="healthy ones (default: 2000)")
     parser.add_argument("--each", type=int, default=150, help="machines drawn for each fault (default: 150)")
+    parser.add_argument("--processes", type=int, default=2, help="at once (default: 2)")
     arguments = parser.parse_args(argv)
-    alarms: Counter[str] = Counter()
-    by_card: Counter[str] = Counter()
-    for machine, outcome in healthy(range(arguments.machines)):
-        by_card[machine.card.name] += 1
-        if outcome.verdict != "PASS":
-            alarms[f"{outcome.verdict}: {outcome.checks[0].name}, {machine.card.name}"] += 1
-    rows: list[dict[str, Any]] = []
-    for number, plant in enumerate(PLANTS):
-        sizes: dict[float | None, Counter[str]] = {}
-        for _, planted, outcome in broken(plant, range(10**6 * (number + 1), 10**6 * (number + 1) + arguments.each)):
-            size = None if planted.size is None else round(planted.size, 2)
-            counts = sizes.setdefault(size, Counter())
-            counts[outcome.verdict] += 1
-            counts["blamed"] += outcome.verdict != "PASS" and blames_rightly(planted, outcome)
-        for size, counts in sorted(sizes.items(), key=lambda item: item[0] or 0):
-            rows.append({"what": title(plant), "size": size, **{key: counts[key] for key in COLUMNS}})
-        print(title(plant), {size: dict(counts) for size, counts in sizes.items()}, file=sys.stderr, flush=True)
-    result = {"healthy": arguments.machines, "cards": len(by_card), "alarms": dict(alarms), "faults": rows}
+    parts = [range(first, min(first + PART, arguments.machines)) for first in range(0, arguments.machines, PART)]
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        faults = [pool.submit(_rows, number, arguments.each) for number in range(len(PLANTS))]
+        found = list(pool.map(_alarms, parts))
+        rows = [row for fault in faults for row in fault.result()]
+    alarms = sum((part for part, _ in found), Counter[str]())
+    cards = len(set[str]().union(*(names for _, names in found)))
+    result = {"healthy": arguments.machines, "cards": cards, "alarms": dict(alarms), "faults": rows}
     path = save("acceptance_drawn", result)
     print(f"wrote {path}: {alarms.total()} alarms of {arguments.machines} healthy machines: {dict(alarms)}")
     missed = [row for row in rows if row["PASS"] and (row["size"] or 1) > 0.15]
