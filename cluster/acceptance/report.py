@@ -127,7 +127,7 @@ def judge(options: Options, records: Sequence[Record], standards: Standards) -> 
         *run.judge(records),
         *expected.judge(records, file, nodes=options.expect_nodes),
         *presence.judge(records, expected=gpus, source=gpus_by, file=file),
-        *copies.judge(records),
+        *copies.judge(records, file),
         *bandwidth.judge(records),
         *compute.judge(records, expected=file, has_baseline=has_baseline),
         *memory.judge(records),

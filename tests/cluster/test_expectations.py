@@ -81,6 +81,21 @@ def test_what_is_expected_and_was_not_measured_is_no_pass(tmp_path: Path, text: 
     assert (document["acceptance"]["status"], sound.failures(document)) == ("INCOMPLETE", [])
 
 
+def test_a_link_that_a_virtual_machine_hides_has_a_key_that_the_remedy_names(tmp_path: Path) -> None:
+    ranks = sound.records(1)
+    for stage in ("before", "after"):
+        hidden = ("pcie_width", "pcie_width_max", "pcie_generation", "pcie_generation_max")
+        ranks[0].results[stage]["reading"] |= dict.fromkeys(hidden)
+    document = sound.report(ranks)
+    open_ones = [check for check in document["validation"]["checks"] if check["status"] == "unverified"]
+    assert {check["name"] for check in open_ones} == {"copy: host to device", "copy: device to host"}
+    assert all("[gpu] copy_gigabytes_per_second" in check["remedy"] for check in open_ones)
+    text = "[gpu]\ncopy_gigabytes_per_second = {}"
+    assert held_against(text.format(50), ranks, tmp_path)["acceptance"]["status"] == "PASS"
+    slow = held_against(text.format(60), ranks, tmp_path)
+    assert {name for name, _ in sound.failures(slow)} == {"copy: host to device", "copy: device to host"}
+
+
 def test_a_bar_of_the_file_stands_above_ours(tmp_path: Path) -> None:
     ranks = sound.records()
     for record in ranks:

@@ -9,8 +9,9 @@ import torch
 
 from cluster.acceptance.checks import broken, links
 from cluster.acceptance.context import Context
+from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.records import Record, against_peers
-from cluster.acceptance.verdict import Check, Status, Threshold, graded
+from cluster.acceptance.verdict import Check, Status, Threshold, compared, graded
 
 REPEATS = 5
 WAYS = {"to_device": "host to device", "to_host": "device to host"}
@@ -23,6 +24,9 @@ _UNIT = "times the median of the other GPUs"
 PEERS = Threshold(value=1.5, unit=_UNIT, relation="at most", source=_SOURCE)
 ALIKE = Threshold(value=1.2, unit=_UNIT, relation="at most", source=_SOURCE)
 """PEERS fails, ALIKE passes; between the two it is not verified."""
+
+REMEDY = "reseat the board; is the process on the GPU's NUMA node, and is the IOMMU off (nvidia-smi topo -m)?"
+KEY = "copy_gigabytes_per_second"
 
 
 def measure(context: Context) -> dict[str, Any]:
@@ -46,7 +50,7 @@ def measure(context: Context) -> dict[str, Any]:
     return {"bytes": 4 * count, "seconds": seconds}
 
 
-def judge(records: Sequence[Record]) -> list[Check]:
+def judge(records: Sequence[Record], expected: Expectations | None = None) -> list[Check]:
     """Checks of both ways of every GPU."""
     if all(record.gpu is None for record in records):
         return []
@@ -56,7 +60,7 @@ def judge(records: Sequence[Record]) -> list[Check]:
         for way, title in WAYS.items():
             seconds = [record.result("copies")["seconds"][way] for record in same]
             for record, own, ratio in zip(same, seconds, against_peers(seconds), strict=True):
-                checks.append(_one(record, title, record.result("copies")["bytes"] / own, ratio))
+                checks.append(_one(record, title, record.result("copies")["bytes"] / own, ratio, expected))
     return checks
 
 
@@ -68,16 +72,20 @@ def by_slot(records: Sequence[Record]) -> dict[Any, list[Record]]:
     return groups
 
 
-def _one(record: Record, title: str, rate: float, ratio: float | None) -> Check:
+def _one(record: Record, title: str, rate: float, ratio: float | None, expected: Expectations | None) -> Check:
     line, shares = links.pcie(record), (PCIE_FAILS, PCIE_PASSES)
     if (own := links.c2c(record)) is not None:
         line, shares = own, (C2C_FAILS, C2C_PASSES)
     shown = "" if ratio is None else f", {ratio:.2f} times the time of its peers"
     outcome: Status
     outcome, threshold = ("pass", PEERS) if ratio is None else graded(ratio, PEERS, ALIKE)
-    measured = ratio
-    if line is None and outcome == "pass":
+    measured, remedy = ratio, REMEDY
+    file = expected.threshold("gpu", KEY, "GB/s", "at least") if expected is not None else None
+    if file is not None:
+        outcome, threshold, measured = compared(rate / 1e9, file), file, rate / 1e9
+    elif line is None and outcome == "pass":
         outcome, shown = "unverified", f"{shown}; NVML does not report the link"
+        remedy = f"a virtual machine may hide it. What these copies should reach: --expect, [gpu] {KEY}"
     elif line is not None and outcome != "fail":
         fails, passes = (
             Threshold(
@@ -96,7 +104,7 @@ def _one(record: Record, title: str, rate: float, ratio: float | None) -> Check:
         rank=record.rank,
         status=outcome,
         evidence=f"{rate / 1e9:.2f} GB/s{shown}",
-        remedy="reseat the board; is the process on the GPU's NUMA node, and is the IOMMU off (nvidia-smi topo -m)?",
+        remedy=remedy,
         measured=measured,
         threshold=threshold,
     )

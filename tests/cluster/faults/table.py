@@ -6,15 +6,16 @@ The site makes its page from that file.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import save
+from benchmarks.measure import RESULTS, save
 from tests.cluster.faults import running
 from tests.cluster.faults.measured import FAULTS, Fault, judged
 from tests.cluster.sound import outcomes
@@ -24,10 +25,16 @@ COMMAND = "python -m tests.cluster.faults.table"
 
 def main() -> int:
     """Record every fault; returns 1 if one was not found or not named."""
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--new", action="store_true", help="of the runs, only those that are not recorded yet")
+    recorded: dict[str, dict[str, object]] = {}
+    if parser.parse_args().new:
+        kept = json.loads((RESULTS / "acceptance_faults.json").read_text())
+        recorded = {row["what"]: row for row in kept["runs"] if row["what"] not in kept["wrong"]}
     wrong: list[str] = []
     records = [_record(fault, wrong) for fault in FAULTS]
-    runs = list(_runs(wrong))
+    made = {row["what"]: row for row in _runs([case for case in running.CASES if case.what not in recorded], wrong)}
+    runs = [row for case in running.CASES if (row := made.get(case.what) or recorded.get(case.what)) is not None]
     verdicts = Counter(entry["verdict"] for entry in (*records, *runs))
     path = save("acceptance_faults", {"wrong": wrong, "records": records, "runs": runs})
     counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
@@ -49,8 +56,8 @@ def _record(fault: Fault, wrong: list[str]) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _runs(wrong: list[str]) -> Iterator[dict[str, object]]:
-    for case in running.CASES:
+def _runs(cases: Sequence[running.Case], wrong: list[str]) -> Iterator[dict[str, object]]:
+    for case in cases:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 run = running.run(case, Path(folder))
