@@ -68,7 +68,8 @@ class Jitter:
         times = numpy.exp(self.numbers.normal(0.0, sigma, count))
         long = self.numbers.random(count) < tail
         times[long] *= self.numbers.uniform(1.0, noise.longest, int(long.sum()))
-        times *= numpy.linspace(1.0, 1.0 + noise.warming * self.pick.random(), count)
+        if noise.warming:
+            times *= numpy.linspace(1.0, 1.0 + noise.warming * self.pick.random(), count)
         if noise.interruption and self.pick.random() < noise.interruption:
             times[self.pick.randrange(count)] *= self.pick.uniform(1.0, noise.interrupted_times)
         return times
