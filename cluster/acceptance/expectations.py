@@ -49,9 +49,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "sm_clock_megahertz": Key(float, "SM clock under load that somebody has set, at least 95 % of it"),
         "memory_clock_megahertz": Key(float, "memory clock under load, at least 95 % of it"),
         "pcie_generation": Key(int, "PCIe generation under load, at least"),
-        "copy_gigabytes_per_second": Key(
-            float, "pinned copies each way, at least; if no link is shown"
-        ),
+        "copy_gigabytes_per_second": Key(float, "pinned copies each way, at least; if no link is shown"),
         "pcie_width": Key(int, "PCIe lanes, at least"),
         "nvlinks": Key(int, "NVLinks that are up on every GPU"),
     },
