@@ -26,7 +26,7 @@ KIB, MIB = 2**10, 2**20
 LARGE, SMALL = 256 * MIB, KIB
 SIZES = {KIB: 50, 64 * KIB: 50, MIB: 50, 16 * MIB: 50, LARGE: 15, 1024 * MIB: 15}
 """Messages of a real run, with their repetitions (`options.REAL_GPU`, `collectives`)."""
-SAMPLES = {"product": 20, "products": 1000, "copy": 5, "copies": 400, "messages": 5000, "alone": 5}
+SAMPLES = {"product": 20, "products": 1000, "copy": 15, "copies": 400, "messages": 5000, "alone": 5}
 """Repetitions of a real run; of those that it times by seconds, about as many as there are."""
 IMAGES, BATCH = 50_000, 128
 NOISE = 0.015
@@ -261,7 +261,7 @@ def _record(
     record.results["copies"] = {
         "bytes": LARGE,
         "seconds": {
-            way: float(numpy.median(value * jitter.of(noise.COPIES, SAMPLES["copy"]))) for way, value in usual.items()
+            way: float(numpy.median(value * jitter.of(noise.COPY, SAMPLES["copy"]))) for way, value in usual.items()
         },
     }
     half = work / (products["float16"][0] * speed * 1e12)

@@ -38,6 +38,8 @@ PRODUCTS = Noise(
 PRODUCT = Noise(sigma=(0.005, 0.02), tail=(0.0, 0.005), longest=2.0, interruption=0.02, interrupted_times=10)
 """Twenty of them, one at a time."""
 COPIES = Noise(sigma=(0.01, 0.03), tail=(0.0, 0.02), longest=1.6, interruption=0.3, interrupted_times=15)
+COPY = Noise(sigma=(0.01, 0.03), tail=(0.0, 0.02), longest=1.6, interruption=0.02, interrupted_times=15)
+"""Fifteen of them, for which an interruption is less likely than for a second of them."""
 STEPS = Noise(sigma=(0.02, 0.05), tail=(0.0, 0.02), longest=3.0, interruption=0.3, interrupted_times=10)
 """Of a training: the host starts sixty kernels, and copies the images."""
 SMALL = {
