@@ -19,7 +19,7 @@ from gradebook import identity, versions
 from gradebook.command_name import command
 from gradebook.export import FOLDER as EXPORTS
 from gradebook.export import everything
-from gradebook.grading import class_summary, unknown_names
+from gradebook.grading import class_summary, moodle_status, unknown_names
 from gradebook.grading.description import ClassRequest, described
 from gradebook.grading.engine import OpenEngine
 from gradebook.grading.manual_grading import FOLDER as HANDS
@@ -103,7 +103,9 @@ class _Run:
         self._directory = identity.Directory(students, self._known)
         decisions = unknown_names.resolve(self.settings, self._overrides(), self._directory)
         self.settings = decisions.settings
-        for text in unknown_names.notices(self.settings, decisions.overrides, students, self._criteria(plan)):
+        criteria_here = self._criteria(plan)
+        without_effect = unknown_names.notices(self.settings, decisions.overrides, students, criteria_here)
+        for text in (*without_effect, *moodle_status.notices(self.settings, students)):
             self._progress.say(f"note: {text}")
         contents, criteria = self._to_discard(students, plan)
         self._gradebook.begin(plan, self._rubric_text, students, identity.stored(self._known))

@@ -36,6 +36,14 @@ DEFAULT_GROUPS = tuple(word.casefold() for word in _every("default_group"))
 MODIFIED = tuple(title.casefold() for title in _every("Last modified (submission)"))
 """Titles of the column that says when a submission was changed, small."""
 
+NO = tuple("no nein non não nee nej nie нет ні όχι hayır ez nu لا いいえ 아니오 否".split())  # noqa: RUF001
+"""What is in the column after the maximum grade where a grade cannot be changed, small."""
+DRAFTS = (
+    *("draft (not submitted)", "entwurf (nicht abgegeben)", "brouillon (non remis)", "kladwerk (nog niet ingestuurd)"),
+    *("borrador (no enviado)", "rascunho (não enviado)", "مسودة (غير مسلمة)", "下書き (未提出)"),
+)
+"""How a status begins of who has not pressed the button for handing in, small."""
+
 
 def titles_of(titles: Collection[str]) -> dict[str, str]:
     """The titles of a worksheet, by the English ones; empty where they are these, or the file is no worksheet.

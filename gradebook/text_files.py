@@ -26,6 +26,12 @@ def quoted(text: str) -> str:
     return json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def some(names: Sequence[str], most: int = 5) -> str:
+    """Names in a sentence, the first of them if they are many."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
 def paragraphs(text: str) -> str:
     """A string of TOML in which each line of `text` is a line of the file."""
     if "\n" not in text:

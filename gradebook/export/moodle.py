@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 
-from gradebook import moodle_words
+from gradebook import moodle_words, text_files
 from gradebook.export.feedback import summary_html
 from gradebook.export.view import Line, View
 from gradebook.roster import CANVAS_POINTS
@@ -40,6 +40,8 @@ def grade_import(view: View) -> str:
     rows = []
     for line in view.for_platforms:
         cells = dict(line.result.columns) if keys else {**line.result.columns, "ID number": line.student}
+        if not any(cells.get(name) for name in who if name not in _NAMES):
+            continue  # Moodle would refuse the row, and with it the file
         named = [cells.get(name, "") for name in who]
         rows.append([*named, points(line.result.score or Decimal(0)), summary_html(line)])
     return to_csv([*who, title, f"{title} (feedback)"], rows)
@@ -57,15 +59,53 @@ def worksheet(view: View) -> str | None:
 
 def notices(view: View) -> tuple[str, ...]:
     """What an instructor should know before uploading."""
+    texts = (_other_maximum(view), _locked(view), _unnamed(view))
+    return tuple(text for text in texts if text)
+
+
+def _other_maximum(view: View) -> str:
     stated = {line.result.columns.get(_MAXIMUM, "") for line in view.lines} - {""}
     maximum = float(view.result.max_score)
     different = sorted(value for value in stated if _number(value) != maximum)
     if not different:
-        return ()
+        return ""
     return (
         f"Moodle's worksheet states a maximum of {different[0]}, this class has {points(view.result.max_score)}: set "
-        "the assignment's maximum grade in Moodle before the upload, because Moodle skips grades above it",
+        "the assignment's maximum grade in Moodle before the upload, because Moodle skips grades above it"
     )
+
+
+def _locked(view: View) -> str:
+    """Whose grade Moodle will not change, by its own column of yes and no in any language."""
+    columns = _columns(view)
+    place = columns.index(_MAXIMUM) + 1 if _MAXIMUM in columns else len(columns)
+    locked = [
+        line.student
+        for line in view.lines
+        for title in columns[place : place + 1]
+        if line.result.columns.get(title, "").casefold() in moodle_words.NO and line.result.score is not None
+    ]
+    if not locked:
+        return ""
+    return (
+        f"Moodle says that these grades cannot be changed, and skips them: {text_files.some(locked)}. Unlock them in "
+        "Moodle's gradebook (or remove the override there), download the worksheet again, and give the class once more"
+    )
+
+
+def _unnamed(view: View) -> str:
+    """Who is in the worksheet only, because nothing in the roster says who it is outside of the assignment."""
+    columns = _columns(view)
+    keys = [name for name in _KEYS if name in columns]
+    unnamed = [
+        line.student
+        for line in view.for_platforms
+        if keys and _IDENTIFIER in columns and not any(line.result.columns.get(name) for name in keys)
+    ]
+    if not unnamed:
+        return ""
+    where = "so they are in moodle-worksheet.csv and not in moodle-grades.csv"
+    return f"Moodle hides who these are, {where}: {text_files.some(unnamed)}"
 
 
 def _filled_in(line: Line, header: Sequence[str]) -> list[str]:

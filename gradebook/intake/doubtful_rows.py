@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gradebook.roster import KEYS, NAME_COLUMNS, Entry, RosterError, cell_of, folded
+from gradebook.text_files import some
 
 _SUMMARIES = frozenset(
     re.findall(
@@ -61,8 +62,7 @@ def left(entries: Iterable[Entry]) -> str:
     ]
     if not gone:
         return ""
-    more = f" and {len(gone) - 5} more" if len(gone) > 5 else ""
     return (
         f"the roster says that these are no longer in the class, and they count like all others: "
-        f"{', '.join(gone[:5])}{more}. Remove their rows, if they should have no grade"
+        f"{some(gone)}. Remove their rows, if they should have no grade"
     )

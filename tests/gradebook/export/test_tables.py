@@ -228,3 +228,22 @@ def test_every_column_of_the_plain_table_is_explained() -> None:
     (header, *_) = csv.reader(io.StringIO(tables.grades(some_class())))
     explained = (ROOT / "docs" / "class-exports.md").read_text("utf-8").partition("## Columns of grades.csv")[2]
     assert [name for name in header if f"`{name}`" not in explained and not name.startswith("lab")] == []
+
+
+@pytest.mark.parametrize(("title", "no"), [("Grade can be changed", "No"), ("Bewertung kann geändert werden", "Nein")])
+def test_a_grade_that_moodle_has_locked_is_named(title: str, no: str) -> None:
+    def locked(key: str, cell: str) -> StudentResult:
+        columns = {"Identifier": f"Participant {key}", "Email address": f"{key}@uni.example", "Grade": ""}
+        return student(key, graded({}), columns={**columns, "Maximum Grade": "20.00", title: cell, "Note": "No"})
+
+    (notice,) = moodle.notices(view.of(a_class([locked("17", "Yes"), locked("18", no)])))
+    assert "Moodle says that these grades cannot be changed, and skips them: 18. Unlock them" in notice
+    assert moodle.notices(view.of(a_class([locked("17", "Yes"), locked("18", "Yes")]))) == ()
+
+
+def test_who_is_hidden_in_moodle_is_in_the_worksheet_only() -> None:
+    columns = {"Identifier": "Participant 17", "Full name": "", "Email address": "", "Grade": "", "Maximum Grade": "20"}
+    hidden = view.of(a_class([student("17", graded({}), columns=columns | {"Last modified (grade)": "-"})]))
+    assert read(moodle.grade_import(hidden)) == [], "Moodle refuses a row that names nobody"
+    assert "Participant 17" in (moodle.worksheet(hidden) or "")
+    assert "in moodle-worksheet.csv and not in moodle-grades.csv: 17" in " ".join(moodle.notices(hidden))
