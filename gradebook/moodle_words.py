@@ -36,7 +36,10 @@ DEFAULT_GROUPS = tuple(word.casefold() for word in _every("default_group"))
 MODIFIED = tuple(title.casefold() for title in _every("Last modified (submission)"))
 """Titles of the column that says when a submission was changed, small."""
 
-NO = tuple("no nein non não nee nej nie нет ні όχι hayır ez nu لا いいえ 아니오 否".split())  # noqa: RUF001
+NO = (
+    *("no", "nein", "non", "não", "nee", "nej", "nie", "нет", "ні", "όχι", "ez", "nu", "لا", "いいえ", "아니오", "否"),
+    "hayır",  # noqa: RUF001
+)
 """What is in the column after the maximum grade where a grade cannot be changed, small."""
 DRAFTS = (
     *("draft (not submitted)", "entwurf (nicht abgegeben)", "brouillon (non remis)", "kladwerk (nog niet ingestuurd)"),

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 PASSWORD = "SMTP_PASSWORD"
 _STATES = {
     "new": "would get", "changed": "would get again, because it has changed",
-    "sent": "has got", "unknown": "may have got, because a run was stopped at it; --again sends",
+    "moved": "would get, now at another address", "sent": "has got",
+    "unknown": "may have got, because a run was stopped at it; --again sends",
 }  # fmt: skip
 
 
@@ -48,7 +49,9 @@ def mail_feedback(
         named = {key for name in only or [] for key in book.keys(name)}
         repeated = {key for name in again or [] for key in book.keys(name)}
         letters = [letter for letter in letters if not only or letter.student in named]
-        open_ = [letter for letter in letters if letter.state in ("new", "changed") or letter.student in repeated]
+        open_ = [
+            letter for letter in letters if letter.state in ("new", "changed", "moved") or letter.student in repeated
+        ]
         if really:
             sent, failed = mail.send(open_, folder, _server(server, sender, login), echo)
             left_out |= failed
@@ -65,11 +68,11 @@ def mail_feedback(
         raise typer.Exit(130) from None
     unknown = [letter.student for letter in letters if letter.state == "unknown" and letter not in open_]
     left_out |= dict.fromkeys(unknown, "may have got it, because a run was stopped at it: --again sends it")
+    left_out = {student: why for student, why in left_out.items() if not only or student in named}
     for student, why in left_out.items():
-        if not only or student in named:
-            echo(f"not to {student}: {why}")
+        echo(f"not to {student}: {why}")
     echo(f"sent to {len(sent)} students" if really else f"{len(open_)} to send; nothing was sent, --send does it")
-    raise typer.Exit(3 if left_out and not only else 0)
+    raise typer.Exit(3 if left_out else 0)
 
 
 def _server(server: str, sender: str, login: str) -> Server:

@@ -14,11 +14,12 @@ mail (`mail.py`), nor for Canvas, whose comments are the plug-in `canvas_push`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -60,6 +61,7 @@ def write(view: View, exports: Path, form: Form, out: Path) -> tuple[Path, list[
     if form in ("moodle", "gradescope"):
         write_file(out, _zipped(content))
     else:
+        _remove_old(out, form, content)
         for name, data in content.items():
             write_file(out / name, data).chmod(0o755 if name.endswith(".sh") else 0o644)
     return out, [line.student for line in lines if line.student not in reached]
@@ -145,6 +147,20 @@ def _folders(lines: list[Line], feedback: Path) -> _Files:
     index = {line.file_name: {"student": line.student, "name": line.result.name} for line in lines}
     files["students.json"] = (json.dumps(index, indent=1, ensure_ascii=False) + "\n").encode()
     return files, {line.student for line in lines}
+
+
+def _remove_old(out: Path, form: Form, content: Collection[str]) -> None:
+    """Feedback of who is no longer in the class goes from a folder that this command has written before."""
+    if form == "github" and (out / "deliver.sh").is_file():
+        old = [path for path in out.glob("*.md") if path.name not in content]
+    elif form == "folders" and (out / "students.json").is_file():
+        old = [path for path in out.glob("*/feedback.*") if path.relative_to(out).as_posix() not in content]
+    else:
+        old = []
+    for path in old:
+        path.unlink()
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()  # if nothing else is in it
 
 
 def _zipped(files: dict[str, bytes]) -> bytes:

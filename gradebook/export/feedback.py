@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html as html_escape
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -44,7 +45,7 @@ def page(line: Line, title: str, *, notes: bool = False, contact: Contact = NOBO
     if line.grade is None or line.given_instead:
         return _short_page(line, title, contact)
     return html.render(
-        line.grade,
+        replace(line.grade, seconds=0.0),  # else each regrade would be other feedback, and be sent again
         title=title,
         student=line.label,
         remarks=remarks(line),

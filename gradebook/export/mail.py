@@ -31,7 +31,7 @@ from gradebox.report.document import points
 FOLDER, SENT = "mail", "sent.jsonl"
 _ADDRESSES = ("Email address", "Email", "email")
 _SECONDS = 60
-State = Literal["new", "changed", "sent", "unknown"]
+State = Literal["new", "changed", "moved", "sent", "unknown"]
 
 
 class MailError(ValueError):
@@ -63,7 +63,8 @@ class Letter:
     text: str
     page: bytes
     state: State
-    """`changed`: another feedback was sent before; `unknown`: this one may have been sent when a run was stopped."""
+    """`changed`: another feedback was sent last; `moved`: this one was, to another address; `unknown`: this one may
+    have been sent when a run was stopped."""
 
     @property
     def digest(self) -> str:
@@ -208,31 +209,33 @@ def _said(answer: tuple[int, bytes | str]) -> str:
 class _History:
     last: dict[str, tuple[str, str]]
     """By student: the digest of the last letter, and what became of it."""
-    sent: frozenset[tuple[str, str]]
+    sent: dict[str, tuple[str, str]]
+    """By student: the digest of the last letter that was sent, and where to."""
 
     def state(self, letter: Letter) -> State:
-        if (letter.student, letter.digest) in self.sent:
-            return "sent"
         _, event = self.last.get(letter.student, ("", ""))
+        digest, address = self.sent.get(letter.student, ("", ""))
+        if digest == letter.digest and event != "sending":
+            return "sent" if address.casefold() == letter.address.casefold() else "moved"
         if event == "sending":
             return "unknown"
-        return "changed" if any(student == letter.student for student, _ in self.sent) else "new"
+        return "changed" if digest else "new"
 
 
 def _history(folder: Path) -> _History:
     path = folder / FOLDER / SENT
     last: dict[str, tuple[str, str]] = {}
-    sent = set()
+    sent: dict[str, tuple[str, str]] = {}
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         for row in filter(None, text.splitlines()):
             event = json.loads(row)
             last[event["student"]] = (event["digest"], event["event"])
             if event["event"] == "sent":
-                sent.add((event["student"], event["digest"]))
+                sent[event["student"]] = (event["digest"], event["address"])
     except (OSError, ValueError, KeyError, TypeError):
         raise MailError(f"{path}, which says who has got what, cannot be read: put it in order first") from None
-    return _History(last, frozenset(sent))
+    return _History(last, sent)
 
 
 def _note(folder: Path, letter: Letter, event: str) -> None:

@@ -81,6 +81,11 @@ def test_each_login_on_github_has_a_file(small_class: SmallClass, tmp_path: Path
         environment = {"PATH": f"{gh.parent}:/usr/bin:/bin"}
         subprocess.run([str(script), "org", "lab1", "--send"], check=True, env=environment)
     assert (tmp_path / "calls").read_text().count("issue create --repo org/lab1-ada-l") == 1
+    CliRunner().invoke(app, ["review", str(folder), "--override", "ada-l", "lab1.memory", "1.5", "asked in person"])
+    (tmp_path / "target" / "left.md").write_text("of a student who has left\n")
+    export(folder, "github", tmp_path / "target")
+    said = subprocess.run([str(script), "org", "lab1"], check=True, capture_output=True, text=True)
+    assert said.stdout == "would open an issue in org/lab1-ada-l, again: the feedback has changed\n"
 
 
 def test_a_folder_for_each_student(small_class: SmallClass, tmp_path: Path) -> None:
@@ -92,6 +97,13 @@ def test_a_folder_for_each_student(small_class: SmallClass, tmp_path: Path) -> N
     for student, word in (("ada", "Ada"), ("a/b", "Bob")):
         for suffix in ("html", "md"):
             assert word in (tmp_path / "target" / names[student] / f"feedback.{suffix}").read_text()
+    for name in ("left", "own"):
+        (tmp_path / "target" / name).mkdir()
+        (tmp_path / "target" / name / "feedback.md").write_text("of a student who has left\n")
+    (tmp_path / "target" / "own" / "notes.txt").write_text("mine\n")
+    export(folder, "folders", tmp_path / "target")
+    assert not (tmp_path / "target" / "left").exists()
+    assert [path.name for path in (tmp_path / "target" / "own").iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,40 @@ def test_feedback_that_has_changed_is_sent_again(folder: Path, office: PostOffic
     assert [len(office.to(student)) for student in ("ada", "bob")] == [2, 1]
 
 
+def test_feedback_that_changes_back_is_sent_again_and_a_new_address_gets_it(
+    folder: Path, office: PostOffice, small_class: SmallClass, tmp_path: Path
+) -> None:
+    mail(folder, office, "--send")
+    override = ("review", str(folder), "--override", "ada", "lab1.memory", "1.5", "asked in person")
+    CliRunner().invoke(app, list(override))
+    mail(folder, office, "--send")
+    (folder / "overrides.toml").unlink()
+    assert "ada <ada@uni.example> would get again, because it has changed" in mail(folder, office)
+    mail(folder, office, "--send")
+    assert len(office.to("ada")) == 3, "the last letter is what counts"
+    (tmp_path / "corrected.csv").write_text(ROSTER.replace("bob@uni", "bob@home"))
+    small_class.grade(roster=tmp_path / "corrected.csv")
+    assert "bob <bob@home.example> would get, now at another address" in mail(folder, office)
+    mail(folder, office, "--send")
+    assert [address for address, _ in office.letters if address.startswith("bob")] == [
+        "bob@uni.example", "bob@home.example",
+    ]  # fmt: skip
+
+
+def test_a_regrade_that_changes_nothing_sends_nothing(
+    folder: Path, office: PostOffice, small_class: SmallClass
+) -> None:
+    mail(folder, office, "--send")
+    small_class.grade(roster=small_class.submissions.parent / "roster.csv", regrade=("lab1.memory",))
+    assert "0 to send" in mail(folder, office)
+
+
+def test_the_exit_code_of_one_student_is_about_that_one(folder: Path, office: PostOffice) -> None:
+    office.refused = {"ada@uni.example"}
+    assert "not to ada: 550" in mail(folder, office, "--send", "--only", "ada", code=3)
+    assert "not to" not in mail(folder, office, "--send", "--only", "bob", code=0)
+
+
 def test_a_connection_that_breaks_is_gone_on_with(folder: Path, office: PostOffice) -> None:
     office.hangs_up_on = "bob@uni.example"
     broken = mail(folder, office, "--send", code=2)

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from gradebook.export import canvas, moodle, page, statistics, tables, view
-from gradebook.results import ClassResult, LatePenalty, ManualCriterion, ManualResult
+from gradebook.results import ClassResult, LatePenalty, ManualCriterion, ManualResult, StudentResult
 from gradebox.run.grade import CheckReport, Outcome
 from gradebox.run.overrides import Override
 from tests.docs.markdown import ROOT
