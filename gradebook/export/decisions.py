@@ -20,12 +20,15 @@ from gradebook.export import reviews
 from gradebook.export.view import Line, View
 from gradebook.text_files import quoted
 from gradebox.course.rubric import Rubric
+from gradebox.report.document import points as shown
 from gradebox.run import overrides
 from gradebox.run.overrides import Override, OverrideError
 
 ALL = "all"
 """Stands for every criterion of a student, or for every student."""
 
+_TOO_MANY = Decimal(10**6)
+"""So many points are a slip of the keyboard, and nobody wants them written out."""
 _HEADER = "[[override]]"
 _NEW_FILE = "# Points that an instructor gave by hand instead of the checks'; see docs/instructor.md.\n"
 
@@ -92,7 +95,7 @@ def override(file: Path, rubric: Rubric, student: str, criterion: str, points: s
         new = Override(student, criterion, Decimal(_with_a_point(points)), reason.strip())
     except InvalidOperation:
         raise OverrideError(f"{points!r} is no number of points; write it like 4.5") from None
-    if not new.points.is_finite():
+    if not new.points.is_finite() or abs(new.points) >= _TOO_MANY:
         raise OverrideError(f"{points!r} is no number of points; write it like 4.5")
     text = file.read_text(encoding="utf-8-sig") if file.is_file() else _NEW_FILE
     before = overrides.load(file, rubric) if file.is_file() else ()
@@ -112,6 +115,30 @@ def override(file: Path, rubric: Rubric, student: str, criterion: str, points: s
     finally:
         draft.unlink(missing_ok=True)
     return new
+
+
+def effect(before: View, after: View, student: str, criterion: str) -> str:
+    """What a student's score is after an override, and why it is not another one."""
+    was, line = student_of(before, student), student_of(after, student)
+    if line.result.status == "excused":
+        return f"{student} is excused, so the points do not count"
+    graded = () if line.grade is None else (row.id for lab in line.grade.labs for row in lab.criteria)
+    if criterion not in graded:
+        return f"{student}: the points have no effect, because {_no_grade(line, criterion)}"
+    if line.result.score is None:
+        return f"{student} has no score yet"
+    same = ", as before" if was.result.score == line.result.score else ""
+    late = line.result.late
+    lost = f"; {shown(late.points)} are deducted for lateness ({late.rule})" if late is not None and late.points else ""
+    return f"{student} has {shown(line.result.score)} of {shown(line.most)} points now{same}{lost}"
+
+
+def _no_grade(line: Line, criterion: str) -> str:
+    if line.grade is None:
+        return f"there is no grade to change ({line.result.status.replace('_', ' ')})"
+    lab = criterion.partition(".")[0]
+    excused = any(f"lab{excuse.lab}" == lab for excuse in line.result.excused)
+    return f"{line.student} is excused from {lab}" if excused else f"{lab} is not graded in this class"
 
 
 def _with_a_point(points: str) -> str:

@@ -1,0 +1,114 @@
+"""What a decision did is what the class then says, and a command that is refused changes nothing."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from grader.cli import app
+from tests.gradebook.conftest import SmallClass
+
+ROSTER = """student,name,team,Email,submitted_at
+ada,Ada Lovelace,,ada@uni.example,2026-03-01T12:00+00:00
+bob,Bob Ross,blue,bob@uni.example,2026-03-03T12:00+00:00
+cleo,Cleo C,blue,cleo@uni.example,
+late,Lee Late,,late@uni.example,2026-03-20T12:00+00:00
+ill,Ill I,,ill@uni.example,2026-03-01T12:00+00:00
+gone,Gone G,,gone@uni.example,
+"""
+CLASS = "labs = [1]\ndeadline = 2026-03-01T23:59:00+00:00\n[late]\npercent_per_day = 10\nno_credit_after_days = 7\n"
+
+
+@pytest.fixture
+def folder(small_class: SmallClass) -> Path:
+    for name in ("ada", "bob", "late", "ill"):
+        small_class.hands_in(name)
+    beside = small_class.submissions.parent
+    (beside / "roster.csv").write_text(ROSTER)
+    (beside / "class.toml").write_text(CLASS)
+    small_class.grade(roster=beside / "roster.csv", configuration=beside / "class.toml", labs=None)
+    return small_class.out
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(arguments))
+    assert "Traceback" not in done.output
+    return done.exit_code, done.output
+
+
+def scores(folder: Path) -> dict[str, str]:
+    text = (folder / "exports" / "grades.csv").read_text("utf-8-sig")
+    return {row["student"]: row["score"] for row in csv.DictReader(io.StringIO(text, newline=""))}
+
+
+def test_an_override_reports_the_score_that_the_exports_then_have(folder: Path) -> None:
+    run("review", str(folder), "--excuse", "ill", "all", "ill")
+    for who in ("ada", "blue", "late", "gone"):
+        for points in ("5", "0", "0"):
+            earlier = scores(folder)
+            code, said = run("review", str(folder), "--override", who, "lab1.memory", points, "asked in person")
+            reported = dict(re.findall(r"^(\w+) has ([\d.]+) of 20 points now", said, re.MULTILINE))
+            assert code == 0
+            assert reported == {key: scores(folder)[key] for key in (("bob", "cleo") if who == "blue" else (who,))}
+            assert ("as before" in said) == (earlier == scores(folder))
+    assert (
+        "lateness (no credit after 7 days)"
+        in run("review", str(folder), "--override", "late", "lab1.memory", "5", "x")[1]
+    )
+    assert (
+        "ill is excused, so the points do not"
+        in run("review", str(folder), "--override", "ill", "lab1.memory", "5", "x")[1]
+    )
+    said = run("review", str(folder), "--override", "ada", "lab2.amp", "5", "x")[1]
+    assert "ada: the points have no effect, because lab2 is not graded in this class" in said
+
+
+REFUSED = (
+    ("review", "--override", "nobody", "lab1.memory", "1", "x"),
+    ("review", "--override", "ada", "lab1.memroy", "1", "x"),
+    ("review", "--override", "ada", "lab1.memory", "99", "x"),
+    ("review", "--override", "ada", "lab1.memory", "1e400", "x"),
+    ("review", "--override", "ada", "lab1.memory", "1", " "),
+    ("review", "--excuse", "nobody", "all", "x"),
+    ("review", "--excuse", "ada", "lab9", "x"),
+    ("review", "--accept", "nobody", "all"),
+    ("review", "--accept", "gone", "lab1.memory"),
+    ("review", "--rerun", "nobody"),
+    ("class", "--regrade", "nobody"),
+    ("class", "--lab", "9"),
+    ("class", "--device", "vgpu:none"),
+    ("class", "--config", "none.toml"),
+    ("class", "--roster", "none.csv"),
+    ("mail", "--server", "nowhere", "--sender", "a@b.example", "--send"),
+    ("mail", "--server", "127.0.0.1:1", "--sender", "a@b.example", "--send", "--only", "nobody"),
+    ("manual", "ask", "nobody", "all", "please"),
+    ("manual", "ask", "ada", "lab9.none", "please"),
+    ("manual", "ask", "ada", "all", " "),
+    ("manual", "answer", "r000000", "yes"),
+    ("manual", "import", "none.csv"),
+    ("manual", "list"),
+)
+
+
+def test_a_command_that_is_refused_changes_nothing(folder: Path, tmp_path: Path) -> None:
+    def content() -> dict[str, str]:
+        files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+        return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+    before = content()
+    for command, *arguments in REFUSED:
+        if command == "manual":
+            start = [command, arguments[0], str(folder), *arguments[1:]]
+        else:
+            start = [command, *(["--out"] if command == "class" else []), str(folder), *arguments]
+        code, said = run(*start)
+        assert code == 2, (start, said)
+        assert len(said.splitlines()) == 1, "one line says why"
+        assert len(said) < 900, said
+        assert content() == before, start
