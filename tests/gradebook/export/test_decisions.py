@@ -49,14 +49,13 @@ def scores(folder: Path) -> dict[str, str]:
 
 def test_an_override_reports_the_score_that_the_exports_then_have(folder: Path) -> None:
     run("review", str(folder), "--excuse", "ill", "all", "ill")
-    for who in ("ada", "blue", "late", "gone"):
-        for points in ("5", "0", "0"):
-            earlier = scores(folder)
-            code, said = run("review", str(folder), "--override", who, "lab1.memory", points, "asked in person")
-            reported = dict(re.findall(r"^(\w+) has ([\d.]+) of 20 points now", said, re.MULTILINE))
-            assert code == 0
-            assert reported == {key: scores(folder)[key] for key in (("bob", "cleo") if who == "blue" else (who,))}
-            assert ("as before" in said) == (earlier == scores(folder))
+    for who, points in (("ada", "5"), ("ada", "5"), ("blue", "0"), ("gone", "3")):
+        earlier = scores(folder)
+        code, said = run("review", str(folder), "--override", who, "lab1.memory", points, "asked in person")
+        reported = dict(re.findall(r"^(\w+) has ([\d.]+) of 20 points now", said, re.MULTILINE))
+        assert code == 0
+        assert reported == {key: scores(folder)[key] for key in (("bob", "cleo") if who == "blue" else (who,))}
+        assert ("as before" in said) == (earlier == scores(folder))
     assert (
         "lateness (no credit after 7 days)"
         in run("review", str(folder), "--override", "late", "lab1.memory", "5", "x")[1]
