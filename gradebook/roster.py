@@ -322,12 +322,18 @@ def _levels(entries: Iterable[Entry]) -> tuple[dict[str, list[Entry]], ...]:
     levels: tuple[dict[str, list[Entry]], ...] = ({}, {}, {})
     for entry in entries:
         cells = {name: folded(cell_of(entry.columns, name)) for name in KEYS}
-        others = [form for cell in cells.values() for form in (cell, PARTICIPANT.sub("", cell))]
+        others = [form for cell in cells.values() for form in (cell, PARTICIPANT.sub("", cell), *_addresses(cell))]
         former = [folded(handle) for handle in (entry.student, *entry.former)]
         for level, handles in zip(levels, ([cells.get(key, "")], others, former), strict=True):
             for handle in dict.fromkeys(filter(None, handles)):
                 level.setdefault(handle, []).append(entry)
     return levels
+
+
+def _addresses(cell: str) -> list[str]:
+    """Each of several e-mail addresses in one cell."""
+    parts = re.split(r"[;,\s]+", cell)
+    return [part for part in parts if "@" in part] if len(parts) > 1 else []
 
 
 def _canvas_ids(entries: Iterable[Entry]) -> dict[str, list[Entry]]:

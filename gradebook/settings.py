@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
@@ -251,7 +251,7 @@ def _zone(document: Document, name: str) -> ZoneInfo | None:
 
 
 def _check_offsets(document: Document, content: _File, zone: ZoneInfo | None) -> None:
-    """Refuse a moment with an offset that the course's zone has, but on another day of the year.
+    """Refuse a moment that the course's clocks skip, or whose offset its zone has on another day of the year.
 
     Such a deadline was written before the clocks change for a day after it. It would end an hour off. UTC, and offsets
     of other zones, are meant.
@@ -262,6 +262,11 @@ def _check_offsets(document: Document, content: _File, zone: ZoneInfo | None) ->
     if content.deadline is not None:
         places[("deadline",)] = content.deadline
     for place, moment in places.items():
+        if zone is not None and moment.tzinfo is None:
+            there = moment.replace(tzinfo=zone).astimezone(UTC).astimezone(zone).replace(tzinfo=None)
+            if there != moment:
+                text = f"{place[-1]} = {moment.isoformat()}: {zone.key} has no such time, because the clocks go forward"
+                raise document.error(place, f"{text}; write {there.isoformat()} or an earlier one")
         if zone is None or not moment.utcoffset():
             continue
         clock = moment.replace(tzinfo=zone)
@@ -293,6 +298,9 @@ def _check(document: Document, content: _File) -> None:
     if content.submitted not in (_FILES, _UNKNOWN) and not content.submitted.lower().endswith(".csv"):
         text = f"submitted = {content.submitted!r}: expected {_FILES!r}, {_UNKNOWN!r} or a .csv file of times"
         raise document.error(("submitted",), text)
+    if content.overrides is not None and content.overrides.suffix.lower() != ".toml":
+        text = f'overrides = "{content.overrides}": expected a .toml file, as review --override writes it'
+        raise document.error(("overrides",), text)
     if content.labs is not None and not content.labs:
         raise document.error(("labs",), "labs = [] is not a list of numbers, like [1, 3]")
     if content.by_hand.report_points and not content.by_hand.reports:

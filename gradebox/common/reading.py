@@ -20,7 +20,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
@@ -200,6 +200,8 @@ def _written(data: Any) -> str:
     """A value as a file has it, or nearly so."""
     if isinstance(data, (bool, Decimal)):
         return str(data).lower()
+    if isinstance(data, (date, time)):
+        return data.isoformat()
     return repr(data)
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gradebook import csv_tables
+from gradebook import column_titles, csv_tables
 from gradebook.command_name import command
 from gradebook.grading.manual_grading import FOLDER, ManualGradingError
 from gradebook.grading.manual_grading.marks import LOCK
 from gradebook.results import RegradeRequest
+from gradebook.roster import KEYS
 from gradebook.text_files import lock, paragraphs, quoted, replace_file
 from gradebox.common import reading
 
@@ -81,10 +82,20 @@ def read(path: Path) -> tuple[NewRequest, ...]:
     except csv_tables.TableError as error:
         raise ManualGradingError(str(error)) from None
     names = {title.casefold(): title for title in table.titles}
-    if lacking := [name for name in ("student", "text") if name not in names]:
-        raise ManualGradingError(f"{path} has no column {lacking[0]!r}; it needs student, text and perhaps about")
+    meant = column_titles.as_known(table.titles, KEYS)
+    who = [title for key in KEYS for title, known in meant.items() if known == key]
+    if not who or "text" not in names:
+        lacking = "text" if who else "student"
+        raise ManualGradingError(
+            f"{path} has no column {lacking!r}; it needs text, student (or another column that identifies students, "
+            "such as Email), and perhaps about"
+        )
     return tuple(
-        NewRequest(row.cell(names["student"]), row.cell(names["text"]), _about(row.cell(names.get("about", ""))))
+        NewRequest(
+            next((cell for title in who if (cell := row.cell(title))), ""),
+            row.cell(names["text"]),
+            _about(row.cell(names.get("about", ""))),
+        )
         for row in table.rows
     )
 

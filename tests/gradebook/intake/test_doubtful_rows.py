@@ -77,3 +77,9 @@ def test_who_has_left_by_the_rosters_own_word_is_named(title: str, cell: str, tm
 def test_words_of_other_columns_and_of_submissions_say_nothing_of_the_kind(tmp_path: Path) -> None:
     people = roster(tmp_path, "student,Status,Section\nada,Submitted for grading,Completed\nbob,Active,dropped\n")
     assert doubtful_rows.left(people.entries) == ""
+
+
+def test_each_of_several_addresses_in_a_cell_identifies(tmp_path: Path) -> None:
+    people = roster(tmp_path, "student,Email\nada,ada@a.example; ada@b.example\nbob,bob@a.example\n")
+    for handle in ("ada@a.example", "Ada@b.example", "ada@a.example; ada@b.example"):
+        assert [entry.student for entry in people.owners([handle])] == ["ada"]

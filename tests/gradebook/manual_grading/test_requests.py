@@ -44,6 +44,15 @@ def test_the_same_form_imported_twice_adds_nothing(tmp_path: Path) -> None:
     assert requests.add(tmp_path, requests.read(toml), STUDENTS, CRITERIA) == []
 
 
+def test_a_form_may_identify_students_as_a_roster_does(tmp_path: Path) -> None:
+    form = tmp_path / "form.csv"
+    form.write_text("Timestamp,Email Address,student id,Text\n1,ada@uni.example,,please\n2,bob@uni.example,17,look\n")
+    assert [request.student for request in requests.read(form)] == ["ada@uni.example", "bob@uni.example"]
+    form.write_text("Timestamp,Text\n1,please\n")
+    with pytest.raises(ManualGradingError, match="no column 'student'; it needs text, student"):
+        requests.read(form)
+
+
 @pytest.mark.parametrize(
     ("new_request", "words"),
     [
