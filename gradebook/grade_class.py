@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gradebook import identity, versions
+from gradebook import identity, text_files, versions
 from gradebook.command_name import command
 from gradebook.export import FOLDER as EXPORTS
 from gradebook.export import everything
@@ -155,11 +155,17 @@ class _Run:
 
     def _plan(self) -> Plan:
         request, points = self._request, self._rubric
-        stored = self._gradebook.plan() if request.submissions is None else None
+        before = self._gradebook.plan() if self._gradebook.seed is not None else None
+        stored = before if request.submissions is None else None
         # What the command says goes before what its file says, and that before what the last run was told.
         said = self.settings if request.configuration or stored is None else None
         numbers = request.labs or (said and said.labs) or (stored.labs if stored else None)
         labs = points.select(numbers)
+        if before is not None and before.labs != tuple(lab.number for lab in labs):
+            was, now = (", ".join(map(str, numbers)) for numbers in (before.labs, [lab.number for lab in labs]))
+            self._progress.say(
+                f"note: this class was graded for lab {was}, and is now for lab {now}: scores and exports are of these"
+            )
         if not any(criterion.available for lab in labs for criterion in lab.criteria):
             raise IntakeError(f"lab {', '.join(str(lab.number) for lab in labs)} is not available yet")
         seed = self._gradebook.seed
@@ -266,8 +272,17 @@ class _Run:
         if self._request.commit and not any(student.commit for student in students):
             self._progress.say(f"note: --commit {self._request.commit} has no effect: none of these is a repository")
         known = {student.student: student for student in self._gradebook.students()}
-        named = (self._with_former_name(student) for student in students)
-        return [self._or_kept(student, known.get(student.student)) for student in named]
+        named = [self._with_former_name(student) for student in students]
+        here = {student.content for student in named}
+        keys = {student.student for student in named}
+        if known_by is None and (
+            lost := sorted(key for key, student in known.items() if student.content and key not in keys)
+        ):
+            self._progress.say(
+                f"note: no longer in the class, because these submissions do not have them: {text_files.some(lost)}. "
+                "Give all submissions each time, or a roster"
+            )
+        return [self._or_kept(student, known.get(student.student), here) for student in named]
 
     def _with_former_name(self, student: Student) -> Student:
         """The student; with the name of an earlier roster, if this one does not have them any more."""
@@ -295,9 +310,14 @@ class _Run:
         ]
         return unknown_names.with_extensions(self.settings, identity.Directory(students, self._known), strict=False)
 
-    def _or_kept(self, student: Student, earlier: Student | None) -> Student:
-        """The student; where nothing could be fetched, with what an earlier run took in, and word of it."""
-        if student.status not in ("could_not_fetch", "no_repository"):
+    def _or_kept(self, student: Student, earlier: Student | None, here: Collection[str | None]) -> Student:
+        """The student; where nothing could be fetched or found, with what an earlier run took in, and word of it.
+
+        `here` are the contents that were found: what a student had as a member of a team is still the team's.
+        """
+        if student.status == "missing" and earlier is not None and earlier.content not in (None, *here):
+            student = replace(student, reason="handed in before, and is not in these submissions")
+        elif student.status not in ("could_not_fetch", "no_repository"):
             return student
         self._progress.say(f"{student.student}: {student.reason}")
         if earlier is None or earlier.content is None or not self._store.path(earlier.content).is_dir():

@@ -298,6 +298,8 @@ def _check(document: Document, content: _File) -> None:
     if content.submitted not in (_FILES, _UNKNOWN) and not content.submitted.lower().endswith(".csv"):
         text = f"submitted = {content.submitted!r}: expected {_FILES!r}, {_UNKNOWN!r} or a .csv file of times"
         raise document.error(("submitted",), text)
+    if not content.title.isprintable():
+        raise document.error(("title",), f"title = {content.title!r} must be one line, without tabs")
     if content.overrides is not None and content.overrides.suffix.lower() != ".toml":
         text = f'overrides = "{content.overrides}": expected a .toml file, as review --override writes it'
         raise document.error(("overrides",), text)

@@ -22,6 +22,8 @@ _SUMMARIES = frozenset(
 """What spreadsheets call a row below the students, or above them, small."""
 SHORTENED = re.compile(r"\d(?:[.,]\d+)?E\+\d{1,3}", re.IGNORECASE)
 """A long number as a spreadsheet shows it, and saves it: its last digits are gone."""
+_DECIMAL = re.compile(r"\d+[.,]0+")
+"""A whole number as programs write it that take a column with an empty cell for measurements."""
 _GONE = frozenset(
     re.findall(
         r"\w+",
@@ -40,9 +42,21 @@ def summary(cells: Mapping[str, str]) -> str | None:
     return next(iter(named)) if len(named) == 1 and folded(next(iter(named))) in _SUMMARIES else None
 
 
-def check_numbers(rows: Mapping[int, Mapping[str, str]], path: Path) -> None:
-    """Raise RosterError if a spreadsheet has shortened what identifies a student: two may have become one."""
+def check(rows: Mapping[int, Mapping[str, str]], path: Path) -> None:
+    """Raise RosterError if a program has changed what identifies a student: two may have become one."""
     for line, row in rows.items():
+        for title, cell in row.items():
+            if (title in KEYS or folded(title) in NAME_COLUMNS) and (meant := _read_as_windows(cell)):
+                raise RosterError(
+                    f"{path}, line {line}: {title} is {cell!r}, which was {meant!r}: a program has read the file in "
+                    "another encoding and saved it so; download it again, or save it as UTF-8 from a program that "
+                    "shows the names right"
+                )
+            if title in KEYS and _DECIMAL.fullmatch(cell.strip()):
+                raise RosterError(
+                    f"{path}, line {line}: {title} is {cell}, a number to which a program has added decimals; "
+                    "download the file again, or save the column as text"
+                )
         for title in KEYS:
             if SHORTENED.fullmatch(cell := cell_of(row, title).strip()):
                 raise RosterError(
@@ -50,6 +64,16 @@ def check_numbers(rows: Mapping[int, Mapping[str, str]], path: Path) -> None:
                     "digits are gone: download the file again, and do not save it with a spreadsheet, or make the "
                     "column text there first"
                 )
+
+
+def _read_as_windows(cell: str) -> str:
+    """What a cell was before a program took UTF-8 for Windows' encoding; empty if none did."""
+    if cell.isascii():
+        return ""
+    try:
+        return cell.encode("cp1252").decode("utf-8")
+    except UnicodeError:
+        return ""
 
 
 def left(entries: Iterable[Entry]) -> str:

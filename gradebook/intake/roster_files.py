@@ -52,6 +52,8 @@ _PARTS = (
 """The last pair is Canvas's, where an account shows last and first names in columns of their own."""
 _ADDRESSES = ("Email address", "Email", "email")
 _SUBMITTED_AT = "submitted_at"
+_OF_OURS = {"submission_sha256", "late_rule"}
+"""Columns of `grades.csv` alone."""
 _MODIFIED = "Last modified (submission)"
 _MEMBERS = ("login_id", "user_id", "canvas_user_id")
 
@@ -150,7 +152,7 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
     }
     worth = _canvas_points(every.values())
     rows = {number: row | worth for number, row in every.items() if number not in outsiders}
-    doubtful_rows.check_numbers(rows, path)
+    doubtful_rows.check(rows, path)
     key = next((name for name in KEYS if any(cell_of(row, name).strip() for row in rows.values())), None)
     if key is None:
         raise RosterError(
@@ -233,6 +235,8 @@ def _outsider(row: Mapping[str, str], path: Path, role_column: str) -> Outsider 
 
 
 def _moment(cells: Mapping[str, str], where: str, zone: tzinfo | None) -> datetime | None:
+    if cells.keys() >= _OF_OURS:
+        return None  # an export of a class of ours, whose times are those of that class
     # No platform has a column of this name, so its case need not tell two apart; tables of times ignore it as well.
     text = next((value for title, value in cells.items() if value and folded(title) == _SUBMITTED_AT), "")
     if not text:  # Moodle's worksheet says it in words, in the language of whoever downloaded it

@@ -83,3 +83,21 @@ def test_each_of_several_addresses_in_a_cell_identifies(tmp_path: Path) -> None:
     people = roster(tmp_path, "student,Email\nada,ada@a.example; ada@b.example\nbob,bob@a.example\n")
     for handle in ("ada@a.example", "Ada@b.example", "ada@a.example; ada@b.example"):
         assert [entry.student for entry in people.owners([handle])] == ["ada"]
+
+
+def test_whole_numbers_with_decimals_and_names_in_another_encoding_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RosterError, match=r"line 2: ID is 101.0, a number to which a program has added decimals"):
+        roster(tmp_path, "Student,ID,SIS Login ID\nAda,101.0,ada\n")
+    with pytest.raises(RosterError, match=r"line 2: name is 'ZoÃ« MÃ¼ller', which was 'Zoë Müller'"):
+        roster(tmp_path, f"student,name\nz1,{'Zoë Müller'.encode().decode('cp1252')}\n")
+    roster(tmp_path, "student,name\nz1,Zoë Müller\nz2,José Ñandú\nz3,王芳\nz4,Ängström Çelik\n")
+
+
+def test_an_export_of_another_class_brings_no_times(small_class: SmallClass, tmp_path: Path) -> None:
+    """Its `submitted_at` is when work of that class was handed in."""
+    small_class.hands_in("ada")
+    file = tmp_path / "roster.csv"
+    file.write_text("student,name,submitted_at\nada,Ada,2026-03-01T12:00+00:00\n")
+    assert small_class.grade(roster=file).students[0].submitted_at is not None
+    people = load(small_class.out / "exports" / "grades.csv")
+    assert [(entry.student, entry.name, entry.submitted_at) for entry in people.entries] == [("ada", "Ada", None)]

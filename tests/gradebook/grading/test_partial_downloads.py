@@ -1,0 +1,74 @@
+"""A later run with fewer submissions takes nobody's grade, and says whom it concerns."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from gradebook.results import ClassResult
+from grader.cli import app
+from tests.gradebook.conftest import SmallClass
+
+ROSTER = "student,name,team\nada,Ada,\nbob,Bob,blue\ncleo,Cleo,blue\ndan,Dan,\n"
+
+
+def graded(small: SmallClass, **options: object) -> tuple[ClassResult, str]:
+    screen = io.StringIO()
+    result = small.grade(console=Console(file=screen, width=1000), **options)
+    return result, screen.getvalue()
+
+
+@pytest.fixture
+def roster(small_class: SmallClass, tmp_path: Path) -> Path:
+    for name in ("ada", "blue"):
+        small_class.hands_in(name)
+    (tmp_path / "roster.csv").write_text(ROSTER)
+    return tmp_path / "roster.csv"
+
+
+def test_who_handed_in_before_keeps_the_grade_until_a_person_decides(small_class: SmallClass, roster: Path) -> None:
+    first, _ = graded(small_class, roster=roster)
+    shutil.rmtree(small_class.submissions)
+    small_class.hands_in("dan")
+    second, said = graded(small_class, roster=roster)
+    scores = {row.student: row.score for row in first.students}
+    assert {row.student: row.score for row in second.students} == {**scores, "dan": second.students[-1].score}
+    assert [row.student for row in second.students if row.outdated] == ["ada", "bob", "cleo"]
+    assert "ada: handed in before, and is not in these submissions" in said
+    listed = CliRunner().invoke(app, ["review", str(small_class.out)])
+    assert listed.exit_code == 3
+    assert "older work counts" in listed.output
+    small_class.hands_in("ada")
+    small_class.hands_in("blue")
+    third, _ = graded(small_class, roster=roster)
+    assert not any(row.outdated for row in third.students)
+
+
+def test_who_never_handed_in_or_left_a_team_has_nothing(small_class: SmallClass, roster: Path) -> None:
+    graded(small_class, roster=roster)
+    roster.write_text(ROSTER.replace("cleo,Cleo,blue", "cleo,Cleo,"))
+    result, said = graded(small_class, roster=roster)
+    assert [(row.student, row.score) for row in result.students if row.status == "missing"] == [
+        ("cleo", Decimal(0)), ("dan", Decimal(0)),
+    ]  # fmt: skip
+    assert "handed in before" not in said
+
+
+def test_without_a_roster_who_is_gone_is_named(small_class: SmallClass) -> None:
+    for name in ("ada", "bob"):
+        small_class.hands_in(name)
+    graded(small_class)
+    shutil.rmtree(small_class.submissions / "ada")
+    assert "no longer in the class, because these submissions do not have them: ada. Give all" in graded(small_class)[1]
+
+
+def test_another_lab_in_the_same_class_is_said(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    assert "this class was graded" not in graded(small_class)[1] + graded(small_class)[1]
+    assert "note: this class was graded for lab 1, and is now for lab 1, 2" in graded(small_class, labs=(1, 2))[1]
