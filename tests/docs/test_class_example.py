@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 from gradebook import settings
 from gradebook.export import everything
 
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "examples" / "courses" / "random_walks" / "README.md"
 PAGE = Path(__file__).parents[2] / "docs" / "class-grading.md"
+
+
+def test_a_page_that_compares_submissions_installs_what_that_needs() -> None:
+    """`make grade` installs what students need, and the comparison needs one library more."""
+    (needed,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["class"]
+    for page in (PAGE.with_name("class-first-run.md"), PAGE.with_name("class-review.md"), DEMO):
+        text = page.read_text()
+        assert f"uv pip install '{needed}'" in text[: text.index(" similarity ")], page
 
 
 def test_the_example_loads() -> None:
