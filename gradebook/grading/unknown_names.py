@@ -158,6 +158,8 @@ def _torn_teams(settings: Settings, students: Sequence[Student]) -> list[str]:
 
 def _mostly_missing(students: Sequence[Student]) -> str:
     """What to say where so many have nothing that the download may not be whole."""
+    # Who is outside the roster is no student of the class, in this count as in the summary.
+    students = [student for student in students if student.columns] or students
     missing = sum(student.status == "missing" for student in students)
     if missing < _MANY or missing * 3 < len(students):
         return ""

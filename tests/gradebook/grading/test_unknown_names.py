@@ -173,6 +173,8 @@ def test_a_class_that_is_mostly_missing_is_no_silence(small_class: SmallClass) -
     assert "note: 3 of 7 students handed in nothing. If the download is not whole" in said
     _, said = grade(small_class, roster="student\n" + "".join(students[:6]))
     assert "handed in nothing. If" not in said
+    _, said = grade(small_class, roster="student\ns0\nx1\nx2\nx3\n")
+    assert "note: 3 of 4 students handed in nothing. If" in said, "who is outside the roster is no student"
 
 
 def test_a_second_look_is_counted_by_itself(small_class: SmallClass) -> None:
