@@ -52,6 +52,7 @@ def write(view: View, exports: Path, form: Form, out: Path) -> tuple[Path, list[
         DeliveryError: nobody could be reached in this form.
         OSError: a file cannot be read or written.
     """
+    _check_place(out, form)
     lines = [line for line in view.lines if line not in view.strangers]
     content, reached = {"moodle": _moodle, "gradescope": _gradescope, "github": _github, "folders": _folders}[form](
         lines, exports / "feedback"
@@ -147,6 +148,21 @@ def _folders(lines: list[Line], feedback: Path) -> _Files:
     index = {line.file_name: {"student": line.student, "name": line.result.name} for line in lines}
     files["students.json"] = (json.dumps(index, indent=1, ensure_ascii=False) + "\n").encode()
     return files, {line.student for line in lines}
+
+
+def _check_place(out: Path, form: Form) -> None:
+    """Nothing is written among somebody's own files, such as submissions, and no other file is replaced.
+
+    Raises:
+        DeliveryError: it would be.
+    """
+    if form in ("moodle", "gradescope"):
+        if out.exists() and not (out.is_file() and zipfile.is_zipfile(out)):
+            raise DeliveryError(f"{out} is there already and is no zip file; name another one with --out")
+        return
+    ours = out / ("deliver.sh" if form == "github" else "students.json")
+    if out.exists() and not ours.is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise DeliveryError(f"{out} has other files, and feedback does not belong among them; name a new folder")
 
 
 def _remove_old(out: Path, form: Form, content: Collection[str]) -> None:

@@ -116,3 +116,20 @@ def test_a_form_that_reaches_nobody_says_what_is_missing(
     folder = grade(small_class, "student,name\nada,Ada\n", "ada")
     assert message in export(folder, form, tmp_path / "target", code=2)
     assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("form", ["moodle", "gradescope", "github", "folders"])
+def test_feedback_is_never_written_among_other_files(small_class: SmallClass, form: str) -> None:
+    """In the folder of submissions it would be part of what is graded next."""
+    roster = "Identifier,github_username,name,Email\nParticipant 7,ada-l,Ada,ada@x.edu\n"
+    folder = grade(small_class, roster, "ada-l")
+    before = sorted(small_class.submissions.rglob("*"))
+    assert "name" in export(folder, form, small_class.submissions, code=2)
+    file = small_class.submissions.parent / "roster.csv"
+    text = file.read_text()
+    export(folder, form, file, code=2)
+    assert sorted(small_class.submissions.rglob("*")) == before
+    assert file.read_text() == text
+    target = small_class.submissions.parent / "target"
+    for _ in range(2):
+        export(folder, form, target)
