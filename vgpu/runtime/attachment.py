@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vgpu.runtime.operations.scalar_checks import registries
 from vgpu.runtime.thread_state import THREAD
 
 if TYPE_CHECKING:
@@ -33,9 +34,11 @@ def attached() -> VirtualGPU | None:
 def push(machine: Machine) -> None:
     """A machine is attached, perhaps inside another attachment."""
     _machines.append(machine)
+    registries.append(machine.registry)
 
 
 def pop(machine: Machine) -> None:
     """A machine has been left: the one that was attached before is so again."""
     if machine in _machines:
         _machines.remove(machine)
+        registries.remove(machine.registry)

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from vgpu.runtime.attachment import machine as attached_machine
-
+registries: list[Any] = []
+"""Where tensors are, of each machine that is attached; the last one is in use (`vgpu.runtime.attachment`)."""
 _SIGNED = {torch.int8: "Char", torch.int16: "Short", torch.int32: "Int", torch.int64: "Long"}
 _INTEGERS = {*_SIGNED, torch.uint8}
 _HALVES = {torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16"}
@@ -49,17 +49,17 @@ def foreach_integers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 
 def scalars_on_cpu(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """ForeachUtils.h, `convert_tensor_to_scalar_list`: the scalars of `_foreach_addcmul` are read on the host."""
-    scalars, machine = args[3] if len(args) > 3 else kwargs.get("scalars"), attached_machine()
-    if isinstance(scalars, torch.Tensor) and machine is not None and machine.registry.has(scalars):
-        raise RuntimeError(f"Expected scalars to be on CPU, got {machine.registry.device_of(scalars)} instead.")
+    scalars, registry = args[3] if len(args) > 3 else kwargs.get("scalars"), registries[-1] if registries else None
+    if isinstance(scalars, torch.Tensor) and registry is not None and registry.has(scalars):
+        raise RuntimeError(f"Expected scalars to be on CPU, got {registry.device_of(scalars)} instead.")
 
 
 def power(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """PowKernel.cu, `pow_tensor_tensor_kernel`: an exponent on the CPU is a number, and -1 is a reciprocal."""
-    base, exponent, machine = args[0], args[1], attached_machine()
-    if not (isinstance(base, torch.Tensor) and isinstance(exponent, torch.Tensor)) or machine is None:
+    base, exponent, registry = args[0], args[1], registries[-1] if registries else None
+    if not (isinstance(base, torch.Tensor) and isinstance(exponent, torch.Tensor)) or registry is None:
         return
-    if base.dtype not in _SIGNED or exponent.dim() or exponent.is_meta or machine.registry.has(exponent):
+    if base.dtype not in _SIGNED or exponent.dim() or exponent.is_meta or registry.has(exponent):
         return
     if not exponent.is_floating_point() and exponent.item() == -1:
         kind = _SIGNED.get(torch.result_type(base, exponent), "")
@@ -74,8 +74,8 @@ def histogram(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 
 def fill(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Fill.cpp: a value on the CPU is read, and has to fit."""
-    value, machine = args[1] if len(args) > 1 else kwargs.get("value"), attached_machine()
-    if not isinstance(value, torch.Tensor) or value.dim() or value.is_meta or machine is None:
+    value, registry = args[1] if len(args) > 1 else kwargs.get("value"), registries[-1] if registries else None
+    if not isinstance(value, torch.Tensor) or value.dim() or value.is_meta or registry is None:
         return
-    if not machine.registry.has(value):
+    if not registry.has(value):
         require_fits(value.item(), args[0].dtype)
