@@ -224,7 +224,8 @@ def test_linear_algebra_is_not_of_16_bits(gpu: vgpu.VirtualGPU, dtype: torch.dty
     for call, kernel in (
         (torch.linalg.eigh, "linalg_eigh_cuda"), (torch.linalg.eigvalsh, "linalg_eigh_cuda"),
         (torch.linalg.eigvals, "linalg_eig_cuda"), (torch.linalg.det, "lu_factor_cusolver"),
-        (torch.linalg.qr, "geqrf_(batched_)?cuda"), (torch.geqrf, "geqrf_cuda"), (torch.cholesky_inverse, "cholesky_cuda_potrs"),
+        (torch.linalg.qr, "geqrf_(batched_)?cuda"), (torch.geqrf, "geqrf_cuda"),
+        (torch.cholesky_inverse, "cholesky_cuda_potrs"),
         (lambda data: torch.cholesky_solve(data, data), "cholesky_cuda_potrs"),
     ):  # fmt: skip
         with pytest.raises(NotImplementedError, match=f'"{kernel}" not implemented for'):
