@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torchvision
 from torch import nn
 from torch.nn import functional
 
@@ -21,8 +20,10 @@ _MIB = 2**20
 
 def vit_l_adam_gb(sizes: Sizes, precision: str) -> float:
     """GB: pytorch/tutorials, optimizer_step_in_backward_tutorial.py."""
+    from torchvision import models  # not at the top: it costs seconds
+
     with torch.device("cuda"):
-        model = torchvision.models.vit_l_16()
+        model = models.vit_l_16()
     optimizers: list[torch.optim.Optimizer] = []
     if sizes["fused_into_backward"]:
         for parameter in model.parameters():

@@ -9,10 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import torchvision
 from torch import nn
 from torch.nn import functional
-from torchvision.models.resnet import Bottleneck, ResNet
 
 from benchmarks.published.timing import dtype_of, is_amp, wall_seconds
 
@@ -21,11 +19,13 @@ Step = Callable[[], object]
 
 
 def _model(name: str, layout: torch.memory_format) -> nn.Module:
+    from torchvision import models  # not at the top: it costs seconds
+
     with torch.device("cuda"):
         if name == "resnext101_32x4d":
-            model = ResNet(Bottleneck, [3, 4, 23, 3], groups=32, width_per_group=4)
+            model = models.ResNet(models.resnet.Bottleneck, [3, 4, 23, 3], groups=32, width_per_group=4)
         else:
-            model = getattr(torchvision.models, name)()
+            model = getattr(models, name)()
     made: nn.Module = model.to(memory_format=layout)
     return made
 

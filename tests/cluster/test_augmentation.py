@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
-from torchvision.transforms import functional
 
 from cluster.job import augmentation, settings
 from cluster.job.augmentation import AugmentedDataset, AugmentedLoader, draw, move
@@ -42,6 +41,8 @@ def loader(samples: int = 20, seed: int = 3, **options: Any) -> AugmentedLoader:
 
 @pytest.mark.parametrize(("channels", "height", "width"), [(1, 28, 28), (3, 32, 32), (1, 8, 8), (1, 20, 30)])
 def test_images_are_moved_as_torchvision_moves_them(channels: int, height: int, width: int) -> None:
+    from torchvision.transforms import functional  # not at the top: it costs seconds
+
     images = torch.rand(50, channels, height, width)
     moves = draw(50, seed=0, epoch=0)
     moved = move(images, moves, BLACK[:channels])

@@ -20,7 +20,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torchvision import datasets
 from typer.testing import CliRunner, Result
 
 from grader.cli import app
@@ -92,6 +91,8 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
 
 
 def _offer_idx(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchvision import datasets  # not at the top: it costs seconds
+
     server.files |= {f"{name}.gz": gzip.compress(idx(name, count)) for name, count in FILES.items()}
     for kind in (datasets.MNIST, datasets.FashionMNIST):
         checked = [(name, _md5(server.files[name])) for name, _ in kind.resources]
@@ -100,6 +101,8 @@ def _offer_idx(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _offer_cifar(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchvision import datasets
+
     kind = datasets.CIFAR10
     names = [name for name, _ in (*kind.train_list, *kind.test_list)]
     pixels = np.arange(CIFAR_IMAGES * 3 * 32 * 32, dtype=np.uint8).reshape(CIFAR_IMAGES, -1)
@@ -179,6 +182,8 @@ def test_a_file_with_another_checksum_is_refused_and_nothing_is_left(server: Ser
 def test_without_a_network_it_is_one_error_that_names_the_reason(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from torchvision import datasets
+
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # bound, but not listening: whoever connects is refused
         monkeypatch.setattr(datasets.MNIST, "mirrors", [f"http://127.0.0.1:{nobody.getsockname()[1]}/"] * 2)

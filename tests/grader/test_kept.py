@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
 
 from grader.shared.probes.kept import function, gate, in_turn, method, notes
 
@@ -69,3 +70,25 @@ def test_a_torch_function_mode_has_no_part_in_a_step_and_is_on_again_afterwards(
         assert function(lambda: torch.zeros(1))().is_meta  # the default device stays
         assert not tensor.requires_grad
         assert torch._C._len_torch_function_stack() == 2
+
+
+def test_a_default_device_that_answers_by_code_of_the_submission_has_no_part_in_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def denies(self: object, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return False if func == torch.Tensor.requires_grad.__get__ else func(*args, **(kwargs or {}))  # type: ignore[attr-defined]
+
+    tensor = torch.zeros(1, requires_grad=True)
+    read = function(lambda x: x.requires_grad)
+    with torch.device("meta"):
+        default = torch._C._get_function_stack_at(0)
+        vars(default)["__torch_function__"] = denies.__get__(default)
+        assert read(tensor)
+        del vars(default)["__torch_function__"]
+    with monkeypatch.context() as patched, torch.device("meta"):
+        patched.setattr(DeviceContext, "__torch_function__", denies)
+        assert not tensor.requires_grad
+        assert read(tensor)
+    with monkeypatch.context() as patched, torch.device("meta"):
+        patched.setattr(DeviceContext.__torch_function__, "__code__", denies.__code__)
+        assert read(tensor)

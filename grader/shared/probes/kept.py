@@ -17,6 +17,7 @@ from types import GeneratorType, MethodType
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import torch
+from torch.utils._device import DeviceContext
 
 from gradebox.sandbox.probe_loader import WrongReturn
 from gradebox.sandbox.types import NOTED
@@ -46,16 +47,23 @@ def _take_off(
     pop: Callable[[], Any] = torch._C._pop_torch_function_stack,
     push: Callable[[Any], None] = torch._C._push_on_torch_function_stack,
     kept: tuple[type, ...] = (FunctionMode, IdleFunctionMode),
+    default: type = DeviceContext,
+    chooses: Any = DeviceContext.__torch_function__,
+    how: Any = DeviceContext.__torch_function__.__code__,
+    name: str = "__torch_function__",
+    space: Callable[[Any], Any] = vars,
 ) -> list[Any]:
     """Take the torch function modes of a submission off, and return all that were on, the innermost last.
 
-    A submission may well log the functions of PyTorch that its training calls, and set a default device. Its modes have
-    no part in what a probe looks at. Those of the virtual GPU's classes stay; whether they are its own is seen when
-    something is noted.
+    A submission may well log the functions of PyTorch that its training calls. Its modes have no part in what a probe
+    looks at. Those of the virtual GPU's classes stay; whether they are its own is seen when something is noted. A
+    default device stays as well, if PyTorch's own function answers for it: a model that is handed out is made there.
     """
     modes = [pop() for _ in range(count())][::-1]
+    is_genuine = space(default).get(name) is chooses and chooses.__code__ is how
     for mode in modes:
-        if type(mode) in kept:
+        kind = type(mode)
+        if kind in kept or (kind is default and is_genuine and name not in space(mode)):
             push(mode)
     return modes
 
