@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpu.runtime.operations.scalar_checks import registries
+from vgpu.runtime.operations.registries import registries
 from vgpu.runtime.thread_state import THREAD
 
 if TYPE_CHECKING:

@@ -120,22 +120,17 @@ class Block(nn.Module):
 
 
 class Network(nn.Module):
-    """Blocks one after the other, and a batch norm that counts and averages in training mode; then its own factor.
-
-    It counts its passes as well, in a buffer that `state_dict` leaves out.
-    """
+    """Blocks one after the other, and a batch norm that counts and averages in training mode; then its own factor."""
 
     def __init__(self, blocks: dict[str, Block], width: int, *, own: float) -> None:
         super().__init__()
         self.averages = nn.BatchNorm1d(width)
-        self.register_buffer("passes", torch.zeros(()), persistent=False)
         for name, block in blocks.items():
             self.add_module(name, block)
         self.blocks, self.own = list(blocks), own
 
     def forward(self, x: Tensor) -> Tensor:
         self.averages(x)
-        self.get_buffer("passes").add_(1)
         output: Output = x
         for name in self.blocks:
             output = self.get_submodule(name)(output)

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-registries: list[Any] = []
-"""Where tensors are, of each machine that is attached; the last one is in use (`vgpu.runtime.attachment`)."""
+from vgpu.runtime.operations.registries import registries
+
 _SIGNED = {torch.int8: "Char", torch.int16: "Short", torch.int32: "Int", torch.int64: "Long"}
 _INTEGERS = {*_SIGNED, torch.uint8}
 _HALVES = {torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16"}

@@ -25,12 +25,15 @@ from vgpu.runtime.patching import PatchSet
 from vgpu.torch_integration import profiler
 from vgpu.torch_integration.patches.compilers import refuse
 
+_OWN_REGION = torch.autograd.profiler.record_function
+"""PyTorch's own class: inside another attachment, its name means that of the virtual GPU."""
+
 
 def install(patches: PatchSet) -> None:
     """Replace the classes wherever they are bound."""
     autograd_profiler = torch.autograd.profiler
     patches.rebind(autograd_profiler.profile, profiler.AutogradProfile)
-    _regions_made_before(patches, autograd_profiler.record_function)
+    _regions_made_before(patches)
     patches.rebind(autograd_profiler.record_function, profiler.record_function)
     patches.rebind(autograd_profiler.emit_nvtx, profiler.emit_nvtx)
     patches.set(autograd_profiler, "emit_itt", refuse("emit_itt"))
@@ -46,12 +49,12 @@ def install(patches: PatchSet) -> None:
     _nvtx(patches)
 
 
-def _regions_made_before(patches: PatchSet, record_function: type[Any]) -> None:
+def _regions_made_before(patches: PatchSet) -> None:
     """Regions that are older than the virtual GPU, such as a decorator's in a module that was imported before.
 
     The class of such a region is PyTorch's own. One that was entered before is left as it was entered.
     """
-    own_enter, own_exit = record_function.__enter__, record_function.__exit__
+    own_enter, own_exit = _OWN_REGION.__enter__, _OWN_REGION.__exit__
 
     def enter(region: Any) -> Any:
         if attached() is None:
@@ -68,8 +71,8 @@ def _regions_made_before(patches: PatchSet, record_function: type[Any]) -> None:
         else:
             own_exit(region, *error)
 
-    patches.set(record_function, "__enter__", enter)
-    patches.set(record_function, "__exit__", leave)
+    patches.set(_OWN_REGION, "__enter__", enter)
+    patches.set(_OWN_REGION, "__exit__", leave)
 
 
 def _add_metadata(key: str, value: str) -> None:

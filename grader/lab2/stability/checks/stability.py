@@ -171,10 +171,7 @@ def _require_traced(case: TracedCase, expected: str | None, trace: Trace) -> Non
         trace.changed,
         [],
         what=f"{what}: what of the model it changed",
-        hint=(
-            "Put all of `model.buffers()` back after the pass. A batch norm in training mode counts and averages, "
-            "and `state_dict` leaves out buffers that are not persistent."
-        ),
+        hint="Put the buffers back after the pass. A batch norm in training mode counts and averages.",
     )
     require(
         not trace.other_modes,
