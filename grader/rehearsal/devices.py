@@ -21,9 +21,12 @@ from grader.shared.devices import (
     EXCHANGED,
     INSTRUMENTS,
     SIMULATOR,
+    answering,
     before_imports,
     from_probe,
     hidden,
+    links,
+    modes,
     parts,
     seed,
     to_probe,
@@ -31,8 +34,9 @@ from grader.shared.devices import (
 )
 
 __all__ = [
-    "CLASSES", "EXCHANGED", "INSTRUMENTS", "SIMULATOR", "attach", "before_imports", "from_probe", "hidden", "parse",
-    "parts", "prepare", "prepares", "require_forkable", "seed", "serve", "serves", "to_probe", "visible", "watch",
+    "CLASSES", "EXCHANGED", "INSTRUMENTS", "SIMULATOR", "answering", "attach", "before_imports", "from_probe", "hidden",
+    "links", "modes", "parse", "parts", "prepare", "prepares", "require_forkable", "seed", "serve", "serves",
+    "to_probe", "visible", "watch",
 ]  # fmt: skip
 
 MODEL = "A100-80GB"
