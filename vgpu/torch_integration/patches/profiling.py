@@ -25,7 +25,7 @@ from vgpu.runtime.patching import PatchSet
 from vgpu.torch_integration import profiler
 from vgpu.torch_integration.patches.compilers import refuse
 
-_OWN_REGION = torch.autograd.profiler.record_function
+_OWN_REGION: type[Any] = torch.autograd.profiler.record_function
 """PyTorch's own class: inside another attachment, its name means that of the virtual GPU."""
 
 
