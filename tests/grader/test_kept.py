@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -92,3 +93,19 @@ def test_a_default_device_that_answers_by_code_of_the_submission_has_no_part_in_
     with monkeypatch.context() as patched, torch.device("meta"):
         patched.setattr(DeviceContext.__torch_function__, "__code__", denies.__code__)
         assert read(tensor)
+
+
+def test_a_function_that_raised_may_be_called_again_although_its_frames_were_cleared() -> None:
+    """As a program does that must not keep the memory of what ran out of it."""
+
+    def fails(number: int) -> int:
+        if number == 0:
+            raise ValueError("no")
+        return number
+
+    handed_out = function(fails)
+    with pytest.raises(ValueError, match="no") as caught:
+        handed_out(0)
+    traceback.clear_frames(caught.tb)
+    assert traceback.extract_tb(caught.tb)[-1].name == "fails"
+    assert handed_out(1) == 1

@@ -199,6 +199,8 @@ def _stepping(
     take_off: Callable[[], list[Any]] = _take_off,
     put_back: Callable[[list[Any]], None] = _put_back,
     announce: Announce = _announce,
+    traceback_of: Callable[[BaseException], Any] = BaseException.__traceback__.__get__,  # type: ignore[attr-defined]
+    without: Callable[[BaseException, Any], BaseException] = BaseException.with_traceback,
 ) -> Generator[None, Any]:
     going_on, generator = _going_on, GeneratorType
     while True:
@@ -210,7 +212,8 @@ def _stepping(
             result = step(instance, *arguments, **named)
             outcome += [None, going_on(result, take_off, put_back) if type(result) is generator else result]
         except Exception as error:
-            outcome += [error, None]
+            # Without this frame: who clears the frames of the traceback would end this generator.
+            outcome += [without(error, getattr(traceback_of(error), "tb_next", None)), None]
         finally:
             put_back(modes)
         result = None
