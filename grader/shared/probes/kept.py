@@ -199,7 +199,7 @@ def _stepping(
     take_off: Callable[[], list[Any]] = _take_off,
     put_back: Callable[[list[Any]], None] = _put_back,
     announce: Announce = _announce,
-    traceback_of: Callable[[BaseException], Any] = BaseException.__traceback__.__get__,  # type: ignore[attr-defined]
+    traceback_of: Callable[[BaseException], Any] = BaseException.__dict__["__traceback__"].__get__,
     without: Callable[[BaseException, Any], BaseException] = BaseException.with_traceback,
 ) -> Generator[None, Any]:
     going_on, generator = _going_on, GeneratorType
