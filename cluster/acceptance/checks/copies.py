@@ -16,8 +16,9 @@ from cluster.acceptance.verdict import Check, Status, Threshold, compared, grade
 REPEATS = 15
 """The median of five is slow if a host was busy for three."""
 WAYS = {"to_device": "host to device", "to_host": "device to host"}
-PCIE_FAILS, PCIE_PASSES = 0.5, 0.68
-"""Ours: pinned copies reach 75 to 87 % of PCIe (12 of 15.75, 25 of 31.5, 55 of 63 GB/s), less from a far NUMA node."""
+PCIE_FAILS, PCIE_PASSES = 0.5, 0.67
+"""Ours: pinned copies reach 75 to 87 % of PCIe (12 of 15.75, 25 of 31.5, 55 of 63 GB/s), from a far NUMA node some
+percent less, and a median of fifteen varies by some percent more. Half of the lanes reach 44 % at most."""
 C2C_FAILS, C2C_PASSES = 0.2, 0.3
 """Ours, of the link between Grace and its GPU."""
 _SOURCE = "ours: a far NUMA node costs some percent, a link of half the width a factor of two"
