@@ -66,6 +66,7 @@ def _in_processes(predict: Predict, splits: Sequence[tuple[list[int], list[int]]
         receiving, sending = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(predict, splits[job::_JOBS], sending))
         process.start()
+        sending.close()  # so that a process that fails ends the reading, instead of leaving it to wait
         pipes.append((process, receiving))
     predictions: list[Array] = [numpy.empty(0)] * len(splits)
     for job, (process, receiving) in enumerate(pipes):

@@ -89,7 +89,7 @@ def _locked(view: View) -> str:
         return ""
     return (
         f"Moodle says that these grades cannot be changed, and skips them: {text_files.some(locked)}. Unlock them in "
-        "Moodle's gradebook (or remove the override there), download the worksheet again, and give the class once more"
+        "Moodle's gradebook (or remove the override there), download the worksheet again, and grade the class again"
     )
 
 

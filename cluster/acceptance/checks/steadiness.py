@@ -135,9 +135,9 @@ def _timed(
 def judge(records: Sequence[Record], expected: Expectations | None = None) -> list[Check]:
     """Checks of every pace of every GPU; none of records that were written before there was this stage."""
     checks: list[Check] = []
-    asked = [record for record in records if record.result("steadiness") and record.gpu is not None]
-    checks += broken(asked, "steadiness", "gpu")
-    for same in by_model([record for record in asked if record.measured("steadiness")]).values():
+    recorded = [record for record in records if record.result("steadiness") and record.gpu is not None]
+    checks += broken(recorded, "steadiness", "gpu")
+    for same in by_model([record for record in recorded if record.measured("steadiness")]).values():
         products = [(record, record.result("steadiness")["products"]) for record in same]
         checks += _each(PRODUCTS, products, expected)
         for way in ("to_device", "to_host"):
@@ -162,7 +162,7 @@ def _steps(record: Record) -> list[float]:
 
 
 def _paces(record: Record) -> list[float]:
-    return [pace for one in record.result("load")["series"] if (pace := one.get("products_per_second"))]
+    return [pace for sample in record.result("load")["series"] if (pace := sample.get("products_per_second"))]
 
 
 def _each(
@@ -239,7 +239,7 @@ def _check(
         rank=rank,
         status=status,
         evidence=evidence,
-        remedy=f"{kind.remedy}. What is meant: --expect, [steadiness] {kind.key}",
+        remedy=f"{kind.remedy}. If this pace is intended: --expect, [steadiness] {kind.key}",
         measured=measured,
         threshold=limit,
     )
