@@ -174,12 +174,12 @@ def acceptance_faults(recorded: Mapping[str, Any], drawn: Mapping[str, Any]) -> 
     columns = "| fault | the check that finds it | named | verdict | exit code | seconds |"
     rule = "|---|---|---|---|---:|---:|"
     verdicts = Counter(fault["verdict"] for fault in (*recorded["records"], *recorded["runs"]))
-    found = verdicts.total() - len(recorded["wrong"])
+    noticed = verdicts.total() - len(recorded["wrong"])
     counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
     return "\n".join([
         "# Faults that the acceptance test finds", "",
         f"{_made_by('python -m tests.cluster.faults.table', recorded)} It plants {verdicts.total()} faults. The "
-        f"acceptance test found {found} of them and named the right part. Verdicts: {counted}.", "",
+        f"acceptance test found {noticed} of them and named the right part. Verdicts: {counted}.", "",
         *_drawn(drawn),
         "## In records", "",
         "These are the records of a sound machine with one reading changed: eight H100s in a node, or four nodes of "

@@ -225,11 +225,11 @@ class Directory:
             if not own or folded(text) in own:
                 return text
             entries[text] = next(entry for entry in self._roster.entries if entry.student == text)
-        found = list(entries.values()) or self._roster.named(text)
-        if len(found) == 1:
-            return found[0].student
-        if found:
-            who = ", ".join(f"{entry.student!r}{f' ({entry.name})' if entry.name else ''}" for entry in found)
+        matching = list(entries.values()) or self._roster.named(text)
+        if len(matching) == 1:
+            return matching[0].student
+        if matching:
+            who = ", ".join(f"{entry.student!r}{f' ({entry.name})' if entry.name else ''}" for entry in matching)
             raise UnknownStudentError(f"{name!r} may be {who}: write an identifier that only one has")
         if gone := [record for record in self._gone.values() if record.has(text)]:
             raise UnknownStudentError(

@@ -143,8 +143,8 @@ def judge(
     before = state or State(accepted=current, last=current)
     file = _of_a_node(expectations)
     required = gpus if gpus is not None else expectations.count("cluster", "gpus_per_node") if expectations else None
-    told = not any(check.name == "node: NVML" for check in unread)
-    checks = [*unread, *_count(current, required, before.accepted, node, told=told)]
+    nvml_answers = not any(check.name == "node: NVML" for check in unread)
+    checks = [*unread, *_count(current, required, before.accepted, node, nvml_answers=nvml_answers)]
     records = [_record(number, node, reading, current, before) for number, reading in enumerate(current.gpus.values())]
     now = [replace(record, results={**record.results, "before": record.results["now"]}) for record in records]
     checks += hardware_state.judge(now, file)
@@ -223,12 +223,12 @@ def at_boot(reading: dict[str, Any]) -> dict[str, Any]:
     return {**reading, **{name: 0 for name in ("ecc_errors", *board.MENDED) if reading.get(name) is not None}}
 
 
-def _count(current: Seen, required: int | None, accepted: Seen, node: str, *, told: bool) -> list[Check]:
+def _count(current: Seen, required: int | None, accepted: Seen, node: str, *, nvml_answers: bool) -> list[Check]:
     source = "--expect" if required is not None else "when the node was accepted"
     required = len(accepted.gpus) if required is None else required
     gone = [uuid for uuid in accepted.gpus if uuid not in current.gpus]
     status = "fail" if len(current.gpus) < required or (gone and len(current.gpus) != required) else "pass"
-    if not told:  # no NVML is no GPU that is gone: a library that is missing drains no node
+    if not nvml_answers:  # no NVML is no GPU that is gone: a library that is missing drains no node
         status = "unverified" if required else "pass"
     evidence = f"{len(current.gpus)} of {required} answer" + (f"; gone: {', '.join(gone)}" if gone else "")
     limit = Threshold(value=float(required), unit="GPUs", relation="at least", source=source)

@@ -82,8 +82,8 @@ def report_similarity(
         echo(f"not compared: {name}: {what}")
     beside = f" and {old} of earlier years" if old else ""
     things = f"{len(folders)} submission{'' if len(folders) == 1 else 's'}{beside}"
-    found = f"{len(pairs)} pair{'' if len(pairs) == 1 else 's'} at least {threshold:.0%} alike"
-    echo(f"{things}, {found}: hints, look yourself")
+    similar = f"{len(pairs)} pair{'' if len(pairs) == 1 else 's'} at least {threshold:.0%} alike"
+    echo(f"{things}, {similar}: hints, look yourself")
     for path in paths:
         echo(f"wrote {path}")
 

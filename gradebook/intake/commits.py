@@ -90,8 +90,10 @@ def choose(
     if not name:
         return replace(chosen, replaced=replaced)
     later = int(repository.run("rev-list", "--count", tip.id, f"^{name}"))
-    found = repository.commit(name, "")
-    return replace(chosen, commit=found, pushed_at=_pushed_at(repository, found, here), later=later, replaced=replaced)
+    commit = repository.commit(name, "")
+    return replace(
+        chosen, commit=commit, pushed_at=_pushed_at(repository, commit, here), later=later, replaced=replaced
+    )
 
 
 def _pushed_at(repository: Repository, commit: Commit, pushes: Sequence[Push]) -> datetime | None:

@@ -200,8 +200,8 @@ def _at(path: Path, zone: tzinfo | None = None) -> HandedIn | None:
         return None
     # From here on these are words for people and for the gradebook, which takes no lone surrogates.
     key = printable(mark.key if mark else name, lines=False)
-    told = platforms.blackboard_person(path) if mark is not None and mark.platform == "Blackboard" else ()
-    handles = told or (mark.handles if mark else (name,))
+    on_blackboard = platforms.blackboard_person(path) if mark is not None and mark.platform == "Blackboard" else ()
+    handles = on_blackboard or (mark.handles if mark else (name,))
     person = Person(key, handles, mark.whose if mark else "")
     return HandedIn(
         people=(person,),

@@ -152,18 +152,18 @@ def check_files(stamped: Sequence[Stamped], settings: Settings) -> None:
     Raises:
         TimesError: all are alike, or they contradict what Canvas marked as late.
     """
-    by_label = {one.label: one for one in stamped}
-    moments = sorted(one.at for one in by_label.values())
-    is_canvas = all(one.of_canvas for one in by_label.values())
+    by_label = {stamp.label: stamp for stamp in stamped}
+    moments = sorted(stamp.at for stamp in by_label.values())
+    is_canvas = all(stamp.of_canvas for stamp in by_label.values())
     most = _PACKING if is_canvas and len(moments) >= _FEW else _ALIKE
     why = ""
     if len(moments) > 1 and moments[-1] - moments[0] <= most:
         first = settings.local(moments[0])
         why = f"all {len(moments)} files have the time {first:%Y-%m-%d %H:%M %Z}, when they were packed or downloaded"
-    elif wrong := [one for one in by_label.values() if _contradicts(one, settings)]:
-        one = wrong[0]
-        said = "marked as late" if one.marked_late else "not marked as late"
-        why = f"{one.label} is {said} by Canvas, but its time is {settings.local(one.at):%Y-%m-%d %H:%M %Z}"
+    elif wrong := [stamp for stamp in by_label.values() if _contradicts(stamp, settings)]:
+        stamp = wrong[0]
+        said = "marked as late" if stamp.marked_late else "not marked as late"
+        why = f"{stamp.label} is {said} by Canvas, but its time is {settings.local(stamp.at):%Y-%m-%d %H:%M %Z}"
     if why:
         raise TimesError(
             f'submitted = "files": {why}; so files do not say who is late. Name a table of times instead, submitted = '

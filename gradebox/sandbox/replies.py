@@ -132,11 +132,11 @@ def _parse(payload: bytes, common: dict[str, Any], readings: Sequence[Any], syst
     of_system = fields.get("system", {})
     if not isinstance(of_system, dict) or not all(name in system for name in of_system.values()):
         raise codec.CodecError("a reading of the system that nobody has made")
-    told = {path: readings[number] for path, number in places.items()}
-    told |= {path: system[name] for path, name in of_system.items()}
+    known = {path: readings[number] for path, number in places.items()}
+    known |= {path: system[name] for path, name in of_system.items()}
     return RankReply(
         kind=fields["kind"],
-        value=codec.put_back(fields.get("value"), told),
+        value=codec.put_back(fields.get("value"), known),
         tensors=codec.as_they_were(tensors, dtypes),
         dtypes=dtypes,
         error=texts["error"],

@@ -349,7 +349,7 @@ def parts(gpu: VirtualGPU | None) -> dict[str, tuple[object, ...]]:
             each.memory._clock,
             each.spec,
         )
-        by_name[f"{name}'s parts"] = (*pieces, history, clock.turns)
+        by_name[f"{name}'s parts"] = (*pieces, history, clock.scheduler)
         by_name[f"{name}'s data sheet"] = (sys.intern(repr(each.spec)),)
         by_name[f"{name}'s clock"] = (mine, mine.step, _answer(mine.step))
         by_name[f"{name}'s record"] = (history.tell,)

@@ -49,11 +49,11 @@ class HostClock:
         self._local = threading.local()
         # Plain tuples until somebody looks: this is part of every operation.
         self._spans: list[tuple[str, str, float, float, str]] = []
-        self.turns = ThreadScheduler()
+        self.scheduler = ThreadScheduler()
         self._main = ThreadClock(
             thread=threading.current_thread().name, native_id=threading.get_native_id(), ident=threading.get_ident()
         )
-        self.turns.join_in(self._main)
+        self.scheduler.join_in(self._main)
         self._local.clock = self._main
 
     def mine(self) -> ThreadClock:
@@ -79,7 +79,7 @@ class HostClock:
             self.recorder.spent(clock, seconds, key)
         clock.move(clock.now + seconds)
         if clock.now > clock.limit:
-            self.turns.give_way(clock)
+            self.scheduler.give_way(clock)
         return clock.now
 
     def ask(self, seconds: float) -> None:
@@ -123,7 +123,7 @@ class HostClock:
         clock.move(end)
         self._spans.append((kind, name, begin, end, clock.thread))
         if end > clock.limit:
-            self.turns.give_way(clock)
+            self.scheduler.give_way(clock)
         return begin
 
     def launched(self, clock: ThreadClock, returns_at: float, free_at: float) -> None:
@@ -132,7 +132,7 @@ class HostClock:
         if free_at > returns_at:
             self._jump(clock, free_at, "launch queue is full", "wait")
         if clock.now > clock.limit:
-            self.turns.give_way(clock)
+            self.scheduler.give_way(clock)
 
     def end_region(self, name: str, begin: float) -> None:
         """A block that the program named began at `begin` and ends now."""
@@ -143,7 +143,7 @@ class HostClock:
         """The calling thread waits for something that happens at `moment` (no effect when that has passed)."""
         clock = self.jump(moment, name, kind)
         if clock.now > clock.limit:
-            self.turns.give_way(clock)
+            self.scheduler.give_way(clock)
 
     def jump(self, moment: float, name: str = "wait", kind: str = "wait") -> ThreadClock:
         """The same for a caller that holds a lock: other threads get their turn at its next step."""
@@ -167,9 +167,9 @@ class HostClock:
         """A clock for a thread (by name) about to start: it begins at the starter's time."""
         clock = ThreadClock(now=self.now, thread=thread)
         if takes_part:
-            self.turns.join_in(clock)
+            self.scheduler.join_in(clock)
         else:
-            self.turns.outsiders += 1
+            self.scheduler.outsiders += 1
         if self.recorder is not None:
             self.recorder.spawned(self.mine(), clock)
         return clock
@@ -177,27 +177,27 @@ class HostClock:
     def adopt(self, clock: ThreadClock) -> None:
         """The calling thread runs on `clock` from now on (made by `spawn`)."""
         self._local.clock = clock
-        self.turns.first_turn(clock)
+        self.scheduler.first_turn(clock)
 
     def finish(self, clock: ThreadClock) -> None:
         """A thread has ended; nobody waits for its time any more."""
         if clock.takes_part:
-            self.turns.leave(clock)
+            self.scheduler.leave(clock)
         else:
-            self.turns.outsiders -= 1
+            self.scheduler.outsiders -= 1
 
     def forked(self) -> None:
         """This process is a fork of the one that attached: the calling thread is the only one."""
         clock = self._main = self.mine()
-        self.turns.forked(clock)
+        self.scheduler.forked(clock)
 
     def sleep(self, seconds: float) -> None:
         """`time.sleep`: threads that are due before go first. A thread that takes no part sleeps really."""
         clock = self.mine()
-        self.turns.come_back(clock)
+        self.scheduler.come_back(clock)
         begin = clock.now
         if clock.takes_part:
-            self.turns.sleep(clock, begin + max(seconds, 0.0))
+            self.scheduler.sleep(clock, begin + max(seconds, 0.0))
             if self.recorder is not None:
                 self.recorder.slept(clock, clock.now - begin)
             self._spans.append(("sleep", "sleep", begin, clock.now, clock.thread))
@@ -208,9 +208,9 @@ class HostClock:
     def block(self, seconds: float | None = None) -> bool:
         """The calling thread waits until another one calls it, at most for `seconds`; False when that passed."""
         clock = self.mine()
-        self.turns.come_back(clock)
+        self.scheduler.come_back(clock)
         begin = clock.now
-        called = self.turns.block(clock, seconds)
+        called = self.scheduler.block(clock, seconds)
         if self.recorder is not None and called:
             self.recorder.woken(clock)
         elif self.recorder is not None:
@@ -225,8 +225,8 @@ class HostClock:
         mine = self.mine()
         if self.recorder is not None:
             self.recorder.called(mine, clock)
-        self.turns.call(clock, mine.now if mine.takes_part else None)
+        self.scheduler.call(clock, mine.now if mine.takes_part else None)
 
     def hold(self) -> contextlib.AbstractContextManager[None]:
         """In this block the thread really waits for something whose virtual time nobody knows yet."""
-        return self.turns.hold(self.mine())
+        return self.scheduler.hold(self.mine())

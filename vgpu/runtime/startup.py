@@ -51,7 +51,7 @@ class Once:
         if what not in self._making or not mine.takes_part:
             self._clock.wait_until(self._ready_at[what], name)
         elif self._making[what][0] is not mine:  # else a signal handler or a finalizer of the thread that makes it
-            self._clock.turns.prepare(mine)
+            self._clock.scheduler.prepare(mine)
             self._making[what][1].append(mine)
             self._clock.block()
         return False

@@ -142,7 +142,7 @@ class ThreadScheduler:
         return bool(self.outsiders) or any(other is not clock for other in self._clocks)
 
     @property
-    def are_over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether everything runs in real time again."""
         return not self._open
 

@@ -229,7 +229,7 @@ class Attachment:
         self._patches.on_undo(lambda: _restore_default_device(device))
         self._patches.on_undo(self._modes.enter())
         self._patches.on_undo(self._modes.stop)
-        self._patches.on_undo(self.machine.clock.turns.close)
+        self._patches.on_undo(self.machine.clock.scheduler.close)
 
     @contextlib.contextmanager
     def set_aside(self) -> Iterator[None]:
@@ -240,7 +240,7 @@ class Attachment:
     def require_alone(self) -> None:
         """Raise AttachError where other threads would go on using this machine while another one is attached."""
         clock = self.machine.clock
-        if threading.get_ident() != self._thread or clock.turns.has_others(clock.mine()):
+        if threading.get_ident() != self._thread or clock.scheduler.has_others(clock.mine()):
             raise AttachError(
                 "a virtual GPU is attached already, and other threads of the program use it (those of a data loader, "
                 "perhaps): leave that `with vgpu.attach(...)` block first, or end those threads"

@@ -59,9 +59,9 @@ def measure(context: Context) -> dict[str, Any]:
 
 def judge(records: Sequence[Record]) -> list[Check]:
     """Checks of every GPU; none of records that were written before there was this stage."""
-    asked = [record for record in records if record.result("bandwidth") and record.gpu is not None]
-    checks = broken(asked, "bandwidth", "gpu")
-    for same in by_model([record for record in asked if record.measured("bandwidth")]).values():
+    measured = [record for record in records if record.result("bandwidth") and record.gpu is not None]
+    checks = broken(measured, "bandwidth", "gpu")
+    for same in by_model([record for record in measured if record.measured("bandwidth")]).values():
         for name in STREAMS:
             rates = [record.result("bandwidth")["rates"][name] for record in same]
             slowness = [1 / rate for rate in rates]

@@ -86,10 +86,12 @@ def _eight_bits(context: Context, left: Tensor, right: Tensor) -> dict[str, Any]
     dtype, device = torch.float8_e4m3fn, context.torch_device
     # cuBLASLt wants the right one by columns. Sums are below 2,048, so that half precision holds them exactly.
     a, b = left.to(device).to(dtype), right.t().contiguous().to(device).to(dtype).t()
-    one = torch.ones((), device=device)
+    unit_scale = torch.ones((), device=device)
 
     def multiply() -> Tensor:
-        return torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.float16, use_fast_accum=True)
+        return torch._scaled_mm(
+            a, b, scale_a=unit_scale, scale_b=unit_scale, out_dtype=torch.float16, use_fast_accum=True
+        )
 
     context.at(f"product in {EIGHT_BITS}")
     try:

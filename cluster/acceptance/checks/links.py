@@ -110,11 +110,12 @@ def _meshed(record: Record, known: Board) -> bool:
 
 
 def _nvlink(links: float, known: Board | None, source: str, *, surely: bool = True) -> Link:
-    one = (known.nvlink_gb if known else 25.0) * GIGA
-    attained = (known.attained if known else 0.78) * one * links
+    link_rate = (known.nvlink_gb if known else 25.0) * GIGA
+    attained = (known.attained if known else 0.78) * link_rate * links
     return Link(
         fails=_NVLINK_FAILS * attained, passes=_NVLINK_PASSES * attained, fails_surely=surely,
-        source=f"{source} of {one / GIGA:g} GB/s, of which NCCL reaches {attained / links / one:.0%} (hardware.toml)",
+        source=f"{source} of {link_rate / GIGA:g} GB/s, "
+        f"of which NCCL reaches {attained / links / link_rate:.0%} (hardware.toml)",
     )  # fmt: skip
 
 

@@ -90,12 +90,12 @@ def bandwidth(
         if threshold is not None:
             return Bar(threshold, threshold)
     groups = links.by_node(records)
-    found = [links.inside(own) for own in groups.values() if len(own) > 1]
+    parts = [links.inside(own) for own in groups.values() if len(own) > 1]
     if len(groups) > 1:
-        found.append(links.between(records, expected, together=operation != "point_to_point"))
-    if not found or any(link is None for link in found):
+        parts.append(links.between(records, expected, together=operation != "point_to_point"))
+    if not parts or any(link is None for link in parts):
         return None
-    judging = [link.judging(rate * 1e9) for link in found if link is not None]
+    judging = [link.judging(rate * 1e9) for link in parts if link is not None]
     slowest = min(judging, key=lambda link: link.passes)  # all is as slow as the slowest part
     moved = BUS_FACTORS[operation](len(records)) * byte_count
     kind = fabric(records)

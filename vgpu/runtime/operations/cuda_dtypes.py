@@ -139,12 +139,12 @@ def raise_error(error: str) -> None:
 def rule_of(overload: Any) -> DtypeRule | None:
     """The rule of an overload, of its in-place variant, or of the one that writes into `out`; None: nothing refused."""
     rules = _rules()
-    found = next((rules[other] for other in _variants(overload.name()) if other in rules), None)
-    if found is None:
+    entries = next((rules[other] for other in _variants(overload.name()) if other in rules), None)
+    if entries is None:
         return None
-    if "" in found:
-        return _rule(overload, found[""])
-    choices = {choice: rule for choice, entry in found.items() if (rule := _rule(overload, entry)) is not None}
+    if "" in entries:
+        return _rule(overload, entries[""])
+    choices = {choice: rule for choice, entry in entries.items() if (rule := _rule(overload, entry)) is not None}
     refused = {dtype: text for rule in choices.values() for dtype, text in rule.refused.items()}
     return DtypeRule(0, "", refused, (), choices)
 

@@ -85,9 +85,9 @@ class VirtualFuture(torch.futures.Future):  # type: ignore[type-arg]
             watch.stream_waits(gpu, side, self.ending.seen)
         with on_stream(gpu, side):
             result = callback(self)
-        seen = None if watch is None else watch.point(gpu, side)
+        point = None if watch is None else watch.point(gpu, side)
         return VirtualFuture(
-            result, Ending(self.ending.clock, gpu, gpu.queue.ready_at(side), holds_host=False, seen=seen)
+            result, Ending(self.ending.clock, gpu, gpu.queue.ready_at(side), holds_host=False, seen=point)
         )
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:

@@ -202,7 +202,7 @@ def _stats_of(machine: Machine) -> Callable[[int], dict[str, Any]]:
 
     def memory_stats(index: int) -> dict[str, Any]:
         """A look costs a thread next to others time, so that one that looks again and again lets them go on."""
-        if machine.clock.turns.has_others(machine.clock.mine()):
+        if machine.clock.scheduler.has_others(machine.clock.mine()):
             machine.clock.ask(_STATS_SECONDS)
         return memory(index).settled().as_memory_stats()
 

@@ -42,7 +42,7 @@ class Selector:
                 clock.advance(timeout)
             return events
         mine = clock.mine()
-        clock.turns.prepare(mine)
+        clock.scheduler.prepare(mine)
         _selecting[self._loop] = mine
         try:
             events = self._selector.select(0)

@@ -59,8 +59,8 @@ class _Finder(metadata.DistributionFinder):
         )
 
     def find_distributions(self, context: metadata.DistributionFinder.Context | None = None) -> Iterable[_Distribution]:
-        wanted = None if context is None else context.name
-        if wanted is not None and wanted.replace("-", "_").lower() != NAME:
+        name = None if context is None else context.name
+        if name is not None and name.replace("-", "_").lower() != NAME:
             return []
         return [_Distribution()] if PathFinder.find_spec(NAME) is None else []
 

@@ -59,8 +59,8 @@ def _tensor_type(name: str, dtype: torch.dtype, machine: Machine) -> type:
                 # `new_with_tensor`: the same memory, and nothing is converted or moved.
                 if cls.__instancecheck__(values[0]):
                     return values[0].detach()
-                found = f"dtype={str(values[0].dtype)[6:]}, device={values[0].device}"
-                raise TypeError(f"expected dtype={str(dtype)[6:]}, device=cuda (got {found})")
+                actual = f"dtype={str(values[0].dtype)[6:]}, device={values[0].device}"
+                raise TypeError(f"expected dtype={str(dtype)[6:]}, device=cuda (got {actual})")
             if len(values) == 1 and not isinstance(values[0], (int, torch.Size)):
                 return torch.tensor(values[0], dtype=dtype, device=device)
             size = values[0] if values and isinstance(values[0], torch.Size) else values

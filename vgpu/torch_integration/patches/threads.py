@@ -73,14 +73,14 @@ class Lock:
         mine = clock.mine()
         end = None if timeout < 0 else mine.now + timeout
         while True:
-            clock.turns.prepare(mine)
+            clock.scheduler.prepare(mine)
             self._waiting.append(mine)
             if self._lock.acquire(False):
                 self._forget(mine)
                 return True
             called = clock.block(None if end is None else end - mine.now)
             self._forget(mine)
-            if clock.turns.are_over:
+            if clock.scheduler.is_over:
                 return bool(self._lock.acquire(True, timeout))
             if self._lock.acquire(False):
                 return True
@@ -134,7 +134,7 @@ def _wait(condition: Any, timeout: float | None = None) -> bool:
     mine = clock.mine()
     waiter = allocate_lock()
     waiter.acquire()
-    clock.turns.prepare(mine)
+    clock.scheduler.prepare(mine)
     condition._waiters.append(waiter)
     _asleep[id(waiter)] = mine
     saved = condition._release_save()
@@ -142,7 +142,7 @@ def _wait(condition: Any, timeout: float | None = None) -> bool:
     try:
         clock.block(timeout)
         woken = bool(waiter.acquire(False))
-        if not woken and clock.turns.are_over:
+        if not woken and clock.scheduler.is_over:
             woken = bool(waiter.acquire(True, -1 if timeout is None else timeout))
     finally:
         _asleep.pop(id(waiter), None)
@@ -199,7 +199,7 @@ def install(patches: PatchSet, enter_modes: Callable[[], Callable[[], None]]) ->
 
     def run_with_modes(thread: threading.Thread, run: Callable[[], None], host: HostClock, clock: ThreadClock) -> None:
         del thread.run
-        if host.turns.are_over:
+        if host.scheduler.is_over:
             run()
             return
         host.adopt(clock)
@@ -215,14 +215,14 @@ def install(patches: PatchSet, enter_modes: Callable[[], Callable[[], None]]) ->
         here = clock_of_turns()
         if here is not None and known is not None and here is known[0] and known[1].takes_part:
             clock, mine = known[1], here.mine()
-            here.turns.prepare(mine)
+            here.scheduler.prepare(mine)
             waiting = _joining.setdefault(id(clock), [])
             waiting.append(mine)
             if clock.takes_part:
                 here.block(timeout)
             if mine in waiting:
                 waiting.remove(mine)
-            if clock.takes_part and not here.turns.are_over:
+            if clock.takes_part and not here.scheduler.is_over:
                 return  # the time limit passed
         join(thread, timeout)
 
@@ -258,5 +258,5 @@ def _end(host: HostClock, clock: ThreadClock) -> None:
     moment = clock.now
     taking_part = clock.takes_part
     for other in waiting:
-        host.turns.call(other, moment if taking_part else None)
+        host.scheduler.call(other, moment if taking_part else None)
     host.finish(clock)

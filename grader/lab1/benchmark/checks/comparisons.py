@@ -119,11 +119,11 @@ def require_compared(
     sides: dict[str, Result] = {"cpu": row["cpu"], "gpu": row["gpu"]}
     require(str(row["cpu"]["device"]) == "cpu", f"{what}: .cpu was measured on {row['cpu']['device']!r}")
     require(str(row["gpu"]["device"]).startswith("cuda"), f"{what}: .gpu was measured on {row['gpu']['device']!r}")
-    told = row["gpu"]["iterations"]
-    if told != iterations and reported is not None and reported(iterations) == told:
-        cause = fields_mistake([None, told], None, iterations, WARM_UP)
-        raise CheckFailed(f"{what}: .gpu.iterations: saw {shown(told)}, expected {iterations}", cause)
-    require_equal(told, iterations, what=f"{what}: .gpu.iterations", hint=NOT_PASSED_ON)
+    actual = row["gpu"]["iterations"]
+    if actual != iterations and reported is not None and reported(iterations) == actual:
+        cause = fields_mistake([None, actual], None, iterations, WARM_UP)
+        raise CheckFailed(f"{what}: .gpu.iterations: saw {shown(actual)}, expected {iterations}", cause)
+    require_equal(actual, iterations, what=f"{what}: .gpu.iterations", hint=NOT_PASSED_ON)
     if cpu_iterations is not None:
         what_cpu = f"{what}: .cpu.iterations"
         require_equal(row["cpu"]["iterations"], cpu_iterations, what=what_cpu, hint=NOT_PASSED_ON)
