@@ -196,7 +196,12 @@ def test_inputs_are_checked(shapes: vgpu.VirtualGPU) -> None:  # validate_sdpa_i
     with pytest.raises(RuntimeError, match="to have the same dtype"):
         sdpa(q, k.float(), v)
     with pytest.raises(RuntimeError, match="Expected attn_mask dtype to be bool"):
-        sdpa(q, k, v, attn_mask=torch.zeros(64, 64, device="cuda"))
+        sdpa(q, k, v, attn_mask=torch.zeros(64, 64, device="cuda", dtype=torch.float64))
+    single = torch.zeros(64, 64, device="cuda")
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION), pytest.raises(RuntimeError, match="invalid dtype for bias"):
+        sdpa(q, k, v, attn_mask=single)
+    with sdpa_kernel(SDPBackend.MATH):
+        assert sdpa(q, k, v, attn_mask=single).dtype == q.dtype
     both = {"attn_mask": torch.ones(64, 64, device="cuda", dtype=torch.bool), "is_causal": True}
     with sdpa_kernel(SDPBackend.MATH), pytest.raises(RuntimeError, match="attn_mask should not be set when is_causal"):
         sdpa(q, k, v, **both)

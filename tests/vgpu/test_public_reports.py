@@ -207,6 +207,11 @@ def test_the_cache_of_ffts_plans_has_a_limit(gpu: vgpu.VirtualGPU) -> None:
         (lambda: torch.nn.functional.group_norm(on_gpu(2, 3, 4).bfloat16(), 1, on_gpu(3)), "BFloat16", "Float"),
         (lambda: torch.nn.functional.cross_entropy(on_gpu(2, 3), on_gpu(2).long(), on_gpu(3).half()), "Float", "Half"),
         (lambda: torch.nn.functional.nll_loss(on_gpu(0, 0), on_gpu(0).long(), on_gpu(0).half()), "Float", "Half"),
+        (
+            lambda: torch.nn.functional.multi_margin_loss(on_gpu(2, 3).half(), on_gpu(2).long(), weight=on_gpu(3)),
+            "Half",
+            "Float",
+        ),
     ],
 )
 def test_parameters_have_the_dtype_of_the_data(

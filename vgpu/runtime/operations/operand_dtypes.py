@@ -1,4 +1,4 @@
-"""Operands whose dtypes CUDA refuses and the CPU takes: parameters of another dtype, 16 bits in linear algebra.
+"""Operands whose dtypes CUDA refuses and the CPU takes: parameters of another dtype, 16 bits, truth values.
 
 Each was read from PyTorch's CUDA host code (`vgpu.tools.cuda_rules.stand_in`). Not here: dtypes that the generated
 tables refuse (`vgpu.runtime.operations.cuda_dtypes`).
@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+
+from vgpu.runtime.operations.cuda_dtypes import DTYPE_NAMES
 
 Check = Callable[[Sequence[Any], Mapping[str, Any]], None]
 _NAMES = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double"}
@@ -36,3 +38,33 @@ def no_16_bits(kernel: str) -> Check:
             raise NotImplementedError(f"\"{kernel}\" not implemented for '{_NAMES[args[0].dtype]}'")
 
     return check
+
+
+def no_bool(kernel: str) -> Check:
+    """Not all operands are truth values. The generated tables have no calls with `True` for a number."""
+
+    def check(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        operands = [value for value in (*args, *kwargs.values()) if isinstance(value, (torch.Tensor, int, float))]
+        if all(value.dtype == torch.bool if isinstance(value, torch.Tensor) else value is True or value is False
+               for value in operands):  # fmt: skip
+            raise NotImplementedError(f"\"{kernel}\" not implemented for 'Bool'")
+
+    return check
+
+
+def clamp(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """TensorCompare.cu: two bounds in tensors, or bounds that are numbers; one in a tensor is a maximum or minimum."""
+    tensors = sum(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values()))
+    if tensors != 2:
+        no_bool("clamp_cuda" if tensors > 2 else "clamp_scalar_cuda")(args, kwargs)
+
+
+def batch_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Normalization.cpp (CUDA), `_batch_norm_impl_index`: 16-bit data may have an FP32 weight; its bias is alike."""
+    data, weight, bias = args[:3]
+    low = data.dtype in (torch.float16, torch.bfloat16)
+    if isinstance(weight, torch.Tensor) and weight.dtype != data.dtype and not (low and weight.dtype == torch.float32):
+        expected = torch.float32 if low else data.dtype
+        raise RuntimeError(f"Expected weight to have type {DTYPE_NAMES[expected]} but got {DTYPE_NAMES[weight.dtype]}")
+    if isinstance(weight, torch.Tensor) and isinstance(bias, torch.Tensor) and weight.dtype != bias.dtype:
+        raise RuntimeError(f"Expected bias to have type {DTYPE_NAMES[weight.dtype]} but got {DTYPE_NAMES[bias.dtype]}")

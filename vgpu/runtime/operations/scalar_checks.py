@@ -12,11 +12,16 @@ from typing import Any
 
 import torch
 
+from vgpu.runtime.operations import operand_dtypes
+from vgpu.runtime.operations.cuda_dtypes import DTYPE_NAMES
 from vgpu.runtime.operations.registries import registries
 
 _SIGNED = {torch.int8: "Char", torch.int16: "Short", torch.int32: "Int", torch.int64: "Long"}
 _INTEGERS = {*_SIGNED, torch.uint8}
+_SINGLES = {torch.float32: "float", torch.complex64: "c10::complex<float>"}
 _HALVES = {torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16"}
+_MOST_IN_HALF = (1 << 11) + 1
+"""Numbers from 0 on that FP16 represents exactly."""
 
 
 def require_fits(value: Any, dtype: torch.dtype) -> None:
@@ -55,8 +60,14 @@ def scalars_on_cpu(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 
 
 def power(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """PowKernel.cu, `pow_tensor_tensor_kernel`: an exponent on the CPU is a number, and -1 is a reciprocal."""
+    """PowKernel.cu: an exponent is converted to the result's dtype; one on the CPU is read, and -1 is a reciprocal."""
     base, exponent, registry = args[0], args[1], registries[-1] if registries else None
+    if not isinstance(base, torch.Tensor):
+        operand_dtypes.no_bool("pow_cuda")(args, kwargs)
+    if isinstance(base, torch.Tensor) and isinstance(exponent, (int, float)):
+        dtype = torch.result_type(base, exponent)
+        if dtype in _SINGLES and not math.isinf(exponent) and abs(exponent) > torch.finfo(torch.float32).max:
+            raise RuntimeError(f"value cannot be converted to type {_SINGLES[dtype]} without overflow")
     if not (isinstance(base, torch.Tensor) and isinstance(exponent, torch.Tensor)) or registry is None:
         return
     if base.dtype not in _SIGNED or exponent.dim() or exponent.is_meta or registry.has(exponent):
@@ -79,3 +90,23 @@ def fill(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         return
     if not registry.has(value):
         require_fits(value.item(), args[0].dtype)
+
+
+def threshold(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """ActivationThresholdKernel.cu: the threshold is converted to the dtype, as the value is."""
+    if args[0].dtype in _HALVES:
+        require_fits(args[1] if len(args) > 1 else kwargs["threshold"], args[0].dtype)
+
+
+def permutation(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Randperm.cu and `check_supported_max_int_with_precision`: the numbers up to n - 1 have to fit the dtype."""
+    count, out = args[0], kwargs.get("out")
+    dtype = kwargs.get("dtype") or torch.int64 if out is None else out.dtype
+    if dtype == torch.bool or dtype.is_complex:
+        raise NotImplementedError(f"\"arange_cuda\" not implemented for '{DTYPE_NAMES[dtype]}'")
+    if dtype == torch.bfloat16 and count:
+        raise NotImplementedError("\"randperm_out_cuda\" not implemented for 'BFloat16'")
+    if count:
+        require_fits(count - 1, dtype)
+    if dtype == torch.float16 and count > _MOST_IN_HALF:
+        raise RuntimeError(f"n cannot be greater than {_MOST_IN_HALF} for Half type.")

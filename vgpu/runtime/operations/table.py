@@ -94,7 +94,7 @@ _row("_scaled_dot_product_flash_attention_for_cpu_backward", product=products.at
 # elementwise kernel; backward sums over both, then the gradient. Layer norm: a row stays in registers; backward has a
 # second kernel for weight and bias.
 
-_row("native_batch_norm", library="cudnn", call="norm", is_cuda_kernel=True,
+_row("native_batch_norm", check=operand_dtypes.batch_norm, library="cudnn", call="norm", is_cuda_kernel=True,
      traffic=traffic.batch_norm(5))  # fmt: skip
 _row("cudnn_batch_norm", library="cudnn", call="norm", traffic=traffic.batch_norm(5))
 _row("_batch_norm_with_update", library="cudnn", call="norm", traffic=traffic.batch_norm(None))
@@ -153,14 +153,24 @@ _row(
     nondeterministic=determinism.always("nll_loss2d_forward_out_cuda_template"),
 )
 _row("avg_pool3d _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa "
-     "_upsample_bicubic2d_aa_backward multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward "
+     "_upsample_bicubic2d_aa_backward multilabel_margin_loss_forward "
      "multilabel_margin_loss_backward polygamma _fft_r2c _fft_c2c _fft_c2r", in_float32=True)  # fmt: skip
+_row("multi_margin_loss", check=operand_dtypes.alike(4), in_float32=True)
+_row("multi_margin_loss_backward", check=operand_dtypes.alike(1, 5), in_float32=True)
 _row("avg_pool3d_backward", in_float32=True, nondeterministic=determinism.always("avg_pool3d_backward_cuda"))
 
 # ---- copies and fills ------------------------------------------------------------------------------------------------
 
 _row("copy_", copies=True, overwrites=True, mixed_devices=True)
 _row("pow", check=scalar_checks.power)
+_row("threshold", check=scalar_checks.threshold)
+_row("randperm", check=scalar_checks.permutation)
+_row("clamp clamp_min clamp_max", check=operand_dtypes.clamp)
+_row("__lshift__ __ilshift__ bitwise_left_shift", check=operand_dtypes.no_bool("lshift_cuda"))
+_row("__rshift__ __irshift__ bitwise_right_shift", check=operand_dtypes.no_bool("rshift_cuda"))
+_row("remainder", check=operand_dtypes.no_bool("remainder_cuda"))
+_row("fmod", check=operand_dtypes.no_bool("fmod_cuda"))
+_row("searchsorted bucketize", check=operand_dtypes.no_bool("searchsorted_out_cuda"))
 _row("_foreach_add _foreach_sub _foreach_mul", check=scalar_checks.foreach_integers)
 _row("_foreach_addcmul _foreach_addcdiv", check=scalar_checks.scalars_on_cpu)
 _row("_foreach_copy_", overwrites=True, mixed_devices=True)

@@ -128,7 +128,7 @@ def _normal_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _
 def _exponential_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
     _require_continuous(target, "Exponential")
     rate = float(arguments.get("lambd", 1.0))
-    if rate <= 0.0:
+    if not rate > 0.0:
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={rate:g}")
     drawn = source.uniform(target)
     least = torch.finfo(drawn.dtype).eps / 2
@@ -164,9 +164,12 @@ def _geometric_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -
 def _bernoulli_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
     share = arguments.get("p", 0.5)
     if isinstance(share, _Tensor):
+        if share.is_floating_point():
+            _require_real(target, "bernoulli_tensor_cuda_self_")
         return _bernoulli_each(source, target, share)
     if not 0.0 <= share <= 1.0:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={share:g}")
+    _require_real(target, "bernoulli_scalar_cuda_")
     return store(target, source.uniform(target) < share)
 
 
@@ -189,6 +192,8 @@ def _bernoulli_each(source: Source, target: _Tensor, shares: _Tensor) -> _Tensor
 
 def _random_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _Tensor:
     dtype = target.dtype
+    if not {"from", "to"} & arguments.keys():
+        _require_real(target, "random_kernel_cuda")
     if "from" in arguments or "to" in arguments:
         low, high = (arguments["from"], arguments.get("to")) if "from" in arguments else (0, arguments["to"])
         if high is None:  # up to the largest number of the type
@@ -204,8 +209,15 @@ def _random_(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> _
     return store(target, drawn % ((1 << _DIGITS[dtype]) + 1 if dtype in _DIGITS else torch.iinfo(dtype).max + 1))
 
 
+def _require_real(target: _Tensor, kernel: str) -> None:
+    if target.is_complex():
+        raise NotImplementedError(f"\"{kernel}\" not implemented for '{_NAMES[target.dtype]}'")
+
+
 def _require_integers(target: _Tensor, low: int, high: int) -> None:
-    if high > low and not target.is_complex():
+    if high > low and target.is_complex():
+        raise RuntimeError("check_random_bounds handles only integral, floating-point and boolean types")
+    if high > low:
         _require_range("from", low, target.dtype)
         _require_range("to - 1", high - 1, target.dtype)
 
@@ -234,10 +246,6 @@ def _randperm(source: Source, target: _Tensor, arguments: Mapping[str, Any]) -> 
     count = int(arguments["n"])
     if not count:
         return target
-    if target.dtype in (torch.float16, torch.bfloat16):
-        torch.randperm(
-            count, dtype=target.dtype, device="cpu"
-        )  # refuses numbers that the type cannot represent exactly
     bits = min(64, math.ceil(math.log2(count - (6 * count**2 + 1) / (12 * math.log(0.9)))))
     if bits <= 32:
         keys = _integers(source, target, -(1 << 31), (1 << 31) - 1)

@@ -182,11 +182,3 @@ def require_room_for_failed(gpu: VirtualGPU, error: RuntimeError) -> None:
     failed = _NO_HOST_MEMORY.search(str(error))
     if failed is not None:
         gpu.memory.require(int(failed[1]))
-
-
-def foreach_groups(registry: Registry[VirtualGPU], args: Sequence[Any]) -> list[list[int]]:
-    """The positions of a list operation's first list, grouped by GPU."""
-    groups: dict[VirtualGPU | None, list[int]] = {}
-    for index, tensor in enumerate(args[0]):
-        groups.setdefault(registry.gpu_of(tensor), []).append(index)
-    return list(groups.values())

@@ -35,7 +35,7 @@ from vgpu.runtime.operations.waiting import waits
 from vgpu.runtime.random import distributions
 from vgpu.runtime.thread_state import HOST, THREAD
 from vgpu.runtime.unsupported import unsupported
-from vgpu.torch_integration.dispatch import device_asserts, device_rules, extensions, transfers
+from vgpu.torch_integration.dispatch import device_asserts, device_rules, extensions, foreach, transfers
 from vgpu.torch_integration.dispatch.device_arguments import call_with_device, names_a_gpu
 from vgpu.torch_integration.dispatch.gradients import bring_home
 from vgpu.torch_integration.handling_mode import HandlingMode
@@ -129,9 +129,10 @@ class DispatchMode(TorchDispatchMode):
             else:
                 gpu = next(filter(None, map(registry.gpu_of, inputs)))
                 if operation.is_foreach and len(devices_of - {None}) > 1:
-                    groups = device_rules.foreach_groups(registry, args)
+                    groups = foreach.groups(registry, args)
                     if len(groups) > 1:
-                        return self._foreach(operation, args, kwargs, groups)
+                        with self:
+                            return foreach.by_group(operation, args, kwargs, groups)
                 if not operation.is_like:
                     if device_rules.reconcile(machine, operation, args, kwargs, inputs):
                         return self._copy(operation, args, kwargs)
@@ -171,6 +172,9 @@ class DispatchMode(TorchDispatchMode):
                 return extensions.run_python_kernel(operation, args, kwargs)
         if operation.nondeterministic is not None and torch.are_deterministic_algorithms_enabled():
             determinism.require(operation.nondeterministic(args, kwargs))
+        if operation.is_foreach and foreach.is_slow(operation, args):
+            with self:
+                return foreach.one_by_one(operation, args, kwargs)
         refused = operation.refused
         for tensor in inputs:
             if tensor.dtype in refused:
@@ -228,30 +232,6 @@ class DispatchMode(TorchDispatchMode):
                 return cpu_gaps.compute(operation, args, kwargs, inputs, error)
             gpu.fail(assertion, error)
             return device_asserts.outcome(operation, args, kwargs)
-
-    def _foreach(
-        self, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any], groups: list[list[int]]
-    ) -> Any:
-        """Lists that span several GPUs (ForeachUtils.h, the slow path): one call per GPU."""
-        size = len(args[0])
-
-        def chosen(value: Any, indices: list[int]) -> Any:
-            return (
-                [value[index] for index in indices]
-                if isinstance(value, (list, tuple)) and len(value) == size
-                else value
-            )
-
-        results: list[Any] = [None] * size
-        for indices in groups:
-            with self:
-                part = operation.overload(
-                    *[chosen(value, indices) for value in args],
-                    **{key: chosen(value, indices) for key, value in kwargs.items()},
-                )
-            for index, value in zip(indices, part or (), strict=False):
-                results[index] = value
-        return results if results[0] is not None else None
 
     def _settle(
         self,

@@ -59,6 +59,8 @@ def attention(
         result = _aten._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=factor)[0]
         return result if result.shape[-1] == width else result[..., :width]
     if backend == EFFICIENT:
+        if mask is not None and mask.dtype != query.dtype:
+            raise RuntimeError("invalid dtype for bias - should match query's dtype")
         bias = None if mask is None else _aligned_mask(mask, query, key)
         result = _aten._scaled_dot_product_efficient_attention(
             query, key, value, bias, keeps, dropout_p, is_causal, scale=scale
@@ -92,7 +94,7 @@ def _validate(
             "Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: "
             f"{query.dim()} key.dim: {key.dim()} and value.dim: {value.dim()} instead."
         )
-    if mask is not None and mask.dtype not in (torch.bool, query.dtype):
+    if mask is not None and mask.dtype not in (torch.bool, torch.float32, query.dtype):
         raise RuntimeError(
             "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
             f"{_type_name(mask)} and  query.dtype: {_type_name(query)} instead."

@@ -20,6 +20,7 @@ import torch
 
 from vgpu.runtime.gpu import VirtualGPU
 from vgpu.runtime.operations import precision
+from vgpu.runtime.operations.cuda_dtypes import DTYPE_NAMES
 from vgpu.torch_integration import autocast
 from vgpu.torch_integration.handling_mode import HandlingMode
 
@@ -49,6 +50,7 @@ def call(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     if not any(mode.has(tensor) for tensor in (data, *states, *weights)):
         return func(*args, **kwargs)
     _same_device(mode, data, states, weights)
+    _same_dtype(data, states, weights)
     if not torch.backends.cudnn.enabled:
         # Native RNN.cpp: products and elementwise kernels, step by step.
         fused = torch._C._get_mkldnn_enabled()
@@ -128,6 +130,16 @@ def _same_device(mode: HandlingMode, data: _Tensor, states: Sequence[_Tensor], w
                 raise RuntimeError(
                     f"Input and {kind} tensors are not at the same device, found input tensor at {device} and "
                     f"{kind} tensor at {other}"
+                )
+
+
+def _same_dtype(data: _Tensor, states: Sequence[_Tensor], weights: Sequence[_Tensor]) -> None:
+    for kind, tensors in (("hidden", states), ("parameter", weights)):
+        for tensor in tensors:
+            if tensor.dtype != data.dtype:
+                raise RuntimeError(
+                    f"Input and {kind} tensors are not the same dtype, found input tensor with "
+                    f"{DTYPE_NAMES[data.dtype]} and {kind} tensor with {DTYPE_NAMES[tensor.dtype]}"
                 )
 
 
