@@ -183,3 +183,14 @@ def test_norms_and_recurrent_layers_have_one_dtype(gpu: vgpu.VirtualGPU) -> None
     layer, sequence = torch.nn.GRU(3, 3).to("cuda", torch.bfloat16), on_gpu(2, 1, 3).bfloat16()
     with pytest.raises(RuntimeError, match=r"not the same dtype, found input tensor with BFloat16 and hidden .* Half"):
         layer(sequence, on_gpu(1, 1, 3).half())
+
+
+@pytest.mark.skipif(torch.result_type(torch.ones(1).bfloat16(), 1j) == torch.complex64, reason="promoted before 2.15")
+@pytest.mark.filterwarnings("ignore:BComplex32")
+def test_bfloat16_has_no_complex_partner(gpu: vgpu.VirtualGPU) -> None:
+    for call, kernel in (
+        (lambda: on_gpu(2).bfloat16() + 1j, "ufunc_add_CUDA"),
+        (lambda: on_gpu(2).bfloat16() * 1j, "mul_cuda"),
+    ):
+        with pytest.raises(NotImplementedError, match=f"\"{kernel}\" not implemented for 'BComplex32'"):
+            call()

@@ -28,6 +28,9 @@ _EXACT = 1 << 53
 """Whole numbers up to this one are exact in FP64."""
 _LACKS = re.compile(r"\"[^\"]+\" not implemented for '\w+'$")
 """What the CPU says of a dtype that it has no kernel for."""
+_KERNEL = re.compile(r"(\"[^\"]+\") not implemented for '\w+'$")
+_NOWHERE = "BComplex32"
+"""What BF16 and a complex number are promoted to since 2.15: a wider dtype would hide that."""
 
 
 def compute(
@@ -38,6 +41,8 @@ def compute(
     error: Exception,
 ) -> Any:
     """What CUDA returns where the CPU raised `error`; raises `error` again if the CPU lacks no kernel."""
+    if _NOWHERE in str(error):
+        raise NotImplementedError(_refusal(operation) or str(error)) from error
     if operation.refused and (nothing := _nothing(operation, args, kwargs)) is not None:
         return nothing
     dtype = next((tensor.dtype for tensor in inputs if tensor.dtype in (*_WIDE, *_WHOLE)), None)
@@ -51,6 +56,13 @@ def compute(
         if dtype != torch.bool:
             raise
         return _in_float64(operation, args, kwargs, dtype)
+
+
+def _refusal(operation: Operation) -> str:
+    """The words in which CUDA's kernel refuses some dtype, for the one that has no kernel anywhere; or ""."""
+    texts = (match[1] for text in operation.dtypes.refused.values() if (match := _KERNEL.search(text)))
+    kernel = next(texts, "")
+    return f"{kernel} not implemented for '{_NOWHERE}'" if kernel else ""
 
 
 def _nothing(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
