@@ -116,6 +116,7 @@ def _check(name: str, part: Part, evidence: str) -> Check:
         status="unverified",
         evidence=evidence,
         remedy="give a report of the same number of the same GPUs",
+        nothing_known=True,
     )
 
 

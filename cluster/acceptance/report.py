@@ -2,7 +2,7 @@
 
 import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -88,7 +88,11 @@ def conclude(
 def _write_expectations(path: Path, document: dict[str, Any]) -> bool:
     """Whether the file is there, or rightly is not: what failed is nothing to expect."""
     status = document["acceptance"]["status"]
-    doubtful = list(_doubtful(document))
+    doubtful = [
+        f"{check['name']}, {check['subject']}: {check['evidence']}"
+        for check in document["validation"]["checks"]
+        if check["status"] == "unverified" and not check["nothing_known"]
+    ]
     if status == "INCOMPLETE" and doubtful:
         shown = "; ".join(doubtful[:MOST_DOUBTFUL])
         print(f"no {path}: {shown}. If that is meant, say so in a file of --expect and run it again", file=sys.stderr)
@@ -105,16 +109,6 @@ def _write_expectations(path: Path, document: dict[str, Any]) -> bool:
         return False
     print(f"wrote {path}")
     return True
-
-
-def _doubtful(document: dict[str, Any]) -> Iterator[str]:
-    """What was measured and is neither good nor bad enough: nobody should be made to expect it."""
-    for check in document["validation"]["checks"]:
-        limit, measured = check.get("threshold"), check.get("measured")
-        if check["status"] == "unverified" and limit is not None and isinstance(measured, int | float):
-            holds = measured <= limit["value"] if limit["relation"] == "at most" else measured >= limit["value"]
-            if not holds:
-                yield f"{check['name']}, {check['subject']}: {check['evidence']}"
 
 
 def judge(options: Options, records: Sequence[Record], standards: Standards) -> list[Check]:

@@ -67,6 +67,8 @@ class Check:
     """In the unit of the threshold."""
     threshold: Threshold | None = None
     simulated: bool = False
+    nothing_known: bool = False
+    """Of what is unverified: a reading, or anything to compare it with, is missing. Else what was seen is doubtful."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +109,7 @@ def as_simulated(checks: Iterable[Check]) -> list[Check]:
         replace(
             check,
             simulated=True,
+            nothing_known=check.nothing_known or check.status == "pass",
             status="unverified" if check.status == "pass" and check.part != "run" else check.status,
             remedy=check.remedy if check.status == "fail" else "run it on a machine with NVIDIA GPUs",
             evidence=f"{check.evidence} (simulated{', no real GPU was tested' if check.status == 'pass' else ''})",

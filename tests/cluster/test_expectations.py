@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,58 @@ def test_a_figure_between_its_bars_is_not_made_the_norm(tmp_path: Path, capsys: 
     code = report.conclude(sound.options(*words), ranks, simulated=False, standards=report.Standards())
     assert (code, target.exists()) == (3, False)
     assert f"no {target}: all_gather: bus bandwidth, all ranks: " in capsys.readouterr().err
+
+
+def _boards_on_eight_lanes(ranks: list[Record]) -> None:
+    for stage in ("before", "after"):
+        for record in ranks:
+            record.results[stage]["reading"] |= {"pcie_width": 8, "pcie_width_max": 8}
+
+
+def _below_the_default_power(ranks: list[Record]) -> None:
+    for record in ranks:
+        record.results["before"]["reading"]["power_limit_watts"] = 650.0
+
+
+def _without_ecc(ranks: list[Record]) -> None:
+    for record in ranks:
+        record.results["before"]["reading"]["ecc_mode"] = [0, 0]
+
+
+def _ended_by_a_signal(ranks: list[Record]) -> None:
+    for record in ranks:
+        record.ending, record.at = "stopped", "training"
+        del record.results["training"]
+
+
+def _without_word_of_ecc(ranks: list[Record]) -> None:
+    for record in ranks:
+        record.results["before"]["reading"] |= {
+            "ecc_errors": None,
+            "untold": {"ecc_errors": "Insufficient Permissions"},
+        }
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (_boards_on_eight_lanes, "sound: PCIe width and generation, GPU 0"),
+        (_below_the_default_power, "sound: power limit, GPU 0"),
+        (_without_ecc, "board: ECC mode, GPU 0"),
+        (_ended_by_a_signal, "run: process, GPU 0"),
+        (_without_word_of_ecc, ""),
+    ],
+)
+def test_what_is_doubtful_is_not_made_the_norm_and_what_is_unknown_hinders_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[list[Record]], None], name: str
+) -> None:
+    ranks = sound.nodes(1)
+    change(ranks)
+    target = tmp_path / "cluster.toml"
+    words = ("--report", str(tmp_path), "--write-expectations", str(target))
+    code = report.conclude(sound.options(*words), ranks, simulated=False, standards=report.Standards())
+    assert (code, target.exists()) == (3, not name)
+    assert not name or f"no {target}: {name} " in capsys.readouterr().err
 
 
 def test_torchrun_repeats_the_banner_instead_of_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,7 @@ def broken(records: Sequence[Record], stage: str, part: Part) -> list[Check]:
                     remedy="nothing, or run it without the option"
                     if requested
                     else "fix what failed before, run it again",
+                    nothing_known=True,
                 )
             )
         elif not result:

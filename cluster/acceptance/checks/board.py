@@ -220,6 +220,7 @@ def _mended(record: Record, name: str, before: dict[str, Any], after: dict[str, 
             status,
             f"NVML does not report it: {reason}" if reason else "this GPU does not report it",
             remedy,
+            nothing_known=True,
         )
     grown = after[name] - before[name]
     limit = Threshold(

@@ -132,6 +132,7 @@ def _bandwidth(row: dict[str, Any], bar: thresholds.Bar | None, *, on_gpu: bool,
         else REMEDY_NO_GPU,
         measured=rate,
         threshold=threshold,
+        nothing_known=bar is None or row["bytes"] < JUDGED_BYTES,
     )
 
 

@@ -188,6 +188,7 @@ def _missing(record: Record, name: str) -> Check:
         subject=record.subject,
         rank=record.rank,
         status="unverified",
+        nothing_known=True,
         evidence="not measured; on others of this model it was",
         remedy="install the same image on every node: this PyTorch was built without it",
     )
@@ -321,6 +322,7 @@ def _sheet(record: Record, name: str, expected: Expectations | None, has_baselin
         peak = peaks.get("float8") or (_EIGHT_BITS_TIMES * half if half else None)
     threshold = None if expected is None else expected.threshold("compute_tflops", name, "TFLOPS", "at least")
     status: Status
+    short = False
     if threshold is not None:
         limit, measured, evidence = threshold, tflops, f"{tflops:.1f} TFLOPS"
         status = compared(tflops, threshold)
@@ -335,7 +337,7 @@ def _sheet(record: Record, name: str, expected: Expectations | None, has_baselin
             fails, passes = (min(bar, of, key=lambda one: one.value) for bar, of in
                              ((fails, _bar(low)), (passes, _bar(low, SHEET_PASSES))))  # fmt: skip
         status, limit = graded(measured, fails, passes)
-        if 2 * size["rows"] ** 2 * size["depth"] / (peak * 1e12) < FEWEST_SECONDS:
+        if short := 2 * size["rows"] ** 2 * size["depth"] / (peak * 1e12) < FEWEST_SECONDS:
             status, evidence = "unverified", f"{evidence}; the product is too short to judge"
     return Check(
         name=f"product {name}: rate against the data sheet",
@@ -348,6 +350,7 @@ def _sheet(record: Record, name: str, expected: Expectations | None, has_baselin
         f"--expect, [compute_tflops] {name}",
         measured=measured,
         threshold=limit,
+        nothing_known=short or limit is None,
     )
 
 

@@ -80,13 +80,14 @@ def _one(record: Record, title: str, rate: float, ratio: float | None, expected:
         line, shares = own, (C2C_FAILS, C2C_PASSES)
     shown = "" if ratio is None else f", {ratio:.2f} times the time of its peers"
     outcome: Status
+    nothing_known = False
     outcome, threshold = ("pass", PEERS) if ratio is None else graded(ratio, PEERS, ALIKE)
     measured, remedy = ratio, REMEDY
     file = expected.threshold("gpu", KEY, "GB/s", "at least") if expected is not None else None
     if file is not None:
         outcome, threshold, measured = compared(rate / 1e9, file), file, rate / 1e9
     elif line is None and outcome == "pass":
-        outcome, shown = "unverified", f"{shown}; NVML does not report the link"
+        outcome, shown, nothing_known = "unverified", f"{shown}; NVML does not report the link", True
         remedy = f"a virtual machine may hide it. What these copies should reach: --expect, [gpu] {KEY}"
     elif line is not None and outcome != "fail":
         fails, passes = (
@@ -109,4 +110,5 @@ def _one(record: Record, title: str, rate: float, ratio: float | None, expected:
         remedy=remedy,
         measured=measured,
         threshold=threshold,
+        nothing_known=nothing_known,
     )

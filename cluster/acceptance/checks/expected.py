@@ -55,6 +55,7 @@ def unmeasured(checks: Sequence[Check], expected: Expectations | None, *, latenc
             part=_PARTS[table],
             subject="all ranks",
             status="unverified",
+            nothing_known=True,
             evidence=f"[{table}] {key} is expected, and this run did not measure it",
             remedy="run it on all the nodes and GPUs that the file is about",
         )
@@ -128,7 +129,7 @@ def _nodes(records: Sequence[Record], expected: Expectations | None, option: int
 def _word(record: Record, table: str, key: str, required: str, actual: Any, expected: Expectations) -> Check:
     status: Status = "unverified" if actual is None else "pass" if str(actual) == required else "fail"
     evidence = f"{'not known of this rank' if actual is None else actual}; {required} by {expected.path}"
-    return _check(record, table, key, status, evidence)
+    return _check(record, table, key, status, evidence, nothing_known=actual is None)
 
 
 def _number(
@@ -137,7 +138,7 @@ def _number(
     limit = Threshold(value=required, unit=key, relation="at least", source=f"[{table}] {key} of {expected.path}")
     if actual is None:
         evidence = f"not known of this rank; {required:g} by {expected.path}"
-        return _check(record, table, key, "unverified", evidence, threshold=limit)
+        return _check(record, table, key, "unverified", evidence, threshold=limit, nothing_known=True)
     if relation == "about":
         status: Status = "pass" if abs(actual - required) <= ALIKE_SHARE * required else "fail"
     else:

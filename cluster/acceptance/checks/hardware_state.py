@@ -97,17 +97,18 @@ def _check(record: Record, name: str, status: Status, evidence: str, remedy: str
     )  # fmt: skip
 
 
-def _untold(reading: dict[str, Any], name: str) -> tuple[Status, str]:
-    reason = reading.get("untold", {}).get(name)
-    return (
-        ("unverified", f"NVML does not report it: {reason}") if reason else ("skipped", "this GPU does not report it")
-    )
+def _untold(record: Record, name: str, reading: dict[str, Any], field: str, remedy: str) -> Check:
+    """There is no figure: the card has none (skipped), or this user, driver or container may not see it."""
+    reason = reading.get("untold", {}).get(field)
+    evidence = f"NVML does not report it: {reason}" if reason else "this GPU does not report it"
+    status: Status = "unverified" if reason else "skipped"
+    return _check(record, name, status, evidence, remedy, nothing_known=True)
 
 
 def _ecc(record: Record, before: dict[str, Any]) -> Check:
     errors, remedy = before.get("ecc_errors"), "reset the GPU (nvidia-smi -r); have it replaced if they come back"
     if errors is None:
-        return _check(record, "memory errors before the run", *_untold(before, "ecc_errors"), remedy)
+        return _untold(record, "memory errors before the run", before, "ecc_errors", remedy)
     limit = Threshold(
         value=0, unit="uncorrected errors", relation="at most",
         source="NVIDIA, GPU Memory Error Management: an uncorrected error asks for a reset",
@@ -122,7 +123,7 @@ def _rows(record: Record, before: dict[str, Any]) -> Check:
     rows = before.get("remapped_rows")
     remedy = "pending: reset the GPU; failed: have it replaced (nvidia-smi -q -d ROW_REMAPPER)"
     if rows is None:
-        return _check(record, "row remapping", *_untold(before, "remapped_rows"), remedy)
+        return _untold(record, "row remapping", before, "remapped_rows", remedy)
     corrected, uncorrected, pending, failed = rows
     spare = Threshold(
         value=MOST_ROWS, unit="rows", relation="at most",
@@ -198,7 +199,7 @@ def _lanes(record: Record, before: dict[str, Any], after: dict[str, Any], meant:
     if known is not None and known.host != "pcie":
         return _check(record, "PCIe width and generation", "skipped", "this board is not joined by PCIe", remedy)
     if not width or not most:
-        return _check(record, "PCIe width and generation", *_untold(before, "pcie_width"), remedy)
+        return _untold(record, "PCIe width and generation", before, "pcie_width", remedy)
     reasons = after.get("throttle_reasons")
     loaded = after if reasons is not None and "idle" not in reasons else {}
     generation, best = loaded.get("pcie_generation"), loaded.get("pcie_generation_max")
@@ -229,7 +230,7 @@ def _links(record: Record, before: dict[str, Any], usual: int | None) -> Check:
     there = known.nvlinks if known is not None and known.nvlinks else max(there or 0, wired_nvlinks(record))
     remedy = "nvidia-smi nvlink -s -i GPU; is the fabric manager running (systemctl status nvidia-fabricmanager)?"
     if up is None:
-        return _check(record, "NVLinks", *_untold(before, "nvlinks_up"), remedy)
+        return _untold(record, "NVLinks", before, "nvlinks_up", remedy)
     expected = there if there and wired else usual or 0
     if not expected and not up:
         return _check(record, "NVLinks", "skipped", "no NVLink is up on any of these GPUs", remedy)
@@ -252,7 +253,7 @@ def _power(record: Record, before: dict[str, Any], meant: float | None) -> Check
     limit, usual = before.get("power_limit_watts"), before.get("power_limit_default_watts")
     remedy = "nvidia-smi -pl DEFAULT, or say in --expect that it is meant: [gpu] power_limit_watts"
     if limit is None or usual is None:
-        return _check(record, "power limit", *_untold(before, "power_limit_watts"), remedy)
+        return _untold(record, "power limit", before, "power_limit_watts", remedy)
     as_meant = meant is not None and abs(limit - meant) <= 0.01 * meant
     status: Status = "unverified" if limit < 0.99 * usual and not as_meant else "pass"
     evidence = f"{limit:.0f} W of {usual:.0f} W by default" + (", as --expect says" if as_meant else "")

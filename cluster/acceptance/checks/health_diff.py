@@ -94,12 +94,12 @@ def _check(record: Record, name: str, status: Status, evidence: str, remedy: str
     )
 
 
-def _untold(after: dict[str, Any], name: str) -> tuple[Status, str]:
-    """Why there is no figure: the card has none (skipped), or this user, driver or container may not see it."""
-    reason = after.get("untold", {}).get(name)
-    return (
-        ("unverified", f"NVML does not report it: {reason}") if reason else ("skipped", "this GPU does not report it")
-    )
+def _untold(record: Record, name: str, after: dict[str, Any], field: str, remedy: str) -> Check:
+    """There is no figure: the card has none (skipped), or this user, driver or container may not see it."""
+    reason = after.get("untold", {}).get(field)
+    evidence = f"NVML does not report it: {reason}" if reason else "this GPU does not report it"
+    status: Status = "unverified" if reason else "skipped"
+    return _check(record, name, status, evidence, remedy, nothing_known=True)
 
 
 def _there(record: Record, after: dict[str, Any]) -> Check:
@@ -118,8 +118,7 @@ def _temperature(record: Record, before: dict[str, Any], after: dict[str, Any]) 
     )
     remedy = "look at fans, airflow and room; compare with its neighbours (nvidia-smi -q -d TEMPERATURE)"
     if cold is None or hot is None:
-        status, evidence = _untold(after, "temperature_celsius")
-        return _check(record, "temperature", status, evidence, remedy)
+        return _untold(record, "temperature", after, "temperature_celsius", remedy)
     evidence = f"{cold:.0f} to {hot:.0f} degrees ({hot - cold:+.0f})"
     if not limit.holds(cold):
         evidence += "; too hot already before the test, so not its doing"
@@ -132,7 +131,7 @@ def _throttling(record: Record, before: dict[str, Any], after: dict[str, Any]) -
     was, now = before.get("throttle_reasons"), after.get("throttle_reasons")
     remedy = "thermal: cooling; power brake, hardware slowdown: power supply and its cables"
     if was is None or now is None:
-        return _check(record, "throttling", *_untold(after, "throttle_reasons"), remedy)
+        return _untold(record, "throttling", after, "throttle_reasons", remedy)
     new = [reason for reason in now if reason in HARMFUL and reason not in was]
     old = [reason for reason in was if reason in HARMFUL]
     clocks = [reading.get("sm_clock_hertz") for reading in (before, after)]
@@ -146,7 +145,7 @@ def _throttling(record: Record, before: dict[str, Any], after: dict[str, Any]) -
 def _counter(record: Record, name: str, before: dict[str, Any], after: dict[str, Any]) -> Check:
     title, remedy = COUNTERS[name]
     if before.get(name) is None or after.get(name) is None:
-        return _check(record, title, *_untold(after, name), remedy)
+        return _untold(record, title, after, name, remedy)
     grown = after[name] - before[name]
     limit = Threshold(value=0, unit="new errors", relation="at most", source="a sound GPU has none in minutes")
     evidence = f"{before[name]} before, {after[name]} after"
@@ -177,7 +176,7 @@ def _free(record: Record, before: dict[str, Any]) -> Check:
         limit, measured = IDLE, busy
     evidence = f"{(used or 0) / 2**20:.0f} MiB in use, {busy or 0:.0%} busy"
     if measured is None:
-        return _check(record, "free before the run", *_untold(before, "utilization_ratio"), remedy)
+        return _untold(record, "free before the run", before, "utilization_ratio", remedy)
     status: Status = "pass" if limit.holds(measured) else "unverified"
     return _check(record, "free before the run", status, evidence, remedy, measured=measured, threshold=limit)
 
@@ -186,7 +185,7 @@ def _memory(record: Record, before: dict[str, Any], after: dict[str, Any]) -> Ch
     total, was, now = (after.get("memory_total_bytes"), before.get("memory_used_bytes"), after.get("memory_used_bytes"))
     remedy = "end what else runs on this GPU (nvidia-smi), or use a smaller --batch-size"
     if not total or was is None or now is None:
-        return _check(record, "memory", *_untold(after, "memory_used_bytes"), remedy)
+        return _untold(record, "memory", after, "memory_used_bytes", remedy)
     evidence = f"{was / 2**20:.0f} to {now / 2**20:.0f} of {total / 2**20:.0f} MiB"
     status: Status = "pass" if FULL.holds(now / total) else "unverified" if not FULL.holds(was / total) else "fail"
     return _check(record, "memory", status, evidence, remedy, measured=now / total, threshold=FULL)
@@ -198,7 +197,7 @@ def _link(record: Record, before: dict[str, Any], after: dict[str, Any]) -> Chec
         [reading.get(name) or 0 for reading in (before, after)] for name in ("pcie_width", "pcie_generation")
     )
     if not all(width + generation):
-        return _check(record, "PCIe link", *_untold(after, "pcie_width"), remedy)
+        return _untold(record, "PCIe link", after, "pcie_width", remedy)
     evidence = f"x{width[0]} generation {generation[0]} before, x{width[1]} generation {generation[1]} after"
     if after.get("pcie_width_max") and after["pcie_width_max"] > width[1]:
         evidence += f"; the slot or the board allows x{after['pcie_width_max']}"
@@ -214,7 +213,7 @@ def _nvlink(record: Record, before: dict[str, Any], after: dict[str, Any]) -> Ch
     was, now = before.get("nvlinks_up"), after.get("nvlinks_up")
     remedy = "nvidia-smi nvlink -s -i GPU; is the fabric manager running (systemctl status nvidia-fabricmanager)?"
     if was is None or now is None:
-        return _check(record, "NVLink", *_untold(after, "nvlinks_up"), remedy)
+        return _untold(record, "NVLink", after, "nvlinks_up", remedy)
     if not was and not now:
         return _check(record, "NVLink", "skipped", "no NVLink is up on this GPU", remedy)
     limit = Threshold(value=0, unit="links lost", relation="at most", source="links do not go down by themselves")
@@ -228,7 +227,7 @@ def _work(record: Record, before: dict[str, Any], after: dict[str, Any]) -> Chec
     busy = after.get("utilization_ratio")
     remedy = "is it the same GPU (UUID)? Under MIG and in some containers NVML does not see the work"
     if busy is None:
-        return _check(record, "utilisation and power", *_untold(after, "utilization_ratio"), remedy)
+        return _untold(record, "utilisation and power", after, "utilization_ratio", remedy)
     watts = [reading.get("power_watts") for reading in (before, after)]
     shown = " to ".join("?" if power is None else f"{power:.0f}" for power in watts)
     limit = Threshold(

@@ -140,7 +140,7 @@ def _throttling(record: Record) -> Check:
     names = sorted({reason for reasons in harmful for reason in reasons})
     remedy = "thermal: cooling; power brake, hardware slowdown: power supply and its cables"
     if not samples:
-        return _check(record, "throttling", "unverified", "NVML does not report it", remedy)
+        return _check(record, "throttling", "unverified", "NVML does not report it", remedy, nothing_known=True)
     evidence = f"{sum(map(bool, harmful))} of {len(samples)} samples with harmful reasons: {', '.join(names) or 'none'}"
     limit = Threshold(value=0, unit="samples", relation="at most", source="NVML's clock event reasons")
     return _check(record, "throttling", "fail" if names else "pass", evidence, remedy,
@@ -151,7 +151,7 @@ def _temperature(record: Record) -> Check:
     values, remedy = _values(record, "celsius"), "look at fans, airflow and room; compare with its neighbours"
     own = (record.result("before").get("reading") or {}).get("maximum_celsius")
     if not values:
-        return _check(record, "temperature", "unverified", "NVML does not report it", remedy)
+        return _check(record, "temperature", "unverified", "NVML does not report it", remedy, nothing_known=True)
     limit = Threshold(
         value=float(own or USUAL_CELSIUS),
         unit="degrees Celsius",

@@ -60,6 +60,7 @@ def judge(records: Sequence[Record], expected: Expectations | None) -> list[Chec
             record.node, "ports", "unverified",
             "no port is visible here: in a container use the host's network, or mount its /sys and say --sysfs",
             "run it with the host's network",
+            nothing_known=True,
         )
         for record in nodes
         if several and not _ports(record, rdma)
@@ -200,6 +201,7 @@ def _state(
         return _check(
             node, title, "unverified", "up, and the driver reports no rate",
             "ethtool; a cloud's adapter may not report it: give it by --expect, [network] rate_gigabits",
+            nothing_known=True,
         )  # fmt: skip
     limit = Threshold(value=usual, unit="Gbit/s", relation="at least", source="what most nodes have at this port")
     return _check(node, title, compared(own, limit), f"up, {port['kind']}, {own:g} Gbit/s", measured=own,
@@ -293,7 +295,7 @@ def _expected(nodes: Sequence[Record], expected: Expectations | None) -> list[Ch
                 # A cloud's interface has no rate to tell; an adapter for RDMA has one.
                 status = "unverified" if rdma else "pass"
                 evidence = "the driver does not report it" + ("" if rdma else ", so the file's is taken")
-                checks.append(_check(record.node, title, status, evidence, threshold=rate))
+                checks.append(_check(record.node, title, status, evidence, threshold=rate, nothing_known=True))
             else:
                 assert rate is not None
                 checks.append(

@@ -242,4 +242,5 @@ def _check(
         remedy=f"{kind.remedy}. If this pace is intended: --expect, [steadiness] {kind.key}",
         measured=measured,
         threshold=limit,
+        nothing_known=figure["samples"] < fewest,
     )

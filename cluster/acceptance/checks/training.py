@@ -284,6 +284,7 @@ def _loss(records: Sequence[Record]) -> Check:
         remedy="if products and collectives are right: more --epochs or another --batch-size; else fix those first",
         measured=ratio,
         threshold=FALLS,
+        nothing_known=len(losses) < JUDGED_STEPS,
     )
 
 
