@@ -23,6 +23,11 @@ SAFE_SYSCTLS = frozenset({
     "net.ipv4.tcp_keepalive_time", "net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_keepalive_intvl",
     "net.ipv4.tcp_keepalive_probes",
 })  # fmt: skip
+REFERENCES = {
+    "priorityClassName": "PriorityClass", "runtimeClassName": "RuntimeClass", "serviceAccountName": "ServiceAccount",
+    "persistentVolumeClaim": "PersistentVolumeClaim", "resourceClaimTemplateName": "ResourceClaimTemplate",
+    "configMapKeyRef": "ConfigMap", "configMap": "ConfigMap", "secretKeyRef": "Secret",
+}  # fmt: skip
 Pod = dict[str, Any]
 
 
@@ -104,6 +109,33 @@ def useless_capabilities(pod: Pod) -> list[str]:
         added = (context.get("capabilities") or {}).get("add", [])
         useless += [f"{container['name']}: {capability} for user {user}" for capability in added if user]
     return useless
+
+
+def without_quota(pod: Pod, quotas: list[dict[str, Any]]) -> list[str]:
+    """System classes that a cluster takes only in a namespace with a quota for them (kubernetes.io, Limit Priority
+    Class consumption by default; GKE is set up so, kubernetes/test-infra pull request 35233)."""
+    allowed: set[str] = set()
+    for quota in quotas:
+        for scope in quota["spec"].get("scopeSelector", {}).get("matchExpressions", []):
+            if (scope["scopeName"], scope["operator"]) == ("PriorityClass", "In"):
+                allowed |= set(scope["values"])
+    name = pod.get("priorityClassName", "")
+    return [name] if name.startswith("system-") and name not in allowed else []
+
+
+def references(part: Any) -> Iterator[tuple[str, str]]:
+    """Kind and name of what a pod, or a job, needs to be there: without it the pod is refused, or never starts."""
+    if isinstance(part, dict):
+        for key, kind in REFERENCES.items():
+            value = part.get(key)
+            name = value.get("name") or value.get("claimName") if isinstance(value, dict) else value
+            if isinstance(name, str) and not (kind == "PriorityClass" and name.startswith("system-")):
+                yield kind, name
+        for inner in part.values():
+            yield from references(inner)
+    elif isinstance(part, list):
+        for inner in part:
+            yield from references(inner)
 
 
 def pods(manifest: dict[str, Any]) -> Iterator[Pod]:

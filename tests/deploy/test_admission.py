@@ -14,6 +14,7 @@ from tests.deploy import admission
 from tests.deploy.conftest import DEPLOY, KUBERNETES, ROOT, Render, overlays, tool
 from tests.deploy.test_kubernetes import of_kind
 
+FIRST = ("storage/shared", "production/cluster/priorities")
 SOUND: dict[str, Any] = {
     "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
     "containers": [
@@ -38,6 +39,23 @@ def test_every_pod_would_be_admitted(render: Render, folder: str) -> None:
             enforced = level(render, folder, manifest["metadata"]["namespace"])
             assert not admission.violations(pod, enforced), (manifest["kind"], enforced)
             assert not admission.useless_capabilities(pod)
+            quotas = [one for one in of_kind(render(folder), "ResourceQuota")
+                      if one["metadata"]["namespace"] == manifest["metadata"]["namespace"]]  # fmt: skip
+            assert not admission.without_quota(pod, quotas)
+
+
+@pytest.mark.parametrize("folder", overlays())
+def test_whatever_a_pod_names_is_made_by_its_folder_or_by_one_that_the_page_applies_first(
+    render: Render, folder: str
+) -> None:
+    manifests = [one for source in (folder, *FIRST) for one in render(source)]
+    made = {(one["kind"], one["metadata"]["name"]) for one in manifests} | {("RuntimeClass", "nvidia")}
+    # NVIDIA's driver makes the template that a domain names.
+    made |= {
+        ("ResourceClaimTemplate", one["spec"]["channel"]["resourceClaimTemplate"]["name"])
+        for one in of_kind(manifests, "ComputeDomain")
+    }
+    assert set(admission.references(render(folder))) <= made
 
 
 @pytest.mark.parametrize("folder", overlays())
@@ -115,6 +133,16 @@ def test_a_capability_of_a_user_who_is_not_root_is_useless() -> None:
     pod = {**SOUND, "containers": [{"name": "a", "securityContext": context}]}
     assert admission.useless_capabilities(pod) == ["a: IPC_LOCK for user 1000"]
     assert not admission.useless_capabilities({**pod, "securityContext": {"runAsUser": 0}})
+
+
+def test_a_system_class_needs_a_quota_that_names_it() -> None:
+    scope = {"scopeName": "PriorityClass", "operator": "In", "values": ["system-node-critical"]}
+    quota = {"spec": {"hard": {"pods": "10k"}, "scopeSelector": {"matchExpressions": [scope]}}}
+    pod = {**SOUND, "priorityClassName": "system-node-critical"}
+    assert admission.without_quota(pod, []) == ["system-node-critical"]
+    assert not admission.without_quota(pod, [quota])
+    assert admission.without_quota({**pod, "priorityClassName": "system-cluster-critical"}, [quota])
+    assert not admission.without_quota(SOUND, [])
 
 
 def test_the_first_kustomization_of_the_page_renders_and_would_be_admitted(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ V2 = [
     folder
     for folder in overlays()
     if folder.startswith(("trainjob/", "production/")) and not folder.startswith("production/cluster/")
-] + ["acceptance/several-nodes"]
+] + ["acceptance/several-nodes", "acceptance/several-nodes-rdma"]
 
 
 def without_empty(value: Any) -> Any:

@@ -52,6 +52,9 @@ def test_a_training_has_what_production_asks_for(render: Render, folder: str) ->
     (apart,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert apart["topologyKey"] == "kubernetes.io/hostname"
     assert trainer["resourcesPerNode"]["limits"]["nvidia.com/gpu"] == str(trainer["numProcPerNode"])
+    (replicated,) = of_kind(render(folder), "TrainingRuntime")[0]["spec"]["template"]["spec"]["replicatedJobs"]
+    (ignored,) = replicated["template"]["spec"]["podFailurePolicy"]["rules"]
+    assert (ignored["action"], ignored["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
     # One pod less than there are stops all.
     (budget,) = of_kind(render(folder), "PodDisruptionBudget")
     assert budget["spec"]["minAvailable"] == trainer["numNodes"]
@@ -159,6 +162,18 @@ def test_an_acceptance_test_expects_the_nodes_and_gpus_that_it_asks_for(render: 
         assert f"--expect-nodes={trainer['numNodes']}" in trainer["args"]
         assert f"--expect-gpus={trainer['numProcPerNode']}" in trainer["args"]
         assert "NODE_NAME" in [variable["name"] for variable in trainer["env"]], "else a pod is blamed, not a node"
+    for runtime in of_kind(render(folder), "TrainingRuntime"):
+        template = runtime["spec"]["template"]["spec"]
+        assert "failurePolicy" not in template
+        (replicated,) = template["replicatedJobs"]
+        job, (container,) = (
+            replicated["template"]["spec"],
+            replicated["template"]["spec"]["template"]["spec"]["containers"],
+        )
+        assert job["backoffLimit"] == 0, "by default a failed pod starts six times again"
+        (ignored, failed) = job["podFailurePolicy"]["rules"]
+        assert (ignored["action"], failed["action"]) == ("Ignore", "FailJob")
+        assert failed["onExitCodes"]["containerName"] == container["name"]
 
 
 def crds() -> dict[str, dict[str, Any]]:

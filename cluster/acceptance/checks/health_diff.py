@@ -123,7 +123,7 @@ def _temperature(record: Record, before: dict[str, Any], after: dict[str, Any]) 
     if not limit.holds(cold):
         evidence += "; too hot already before the test, so not its doing"
         return _check(record, "temperature", "unverified", evidence, remedy, measured=hot, threshold=limit)
-    status = "pass" if limit.holds(hot) else "fail"
+    status: Status = "pass" if limit.holds(hot) else "fail"
     return _check(record, "temperature", status, evidence, remedy, measured=hot, threshold=limit)
 
 
