@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.acceptance.checks.bandwidth import STREAMS
 from cluster.acceptance.options import Options
 from cluster.acceptance.verdict import Check, Part, Threshold, compared
 from labkit.results import ResultsError
@@ -127,6 +128,11 @@ def _figures(document: Mapping[str, Any]) -> dict[tuple[Part, str, str, int | No
     for product in performance["products"]:
         name = f"TFLOPS of product {product['dtype']}"
         figures["gpu", name, f"rank {product['rank']}", product["rank"]] = product["tflops"]
+    for row in performance.get("memory") or []:
+        for name in STREAMS:
+            if rate := row.get(f"{name}_bytes_per_second"):
+                title = f"bandwidth of the GPU's memory, {name} (bytes/s)"
+                figures["gpu", title, f"rank {row['rank']}", row["rank"]] = rate
     # Sizes rise: the last one stays.
     largest = {collective["operation"]: collective for collective in performance["collectives"]}
     for operation, collective in largest.items():

@@ -50,6 +50,7 @@ KEYS: dict[str, dict[str, Key]] = {
         "memory_clock_megahertz": Key(float, "memory clock under load, at least 95 % of it"),
         "pcie_generation": Key(int, "PCIe generation under load, at least"),
         "copy_gigabytes_per_second": Key(float, "pinned copies each way, at least; if no link is shown"),
+        "memory_gigabytes_per_second": Key(float, "bandwidth of the GPU's memory, copies and triads, at least"),
         "pcie_width": Key(int, "PCIe lanes, at least"),
         "nvlinks": Key(int, "NVLinks that are up on every GPU"),
     },
@@ -216,6 +217,7 @@ def from_report(document: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
             "memory_gib": round(min(memory) / 2**30, 2) if memory else None,
             "vbios": _same([reading.get("vbios") for reading in readings]),
             "power_limit_watts": _lowest(readings, "power_limit_watts"),
+            "memory_gigabytes_per_second": _memory_rate(document),
             "pcie_generation": _lowest(after, "pcie_generation"),
             "pcie_width": _lowest(readings, "pcie_width"),
             "nvlinks": _lowest(readings, "nvlinks_up") or None,
@@ -279,6 +281,14 @@ def _same(values: list[Any]) -> Any:
 def _lowest(readings: list[dict[str, Any]], name: str) -> Any:
     values = [reading[name] for reading in readings if reading.get(name) is not None]
     return min(values) if values and len(values) == len(readings) else None
+
+
+def _memory_rate(document: Mapping[str, Any]) -> Value | None:
+    """Of the slowest GPU; None on virtual ones, whose arrays are too small to judge."""
+    rates = [
+        rate for row in document["performance"].get("memory") or [] for name, rate in row.items() if name != "rank"
+    ]
+    return None if document["simulated"] or not rates else _figures(RATE_SHARE * min(rates) / 1e9)
 
 
 def _network(document: Mapping[str, Any]) -> dict[str, Value | None]:

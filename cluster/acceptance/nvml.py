@@ -30,6 +30,8 @@ FABRIC_STATES = {1: "not started", 2: "in progress", 3: "completed"}
 RECOVERY_ACTIONS = ("none", "reset the GPU", "reboot the node", "drain peer-to-peer", "drain and reset",
                     "recover the IMEX domain", "reset the bus", "reboot the system")  # fmt: skip
 """NVML_GPU_RECOVERY_ACTION_*."""
+RETIREMENT_CAUSES = (pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,
+                     pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR)  # fmt: skip
 KERNEL_LOG = Path("/dev/kmsg")
 
 
@@ -58,6 +60,7 @@ def read(handle: Any, xids: XidCounter) -> dict[str, Any]:
         "ecc_mode": lambda: [int(mode) for mode in pynvml.nvmlDeviceGetEccMode(handle)],
         "ecc_mode_default": lambda: _only(pynvml.nvmlDeviceGetDefaultEccMode(handle)),
         "mig_mode": lambda: [int(mode) for mode in pynvml.nvmlDeviceGetMigMode(handle)],
+        "retired_pages": lambda: [len(pynvml.nvmlDeviceGetRetiredPages(handle, cause)) for cause in RETIREMENT_CAUSES],
         "retired_pages_pending": lambda: int(pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle)),
         "inforom_valid": lambda: _inforom_valid(handle),
         "vbios": lambda: str(pynvml.nvmlDeviceGetVbiosVersion(handle)),

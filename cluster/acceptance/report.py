@@ -122,7 +122,7 @@ def judge(options: Options, records: Sequence[Record], standards: Standards) -> 
         *expected.judge(records, file, nodes=options.expect_nodes),
         *presence.judge(records, expected=gpus, source=gpus_by, file=file),
         *copies.judge(records, file),
-        *bandwidth.judge(records),
+        *bandwidth.judge(records, file, has_baseline=has_baseline),
         *compute.judge(records, expected=file, has_baseline=has_baseline),
         *memory.judge(records),
         *load.judge(records),

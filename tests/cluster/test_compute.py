@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from cluster.acceptance.checks import compute, gradients, memory
+from cluster.acceptance import expectations
+from cluster.acceptance.checks import bandwidth, compute, gradients, memory
 from cluster.acceptance.checks.compute import outlying
 from cluster.acceptance.context import Context
 from cluster.acceptance.faults import Fault
@@ -249,3 +251,22 @@ def test_one_gpu_without_eight_bits_among_others_is_named() -> None:
     report = sound.report(ranks)
     assert report["acceptance"]["status"] == "INCOMPLETE"
     assert sound.outcomes(report, "unverified") == [("product float8_e4m3fn: result", GPU_1)]
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize(("expect", "status"), [("", "unverified"), ("1300", "pass"), ("4000", "fail")])
+def test_memory_of_a_model_without_a_data_sheet_is_right_only_if_somebody_says_so(
+    tmp_path: Path, ranks: int, expect: str, status: str
+) -> None:
+    records = sound.records(ranks)
+    for record in records:
+        record.results["presence"]["device_name"] = record.results["before"]["reading"]["name"] = "NVIDIA Next"
+    file = None
+    if expect:
+        (tmp_path / "cluster.toml").write_text(f"[gpu]\nmemory_gigabytes_per_second = {expect}")
+        file = expectations.read(tmp_path / "cluster.toml")
+    checks = bandwidth.judge(records, file)
+    assert {check.status for check in checks} == {status}
+    assert all(bandwidth.KEY in check.remedy for check in checks)
+    with_baseline = bandwidth.judge(records, file, has_baseline=True)
+    assert {check.status for check in with_baseline} == {"skipped" if status == "unverified" else status}

@@ -35,6 +35,7 @@ def verdict(ranks: list[Record]) -> tuple[str, list[tuple[str, str]]]:
         ({"ecc_errors": 500}, "sound: memory errors before the run"),
         ({"remapped_rows": [0, 1, 1, 0]}, "sound: row remapping"),
         ({"remapped_rows": [0, 3, 0, 1]}, "sound: row remapping"),
+        ({"retired_pages": [58, 2]}, "sound: retired pages"),
         ({"pcie_width": 4}, "sound: PCIe width and generation"),
         ({"pcie_generation": 3}, "sound: PCIe width and generation"),
         ({"nvlinks_up": 12}, "sound: NVLinks"),

@@ -53,6 +53,7 @@ def machine() -> list[Record]:
                 "fabric": {"state": "completed", "status": 0, "clique": 0, "cluster": "", "degraded": False},
                 "recovery_action": "none", "sram_errors": [0, 0], "ecc_lifetime": 0, "xids_before": [],
                 "memory_clock_max_hertz": 2619e6, "nvlink_megabytes_per_second": 26562, "nvlink_peers": {"switch": 18},
+                "retired_pages": [0, 0],
                 "topology": {"0": "same board", "1": "PCIe switches"},
             }  # fmt: skip
         for stage in ("network", "network_after"):
@@ -153,7 +154,7 @@ STAGES = {
 }
 EMPTY = ("reading.untold.*", "memory.wrong.*", "reading.fabric")
 """Tables that a sound machine leaves empty; the planted faults fill them."""
-OVER_TIME = ("load.", "training.", "compute.", "collectives.", "steadiness.")
+OVER_TIME = ("load.", "bandwidth.", "training.", "compute.", "collectives.", "steadiness.")
 """History that is inside one stage, or in a report of another day."""
 
 

@@ -164,13 +164,17 @@ def test_bars_come_from_what_links_could_be() -> None:
 
 def test_latency_is_held_against_the_fabric() -> None:
     def limit(ranks: list[Record]) -> float:
-        return thresholds.latency(ranks, "all_reduce", expected=None, option_ms=None).value
+        return thresholds.latency(ranks, "all_reduce", expected=None, option_ms=None).fails.value
 
     inside, infiniband, ethernet = sound.records(16), sound.nodes(2), sound.nodes(2)
     for node in ("node0", "node1"):
         change(ethernet, node, "network", [])
     assert limit(inside) < limit(infiniband) < limit(ethernet)
     assert limit(sound.nodes(8)) > limit(infiniband), "a ring passes a message on once per rank"
+    bar = thresholds.latency(inside, "all_reduce", expected=None, option_ms=None)
+    assert bar.passes.value < bar.fails.value / 3
+    bar = thresholds.latency(inside, "all_reduce", expected=None, option_ms=0.7)
+    assert bar.passes == bar.fails, "who says a limit means it"
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 7, 8, 16, 64])

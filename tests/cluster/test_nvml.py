@@ -32,3 +32,20 @@ def test_an_answer_of_another_form_is_untold_and_fails_no_node(handle: Any, monk
     assert reading["mig_mode"] is None
     assert reading["untold"]["mig_mode"].startswith("TypeError")
     assert reading["up"]
+
+
+def test_retired_pages_are_counted_by_cause_on_boards_that_have_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    with vgpu.attach("V100", values=False):
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        assert read(handle, XidCounter(handle))["retired_pages"] == [0, 0]
+        pages = {pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS: [4096, 8192],
+                 pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR: [12288]}  # fmt: skip
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetRetiredPages", lambda handle, cause: pages[cause])
+        assert read(handle, XidCounter(handle))["retired_pages"] == [2, 1]
+
+
+def test_a_board_with_rows_has_no_retired_pages_and_nothing_is_untold(handle: Any) -> None:
+    reading = read(handle, XidCounter(handle))
+    assert reading["retired_pages"] is None
+    assert "retired_pages" not in reading["untold"]

@@ -90,6 +90,17 @@ def test_what_got_slower_since_the_baseline_is_named(tmp_path: Path) -> None:
     assert sound.failures(document) == [("baseline: TFLOPS of product bfloat16", "rank 1")]
 
 
+def test_memory_that_got_slower_since_the_baseline_is_named(tmp_path: Path) -> None:
+    ranks = sound.records()
+    rates = ranks[1].results["bandwidth"]["rates"]
+    ranks[1].results["bandwidth"] = {
+        **ranks[1].results["bandwidth"],
+        "rates": {**rates, "triad": 0.85 * rates["triad"]},
+    }
+    document = compared(tmp_path, ranks, sound.report(sound.records()))
+    assert ("baseline: bandwidth of the GPU's memory, triad (bytes/s)", "rank 1") in sound.failures(document)
+
+
 def test_a_baseline_of_another_machine_is_not_compared(tmp_path: Path) -> None:
     document = compared(tmp_path, sound.records(), sound.report(sound.records(4)))
     assert document["acceptance"]["status"] == "INCOMPLETE"

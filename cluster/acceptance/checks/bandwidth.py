@@ -5,6 +5,7 @@ Products of matrices hardly touch the memory, so that half its clock, or a stack
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -14,15 +15,17 @@ from cluster.acceptance.checks import broken
 from cluster.acceptance.checks.compute import by_model, outlier_limit, outlying
 from cluster.acceptance.checks.links import board_of
 from cluster.acceptance.context import Context
+from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.faults import SLOW_FACTOR
 from cluster.acceptance.records import Record, against_peers
-from cluster.acceptance.verdict import Check, Threshold, graded
+from cluster.acceptance.verdict import Check, Threshold, compared, graded
 
 REPEATS = 10
 AT_ONCE = 4
 """Kernels between two looks at the clock: one is over before the clock has been read."""
 JUDGED_BYTES = 2**27
 """Of an array: smaller ones stay in the cache, or are over before the next kernel has been launched."""
+KEY = "memory_gigabytes_per_second"
 STREAMS = {"copy": 2, "triad": 3}
 """Arrays that are read or written."""
 SHEET_FAILS, SHEET_PASSES = 0.55, 0.66
@@ -57,7 +60,9 @@ def measure(context: Context) -> dict[str, Any]:
     return {"bytes": 4 * count, "rates": rates}
 
 
-def judge(records: Sequence[Record]) -> list[Check]:
+def judge(
+    records: Sequence[Record], expected: Expectations | None = None, *, has_baseline: bool = False
+) -> list[Check]:
     """Checks of every GPU; none of records that were written before there was this stage."""
     measured = [record for record in records if record.result("bandwidth") and record.gpu is not None]
     checks = broken(measured, "bandwidth", "gpu")
@@ -66,18 +71,26 @@ def judge(records: Sequence[Record]) -> list[Check]:
             rates = [record.result("bandwidth")["rates"][name] for record in same]
             slowness = [1 / rate for rate in rates]
             for record, rate, ratio, far in zip(same, rates, against_peers(slowness), outlying(slowness), strict=True):
-                checks.append(_one(record, name, rate, ratio, far))
+                check = _one(record, name, rate, ratio, far, expected)
+                # A baseline says whether a rate is right that has no bar of its own.
+                checks.append(replace(check, status="skipped") if check.nothing_known and has_baseline else check)
     return checks
 
 
-def _one(record: Record, name: str, rate: float, ratio: float | None, far: float) -> Check:
+def _one(
+    record: Record, name: str, rate: float, ratio: float | None, far: float, expected: Expectations | None
+) -> Check:
     status, limit = graded(ratio, outlier_limit(PEERS, far), ALIKE)
     measured, evidence = ratio, f"{rate / 1e9:.0f} GB/s"
     known = board_of(record)
     if ratio is not None:
         evidence += f", {ratio:.2f} times the time of its peers"
+    file = expected.threshold("gpu", KEY, "GB/s", "at least") if expected is not None else None
+    nothing_known = False
     if record.result("bandwidth")["bytes"] < JUDGED_BYTES:
-        status, evidence = "unverified", f"{evidence}; the arrays are too small to judge"
+        status, evidence, nothing_known = "unverified", f"{evidence}; the arrays are too small to judge", True
+    elif file is not None:
+        status, limit, measured = compared(rate / 1e9, file), file, rate / 1e9
     elif known is not None and known.bandwidth_gb and status in ("pass", "skipped"):
         fails, passes = (
             Threshold(value=share * known.bandwidth_gb, unit="GB/s", relation="at least",
@@ -86,8 +99,11 @@ def _one(record: Record, name: str, rate: float, ratio: float | None, far: float
         )  # fmt: skip
         measured = rate / 1e9
         status, limit = graded(measured, fails, passes)
-    elif status == "skipped":
-        evidence += "; neither another GPU nor a data sheet to compare with"
+    elif status in ("pass", "skipped"):
+        status, nothing_known = "unverified", True
+        evidence += (
+            "; this model's data sheet is not known here, so only --expect and --baseline say whether that is right"
+        )
     return Check(
         name=f"memory bandwidth: {name}",
         part="gpu",
@@ -95,7 +111,9 @@ def _one(record: Record, name: str, rate: float, ratio: float | None, far: float
         rank=record.rank,
         status=status,
         evidence=evidence,
-        remedy="nvidia-smi -q -d CLOCK,ECC: the memory's clock (nvidia-smi -rmc), retired or remapped rows, MIG",
+        remedy="nvidia-smi -q -d CLOCK,ECC: the memory's clock (nvidia-smi -rmc), retired or remapped rows, MIG. "
+        f"What is meant: --expect, [gpu] {KEY}",
         measured=measured,
         threshold=limit,
+        nothing_known=nothing_known,
     )

@@ -16,6 +16,8 @@ from cluster.acceptance.verdict import Check, Status, Threshold, at_worst, compa
 
 _BOARD = "nvidia-smi -q on both: another board, or a part of it that the driver does not see"
 _DRIVER = "install the same image on every node; drain this one until it has it"
+MOST_PAGES = 59
+"""Of the 64 that a board before Ampere can retire."""
 MOST_ROWS = 512
 ALIKE: dict[str, tuple[str, Callable[[Record], Any], str]] = {
     "driver": ("driver", lambda record: _before(record).get("driver"), _DRIVER),
@@ -80,6 +82,7 @@ def _told(record: Record, reading: dict[str, Any], usual: int | None, meant: flo
     """Checks of one reading by itself."""
     return [
         _rows(record, reading),
+        *_pages(record, reading),
         _links(record, reading, usual),
         _power(record, reading, meant),
         *_history(record, reading),
@@ -134,6 +137,19 @@ def _rows(record: Record, before: dict[str, Any]) -> Check:
     words = [word for word, so in (("failed", failed), ("pending until a reset", pending)) if so] or ["nothing pending"]
     evidence = f"{corrected} rows for corrected, {uncorrected} for uncorrected errors; {', '.join(words)}"
     return _check(record, "row remapping", status, evidence, remedy, measured=float(used), threshold=spare)
+
+
+def _pages(record: Record, reading: dict[str, Any]) -> list[Check]:
+    """What boards before Ampere have instead of rows."""
+    if (pages := reading.get("retired_pages")) is None:
+        return []
+    limit = Threshold(
+        value=MOST_PAGES, unit="pages", relation="at most",
+        source="ours: NVIDIA, Dynamic Page Retirement: a board can retire 64 pages",
+    )  # fmt: skip
+    evidence = f"{pages[0]} for single-bit errors, {pages[1]} for double-bit errors"
+    return [_check(record, "retired pages", compared(sum(pages), limit), evidence, "have the board replaced",
+                   measured=float(sum(pages)), threshold=limit)]  # fmt: skip
 
 
 def _parts(record: Record) -> list[Check]:
@@ -322,15 +338,17 @@ def _comparable(value: Any) -> str | None:
 
 
 def _one_each(records: Sequence[Record]) -> list[Check]:
-    """Two ranks on one GPU test that one twice, and another one not at all."""
+    """Two ranks on one GPU test that one twice, and another one not at all; also if they are in two pods."""
     holders: dict[str, list[Record]] = {}
     for record in records:
-        if uuid := record.result("presence").get("uuid"):
-            holders.setdefault(f"{record.node} {uuid}", []).append(record)
+        presence = record.result("presence")
+        if uuid := presence.get("uuid"):
+            # No two boards have one, but simulated ones of two nodes do: those have no NCCL.
+            holders.setdefault(uuid if presence.get("nccl") else f"{record.node} {uuid}", []).append(record)
     return [
         _check(
             record, "a GPU of its own", "fail", f"rank {holding[0].rank} has the same GPU, {place}",
-            "one rank per GPU: look at CUDA_VISIBLE_DEVICES and at how the ranks are bound",
+            "one rank per GPU: look at CUDA_VISIBLE_DEVICES, how ranks are bound, and whether pods share GPUs in time",
         )
         for place, holding in holders.items()
         for record in holding[1:]

@@ -32,6 +32,8 @@ _NVLINK_FAILS, _NVLINK_PASSES = 0.7, 0.88
 """Shares of what NCCL reaches on a board's links (hardware.toml): it varies by some percent from machine to machine."""
 _RDMA_FAILS, _RDMA_PASSES = 0.55, 0.82
 """Shares of the line: 86 of 100 GB/s (NVIDIA/nccl-tests issue 175), 24 of 25 (issue 119)."""
+_OF_ONE_KIND = 0.9
+"""Of the fastest port's rate."""
 _FAST_SOCKETS = (0.25, 0.35)
 _SLOW_SOCKETS = (0.5, 0.65)
 """NCCL's sockets fill 25 Gbit/s, and about half of 100."""
@@ -109,6 +111,12 @@ def _meshed(record: Record, known: Board) -> bool:
     return known.host == "c2c" and not known.wired and several
 
 
+def behind_switch(record: Record) -> bool:
+    """Whether a switch is at the other end of its NVLinks, by NVML: then each pair has all links, however many GPUs
+    a container shows. False if nobody tells."""
+    return "switch" in (reading(record).get("nvlink_peers") or {})
+
+
 def _nvlink(links: float, known: Board | None, source: str, *, surely: bool = True) -> Link:
     link_rate = (known.nvlink_gb if known else 25.0) * GIGA
     attained = (known.attained if known else 0.78) * link_rate * links
@@ -161,7 +169,7 @@ def pair(record: Record, other: Record, of_kind: str, *, node_ranks: int) -> Lin
             return None
         whole = _nvlink(links, known, f"{links} NVLinks")
         visible = max(node_ranks, record.result("presence").get("seen_by_nvml") or 0)
-        if visible > _GPUS_WITHOUT_SWITCH or (known is not None and known.domain):
+        if visible > _GPUS_WITHOUT_SWITCH or (known is not None and known.domain) or behind_switch(record):
             return whole
         third = links // (_GPUS_WITHOUT_SWITCH - 1)
         return Link(fails=whole.fails, passes=whole.passes, source=whole.source,
@@ -192,7 +200,8 @@ def inside(records: Sequence[Record]) -> Link | None:
         links = min(wired)
         visible = max(len(records), records[0].result("presence").get("seen_by_nvml") or 0)
         whole = _nvlink(links, known, f"{links} NVLinks")
-        if visible > _GPUS_WITHOUT_SWITCH or len(records) == _GPUS_WITHOUT_SWITCH or (known and known.domain):
+        switched = (known and known.domain) or all(behind_switch(record) for record in records)
+        if visible > _GPUS_WITHOUT_SWITCH or len(records) == _GPUS_WITHOUT_SWITCH or switched:
             return whole
         some = links * (len(records) - 1) // (_GPUS_WITHOUT_SWITCH - 1)
         lesser = _nvlink(some, known, f"{some} NVLinks, without a switch")
@@ -250,14 +259,16 @@ def domain(records: Sequence[Record], expected: Expectations | None) -> bool | N
 
 
 def rails(records: Sequence[Record], *, rdma: bool) -> list[float]:
-    """Gbit/s of the ports that are up on any node, the fastest first, each as far as its own PCIe link carries it."""
+    """Gbit/s of the ports that are up on any node, the fastest first; slower ones are for storage or the front end, or
+    fail a check of their own."""
     best: dict[str, float] = {}
     for own in ports_of(records).values():
         for port in own:
             # A port that is up on some node should be on every one.
             if port["up"] and port["rdma"] is rdma and port["rate_gigabits"]:
                 best[port["name"]] = max(best.get(port["name"], 0.0), port["rate_gigabits"])
-    return sorted(best.values(), reverse=True)
+    fastest = max(best.values(), default=0.0)
+    return sorted((rate for rate in best.values() if rate >= _OF_ONE_KIND * fastest), reverse=True)
 
 
 def between(
@@ -270,11 +281,13 @@ def between(
         known, links = board_of(records[0]), min(wired_nvlinks(record) for record in records)
         if links:
             return _nvlink(links, known, f"{links} NVLinks, also between the nodes of a rack", surely=joined is True)
-    if len(ports_of(records)) < len(by_node(records)):
+    meant = expected.number("network", "rate_gigabits") if expected is not None else None
+    visible = len(ports_of(records)) == len(by_node(records))
+    if not visible and meant is None:
         return None
-    rdma = has_rdma(records)
-    rates = rails(records, rdma=rdma)
-    if expected is not None and not rates and not rdma and (meant := expected.number("network", "rate_gigabits")):
+    rdma = visible and has_rdma(records)
+    rates = rails(records, rdma=rdma) if visible else []
+    if not rates and not rdma and meant is not None:
         rates = [meant]
     if not rates:
         return None
@@ -295,5 +308,6 @@ def between(
         line = min(line, 0.87 * min(slots) * (1 if alone else len(used)))
     which = f"{len(used)} ports that these GPUs use" if together and rdma else "one port"
     which = "one GPU's part of the ports" if alone else which
+    told = "sysfs" if visible and rails(records, rdma=rdma) else "--expect"
     return Link(fails=fails * line, passes=passes * line,
-                source=f"{line * 8 / GIGA:.0f} Gbit/s, {which}, by sysfs; shares: ours")  # fmt: skip
+                source=f"{line * 8 / GIGA:.0f} Gbit/s, {which}, by {told}; shares: ours")  # fmt: skip

@@ -9,6 +9,7 @@
 | issues.py    | the same, after threads of NCCL, DCGM, Kubernetes and health checks                                   |
 | threads.py    | more of them, of which some break while the test runs                                                |
 | incidents.py | faults that come and go, or that somebody left behind; sound machines whose pace varies              |
+| unseen.py    | the same, of which the judge let half pass when they were written                                   |
 | noise.py, unsteady.py | how repetitions vary on sound machines, and faults that come and go, drawn                 |
 | machines.py, plants.py | healthy machines that are drawn, and one fault of each                                    |
 | drawn.py     | `python -m tests.cluster.faults.drawn`: judges them by the thousand; the site shows the result      |

@@ -41,6 +41,7 @@ from tests.cluster.faults.spoils import (
     reading,
     replicas,
     skips,
+    slow_memory,
     slow_ring,
     stage,
     stalls,
@@ -199,6 +200,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(what="a node of which there is no word", spoil=node_lost, nodes=4, check="run: node", named=IN_NODE1, also=("run: process",)),
     Fault(what="a rank that leaves a collective out", spoil=skips, check="run: process", named=(G,)),
     Fault(what="13 % slower than the baseline, everywhere", spoil=every(product(1.15)), compared=True, check="baseline: TFLOPS of product bfloat16", named=tuple(f"rank {rank}" for rank in range(8))),
+    Fault(what="memory 15 % slower than the baseline", spoil=every(slow_memory(0.85)), compared=True, check="baseline: bandwidth of the GPU's memory, copy (bytes/s)", named=tuple(f"rank {rank}" for rank in range(8)), also=("baseline: bandwidth of the GPU's memory, triad (bytes/s)",)),
     Fault(what="a figure of the baseline is missing", spoil=no_figure, compared=True, check="baseline: measured again", named=("all ranks",), verdict="INCOMPLETE"),
     # Thought of afterwards
     Fault(what="ECC off on one GPU", spoil=reading(ecc_mode=[0, 0]), check="board: ECC mode", named=(G,), later=True),

@@ -49,6 +49,14 @@ def product(factor: float) -> Callable[[Record], None]:
     return spoil
 
 
+def slow_memory(share: float) -> Callable[[Record], None]:
+    def spoil(record: Record) -> None:
+        rates = record.results["bandwidth"]["rates"]
+        record.results["bandwidth"]["rates"] = {name: share * rate for name, rate in rates.items()}
+
+    return spoil
+
+
 def epochs(**figures: Any) -> Callable[[Record], None]:
     def spoil(record: Record) -> None:
         for epoch in record.results["training"]["epochs"]:

@@ -1,0 +1,141 @@
+"""Machines that nobody had thought of when the judge was written: broken ones, and sound ones that are unusual.
+
+Each names its source where there is one, as in issues.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cluster.acceptance.records import Record
+from tests.cluster import sound
+from tests.cluster.faults.issues import A100_40, RTX3090, RTX6000B, network, present, state
+from tests.cluster.faults.reported import (
+    A10G,
+    A100,
+    B200,
+    G3,
+    H100,
+    H200,
+    V100,
+    Change,
+    Story,
+    both,
+    cluster,
+    copy_rate,
+    large,
+    meetings,
+    ports,
+    small,
+)
+
+B300 = replace(B200, name="NVIDIA B300 SXM6 AC", gib=268, memory=7000, tflops=1700, peak=None)
+WORKSTATION = "[compute_tflops]\nbfloat16 = 350\n[gpu]\nmemory_gigabytes_per_second = 1300"
+SWITCHED = {"switch": 18}
+
+
+def memory(share: float, *ranks: int) -> Change:
+    """Memory of these GPUs, or of all, carries such a share."""
+
+    def change(records: list[Record]) -> None:
+        for rank, record in enumerate(records):
+            if not ranks or rank in ranks:
+                rates = record.results["bandwidth"]["rates"]
+                record.results["bandwidth"]["rates"] = {name: share * rate for name, rate in rates.items()}
+
+    return change
+
+
+def one_gpu_for_two_pods(records: list[Record]) -> None:
+    """Both pods call the machine node17, and the plug-in gave both the same GPU."""
+    for record in records:
+        record.node = "node17"
+        record.results["presence"]["uuid"] = "6a1c"
+        for stage in ("before", "after"):
+            record.results[stage]["reading"]["uuid"] = "GPU-6a1c"
+
+
+def product_of(name: str, tflops: float, peak: float, *ranks: int) -> Change:
+    """These GPUs, or all, have such a rate in a precision; the others the usual one."""
+
+    def change(records: list[Record]) -> None:
+        for rank, record in enumerate(records):
+            own = tflops if not ranks or rank in ranks else 0.8 * peak
+            record.results["presence"]["peak_tflops"][name] = peak
+            record.results["presence"]["held_ratio"][name] = 0.8
+            seconds = 2 * 8192 * 8192 * 2048 / 1e12 / own
+            record.results["compute"]["products"][name] = sound.product(seconds=seconds, tflops=own)
+
+    return change
+
+
+def gradients(rank: int, deviation: float) -> Change:
+    return lambda records: records[rank].results["gradients"].update(deviation=deviation)
+
+
+def halves(records: list[Record]) -> None:
+    """GPUs 0 to 3 reach 4 to 7 through the host."""
+    meetings(records, 8, lambda a, b: (a.local_rank < 4) != (b.local_rank < 4))
+    large(records, 7)
+
+
+def without_ports(records: list[Record]) -> None:
+    """A pod on its own network: /sys shows no adapter."""
+    for record in records:
+        for stage in ("network", "network_after"):
+            if "ports" in record.results[stage]:
+                record.results[stage] = {"ports": [], "peer_memory": False}
+
+
+def ethernet_for_each_gpu(records: list[Record]) -> None:
+    """Eight Ethernet ports without RDMA, as Google's a3-megagpu-8g."""
+    for record in records:
+        for stage in ("network", "network_after"):
+            if "ports" in record.results[stage]:
+                own = [
+                    {**port, "name": f"ens{number}", "kind": "Ethernet", "rdma": False, "counters": {}}
+                    for number, port in enumerate(record.results[stage]["ports"])
+                ]
+                record.results[stage] = {"ports": own, "peer_memory": False}
+
+
+def half_of_the_adapters(records: list[Record]) -> None:
+    """Eight GPUs share four adapters: a message of two GPUs still has a whole one."""
+    large(records, 2, "all_gather", "all_reduce", "broadcast", "reduce_scatter", "all_to_all")
+    meetings(records, 2, lambda a, b: a.node != b.node)
+
+
+def bluefields(records: list[Record]) -> None:
+    """Four adapters for eight GPUs, and two of two ports for storage, each with one cable."""
+    ports(records, None, [4, 6], kind="Ethernet", rate_gigabits=200.0)
+    ports(records, None, [5, 7], kind="Ethernet", rate_gigabits=40.0, up=False)
+
+
+BROKEN: tuple[Story, ...] = (
+    Story(what="a workstation card whose memory is at a third", records=lambda: cluster(RTX6000B, gpus=1), change=memory(0.33), expect=WORKSTATION, named="GPU 0 (rank 0, node0)"),
+    Story(what="eight workstation cards whose memory is at half", records=lambda: cluster(RTX6000B, rdma=False, port=25), change=memory(0.5), expect=WORKSTATION, named=G3),
+    Story(what="two of eight H100 behind a switch, at a third", records=lambda: cluster(H100, gpus=2), change=both(lambda r: large(r, 2.9), lambda r: meetings(r, 2.9), state(nvlink_peers=SWITCHED)), named="all ranks"),
+    Story(what="two pods that were given the same GPU (time slicing)", records=lambda: cluster(A100, nodes=2, gpus=1, port=200), change=one_gpu_for_two_pods, named="GPU 0"),
+    Story(what="a V100 with 63 retired pages", records=lambda: cluster(V100, gpus=4, pair=lambda a, b: 46), change=state([2], remapped_rows=None, retired_pages=[60, 3]), named="GPU 2 (rank 2, node0)"),
+    Story(what="eight Ethernet ports of 200 Gbit/s that the plug-in does not use", records=lambda: cluster(H100, nodes=2, port=200), change=both(ethernet_for_each_gpu, network(10)), named="all ranks"),
+    Story(what="products of 8 bits at half on one GPU", records=lambda: cluster(H100), change=product_of("float8_e4m3fn", 600, 1979, 3), named=G3),
+    Story(what="float32 at a quarter on all, bfloat16 sound", records=lambda: cluster(H100), change=product_of("float32", 13, 67), named=G3),
+    Story(what="a gradient that is off by a hundredth", records=lambda: cluster(H200), change=gradients(3, 0.01), named=G3),
+    Story(what="a node with last month's image", records=lambda: cluster(H100, nodes=4, gpus=2), change=present([4, 5], nccl=[2, 23, 4], torch="2.7.1"), named="node2"),
+    Story(what="half of a board reaches the other half through the host", records=lambda: cluster(H100), change=halves, named="GPU"),
+    Story(what="1 KiB in 0.9 ms between GPUs of a node", records=lambda: cluster(H100), change=lambda r: small(r, 0.9e-3), named="all ranks"),
+)  # fmt: skip
+HEALTHY: tuple[Story, ...] = (
+    Story(what="pods that see no adapter, as the file says", records=lambda: cluster(A10G, nodes=2, gpus=1, rdma=False, port=25), change=without_ports, expect="[network]\nrate_gigabits = 25"),
+    Story(what="confidential computing: copies at 8 GB/s, as the file says", records=lambda: cluster(H100, gpus=1), change=lambda r: copy_rate(r, 8e9), expect="[gpu]\ncopy_gigabytes_per_second = 7"),
+    Story(what="four adapters and two DPUs for eight GPUs, as the file says", records=lambda: cluster(H100, nodes=2), change=both(half_of_the_adapters, bluefields), expect="[network]\nports = 6"),
+    Story(what="eight B300 with ports of 800 Gbit/s", records=lambda: cluster(B300, nodes=2, port=800, line=0.55)),
+    Story(what="a 3090 in P2, as CUDA has it", records=lambda: cluster(RTX3090, gpus=2, rdma=False, port=25), change=state(memory_clock_hertz=9501e6, memory_clock_max_hertz=9751e6)),
+    Story(what="a driver that tells nothing recent", records=lambda: cluster(A100), change=state(fabric=None, recovery_action=None, sram_errors=None, ecc_lifetime=None, memory_clock_max_hertz=None, nvlink_megabytes_per_second=None, nvlink_peers=None, xids_before=None)),
+    Story(what="four of eight H100 in a pod, behind a switch", records=lambda: cluster(H100, gpus=4), change=state(nvlink_peers=SWITCHED)),
+    Story(what="two of a board of four A100, whose links lead to the others", records=lambda: cluster(A100, gpus=2, pair=lambda a, b: 78), change=both(lambda r: large(r, 232 / 78), state(nvlink_peers={"00000000:41:00.0": 4, "00000000:81:00.0": 4, "00000000:C1:00.0": 4}))),
+    Story(what="V100 with three retired pages", records=lambda: cluster(V100, gpus=4, pair=lambda a, b: 46), change=state([2], remapped_rows=None, retired_pages=[2, 1])),
+    Story(what="eight Ethernet ports of 200 Gbit/s, with the plug-in", records=lambda: cluster(H100, nodes=2, port=200, line=0.85), change=ethernet_for_each_gpu),
+    Story(what="two ports of 25 Gbit/s in a bond, of which one flow fills one", records=lambda: cluster(A100_40, nodes=2, port=25, adapters=2, line=0.85), change=both(ethernet_for_each_gpu, half_of_the_adapters)),
+    Story(what="small messages in 100 us in a node whose host is busy", records=lambda: cluster(H100), change=lambda r: small(r, 100e-6)),
+)  # fmt: skip
