@@ -67,6 +67,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "latency_milliseconds": {
         name: Key(float, f"latency of {name}, 1 KiB, 95th percentile, at most") for name in _OPERATIONS
     },
+    "training": {"images_per_second": Key(float, "rate of each rank in the training, at least")},
     "steadiness": {
         "products": Key(float, "share of the time that slow repetitions of products may cost, at most"),
         "copies": Key(float, "the same of copies from and to the host"),

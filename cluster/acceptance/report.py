@@ -131,7 +131,7 @@ def judge(options: Options, records: Sequence[Record], standards: Standards) -> 
         *adapters.judge(records, file),
         *communication.judge(records, max_latency_ms=options.max_latency_ms, expected=file, has_baseline=has_baseline),
         *pairs.judge(records, file),
-        *training.judge(records),
+        *training.judge(records, file),
         *steadiness.judge(records, file),
         *hardware_state.judge(records, file),
         *board.judge(records, file),

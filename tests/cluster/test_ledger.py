@@ -32,6 +32,8 @@ cuda = "13.0"
 nccl = "2.27.5"
 [network]
 rate_gigabits = 400
+[training]
+images_per_second = 9000
 """
 
 

@@ -109,7 +109,8 @@ def _memory_clock(record: Record, after: dict[str, Any], expected: Expectations 
     """Half the clock is half the bandwidth, and no product of matrices shows it."""
     clock, known = after.get("memory_clock_hertz"), board_of(record)
     published = known.memory_clock_mhz * 1e6 if known is not None and known.memory_clock_mhz else None
-    highest = after.get("memory_clock_max_hertz") or published
+    # A VBIOS, or whoever locked the clock, may call too low a clock the highest: the data sheet knows better.
+    highest = max(after.get("memory_clock_max_hertz") or 0.0, published or 0.0)
     meant = expected.number("gpu", "memory_clock_megahertz") if expected is not None else None
     if not clock or not _loaded(after):
         return []
@@ -145,9 +146,10 @@ def _settings(
     mode, usual = _ecc(record), before.get("ecc_mode_default")
     if mode is not None:
         alone = modes.most_common(1)[0][0] != mode and modes[mode] * 2 < sum(modes.values())
-        off = not mode and bool(usual)
+        off = not mode and usual != 0
         status: Status = "fail" if off and alone else "unverified" if off else "pass"
-        evidence = f"ECC is {'on' if mode else 'off'}, {'on' if usual else 'off'} by default"
+        default = "nobody tells the default" if usual is None else f"{'on' if usual else 'off'} by default"
+        evidence = f"ECC is {'on' if mode else 'off'}, {default}"
         evidence += "; of errors nobody would hear" if off else ""
         if meant is not None:
             status, evidence = compared_words("on" if mode else "off", meant), f"{evidence}; {meant} by --expect"

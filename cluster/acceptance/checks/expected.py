@@ -18,6 +18,7 @@ _PARTS: dict[str, Part] = {
     "bus_gigabytes_per_second": "communication",
     "latency_milliseconds": "communication",
     "network": "network",
+    "training": "training",
     "steadiness": "gpu",
 }
 REMEDY_NODES = "look for the missing nodes in the launcher's log (torchrun, Slurm, Kubernetes); are they up?"

@@ -58,14 +58,16 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
     A power limit that the file of `--expect` names is meant, and so no reason to doubt.
     """
     meant = expected.number("gpu", "power_limit_watts") if expected is not None else None
-    meant_lanes = expected.number("gpu", "pcie_width") if expected is not None else None
+    meant_lanes, meant_generation = (
+        expected.number("gpu", key) if expected is not None else None for key in ("pcie_width", "pcie_generation")
+    )
     readable = [record for record in records if record.gpu is not None and _before(record).get("up")]
     most_links = Counter(_before(record).get("nvlinks_up") for record in readable).most_common(1)
     usual = most_links[0][0] if most_links else None
     checks: list[Check] = []
     for record in readable:
         before, after = _before(record), record.result("after").get("reading") or {}
-        checks += [_ecc(record, before), _lanes(record, before, after, meant_lanes), *_parts(record)]
+        checks += [_ecc(record, before), _lanes(record, before, after, meant_lanes, meant_generation), *_parts(record)]
         first = _told(record, before, usual, meant)
         if after.get("up"):
             # Links that went down have a check of their own (health: NVLink), new XIDs as well.
@@ -207,7 +209,9 @@ def _history(record: Record, before: dict[str, Any]) -> list[Check]:
     return checks
 
 
-def _lanes(record: Record, before: dict[str, Any], after: dict[str, Any], meant: float | None) -> Check:
+def _lanes(
+    record: Record, before: dict[str, Any], after: dict[str, Any], lanes: float | None, meant: float | None
+) -> Check:
     """Width at any time, generation under load only: an idle board lowers it by itself."""
     remedy = "reseat the board or its riser; look at the slot's setting in the BIOS, and at dmesg for AER messages"
     width, most = before.get("pcie_width"), before.get("pcie_width_max")
@@ -226,13 +230,15 @@ def _lanes(record: Record, before: dict[str, Any], after: dict[str, Any], meant:
     )
     status: Status = "fail" if narrow or old else "pass"
     possible = before.get("pcie_generation_max")
-    if status == "pass" and known is not None and meant is None:
-        # A narrow slot, or an old computer, may be meant; a setting of the BIOS seldom is.
-        if most < known.pcie_lanes:
+    if status == "pass" and known is not None:
+        # A narrow slot, or an old computer, may be meant; a setting of the BIOS seldom is. The switches on a board of
+        # modules are as new as these.
+        missing = (known.pcie_generation or 0) - (possible or known.pcie_generation or 0)
+        if most < known.pcie_lanes and lanes is None:
             status, remedy = "unverified", f"{remedy}; if it is meant: --expect, [gpu] pcie_width = {most}"
             evidence += f"; the board could do x{known.pcie_lanes}"
-        elif possible and known.pcie_generation and known.pcie_generation - possible > 1:
-            status, remedy = "unverified", f"{remedy}; if it is meant: --expect, [gpu] pcie_width = {most}"
+        elif missing > (0 if known.wired else 1) and meant is None:
+            status, remedy = "unverified", f"{remedy}; if it is meant: --expect, [gpu] pcie_generation = {possible}"
             evidence += f"; generation {possible} at most, the board could do {known.pcie_generation}"
     return _check(record, "PCIe width and generation", status, evidence, remedy, measured=float(width),
                   threshold=limit)  # fmt: skip

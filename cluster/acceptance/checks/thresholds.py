@@ -14,8 +14,9 @@ from cluster.acceptance.verdict import Status, Threshold, graded
 
 LATENCY_MS = {"node": 1.0, "rdma": 2.0, "ethernet": 5.0}
 """Ours, ten times the usual: NCCL needs tens of microseconds in a node, some hundred over RDMA, sockets more."""
-LATENCY_PASSES = {"node": 0.3, "rdma": 1.0, "ethernet": 1.0}
-"""Share of it within which it passes. A node is quick and alone; between nodes routes and other jobs differ."""
+LATENCY_PASSES = {"node": 0.3, "rdma": 0.5, "ethernet": 1.0}
+"""Share of it within which it passes. A node is quick and alone; between nodes routes and other jobs differ, and
+sockets differ most."""
 LATENCY_MS_PER_RANK = 0.02
 """A ring passes a message on once per rank; a hop over RDMA is a few microseconds (nccl-tests, PERFORMANCE.md)."""
 _START_SECONDS = {"node": 0.1e-3, "rdma": 0.2e-3, "ethernet": 1e-3}

@@ -19,6 +19,7 @@ from torch.utils.data import DistributedSampler, TensorDataset
 from cluster.acceptance.checks import REMEDY_NO_GPU, broken
 from cluster.acceptance.checks.compute import by_model, outlier_limit, outlying
 from cluster.acceptance.context import Context
+from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.faults import SLOW_FACTOR
 from cluster.acceptance.records import Record, against_peers
 from cluster.acceptance.verdict import Check, Status, Threshold, compared
@@ -203,7 +204,7 @@ def throughput(record: Record) -> float:
     return float(max(epoch["images_per_second"] for epoch in record.result("training")["epochs"]))
 
 
-def judge(records: Sequence[Record]) -> list[Check]:
+def judge(records: Sequence[Record], expected: Expectations | None = None) -> list[Check]:
     """Checks of the training."""
     checks = broken(records, "data", "training") + broken(records, "training", "training")
     there = [record for record in records if record.measured("training")]
@@ -212,12 +213,30 @@ def judge(records: Sequence[Record]) -> list[Check]:
     checks += [_numbers(record) for record in there]
     checks.append(_loss(there))
     checks += _replicas(there)
+    file = expected.threshold("training", "images_per_second", "images/s", "at least") if expected is not None else None
+    checks += [_rate(record, file) for record in there if file is not None]
     for same in by_model(there).values():
         checks += _pace(same, "pace", [median(_own_seconds(record)) for record in same])
         both = [record for record in same if record.result("training").get("alone_seconds")]
         alone = [median(record.result("training")["alone_seconds"]) for record in both]
         checks += _pace(both, "pace of forward and backward", alone)
     return checks
+
+
+def _rate(record: Record, limit: Threshold) -> Check:
+    """Nobody has published it for this model, so only the file says what it should be."""
+    rate = throughput(record)
+    return Check(
+        name="expected: images per second",
+        part="training",
+        subject=record.subject,
+        rank=record.rank,
+        status=compared(rate, limit),
+        evidence=f"{rate:.0f} images/s",
+        remedy="if products and pace are right: the host (clocks, NUMA placement, other programs), the data's storage",
+        measured=rate,
+        threshold=limit,
+    )
 
 
 def _pace(records: Sequence[Record], name: str, own: Sequence[float]) -> list[Check]:

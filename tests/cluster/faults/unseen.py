@@ -17,6 +17,8 @@ from tests.cluster.faults.reported import (
     G3,
     H100,
     H200,
+    L40S,
+    RTX4090,
     V100,
     Change,
     Story,
@@ -26,6 +28,7 @@ from tests.cluster.faults.reported import (
     large,
     meetings,
     ports,
+    slower,
     small,
 )
 
@@ -111,6 +114,20 @@ def bluefields(records: list[Record]) -> None:
     ports(records, None, [5, 7], kind="Ethernet", rate_gigabits=40.0, up=False)
 
 
+def slow_hosts(records: list[Record]) -> None:
+    """Images come three times as slowly on all."""
+    for record in records:
+        for epoch in record.results["training"]["epochs"]:
+            epoch["own_seconds"] = [3 * seconds for seconds in epoch["own_seconds"]]
+            epoch["images_per_second"] /= 3
+
+
+def without_four_rails(records: list[Record]) -> None:
+    """Half of the second node's cables are out."""
+    ports(records, "node1", range(4), up=False, rate_gigabits=10.0)
+    network(2)(records)
+
+
 BROKEN: tuple[Story, ...] = (
     Story(what="a workstation card whose memory is at a third", records=lambda: cluster(RTX6000B, gpus=1), change=memory(0.33), expect=WORKSTATION, named="GPU 0 (rank 0, node0)"),
     Story(what="eight workstation cards whose memory is at half", records=lambda: cluster(RTX6000B, rdma=False, port=25), change=memory(0.5), expect=WORKSTATION, named=G3),
@@ -124,6 +141,15 @@ BROKEN: tuple[Story, ...] = (
     Story(what="a node with last month's image", records=lambda: cluster(H100, nodes=4, gpus=2), change=present([4, 5], nccl=[2, 23, 4], torch="2.7.1"), named="node2"),
     Story(what="half of a board reaches the other half through the host", records=lambda: cluster(H100), change=halves, named="GPU"),
     Story(what="1 KiB in 0.9 ms between GPUs of a node", records=lambda: cluster(H100), change=lambda r: small(r, 0.9e-3), named="all ranks"),
+    Story(what="H200 whose memory runs at an H100's clock, which their VBIOS calls the highest", records=lambda: cluster(H200), change=both(state(memory_clock_max_hertz=2619e6, memory_clock_hertz=2619e6), memory(0.82)), named=G3),
+    Story(what="ECC off on all, and nobody tells the default", records=lambda: cluster(H100), change=state(ecc_mode=[0, 0], ecc_mode_default=None), named=G3),
+    Story(what="modules at PCIe 4 by a BIOS setting, on all", records=lambda: cluster(H100), change=both(state(pcie_generation=4, pcie_generation_max=4), lambda r: copy_rate(r, 25e9)), named=G3),
+    Story(what="1 KiB in 1.8 ms over InfiniBand", records=lambda: cluster(H100, nodes=2), change=lambda r: small(r, 1.8e-3), named="all ranks"),
+    Story(what="hosts that are a third as quick, on all nodes", records=lambda: cluster(A100, nodes=2, port=200), change=slow_hosts, expect="[training]\nimages_per_second = 8000", named="GPU 3 (rank 3, node0)"),
+    Story(what="all ports at 200 Gbit/s of the 400 that were paid for", records=lambda: cluster(H100, nodes=2, port=200), expect="[network]\nrate_gigabits = 400", named="node node1"),
+    Story(what="four of eight cables of one of two nodes are out", records=lambda: cluster(H100, nodes=2), change=without_four_rails, named="node node1"),
+    Story(what="float16 at half on all, bfloat16 sound", records=lambda: cluster(A100), change=product_of("float16", 130, 312), named=G3),
+    Story(what="three quarters of the power on all, and the clocks with it", records=lambda: cluster(H100), change=both(lambda r: slower(r, range(8), 1.33), state(after=True, power_watts=690.0, sm_clock_hertz=1300e6, throttle_reasons=["power_cap"])), named=G3),
 )  # fmt: skip
 HEALTHY: tuple[Story, ...] = (
     Story(what="pods that see no adapter, as the file says", records=lambda: cluster(A10G, nodes=2, gpus=1, rdma=False, port=25), change=without_ports, expect="[network]\nrate_gigabits = 25"),
@@ -138,4 +164,9 @@ HEALTHY: tuple[Story, ...] = (
     Story(what="eight Ethernet ports of 200 Gbit/s, with the plug-in", records=lambda: cluster(H100, nodes=2, port=200, line=0.85), change=ethernet_for_each_gpu),
     Story(what="two ports of 25 Gbit/s in a bond, of which one flow fills one", records=lambda: cluster(A100_40, nodes=2, port=25, adapters=2, line=0.85), change=both(ethernet_for_each_gpu, half_of_the_adapters)),
     Story(what="small messages in 100 us in a node whose host is busy", records=lambda: cluster(H100), change=lambda r: small(r, 100e-6)),
+    Story(what="a 4090 without ECC, as it came", records=lambda: cluster(RTX4090, gpus=2), change=state(ecc_mode=[0, 0], ecc_mode_default=0)),
+    Story(what="64 GPUs over InfiniBand: 1 KiB in 0.9 ms", records=lambda: cluster(H100, nodes=8), change=lambda r: small(r, 0.9e-3)),
+    Story(what="L40S in a computer of PCIe 3", records=lambda: cluster(L40S, gpus=4), change=both(state(pcie_generation=3, pcie_generation_max=3), lambda r: copy_rate(r, 12.5e9))),
+    Story(what="modules in a computer of PCIe 4, as the file says", records=lambda: cluster(H100), change=both(state(pcie_generation=4, pcie_generation_max=4), lambda r: copy_rate(r, 25e9)), expect="[gpu]\npcie_generation = 4"),
+    Story(what="ECC off on purpose, and nobody tells the default", records=lambda: cluster(A100), change=state(ecc_mode=[0, 0], ecc_mode_default=None), expect='[gpu]\necc = "off"'),
 )  # fmt: skip
