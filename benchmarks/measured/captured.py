@@ -40,7 +40,9 @@ class Piece(NamedTuple):
         if self.work.kind != TRAFFIC:
             return self.work
         moving = traffic.of_kernel(self.operation, self.args, self.inputs, self.outputs)
-        return self.work._replace(bytes=moving.bytes, cycles=moving.cycles, phases=moving.phases, blocks=moving.blocks)
+        return self.work._replace(
+            bytes=moving.bytes, cycles=moving.cycles, phases=moving.phases, blocks=moving.blocks, again=moving.again
+        )
 
 
 @dataclass(frozen=True)

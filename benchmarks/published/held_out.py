@@ -20,6 +20,7 @@ import csv
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -32,7 +33,7 @@ import vgpu
 from benchmarks.measure import save
 from benchmarks.measured import captured
 from benchmarks.measured.fitting import Constant
-from benchmarks.published import older_cards, report
+from benchmarks.published import older_cards, older_pytorch, report
 from benchmarks.published.timing import device_seconds
 from vgpu.device import convolution_cost, cost
 from vgpu.device.kernel_work import PASSES, Convolution, KernelWork
@@ -42,6 +43,9 @@ _TABLES = Path(__file__).with_name("tables")
 _DEEPBENCH, _LIGER = "DeepBench", "Liger-Kernel"
 _FFN = 11008
 _VOCABULARY = 131072
+# Timed with a PyTorch before 2.8; and those whose whole step adds the gradient to that of the step before
+# (benchmark/scripts/benchmark_cross_entropy.py: no `grad_to_none`).
+_OLDER, _ACCUMULATES = ("cross_entropy", "embedding"), ("cross_entropy",)
 Row = Mapping[str, str]
 
 
@@ -310,7 +314,10 @@ def _layers(cards: older_cards.Cards) -> Iterator[tuple[Compared, older_cards.Ti
         spec = vgpu.get_spec(row["gpu"])
         if 2 * rows * columns * dtype.itemsize < 2 * spec.l2_bytes:
             continue
-        with vgpu.attach(row["gpu"], values=False):
+        with (
+            older_pytorch.before_2_8() if row["kernel"] in _OLDER else nullcontext(),
+            vgpu.attach(row["gpu"], values=False),
+        ):
             step = _step(row, rows, columns, dtype)
             seconds = device_seconds(step, times=2, warmup=1)
             with captured.watched() as pieces:
@@ -336,7 +343,7 @@ def _step(row: Row, rows: int, columns: int, dtype: torch.dtype) -> Callable[[],
     gradient = torch.randn_like(result)
 
     def backward(of: Tensor) -> None:
-        if x is not None:
+        if x is not None and not (row["kernel"] in _ACCUMULATES and row["mode"] == "full"):
             x.grad = None
         of.backward(gradient, retain_graph=True)
 

@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from vgpu.device import tiles
+from vgpu.device.kernel_work import Again
 from vgpu.device.spec import Interconnect, Spec
 
 BYTES_PER_ELEMENT = {
@@ -37,6 +38,12 @@ _ALIGNMENT_WITHOUT_TENSOR_CORES = {16: 1.0, 8: 0.97, 4: 0.92, 2: 0.9}
 # in which that falls from all to nothing. Half of it is there at 0.85 on an A100, 0.95 on an H200, 1.1 on an L40
 # (te42kyfo/gpu-benches@1c36d50, gpu-small-kernels: one array scaled into another and back, by CUDA graphs).
 _L2_HOLDS_HALF, _L2_FALL = 0.85, 0.4
+# What all multiprocessors work on at a time, as a multiple of the L2 cache, of which half is still there when a kernel
+# reads its rows again, and the width around it: softmax of 64 KB rows on an A100 reads them once (0.35), of 128 KB
+# twice (0.7, and so on an H100), layer norms of 16 KB rows on both are between (linkedin/Liger-Kernel, benchmark/data).
+# The least L1 cache, a T4's, holds so much for each multiprocessor.
+_ROWS_HOLD_HALF, _ROWS_FALL = 0.53, 0.46
+_L1_BYTES = 64 * 1024
 # How well moving and computing overlap: if both take as long, together they take 2 ** (1 / 3) = 1.26 times that. One
 # after the other would be an exponent of 1. Fitted to single kernels (benchmarks/results/h100.json).
 _OVERLAP = 3.0
@@ -124,13 +131,14 @@ def traffic_seconds(
     cycles: float = 0.0,
     phases: int = 1,
     blocks: int = 0,
+    again: Again | None = None,
 ) -> float:
     """Device time of a kernel that moves `bytes`, at a `share` of the rate that a plain copy reaches.
 
     To start and to end takes as long as the shortest kernel (`x + 1` of 1 to 256 Mi elements on an H100), and so does
     each further one of `phases` that wait for each other, such as a reduction's. `cycles` are those of all threads'
     instructions, by a multiprocessor's clock; few `blocks` of threads leave multiprocessors idle. Moving and computing
-    overlap as far as `_OVERLAP` says.
+    overlap as far as `_OVERLAP` says. What is read `again` counts as far as the caches have lost it.
 
     Where a kernel has both a share and cycles, its accesses are single elements: cycles count on Hopper, where they
     were measured, and the share on older cards, where published programs say so.
@@ -138,6 +146,8 @@ def traffic_seconds(
     What a `cached` kernel moves is taken to be in the L2 cache where it fits, since another kernel has just used
     it: so it is on repeating, and mostly from one layer to the next.
     """
+    if again:
+        bytes += again.bytes * _lost_share(spec, again)
     if cycles and share < 1.0:
         share, cycles, cached = (1.0, cycles, cached) if is_hopper(spec) else (share, 0.0, False)
     seconds = _traffic_seconds(spec, bytes, share, cached=cached)
@@ -145,6 +155,14 @@ def traffic_seconds(
         busy = min(blocks / _BLOCKS_TO_FILL if blocks else spec.multiprocessors, spec.multiprocessors)
         seconds = overlapped(seconds, cycles / (busy * spec.clock_hertz))
     return spec.minimum_kernel_seconds * phases + seconds
+
+
+def _lost_share(spec: Spec, again: Again) -> float:
+    """Of what is read again, the share that no cache holds any more."""
+    if again.at_once <= _L1_BYTES:
+        return 0.0
+    worked_on = min(again.whole, again.at_once * spec.multiprocessors)
+    return min(1.0, max(0.0, 0.5 + (worked_on / spec.l2_bytes - _ROWS_HOLD_HALF) / _ROWS_FALL))
 
 
 def overlapped(moving: float, computing: float) -> float:

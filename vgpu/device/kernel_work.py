@@ -80,6 +80,16 @@ class Product(NamedTuple):
         return 2.0 * self.batch * self.m * self.n * self.k * self.times
 
 
+class Again(NamedTuple):
+    """What a kernel reads once more, of which the caches may still hold what all multiprocessors work on."""
+
+    bytes: int
+    whole: int
+    """Bytes of all rows."""
+    at_once: int
+    """Of the rows that a multiprocessor works on at a time."""
+
+
 class Traffic(NamedTuple):
     """What a kernel that is no product moves, computes and waits for: see the fields of `KernelWork`."""
 
@@ -88,6 +98,7 @@ class Traffic(NamedTuple):
     phases: int = 1
     blocks: int = 0
     share: float = 1.0
+    again: Again | None = None
 
 
 class Stored(NamedTuple):
@@ -163,6 +174,8 @@ class KernelWork(NamedTuple):
     """Parts that wait for each other: each takes at least the shortest kernel's time."""
     blocks: int = 0
     """Of threads, where they may be too few to fill a card's multiprocessors; 0: enough."""
+    again: Again | None = None
+    """Read once more, beyond `bytes`."""
 
     @property
     def flops(self) -> float:

@@ -35,7 +35,7 @@ class Pricing:
         if kind == TRAFFIC:
             seconds = cost.traffic_seconds(
                 self.spec, work.bytes, work.share, cached=work.cached, cycles=work.cycles, phases=work.phases,
-                blocks=work.blocks,
+                blocks=work.blocks, again=work.again,
             )  # fmt: skip
             if work.launches > 1:
                 seconds += (work.launches - 1) * self.spec.minimum_kernel_seconds

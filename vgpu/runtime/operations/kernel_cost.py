@@ -65,7 +65,7 @@ def of_operation(
     return KernelWork(
         operation.name, moving.bytes, dtype, shapes, moving.share, launches, _call_of(operation), elements,
         cached=operation.elementwise or moving.share == 1.0, cycles=moving.cycles, phases=moving.phases,
-        blocks=moving.blocks,
+        blocks=moving.blocks, again=moving.again,
     )  # fmt: skip
 
 

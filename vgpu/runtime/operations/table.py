@@ -127,14 +127,14 @@ _row("max_pool2d_with_indices_backward max_pool3d_with_indices_backward", traffi
 
 # ---- indices and embeddings ------------------------------------------------------------------------------------------
 
-_row("embedding", strict_devices=True, wrapper="_index_select", gathers=True)
+_row("embedding", strict_devices=True, wrapper="_index_select", gathers=True, traffic=traffic.selected_rows(None))
 _row("embedding_dense_backward", in_float32=True, takes_scratch=True)  # EmbeddingBackwardKernel.cu (opmath)
 _row("_embedding_bag_dense_backward", in_float32=True, nondeterministic=determinism.embedding_bag_backward(7))
 _row("_embedding_bag_backward", nondeterministic=determinism.embedding_bag_backward(8))
 _row("_embedding_bag slice take", gathers=True)
 _row("index", gathers=True, indexes=True, mixed_devices=True)
 _row("index_put index_put_ _index_put_impl_", indexes=True, mixed_devices=True)
-_row("index_select", gathers=True)
+_row("index_select", gathers=True, traffic=traffic.selected_rows(1))
 _row("gather", gathers=True)
 _row("nonzero masked_select _unique _unique2 unique_dim unique_consecutive unique_dim_consecutive "
      "_to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc _coalesce", synchronises=True)  # fmt: skip
@@ -143,8 +143,9 @@ _row("nonzero masked_select _unique _unique2 unique_dim unique_consecutive uniqu
 # CUDA accumulates in FP32: NLLLoss.cu and NLLLoss2d.cu (accscalar_t), ReduceSumProdKernel.cu, UnaryGeometric and Logit
 # kernels. Missing on the CPU: `dtypes` against `dtypesIfCUDA` in torch/testing/_internal/common_methods_invocations.py.
 
-_row("nll_loss_forward", check=operand_dtypes.alike(2), in_float32=True, gathers=True)
-_row("nll_loss_backward nll_loss2d_backward", in_float32=True, traffic=traffic.nll_loss_backward)
+_row("nll_loss_forward", check=operand_dtypes.alike(2), in_float32=True, gathers=True, traffic=traffic.nll_loss)
+_row("nll_loss_backward", in_float32=True, traffic=traffic.nll_loss_backward)
+_row("nll_loss2d_backward", in_float32=True, traffic=traffic.nll_loss2d_backward)
 _row("prod logit logit_backward erfinv", in_float32=True)
 _row(
     "nll_loss2d_forward",

@@ -9,12 +9,12 @@ clock, so that they hold for other cards as far as their multiprocessors do as m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import log2, prod
 from typing import Any
 
 import torch
 
-from vgpu.device.kernel_work import Traffic
+from vgpu.device.kernel_work import Again, Traffic
 from vgpu.runtime.operations.layouts import is_channels_last
 from vgpu.runtime.operations.operation import Operation, Tensors, TrafficRule
 
@@ -35,12 +35,12 @@ _DROPOUT_CYCLES = 0.42
 _SHUFFLE_CYCLES, _COLUMN_CYCLES = 50.0, 0.12
 _FEW_RESULTS = 1 << 13
 # Rows that a block of threads keeps in shared memory are read once, longer ones once for each sum
-# (PersistentSoftmax.cuh, SoftMax.cu: `cunn_SoftMaxForward` and its `Smem`; layer_norm_kernel.cu).
+# (PersistentSoftmax.cuh, SoftMax.cu: `cunn_SoftMaxForward` and its `Smem`; layer_norm_kernel.cu), from the caches as
+# long as they hold what all blocks work on. A multiprocessor has two blocks of 1,024 threads for softmax, and registers
+# for twelve of a layer norm's 128.
 _ROW_BYTES = 48 * 1024
+_SOFTMAX_BLOCKS, _LAYER_NORM_BLOCKS = 2, 12
 _SOFTMAX_CYCLES = 0.29
-# A layer norm's row is read again, from the caches as long as they hold what all blocks of a card work on (an A100 and
-# an H100 hold rows of 16 KB and not of 32: linkedin/Liger-Kernel, benchmark/data).
-_CACHED_ROW_BYTES = 24 * 1024
 # A thread of `vectorized_layer_norm_kernel` takes four elements, a block 512.
 _NORM_BLOCK = 512
 # For each time that an element is read or written, forward and backward alike.
@@ -56,6 +56,18 @@ _BATCH_NORM_CYCLES = 0.29
 _NATIVE_NORM_CYCLES_LAST = 1.45
 # In NCHW they normalise each channel of each image by a block of its own.
 _NATIVE_NORM_BLOCK_CYCLES = 170.0
+
+# Rows of whole vectors are selected 16 bytes at a time, others by `indexSelectLargeIndex`, which divides for each
+# element: before PyTorch 2.8 all rows, of which an A100 takes 75 billion elements a second (linkedin/Liger-Kernel,
+# benchmark/data: rows of 768, and 4 % off for 4,096).
+VECTORS_IN_GATHER = True
+_VECTOR_BYTES, _SELECT_CYCLES = 16, 2.0
+# A loss of classes is added up by one block, of 32 threads before PyTorch 2.8. Each row is two loads from memory, one
+# after the other: 16,384 rows took an A100 0.5 ms (the same tables). A block alone has half of what it would need to
+# fill a multiprocessor (`vgpu.device.cost`), which counts twice what it waits.
+MOST_LOSS_THREADS, _LEAST_LOSS_THREADS = 1024, 32
+_LOAD_CYCLES = 700 / 2
+_NO_REDUCTION = 0
 
 
 def bytes_of(operation: Operation, inputs: Tensors, outputs: Tensors) -> int:
@@ -169,53 +181,57 @@ def _of_reduction(moved: int, args: Sequence[Any], source: torch.Tensor, result:
 def softmax(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
     """`softmax` and `log_softmax`: the largest, the sum, the quotients; a row that is kept is read once."""
     source, result = inputs[0], outputs[0]
-    readings = 1 if _is_kept(source, args[1] if len(args) > 1 else -1) else 3
-    return Traffic(readings * source.nbytes + result.nbytes, _SOFTMAX_CYCLES * source.numel(), phases=2)
+    again = _read_again(source, args[1] if len(args) > 1 else -1, 2)
+    return Traffic(source.nbytes + result.nbytes, _SOFTMAX_CYCLES * source.numel(), phases=2, again=again)
 
 
 def softmax_backward(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
     """`softmax`: the product of gradient and result is a kernel before (SoftMax.cu, `softmax_backward_cuda_out`)."""
     gradient = inputs[0]
-    passes = 6 if _is_kept(gradient, args[2]) else 7
-    return Traffic(passes * gradient.nbytes, 2 * _SOFTMAX_CYCLES * gradient.numel(), phases=3)
+    again = _read_again(gradient, args[2], 1)
+    return Traffic(6 * gradient.nbytes, 2 * _SOFTMAX_CYCLES * gradient.numel(), phases=3, again=again)
 
 
 def log_softmax_backward(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
     """`log_softmax`: the gradient's sum, then gradient and result again."""
     gradient = inputs[0]
-    passes = 3 if _is_kept(gradient, args[2]) else 4
-    return Traffic(passes * gradient.nbytes, 2 * _SOFTMAX_CYCLES * gradient.numel(), phases=2)
+    again = _read_again(gradient, args[2], 1)
+    return Traffic(3 * gradient.nbytes, 2 * _SOFTMAX_CYCLES * gradient.numel(), phases=2, again=again)
 
 
-def _is_kept(tensor: torch.Tensor, dim: Any) -> bool:
-    """Whether a row lies side by side and fits a block's memory."""
+def _read_again(tensor: torch.Tensor, dim: Any, times: int) -> Again | None:
+    """What is read so many times more; nothing of a row that lies side by side and fits a block's memory."""
     if type(dim) is not int or tensor.dim() == 0:
-        return True
-    return dim % tensor.dim() == tensor.dim() - 1 and tensor.shape[-1] * tensor.element_size() <= _ROW_BYTES
+        return None
+    if dim % tensor.dim() != tensor.dim() - 1:  # no row lies side by side: no cache is known to hold it
+        return Again(times * tensor.nbytes, tensor.nbytes, tensor.nbytes)
+    row_bytes = tensor.shape[-1] * tensor.element_size()
+    if row_bytes <= _ROW_BYTES:
+        return None
+    return Again(times * tensor.nbytes, tensor.nbytes, _SOFTMAX_BLOCKS * row_bytes)
 
 
 def layer_norm(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
     """Layer and RMS norm: moments, then the result (layer_norm_kernel.cu)."""
     source = inputs[0]
-    elements, row = _blocks_of_rows(source, args[1])
-    passes = 2 if row * source.element_size() <= _CACHED_ROW_BYTES else 3
-    return Traffic(passes * source.nbytes, _LAYER_NORM_CYCLES * 2 * elements, phases=2)
+    elements, again = _blocks_of_rows(source, args[1], 1)
+    return Traffic(2 * source.nbytes, _LAYER_NORM_CYCLES * 2 * elements, phases=2, again=again)
 
 
 def layer_norm_backward(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
     """The input's gradient reads input and gradient, and again where a row is long; those of weight and bias read both
     once more, and add up parts."""
     source = inputs[0]
-    elements, row = _blocks_of_rows(source, args[2])
-    passes = 5 if row * source.element_size() <= _CACHED_ROW_BYTES else 7
-    return Traffic(passes * source.nbytes, _LAYER_NORM_CYCLES * 5 * elements, phases=4)
+    elements, again = _blocks_of_rows(source, args[2], 2)
+    return Traffic(5 * source.nbytes, _LAYER_NORM_CYCLES * 5 * elements, phases=4, again=again)
 
 
-def _blocks_of_rows(source: torch.Tensor, shape: Any) -> tuple[int, int]:
-    """Elements with each row rounded up to what a block takes at a time, and the length of a row."""
+def _blocks_of_rows(source: torch.Tensor, shape: Any, times: int) -> tuple[int, Again]:
+    """Elements with each row rounded up to what a block takes at a time, and what is read so many times more."""
     row = prod(shape) if isinstance(shape, (list, tuple)) else source.shape[-1]
     rows = source.numel() // max(row, 1)
-    return rows * -(-row // _NORM_BLOCK) * _NORM_BLOCK, row
+    at_once = _LAYER_NORM_BLOCKS * row * source.element_size()
+    return rows * -(-row // _NORM_BLOCK) * _NORM_BLOCK, Again(times * source.nbytes, source.nbytes, at_once)
 
 
 def group_norm(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
@@ -301,6 +317,43 @@ def topk(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
     return Traffic(round(9.5 * inputs[0].nbytes))
 
 
+def selected_rows(dim_at: int | None) -> TrafficRule:
+    """`index_select` along the dimension in argument `dim_at`, and `embedding`, which selects along the first."""
+
+    def rule(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
+        source, result = inputs[0], outputs[0]
+        moved = 2 * result.nbytes + sum([tensor.nbytes for tensor in inputs[1:]])
+        first = source.dim() == 0 or dim_at is None or args[dim_at] % source.dim() == 0
+        row_bytes = prod(source.shape[1:]) * source.element_size()
+        if VECTORS_IN_GATHER and first and row_bytes % _VECTOR_BYTES == 0:
+            return Traffic(moved)
+        return Traffic(moved, _SELECT_CYCLES * result.numel())
+
+    return rule
+
+
+def nll_loss(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
+    """One block adds up all rows: each thread loads a class, then what it selects (Loss.cu, `..._reduce_...`)."""
+    rows, moved = args[1].numel(), sum([tensor.nbytes for tensor in inputs[1:]])
+    if args[3] == _NO_REDUCTION:
+        return Traffic(moved + 2 * outputs[0].nbytes)
+    return Traffic(moved + rows * inputs[0].element_size(), 2 * _LOAD_CYCLES * _rounds(rows), phases=2, blocks=1)
+
+
+def _rounds(rows: int) -> int:
+    """How many rows a thread has of those that one block has (Loss.cu, `nll_loss_threads`)."""
+    threads = 1 << round(log2(max(rows // 16, 1)))
+    return -(-rows // max(_LEAST_LOSS_THREADS, min(MOST_LOSS_THREADS, threads)))
+
+
 def nll_loss_backward(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
-    """Zeros, with one number in each row; what the loss was of is not read (NLLLoss.cu)."""
+    """Zeros, then a number in each row, by one block again; what the loss was of is not read (Loss.cu)."""
+    moved, rows = sum([tensor.nbytes for tensor in outputs]), args[2].numel()
+    if args[4] == _NO_REDUCTION:
+        return Traffic(moved, phases=2)
+    return Traffic(moved, _LOAD_CYCLES * _rounds(rows), phases=2, blocks=1)
+
+
+def nll_loss2d_backward(args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
+    """Zeros, with one number for each place; what the loss was of is not read (NLLLoss2d.cu)."""
     return Traffic(sum([tensor.nbytes for tensor in outputs]), phases=2)
