@@ -80,6 +80,18 @@ def capture(path: Path = RECORD) -> tuple[vgpu.Spec, list[Kernel]]:
     return spec, kernels
 
 
+def _without_data(value: Any, kept: dict[int, torch.Tensor]) -> Any:
+    """The same with tensors that only look like these: autograd copies a gradient that somebody else holds."""
+    if isinstance(value, torch.Tensor):
+        if id(value) not in kept:
+            like = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+            kept[id(value)] = like
+        return kept[id(value)]
+    if isinstance(value, (list, tuple)):
+        return [_without_data(item, kept) for item in value]
+    return value
+
+
 @contextmanager
 def watched() -> Iterator[list[Piece]]:
     """Every kernel that is launched meanwhile."""
@@ -95,7 +107,8 @@ def watched() -> Iterator[list[Piece]]:
         with_elements: bool,
     ) -> KernelWork:
         work = before(operation, args, inputs, outputs, with_elements=with_elements)
-        pieces.append(Piece(work, operation, args, inputs, outputs))
+        kept: dict[int, torch.Tensor] = {}
+        pieces.append(Piece(work, operation, *(_without_data(part, kept) for part in (args, inputs, outputs))))
         return work
 
     kernel_cost.of_operation = watching

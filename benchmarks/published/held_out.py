@@ -2,9 +2,9 @@
 
 `python -m benchmarks.published.held_out` prices them and writes `benchmarks/results/published_held_out.json` and two
 tables of `docs/how-we-know-figures.md`. Constants of convolutions on a T4 and a V100 were fitted to one of them, and
-are fitted again without some of its rows here (`older_cards`). Nothing was fitted to the others: what a fit of the
-cards' peaks and memory to a part of them would bring is shown only. Which rows a layer norm reads again is a rule that
-came from them. The tables are in `benchmarks/published/tables/`:
+are fitted again without some of its rows here (`older_cards`), and so are four of kernels that work on rows, which came
+from the layers. Nothing was fitted to the others: what a fit of the cards' peaks and memory to a part of them would
+bring is shown only. The tables are in `benchmarks/published/tables/`:
 
 - `deepbench_*.csv`: baidu-research/DeepBench@da81ba7 (Apache-2.0), results/train/DeepBench_NV_T4.xlsx and
   DeepBench_NV_V100.xlsx: products and convolutions of speech, vision and translation. Convolutions in 16 bits are in
@@ -20,7 +20,7 @@ import csv
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -36,7 +36,7 @@ from benchmarks.measured.fitting import Constant
 from benchmarks.published import older_cards, older_pytorch, report
 from benchmarks.published.timing import device_seconds
 from vgpu.device import convolution_cost, cost
-from vgpu.device.kernel_work import PASSES, Convolution, KernelWork
+from vgpu.device.kernel_work import PASSES, Convolution
 from vgpu.device.pricing import Pricing
 
 _TABLES = Path(__file__).with_name("tables")
@@ -47,6 +47,7 @@ _VOCABULARY = 131072
 # (benchmark/scripts/benchmark_cross_entropy.py: no `grad_to_none`).
 _OLDER, _ACCUMULATES = ("cross_entropy", "embedding"), ("cross_entropy",)
 Row = Mapping[str, str]
+_Version = Callable[[], AbstractContextManager[None]]
 
 
 class Compared(NamedTuple):
@@ -83,10 +84,11 @@ def main() -> Path:
     products = left_out([*_products()], [*_timed_products(cards)], cards.constants())
     layers, timed = zip(*_layers(cards), strict=True)
     compared = [*products, *(row._replace(fitted=True) for row in convolutions)]
-    compared += left_out(layers, timed, cards.constants())
+    of_cards = [*compared, *left_out(layers, timed, [*cards.constants(), *older_cards.of_rows()])]
+    compared += (row._replace(fitted=True) for row in left_out(layers, timed, older_cards.of_rows()))
     groups = _groups(compared)
     report.replace("held out", table(groups))
-    report.replace("older cards", table_of_fits(groups))
+    report.replace("older cards", table_of_fits(_groups(of_cards)))
     return save(
         "published_held_out",
         {
@@ -314,10 +316,8 @@ def _layers(cards: older_cards.Cards) -> Iterator[tuple[Compared, older_cards.Ti
         spec = vgpu.get_spec(row["gpu"])
         if 2 * rows * columns * dtype.itemsize < 2 * spec.l2_bytes:
             continue
-        with (
-            older_pytorch.before_2_8() if row["kernel"] in _OLDER else nullcontext(),
-            vgpu.attach(row["gpu"], values=False),
-        ):
+        version = older_pytorch.before_2_8 if row["kernel"] in _OLDER else nullcontext
+        with version(), vgpu.attach(row["gpu"], values=False):
             step = _step(row, rows, columns, dtype)
             seconds = device_seconds(step, times=2, warmup=1)
             with captured.watched() as pieces:
@@ -326,13 +326,16 @@ def _layers(cards: older_cards.Cards) -> Iterator[tuple[Compared, older_cards.Ti
         name = f"{row['mode']}, {rows} x {columns} {row['dtype']}"
         measured = float(row["ms"]) / 1e3
 
-        def price(gpu: str = row["gpu"], works: Sequence[KernelWork] = [piece.work for piece in pieces]) -> float:
+        def price(
+            gpu: str = row["gpu"], pieces: Sequence[captured.Piece] = pieces, version: _Version = version
+        ) -> float:
             spec = cards.spec(gpu)
             pricing = Pricing(spec, vgpu.get_interconnect(spec.interconnect))
-            return sum(map(pricing.seconds, works))
+            with version():
+                return sum(pricing.seconds(piece.now()) for piece in pieces)
 
         compared = Compared(_LIGER, row["gpu"], group, name, measured, seconds)
-        yield compared, older_cards.Timed(name, group, row["gpu"], measured, price)
+        yield compared, older_cards.Timed(f"{group}, {rows} x {columns}", group, row["gpu"], measured, price)
 
 
 def _step(row: Row, rows: int, columns: int, dtype: torch.dtype) -> Callable[[], object]:

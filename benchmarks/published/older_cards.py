@@ -15,7 +15,8 @@ import vgpu
 from benchmarks import leave_out
 from benchmarks.measured import fitting
 from benchmarks.measured.fitting import Constant, attribute, entry
-from vgpu.device import convolution_cost
+from vgpu.device import convolution_cost, cost
+from vgpu.runtime.operations import traffic
 
 SPLITS = ("half left out", "kind left out", "card left out")
 # What of its data sheet a card reaches, as one would say without any figure.
@@ -37,21 +38,31 @@ class Timed:
 
 def of_convolutions() -> list[Constant]:
     """Those fitted to DeepBench's convolutions, each with what one would say without them."""
-    cost = convolution_cost
+    of = convolution_cost
     known = [
         # F(2 x 2, 3 x 3) saves a factor of 2.25, F(4 x 4, 3 x 3) one of 4.
-        entry(cost.WINOGRAD_GAIN, "cuda cores", 2.0, "gain of Winograd"),
-        entry(cost.WINOGRAD_GAIN, "cuda cores weight", 4.0, "gain of Winograd, filters"),
-        entry(cost.WINOGRAD_CHANNELS, "cuda cores", 32.0, "channels of Winograd"),
-        entry(cost.WINOGRAD_CHANNELS, "cuda cores weight", 64.0, "channels of Winograd, filters"),
-        attribute(cost, "STRIDED_INPUT_RATIO", 0.5),
+        entry(of.WINOGRAD_GAIN, "cuda cores", 2.0, "gain of Winograd"),
+        entry(of.WINOGRAD_GAIN, "cuda cores weight", 4.0, "gain of Winograd, filters"),
+        entry(of.WINOGRAD_CHANNELS, "cuda cores", 32.0, "channels of Winograd"),
+        entry(of.WINOGRAD_CHANNELS, "cuda cores weight", 64.0, "channels of Winograd, filters"),
+        attribute(of, "STRIDED_INPUT_RATIO", 0.5),
     ]
     known += [
-        entry(cost.WEIGHT_RATIO, kernels, 1.0, f"gradient of filters, {kernels}")
+        entry(of.WEIGHT_RATIO, kernels, 1.0, f"gradient of filters, {kernels}")
         for kernels in ("cuda cores", "cuda cores 1 x 1", "turing")
     ]
-    known.append(entry(cost.FILL_SECONDS, "cuda cores", 1e-6, "a tile's wait, cuda cores"))
+    known.append(entry(of.FILL_SECONDS, "cuda cores", 1e-6, "a tile's wait, cuda cores"))
     return known
+
+
+def of_rows() -> list[Constant]:
+    """Those of kernels that work on rows, fitted to Liger-Kernel's layers; each with what one would say without."""
+    return [
+        attribute(cost, "_ROWS_HOLD_HALF", 1.0),  # as much as the cache has
+        attribute(cost, "_ROWS_FALL", 0.4),
+        attribute(traffic, "_SELECT_CYCLES", 1.0),
+        attribute(traffic, "_LOAD_CYCLES", 250.0),
+    ]
 
 
 class Cards:
@@ -61,7 +72,7 @@ class Cards:
         self._reached: dict[str, dict[str, float]] = {}
         for gpu, precisions in PRECISIONS.items():
             spec = vgpu.get_spec(gpu)
-            reached = {name: vgpu.device.cost.attained_ratio(spec, name, tf32=name == "tf32") for name in precisions}
+            reached = {name: cost.attained_ratio(spec, name, tf32=name == "tf32") for name in precisions}
             self._reached[gpu] = {**reached, _MEMORY: spec.bandwidth_efficiency_ratio}
 
     def constants(self) -> list[Constant]:
