@@ -24,14 +24,13 @@ FILL_SECONDS = {
 # written for, and worst for the weight's gradient of windows of one.
 RATIO = {"cuda cores": 1.0, "hopper cuda cores": 0.56}
 WEIGHT_RATIO = {
-    "cuda cores": 0.96, "cuda cores 1 x 1": 0.66, "hopper cuda cores": 1.5, "hopper cuda cores 1 x 1": 0.56,
+    "cuda cores": 1.1, "cuda cores 1 x 1": 0.66, "hopper cuda cores": 1.5, "hopper cuda cores 1 x 1": 0.56,
     "tf32": 0.73, "turing": 1.26,
 }  # fmt: skip
 # The weight's gradient sums over all places, which few multiprocessors share: a part has so many of them at least, as
-# an H100 and a V100 show. A T4's tiles have four times as many products for each place as a V100's, and a part as few
-# places for that. On Hopper tiles are large where windows are larger than one, even if there are few filters to fill
-# them.
-_SHORTEST_WEIGHT_SPLIT = {"turing": 1536}
+# an H100 shows, and fewer on cards before Ampere and on their CUDA cores. On Hopper tiles are large where windows are
+# larger than one, even if there are few filters to fill them.
+_SHORTEST_WEIGHT_SPLIT = {"turing": 1536, "volta": 768, "cuda cores": 768}
 _SHORTEST_WEIGHT_SPLIT_OF_OTHERS = 6144
 _LARGE, _LEAST_FILLED = 128, 0.25
 # In 16 bits, Volta and Turing have one tile for the weight's gradient, of so many filters and channels of one place of
@@ -39,6 +38,10 @@ _LARGE, _LEAST_FILLED = 128, 0.25
 # channels, or few filters, leave most of it empty. Turing adds up in FP32 and converts: a kernel before, one after.
 _WEIGHT_TILE = {"volta": 64, "turing": 128}
 _SUM_BYTES, _SUM_KERNELS = 4 + 4 + 2, {"volta": 1, "turing": 2}
+# These kernels wait unless a multiprocessor has several tiles: on a V100, 576 of them reach 94 TFLOP/s in 16 bits, 72
+# half of that. One alone has half of the rate, two have two thirds, and so on; that stands for a tile's wait as well.
+# Volta adds up parts in 16 bits by three kernels.
+WEIGHT_AHEAD, _SPLIT_KERNELS = {"volta": 1.0, "cuda cores": 1.0}, {"volta": 3}
 # The other passes in 16 bits load so many channels of a place at once there. Images' gradients have tiles of 128 places
 # and as many channels as there are, up to 128.
 _CHANNELS_AT_ONCE = 32
@@ -105,10 +108,12 @@ def _product(spec: Spec, work: Convolution, kind: str, dtype: str, size: int, *,
     m, n, k, batch = _sides(work, kind, _channels_at_once(work, kind, kernels, size) if tensor_cores else 1)
     rate = cost.peak_flops(spec, dtype, tf32=tf32) * cost.attained_ratio(spec, dtype, tf32=tf32)
     rate *= _share_of_products(work, kind, kernels, size)
+    ahead = WEIGHT_AHEAD.get(kernels, 0.0) if kind == "weight" and work.groups == 1 else 0.0
     computing = cost.tile_seconds(
-        spec, m, n, k, batch, rate=rate, fill_seconds=_fill_seconds(kind, kernels),
+        spec, m, n, k, batch, rate=rate, fill_seconds=0.0 if ahead else FILL_SECONDS[kernels],
         sizes=_tile_sizes(spec, work, kind, kernels, cost.tile_sizes(spec, dtype, tf32=tf32)),
-        splits=_splits(kind, kernels, k),
+        splits=_splits(kind, kernels, k), ahead=ahead,
+        sum_kernels=_SPLIT_KERNELS.get(kernels, 1) if kind == "weight" else 1,
     )  # fmt: skip
     moved = size * (work.inputs + work.results + work.weights)
     moving = cost.traffic_seconds(spec, moved, cached=True)
@@ -148,12 +153,6 @@ def _tile_sizes(
         width = _rounded(work.channels // work.groups, _CHANNELS_AT_ONCE)
         return ((_INPUT_TILE, min(_INPUT_TILE, width), 1.0),)
     return sizes
-
-
-def _fill_seconds(kind: str, kernels: str) -> float:
-    """What a tile waits for; several of the small ones wait at once on a multiprocessor."""
-    edge = _WEIGHT_TILE.get(kernels, _LARGE) if kind == "weight" else _LARGE
-    return FILL_SECONDS[kernels] * (edge / _LARGE) ** 2
 
 
 def _splits(kind: str, kernels: str, k: int) -> int:

@@ -51,11 +51,13 @@ def seconds(
     sum_start_seconds: float,
     sizes: Sequence[Tile] = TILES,
     splits: int = FEW_SPLITS,
+    ahead: float = 0.0,
 ) -> float:
     """Seconds of `batch` products (m, k) @ (k, n) on the multiprocessors, each of which does `rate` FLOP/s.
 
     `fill_seconds`: what a tile waits for its operands and results. Sums of a split inner side start after
-    `sum_start_seconds` and move at `sum_bytes_per_second`.
+    `sum_start_seconds` and move at `sum_bytes_per_second`. A multiprocessor that reaches its rate only with several
+    tiles at once takes so many tiles' time longer as `ahead` says: with 1.0, one tile alone has half of the rate.
     """
     best = math.inf
     for height, width, reached in sizes:
@@ -63,7 +65,8 @@ def seconds(
         most = min(splits, max(1, k // _SHORTEST_SPLIT))
         for split in sorted({1, min(most, max(1, multiprocessors // tiles)), most}):
             waves = math.ceil(tiles * split / multiprocessors)
-            taken = waves * (2.0 * height * width * k / (split * rate * reached) + fill_seconds)
+            each = 2.0 * height * width * k / (split * rate * reached)
+            taken = (waves + ahead) * each + waves * fill_seconds
             if split > 1:
                 taken += sum_start_seconds + split * batch * m * n * _SUM_BYTES / sum_bytes_per_second
             best = min(best, taken)
