@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,17 +40,32 @@ def _layout(sizes: Sizes) -> torch.memory_format:
     return torch.channels_last if sizes.get("nhwc") else torch.contiguous_format
 
 
+@contextmanager
+def _tuned(sizes: Sizes) -> Iterator[None]:
+    """`torch.backends.cudnn.benchmark`, where a program sets it."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = bool(sizes.get("tuned"))
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def training_step(sizes: Sizes, precision: str, wrap: Callable[[nn.Module], nn.Module] = lambda made: made) -> Step:
-    """One step with SGD, label smoothing and, in 16 bits, autocast with a scaler (NVIDIA/DeepLearningExamples)."""
+    """One step with SGD, label smoothing and, in 16 bits, autocast with a scaler (NVIDIA/DeepLearningExamples).
+
+    Where `sizes` says "plain", the program has neither smoothing nor scaler.
+    """
     layout = _layout(sizes)
     model = wrap(_model(sizes.get("model_name", sizes["model"]), layout))
     images, labels = _images(sizes, layout), torch.zeros(sizes["batch"], dtype=torch.long, device="cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-    scaler = torch.amp.GradScaler("cuda", enabled=is_amp(precision))
+    smoothing = 0.0 if sizes.get("plain") else 0.1
+    scaler = torch.amp.GradScaler("cuda", enabled=is_amp(precision) and not sizes.get("plain"))
 
     def step() -> None:
         with torch.autocast("cuda", dtype_of(precision), enabled=is_amp(precision)):
-            loss = functional.cross_entropy(model(images), labels, label_smoothing=0.1)
+            loss = functional.cross_entropy(model(images), labels, label_smoothing=smoothing)
         optimizer.zero_grad()
         scaler.scale(loss).backward()
         scaler.step(optimizer)
@@ -60,7 +76,8 @@ def training_step(sizes: Sizes, precision: str, wrap: Callable[[nn.Module], nn.M
 
 def cnn_train(sizes: Sizes, precision: str) -> float:
     """Images per second in training."""
-    return float(sizes["batch"] / wall_seconds(training_step(sizes, precision)))
+    with _tuned(sizes):
+        return float(sizes["batch"] / wall_seconds(training_step(sizes, precision)))
 
 
 def cnn_infer(sizes: Sizes, precision: str) -> float:
@@ -73,7 +90,8 @@ def cnn_infer(sizes: Sizes, precision: str) -> float:
         with torch.no_grad(), torch.autocast("cuda", dtype_of(precision), enabled=is_amp(precision)):
             model(images)
 
-    seconds = wall_seconds(call, 10)
+    with _tuned(sizes):
+        seconds = wall_seconds(call, 10)
     return 1e3 * seconds if sizes.get("metric") == "ms" else float(sizes["batch"] / seconds)
 
 
