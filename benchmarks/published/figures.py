@@ -33,6 +33,8 @@ class Figure:
     software: str = ""
     measured_on: str = ""
     note: str = ""
+    tuned: bool = False
+    """Whether the program sets `torch.backends.cudnn.benchmark`."""
 
     @property
     def publisher(self) -> str:

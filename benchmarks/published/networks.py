@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -40,17 +39,6 @@ def _layout(sizes: Sizes) -> torch.memory_format:
     return torch.channels_last if sizes.get("nhwc") else torch.contiguous_format
 
 
-@contextmanager
-def _tuned(sizes: Sizes) -> Iterator[None]:
-    """`torch.backends.cudnn.benchmark`, where a program sets it."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = bool(sizes.get("tuned"))
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
-
-
 def training_step(sizes: Sizes, precision: str, wrap: Callable[[nn.Module], nn.Module] = lambda made: made) -> Step:
     """One step with SGD, label smoothing and, in 16 bits, autocast with a scaler (NVIDIA/DeepLearningExamples).
 
@@ -76,8 +64,7 @@ def training_step(sizes: Sizes, precision: str, wrap: Callable[[nn.Module], nn.M
 
 def cnn_train(sizes: Sizes, precision: str) -> float:
     """Images per second in training."""
-    with _tuned(sizes):
-        return float(sizes["batch"] / wall_seconds(training_step(sizes, precision)))
+    return float(sizes["batch"] / wall_seconds(training_step(sizes, precision)))
 
 
 def cnn_infer(sizes: Sizes, precision: str) -> float:
@@ -90,8 +77,7 @@ def cnn_infer(sizes: Sizes, precision: str) -> float:
         with torch.no_grad(), torch.autocast("cuda", dtype_of(precision), enabled=is_amp(precision)):
             model(images)
 
-    with _tuned(sizes):
-        seconds = wall_seconds(call, 10)
+    seconds = wall_seconds(call, 10)
     return 1e3 * seconds if sizes.get("metric") == "ms" else float(sizes["batch"] / seconds)
 
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
+
 import vgpu
 from benchmarks.published import detectors, figures, kernels, memory, networks, scaling, transformers
 from benchmarks.published.figures import Comparison, Figure
@@ -59,7 +61,7 @@ def _simulated(figure: Figure, comparisons: Mapping[str, Comparison]) -> float |
         return None if None in parts else parts[0].simulated / parts[1].simulated  # type: ignore[union-attr]
     if figure.workload == "ddp":
         return scaling.speedup(figure)
-    with _workspaces_as(figure), vgpu.attach(figure.gpu, values=False):
+    with _workspaces_as(figure), vgpu.attach(figure.gpu, values=False), _tuned(figure):
         allow_tf32(figure.precision)
         return WORKLOADS[figure.workload](figure.sizes, figure.precision)
 
@@ -79,6 +81,17 @@ def _workspaces_as(figure: Figure) -> Iterator[None]:
             del os.environ[_CACHED_WORKSPACES]
         else:
             os.environ[_CACHED_WORKSPACES] = before
+
+
+@contextlib.contextmanager
+def _tuned(figure: Figure) -> Iterator[None]:
+    """`torch.backends.cudnn.benchmark`, where the measured program sets it."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = figure.tuned
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 __all__ = ["WORKLOADS", "figures", "run_all"]
