@@ -10,7 +10,7 @@
 
 `make generated` is the command that people type, and a test names it when something is stale. Not for what takes long
 to make or needs more than the extra `dev` (notebooks, the site, the matrix of planted bugs), and not for the traps of a
-lesson: a planted bug names the mistake, and people write what shows.
+lab: a planted bug names the mistake, and people write what shows.
 """
 
 from __future__ import annotations

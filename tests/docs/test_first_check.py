@@ -30,7 +30,7 @@ def test_it_changes_the_files_that_the_page_names() -> None:
     assert sorted(re.findall(r"^\+\+\+ b/(.*)$", PATCH.read_text(), re.MULTILINE)) == sorted(FILES), WRITE
 
 
-@pytest.mark.parametrize(("language", "file"), zip(("toml", "python", "toml"), FILES, strict=True))
+@pytest.mark.parametrize(("language", "file"), list(zip(("toml", "python", "toml"), FILES, strict=True)))
 def test_what_is_typed_is_there(language: str, file: str) -> None:
     blocks = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     text = (ROOT / file).read_text()

@@ -1,4 +1,4 @@
-"""A lesson names each mistake that its lab was tried on: no planted bug without a trap, no trap without a bug.
+"""The traps of a lab name each mistake that it was tried on: no planted bug without a trap, no trap without a bug.
 
 What shows stands open, the mistake behind a click: it is met before it is read.
 """
@@ -18,16 +18,16 @@ LABS = [lab.id for lab in grader.course().all_labs if (SCENARIOS / lab.id / "bug
 
 
 @pytest.mark.parametrize("lab", LABS)
-def test_every_planted_bug_belongs_to_a_trap_of_its_lesson(lab: str) -> None:
+def test_every_planted_bug_belongs_to_a_trap_of_its_lab(lab: str) -> None:
     homeless = {bug.name: bug.trap for bug in scenarios(f"{lab}/bugs") if bug.trap not in mistakes(lab)}
     assert homeless == {}, (
-        f"docs/labs/{lab}.md tells students of what costs points: name the mistake of the new bug, not its cure, among "
-        "the traps, and in its scenario.toml write trap = with the same words"
+        f"docs/labs/{lab}-traps.md shows students what costs points: name the mistake of the new bug there, not its "
+        "cure, and in its scenario.toml write trap = with the same words"
     )
 
 
 @pytest.mark.parametrize("lab", LABS)
-def test_every_trap_of_a_lesson_has_a_planted_bug(lab: str) -> None:
+def test_every_trap_of_a_lab_has_a_planted_bug(lab: str) -> None:
     assert set(mistakes(lab)) - {bug.trap for bug in scenarios(f"{lab}/bugs")} == set()
     assert len(set(mistakes(lab))) == len(mistakes(lab))
 
@@ -43,10 +43,10 @@ def test_mistakes_stand_behind_a_click_and_nowhere_else_among_the_traps(lab: str
 
 
 def mistakes(lab: str) -> list[str]:
-    """The mistakes of a lesson's traps, in its words."""
+    """The mistakes of a lab's traps, in the words of their page."""
     return [mistake for _, mistake in _TRAP.findall(section(lab))]
 
 
 def section(lab: str) -> str:
-    """The traps of a lesson."""
-    return (ROOT / "docs" / "labs" / f"{lab}.md").read_text().partition("\n## Traps\n")[2].partition("\n## ")[0]
+    """The traps of a lab: their page without its title."""
+    return (ROOT / "docs" / "labs" / f"{lab}-traps.md").read_text().partition("\n")[2]

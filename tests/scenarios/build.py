@@ -50,7 +50,7 @@ class Scenario:
 
     @property
     def trap(self) -> str:
-        """The trap of its lab's lesson (`docs/labs/`) that a planted bug stands for, in the words of the page."""
+        """The trap of its lab (`docs/labs/`) that a planted bug stands for, in the words of the page."""
         return str(self.table.get("trap", ""))
 
     @property

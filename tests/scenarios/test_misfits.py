@@ -32,7 +32,7 @@ def _cases() -> Iterator[object]:
             yield pytest.param(lab, function, WAYS, id=f"{lab}-{function}", marks=pytest.mark.night)
 
 
-@pytest.mark.parametrize(("lab", "function", "ways"), _cases())
+@pytest.mark.parametrize(("lab", "function", "ways"), list(_cases()))
 def test_a_function_that_does_not_fit_is_named_and_nobody_else_is(
     lab: str, function: Function, ways: tuple[str, ...], bench: Bench
 ) -> None:
