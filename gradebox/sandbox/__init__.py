@@ -5,7 +5,7 @@
         if reply.kind == "ok":
             reply.value["seconds"], reply.tensors["product"]
 
-`docs/threat-model.md` says what is prevented, what is noticed and what is neither.
+`docs/threat-model.md` and `docs/threat-model-limits.md` say what is prevented, noticed and neither.
 """
 
 from gradebox.sandbox.sandbox import Sandbox

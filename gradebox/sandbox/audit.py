@@ -1,7 +1,7 @@
 """An audit hook that notes what a submission does beyond computing: files elsewhere, processes, sockets, frame walks.
 
 Set in the child before the submission is imported. Notes prevent nothing and cost no points. A submission voids the
-check only if it reads or changes what a simulator measures with. `docs/threat-model.md` says what the hook cannot see.
+check only if it reads or changes what a simulator measures with. `docs/threat-model-limits.md` has what it cannot see.
 A noted event counts only when the nearest frame that is not of a library belongs to the submission, because libraries
 themselves use ctypes, frames and sockets.
 """

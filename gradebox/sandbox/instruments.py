@@ -2,7 +2,7 @@
 
 The probe shares its process with the submission, so clocks, calls of a device, its simulator and our own functions
 could be replaced. A name that means something else afterwards is found here and voids the reading; one that was put
-back, or a change made in C, is not (see `docs/threat-model.md`). Code and defaults that a function gets at run time
+back, or a change made in C, is not (`docs/threat-model-limits.md`). Code and defaults that a function gets at run time
 raise an audit event, in which `audit.py` looks for our functions (`Fingerprint.functions`). Data are not compared, only
 code: caches may fill and defaults may change.
 
