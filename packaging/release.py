@@ -1,7 +1,8 @@
 """Makes a release of this project, and pushes nothing: `make release VERSION=1.0.0`.
 
-It gives the first section of both changelogs its number and date, sets the version, builds wheels and site,
-commits and tags. Everything is built before the commit, so a release that fails leaves the checkout as it was.
+It gives the first section of both changelogs its number and date, sets the version (also of the parts that the
+course's wheel requires), builds wheels and site, commits and tags. Everything is built before the commit, so a release
+that fails leaves the checkout as it was.
 Students' repositories are released by `gpulabs release` instead.
 """
 
@@ -18,6 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 _UNRELEASED = "## Not released yet"
 _CHANGELOGS = ("CHANGELOG.md", "packaging/vgpu/CHANGELOG.md")
+_PARTS = ("vgpu", "gradebox")
+"""Distributions that the course's own one requires at its version."""
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
@@ -40,12 +43,15 @@ def release(version: str, root: Path, build: Callable[[], None], today: datetime
     Raises:
         ReleaseError: if it cannot be released; every file is as it was.
     """
-    texts = _changed(version, root, today)
+    _check(version, root)
+    texts = new_texts(version, root, today)
     before = {path: path.read_bytes() for path in texts}
     try:
         for path, text in texts.items():
             path.write_text(text, encoding="utf-8")
         build()
+        if others := _edited(root) - {str(path.relative_to(root)) for path in texts}:
+            raise ReleaseError(f"the build changed files; commit them first: {', '.join(sorted(others))}")
         _git(root, "add", *(str(path) for path in texts))
         _git(root, "commit", "--quiet", "-m", f"Release {version}")
     except BaseException:
@@ -60,27 +66,41 @@ def release(version: str, root: Path, build: Callable[[], None], today: datetime
     )
 
 
-def _changed(version: str, root: Path, today: datetime.date) -> Mapping[Path, str]:
-    """The files of a release with their new texts."""
+def _check(version: str, root: Path) -> None:
+    """Raise a `ReleaseError` if this version of this checkout cannot be released."""
     if not _VERSION.fullmatch(version):
         raise ReleaseError(f"a version is three numbers such as 1.0.0, not {version!r}")
     if dirty := _git(root, "status", "--porcelain"):
         raise ReleaseError(f"commit or stash your changes first:\n{dirty}")
     if _git(root, "tag", "--list", f"v{version}"):
         raise ReleaseError(f"v{version} exists; choose a larger version")
+    now = _version_of(root)
+    if _numbers(version) <= _numbers(now) and _git(root, "tag", "--list", f"v{now}"):
+        raise ReleaseError(f"{version} is not larger than {now}, which is released")
+
+
+def new_texts(version: str, root: Path, today: datetime.date) -> Mapping[Path, str]:
+    """The files of a release with their new texts."""
+    now = _version_of(root)
     project = root / "pyproject.toml"
-    text = project.read_text(encoding="utf-8")
-    now = re.search(r'^version = "(.+)"$', text, re.MULTILINE)
-    if now is None:
-        raise ReleaseError("pyproject.toml has no line version = ...")
-    if _numbers(version) <= _numbers(now[1]) and _git(root, "tag", "--list", f"v{now[1]}"):
-        raise ReleaseError(f"{version} is not larger than {now[1]}, which is released")
-    texts = {project: text.replace(now[0], f'version = "{version}"')}
+    texts = {project: project.read_text(encoding="utf-8").replace(f'version = "{now}"', f'version = "{version}"', 1)}
+    course = root / "packaging" / "gpu-computing-labs" / "pyproject.toml"
+    texts[course] = re.sub(
+        rf'"((?:{"|".join(_PARTS)})(?:\[[a-z,]+\])?)=={re.escape(now)}"',
+        rf'"\1=={version}"', course.read_text(encoding="utf-8"),
+    )  # fmt: skip
     citation = root / "CITATION.cff"
     dated = re.sub(r"(?m)^date-released: .*\n", "", citation.read_text(encoding="utf-8"))
     texts[citation] = re.sub(r"(?m)^version: .*$", f"version: {version}\ndate-released: {today.isoformat()}", dated)
     texts |= {root / name: _section(root / name, version, today) for name in _CHANGELOGS}
     return texts
+
+
+def _version_of(root: Path) -> str:
+    now = re.search(r'^version = "(.+)"$', (root / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    if now is None:
+        raise ReleaseError("pyproject.toml has no line version = ...")
+    return now[1]
 
 
 def _section(file: Path, version: str, today: datetime.date) -> str:
@@ -92,6 +112,11 @@ def _section(file: Path, version: str, today: datetime.date) -> str:
     if not rest.partition("\n## ")[0].strip():
         raise ReleaseError(f'{file.name}: write down what changed below "{_UNRELEASED}"')
     return f"{head}{_UNRELEASED}\n\n## {version} ({today.isoformat()}){rest}"
+
+
+def _edited(root: Path) -> set[str]:
+    """Files of the repository that differ from the last commit."""
+    return set(_git(root, "diff", "--name-only", "HEAD").splitlines())
 
 
 def _numbers(version: str) -> tuple[int, ...]:

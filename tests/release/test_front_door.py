@@ -91,6 +91,9 @@ def test_the_dev_container_runs_commands_that_are_there() -> None:
 def checkout(tmp_path: Path) -> Path:
     """A small project of which one version can be released."""
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "0.1.0"\n')
+    course = tmp_path / "packaging" / "gpu-computing-labs" / "pyproject.toml"
+    course.parent.mkdir(parents=True)
+    course.write_text('dependencies = ["vgpu[nvml,pictures]==0.1.0", "gradebox[pytest]==0.1.0", "other==0.1.0"]\n')
     (tmp_path / "CITATION.cff").write_text("title: a course\nversion: 0.1.0\ndate-released: 2029-01-01\n")
     for file in (tmp_path / "CHANGELOG.md", tmp_path / "packaging" / "vgpu" / "CHANGELOG.md"):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +122,19 @@ def test_a_release_sets_the_version_everywhere_and_tags_it(checkout: Path) -> No
     for file in (checkout / "CHANGELOG.md", checkout / "packaging" / "vgpu" / "CHANGELOG.md"):
         assert "## Not released yet\n\n## 1.0.0 (2030-01-02)\n\n- Something is better." in file.read_text()
     assert (_git(checkout, "tag"), _git(checkout, "status", "--porcelain")) == ("v1.0.0", "")
+    course = (checkout / "packaging" / "gpu-computing-labs" / "pyproject.toml").read_text()
+    assert course == 'dependencies = ["vgpu[nvml,pictures]==1.0.0", "gradebox[pytest]==1.0.0", "other==0.1.0"]\n'
     assert "git push" in said
+
+
+def test_every_version_of_this_checkout_is_set_by_a_release() -> None:
+    texts = _release().new_texts("987.6.5", ROOT, DAY)
+    set_ = {str(file.relative_to(ROOT)): text for file, text in texts.items()}
+    assert tomllib.loads(set_["pyproject.toml"])["project"]["version"] == "987.6.5"
+    needed = tomllib.loads(set_["packaging/gpu-computing-labs/pyproject.toml"])["project"]["dependencies"]
+    parts = [text for text in needed if re.match("vgpu|gradebox", text)]
+    assert [text.partition("==")[2] for text in parts] == ["987.6.5"] * 2, "the wheels of a release fit each other"
+    assert "\nversion: 987.6.5\n" in set_["CITATION.cff"]
 
 
 @pytest.mark.parametrize(
@@ -145,6 +160,16 @@ def test_what_cannot_be_released_changes_nothing(version: str, spoil: str | None
     with pytest.raises(module.ReleaseError, match=message):
         module.release(version, checkout, lambda: None, DAY)
     assert (_git(checkout, "rev-parse", "HEAD"), _git(checkout, "status", "--porcelain")) == before
+
+
+def test_a_build_that_edits_a_file_of_the_repository_releases_nothing(checkout: Path) -> None:
+    (checkout / "README.md").write_text("a page\n")
+    _git(checkout, "add", "README.md")
+    _git(checkout, "commit", "--quiet", "-m", "Add a page")
+    module = _release()
+    with pytest.raises(module.ReleaseError, match=r"commit them first: README\.md"):
+        module.release("1.0.0", checkout, lambda: (checkout / "README.md").write_text("a table\n"), DAY)
+    assert (_git(checkout, "tag"), _git(checkout, "diff", "--name-only")) == ("", "README.md")
 
 
 def test_a_build_that_fails_leaves_the_checkout_as_it_was(checkout: Path) -> None:
