@@ -24,7 +24,7 @@ TESTS_READY := .venv/.tests-ready$(if $(NEWEST),-newest)
 INSTALL = NEWEST=$(NEWEST) sh install.sh $(BIN)/uv $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor next grade watch test test-all lint generated notebooks docs pictures acceptance bench rehearse on-a-gpu gpu-results foreign pytorch-cases matrix mutants pythons constraints wheels release clean lint-types lint-style lint-generated test-bytecode
+.PHONY: help doctor next grade watch test test-all lint generated notebooks docs pictures acceptance bench rehearse on-a-gpu gpu-results foreign pytorch-cases matrix mutants pythons constraints wheels release clean lint-types lint-style lint-imports lint-generated test-bytecode
 
 help: ## show what can be made
 	@echo "make grade [SUBMISSION=labs] [LAB=1,3|container|kernels|sharding] [DEVICE=auto|cuda|vgpu|vgpu:MODEL] [SEED=n] [REPORT=grade-report]"
@@ -64,7 +64,7 @@ $(TESTS_READY): $(READY)
 # Bytecode is written even where PYTHONDONTWRITEBYTECODE is set: hundreds of processes would compile the same again.
 test test-all: export PYTHONDONTWRITEBYTECODE =
 test: $(READY) $(TESTS_READY) ## run the project's own tests, in 13 minutes on two cores
-	@$(MAKE) --no-print-directory --jobs 2 lint-types lint-style lint-generated test-bytecode
+	@$(MAKE) --no-print-directory --jobs 2 lint-types lint-style lint-imports lint-generated test-bytecode
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs --durations=30
 
 # For a night, or a release: hours. Another seed, which is printed, and no reply kept. Hidden: the tests pass on a machine
@@ -92,12 +92,14 @@ release: $(READY) ## a version of this project: changelog, wheels, site, commit 
 	@test -n "$(VERSION)" || { echo "say which version: make release VERSION=1.0.0" >&2; exit 2; }
 	@$(BIN)/python packaging/release.py "$(VERSION)"
 
-lint: $(READY) ## ruff, mypy, and what `make generated` writes
-	@$(MAKE) --no-print-directory --jobs 2 lint-types lint-style lint-generated
+lint: $(READY) ## ruff, mypy, imports, and what `make generated` writes
+	@$(MAKE) --no-print-directory --jobs 2 lint-types lint-style lint-imports lint-generated
 
 lint-types: ; @$(BIN)/mypy
 
 lint-style: ; @$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+lint-imports: ; @said=$$($(BIN)/lint-imports) || { echo "$$said"; exit 1; }
 
 lint-generated: ; @$(BIN)/python -m grader.generated --check
 

@@ -87,6 +87,39 @@ def test_the_dev_container_runs_commands_that_are_there() -> None:
         assert (ROOT / page).is_file()
 
 
+def test_before_each_commit_runs_what_continuous_integration_runs_first() -> None:
+    yaml = pytest.importorskip("yaml")
+    makefile = (ROOT / "Makefile").read_text()
+    hooks = {
+        hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    }
+    assert (hooks["lint"]["entry"], hooks["lint"]["always_run"]) == ("make lint", True)
+    before, tests = (
+        re.findall(rf"\n{name}: .*\n\t@.* --jobs 2 (.*)", makefile)[0].split() for name in ("lint", "test")
+    )
+    assert set(before) <= set(tests), "`make test` runs all of it"
+    assert set(re.findall(r"(?m)^(lint-[a-z]+):", makefile)) == set(before)
+    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("\nmake test")
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (f"{'x' * 72}\n\n{'a reason ' * 20}\n", 0),
+        (f"{'x' * 73}\n", 1),
+        (f"# a comment of Git's, which is longer than {'x' * 72}\n\nShort\n", 0),
+        (f"\n{'ä' * 72}\n", 0),
+    ],
+)
+def test_a_commit_has_a_short_subject(message: str, code: int, tmp_path: Path) -> None:
+    (tmp_path / "message").write_text(message, encoding="utf-8")
+    yaml = pytest.importorskip("yaml")
+    hook = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"][1]
+    assert hook["stages"] == ["commit-msg"]
+    done = subprocess.run([ROOT / hook["entry"], tmp_path / "message"], capture_output=True, text=True, check=False)
+    assert (done.returncode, "at most 72" in done.stderr) == (code, bool(code))
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A small project of which one version can be released."""
