@@ -26,7 +26,7 @@ def _every(kind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for words in _LANGUAGES.values() for word in words[kind]))
 
 
-LANGUAGES = ", ".join(str(words["language"]) for words in _LANGUAGES.values())
+LANGUAGES = tuple(str(words["language"]) for words in _LANGUAGES.values())
 PARTICIPANTS = _every("participant")
 """What stands before a participant's number."""
 NO_GROUP = tuple(word.casefold() for word in _every("no_group"))

@@ -157,8 +157,8 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
     if key is None:
         raise RosterError(
             f"{path} has no column that names students, only {', '.join(filter(None, table.titles))}; call one of "
-            f"them {', '.join(KEYS[:4])}, ... (a worksheet of "
-            f"Moodle's is read in {moodle_words.LANGUAGES}: download it in one of these)"
+            f"them {', '.join(KEYS[:4])}, ... A worksheet of Moodle's is read in "
+            f"{len(moodle_words.LANGUAGES)} languages; download it in one that docs/platforms/moodle.md lists"
         )
     addresses = Counter(folded(cell_of(row, name)) for row in rows.values() for name in _ADDRESSES)
     entries: dict[str, Entry] = {}

@@ -106,6 +106,9 @@ def not_utf8(data: bytes) -> tuple[int, str]:
     return 1, "it is not UTF-8: save the file as UTF-8"
 
 
+_END_OF_DAY = "no time is 24:00 in TOML: write 23:59:59, or 00:00:00 of the next day"
+
+
 def toml(path: Path, text: str | None = None) -> Document:
     """The TOML file at `path`; numbers with a point are read exactly, as `Decimal`.
 
@@ -122,7 +125,10 @@ def toml(path: Path, text: str | None = None) -> Document:
         raise ReadingError(f"{path}:{number}: {message}") from None
     except tomllib.TOMLDecodeError as error:
         match = re.search(r"line (\d+)", str(error))
-        raise ReadingError(f"{path}:{match[1] if match else 1}: not valid TOML: {error}") from None
+        number = int(match[1]) if match else 1
+        line = text.splitlines()[number - 1] if text is not None and number <= len(text.splitlines()) else ""
+        message = _END_OF_DAY if re.search(r"=.*\d[T ]24:00", line) else f"not valid TOML: {error}"
+        raise ReadingError(f"{path}:{number}: {message}") from None
 
 
 def into(kind: type[T], document: Document, *place: str | int) -> T:

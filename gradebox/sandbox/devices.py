@@ -200,7 +200,9 @@ def load(module: str) -> DeviceModule:
 
 
 def parse(option: str, module: str = "") -> Device:
-    """The device that `--device` names, in the words of a course's `module`; without one there is the CPU.
+    """The device that `--device` or a class's `class.toml` names, in the words of a course's `module`.
+
+    Without a module there is the CPU. Messages name the device and no option, because it may come from either.
 
     Raises:
         DeviceError: there is no such device.
@@ -211,7 +213,7 @@ def parse(option: str, module: str = "") -> Device:
         except ModuleNotFoundError as error:
             raise DeviceError(f"the course's module of devices, {module}, cannot be imported: {error}") from None
     if option not in ("auto", CPU):
-        raise DeviceError(f"--device {option}: this course runs on the CPU; expected auto or cpu")
+        raise DeviceError(f"device {option}: this course runs on the CPU; expected auto or cpu")
     return Device(CPU, "CPU")
 
 

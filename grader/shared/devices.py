@@ -51,14 +51,14 @@ def parse(option: str) -> Device:
             return device
         if option == "cuda":
             raise DeviceError(
-                "--device cuda: no NVIDIA GPU answers here (`nvidia-smi` would say why). "
-                "Use --device vgpu to grade on the virtual GPU."
+                "device cuda: no NVIDIA GPU answers here (`nvidia-smi` would say why). "
+                "Choose the device vgpu to grade on the virtual GPU."
             )
         return _virtual(DEFAULT_MODEL)
     kind, _, model = option.partition(":")
     if kind == _VIRTUAL:
         return _virtual(model or DEFAULT_MODEL)
-    raise DeviceError(f"--device {option}: expected auto, cuda, vgpu or vgpu:MODEL")
+    raise DeviceError(f"device {option}: expected auto, cuda, vgpu or vgpu:MODEL")
 
 
 def _virtual(model: str) -> Device:
@@ -67,7 +67,7 @@ def _virtual(model: str) -> Device:
     try:
         spec = vgpu.get_spec(model)
     except (ValueError, KeyError, OSError) as error:
-        raise DeviceError(f"--device vgpu:{model}: {error}") from None
+        raise DeviceError(f"device vgpu:{model}: {error}") from None
     return Device(f"vgpu:{model}", f"virtual {spec.name} (simulated)", simulated=True)
 
 

@@ -107,6 +107,11 @@ def test_nothing_needs_to_be_said() -> None:
         ("[limits]\nfiles = 0", "would refuse every submission"),
         ("[limits]\nfiles = 100000", "at most 4000"),
         ("title = ", "class.toml:1: not valid TOML"),
+        (
+            "labs = [1]\ndeadline = 2026-03-01T24:00:00",
+            "class.toml:2: .* 24:00 in TOML: write 23:59:59, or 00:00",
+        ),
+        ("[extensions]\nada = 2026-03-01 24:00:00+01:00", "class.toml:2: no time is 24:00 in TOML"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_it(text: str, message: str) -> None:

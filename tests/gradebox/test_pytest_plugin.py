@@ -180,7 +180,7 @@ def test_nothing_on_disk_is_collected_or_configures_pytest(shell: Shell, tmp_pat
         (("handed-in",), "--grade takes no test paths, but got handed-in; name the folder as --submission=DIR"),
         (("-c", "{plugins}/other.ini"), "--grade needs its own configuration: leave out -c and --rootdir"),
         (("--lab=9",), "there is no lab 9; the labs are 1, 2"),
-        (("--device=tpu",), "--device tpu: this course runs on the CPU; expected auto or cpu"),
+        (("--device=tpu",), "device tpu: this course runs on the CPU; expected auto or cpu"),
     ],
     ids=str,
 )

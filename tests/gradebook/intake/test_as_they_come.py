@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from gradebook.settings import Settings
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.intake.downloads import CODE, LAB, Downloads
 
+ROOT = Path(__file__).parents[3]
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d" * 32 + b"\nsize 12345\n"
 
 
@@ -252,7 +254,9 @@ def test_words_of_moodle_for_no_group_name_no_team(tmp_path: Path) -> None:
 
 def test_a_worksheet_in_an_unknown_language_says_which_are_read(tmp_path: Path) -> None:
     (tmp_path / "roster.csv").write_text("Azonosító,Teljes név,E-mail cím\nRésztvevő 7,Ada,ada@x.edu\n")
-    with pytest.raises(
-        roster_files.RosterError, match="a worksheet of Moodle's is read in English, Arabic, Catalan, German, "
-    ):
+    page = "docs/platforms/moodle.md"
+    with pytest.raises(roster_files.RosterError, match=f"A worksheet of Moodle's .* 22 languages; .* {page} lists"):
         roster_files.load(tmp_path / "roster.csv")
+    sentence = re.search(r"The worksheet is read in 22 languages .*?: (.*?)\.", (ROOT / page).read_text(), re.DOTALL)
+    assert sentence is not None
+    assert sorted(re.split(r", | and ", " ".join(sentence[1].split()))) == sorted(moodle_words.LANGUAGES)
