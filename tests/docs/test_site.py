@@ -97,7 +97,16 @@ def browser() -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("name", "width", "theme"),
     on_screens_in_turn(
-        ["index", "search", "student", "chapter", "labs/lab1", "included/lab5_production", "class-grading"]
+        [
+            "index",
+            "search",
+            "student",
+            "chapter",
+            "labs/lab1",
+            "labs/lab1-traps",
+            "included/lab5_production",
+            "class-grading",
+        ]
     ),
 )
 def test_axe_finds_nothing_wrong_with_a_page(name: str, width: int, theme: str, site: Path, browser: Any) -> None:
