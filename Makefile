@@ -65,7 +65,7 @@ $(TESTS_READY): $(READY)
 test test-all: export PYTHONDONTWRITEBYTECODE =
 test: $(READY) $(TESTS_READY) ## run the project's own tests, in 13 minutes on two cores
 	@$(MAKE) --no-print-directory --jobs 2 lint-types lint-style lint-imports lint-generated test-bytecode
-	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs --durations=30
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs --tb=short --durations=30
 
 # For a night, or a release: hours. Another seed, which is printed, and no reply kept. Hidden: the tests pass on a machine
 # that has only Python, make and git, and skip the rest.
