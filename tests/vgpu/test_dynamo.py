@@ -83,6 +83,24 @@ def test_code_between_graphs_is_simulated_and_not_compiled(gpu: vgpu.VirtualGPU)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 
 
+def test_guards_know_the_stream_whatever_was_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch._dynamo.guards._CLOSURE_VARS", None)
+    torch._dynamo.reset()
+
+    @torch.compile(backend="eager")
+    def function(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        if x.is_cuda:
+            torch.cuda.Event().record()
+        return x + 1
+
+    for _ in range(2):
+        assert function(torch.ones(1)).item() == 2.0
+        with vgpu.attach("T4"):
+            assert function(torch.ones(1, device="cuda")).item() == 2.0
+            torch._dynamo.reset()
+
+
 def test_make_fx_sees_the_gpu(gpu: vgpu.VirtualGPU) -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 

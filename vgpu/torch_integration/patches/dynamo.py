@@ -91,6 +91,8 @@ def _guard_visible_device(patches: PatchSet, module: ModuleType) -> None:
         self.get_guard_manager(guard).add_lambda_guard(is_same, parts, guard.user_stack)
 
     patches.set(module.GuardBuilder, "TENSOR_MATCH", tensor_match)
+    # What guards call is looked up when the first is made, and kept: with another machine it is something else.
+    patches.set_existing(module, "_CLOSURE_VARS", None)
 
 
 def _visible_device(tensor: Any) -> torch.device | None:
