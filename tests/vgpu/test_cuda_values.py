@@ -62,3 +62,46 @@ def test_integers_divided_by_zero_give_what_the_hardware_does(gpu: vgpu.VirtualG
         assert call().tolist() == values, name
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         torch.tensor(7) // torch.tensor(0)
+
+
+def test_floats_are_divided_by_a_number_through_its_reciprocal(gpu: vgpu.VirtualGPU) -> None:
+    """https://github.com/pytorch/pytorch/issues/186618; BinaryDivTrueKernel.cu, BinaryDivTruncKernel.cu."""
+    data = torch.tensor([49.5, 41.0], device="cuda")
+    assert (data / 50)[0].item() == 0.9899999499320984
+    assert (data / torch.tensor(50))[0].item() == 0.9899999499320984
+    assert torch.div(data, torch.tensor(50.0, device="cuda"))[0].item() == 0.9900000095367432
+    assert torch.div(data, 41, rounding_mode="trunc").tolist() == [1.0, 0.0]
+    assert data.clone().div_(50)[0].item() == 0.9899999499320984
+    assert torch.div(data, 50, out=torch.empty(2, device="cuda"))[0].item() == 0.9899999499320984
+    assert (data.int() / 41)[1].item() == 0.9999999403953552
+    assert torch._foreach_div([data], 50)[0][0].item() == 0.9899999499320984
+    low = torch.tensor([49.5], device="cuda").half() / 50
+    assert (low.dtype, low.item()) == (torch.float16, 0.990234375)
+    assert (data / 0).tolist() == [float("inf")] * 2
+    assert (data.double() / 50)[0].item() == 49.5 * (1 / 50)
+    assert torch.equal(data / 8, data * 0.125)
+    with pytest.raises(RuntimeError, match="can't be cast to the desired output type"):
+        data.int().div_(50)
+
+
+def test_bins_are_found_in_the_dtype_of_the_data(gpu: vgpu.VirtualGPU) -> None:
+    """https://github.com/pytorch/pytorch/issues/156019 and 196008; SummaryOps.cu."""
+    data = torch.full((100,), 1e-6, device="cuda")
+    assert torch.histc(data, bins=2, min=-7.597160290658466e-47, max=0.0).tolist() == [0, 100]
+    counts = torch.histc(data, 4, -2.0, 2.0, out=torch.empty(0, dtype=torch.int64, device="cuda"))
+    assert (counts.dtype, counts.tolist()) == (torch.int64, [0, 0, 100, 0])
+    whole = torch.tensor([0, 1, 2, 3, 9], device="cuda")
+    assert torch.histc(whole, bins=2, min=0, max=3).tolist() == [2, 2]
+    assert torch.histc(torch.tensor([0.0, 1.0, float("nan")], device="cuda"), 2, 0, 1).tolist() == [1, 1]
+    with pytest.raises(RuntimeError, match="is not finite"):
+        torch.histc(torch.tensor([float("inf")], device="cuda"))
+    with pytest.raises(RuntimeError, match="max must be larger than min"):
+        torch.histc(data, 2, 3, 1)
+
+
+def test_a_reduction_of_compressed_products_is_the_cpus(gpu: vgpu.VirtualGPU) -> None:
+    """https://github.com/pytorch/pytorch/pull/164442"""
+    matrix, data = torch.eye(3).to_sparse_csr().cuda(), torch.ones(3, 3, device="cuda")
+    assert torch.equal(torch.sparse.mm(matrix, data), data)
+    with pytest.raises(NotImplementedError, match="_sparse_mm_reduce_impl' with arguments from the 'SparseCsrCUDA'"):
+        torch.sparse.mm(matrix, data, reduce="sum")

@@ -34,12 +34,15 @@ class ThreadState(threading.local):
 
     def __init__(self) -> None:
         self.streams: dict[int, int] = {}
+        self.stream_notes: list[tuple[int, dict[int, int]]] = []
+        """From which node of autograd's graph on which streams were current; empty: default streams."""
 
     def reset(self) -> tuple[int, int | None, dict[int, int]]:
         """As in a new thread; returns what was there before, for `restore`."""
         before = self.device, self.target, self.streams
         self.device, self.target, self.streams = 0, None, {}
         self.fusion = self.capture = self.tally = None
+        self.stream_notes = []
         return before
 
     def restore(self, before: tuple[int, int | None, dict[int, int]]) -> None:

@@ -124,8 +124,9 @@ class Watch:
         inputs: Iterable[torch.Tensor],
         outputs: Iterable[torch.Tensor],
     ) -> None:
-        """A kernel reads its inputs, and writes its outputs and what its schema says."""
-        self.kernel(gpu, gpu.stream, operation.name, inputs, [*outputs, *written(operation, args, kwargs)])
+        """A kernel reads its inputs (`ones_like` none), and writes its outputs and what its schema says."""
+        read = () if operation.is_like else inputs
+        self.kernel(gpu, gpu.stream, operation.name, read, [*outputs, *written(operation, args, kwargs)])
 
     def kernel(
         self,

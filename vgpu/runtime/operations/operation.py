@@ -52,6 +52,9 @@ class Known:
     wrapper: str = ""
     """What messages call this wrapper, where it is not the operation's name (torchgen, RegisterCUDA.cpp)."""
 
+    arithmetic: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any] | None = None
+    """From overload and arguments, what CUDA's kernel computes in another order; NotImplemented where it does not."""
+
     library: str = ""
     """The library whose handle it needs: "blas", "cudnn", or "" for none."""
     call: str = ""

@@ -52,3 +52,12 @@ def require_whole_bytes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{dtype}'")
     if below:
         raise RuntimeError(_NO_STUB)
+
+
+def require_no_reduction(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse the one operation on compressed tensors for which only the CPU has a kernel (`sparse.mm(reduce=)`)."""
+    raise NotImplementedError(
+        "Could not run 'aten::_sparse_mm_reduce_impl' with arguments from the 'SparseCsrCUDA' backend. This could be "
+        "because the operator doesn't exist for this backend, or was omitted during the selective/custom build "
+        "process (if using custom build)."
+    )

@@ -12,6 +12,7 @@ from typing import Any
 
 from vgpu.runtime.operations import (
     convolutions,
+    cuda_arithmetic,
     determinism,
     operand_dtypes,
     products,
@@ -49,6 +50,7 @@ _row("_addmm_activation", product=products.addmm, **_GEMM, **_TF32_ADDED)
 _row("bmm", check=sparse_dtypes.require_bmm, product=products.bmm, **_GEMM, **_TF32)
 _row("baddbmm", product=products.baddbmm, **_GEMM, **_TF32_ADDED)
 _row("addbmm", **_TF32_ADDED)
+_row("_sparse_mm_reduce_impl", check=sparse_dtypes.require_no_reduction)
 _row("_sparse_softmax _sparse_log_softmax", check=sparse_dtypes.require_softmax)
 _row("_sparse_addmm", check=sparse_dtypes.require_addmm)
 _row("quantize_per_tensor quantize_per_channel", check=sparse_dtypes.require_whole_bytes)
@@ -174,6 +176,8 @@ _row("fmod", check=operand_dtypes.no_bool("fmod_cuda"))
 _row("searchsorted bucketize", check=operand_dtypes.no_bool("searchsorted_out_cuda"))
 _row("_foreach_add _foreach_sub _foreach_mul", check=scalar_checks.foreach_integers)
 _row("_foreach_addcmul _foreach_addcdiv", check=scalar_checks.scalars_on_cpu)
+_row("div", arithmetic=cuda_arithmetic.quotient)
+_row("_foreach_div", arithmetic=cuda_arithmetic.list_quotient)
 _row("_foreach_copy_", overwrites=True, mixed_devices=True)
 _row("_to_copy _copy_from", copies=True, mixed_devices=True)
 _row("clone", copies=True)
@@ -200,6 +204,7 @@ _row("_local_scalar_dense item equal is_nonzero allclose", reads=True)
 _row(
     "histc",
     check=scalar_checks.histogram,
+    arithmetic=cuda_arithmetic.histogram,
     waits=waiting.finds_its_range,
     nondeterministic=determinism.always("_histc_cuda"),
 )

@@ -310,6 +310,10 @@ class DispatchMode(TorchDispatchMode):
                 return precision.compute(operation, args, kwargs, low)
             if gpu is not None and precision.uses_tf32(operation, inputs[0].dtype, gpu.spec):
                 args = precision.with_tf32_operands(operation, args)
+        if operation.arithmetic is not None and gpu is not None and self._machine.values:
+            result = operation.arithmetic(operation.overload, args, kwargs)
+            if result is not NotImplemented:
+                return result
         if operation.random and gpu is not None:
             return self._random(gpu, operation, args, kwargs)
         if operation.copies and gpu is not None and cuda_values.conversion(operation, args, kwargs) is not None:

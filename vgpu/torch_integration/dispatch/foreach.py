@@ -76,7 +76,10 @@ def _promotes(dtype: torch.dtype, value: Any) -> bool:
 
 def one_by_one(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
     """The single operation for each tensor."""
-    name = _SINGLE[operation.base] + ("_" if operation.mutates else "")
+    name = _SINGLE[operation.base]
+    if name == "div" and operation.overload._overloadname == "Scalar" and args[1]:
+        name, args = "mul", (args[0], 1.0 / args[1])  # `foreach_tensor_div_scalar_kernel_cuda`
+    name += "_" if operation.mutates else ""
     single = getattr(torch.ops.aten, name)
     count = len(next(value for value in args if isinstance(value, (list, tuple))))
 

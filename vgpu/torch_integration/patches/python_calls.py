@@ -17,6 +17,7 @@ import torch.utils._foreach_utils
 from vgpu.runtime.machine import Machine
 from vgpu.runtime.patching import PatchSet
 from vgpu.runtime.thread_state import THREAD
+from vgpu.torch_integration.patches import backward_streams, streams
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _ignored = torch._C._disabled_torch_function_impl
@@ -89,9 +90,10 @@ def _show_inner_calls(patches: PatchSet) -> None:
 def _settle_gradients(patches: PatchSet, machine: Machine) -> None:
     """What `torch.autograd.grad` returns is where its inputs are, even if C++ code made it."""
     run = torch.autograd.graph._engine_run_backward
+    run_with_streams = backward_streams.following(run, streams.let_wait)
 
     def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        gradients = run(outputs, *args, **kwargs)
+        gradients = run_with_streams(outputs, *args, **kwargs)
         inputs = kwargs.get("inputs", args[3] if len(args) > 3 else ())
         for gradient, tensor in zip(gradients or (), inputs or (), strict=False):
             if isinstance(gradient, torch.Tensor) and isinstance(tensor, torch.Tensor):

@@ -15,6 +15,7 @@ from vgpu.runtime.gpu import QUERY_SECONDS
 from vgpu.runtime.patching import PatchSet
 from vgpu.runtime.thread_state import THREAD
 from vgpu.runtime.unsupported import unsupported
+from vgpu.torch_integration.patches.backward_streams import change_streams
 from vgpu.torch_integration.patches.events import Event, GenericEvent, gpu_of, of_another_device
 
 _ORIGINAL: Any = torch.Stream
@@ -94,7 +95,8 @@ class GenericStream:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        THREAD.device, THREAD.streams[self.device_index] = self._before.pop()
+        THREAD.device, stream_id = self._before.pop()
+        change_streams({**THREAD.streams, self.device_index: stream_id})
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and (other.stream_id, other._gpu) == (self.stream_id, self._gpu)
@@ -179,7 +181,12 @@ def set_stream(stream: GenericStream | None) -> None:
     """Make a stream, and its device, current until further notice (`THCPStream_setStream` in torch/csrc/cuda)."""
     if stream is not None:
         THREAD.device = stream.device_index
-        THREAD.streams[stream.device_index] = stream.stream_id
+        change_streams({**THREAD.streams, stream.device_index: stream.stream_id})
+
+
+def let_wait(gpu: int, stream: int, other: int) -> None:
+    """Let a stream of a GPU wait for what is queued on another one of its streams."""
+    Stream(gpu, stream_id=stream).wait_stream(Stream(gpu, stream_id=other))
 
 
 def _set_raw(stream_id: int, device_index: int, device_type: int = 1) -> None:
