@@ -212,3 +212,23 @@ def test_a_virtual_h100_draws_what_an_h100_drew() -> None:
     assert not {name for name in close if "rand " in name or "randint" in name or "perm" in name or "drop" in name}
     assert len(outcomes) == 85
     assert len(close) < 20
+
+
+def test_a_capture_keeps_the_generators_seed(gpu: vgpu.VirtualGPU) -> None:
+    """CUDAGeneratorImpl.cpp: `assertNotCapturing`; a state may be read, which flash-attention issue 165 asked for."""
+    generator, data = torch.cuda.default_generators[0], torch.zeros(4, device="cuda")
+    torch.cuda.manual_seed(3)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        data.uniform_()
+        torch.cuda.get_rng_state()
+        torch.cuda.manual_seed(3)
+        with pytest.raises(RuntimeError, match="only if new seed is the same as the original seed"):
+            torch.cuda.manual_seed(4)
+        for call, name in (
+            (generator.seed, "seed"), (generator.get_offset, "get_offset"), (generator.clone_state, "clone_impl"),
+            (lambda: generator.set_offset(0), "set_offset"),
+        ):  # fmt: skip
+            with pytest.raises(RuntimeError, match=f"Cannot call CUDAGeneratorImpl::{name} during CUDA graph capture"):
+                call()
+    assert generator.initial_seed() == 3

@@ -292,6 +292,19 @@ def test_custom_operators_run_their_cuda_kernel_and_are_seen_inside(gpu: vgpu.Vi
     assert torch.ops.vgpu_tests2.choose(torch.ones(2)).tolist() == [2.0, 2.0]
 
 
+def test_a_custom_operator_without_tensors_is_chosen_by_its_device(gpu: vgpu.VirtualGPU) -> None:
+    """https://github.com/pytorch/pytorch/issues/129389"""
+
+    @torch.library.custom_op("vgpu_tests::made", mutates_args=(), device_types="cuda")
+    def made(device: torch.device) -> torch.Tensor:
+        return torch.ones(3, device=device)
+
+    assert made(torch.device("cuda")).is_cuda
+    assert made(device=torch.device("cuda", 0)).tolist() == [1.0] * 3
+    with pytest.raises(RuntimeError, match="does not have a kernel registered for cpu"):
+        made(torch.device("cpu"))
+
+
 def _per_sample(layer: nn.Module, x: torch.Tensor) -> Any:
     parameters = {name: value.detach() for name, value in layer.named_parameters()}
 

@@ -15,11 +15,22 @@ from typing import Any
 
 import torch
 
+from vgpu.runtime.thread_state import THREAD
+
 # The seed of CUDA's default generator before anyone sets one (c10::default_rng_seed_val).
 DEFAULT_SEED = 67280421310721
 _ALL_BITS = (1 << 64) - 1
 # A Philox call gives four numbers, so offsets are multiples of this (`set_philox_offset_per_thread`).
 _OFFSET_STEP = 4
+
+
+def _require_no_capture(method: str) -> None:
+    """`assertNotCapturing` (CUDAGraphsUtils.cuh), of methods whose effect no replay would repeat."""
+    if THREAD.capture is not None:
+        raise RuntimeError(
+            f"Cannot call CUDAGeneratorImpl::{method} during CUDA graph capture. If you need this call to be captured, "
+            "please file an issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive"
+        )
 
 
 class _State:
@@ -60,13 +71,21 @@ class CudaGenerator(torch.Generator):
         self._state.offset = offset
 
     def manual_seed(self, seed: int) -> CudaGenerator:
-        """Begin the numbers of a seed."""
+        """Begin the numbers of a seed; in a graph's capture only the seed that it has."""
+        if THREAD.capture is not None:
+            if seed & _ALL_BITS != self._seed:
+                raise RuntimeError(
+                    "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the "
+                    "same as the original seed."
+                )
+            return self
         super().manual_seed(seed)
         self._seed, self._offset = super().initial_seed(), 0
         return self
 
     def seed(self) -> int:
         """Begin the numbers of a seed that nobody knows; returns it."""
+        _require_no_capture("seed")
         self._seed, self._offset = super().seed(), 0
         return self._seed
 
@@ -122,10 +141,12 @@ class CudaGenerator(torch.Generator):
 
     def get_offset(self) -> int:
         """How far the numbers of this seed have been drawn."""
+        _require_no_capture("get_offset")
         return self._offset
 
     def set_offset(self, offset: int) -> CudaGenerator:
         """Go to an offset, a multiple of 4."""
+        _require_no_capture("set_offset")
         if offset % _OFFSET_STEP:
             raise RuntimeError("offset must be a multiple of 4")
         self._offset = offset
@@ -145,6 +166,7 @@ class CudaGenerator(torch.Generator):
 
     def clone_state(self) -> CudaGenerator:
         """A generator that continues from the same state."""
+        _require_no_capture("clone_impl")
         copy = on(self._device)
         copy.set_state(self.get_state())
         return copy

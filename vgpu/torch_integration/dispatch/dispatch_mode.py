@@ -99,6 +99,9 @@ class DispatchMode(TorchDispatchMode):
         operation = facts(func)
         if operation.is_factory and extensions.fake_mode_is_on():
             return func(*args, **(kwargs or {}))
+        if operation.is_custom and operation.is_factory and extensions.is_made_on_gpu(operation, args, kwargs or {}):
+            with self._function_mode, self:
+                return extensions.run_python_kernel(operation, args, kwargs or {})
         if kwargs and "device" in kwargs and names_a_gpu(kwargs["device"]):
             with self:
                 return call_with_device(self._function_mode, operation, args, kwargs)

@@ -92,6 +92,12 @@ def has_cuda_kernel(name: str) -> bool:
     return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "CUDA"))
 
 
+def is_made_on_gpu(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator without tensors among its arguments names a GPU, and has a kernel for it in Python."""
+    devices = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.device)]
+    return any(device.type == "cuda" for device in devices) and has_python_kernel(operation)
+
+
 def run_python_kernel(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The kernel that CUDA tensors would reach."""
     return operation.overload.redispatch(_CUDA_KERNEL, *args, **kwargs)
