@@ -105,3 +105,25 @@ def test_a_reduction_of_compressed_products_is_the_cpus(gpu: vgpu.VirtualGPU) ->
     assert torch.equal(torch.sparse.mm(matrix, data), data)
     with pytest.raises(NotImplementedError, match="_sparse_mm_reduce_impl' with arguments from the 'SparseCsrCUDA'"):
         torch.sparse.mm(matrix, data, reduce="sum")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_positive_zero_is_greater_than_negative_zero(gpu: vgpu.VirtualGPU, dtype: torch.dtype) -> None:
+    """https://github.com/pytorch/pytorch/issues/181801"""
+    data, zero = (
+        torch.tensor([-0.0, 0.0, NAN, 1.0], dtype=dtype, device="cuda"),
+        torch.zeros(4, device="cuda").to(dtype),
+    )
+    for result in (
+        data.relu(), data.clone().relu_(), data.clamp(min=0), data.clamp_min(0.0), torch.nn.functional.relu6(data),
+        torch.maximum(data, zero), torch.maximum(zero, data), torch.relu(data.clone().requires_grad_()).detach(),
+    ):  # fmt: skip
+        assert result.signbit().tolist()[:2] == [False, False]
+        assert result.dtype == dtype
+        assert result[2].isnan()
+        assert result[3].item() == 1.0
+    assert torch.minimum(data, zero).signbit().tolist()[:2] == [True, False]
+    assert torch.minimum(zero, data).signbit().tolist()[:2] == [True, False]
+    assert torch.maximum(data, data).signbit().tolist()[:2] == [True, False]
+    assert data.clamp(min=-1).signbit().tolist()[:2] == [True, False]
+    assert torch.maximum(data[:2].int(), zero[:2].int()).tolist() == [0, 0]

@@ -6,6 +6,7 @@
 | the same, rounded to zero | likewise | likewise: 41 / 41 is 0 | BinaryDivTruncKernel.cu |
 | a list divided by a number | a quotient | a product with the FP64 reciprocal | ForeachBinaryOpScalar.cu |
 | bins of `histc` | by edges in FP64 | (x - min) * bins / (max - min), in the dtype | SummaryOps.cu, `getBin` |
+| zero clamped by zero, or compared with it | the first operand | +0 is greater than -0 | TensorCompare.cu, `::max` |
 
 Not here: values that C++ leaves undefined (`vgpu.runtime.operations.cuda_values`).
 """
@@ -26,6 +27,7 @@ from vgpu.runtime.operations.registries import registries
 
 _aten = torch.ops.aten
 _LOW = (torch.float16, torch.bfloat16)
+_SINGLE = (torch.float32, *_LOW)
 _FLOATS = (torch.float32, torch.float64, *_LOW)
 
 
@@ -101,3 +103,27 @@ def histogram(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     counts = torch.bincount(places, minlength=bins).to(data.dtype)
     out = kwargs.get("out")
     return counts if out is None else out.resize_(counts.shape).copy_(counts)
+
+
+def positive_zero(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Clamped from below by zero: `::max` of FP32 takes +0 from -0 and +0, where the CPU's keeps its operand."""
+    data, bound = args[0], 0
+    if "relu" not in overload._schema.name:
+        bound = args[1] if len(args) > 1 else kwargs.get("min", kwargs.get("min_val"))
+    if type(bound) not in (int, float) or bound != 0 or data.dtype not in _SINGLE or data.layout is not torch.strided:
+        return NotImplemented
+    return overload(*args, **kwargs).add_(0.0)
+
+
+def extreme(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`maximum` and `minimum`: +0 is greater than -0 (MaxMinElementwiseKernel.cu, `::max`)."""
+    left, right = args
+    if not isinstance(right, torch.Tensor) or left.dtype not in _SINGLE or right.dtype not in _SINGLE:
+        return NotImplemented
+    result = overload(*args, **kwargs)
+    zero = result == 0
+    if zero.any():
+        both = torch.logical_and if "maximum" in overload._schema.name else torch.logical_or
+        negative = both(left.signbit(), right.signbit()).expand_as(result)[zero]
+        result[zero] = torch.where(negative, -0.0, 0.0).to(result.dtype)
+    return result
