@@ -154,3 +154,20 @@ with vgpu.attach("T4"):
 def test_a_program_may_import_triton_when_the_gpu_is_there_already() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=300)
     assert done.stdout.strip() == "64.0 1 ()", done.stderr[-2000:]
+
+
+@pytest.mark.night
+def test_compiled_code_calls_a_kernel(gpu: vgpu.VirtualGPU) -> None:
+    """TorchDynamo traces up to the launch and after it, and neither the interpreter nor the kernel."""
+
+    def doubled(data: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(data)
+        double[(2,)](data, out, data.numel(), BLOCK=32, MASKED=True)
+        return out
+
+    compiled = torch.compile(lambda data: doubled(data + 1).relu(), backend="eager")
+    data = torch.ones(50, device="cuda")
+    for _ in range(2):
+        assert compiled(data).tolist() == [4.0] * 50
+    assert double[(2,)](data, data, 50, BLOCK=32, MASKED=True) is not None
+    assert data.tolist() == [2.0] * 50

@@ -29,6 +29,7 @@ _CACHE_BYTES = 256 << 20
 # Of each multiprocessor, that one block may have: modelled, between Turing's 64 KiB and Hopper's 227.
 _SHARED_BYTES = 100 << 10
 _BUS_BITS = 4096
+_set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
 
 
 def install(patches: PatchSet, machine: Machine) -> None:
@@ -143,7 +144,15 @@ def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType, langua
         def _restore_args_dev(self, *_: Any) -> None:
             """There is nothing to copy back."""
 
-    def run(function: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
+    def run(function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Launch; TorchDynamo traces up to there, or it would trace the interpreter and the kernel."""
+        tracer = _set_eval_frame(None)
+        try:
+            return launch(function, *args, **kwargs)
+        finally:
+            _set_eval_frame(tracer)
+
+    def launch(function: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
         kernel = _Kernel(function, kwargs)
         if warmup:
             return kernel
