@@ -103,6 +103,18 @@ def graded(measured: float | None, fails: Threshold, passes: Threshold) -> tuple
     return ("pass" if passes.holds(measured) else "unverified"), passes
 
 
+def believable(
+    outcome: tuple[Status, Threshold], measured: float, most: float, *, unit: str
+) -> tuple[Status, Threshold]:
+    """The outcome of a rate; no pass if it is more than there can be: then a clock, or the name of a part, is wrong."""
+    status, _ = outcome
+    limit = Threshold(
+        value=most, unit=unit, relation="at most",
+        source="these parts cannot do more: is the host's clock right (chronyc tracking), and the board what it says?",
+    )  # fmt: skip
+    return ("unverified", limit) if status == "pass" and not limit.holds(measured) else outcome
+
+
 def as_simulated(checks: Iterable[Check]) -> list[Check]:
     """The same checks of a run on virtual GPUs: what passed there is unverified, what failed has failed."""
     return [

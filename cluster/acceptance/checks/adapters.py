@@ -6,6 +6,7 @@ slot's; to the next node also its port, the cable and the switch. One adapter of
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.hardware import pcie_bytes_per_second
 from cluster.acceptance.records import Record
 from cluster.acceptance.store import Store, connect, own_address, within
-from cluster.acceptance.verdict import Check, Status, Threshold, graded
+from cluster.acceptance.verdict import Check, Status, Threshold, believable, graded
 
 LIMIT_SECONDS = 45.0
 """For all adapters; what is left then is not measured."""
@@ -34,6 +35,8 @@ MEET_SECONDS = 15.0
 FAILS, PASSES = 0.7, 0.86
 """Shares of the line. Ours: sound adapters reach 380 of 400 and 180 of 200 Gbit/s (Azure/azurehpc-health-checks,
 check_ib_bw_gdr)."""
+MOST_OF_LINE = 1.15
+"""Ours: what packets leave of a slot differs by some percent."""
 SLOT_SHARE = 0.87
 """What packets leave of a PCIe link's rate."""
 PEERS_FAIL, PEERS_PASS = 0.8, 0.88
@@ -245,7 +248,8 @@ def _graded(rates: Sequence[Rate]) -> list[Graded]:
                 continue
             limits = [Threshold(value=share * base, unit="Gbit/s", relation="at least", source=f"{share:.0%} {source}")
                       for share in (fails, passes)]  # fmt: skip
-            status, limit = graded(rate.gigabits, *limits)
+            most = MOST_OF_LINE * base if base == rate.line else math.inf
+            status, limit = believable(graded(rate.gigabits, *limits), rate.gigabits, most, unit="Gbit/s")
             if _badness(status) > _badness(worst.status):
                 worst = Graded(rate=rate, status=status, threshold=limit)
         outcomes.append(worst)

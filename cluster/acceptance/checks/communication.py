@@ -61,6 +61,8 @@ def judge(
             rate = row["bus_bytes_per_second"] / 1e9
             bar = thresholds.bandwidth(records, operation, byte_count=row["bytes"], rate=rate, expected=expected)
         checks.append(_bandwidth(row, bar, on_gpu=on_gpu, has_baseline=has_baseline))
+        if on_gpu:
+            checks += _between(records, same)
     if rows:
         checks += _links(there, on_gpu, expected)
     return checks
@@ -137,6 +139,35 @@ def _bandwidth(row: dict[str, Any], bar: thresholds.Bar | None, *, on_gpu: bool,
         threshold=threshold,
         nothing_known=bar is None or row["bytes"] < JUDGED_BYTES,
     )
+
+
+def _between(records: Sequence[Record], rows: Sequence[dict[str, Any]]) -> list[Check]:
+    """Sizes between the smallest and the largest: each may have a protocol of its own, and none has a bar."""
+    ends = [(rows[position]["bytes"], rows[position]["p50_seconds"]) for position in (0, -1)]
+    times = [
+        (row["p50_seconds"] / thresholds.between(records, row["bytes"], *ends), row)
+        for row in rows
+        if ends[0][0] < row["bytes"] < ends[1][0]
+    ]
+    if not times:
+        return []
+    ratio, row = max(times, key=lambda entry: entry[0])
+    limit = Threshold(
+        value=1.0, unit="of three times the line between the smallest and the largest, and a start",
+        relation="at most", source="ours: where NCCL changes its protocol, a message takes twice as long at most",
+    )  # fmt: skip
+    return [
+        Check(
+            name=f"{row['operation']}: messages of other sizes",
+            part="communication",
+            subject="all ranks",
+            status="pass" if limit.holds(ratio) else "unverified",
+            evidence=f"{readable(row['bytes'])}: {row['p50_seconds'] * 1e3:.3f} ms, {ratio:.2f} of the limit",
+            remedy=f"{REMEDY_SPEED}; NCCL_PROTO, NCCL_ALGO and tuner plug-ins choose by size: leave them out once",
+            measured=ratio,
+            threshold=limit,
+        )
+    ]
 
 
 def _links(records: Sequence[Record], on_gpu: bool, expected: Expectations | None) -> list[Check]:

@@ -121,5 +121,16 @@ def bandwidth(
     return Bar(fails, passes)
 
 
+def between(records: Sequence[Record], byte_count: int, small: tuple[int, float], large: tuple[int, float]) -> float:
+    """Seconds within which a message passes whose size is between two others of its operation.
+
+    Their sizes and seconds are joined by a straight line. NCCL changes its protocol in between, and over many ranks a
+    message needs more steps than the smallest one, which takes up to three times as long, and some start beyond it.
+    """
+    kind = fabric(records)
+    line = small[1] + max(0.0, large[1] - small[1]) * (byte_count - small[0]) / (large[0] - small[0])
+    return _SLACK * line + _START_SECONDS[kind] + _HOP_SECONDS[kind] * len(records)
+
+
 def _never() -> Threshold:
     return Threshold(value=0.0, unit="GB/s", relation="at least", source="another explanation is as likely as a fault")

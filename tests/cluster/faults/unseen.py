@@ -128,6 +128,27 @@ def without_four_rails(records: list[Record]) -> None:
     network(2)(records)
 
 
+def other_sizes(factor: float, size: int = 16 * 2**20, *operations: str) -> Change:
+    """A size between the smallest and the largest, so many times as slow as the largest one's rate allows."""
+
+    def change(records: list[Record]) -> None:
+        for record in records:
+            rows = record.results["collectives"]["measurements"]
+            for row in [row for row in rows if row["bytes"] == 256 * 2**20]:
+                own = factor if not operations or row["operation"] in operations else 1.0
+                flow = (row["seconds"][0] - 60e-6) * size / row["bytes"]
+                rows.insert(rows.index(row), {**row, "bytes": size, "seconds": [60e-6 + own * flow] * 5})
+
+    return change
+
+
+def quick_clock(records: list[Record]) -> None:
+    """The host's clock loses half of the time, so that every rate is twice as high."""
+    slower(records, range(len(records)), 0.5)
+    memory(2.0)(records)
+    copy_rate(records, 2 * 0.8 * 16 * 3.938e9)
+
+
 BROKEN: tuple[Story, ...] = (
     Story(what="a workstation card whose memory is at a third", records=lambda: cluster(RTX6000B, gpus=1), change=memory(0.33), expect=WORKSTATION, named="GPU 0 (rank 0, node0)"),
     Story(what="eight workstation cards whose memory is at half", records=lambda: cluster(RTX6000B, rdma=False, port=25), change=memory(0.5), expect=WORKSTATION, named=G3),
@@ -145,6 +166,10 @@ BROKEN: tuple[Story, ...] = (
     Story(what="ECC off on all, and nobody tells the default", records=lambda: cluster(H100), change=state(ecc_mode=[0, 0], ecc_mode_default=None), named=G3),
     Story(what="modules at PCIe 4 by a BIOS setting, on all", records=lambda: cluster(H100), change=both(state(pcie_generation=4, pcie_generation_max=4), lambda r: copy_rate(r, 25e9)), named=G3),
     Story(what="1 KiB in 1.8 ms over InfiniBand", records=lambda: cluster(H100, nodes=2), change=lambda r: small(r, 1.8e-3), named="all ranks"),
+    Story(what="16 MiB at a fifteenth of the rate: a protocol that somebody forced", records=lambda: cluster(H100), change=other_sizes(15), named="all ranks"),
+    Story(what="reductions of 16 MiB at a tenth between nodes: a tuner's wrong table", records=lambda: cluster(H100, nodes=2), change=other_sizes(10, 16 * 2**20, "all_reduce"), named="all ranks"),
+    Story(what="a virtual machine whose clock loses half of the time", records=lambda: cluster(H100, gpus=1), change=quick_clock, named="GPU 0"),
+    Story(what="copies at 90 GB/s of a link that has 63", records=lambda: cluster(H100), change=lambda r: copy_rate(r, 90e9), named=G3),
     Story(what="hosts that are a third as quick, on all nodes", records=lambda: cluster(A100, nodes=2, port=200), change=slow_hosts, expect="[training]\nimages_per_second = 8000", named="GPU 3 (rank 3, node0)"),
     Story(what="all ports at 200 Gbit/s of the 400 that were paid for", records=lambda: cluster(H100, nodes=2, port=200), expect="[network]\nrate_gigabits = 400", named="node node1"),
     Story(what="four of eight cables of one of two nodes are out", records=lambda: cluster(H100, nodes=2), change=without_four_rails, named="node node1"),
@@ -164,6 +189,8 @@ HEALTHY: tuple[Story, ...] = (
     Story(what="eight Ethernet ports of 200 Gbit/s, with the plug-in", records=lambda: cluster(H100, nodes=2, port=200, line=0.85), change=ethernet_for_each_gpu),
     Story(what="two ports of 25 Gbit/s in a bond, of which one flow fills one", records=lambda: cluster(A100_40, nodes=2, port=25, adapters=2, line=0.85), change=both(ethernet_for_each_gpu, half_of_the_adapters)),
     Story(what="small messages in 100 us in a node whose host is busy", records=lambda: cluster(H100), change=lambda r: small(r, 100e-6)),
+    Story(what="16 MiB at half of the rate, where NCCL changes its protocol", records=lambda: cluster(H100, nodes=2), change=other_sizes(2)),
+    Story(what="a 4090 that boosts beyond its data sheet", records=lambda: cluster(replace(RTX4090, tflops=178), gpus=2)),
     Story(what="a 4090 without ECC, as it came", records=lambda: cluster(RTX4090, gpus=2), change=state(ecc_mode=[0, 0], ecc_mode_default=0)),
     Story(what="64 GPUs over InfiniBand: 1 KiB in 0.9 ms", records=lambda: cluster(H100, nodes=8), change=lambda r: small(r, 0.9e-3)),
     Story(what="L40S in a computer of PCIe 3", records=lambda: cluster(L40S, gpus=4), change=both(state(pcie_generation=3, pcie_generation_max=3), lambda r: copy_rate(r, 12.5e9))),
