@@ -258,15 +258,16 @@ def domain(records: Sequence[Record], expected: Expectations | None) -> bool | N
     return None
 
 
-def rails(records: Sequence[Record], *, rdma: bool) -> list[float]:
+def rails(records: Sequence[Record], *, rdma: bool, meant: float | None = None) -> list[float]:
     """Gbit/s of the ports that are up on any node, the fastest first; slower ones are for storage or the front end, or
-    fail a check of their own."""
+    fail a check of their own. A port whose driver reports no rate has `meant`, the file's."""
     best: dict[str, float] = {}
     for own in ports_of(records).values():
         for port in own:
             # A port that is up on some node should be on every one.
-            if port["up"] and port["rdma"] is rdma and port["rate_gigabits"]:
-                best[port["name"]] = max(best.get(port["name"], 0.0), port["rate_gigabits"])
+            rate = port["rate_gigabits"] or meant
+            if port["up"] and port["rdma"] is rdma and rate:
+                best[port["name"]] = max(best.get(port["name"], 0.0), rate)
     fastest = max(best.values(), default=0.0)
     return sorted((rate for rate in best.values() if rate >= _OF_ONE_KIND * fastest), reverse=True)
 
@@ -286,9 +287,7 @@ def between(
     if not visible and meant is None:
         return None
     rdma = visible and has_rdma(records)
-    rates = rails(records, rdma=rdma) if visible else []
-    if not rates and not rdma and meant is not None:
-        rates = [meant]
+    rates = rails(records, rdma=rdma, meant=meant) if visible else [meant or 0.0]
     if not rates:
         return None
     busy = min(len(own) for own in by_node(records).values())
