@@ -148,7 +148,7 @@ def _settings(
         alone = modes.most_common(1)[0][0] != mode and modes[mode] * 2 < sum(modes.values())
         off = not mode and usual != 0
         status: Status = "fail" if off and alone else "unverified" if off else "pass"
-        default = "its default is not known" if usual is None else f"{'on' if usual else 'off'} by default"
+        default = "the driver does not report its default" if usual is None else f"{'on' if usual else 'off'} by default"
         evidence = f"ECC is {'on' if mode else 'off'}, {default}"
         evidence += "; of errors nobody would hear" if off else ""
         if meant is not None:
