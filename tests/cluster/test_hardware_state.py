@@ -17,8 +17,8 @@ from tests.cluster import sound
 def changed(ranks: list[Record], rank: int, stage: str = "before", **figures: Any) -> None:
     """Both readings have it, as a state that the run did not cause."""
     record = ranks[rank]
-    if stage == "presence":
-        record.results["presence"] |= figures
+    if stage in ("presence", "bandwidth"):
+        record.results[stage] |= figures
         return
     record.results["before"]["reading"] |= figures
     record.results["after"]["reading"] |= figures
@@ -102,6 +102,7 @@ def test_bridges_that_nobody_mounted_are_no_fault_and_no_pass() -> None:
     ranks = sound.records()
     for rank in range(2):
         changed(ranks, rank, "presence", device_name="NVIDIA A100 80GB PCIe")
+        changed(ranks, rank, "bandwidth", rates={"copy": 1.6e12, "triad": 1.62e12})
         changed(ranks, rank, nvlinks=12, nvlinks_up=0, memory_clock_hertz=1512e6)
     status, failures = verdict(ranks)
     assert failures == []

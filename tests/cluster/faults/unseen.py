@@ -166,6 +166,7 @@ BROKEN: tuple[Story, ...] = (
     Story(what="ECC off on all, and nobody tells the default", records=lambda: cluster(H100), change=state(ecc_mode=[0, 0], ecc_mode_default=None), named=G3),
     Story(what="modules at PCIe 4 by a BIOS setting, on all", records=lambda: cluster(H100), change=both(state(pcie_generation=4, pcie_generation_max=4), lambda r: copy_rate(r, 25e9)), named=G3),
     Story(what="1 KiB in 1.8 ms over InfiniBand", records=lambda: cluster(H100, nodes=2), change=lambda r: small(r, 1.8e-3), named="all ranks"),
+    Story(what="800 corrected memory errors in minutes, on all", records=lambda: cluster(A100), change=state(after=True, ecc_corrected=803), named=G3),
     Story(what="adapters without a rate at a third of what the file says", records=lambda: cluster(A100_40, nodes=2, port=100, adapters=4), change=both(lambda r: ports(r, None, range(4), rate_gigabits=None), network(3)), expect="[network]\nrate_gigabits = 100", named="all ranks"),
     Story(what="16 MiB at a fifteenth of the rate: a protocol that somebody forced", records=lambda: cluster(H100), change=other_sizes(15), named="all ranks"),
     Story(what="reductions of 16 MiB at a tenth between nodes: a tuner's wrong table", records=lambda: cluster(H100, nodes=2), change=other_sizes(10, 16 * 2**20, "all_reduce"), named="all ranks"),
