@@ -167,6 +167,25 @@ def test_few_channels_leave_a_tile_of_the_filters_gradient_empty() -> None:
         assert gradient_of_filters(gpu, 8, 64) > 6 * gradient_of_filters(gpu, 64, 64)
 
 
+@pytest.mark.parametrize(("places", "channels", "filters", "reached"), [(420, 512, 512, 94.1), (784, 128, 128, 49.3)])
+def test_a_v100_reaches_its_rate_with_several_tiles_for_each_multiprocessor(
+    places: int, channels: int, filters: int, reached: float
+) -> None:
+    """Gradients of 3 x 3 filters in 16 bits, in TFLOP/s: 576 tiles of 64 x 64, and 36 of them (DeepBench)."""
+    work = Convolution(("weight",), 16, channels, filters, places, places, 9)
+    seconds = convolution_cost.seconds(vgpu.get_spec("V100"), work, "float16", tf32=False)
+    assert 2.0 * 16 * places * channels * filters * 9 / seconds == pytest.approx(reached * 1e12, rel=0.2)
+
+
+def test_filters_gradients_of_a_v100_that_had_no_part_in_the_fit_are_met() -> None:
+    result = json.loads((RESULTS / "published_held_out.json").read_text(encoding="utf-8"))
+    for precision in ("FP16", "FP32"):
+        summary = result["groups"][f"DeepBench, V100: convolutions {precision}, gradient of filters"]
+        assert summary["median_error"] <= 0.20
+    for kernel in ("cross entropy", "embedding", "layer norm"):
+        assert result["groups"][f"Liger-Kernel, A100-80GB: {kernel}"]["median_error"] <= 0.20
+
+
 @pytest.mark.parametrize("gpu", ["T4", "V100", "A100-40GB"])
 def test_winograd_on_older_cards_gains_most_for_filters_and_needs_planes(gpu: str) -> None:
     spec = vgpu.get_spec(gpu)
