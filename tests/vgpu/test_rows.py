@@ -5,12 +5,15 @@ Expected figures are those that Liger-Kernel's benchmark measured on an A100 (be
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 
 import vgpu
 from benchmarks.published import older_pytorch
+from vgpu.device import messages
+from vgpu.device.kernel_work import Again, KernelWork
 
 torch = pytest.importorskip("torch")
 
@@ -88,3 +91,13 @@ def test_a_step_that_keeps_gradients_adds_to_them() -> None:
         first, second = (_seconds(lambda: F.cross_entropy(x, classes).backward(), gpu) for _ in range(2))
     assert second == pytest.approx(6.8e-3, rel=0.05)
     assert first < 0.75 * second
+
+
+def test_what_is_read_again_reaches_a_device_of_its_own() -> None:
+    work = KernelWork("softmax", 8, again=Again(16, 8, 4))
+    fields = json.loads(json.dumps(list(work)))
+    assert messages.work_of(fields) == work
+    place = KernelWork._fields.index("again")
+    for forged in ([16, 8], [16, 8, -4], [16, 8, 0.5], 16):
+        with pytest.raises(messages.Malformed):
+            messages.work_of([*fields[:place], forged, *fields[place + 1 :]])

@@ -11,7 +11,18 @@ import math
 import struct
 from typing import Any
 
-from vgpu.device.kernel_work import ENGINES, KINDS, PASSES, Convolution, KernelWork, Product, Programs, Race, Stored
+from vgpu.device.kernel_work import (
+    ENGINES,
+    KINDS,
+    PASSES,
+    Again,
+    Convolution,
+    KernelWork,
+    Product,
+    Programs,
+    Race,
+    Stored,
+)
 
 LAUNCH = struct.Struct("<cBHIIddd")
 """GPU, thread, stream, work, when its launch began, how long that took the host, seconds (NaN: the device's to say)."""
@@ -78,6 +89,7 @@ def work_of(fields: Any) -> KernelWork:
     shapes = made.pop("shapes")
     product = made.pop("product")
     programs = made.pop("programs")
+    again = made.pop("again")
     for name, value in made.items():
         usual = KernelWork._field_defaults.get(name, "")
         if isinstance(usual, (bool, str)):
@@ -94,7 +106,14 @@ def work_of(fields: Any) -> KernelWork:
         shapes=tuple(tuple(whole(size, 2**62) for size in shape) for shape in shapes),
         product=None if product is None else _product_of(product),
         programs=None if programs is None else programs_of(programs),
+        again=None if again is None else _again_of(again),
     )
+
+
+def _again_of(fields: Any) -> Again:
+    if not isinstance(fields, list) or len(fields) != len(Again._fields):
+        raise Malformed("that is nothing to read again")
+    return Again(*(whole(size, 2**62) for size in fields))
 
 
 def _product_of(fields: Any) -> Product:
