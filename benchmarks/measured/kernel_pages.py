@@ -68,8 +68,11 @@ def short_table(result: Mapping[str, Any]) -> list[str]:
     lines.append(f"| {title} | {len(times)} | {middle:.0%} | {within:.0%} | nothing: constants were fitted to them |")
     held_out = json.loads((RESULTS / "published_held_out.json").read_text(encoding="utf-8"))["rows"]
     ratios = [row["left_out"]["half left out"] if row["fitted"] else row["ratio"] for row in held_out]
-    title = "**kernels that others measured, T4, V100, A100, H100**"
-    lines.append(_row(title, [abs(math.log(ratio)) for ratio in ratios], "half of the convolutions and layers, all products"))
+    title, note = (
+        "**kernels that others measured, T4, V100, A100, H100**",
+        "half of the convolutions and layers, all products",
+    )
+    lines.append(_row(title, [abs(math.log(ratio)) for ratio in ratios], note))
     compared = json.loads((RESULTS / "h100_compared.json").read_text(encoding="utf-8"))["groups"]
     for title, group, note in (
         ("training steps on our H100", "training step, seconds", "the steps, not the kernels in them"),
