@@ -6,6 +6,7 @@ import json
 import math
 import re
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 import torch
 
 import vgpu
-from benchmarks.measured import fitting
-from benchmarks.published import held_out, older_cards
+from benchmarks.measured import captured, fitting
+from benchmarks.published import figures, held_out, older_cards, run
 from vgpu.device import attention_cost, convolution_cost
 from vgpu.device.kernel_work import Convolution
 
@@ -221,3 +222,25 @@ def test_no_fit_begins_with_what_it_is_to_find() -> None:
     known = fitting.constants()
     assert len(known) > 30
     assert sum(constant.prior == constant.value for constant in known) <= 2
+
+
+# ---- how published programs are run ----------------------------------------------------------------------------------
+
+
+def test_convolutions_are_tuned_where_the_published_program_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(run.WORKLOADS, "cnn_train", lambda sizes, precision: float(torch.backends.cudnn.benchmark))
+    figure = next(figure for figure in figures.load() if figure.id == "rn50-v100-128-amp-nhwc")
+    tuned, plain = run.run_all([figure, replace(figure, id="plain", tuned=False)], say=lambda line: None)
+    assert (tuned.simulated, plain.simulated) == (1, 0)
+    assert not torch.backends.cudnn.benchmark
+
+
+def test_watching_a_step_leaves_autograd_its_gradients() -> None:
+    """Autograd copies a gradient that somebody else holds, which the program itself would not see."""
+    with vgpu.attach("A100-80GB", values=False):
+        x = torch.empty(1024, 1024, device="cuda", requires_grad=True)
+        loss = (x * 2.0).sum()
+        with captured.watched() as pieces:
+            loss.backward()
+    assert [piece.operation.name for piece in pieces if "copy" in piece.operation.name] == []
+    assert any(piece.operation.name == "aten::mul" for piece in pieces)
