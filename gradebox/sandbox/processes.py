@@ -1,6 +1,7 @@
-"""Which processes a run has, what they use, and how to end them all. Reads `/proc`; sees nothing where there is none.
+"""Which processes a run has, what they use, and how to end them all. Reads `/proc`, or asks `ps` where there is none.
 
-Used by the supervisor and the server. Not for deciding what is too much.
+Without `/proc` (macOS) memory and threads of a run are not seen, only its processes and their time. Used by the
+supervisor and the server. Not for deciding what is too much.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -19,6 +21,15 @@ _FIGURES = re.compile(r"^(RssAnon|RssShmem|Threads):\s*(\d+)", re.MULTILINE)
 
 _START_OF_STACK = 25
 """Position in `/proc/PID/stat`, counted from the state: kept by fork, changed by exec."""
+_TICKS = 11
+"""Position of the user's time there; the system's and that of ended children follow."""
+
+_HAS_PROC = os.path.isdir("/proc/self")
+_PS = ("/bin/ps", "-A", "-o", "pid=,ppid=,pgid=,state=,time=")
+LISTED_SECONDS = 0.5
+"""How long a list of `ps` serves those who look often: it takes some milliseconds."""
+_listed: tuple[float, dict[int, list[str]]] = (float("-inf"), {})
+"""When `ps` was asked last, and its answer, in the order of `/proc/PID/stat`."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +58,13 @@ def others() -> list[int]:
     return [pid for pid in _pids() if pid != own]
 
 
-def descendants(ancestor: int) -> list[int]:
-    """Every process below `ancestor`.
+def descendants(ancestor: int, *, older: float = 0.0) -> list[int]:
+    """Every process below `ancestor`; without `/proc`, as it was at most `older` seconds ago.
 
     Only where `/proc` counts as we do: not for process 1 of a namespace whose `/proc` is still the outer one.
     """
     children: dict[int, list[int]] = {}
-    for pid in _pids():
+    for pid in _pids(older):
         fields = _stat(pid)
         if fields is not None:
             children.setdefault(int(fields[1]), []).append(pid)
@@ -81,7 +92,7 @@ def usage(pids: Iterable[int], held: Inherited) -> Usage:
             continue
         resident, threads = _resident(pid)
         tasks += threads
-        ticks += sum(int(field) for field in fields[11:15])
+        ticks += sum(int(field) for field in fields[_TICKS : _TICKS + 4])
         forked = fields[_START_OF_STACK] in (held.stack, "0")  # 0: we may not know
         added += max(0, resident - held.resident_bytes) if forked else resident
     return Usage(tasks, ticks / _TICKS_PER_SECOND, added)
@@ -146,13 +157,33 @@ def send(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
+def kill_groups(leaders: Iterable[int]) -> None:
+    """Send SIGKILL to the process groups that these processes have led, also if a leader has ended."""
+    for leader in leaders:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
+
+
 def have_children() -> bool:
-    """Whether any child is left, ended or not. With `adopt_orphans` that is: whether any descendant is."""
+    """Whether any child is left, ended or not. With `adopt_orphans` that is: whether any descendant is.
+
+    Python has no `waitid` on macOS before 3.13. There this collects a child that has ended.
+    """
     try:
+        if not hasattr(os, "waitid"):
+            os.waitpid(-1, os.WNOHANG)
+            return True
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
     return True
+
+
+def collected(pid: int) -> bool | None:
+    """Whether a child has ended: None if not, False if it is still to be collected, True if it is collected."""
+    if hasattr(os, "waitid"):
+        return None if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None else False
+    return None if os.waitpid(pid, os.WNOHANG)[0] == 0 else True
 
 
 def kill_descendants() -> None:
@@ -213,15 +244,42 @@ def folder_bytes(folder: str, *, stop_bytes: int) -> int:
     return total
 
 
-def _pids() -> list[int]:
-    try:
+def _pids(older: float = 0.0) -> list[int]:
+    if _HAS_PROC:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except FileNotFoundError:
-        return []
+    return list(_list(older))
+
+
+def _list(older: float) -> dict[int, list[str]]:
+    """What `ps` says of each process but itself, at most `older` seconds ago."""
+    global _listed
+    if time.monotonic() - _listed[0] > older:
+        # Without `close_fds` this is posix_spawn: a fork of a process that has imported torch takes longer than `ps`.
+        with subprocess.Popen(_PS, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, close_fds=False) as asked:
+            printed = asked.communicate()[0].decode("ascii", "replace")
+        rows = [line.split() for line in printed.splitlines()]
+        _listed = (
+            time.monotonic(),
+            {int(row[0]): _as_stat(row[3], row[1], row[2], row[4]) for row in rows if int(row[0]) != asked.pid},
+        )
+    return _listed[1]
+
+
+def _as_stat(state: str, parent: str, group: str, used: str) -> list[str]:
+    """Fields in the order of `/proc/PID/stat`, from the state on. `used`: 1-02:03:04 (Linux), 2:03.45 (macOS)."""
+    days, _, clock = used.rpartition("-")
+    seconds = 86400.0 * int(days or 0)
+    for power, part in enumerate(reversed(clock.split(":"))):
+        seconds += float(part) * 60**power
+    fields = [state[0], parent, group, *["0"] * (_START_OF_STACK - 2)]
+    fields[_TICKS] = str(round(seconds * _TICKS_PER_SECOND))
+    return fields
 
 
 def _stat(pid: int) -> list[str] | None:
     """Fields of `/proc/PID/stat` from the state on; None when the process is gone."""
+    if not _HAS_PROC:
+        return _listed[1].get(pid)
     text = _read(f"/proc/{pid}/stat")
     return text.rpartition(")")[2].split() if text else None
 

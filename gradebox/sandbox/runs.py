@@ -86,7 +86,9 @@ class Runs:
     def end(self) -> None:
         """Return only when every process of the run has ended."""
         if self._pid:
-            processes.send([self._pid], signal.SIGKILL)
+            # Where orphans are not handed to us, they are ended together with the supervisor.
+            below = [] if linux.AVAILABLE else processes.descendants(self._pid)
+            processes.send([self._pid, *below], signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._pid, 0)  # for process 1 of a namespace, this waits for everything in it
         if not self._site.namespaces:

@@ -99,12 +99,15 @@ def _guard(below: int, lifeline: int) -> None:
     watched = os.pidfd_open(below) if hasattr(os, "pidfd_open") else None
     if watched is not None:
         poller.register(watched, select.POLLIN)
+    collected = None
     while not poller.poll(None if watched is not None else 500.0):
-        if os.waitid(os.P_PID, below, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+        collected = processes.collected(below)
+        if collected is not None:
             break
-    processes.send([below], signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(below, 0)
+    if not collected:
+        processes.send([below], signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(below, 0)
     processes.end_descendants()
 
 

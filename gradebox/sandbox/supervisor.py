@@ -261,6 +261,9 @@ def _supervise(run: Run) -> bytes:
             processes.send(strays, signal.SIGTERM)
             time.sleep(0.05)
     finally:
+        if not linux.AVAILABLE:
+            # Orphans are not handed to us there. Those that stayed in a rank's process group are found by it.
+            processes.kill_groups(rank.pid for rank in ranks)
         _end_all(run.namespaces)
     outcomes = [rank.outcome() for rank in ranks]
     report = {"ranks": [side for side, _ in outcomes], "strays": len(strays), "system": observed.readings()}
@@ -361,7 +364,7 @@ def _poll(ranks: list[_Rank], seconds: float, observed: observer.Observer) -> No
 def _look(run: Run, ranks: list[_Rank], held: processes.Inherited) -> None:
     """Compare what all processes use with the limits."""
     limits = run.task.limits
-    pids = processes.others() if run.namespaces else processes.descendants(os.getpid())
+    pids = processes.others() if run.namespaces else processes.descendants(os.getpid(), older=processes.LISTED_SECONDS)
     processes.reap_orphans(pids, keep=[rank.pid for rank in ranks])
     used = processes.usage(pids[: limits.processes + 1], held)  # reading a whole flood would take longer than it has
     if used.tasks > limits.processes:
