@@ -127,6 +127,9 @@ def _start(command: Sequence[str], adapter: str, root: Path) -> "subprocess.Pope
 @contextmanager
 def _near_processors(adapter: str, root: Path) -> Iterator[None]:
     """Bind what this thread starts to the adapter's NUMA node: from another one it reaches a part of its rate."""
+    if not hasattr(os, "sched_setaffinity"):  # Linux alone binds processes
+        yield
+        return
     own = os.sched_getaffinity(0)
     path = root / "class" / "infiniband" / adapter.partition("/")[0] / "device" / "local_cpulist"
     try:

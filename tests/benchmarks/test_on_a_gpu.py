@@ -25,6 +25,7 @@ from benchmarks.on_a_gpu.results import Results, ResultsError, merge
 from benchmarks.on_a_gpu.schedule import Visit
 from grader.rehearsal import devices as rehearsal_devices
 from tests.benchmarks import made_up_jobs as made_up
+from tests.proc import proc
 from tests.scenarios.build import SCENARIOS, load
 
 CARD = "some-gpu"
@@ -197,7 +198,7 @@ def _until_running(queue: Queue, name: str) -> None:
 
 def _workers(folder: Path) -> list[int]:
     pids = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in proc().glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes()
         except OSError:

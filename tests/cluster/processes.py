@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.proc import proc
+
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 900
 MARK = "ACCEPTANCE_TEST_RUN"
@@ -49,7 +51,7 @@ class Started:
     def alive(self) -> dict[int, list[str]]:
         """Its processes with their command lines, zombies left out."""
         commands = {}
-        for folder in Path("/proc").glob("[0-9]*"):
+        for folder in proc().glob("[0-9]*"):
             try:
                 if f"{MARK}={self.mark}".encode() not in (folder / "environ").read_bytes().split(b"\0"):
                     continue

@@ -23,6 +23,7 @@ from cluster.job.plan import Plan, make_plan
 from cluster.job.training import make_model
 from labkit import data
 from tests.cluster.test_runs import ROOT, watchdog_of
+from tests.proc import proc
 
 LIMIT_SECONDS = 240
 QUICK = {"MODEL": "small-cnn", "BATCH_SIZE": "64", "DEVICE": "cpu", "OUTPUT_DIR": "out"}
@@ -192,6 +193,7 @@ def test_when_a_worker_is_lost_torchrun_goes_on_without_it_and_the_step_keeps_it
         port = probe.getsockname()[1]
     variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **QUICK}
     variables |= {"EPOCHS": "40", "GLOBAL_BATCH_SIZE": "128", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    folder = proc()
     agents = []
     for number in range(2):
         elastic = ["--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=lost"]
@@ -212,7 +214,7 @@ def test_when_a_worker_is_lost_torchrun_goes_on_without_it_and_the_step_keeps_it
         job.wait_for_a_checkpoint(agents[0], after=20)
         assert "2 ranks, from the beginning" in job.log.read_text()
         # As a node that loses its power: the agent and, since it has a session of its own, its rank.
-        ranks = Path(f"/proc/{agents[1].pid}/task/{agents[1].pid}/children").read_text().split()
+        ranks = (folder / f"{agents[1].pid}/task/{agents[1].pid}/children").read_text().split()
         assert ranks
         for process in (agents[1].pid, *map(int, ranks)):
             os.kill(process, signal.SIGKILL)

@@ -23,6 +23,7 @@ import torch
 import cluster.acceptance
 from tests.cluster.sound import failures, outcomes
 from tests.cluster.test_adapters import node, program
+from tests.proc import proc
 
 __all__ = ["program"]
 
@@ -235,7 +236,7 @@ def test_under_torchrun_somebody_reports_when_a_whole_rank_is_killed(acceptance:
 
 def watchdog_of(launcher: int, rank: int) -> int:
     """The process that torchrun started for a rank."""
-    for folder in Path("/proc").glob("[0-9]*"):
+    for folder in proc().glob("[0-9]*"):
         try:
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             environment = (folder / "environ").read_bytes().split(b"\0")

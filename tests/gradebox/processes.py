@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
+
+from tests.proc import proc
 
 
 def parents() -> dict[int, int]:
     """The parent of every process."""
     parent_of: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for stat in proc().glob("[0-9]*/stat"):
         try:
             parent_of[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
         except OSError:
@@ -30,7 +31,7 @@ def descendants(pid: int) -> list[int]:
 
 def cpu_seconds(pid: int) -> float:
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = (proc() / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -26,6 +26,7 @@ from gradebox.sandbox import Reply, Request, Sandbox, SandboxError
 from grader.cli import app
 from tests.gradebox.processes import cpu_seconds, descendants, eventually, parents
 from tests.gradebox.small_course import SUMS, write_course, write_submission
+from tests.proc import is_there, proc
 from tests.small_disk import on_a_small_disk
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +86,7 @@ class Started:
     """A grading that has come to the endless loop."""
 
     def __init__(self, command: list[str], report: Path) -> None:
+        proc()
         self.front = subprocess.Popen(
             [*command, str(report)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -96,7 +98,7 @@ class Started:
     def end(self) -> tuple[int, str, str]:
         """Exit code and what was printed; every process has ended."""
         output, errors = self.front.communicate(timeout=90)
-        assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in self.running))
+        assert eventually(lambda: not any(map(is_there, self.running)))
         return self.front.returncode, output, errors
 
     def _is_stuck(self) -> bool:

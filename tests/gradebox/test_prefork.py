@@ -14,6 +14,7 @@ import pytest
 
 from gradebox.common import prefork
 from gradebox.sandbox import Request, Sandbox, starting
+from tests.proc import proc
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +58,7 @@ def test_one_that_nobody_wants_ends_with_its_judge() -> None:
 
 def _runs(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+        return (proc() / str(pid) / "stat").read_text().rpartition(") ")[2][0] != "Z"
     except OSError:
         return False
 

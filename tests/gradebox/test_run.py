@@ -34,6 +34,7 @@ from gradebox.sandbox.devices import CPU, Device
 from tests.gradebox import small_course
 from tests.gradebox.processes import cpu_seconds, descendants, eventually
 from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submission
+from tests.proc import is_there, proc
 
 pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
 
@@ -243,6 +244,7 @@ sys.exit(launch.run(Options(course=sys.argv[1], submission=sys.argv[2], report=s
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.night), signal.SIGKILL])
 def test_so_does_one_that_is_ended_from_outside(number: signal.Signals, tmp_path: Path, own_tmp: Path) -> None:
     """With two endless checks, each in a sandbox of its own; SIGKILL is meant for the process that was started."""
+    proc()
     course = write_course(tmp_path)
     submission = write_submission(tmp_path, numbers=ENDLESS + NUMBERS, sums=ENDLESS + SUMS)
     command = [sys.executable, "-c", GRADE, str(course), str(submission), str(tmp_path / "report")]
@@ -253,7 +255,7 @@ def test_so_does_one_that_is_ended_from_outside(number: signal.Signals, tmp_path
     said = "".join(front.communicate(timeout=60))
     assert front.returncode == (2 if number == signal.SIGINT else -signal.SIGKILL), said
     assert "Traceback" not in said
-    assert eventually(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in running))
+    assert eventually(lambda: not any(map(is_there, running)))
 
 
 def test_a_check_that_is_at_fault_itself_is_a_persons_to_judge_and_the_others_go_on(tmp_path: Path) -> None:

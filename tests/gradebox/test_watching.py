@@ -28,6 +28,7 @@ from gradebox.sandbox import RankReply, Reply, Request, Sandbox, starting
 from tests.gradebox.processes import descendants, eventually
 from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submission
 from tests.gradebox.test_run import order
+from tests.proc import is_there
 
 pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
 
@@ -253,7 +254,7 @@ class Watching:
         below = descendants(self.process.pid)
         self.process.send_signal(signal.SIGINT)
         code = self.process.wait(60)
-        assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
+        assert eventually(lambda: not any(map(is_there, below)))
         return code
 
 

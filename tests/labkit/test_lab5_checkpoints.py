@@ -51,7 +51,7 @@ def test_content_reaches_the_disk_before_its_name_and_the_name_before_old_files_
     sync, replace, unlink = os.fsync, os.replace, Path.unlink
 
     def fsync(fd: int) -> None:
-        order.append("folder" if Path(f"/proc/self/fd/{fd}").resolve() == tmp_path.resolve() else "file")
+        order.append("folder" if os.path.samestat(os.fstat(fd), tmp_path.stat()) else "file")
         sync(fd)
 
     def rename(old: Path, new: Path) -> None:

@@ -13,6 +13,7 @@ from multiprocessing.resource_tracker import _resource_tracker
 import pytest
 
 from gradebox.sandbox import Sandbox, SandboxError, starting
+from tests.proc import AVAILABLE
 from tests.sandbox.sandbox_runs import (
     ENVIRONMENT,
     LIMITS,
@@ -29,6 +30,9 @@ from tests.sandbox.sandbox_runs import (
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """After the last sandbox of the run has closed, no process that it started is there, not even as a zombie."""
+    if not AVAILABLE:
+        yield
+        return
     before = children_of(os.getpid())
     yield
     starting.end_unused()  # kept for the next test that opens a sandbox

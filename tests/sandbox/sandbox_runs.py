@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import grader
 from gradebox.sandbox import Limits, Note, RankReply, Reply, Request, Sandbox, SandboxError, device_process
+from tests.proc import proc
 from tests.sandbox.as_user import become_nobody
 
 HERE = Path(__file__).parent
@@ -89,7 +90,7 @@ def place(module: str, text: str, function: str) -> str:
 def children_of(pid: int) -> set[int]:
     """Processes below `pid`, by the machine's own numbers."""
     parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    for path in proc().glob("[0-9]*/stat"):
         try:
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
         except OSError:
@@ -116,7 +117,7 @@ def devices_of(sandbox: Sandbox) -> set[int]:
 
 def _name_of(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return (proc() / str(pid) / "comm").read_text().strip()
     except OSError:
         return ""
 
@@ -139,6 +140,6 @@ def command_of(pid: int) -> str:
 
 def is_alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (proc() / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False

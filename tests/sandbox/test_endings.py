@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradebox.sandbox import Limits, Reply, Request, Sandbox, processes
+from tests.proc import proc
 from tests.sandbox.sandbox_runs import Runner, call, place
 
 MIB = 2**20
@@ -194,7 +195,7 @@ def test_a_daemon_is_gone_before_the_reply_and_noted(sandbox: Sandbox) -> None:
 def running_names() -> set[str]:
     """Names of all processes of this machine."""
     names = set()
-    for path in Path("/proc").glob("[0-9]*/comm"):
+    for path in proc().glob("[0-9]*/comm"):
         try:
             names.add(path.read_text().strip())
         except OSError:

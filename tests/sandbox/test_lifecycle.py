@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gradebox.sandbox import Limits, Request, Sandbox, SandboxError
+from tests.proc import proc
 from tests.sandbox.sandbox_runs import PROBES, SUBMISSION, call, children_of, is_alive, server_of
 
 REPOSITORY = Path(__file__).parents[2]
@@ -59,6 +60,7 @@ def test_closing_leaves_no_process_no_zombie_and_no_file(isolation: str) -> None
 @pytest.mark.parametrize("isolation", ["auto", "limits"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_judge_that_is_killed_takes_everything_along(isolation: str, number: signal.Signals) -> None:
+    proc()
     command = [sys.executable, "-c", JUDGE, str(SUBMISSION), str(PROBES), isolation]
     judge = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert judge.stdout is not None
