@@ -28,7 +28,7 @@ from gradebox.sandbox import RankReply, Reply, Request, Sandbox, starting
 from tests.gradebox.processes import descendants, eventually
 from tests.gradebox.small_course import NUMBERS, SUMS, write_course, write_submission
 from tests.gradebox.test_run import order
-from tests.proc import is_there
+from tests.proc import is_there, proc
 
 pytestmark = pytest.mark.usefixtures("_courses_are_forgotten")
 
@@ -231,6 +231,7 @@ class Watching:
     """`gradebox watch`, as a person sees it."""
 
     def __init__(self, tmp_path: Path, *options: str) -> None:
+        proc()
         self.log = tmp_path / "seen.txt"
         command = [sys.executable, "-m", "gradebox", "watch", "handed-in", *options]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
