@@ -151,6 +151,9 @@ def maker_of(
             num_workers=settings.num_workers,
             pin_memory=settings.pin_memory,
             collate_fn=_as_it_is,
+            # Other methods pickle the data set, which imports the grader next to the submission. They are the default
+            # on macOS, and on Linux from Python 3.14 on.
+            multiprocessing_context="fork" if settings.num_workers else None,
         )
         return TrainingJob(
             model=model,
