@@ -134,6 +134,13 @@ def test_people_read_plain_words_and_persons_as_subjects(source: str) -> None:
     assert findings(SOURCES[source]()) == [], f"plainer: {PLAINER}"
 
 
+def test_pages_call_a_state_by_one_word() -> None:
+    blocked = re.compile(r"\bblocked\b", re.IGNORECASE)
+    assert [
+        place for place, text in [*of_templates(), *of_pages()] if blocked.search(_NOT_PROSE.sub("`", text))
+    ] == [], "a check that another one has to pass before is waiting"
+
+
 @pytest.mark.parametrize(
     ("text", "count"),
     [
