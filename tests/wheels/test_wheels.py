@@ -30,6 +30,15 @@ def test_the_parts_need_together_what_the_checkout_needs() -> None:
     assert own <= _requirements(whole) <= own | extras
 
 
+def test_the_course_has_each_extra_that_a_message_names() -> None:
+    sources = [file for folder in ("gradebook", "grader", "labs") for file in (ROOT / folder).rglob("*.py")]
+    named = {name for file in sources for name in re.findall(r"gpu-computing-labs\[([a-z-]+)\]", file.read_text())}
+    assert {"canvas", "ray", "flash-attn"} <= named
+    checkout, wheel = (_project(folder)["optional-dependencies"] for folder in (ROOT, ROOT / "packaging" / NAMES[-1]))
+    assert named <= wheel.keys()
+    assert {name: checkout[name] for name in wheel} == wheel
+
+
 def test_the_course_wants_the_parts_of_its_own_version() -> None:
     version = _project(ROOT)["version"]
     course = _requirements(_project(ROOT / "packaging" / "gpu-computing-labs"))
