@@ -22,6 +22,18 @@ def test_new_of_a_tensor_is_on_its_device(cuda: Gpu) -> None:
     assert x.new([1, 2], device="cuda").device.type == "cuda"
 
 
+@program("torch/csrc/autograd/python_torch_functions_manual.cpp: range, which no mode sees")
+@pytest.mark.filterwarnings("ignore:torch.range is deprecated")
+def test_a_range_with_its_end_is_on_the_device(cuda: Gpu) -> None:
+    for dtype in (None, torch.int64):
+        values = torch.range(1, 3, device="cuda", dtype=dtype)
+        assert (values.device.type, values.dtype, values.tolist()) == ("cuda", dtype or torch.float32, [1, 2, 3])
+    assert torch.range(2, 0, -0.5, device="cuda").tolist() == [2.0, 1.5, 1.0, 0.5, 0.0]
+    with pytest.raises(RuntimeError, match="inconsistent with step sign"):
+        torch.range(3, 0, device="cuda")
+    assert torch.range(0, 1).device.type == "cpu"
+
+
 @program("aten/src/ATen/native/Onehot.cpp: nothing is read back with a number of classes")
 def test_one_hot_with_a_number_of_classes_does_not_wait(cuda: Gpu) -> None:
     x = torch.tensor([[1, 0], [2, 2]], device="cuda")

@@ -1,10 +1,11 @@
-"""`torch.cuda.FloatTensor` and its kin, the tensor types of PyTorch before 0.4, which old programs still call.
+"""What old programs call: `torch.cuda.FloatTensor` and its kin, the tensor types of PyTorch before 0.4; `torch.range`.
 
 Not here: `tensor.type(...)` and the names that it gives (`vgpu.torch_integration.dispatch.function_mode`).
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
     for name, dtype in _DTYPES.items():
         patches.set(torch.cuda, f"{name}Tensor", _tensor_type(f"{name}Tensor", dtype, machine))
     _default_type(patches)
+    _inclusive_range(patches)
 
 
 def _default_type(patches: PatchSet) -> None:
@@ -45,6 +47,24 @@ def _default_type(patches: PatchSet) -> None:
         chosen[0] = True
 
     patches.rebind(set_type, set_default_tensor_type)
+
+
+def _inclusive_range(patches: PatchSet) -> None:
+    """`torch.range` on a GPU: PyTorch shows this function to no mode (python_torch_functions_manual.cpp)."""
+    on_host = torch.range
+
+    @functools.wraps(on_host)
+    def inclusive_range(*args: Any, **kwargs: Any) -> torch.Tensor:
+        device = kwargs.get("device")
+        if device is None or torch.device(device).type != "cuda" or kwargs.get("out") is not None:
+            return on_host(*args, **kwargs)
+        shape = on_host(*args, **{**kwargs, "device": "meta"})  # warns, and refuses what PyTorch refuses
+        named = dict(zip(("start", "end", "step"), args, strict=False)) | kwargs
+        begin, step = named.get("start", 0), named.get("step", 1)
+        values = torch.arange(begin, begin + step * (shape.numel() - 0.5), step, dtype=shape.dtype, device=device)
+        return values.requires_grad_(bool(kwargs.get("requires_grad", False)))
+
+    patches.rebind(on_host, inclusive_range)
 
 
 def _tensor_type(name: str, dtype: torch.dtype, machine: Machine) -> type:
