@@ -3,7 +3,8 @@
 A page says where: `<!-- points: lab1 -->` (the checks of a lab) or `<!-- points: all -->` (the labs of the course), and
 `<!-- end of points -->` below; `<!-- hours -->` and `<!-- end of hours -->` (the time that each lab takes);
 `<!-- reports -->` and `<!-- end of reports -->` (how people grade the report of each lab); `<!-- evidence -->` and
-`<!-- end of evidence -->` (what checks judge by, and which of it a submission could write). A hand-out in
+`<!-- end of evidence -->` (what checks judge by); `<!-- forgeable -->` and `<!-- end of forgeable -->` (checks whose
+evidence a submission could write). A hand-out in
 `solutions/` says `<!-- checks: 2.1 -->` (a task) or `<!-- checks: container.run -->` (a criterion), and
 `<!-- end of checks -->`.
 Not for grading: `rubric.py` reads the rubric, `grade.py` counts.
@@ -23,12 +24,13 @@ from grader import course
 
 PAGES = (
     "README.md", "docs/student.md", "docs/report-criteria.md", "docs/threat-model.md",
-    "grader/release/templates/README.md",
+    "docs/threat-model-evidence.md", "grader/release/templates/README.md",
 )  # fmt: skip
 """Those with marks, besides the lessons in `docs/labs/`."""
 _MARKED = re.compile(r"(<!-- points: (\w+) -->\n).*?(<!-- end of points -->)", re.DOTALL)
 _REPORTS = re.compile(r"(<!-- reports -->\n).*?(<!-- end of reports -->)", re.DOTALL)
 _EVIDENCE = re.compile(r"(<!-- evidence -->\n).*?(<!-- end of evidence -->)", re.DOTALL)
+_FORGEABLE = re.compile(r"(<!-- forgeable -->\n).*?(<!-- end of forgeable -->)", re.DOTALL)
 _CHECKS = re.compile(r"(<!-- checks: ([\w.]+) -->\n).*?(<!-- end of checks -->)", re.DOTALL)
 _HOURS = re.compile(r"(<!-- hours -->\n).*?(<!-- end of hours -->)", re.DOTALL)
 
@@ -41,7 +43,8 @@ def with_points(page: str) -> str:
     """
     page = _MARKED.sub(lambda match: f"{match[1]}\n{_table(match[2])}\n\n{match[3]}", page)
     page = _REPORTS.sub(lambda match: f"{match[1]}\n{_reports(course())}\n\n{match[2]}", page)
-    page = _EVIDENCE.sub(lambda match: f"{match[1]}\n{evidence_tables(course())}\n\n{match[2]}", page)
+    page = _EVIDENCE.sub(lambda match: f"{match[1]}\n{evidence_table(course())}\n\n{match[2]}", page)
+    page = _FORGEABLE.sub(lambda match: f"{match[1]}\n{forgeable_table(course())}\n\n{match[2]}", page)
     return _HOURS.sub(lambda match: f"{match[1]}\n{hours_table(course())}\n\n{match[2]}", page)
 
 
@@ -85,21 +88,28 @@ def hours_table(of: Course) -> str:
     return "\n".join([*rows, "", _in_all(total, of.hours)]).rstrip()
 
 
-def evidence_tables(of: Course) -> str:
-    """How many checks of each lab judge by what, and the checks whose evidence a submission could write."""
+def evidence_table(of: Course) -> str:
+    """How many checks of each lab judge by what."""
     rows = [
         f"| lab | checks | {' | '.join(EVIDENCE)} | points that rest on notes alone |",
         f"|---|---:|{'---:|' * len(EVIDENCE)}---:|",
     ]
-    noted = ["| check | points | how it could be forged, and what notices it |", "|---|---:|---|"]
     for lab in of.all_labs:
         checks = [check for criterion in lab.criteria for check in criterion.checks]
         counts = (sum(kind in check.evidence for check in checks) for kind in EVIDENCE)
         alone = sum((check.points for check in checks if check.evidence == ("notes",)), Decimal(0))
         rows.append(f"| {lab.id} | {len(checks)} | {' | '.join(map(str, counts))} | {_number(alone)} |")
-        noted += [f"| `{check.id}` | {_number(check.points)} | {check.forgery} |" for check in checks if check.forgery]
-    meanings = [f"- **{kind}**: {meaning}." for kind, meaning in EVIDENCE.items()]
-    return "\n".join([*meanings, "", *rows, "", *noted])
+    return "\n".join([*(f"- **{kind}**: {meaning}." for kind, meaning in EVIDENCE.items()), "", *rows])
+
+
+def forgeable_table(of: Course) -> str:
+    """The checks whose evidence a submission could write, and what notices that; those of one reason in one row."""
+    by_reason: dict[str, list[str]] = {}
+    for lab in of.all_labs:
+        for check in (check for criterion in lab.criteria for check in criterion.checks if check.forgery):
+            by_reason.setdefault(check.forgery, []).append(f"`{check.id}` ({_number(check.points)})")
+    rows = (f"| {'<br>'.join(checks)} | {reason} |" for reason, checks in by_reason.items())
+    return "\n".join(["| checks (points) | how they could be forged, and what notices it |", "|---|---|", *rows])
 
 
 def _reports(of: Course) -> str:
