@@ -91,7 +91,7 @@ def _own_signals() -> Iterator[None]:
         (["no/such/folder"], "there are no submissions at no/such/folder"),
         ([str(ROOT / "labs")], "is one submission"),
         ([], "there is no gradebook"),
-        (["tests", "--device=tpu"], "--device tpu"),
+        (["tests", "--device=tpu"], "device tpu: expected auto"),
         (["tests", "--lab=one"], "--lab one: expected numbers"),
         (["tests", "--engine=cloud"], "--on cloud: expected local or kubernetes or ray or slurm"),
         (["tests", "--deadline=soon"], "--deadline 'soon' is no moment"),

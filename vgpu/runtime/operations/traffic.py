@@ -104,7 +104,10 @@ def _bytes_of_sparse(tensors: Tensors) -> int:
 def of_kernel(operation: Operation, args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Traffic:
     """Of the kernels of an operation that is no product."""
     if operation.traffic is not None:
-        return operation.traffic(args, inputs, outputs)
+        try:
+            return operation.traffic(args, inputs, outputs)
+        except RuntimeError:  # sparse tensors have no `nbytes`; rules are about dense ones
+            return Traffic(_bytes_of_sparse([*inputs, *outputs]))
     if operation.elementwise:
         return _of_pointwise(operation, inputs, outputs)
     moved = bytes_of(operation, inputs, outputs)
