@@ -151,7 +151,7 @@ LAYOUTS: dict[str, dict[str, str]] = {  # besides ours, which every other test h
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_submission_is_read_in_each_layout_that_the_pages_name(layout: str, bench: Bench) -> None:
-    """docs/instructor.md: "a folder in our layout (`lab1_gpu_basics/`) or in the hand-out's (`lab1-gpu-basics/`)"."""
+    """A folder of our layout (`lab1_gpu_basics/`) or of the hand-out's (`lab1-gpu-basics/`): docs/instructor.md."""
     folder = bench.folder.with_name(f"layout {layout.replace('/', '')}")
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("lab1_gpu_basics", "lab2_mixed_precision"):

@@ -100,7 +100,7 @@ def test_the_same_course_gives_the_same_zip() -> None:
 
 
 def test_options_cannot_smuggle_in_a_command() -> None:
-    with pytest.raises(AutograderError, match="^device vgpu; rm -rf /: expected auto"):
+    with pytest.raises(AutograderError, match=r"^device vgpu; rm -rf /: expected auto"):
         gradescope_autograder.build(grader.course(), device="vgpu; rm -rf /")
 
 
