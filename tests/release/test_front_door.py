@@ -6,6 +6,7 @@ import datetime
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -160,9 +161,15 @@ def test_a_release_sets_the_version_everywhere_and_tags_it(checkout: Path) -> No
     assert "git push" in said
 
 
-def test_every_version_of_this_checkout_is_set_by_a_release() -> None:
-    texts = _release().new_texts("987.6.5", ROOT, DAY)
-    set_ = {str(file.relative_to(ROOT)): text for file, text in texts.items()}
+def test_every_version_of_this_checkout_is_set_by_a_release(tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "CITATION.cff", "packaging/gpu-computing-labs/pyproject.toml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    for name in ("CHANGELOG.md", "packaging/vgpu/CHANGELOG.md"):  # right after a release nothing is in ours
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("# Changes\n\n## Not released yet\n\n- Something is better.\n")
+    texts = _release().new_texts("987.6.5", tmp_path, DAY)
+    set_ = {str(file.relative_to(tmp_path)): text for file, text in texts.items()}
     assert tomllib.loads(set_["pyproject.toml"])["project"]["version"] == "987.6.5"
     needed = tomllib.loads(set_["packaging/gpu-computing-labs/pyproject.toml"])["project"]["dependencies"]
     parts = [text for text in needed if re.match("vgpu|gradebox", text)]

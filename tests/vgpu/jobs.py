@@ -22,6 +22,10 @@ import vgpu
 
 # No job here needs more than a second or two of real time; one that hangs is ended after this long.
 _LIMIT_REAL_SECONDS = 60.0
+# Autograd begins its threads, one for each kind of device, at the first backward pass of a process, and no process that
+# has them may be forked. Fake tensors count as a kind (`torch._C._ensureCUDADeviceGuardSet`): so it begins before there
+# are any, whichever test comes first.
+torch.ones((), requires_grad=True).backward()  # type: ignore[no-untyped-call]
 
 
 class Job:
