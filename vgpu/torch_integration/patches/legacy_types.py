@@ -60,8 +60,10 @@ def _inclusive_range(patches: PatchSet) -> None:
             return on_host(*args, **kwargs)
         shape = on_host(*args, **{**kwargs, "device": "meta"})  # warns, and refuses what PyTorch refuses
         named = dict(zip(("start", "end", "step"), args, strict=False)) | kwargs
-        begin, step = named.get("start", 0), named.get("step", 1)
-        values = torch.arange(begin, begin + step * (shape.numel() - 0.5), step, dtype=shape.dtype, device=device)
+        kind = float if shape.dtype.is_floating_point else int  # PyTorch converts first
+        begin, step = kind(named.get("start", 0)), kind(named.get("step", 1))
+        end = begin + step * (shape.numel() - (0.5 if kind is float else 0))
+        values = torch.arange(begin, end, step, dtype=shape.dtype, device=device)
         return values.requires_grad_(bool(kwargs.get("requires_grad", False)))
 
     patches.rebind(on_host, inclusive_range)
