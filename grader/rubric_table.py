@@ -4,9 +4,8 @@ A page says where: `<!-- points: lab1 -->` (the checks of a lab) or `<!-- points
 `<!-- end of points -->` below; `<!-- hours -->` and `<!-- end of hours -->` (the time that each lab takes);
 `<!-- reports -->` and `<!-- end of reports -->` (how people grade the report of each lab); `<!-- evidence -->` and
 `<!-- end of evidence -->` (what checks judge by); `<!-- forgeable -->` and `<!-- end of forgeable -->` (checks whose
-evidence a submission could write). A hand-out in
-`solutions/` says `<!-- checks: 2.1 -->` (a task) or `<!-- checks: container.run -->` (a criterion), and
-`<!-- end of checks -->`.
+evidence a submission could write). A hand-out in `solutions/` says `<!-- checks: 2.1 -->` (a task) or
+`<!-- checks: container.run -->` (a criterion), and `<!-- end of checks -->`.
 Not for grading: `rubric.py` reads the rubric, `grade.py` counts.
 """
 
