@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import sysconfig
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from types import ModuleType
 from typing import Any
 
@@ -126,7 +128,7 @@ def _exchange(modules: list[ModuleType], replacements: dict[int, Any]) -> list[t
 def _exchange_new(modules: list[ModuleType], replacements: dict[int, Any]) -> list[tuple[dict[str, Any], str, Any]]:
     """The same for objects that are new at each time, of which nothing is remembered."""
     spaces = [vars(module) for module in modules]
-    return _put(((space, _holding(space, replacements)) for space in spaces), replacements)
+    return _put(((space, _holding(space, replacements.keys())) for space in spaces), replacements)
 
 
 def _put(
@@ -152,30 +154,44 @@ def _names_of(module: ModuleType, space: dict[str, Any]) -> list[str]:
     return names
 
 
-def _holding(space: dict[str, Any], identities: Container[int]) -> list[str]:
+def _holding(space: dict[str, Any], identities: AbstractSet[int]) -> list[str]:
+    # Most modules hold nothing of it, which is found out without a step of Python's for each name.
+    if identities.isdisjoint(map(id, list(space.values()))):
+        return []
     return [name for name, value in list(space.items()) if id(value) in identities]
 
 
-_TORCH = "torch"
-"""PyTorch's package. Of thousands of modules most are its own, or a library's."""
+_TORCH, _OURS = "torch", __name__.partition(".")[0]
+"""PyTorch's package and this one."""
 
 
 def _is_torch(module: ModuleType) -> bool:
-    return str(module.__name__).partition(".")[0] == "torch"
+    return str(module.__name__).partition(".")[0] == _TORCH
+
+
+# Modules of neither, by name: the identity of what was imported then. A program may have thousands.
+_foreign: dict[str, int] = {}
 
 
 def _torch_and_program_modules() -> list[ModuleType]:
     """PyTorch and the program itself: nothing of Python's library or installed packages, and not this library."""
-    paths = sysconfig.get_paths()
-    foreign = tuple({paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"]})
     modules = []
+    known = _foreign.get
     for name, module in list(sys.modules.items()):
-        if not isinstance(module, ModuleType) or name.startswith("vgpu."):
+        if known(name) == id(module) or not isinstance(module, ModuleType):
             continue
-        if name.startswith(_TORCH) and (name == "torch" or name[5] == "."):
+        file = module.__dict__.get("__file__")  # a module without one, such as `__main__`, may have it later
+        if name == _TORCH or name.startswith(f"{_TORCH}."):
             modules.append(module)
-            continue
-        file = module.__dict__.get("__file__")
-        if isinstance(file, str) and not file.startswith(foreign) and name != "vgpu":
+        elif name == _OURS or name.startswith(f"{_OURS}.") or (isinstance(file, str) and file.startswith(_installed())):
+            _foreign[name] = id(module)
+        elif isinstance(file, str):
             modules.append(module)
     return modules
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """Where Python's library and installed packages are."""
+    paths = sysconfig.get_paths()
+    return tuple({paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})

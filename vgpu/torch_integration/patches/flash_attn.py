@@ -42,7 +42,7 @@ def is_simulated(module: ModuleType | None) -> bool:
 
 def _remove(finder: _Finder) -> None:
     sys.meta_path.remove(finder)
-    for name in [name for name in sys.modules if name.partition(".")[0] == NAME]:
+    for name in [name for name in sys.modules if name.startswith(NAME)]:
         if is_simulated(sys.modules[name]):
             del sys.modules[name]
 
