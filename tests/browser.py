@@ -22,13 +22,15 @@ def on_screens(by_day: tuple[int, str]) -> list[Any]:
     return [pytest.param(*screen, marks=() if screen == by_day else pytest.mark.night) for screen in SCREENS]
 
 
-def on_screens_in_turn(names: Sequence[str]) -> list[Any]:
-    """Each name on each screen; by day on one, in turn: pages share their style sheets and scripts."""
-    by_day = ((WIDE, "light"), (NARROW, "dark"))
+def on_every_screen(names: Sequence[str], *, by_day: Sequence[str]) -> list[Any]:
+    """Each name on each screen; by day some names on one, in turn: pages share their style sheets and scripts."""
+    screens = ((WIDE, "light"), (NARROW, "dark"))
+    days = {(name, *screens[number % 2]) for number, name in enumerate(by_day)}
     return [
-        pytest.param(name, *screen, marks=() if screen == by_day[number % 2] else pytest.mark.night)
-        for number, name in enumerate(names)
+        pytest.param(*case, marks=() if case in days else pytest.mark.night)
+        for name in names
         for screen in SCREENS
+        for case in [(name, *screen)]
     ]
 
 

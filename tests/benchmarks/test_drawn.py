@@ -151,6 +151,7 @@ def test_a_slow_family_is_begun_only_if_its_time_is_left() -> None:
         run.measure((), 1.0, lambda entry: pytest.fail("a case was begun"), seed=1, families=["compiled"])
 
 
+@pytest.mark.night
 def test_a_case_that_fails_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(parameters: Any, precision: str) -> Measured:
         raise RuntimeError("no kernel\n is available")

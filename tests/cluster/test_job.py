@@ -109,6 +109,7 @@ def test_a_package_without_a_trainer_is_named() -> None:
         settings.read(["--package", "somewhere.else"], {})
 
 
+@pytest.mark.night
 def test_two_ranks_leave_a_model_that_does_what_the_metadata_says_and_one_goes_on_with_it(job: Job) -> None:
     output = job(ranks=2, EPOCHS="3", LEARNING_RATE="0.003")
     assert "2 ranks, from the beginning" in output

@@ -132,6 +132,7 @@ def test_the_course_image(builder: Builder) -> None:
     assert "apt-get install --yes --no-install-recommends ibverbs-providers libibverbs1 perftest" in called
 
 
+@pytest.mark.night
 def test_the_exercises_reference(builder: Builder) -> None:
     context = ROOT / "solutions" / "container_exercise"
     builder.build("exercise", context / "Dockerfile", context)

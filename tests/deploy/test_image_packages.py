@@ -138,6 +138,7 @@ def nvidia(tmp_path: Path) -> Base:
     return base
 
 
+@pytest.mark.night
 def test_nvidias_pytorch_is_seen_and_not_installed_again(nvidia: Base) -> None:
     done = nvidia.install(PIP_CONSTRAINT=str(nvidia.folder / "image.txt"))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -149,6 +150,7 @@ def test_nvidias_pytorch_is_seen_and_not_installed_again(nvidia: Base) -> None:
     assert f"exec {nvidia.folder}/venv/bin/python -m torch.distributed.run" in torchrun
 
 
+@pytest.mark.night
 def test_a_package_that_needs_another_pytorch_stops_the_build(nvidia: Base) -> None:
     wheel(nvidia.index, "trainer", "1.1", "torch>=2.14")
     (nvidia.folder / "requirements.txt").write_text("\n".join([*COURSE, "trainer>=1.1"]) + "\n")

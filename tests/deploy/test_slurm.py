@@ -111,6 +111,7 @@ def written(checkout: Path) -> list[dict[str, object]]:
     return [json.loads((checkout / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
 
 
+@pytest.mark.night
 def test_every_gpu_of_both_nodes_gets_a_rank_and_they_reach_each_other(cluster: Cluster, checkout: Path) -> None:
     code, output = submit(cluster, checkout, "train.sbatch", "--epochs", "2", BATCH_SIZE="64")
     assert code == 0, output

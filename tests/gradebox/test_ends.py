@@ -135,6 +135,7 @@ def test_an_interrupted_grading_ends_everything_and_keeps_what_it_has(
     assert "This grading is not over" in (report / "grade.html").read_text()
 
 
+@pytest.mark.night
 def test_a_judge_that_is_killed_leaves_what_it_had_graded(small: list[str], tmp_path: Path) -> None:
     report = tmp_path / "report"
     started = Started(small, report)
@@ -147,6 +148,7 @@ def test_a_judge_that_is_killed_leaves_what_it_had_graded(small: list[str], tmp_
     assert "passed" in outcomes(document(report))
 
 
+@pytest.mark.night
 def test_a_grading_whose_caller_is_killed_ends_too(small: list[str], tmp_path: Path) -> None:
     started = Started(small, tmp_path / "report")
     started.front.kill()
@@ -257,7 +259,8 @@ def test_a_judge_that_hangs_is_ended_soon_after_its_time_limit(
 
 
 @pytest.mark.usefixtures("_courses_are_forgotten")
-@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.night), 2])
+@pytest.mark.night
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_a_time_limit_leaves_out_the_rest_and_still_writes_the_report(jobs: int, tmp_path: Path) -> None:
     options = Options(
         course=str(write_course(tmp_path)),
@@ -340,6 +343,7 @@ sys.exit(launch.judge([json.dumps(asdict(options)), *UNDER_PYTEST]))
 """
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("after", [0, 3])
 def test_a_machine_that_breaks_under_pytest_ends_it_likewise(after: int, options: Options) -> None:
     command = [sys.executable, "-c", BREAKING, str(after), options.course, options.submission, options.report]

@@ -78,6 +78,7 @@ def test_nothing_of_the_folder_somebody_stands_in_runs_in_the_judge(
     assert "given by the instructor" not in done.stdout
 
 
+@pytest.mark.night
 def test_variables_of_python_and_pytest_do_not_reach_the_judge(folder: Path, marker: Path) -> None:
     there = str(folder / "tests_x")
     done = run(

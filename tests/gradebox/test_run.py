@@ -241,7 +241,8 @@ sys.exit(launch.run(Options(course=sys.argv[1], submission=sys.argv[2], report=s
 """
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.night), signal.SIGKILL])
+@pytest.mark.night
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_so_does_one_that_is_ended_from_outside(number: signal.Signals, tmp_path: Path, own_tmp: Path) -> None:
     """With two endless checks, each in a sandbox of its own; SIGKILL is meant for the process that was started."""
     proc()

@@ -157,7 +157,8 @@ EDITS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.night), 2])
+@pytest.mark.night
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_after_any_edit_it_says_what_a_grading_from_the_beginning_says(tmp_path: Path, jobs: int) -> None:
     with session(tmp_path, jobs=jobs) as watch, Sandbox(watch.order.submission, watch.order.course.environment) as anew:
         for number, numbers in enumerate((*EDITS, *reversed(EDITS))):

@@ -69,7 +69,8 @@ def test_a_process_group_does_not_end_with_the_last_that_holds_it(device: str, t
     assert before < attached < again, "threads of gloo"
 
 
-@pytest.mark.parametrize("visible", [pytest.param(None, marks=pytest.mark.night), "3"])
+@pytest.mark.night
+@pytest.mark.parametrize("visible", [None, "3"])
 def test_the_server_opens_no_gpu_and_hands_on_which_are_visible(visible: str | None) -> None:
     """PyTorch 2.11's `torch.utils.benchmark` asks for a GPU when it is imported: on an H100 nothing could be graded."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

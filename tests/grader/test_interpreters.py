@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import json, multiprocessing, os, pathlib, signal, subprocess, sys, tempfile, time
@@ -94,6 +96,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.night
 def test_they_know_what_they_are_told_and_nothing_that_came_after_them(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "worker.py").write_text(WORKER)

@@ -131,6 +131,7 @@ def test_without_gpus_the_page_says_why_and_a_loss_that_is_no_number_is_named(br
     assert "</i>NaN</span>" in document
 
 
+@pytest.mark.night
 def test_the_picture_has_the_size_of_the_window(browser: Browser, serve, tmp_path: Path) -> None:
     picture = browser.picture(serve(Told()), tmp_path / "page.png").read_bytes()
     assert picture.startswith(b"\x89PNG")

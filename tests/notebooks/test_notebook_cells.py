@@ -58,6 +58,7 @@ def kinds(outputs: list[Any]) -> list[str]:
     return [output.metadata["gpulabs"]["kind"] for output in outputs if output.get("metadata")]
 
 
+@pytest.mark.night
 def test_the_first_line_names_the_device(outputs: dict[str, list[Any]]) -> None:
     assert shown(outputs["opened"]) == "virtual GPU: simulated Tesla T4, times are modelled\n"
 

@@ -57,6 +57,7 @@ def test_what_failed_first_is_told() -> None:
     assert any("in leave_the_others_alone" in frame for frame in error.value.student_frames)
 
 
+@pytest.mark.night
 def test_an_open_task_is_no_failure() -> None:
     with pytest.raises(NotImplementedError, match=r"Task 3\.1 is open"):
         ranks.run(be_open, 2, machine="cpu")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from labkit.monitoring.web import Server
-from tests.browser import NARROW, WIDE, on_screens, on_screens_in_turn, open_everything, opened, overflow, violations
+from tests.browser import NARROW, WIDE, on_every_screen, on_screens, open_everything, opened, overflow, violations
 from tests.monitoring.test_web_page import Told
 from tests.pages.made import PAGES
 
@@ -43,7 +43,7 @@ def address(written: Callable[[str], Path]) -> Callable[[str], str]:
     return lambda name: written(name).as_uri()
 
 
-@pytest.mark.parametrize(("name", "width", "theme"), on_screens_in_turn(list(PAGES)))
+@pytest.mark.parametrize(("name", "width", "theme"), on_every_screen(list(PAGES), by_day=["grade", "feedback"]))
 def test_axe_finds_nothing_wrong_and_nothing_is_cut_off(
     name: str, width: int, theme: str, browser: Any, address: Callable[[str], str]
 ) -> None:
@@ -74,6 +74,7 @@ def test_paper_is_light_whatever_the_screen_is(name: str, browser: Any, address:
         assert ink(page) < 80
 
 
+@pytest.mark.night
 def test_hints_open_one_by_one_by_keyboard_alone(browser: Any, address: Callable[[str], str]) -> None:
     with opened(browser, address("grade"), width=NARROW) as (page, _):
         first = page.locator("summary:has-text('Hint 1 of 3'):visible").first
@@ -118,6 +119,7 @@ def monitor() -> Iterator[str]:
     server.close()
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(("width", "theme"), on_screens((NARROW, "dark")))
 def test_the_monitor_of_a_training_shows_itself_to_everybody(
     width: int, theme: str, browser: Any, monitor: str

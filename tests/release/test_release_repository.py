@@ -262,6 +262,7 @@ def test_every_single_solution_would_be_noticed_in_the_labs() -> None:
 
 # One criterion, with the running interpreter. The whole of it, with an environment of its own, is done by hand: see
 # docs/releasing.md.
+@pytest.mark.night
 def test_the_released_repository_grades_solutions_with_everything(tmp_path: Path) -> None:
     students = tmp_path / "students"
     course.release(ROOT, students, now=NOW)

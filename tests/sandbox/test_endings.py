@@ -72,6 +72,7 @@ def test_code_that_waits_by_itself_lacks_no_processor(sandbox: Sandbox) -> None:
         assert rank.starved_seconds < 1.0
 
 
+@pytest.mark.night
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count it")
 def test_code_that_shares_a_processor_with_others_lacks_it_half_of_the_time() -> None:
     core = min(os.sched_getaffinity(0))

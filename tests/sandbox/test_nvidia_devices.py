@@ -15,6 +15,7 @@ from tests.sandbox.nvidia_devices import NAMES, THREAD_NAME
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.night
 @pytest.mark.skipif(os.getuid() != 0, reason="device files are made by root")
 def test_stand_ins_for_nvidias_devices(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.sandbox.nvidia_devices", str(tmp_path)]

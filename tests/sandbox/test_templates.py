@@ -58,6 +58,7 @@ def test_the_wall_clock_of_a_request_starts_when_it_does(namespaces: Sandbox) ->
     assert before <= machine(namespaces)["wall"] <= time.time() + 2.0
 
 
+@pytest.mark.night
 def test_a_model_its_values_and_its_ranks_each_have_their_own(namespaces: Sandbox) -> None:
     for _ in range(2):
         assert machine(namespaces)["model"] == "Tesla T4"

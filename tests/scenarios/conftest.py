@@ -36,8 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     So `make test` sees each check notice something, always the same, within minutes; `make test-all` asks everything.
     Of an exercise outside the points it sees each criterion do so, and no other style: Triton's interpreter takes its
     time.
-    What takes long to grade says `dear` in its scenario.toml (2: minutes), and is left where another does; a dear trick
-    always is.
+    What takes long to grade says `dear` in its scenario.toml, and is left where another does; a dear trick always is,
+    and so is a bug that is `dear = 2`: half a minute of a core.
     """
     tests = [(item, graded) for item in items if (graded := _scenario(item)) is not None]
     kept: set[Path] = set()
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             kinds.add(kind)
         elif scenario.group == "bugs":
             shows = _shows(scenario)
-            is_news = not shows <= shown
+            is_news = not shows <= shown and _dear(scenario) < 2
             shown |= shows
         else:
             styles[scenario.folder.parent] += 1

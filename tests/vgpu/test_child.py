@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import subprocess, sys
 code = "import sys, torch; print(torch.cuda.device_count(), torch.ones(2, device='cuda').sum().item(), sys.argv[1])"
@@ -16,6 +18,7 @@ print(subprocess.run([sys.executable, "-m", "this_is_no_module"], capture_output
 """
 
 
+@pytest.mark.night
 def test_it_has_the_gpus_too_and_imports_nothing_of_itself(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")

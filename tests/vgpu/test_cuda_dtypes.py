@@ -145,6 +145,7 @@ def test_variants_of_an_operation_share_its_rule() -> None:
         assert rule.refused[torch.int64].endswith("\"addmm_cuda\" not implemented for 'Long'")
 
 
+@pytest.mark.night
 def test_a_program_does_not_load_what_only_tests_of_pytorch_need() -> None:
     program = """
 import sys, torch, vgpu

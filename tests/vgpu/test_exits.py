@@ -477,7 +477,8 @@ for _ in range(2):
 """
 
 
-@pytest.mark.parametrize("values", ["values", pytest.param("shapes", marks=pytest.mark.night)])
+@pytest.mark.night
+@pytest.mark.parametrize("values", ["values", "shapes"])
 def test_children_of_a_prepared_process_begin_as_if_they_had_attached(tmp_path: Path, values: str) -> None:
     program = tmp_path / "beginning.py"
     program.write_text(BEGINNING)
@@ -523,6 +524,7 @@ os.wait()
 """
 
 
+@pytest.mark.night
 def test_before_it_begins_a_prepared_machine_has_no_gpu(tmp_path: Path) -> None:
     program = tmp_path / "before.py"
     program.write_text(BEFORE)

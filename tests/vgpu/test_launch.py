@@ -91,6 +91,7 @@ def _results(output: str) -> list[str]:
     return sorted(line for line in output.splitlines() if line.startswith("result"))
 
 
+@pytest.mark.night
 def test_torchrun_gives_each_worker_the_machine(tmp_path: Path) -> None:
     done = _run(
         tmp_path, _TRAIN, "--gpu", "A100-80GB", "--gpus", "2", "torchrun", "--standalone", "--nproc-per-node", "gpu",
@@ -114,9 +115,8 @@ def test_a_failing_worker_fails_torchrun(tmp_path: Path) -> None:
     assert "on purpose" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "method", ["fork", *(pytest.param(method, marks=pytest.mark.night) for method in ("forkserver", "spawn"))]
-)
+@pytest.mark.night
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_children_attach_by_themselves(tmp_path: Path, method: str) -> None:
     done = _run(tmp_path, _SPAWN, "--gpus", "2", "@", method, (tmp_path / "store").as_uri())
     assert done.returncode == 0, done.stderr

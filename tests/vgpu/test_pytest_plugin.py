@@ -54,12 +54,14 @@ def test_what_a_gpu_can_do_is_not_skipped(pytester: pytest.Pytester) -> None:
     run(pytester, "--vgpu", "A100-40GB").assert_outcomes(passed=6)
 
 
+@pytest.mark.night
 def test_without_the_option_only_what_is_marked_has_one(pytester: pytest.Pytester) -> None:
     result = run(pytester, "-k", "test_marked or test_needs")
     result.assert_outcomes(passed=1, skipped=1)
     result.stdout.fnmatch_lines(["*needs a GPU (--vgpu T4 gives a virtual one)"])
 
 
+@pytest.mark.night
 def test_the_fixture_alone_gives_a_t4(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(virtual_gpu):\n    assert virtual_gpu.spec.name == 'T4'\n")
     pytester.runpytest_subprocess("-p", "vgpu.tools.pytest_plugin").assert_outcomes(passed=1)

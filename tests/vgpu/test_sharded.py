@@ -222,6 +222,7 @@ def test_random_numbers_of_a_distributed_tensor_differ_between_its_parts(job: Jo
     assert parts.std() > 0.5
 
 
+@pytest.mark.night
 def test_a_checkpoint_of_two_ranks_is_read_by_four(job: Job, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
 

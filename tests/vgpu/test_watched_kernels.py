@@ -151,6 +151,7 @@ with vgpu.attach("T4"):
 """
 
 
+@pytest.mark.night
 def test_a_program_may_import_triton_when_the_gpu_is_there_already() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=300)
     assert done.stdout.strip() == "64.0 1 ()", done.stderr[-2000:]

@@ -72,6 +72,7 @@ def _repository(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.night
 def test_another_repositorys_tests_and_programs_run(tmp_path: Path) -> None:
     folder, python = _repository(tmp_path), Path(sys.executable)
     done = _step(1, folder, python, tests="-q -s -p no:cacheprovider", gpu="A100-80GB", gpus="2")

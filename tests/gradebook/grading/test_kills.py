@@ -43,7 +43,9 @@ def test_what_was_being_graded_is_all_that_a_kill_costs(small_class: SmallClass)
     assert [line.partition(":")[0] for line in small_class.graded] == ["ada", "bob"]
 
 
-@pytest.mark.parametrize("point", ["before the first table", "before the class is stored"])
+@pytest.mark.parametrize(
+    "point", ["before the first table", pytest.param("before the class is stored", marks=pytest.mark.night)]
+)
 def test_a_gradebook_that_was_never_filled_says_so(small_class: SmallClass, point: str) -> None:
     small_class.hands_in("ada")
     command = [

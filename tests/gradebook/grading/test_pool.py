@@ -75,6 +75,7 @@ def test_a_judge_that_cannot_start_is_one_line(small_class: SmallClass) -> None:
         small_class.grade(lambda jobs, room, device: local_pool(jobs, room, no_judge))
 
 
+@pytest.mark.night
 @pytest.mark.skipif(sys.platform != "linux", reason="a process dies with its parent on Linux only")
 def test_grading_processes_end_with_the_run_that_was_killed(small_class: SmallClass) -> None:
     small_class.hands_in("ada", behaviour="hangs")

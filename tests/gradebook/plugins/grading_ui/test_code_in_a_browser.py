@@ -29,6 +29,7 @@ def hand_in(manual: ManualClass, lines: list[str]) -> None:
     manual.small.grade(roster=manual.small.submissions.parent / "roster.csv")
 
 
+@pytest.mark.night
 def test_lines_are_commented_on_and_comments_stay_with_them(
     browser: api.Browser,  # noqa: F811
     ana: Grader,  # noqa: F811

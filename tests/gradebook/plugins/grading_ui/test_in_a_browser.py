@@ -201,6 +201,7 @@ def test_points_that_cannot_be_given_are_refused_and_change_nothing(
         api.expect(page.locator("#points-discussion")).to_have_value("4.5")
 
 
+@pytest.mark.night
 def test_points_are_kept_while_they_are_typed(browser: api.Browser, ana: Grader, shown: ManualClass) -> None:
     page = opened(browser.new_context(), ana)
     page.click("#points-discussion")
@@ -253,6 +254,7 @@ def test_a_report_that_means_harm_does_none(browser: api.Browser, ana: Grader) -
     assert {url for url in urls if not url.startswith(ana.address)} == set()
 
 
+@pytest.mark.night
 def test_what_was_typed_outlives_a_server_that_is_killed(browser: api.Browser, ana: Grader, shown: ManualClass) -> None:
     context = browser.new_context()
     page = opened(context, ana)
