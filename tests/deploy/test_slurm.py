@@ -131,15 +131,10 @@ def test_every_gpu_of_both_nodes_gets_a_rank_and_they_reach_each_other(cluster: 
         assert Path(str(rank["OUTPUT_DIR"])).is_dir()
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("verdict", "exit_code", "expected"),
-    [
-        pytest.param("PASS", 0, 0, marks=pytest.mark.night),
-        pytest.param("INCOMPLETE", 3, 3, marks=pytest.mark.night),
-        pytest.param("none", 2, 2, marks=pytest.mark.night),
-        pytest.param("none", 4, 4, marks=pytest.mark.night),
-        ("PASS", 1, 1),
-    ],
+    [("PASS", 0, 0), ("PASS", 1, 1), ("INCOMPLETE", 3, 3), ("none", 2, 2), ("none", 4, 4)],
 )
 def test_the_jobs_exit_code_is_the_verdict(
     cluster: Cluster, checkout: Path, verdict: str, exit_code: int, expected: int

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from labkit.monitoring.web import Server
-from tests.browser import NARROW, WIDE, on_every_screen, on_screens, open_everything, opened, overflow, violations
+from tests.browser import NARROW, SCREENS, WIDE, on_every_screen, open_everything, opened, overflow, violations
 from tests.monitoring.test_web_page import Told
 from tests.pages.made import PAGES
 
@@ -120,7 +120,7 @@ def monitor() -> Iterator[str]:
 
 
 @pytest.mark.night
-@pytest.mark.parametrize(("width", "theme"), on_screens((NARROW, "dark")))
+@pytest.mark.parametrize(("width", "theme"), SCREENS)
 def test_the_monitor_of_a_training_shows_itself_to_everybody(
     width: int, theme: str, browser: Any, monitor: str
 ) -> None:
@@ -134,10 +134,9 @@ def test_the_monitor_of_a_training_shows_itself_to_everybody(
 NOTEBOOKS = sorted(file.stem for file in (ROOT / "notebooks" / "src").glob("*.py"))
 
 
-@pytest.mark.parametrize(("width", "theme"), on_screens((WIDE, "light")))
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "lab1" else pytest.mark.night) for name in NOTEBOOKS]
-)
+@pytest.mark.night
+@pytest.mark.parametrize(("width", "theme"), SCREENS)
+@pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_as_a_page(name: str, width: int, theme: str, browser: Any, tmp_path: Path) -> None:
     for needed in ("jupytext", "nbconvert"):
         pytest.importorskip(needed, reason='the notebooks need the extra "notebooks"')

@@ -49,6 +49,7 @@ def test_the_hand_out_earns_what_it_does_right(lab: str, bench: Bench) -> None:
     assert "itself failed" not in graded.problems
 
 
+@pytest.mark.night
 def test_the_hand_outs_benchmark_is_told_once_what_to_return(bench: Bench) -> None:
     graded = bench.grade_folder(HAND_OUT, "1")
     checks = [
@@ -102,16 +103,8 @@ _ABOUT_OTHERS = {
 }
 
 
-_BY_DAY = "benchmark_matmul"
-
-
-@pytest.mark.parametrize(
-    ("file", "name"),
-    [
-        pytest.param(file, name, id=name, marks=() if name == _BY_DAY else pytest.mark.night)
-        for file, name in _ABOUT_OTHERS
-    ],
-)
+@pytest.mark.night
+@pytest.mark.parametrize(("file", "name"), [pytest.param(file, name, id=name) for file, name in _ABOUT_OTHERS])
 def test_the_documents_signature_loses_the_checks_about_other_arguments_alone(
     file: str, name: str, bench: Bench
 ) -> None:
