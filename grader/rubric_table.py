@@ -3,9 +3,9 @@
 A page says where: `<!-- points: lab1 -->` (the checks of a lab) or `<!-- points: all -->` (the labs of the course), and
 `<!-- end of points -->` below; `<!-- hours -->` and `<!-- end of hours -->` (the time that each lab takes);
 `<!-- reports -->` and `<!-- end of reports -->` (how people grade the report of each lab); `<!-- evidence -->` and
-`<!-- end of evidence -->` (what checks judge by); `<!-- forgeable -->` and `<!-- end of forgeable -->` (checks whose
-evidence a submission could write). A hand-out in `solutions/` says `<!-- checks: 2.1 -->` (a task) or
-`<!-- checks: container.run -->` (a criterion), and `<!-- end of checks -->`.
+`<!-- end of evidence -->` (what checks judge by); `<!-- forgeable: nobody -->` and `<!-- end of forgeable -->` (checks
+whose evidence a submission could write, by who notices it). A hand-out in `solutions/` says `<!-- checks: 2.1 -->` (a
+task) or `<!-- checks: container.run -->` (a criterion), and `<!-- end of checks -->`.
 Not for grading: `rubric.py` reads the rubric, `grade.py` counts.
 """
 
@@ -18,7 +18,8 @@ from decimal import Decimal
 from gradebook.grading.manual_grading import ready
 from gradebox.course import hints
 from gradebox.course.course import Course
-from gradebox.course.rubric import EVIDENCE, Hours, Lab
+from gradebox.course.evidence import EVIDENCE
+from gradebox.course.rubric import Check, Hours, Lab
 from grader import course
 
 PAGES = (
@@ -29,7 +30,7 @@ PAGES = (
 _MARKED = re.compile(r"(<!-- points: (\w+) -->\n).*?(<!-- end of points -->)", re.DOTALL)
 _REPORTS = re.compile(r"(<!-- reports -->\n).*?(<!-- end of reports -->)", re.DOTALL)
 _EVIDENCE = re.compile(r"(<!-- evidence -->\n).*?(<!-- end of evidence -->)", re.DOTALL)
-_FORGEABLE = re.compile(r"(<!-- forgeable -->\n).*?(<!-- end of forgeable -->)", re.DOTALL)
+_FORGEABLE = re.compile(r"(<!-- forgeable: (\w+) -->\n).*?(<!-- end of forgeable -->)", re.DOTALL)
 _CHECKS = re.compile(r"(<!-- checks: ([\w.]+) -->\n).*?(<!-- end of checks -->)", re.DOTALL)
 _HOURS = re.compile(r"(<!-- hours -->\n).*?(<!-- end of hours -->)", re.DOTALL)
 
@@ -43,7 +44,7 @@ def with_points(page: str) -> str:
     page = _MARKED.sub(lambda match: f"{match[1]}\n{_table(match[2])}\n\n{match[3]}", page)
     page = _REPORTS.sub(lambda match: f"{match[1]}\n{_reports(course())}\n\n{match[2]}", page)
     page = _EVIDENCE.sub(lambda match: f"{match[1]}\n{evidence_table(course())}\n\n{match[2]}", page)
-    page = _FORGEABLE.sub(lambda match: f"{match[1]}\n{forgeable_table(course())}\n\n{match[2]}", page)
+    page = _FORGEABLE.sub(lambda match: f"{match[1]}\n{forgeable_table(course(), match[2])}\n\n{match[3]}", page)
     return _HOURS.sub(lambda match: f"{match[1]}\n{hours_table(course())}\n\n{match[2]}", page)
 
 
@@ -101,14 +102,19 @@ def evidence_table(of: Course) -> str:
     return "\n".join([*(f"- **{kind}**: {meaning}." for kind, meaning in EVIDENCE.items()), "", *rows])
 
 
-def forgeable_table(of: Course) -> str:
-    """The checks whose evidence a submission could write, and what notices that; those of one reason in one row."""
-    by_reason: dict[str, list[str]] = {}
-    for lab in of.all_labs:
-        for check in (check for criterion in lab.criteria for check in criterion.checks if check.forgery):
-            by_reason.setdefault(check.forgery, []).append(f"`{check.id}` ({_number(check.points)})")
-    rows = (f"| {'<br>'.join(checks)} | {reason} |" for reason, checks in by_reason.items())
-    return "\n".join(["| checks (points) | how they could be forged, and what notices it |", "|---|---|", *rows])
+def forgeable_table(of: Course, noticed_by: str) -> str:
+    """The checks whose evidence a submission could write, by who notices it; those of one reason in one row."""
+    by_reason: dict[str, list[Check]] = {}
+    for check in (check for lab in of.all_labs for criterion in lab.criteria for check in criterion.checks):
+        if check.forgery and check.noticed_by == noticed_by:
+            by_reason.setdefault(check.forgery, []).append(check)
+    total = sum((check.points for checks in by_reason.values() for check in checks), Decimal(0))
+    rows = []
+    for reason, checks in by_reason.items():
+        names = "<br>".join(f"`{check.id}` ({_number(check.points)})" for check in checks)
+        rows.append(f"| {names} | {reason} |")
+    head = f"| checks (points, together {_number(total)}) | how a submission can forge the notes |"
+    return "\n".join([head, "|---|---|", *rows])
 
 
 def _reports(of: Course) -> str:

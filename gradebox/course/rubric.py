@@ -15,18 +15,10 @@ from typing import Any
 
 from gradebox.common import layout, reading
 from gradebox.common.reading import Document, ReadingError
+from gradebox.course import evidence
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 """What labs, criteria and checks are called."""
-
-EVIDENCE = {
-    "values": "what the submission computed or changed, compared with values that its process does not have",
-    "device": "the record of the simulated device, which is a process of its own",
-    "system": "what the supervisor and the operating system saw: files, messages, the end of a process",
-    "files": "files that were handed in, read by the judge",
-    "notes": "what the probe noted in the submission's process",
-}
-"""Kinds of evidence that a check may judge. Only the last can be written by a submission."""
 
 _NUMBER = re.compile(r"\d{1,4}(\.\d{1,2})?", re.ASCII)
 
@@ -45,9 +37,11 @@ class Check:
     functions: tuple[str, ...] = field(default=(), compare=False)
     """The functions of the submission that it runs, as `criterion.toml` names them."""
     evidence: tuple[str, ...] = field(default=(), compare=False)
-    """Where what it judges comes from: some of `EVIDENCE`; empty if `criterion.toml` does not say."""
+    """Where what it judges comes from: some of `evidence.EVIDENCE`; empty if `criterion.toml` does not say."""
     forgery: str = field(default="", compare=False)
     """For "notes": how a submission could still write them, and what notices it."""
+    noticed_by: str = field(default="", compare=False)
+    """For "notes": one of `evidence.NOTICED_BY`."""
 
     @property
     def criterion_id(self) -> str:
@@ -222,9 +216,11 @@ class CheckTable:
     requirements: tuple[str, ...] = ()
     """Beginnings of the sentences that a new check is about, for a course that keeps account of them."""
     evidence: tuple[str, ...] = ()
-    """Some of `EVIDENCE`."""
+    """Some of `evidence.EVIDENCE`."""
     forgery: str = ""
     """With "notes": how a submission could still write them, and what notices it."""
+    noticed_by: str = ""
+    """With "notes": one of `evidence.NOTICED_BY`."""
 
 
 @dataclass(frozen=True)
@@ -309,24 +305,19 @@ def _of_folder(folder: Path, criterion: str) -> Criterion:
         if not check.title.strip():
             raise document.error((*where, "title"), "a check's title says what it asks, in one line")
         worth = _positive(document, (*where, "points"), check.points)
-        _require_evidence(document, where, check)
-        checks.append(Check(f"{criterion}.{name}", worth, check.title, check.functions, check.evidence, check.forgery))
+        for key, cause in evidence.mistakes(check.evidence, check.forgery, check.noticed_by):
+            raise document.error((*where, key) if key else where, cause)
+        checks.append(
+            Check(
+                f"{criterion}.{name}", worth, check.title, check.functions,
+                check.evidence, check.forgery, check.noticed_by,
+            )
+        )  # fmt: skip
     if table.checks is not None:
         if not checks:
             raise document.error(("checks",), "checks must be tables like [checks.returns_result]")
         require_sum(document, (), "its checks", points, [check.points for check in checks])
     return Criterion(criterion, table.title, points, tuple(checks))
-
-
-def _require_evidence(document: Document, where: tuple[str, ...], check: CheckTable) -> None:
-    """Raise unless `evidence` has known words, and `forgery` says what can be done about notes, and only about them."""
-    for word in check.evidence:
-        if word not in EVIDENCE:
-            raise document.error((*where, "evidence"), f"evidence is some of {', '.join(EVIDENCE)}, not {word!r}")
-    if ("notes" in check.evidence) != bool(check.forgery.strip()):
-        raise document.error(
-            where, 'forgery says how notes could be written by a submission: with evidence "notes", and only then'
-        )
 
 
 def _require_package(document: Document, lab: Lab) -> None:

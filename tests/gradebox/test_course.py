@@ -190,6 +190,13 @@ def test_a_mistake_in_lab_toml_is_named_with_its_line(old: str, new: str, said: 
         ('title = "Multiply two numbers"\n', "", "4: [checks.product] lacks the key 'title'"),
         ('title = "Multiply two numbers"', 'title = " "', "6: a check's title says what it asks, in one line"),
         ("points = 2.5", "points = 2.5\nstep = 'x'", "6: unknown key 'step'; known are points, title, task, "),
+        ("points = 2.5", 'points = 2.5\nevidence = ["luck"]', "6: evidence is some of values, device, system, files, "),
+        ("points = 2.5", 'points = 2.5\nevidence = ["notes"]', "4: forgery says how notes could be written by a "),
+        (
+            "points = 2.5", 'points = 2.5\nevidence = ["notes"]\nforgery = "By luck."\nnoticed_by = "luck"',
+            "4: noticed_by says who notices forged notes: nobody, person, grader, not 'luck'",
+        ),
+        ("points = 2.5", 'points = 2.5\nnoticed_by = "person"', "6: noticed_by belongs to a forgery"),
         ("[checks.product]", "[checks.Product]", "4: a check's name is lower_case_with_underscores, not 'Product'"),
         ("[checks.product]", '[checks."pro-duct"]', "4: a check's name is lower_case_with_underscores"),
         ("points = 4", "points = 4\n[check.sum]", "3: unknown key 'check'; did you mean 'checks'?"),
