@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +30,32 @@ FAMILIES = {
 
 
 def write(result: Mapping[str, Any]) -> None:
-    """Put the tables between their marks, and draw the picture."""
-    _replace(_SHORT, "table", short_table(result))
-    _replace(_LONG, "kernels", long_table(result))
+    """Put the generated parts between their marks, and draw the picture."""
+    for page, name, lines in parts(result):
+        _replace(page, name, lines)
     draw(result["rows"], _PICTURE)
 
 
+def parts(result: Mapping[str, Any]) -> Iterator[tuple[Path, str, list[str]]]:
+    """Each generated part: its page, the name of its marks, and its lines."""
+    yield _SHORT, "times", table_of_times(result)
+    yield _SHORT, "families", table_of_families(result)
+    yield _SHORT, "order", sentence_of_order(result)
+    yield _LONG, "kernels", long_table(result)
+
+
 def _replace(page: Path, name: str, lines: Sequence[str]) -> None:
+    page.write_text(replaced(page, name, lines), encoding="utf-8")
+
+
+def replaced(page: Path, name: str, lines: Sequence[str]) -> str:
+    """The page with these lines between the marks of that name. Raises SystemExit without marks."""
     text = page.read_text(encoding="utf-8")
     head, _, rest = text.partition(_BEGIN.format(name))
     _, found, tail = rest.partition(_END.format(name))
     if not found:
         raise SystemExit(f"{page} has no marks for {name!r}")
-    page.write_text("\n".join((head + _BEGIN.format(name), "", *lines, "", _END.format(name) + tail)), encoding="utf-8")
+    return "\n".join((head + _BEGIN.format(name), "", *lines, "", _END.format(name) + tail))
 
 
 def _family(group: str) -> str:
@@ -50,42 +63,64 @@ def _family(group: str) -> str:
     return next(title for title, beginnings in FAMILIES.items() if name.startswith(beginnings))
 
 
-def short_table(result: Mapping[str, Any]) -> list[str]:
-    """One row for each family of kernels, then others' kernels and whole programs."""
-    errors: dict[str, list[float]] = {title: [] for title in FAMILIES}
-    for row in result["rows"]:
-        errors[_family(row["group"])].append(abs(row["half_left_out"]))
-    lines = ["| what | figures | median error | within 20 % | left out of the fit |", "|---|---:|---:|---:|---|"]
-    for title, sizes in errors.items():
-        lines.append(_row(title, sizes, "half of the kernels"))
-    everything = [size for sizes in errors.values() for size in sizes]
-    lines.append(_row("**all single kernels**", everything, "half of the kernels"))
+def table_of_times(result: Mapping[str, Any]) -> list[str]:
+    """One row for each source of measurements: single kernels, others' kernels and programs, whole steps."""
+    lines = [
+        "| what was measured | times | median error | within 20 % | not used by the fit |",
+        "|---|---:|---:|---:|---|",
+    ]
+    everything = [size for sizes in _errors(result).values() for size in sizes]
+    lines.append(_row("single kernels on our H100", everything, "half of the kernels"))
+    held_out = json.loads((RESULTS / "published_held_out.json").read_text(encoding="utf-8"))["rows"]
+    ratios = [row["left_out"]["half left out"] if row["fitted"] else row["ratio"] for row in held_out]
+    title, note = "kernels of others, T4, V100, A100, H100", "all products, half of the other kernels"
+    lines.append(_row(title, [abs(math.log(ratio)) for ratio in ratios], note))
     published = json.loads((RESULTS / "published.json").read_text(encoding="utf-8"))
     times = [abs(figure["ratio"] - 1) for name, figure in published["figures"].items() if not name.startswith("mem-")]
     within = sum(error <= 0.2 for error in times) / len(times)
-    middle = statistics.median(times)
-    title = "**programs and products that others measured, ten cards**"
-    lines.append(f"| {title} | {len(times)} | {middle:.0%} | {within:.0%} | nothing: constants were fitted to them |")
-    held_out = json.loads((RESULTS / "published_held_out.json").read_text(encoding="utf-8"))["rows"]
-    ratios = [row["left_out"]["half left out"] if row["fitted"] else row["ratio"] for row in held_out]
-    title, note = (
-        "**kernels that others measured, T4, V100, A100, H100**",
-        "half of the convolutions and layers, all products",
+    lines.append(
+        f"| programs and products of others, ten cards | {len(times)} | {statistics.median(times):.0%} | {within:.0%} "
+        "| nothing |"
     )
-    lines.append(_row(title, [abs(math.log(ratio)) for ratio in ratios], note))
     compared = json.loads((RESULTS / "h100_compared.json").read_text(encoding="utf-8"))["groups"]
     for title, group, note in (
-        ("training steps on our H100", "training step, seconds", "the steps, not the kernels in them"),
-        ("their peak memory", "training step, peak bytes", "all: it is counted"),
+        ("training steps on our H100", "training step, seconds", "the steps, but their kernels were used"),
         ("host calls on our H100", "host call", "nothing"),
     ):
         lines.append(f"| {title} | {compared[group]['values']} | {compared[group]['median_error']:.0%} | | {note} |")
     return lines
 
 
-def _row(title: str, sizes: Sequence[float], note: str) -> str:
+def table_of_families(result: Mapping[str, Any]) -> list[str]:
+    """One row for each family of kernels, the most exact first."""
+    rows = [(statistics.median(sizes), title, sizes) for title, sizes in _errors(result).items()]
+    lines = ["| kernels | number | median error | within 20 % |", "|---|---:|---:|---:|"]
+    return lines + [_row(title, sizes) for _, title, sizes in sorted(rows)]
+
+
+def sentence_of_order(result: Mapping[str, Any]) -> list[str]:
+    """How often the faster of two variants on a card is the faster one here."""
+    kernels, programs = result["order"]["half left out"], result["order"]["programs"]
+    return [
+        "The faster variant on the card is also the faster one on the virtual GPU:",
+        "",
+        f"- in {kernels['share']:.0%} of {kernels['pairs']} pairs of kernels",
+        f"- in {programs['share']:.0%} of {programs['pairs']} pairs of training steps and attention",
+    ]
+
+
+def _errors(result: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Logarithms of how far each kernel is off that the fit did not use, by family."""
+    errors: dict[str, list[float]] = {title: [] for title in FAMILIES}
+    for row in result["rows"]:
+        errors[_family(row["group"])].append(abs(row["half_left_out"]))
+    return errors
+
+
+def _row(title: str, sizes: Sequence[float], *notes: str) -> str:
     within = sum(size <= math.log(1.2) for size in sizes) / len(sizes)
-    return f"| {title} | {len(sizes)} | {math.expm1(statistics.median(sizes)):.0%} | {within:.0%} | {note} |"
+    cells = (title, len(sizes), f"{math.expm1(statistics.median(sizes)):.0%}", f"{within:.0%}", *notes)
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def long_table(result: Mapping[str, Any]) -> list[str]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from benchmarks.measure import RESULTS
+from benchmarks.measured import kernel_pages
 
 pytest.importorskip("grimp", reason="import-linter, of the extra dev, is not installed")
 from gradebox.course.course import Course
@@ -18,6 +22,13 @@ CHECKS = Course.checks
 @pytest.mark.parametrize("part", generated.PARTS, ids=lambda part: part.name)
 def test_nothing_is_stale(part: generated.Part) -> None:
     assert part.stale() == [], f"run {generated.COMMAND}"
+
+
+def test_the_tables_of_kernels_are_those_of_the_recorded_results() -> None:
+    result = json.loads((RESULTS / "h100_kernels.json").read_text(encoding="utf-8"))
+    for page, name, lines in kernel_pages.parts(result):
+        stale = kernel_pages.replaced(page, name, lines) != page.read_text(encoding="utf-8")
+        assert not stale, f"{page.name}, {name}: run python -m benchmarks.measured.cross_validation"
 
 
 def test_nothing_is_written_while_checks_and_their_tables_disagree(
