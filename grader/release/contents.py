@@ -21,7 +21,8 @@ _FILES = ("LICENSE", "conftest.py", "pyproject.toml", "constraints.txt", "instal
 _PAGES = (
     *("docs/student.md", "docs/report-criteria.md", "docs/chapter.md"),
     *("docs/virtual-gpu.md", "docs/virtual-gpu-reference.md", "docs/virtual-gpu-compiled.md"),
-    *("docs/virtual-gpu-cost-model.md", "docs/virtual-gpu-convolutions.md", "docs/vgpu-uses.md"),
+    *("docs/virtual-gpu-cost-model.md", "docs/virtual-gpu-kernels.md", "docs/virtual-gpu-convolutions.md"),
+    "docs/vgpu-uses.md",
     *("docs/how-we-know.md", "docs/how-we-know-figures.md"),
 )
 _HELP_PAGES = ("README.md", "docs/student.md")

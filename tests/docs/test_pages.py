@@ -55,6 +55,7 @@ def test_students_get_no_page_for_instructors(released: Mapping[str, bytes]) -> 
         "docs/virtual-gpu-reference.md",
         "docs/virtual-gpu-compiled.md",
         "docs/virtual-gpu-cost-model.md",
+        "docs/virtual-gpu-kernels.md",
         "docs/virtual-gpu-convolutions.md",
         "docs/vgpu-uses.md",
         "docs/how-we-know.md",

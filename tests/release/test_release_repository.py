@@ -43,7 +43,7 @@ def other() -> int:
 _DOCUMENTS = (
     *("student", "report-criteria", "chapter", "vgpu-uses", "how-we-know", "how-we-know-figures"),
     *("virtual-gpu", "virtual-gpu-reference", "virtual-gpu-compiled"),
-    *("virtual-gpu-cost-model", "virtual-gpu-convolutions"),
+    *("virtual-gpu-cost-model", "virtual-gpu-kernels", "virtual-gpu-convolutions"),
     "instructor",
 )
 
