@@ -19,7 +19,8 @@ _FOLDERS = ("labkit", "vgpu", "gradebox", "gradebook", "grader", "examples", "no
 _LEFT_OUT = ("examples/courses",)
 _FILES = ("LICENSE", "conftest.py", "pyproject.toml", "constraints.txt", "install.sh", ".gitignore")
 _PAGES = (
-    *("docs/student.md", "docs/report-criteria.md", "docs/chapter.md"),
+    *("docs/student.md", "docs/student-grade.md", "docs/student-programs.md", "docs/student-machines.md"),
+    *("docs/report-criteria.md", "docs/chapter.md"),
     *("docs/virtual-gpu.md", "docs/virtual-gpu-reference.md", "docs/virtual-gpu-compiled.md"),
     *("docs/virtual-gpu-cost-model.md", "docs/virtual-gpu-kernels.md", "docs/virtual-gpu-convolutions.md"),
     "docs/vgpu-uses.md",

@@ -49,6 +49,9 @@ def test_students_get_no_page_for_instructors(released: Mapping[str, bytes]) -> 
     lessons = {f"docs/labs/{name}{part}.md" for name in labs for part in ("", "-traps")}
     assert documents == {
         "docs/student.md",
+        "docs/student-grade.md",
+        "docs/student-programs.md",
+        "docs/student-machines.md",
         "docs/report-criteria.md",
         "docs/chapter.md",
         "docs/virtual-gpu.md",

@@ -41,7 +41,8 @@ def other() -> int:
 
 
 _DOCUMENTS = (
-    *("student", "report-criteria", "chapter", "vgpu-uses", "how-we-know", "how-we-know-figures"),
+    *("student", "student-grade", "student-programs", "student-machines"),
+    *("report-criteria", "chapter", "vgpu-uses", "how-we-know", "how-we-know-figures"),
     *("virtual-gpu", "virtual-gpu-reference", "virtual-gpu-compiled"),
     *("virtual-gpu-cost-model", "virtual-gpu-kernels", "virtual-gpu-convolutions"),
     "instructor",
