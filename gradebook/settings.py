@@ -30,7 +30,7 @@ files = 4000
 mebibytes = 64
 
 [by_hand]
-reports = true                              # people grade reports instead of a check, see docs/by-hand.md
+reports = true                              # people grade reports instead of a check, see docs/by-hand-reports.md
 report_points = { lab1 = 5 }                # default: those of the lab's automatic check
 
 [exports]                                   # see `gradebook/export/`

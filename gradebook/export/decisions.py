@@ -30,7 +30,7 @@ ALL = "all"
 _TOO_MANY = Decimal(10**6)
 """So many points are a slip of the keyboard, and nobody wants them written out."""
 _HEADER = "[[override]]"
-_NEW_FILE = "# Points that an instructor gave by hand instead of the checks'; see docs/instructor.md.\n"
+_NEW_FILE = "# Points that an instructor gave by hand instead of the checks'; see docs/one-grade.md.\n"
 
 
 def student_of(view: View, student: str) -> Line:
