@@ -1,8 +1,8 @@
 """What the written parts of all labs have in common: the claims of a REPORT.md, and the results they are compared with.
 
 The words of the text are counted and nobody reads them, so titles and messages must not praise or blame an explanation.
-People may read reports instead (`docs/by-hand-reports.md`). Claims are compared with `results/*.json` as the student committed
-them; the programs are not run again for this: a bug in one already costs points in its own criterion.
+People may read reports instead (`docs/by-hand-reports.md`). Claims are compared with `results/*.json` as the student
+committed them; the programs are not run again for this: a bug in one already costs points in its own criterion.
 """
 
 from __future__ import annotations
