@@ -22,6 +22,7 @@ _PAGES = (
     *("docs/student.md", "docs/student-grade.md", "docs/student-programs.md", "docs/student-machines.md"),
     *("docs/report-criteria.md", "docs/chapter.md"),
     *("docs/virtual-gpu.md", "docs/virtual-gpu-reference.md", "docs/virtual-gpu-compiled.md"),
+    *("docs/virtual-gpu-distributed.md", "docs/virtual-gpu-recordings.md", "docs/virtual-gpu-unsupported.md"),
     *("docs/virtual-gpu-cost-model.md", "docs/virtual-gpu-kernels.md", "docs/virtual-gpu-convolutions.md"),
     "docs/vgpu-uses.md",
     *("docs/how-we-know.md", "docs/how-we-know-figures.md"),

@@ -44,6 +44,7 @@ _DOCUMENTS = (
     *("student", "student-grade", "student-programs", "student-machines"),
     *("report-criteria", "chapter", "vgpu-uses", "how-we-know", "how-we-know-figures"),
     *("virtual-gpu", "virtual-gpu-reference", "virtual-gpu-compiled"),
+    *("virtual-gpu-distributed", "virtual-gpu-recordings", "virtual-gpu-unsupported"),
     *("virtual-gpu-cost-model", "virtual-gpu-kernels", "virtual-gpu-convolutions"),
     "instructor",
 )

@@ -399,6 +399,6 @@ def test_the_list_names_things_once() -> None:
 
 
 def test_the_documentation_prints_the_list() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "virtual-gpu-reference.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "virtual-gpu-unsupported.md").read_text(encoding="utf-8")
     assert f"These {len(INSTEAD)} things" in text
     assert [name for name, advice in INSTEAD.items() if f"| {name} | {advice} |" not in text] == []
