@@ -157,10 +157,10 @@ def _labs(labs: tuple[Lab, ...]) -> Iterator[str]:
 
 def _checks(lab: Lab) -> Iterator[str]:
     titles = course().titles([lab])
-    yield "| criterion | points | checks, and what each is worth |"
+    yield "| criterion | points | checks (points) |"
     yield "|---|---:|---|"
     for criterion in lab.criteria:
-        checks = " · ".join(f"{titles[check.id]} {_number(check.points)}" for check in criterion.checks)
+        checks = "<br>".join(f"{titles[check.id]} ({_number(check.points)})" for check in criterion.checks)
         yield f"| **{criterion.title}** `{criterion.id}` | {_number(criterion.points)} | {checks} |"
 
 
