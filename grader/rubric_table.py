@@ -160,7 +160,7 @@ def _checks(lab: Lab) -> Iterator[str]:
     yield "| criterion | points | checks (points) |"
     yield "|---|---:|---|"
     for criterion in lab.criteria:
-        checks = "<br>".join(f"{titles[check.id]} ({_number(check.points)})" for check in criterion.checks)
+        checks = "<br>".join(f"• {titles[check.id]} ({_number(check.points)})" for check in criterion.checks)
         yield f"| **{criterion.title}** `{criterion.id}` | {_number(criterion.points)} | {checks} |"
 
 
