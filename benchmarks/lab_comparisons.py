@@ -1,7 +1,7 @@
 """What a student compares in the labs, by card: which variant wins on the virtual card, and which on the real one.
 
 `python -m benchmarks.lab_comparisons` writes `benchmarks/results/lab_comparisons.json` and two tables of
-`docs/how-we-know-figures.md`. A real card's winner comes from figures that others published
+`docs/how-we-know-labs.md`. A real card's winner comes from figures that others published
 (`benchmarks/published/figures.toml`), or from the H100 that we measured (`benchmarks/results/h100.json`). The other
 cards run the same programs on the virtual GPU alone. The second table has every pair of published figures that differ
 in one thing, so that nothing is chosen.

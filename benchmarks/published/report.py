@@ -11,7 +11,7 @@ from benchmarks.measure import save
 from benchmarks.published.figures import Comparison
 
 _ROOT = Path(__file__).parents[2]
-_PAGE = _ROOT / "docs" / "how-we-know-figures.md"
+_DOCS = _ROOT / "docs"
 _PICTURE = _ROOT / "docs" / "images" / "published.svg"
 _BEGIN, _END = "<!-- published: {} -->", "<!-- end of published -->"
 
@@ -60,7 +60,7 @@ def figure_table(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def write(comparisons: Sequence[Comparison]) -> Path:
-    """Write the results' file, the two tables between their marks in `docs/how-we-know-figures.md`, and the picture."""
+    """Write the results' file, the two tables between their marks in the pages, and the picture."""
     replace("groups", group_table(comparisons))
     replace("figures", figure_table(comparisons))
     draw(comparisons, _PICTURE)
@@ -77,12 +77,20 @@ def write(comparisons: Sequence[Comparison]) -> Path:
 
 
 def replace(name: str, lines: Sequence[str]) -> None:
-    """Put lines between the marks of that name in `docs/how-we-know-figures.md`. Raises SystemExit without marks."""
-    head, begin, rest = _PAGE.read_text(encoding="utf-8").partition(_BEGIN.format(name))
+    """Put lines between the marks of that name, in the page that has them. Raises SystemExit unless one does."""
+    page = page_of(name)
+    head, begin, rest = page.read_text(encoding="utf-8").partition(_BEGIN.format(name))
     _, end, tail = rest.partition(_END)
-    if not end:
-        raise SystemExit(f"{_PAGE} has no marks for {name!r}")
-    _PAGE.write_text("\n".join((head + begin, "", *lines, "", end + tail)), encoding="utf-8")
+    page.write_text("\n".join((head + begin, "", *lines, "", end + tail)), encoding="utf-8")
+
+
+def page_of(name: str) -> Path:
+    """The page that has the marks of that name. Raises SystemExit unless one page does."""
+    begin = _BEGIN.format(name)
+    pages = [page for page in sorted(_DOCS.glob("how-we-know*.md")) if begin in page.read_text(encoding="utf-8")]
+    if len(pages) != 1:
+        raise SystemExit(f"{len(pages)} pages {_DOCS}/how-we-know*.md have the mark {begin}, expected one")
+    return pages[0]
 
 
 def draw(comparisons: Sequence[Comparison], path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.measure import RESULTS
 from benchmarks.measured import kernel_pages
+from benchmarks.published import report
 
 pytest.importorskip("grimp", reason="import-linter, of the extra dev, is not installed")
 from gradebox.course.course import Course
@@ -29,6 +30,12 @@ def test_the_tables_of_kernels_are_those_of_the_recorded_results() -> None:
     for page, name, lines in kernel_pages.parts(result):
         stale = kernel_pages.replaced(page, name, lines) != page.read_text(encoding="utf-8")
         assert not stale, f"{page.name}, {name}: run python -m benchmarks.measured.cross_validation"
+
+
+@pytest.mark.parametrize("name", ["groups", "figures", "held out", "older cards", "lab comparisons", "pairs"])
+def test_one_page_has_the_marks_of_each_published_table(name: str) -> None:
+    page = report.page_of(name).read_text(encoding="utf-8")
+    assert page.partition(f"<!-- published: {name} -->")[2].partition("<!-- end of published -->")[1]
 
 
 def test_nothing_is_written_while_checks_and_their_tables_disagree(

@@ -66,6 +66,9 @@ def test_students_get_no_page_for_instructors(released: Mapping[str, bytes]) -> 
         "docs/vgpu-uses.md",
         "docs/how-we-know.md",
         "docs/how-we-know-figures.md",
+        "docs/how-we-know-published.md",
+        "docs/how-we-know-labs.md",
+        "docs/how-we-know-checked.md",
         *lessons,
     }
 

@@ -1,7 +1,8 @@
 """A term, played by an instructor who has only the pages of docs/ about classes: their commands, files with the
 names that platforms give them, and each export taken by the platform's own rules.
 
-Only the judge is pretended, so that it takes seconds: points follow from content. What is tried: `docs/platforms/tested.md`.
+Only the judge is pretended, so that it takes seconds: points follow from content. `docs/platforms/tested.md` says
+what is tried.
 """
 
 from __future__ import annotations
