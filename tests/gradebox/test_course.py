@@ -194,7 +194,7 @@ def test_a_mistake_in_lab_toml_is_named_with_its_line(old: str, new: str, said: 
         ("points = 2.5", 'points = 2.5\nevidence = ["notes"]', "4: forgery says how notes could be written by a "),
         (
             "points = 2.5", 'points = 2.5\nevidence = ["notes"]\nforgery = "By luck."\nnoticed_by = "luck"',
-            "4: noticed_by says who notices forged notes: nobody, person, grader, not 'luck'",
+            "4: noticed_by says who notices forged notes: nobody, person, check, not 'luck'",
         ),
         ("points = 2.5", 'points = 2.5\nnoticed_by = "person"', "6: noticed_by belongs to a forgery"),
         ("[checks.product]", "[checks.Product]", "4: a check's name is lower_case_with_underscores, not 'Product'"),
