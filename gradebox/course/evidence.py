@@ -14,7 +14,7 @@ EVIDENCE = {
 """Kinds of evidence that a check may judge. Only the last can be written by a submission."""
 
 NOTICED_BY = ("nobody", "person", "check")
-"""Who notices forged notes, the most dangerous first. "check": one fails or is void, or a forgery has to do the task."""
+"""Who notices forged notes, the most dangerous first. "check": one fails or is void, or the forgery is the task."""
 
 
 def mistakes(evidence: Collection[str], forgery: str, noticed_by: str) -> Iterator[tuple[str, str]]:
