@@ -33,7 +33,7 @@ from gradebook.intake.lab_folders import LabNames
 from gradebook.results import ClassResult, GradebookError, Student, Task
 from gradebook.roster import Roster, RosterError
 from gradebook.settings import Settings
-from gradebook.store import FILE, Gradebook, Plan
+from gradebook.store import FILE, Gradebook, Plan, deciding
 from gradebox.common import resources
 from gradebox.run.input_generator import new_seed
 from gradebox.run.overrides import Override
@@ -55,8 +55,9 @@ def grade_class(request: ClassRequest, open_engine: OpenEngine, console: Console
         run = _Run(request, gradebook, console)
         run.prepare()
         run.grade(open_engine)
-        result = class_summary.of(gradebook)
-    everything.write(result, request.out, configuration=run.settings.exports)
+        with deciding(request.out):
+            result = class_summary.of(gradebook)
+            everything.write(result, request.out, configuration=run.settings.exports)
     return result
 
 

@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
+from gradebook import text_files
 from gradebook.command_name import command
 from gradebook.results import GradebookError, Grading, Student, Task
 from gradebook.versions import grader_digest
@@ -28,7 +29,7 @@ from gradebox.run.grade import Grade
 
 FILE = "gradebook.sqlite"
 SCHEMA_VERSION = 1
-_LOCK = ".lock"
+_LOCK, _DECISIONS_LOCK = ".lock", ".decisions.lock"
 _EMPTY = "the gradebook is empty: its first run was stopped before it knew the class; run it again"
 _RESTORE = (
     "restore it from a copy. Without a copy, grade into another folder: overrides.toml, excused.toml and reviews.toml "
@@ -344,6 +345,17 @@ def _row(student: Student) -> tuple[str | None, ...]:
         student.student, student.name, columns, student.status, student.reason,
         submitted_at, student.commit, student.content,
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def deciding(folder: Path) -> Iterator[None]:
+    """Let one command at a time change what is decided about a class, and write the exports that follow.
+
+    Two graders may decide at once: the second reads what the first has written, and the exports have both. A folder
+    without a gradebook is left alone.
+    """
+    with text_files.lock(folder / _DECISIONS_LOCK) if (folder / FILE).is_file() else contextlib.nullcontext():
+        yield
 
 
 def _lock(folder: Path) -> int:

@@ -76,6 +76,8 @@ settings sees neither our commas nor our quotes."""
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?%?")
 _UNSAFE_IN_NAMES = re.compile(r"[^\w.@+-]", re.ASCII)
 _LONGEST_NAME = 100
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+"""Names that Windows has for devices, with any suffix."""
 
 
 def neutral(text: str) -> str:
@@ -109,22 +111,23 @@ def for_spreadsheets(table: str) -> str:
 
 def write_file(path: Path, content: str | bytes) -> Path:
     """Write a file whole or not at all, make the folders above it, and return its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-    draft.write_bytes(content.encode("utf-8", "replace") if isinstance(content, str) else content)
-    return draft.replace(path)
+    with files.atomic_write(path) as draft:  # which leaves no draft, whatever stops it
+        draft.write_bytes(content.encode("utf-8", "replace") if isinstance(content, str) else content)
+    return path
 
 
 def file_names(students: Iterable[str]) -> dict[str, str]:
     """A file name without suffix for every student: safe on every system, and different for each.
 
-    What a name cannot hold becomes `_`; such a name, and one of two that differ in case only, ends in a part of the
-    key's hash.
+    What a name cannot hold becomes `_`; such a name, one that Windows has for a device, and one of two that differ in
+    case only, ends in a part of the key's hash.
     """
     names: dict[str, str] = {}
     taken: set[str] = set()
     for student in sorted(students):
         name = _UNSAFE_IN_NAMES.sub("_", student)[:_LONGEST_NAME].strip(".-") or "student"
+        if _RESERVED.fullmatch(name):
+            name = f"{name.replace('.', '_')}_"  # what stands before the first dot decides
         if name != student or name.lower() in taken:
             name = f"{name}-{hashlib.sha256(student.encode('utf-8', 'replace')).hexdigest()[:8]}"
         taken.add(name.lower())

@@ -46,10 +46,12 @@ def export_class(
 ) -> None:
     """Write all exports of a class again, from its gradebook and without grading."""
     from gradebook.export.book import Book
+    from gradebook.store import deciding
 
     try:
-        book = Book.open(folder)
-        written = book.export(canvas_assignment_id)
+        with deciding(folder):
+            book = Book.open(folder)
+            written = book.export(canvas_assignment_id)
         notices = book.notices(canvas_assignment_id)
     except (ValueError, OSError) as error:
         raise fail(error) from None
@@ -70,6 +72,7 @@ def export_feedback(
     from gradebook.export import FOLDER as EXPORTS
     from gradebook.export import delivery
     from gradebook.export.book import Book
+    from gradebook.store import deciding
 
     forms: tuple[delivery.Form, ...] = ("moodle", "gradescope", "github", "folders")
     chosen = next((known for known in forms if known == form), None)
@@ -77,8 +80,9 @@ def export_feedback(
         raise fail(f"--as {form}: expected one of {', '.join(forms)}")
     target = out or Path(f"feedback-{form}{'.zip' if form in ('moodle', 'gradescope') else ''}")
     try:
-        book = Book.open(folder)
-        book.export()
+        with deciding(folder):
+            book = Book.open(folder)
+            book.export()
         written, left_out = delivery.write(book.view, folder / EXPORTS, chosen, target)
     except (ValueError, OSError) as error:
         raise fail(error) from None
@@ -251,26 +255,29 @@ def review_class(
     from gradebook.export import review_list
     from gradebook.export.book import Book
     from gradebook.grading.engine import EngineError
+    from gradebook.store import deciding
     from gradebox.course.rubric import RubricError
     from gradebox.sandbox.devices import DeviceError
 
     if sum(choice is not None for choice in (accept, override, excuse, rerun)) > 1:
         raise fail("decide one thing at a time: --accept, --override, --excuse or --rerun")
     try:
-        book = Book.open(folder)
         if accept is None and override is None and excuse is None and rerun is None:
+            book = Book.open(folder)
             echo(review_list.text(book.view, folder))
             raise typer.Exit(3 if book.view.open or book.view.waiting or book.view.broken else 0)
         if rerun is not None:
-            echo(_rerun(book, rerun))
+            echo(_rerun(Book.open(folder), rerun))
             return
-        if accept is not None:
-            echo(book.accept(*accept))
-        elif override is not None:
-            echo(book.override(*override))
-        elif excuse is not None:
-            echo(book.excuse(*excuse))
-        Book.open(folder).export()
+        with deciding(folder):
+            book = Book.open(folder)
+            if accept is not None:
+                echo(book.accept(*accept))
+            elif override is not None:
+                echo(book.override(*override))
+            elif excuse is not None:
+                echo(book.excuse(*excuse))
+            Book.open(folder).export()
     except (ValueError, OSError, RubricError, DeviceError, EngineError) as error:
         raise fail(error) from None
 

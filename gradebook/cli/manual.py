@@ -119,14 +119,16 @@ def import_requests(
 def _record(folder: Path, incoming: Sequence[NewRequest]) -> None:
     from gradebook.export.book import Book
     from gradebook.grading.manual_grading import requests
+    from gradebook.store import deciding
 
     try:
-        book = Book.open(folder)
-        students = [line.student for line in book.view.lines]
-        # A team's request is one of each member, whose feedback has the answer.
-        incoming = [replace(request, student=key) for request in incoming for key in book.keys(request.student)]
-        new = requests.add(folder, incoming, students, _criteria(book))
-        Book.open(folder).export()
+        with deciding(folder):
+            book = Book.open(folder)
+            students = [line.student for line in book.view.lines]
+            # A team's request is one of each member, whose feedback has the answer.
+            incoming = [replace(request, student=key) for request in incoming for key in book.keys(request.student)]
+            new = requests.add(folder, incoming, students, _criteria(book))
+            Book.open(folder).export()
     except (ValueError, OSError) as error:
         raise fail(error) from None
     known = len(incoming) - len(new)
@@ -174,10 +176,12 @@ def answer_request(
     """Answer a request; the student's feedback has the answer. Points change by marks or overrides."""
     from gradebook.export.book import Book
     from gradebook.grading.manual_grading import grader_name, requests
+    from gradebook.store import deciding
 
     try:
-        made = requests.answer(folder, request, text, grader_name(as_))
-        Book.open(folder).export()
+        with deciding(folder):
+            made = requests.answer(folder, request, text, grader_name(as_))
+            Book.open(folder).export()
     except (ValueError, OSError) as error:
         raise fail(error) from None
     echo(f"{made.id} of {made.student}: {'answered' if made.answer else 'open again'}; the feedback is written again")

@@ -18,7 +18,9 @@ import contextlib
 import hashlib
 import io
 import json
+import re
 import zipfile
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Literal
@@ -30,8 +32,12 @@ from gradebook.text_files import write_file
 
 Form = Literal["moodle", "gradescope", "github", "folders"]
 _SCRIPTS = Path(__file__).with_name("scripts")
+_LOGIN = re.compile(r"[a-z0-9][a-z0-9_-]*", re.IGNORECASE)
+"""A name on GitHub; behind a `_` that of a company whose accounts it manages."""
 _ADDRESSES = ("Email address", "Email", "email")
 _SIDS = ("SID", "SIS User ID", "ID number")
+_LONGEST = 150
+"""Bytes of a name in a file's name, of which file systems take 255."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -63,11 +69,14 @@ def write(view: View, exports: Path, form: Form, out: Path) -> tuple[Path, list[
         write_file(out, _zipped(content))
     else:
         _remove_old(out, form, content)
-        for name, data in content.items():
-            write_file(out / name, data).chmod(0o755 if name.endswith(".sh") else 0o644)
+        # What marks the folder as ours goes first: a command that was stopped midway is given again.
+        for name in sorted(content, key=lambda name: name != _MARKS[form]):
+            write_file(out / name, content[name]).chmod(0o755 if name.endswith(".sh") else 0o644)
     return out, [line.student for line in lines if line.student not in reached]
 
 
+_MARKS = {"github": "deliver.sh", "folders": "students.json"}
+"""The file by which a folder is known that this command has written."""
 _NEEDED = {
     "moodle": "nobody has a participant's number: use the assignment's grading worksheet as the roster (Moodle: "
     "Download grading worksheet)",
@@ -92,7 +101,8 @@ def _moodle(lines: list[Line], feedback: Path) -> _Files:
         if not PARTICIPANT.match(cell):
             continue
         number = PARTICIPANT.sub("", cell)
-        name = "".join(c for c in line.label if c.isalnum() or c in " .-'").strip() or "student"
+        label = "".join(c for c in line.label if c.isalnum() or c in " .-'").strip()
+        name = label.encode()[:_LONGEST].decode(errors="ignore").strip() or "student"
         page = (feedback / f"{line.file_name}.html").read_bytes()
         files[f"{name}_{number}_assignfeedback_file_feedback.html"] = page
         reached.add(line.student)
@@ -132,13 +142,20 @@ def _shared_handles(lines: list[Line]) -> set[str]:
 def _github(lines: list[Line], feedback: Path) -> _Files:
     files: dict[str, bytes] = {}
     reached = set()
+    logins = {line.student: _login(line) for line in lines}
+    count = Counter(login.casefold() for login in logins.values())
     for line in lines:
-        login = next((cell for name in LOGINS if (cell := line.result.columns.get(name, "").strip())), "")
-        if login and login.replace("-", "").isalnum():
+        login = logins[line.student]
+        # What two students share would bring one of them the other's feedback.
+        if _LOGIN.fullmatch(login) and count[login.casefold()] == 1:
             files[f"{login}.md"] = (feedback / f"{line.file_name}.md").read_bytes()
             reached.add(line.student)
     files["deliver.sh"] = (_SCRIPTS / "deliver.sh").read_bytes()
     return files, reached
+
+
+def _login(line: Line) -> str:
+    return next((cell for name in LOGINS if (cell := line.result.columns.get(name, "").strip())), "")
 
 
 def _folders(lines: list[Line], feedback: Path) -> _Files:
@@ -160,7 +177,7 @@ def _check_place(out: Path, form: Form) -> None:
         if out.exists() and not (out.is_file() and zipfile.is_zipfile(out)):
             raise DeliveryError(f"{out} is there already and is no zip file; name another one with --out")
         return
-    ours = out / ("deliver.sh" if form == "github" else "students.json")
+    ours = out / _MARKS[form]
     if out.exists() and not ours.is_file() and (not out.is_dir() or any(out.iterdir())):
         raise DeliveryError(f"{out} has other files, and feedback does not belong among them; name a new folder")
 

@@ -227,8 +227,10 @@ def _history(folder: Path) -> _History:
     last: dict[str, tuple[str, str]] = {}
     sent: dict[str, tuple[str, str]] = {}
     try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        for row in filter(None, text.splitlines()):
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        for row in filter(None, lines):
+            if not row.endswith(b"}"):
+                continue  # the line that was being written when the machine went down: the one before it counts
             event = json.loads(row)
             last[event["student"]] = (event["digest"], event["event"])
             if event["event"] == "sent":
@@ -242,7 +244,9 @@ def _note(folder: Path, letter: Letter, event: str) -> None:
     """Add a line to the history, on disk when this returns."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     row = {"at": now, "student": letter.student, "address": letter.address, "digest": letter.digest, "event": event}
-    with (folder / FOLDER / SENT).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    path = folder / FOLDER / SENT
+    is_cut_off = path.exists() and not path.read_bytes().endswith(b"\n")
+    with path.open("a", encoding="utf-8") as file:
+        file.write(("\n" if is_cut_off else "") + json.dumps(row, ensure_ascii=False) + "\n")
         file.flush()
         os.fsync(file.fileno())

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,10 @@ def test_a_reader_finds_every_cell_again() -> None:
 
 
 def test_file_names_are_safe_and_different() -> None:
-    names = file_names(["ada", "Ada", "../../etc/passwd", "a/b", "a_b", "..", "", "ä" * 300])
+    names = file_names(["ada", "Ada", "../../etc/passwd", "a/b", "a_b", "..", "", "ä" * 300, "CON", "aux", "Com1.x"])
     assert names["Ada"] == "Ada"
     assert len({name.lower() for name in names.values()}) == len(names)
+    assert not {name.partition(".")[0].lower() for name in names.values()} & {"con", "aux", "com1"}
     assert all(name and "/" not in name and name[0] not in ".-" and len(name) < 120 for name in names.values())
 
 
@@ -60,8 +62,12 @@ def test_file_names_do_not_depend_on_who_else_is_in_the_class() -> None:
     assert file_names(["a/b"])["a/b"] == file_names(["a/b", "bob", "a_b"])["a/b"]
 
 
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_file(tmp_path / "new" / "file.csv", "one")
     write_file(tmp_path / "new" / "file.csv", "two")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["file.csv"]
     assert (tmp_path / "new" / "file.csv").read_text() == "two"
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        write_file(tmp_path / "new" / "file.csv", "three")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["file.csv"], "no draft stays"

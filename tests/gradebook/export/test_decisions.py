@@ -6,11 +6,14 @@ import csv
 import hashlib
 import io
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import grader
+from gradebook.cli.exporting import review_class
 from grader.cli import app
 from tests.gradebook.conftest import SmallClass
 
@@ -111,3 +114,15 @@ def test_a_command_that_is_refused_changes_nothing(folder: Path, tmp_path: Path)
         assert len(said.splitlines()) == 1, "one line says why"
         assert len(said) < 900, said
         assert content() == before, start
+
+
+def test_decisions_that_several_people_make_at_once_all_count(folder: Path) -> None:
+    criteria = [criterion.id for lab in grader.course().rubric.select((1,)) for criterion in lab.criteria]
+    decided = [(who, criterion) for who in ("ada", "bob", "late") for criterion in criteria]
+    with ThreadPoolExecutor(len(decided)) as pool:
+        list(pool.map(lambda pair: review_class(folder, override=(*pair, "1", "at once")), decided))
+        list(pool.map(lambda who: review_class(folder, excuse=(who, "all", "ill")), ("ill", "gone", "cleo")))
+    text = (folder / "exports" / "grades.csv").read_text("utf-8-sig")
+    rows = {row["student"]: row for row in csv.DictReader(io.StringIO(text, newline=""))}
+    assert {row["overrides"] for key, row in rows.items() if key in ("ada", "bob", "late")} == {" ".join(criteria)}
+    assert {row["status"] for key, row in rows.items() if key in ("ill", "gone", "cleo")} == {"excused"}

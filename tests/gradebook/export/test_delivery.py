@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gradebook.export import delivery
+from gradebook.export.book import Book
 from grader.cli import app
 from tests.gradebook.conftest import SmallClass
 
@@ -86,6 +89,9 @@ def test_each_login_on_github_has_a_file(small_class: SmallClass, tmp_path: Path
     export(folder, "github", tmp_path / "target")
     said = subprocess.run([str(script), "org", "lab1"], check=True, capture_output=True, text=True)
     assert said.stdout == "would open an issue in org/lab1-ada-l, again: the feedback has changed\n"
+    gh.write_text("#!/bin/sh\nexit 1\n")
+    refused = subprocess.run([str(script), "org", "lab1", "--send"], env=environment, capture_output=True, text=True)
+    assert (refused.returncode, refused.stderr) == (3, "not sent: org/lab1-ada-l\n")
 
 
 def test_a_folder_for_each_student(small_class: SmallClass, tmp_path: Path) -> None:
@@ -133,3 +139,48 @@ def test_feedback_is_never_written_among_other_files(small_class: SmallClass, fo
     target = small_class.submissions.parent / "target"
     for _ in range(2):
         export(folder, form, target)
+
+
+def test_what_two_students_share_reaches_neither_and_long_names_stay_files(
+    small_class: SmallClass, tmp_path: Path
+) -> None:
+    roster = "Identifier,Full name,github_username\n"
+    roster += f"Participant 7,{'李' * 200},Ada-L\nParticipant 8,Bob,ada-l\nParticipant 9,Cat,cat_corp\n"
+    folder = grade(small_class, roster, "Ada-L")
+    assert "not in it: Participant 7, Participant 8" in export(folder, "github", tmp_path / "target")
+    assert sorted(path.name for path in (tmp_path / "target").iterdir()) == ["cat_corp.md", "deliver.sh"]
+    export(folder, "moodle", tmp_path / "f.zip")
+    with zipfile.ZipFile(tmp_path / "f.zip") as archive:
+        assert all(len(name.encode()) < 255 for name in archive.namelist())
+        assert {name.split("_", 4)[1] for name in archive.namelist()} == set("789")
+
+
+@pytest.mark.parametrize("form", ["github", "folders"])
+def test_a_command_that_was_stopped_midway_goes_on(
+    small_class: SmallClass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    folder = grade(small_class, "student,github_username\nada,ada-l\nbob,bob-l\n", "ada", "bob")
+    write = delivery.write_file
+    for count in range(3):
+        written: list[Path] = []
+
+        def stopped(path: Path, content: str | bytes, *, written: list[Path] = written, most: int = count) -> Path:
+            if len(written) == most:
+                raise KeyboardInterrupt
+            written.append(path)
+            return write(path, content)
+
+        target, view = tmp_path / f"{form}{count}", Book.open(folder).view
+        monkeypatch.setattr(delivery, "write_file", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            delivery.write(view, folder / "exports", form, target)  # type: ignore[arg-type]
+        monkeypatch.setattr(delivery, "write_file", write)
+        export(folder, form, target)
+        whole = {path.relative_to(target): path.read_bytes() for path in target.rglob("*") if path.is_file()}
+        export(folder, form, tmp_path / "whole")
+        assert whole == {
+            path.relative_to(tmp_path / "whole"): path.read_bytes()
+            for path in (tmp_path / "whole").rglob("*")
+            if path.is_file()
+        }
+        shutil.rmtree(tmp_path / "whole")

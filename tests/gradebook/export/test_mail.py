@@ -177,6 +177,12 @@ def test_a_connection_that_breaks_is_gone_on_with(folder: Path, office: PostOffi
     assert (len(office.to("ada")), len(office.to("bob"))) == (1, 0)
     mail(folder, office, "--send", "--again", "bob")
     assert (len(office.to("ada")), len(office.to("bob"))) == (1, 1)
+    history = folder / "mail" / "sent.jsonl"
+    history.write_bytes(history.read_bytes()[:-9])  # the machine went down within the line
+    assert "not to bob: may have got it" in mail(folder, office, "--send")
+    mail(folder, office, "--send", "--again", "bob")
+    assert "sent to 0 students" in mail(folder, office, "--send")
+    assert (len(office.to("ada")), len(office.to("bob"))) == (1, 2)
 
 
 def test_who_is_refused_is_named_and_the_others_get_theirs(folder: Path, office: PostOffice) -> None:
