@@ -13,6 +13,7 @@ import shlex
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 _BY_MARK = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
@@ -69,7 +70,7 @@ def read(path: Path) -> Table:
         rows = []
         line = first + lines.line_num
         for cells in lines:
-            if any(cell.strip() for cell in cells):
+            if any(cell.strip() for cell in cells) and not _is_heading(titles, cells, f"{path}, line {line}"):
                 rows.append(Row(line, _by_title(titles, [cell.strip() for cell in cells], f"{path}, line {line}")))
             line = first + lines.line_num
     except csv.Error as error:
@@ -77,6 +78,25 @@ def read(path: Path) -> Table:
     if not rows:
         raise TableError(f"{path} has no row below its titles" if any(titles) else f"{path} is empty")
     return Table(titles, tuple(rows))
+
+
+def _is_heading(titles: Sequence[str], cells: Sequence[str], where: str) -> bool:
+    """Whether a row has the titles once more, as where the lists of two sections were put together.
+
+    Raises:
+        TableError: it has some of them, so that another table begins here.
+    """
+    pairs = [(title, cell.strip()) for title, cell in zip_longest(titles, cells, fillvalue="") if title or cell.strip()]
+    other = [(title, cell) for title, cell in pairs if title.casefold() != cell.casefold()]
+    if len(other) * 2 >= len(pairs) or not any(cell for _, cell in pairs):
+        return False
+    if other:
+        title, cell = other[0]
+        raise TableError(
+            f"{where} has titles once more, and {cell!r} instead of {title!r}: another table begins here. Put the "
+            "tables together with the same columns in each, or use one of them"
+        )
+    return True
 
 
 def _by_title(titles: Sequence[str], cells: Sequence[str], where: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ from gradebook import identity, text_files, versions
 from gradebook.command_name import command
 from gradebook.export import FOLDER as EXPORTS
 from gradebook.export import everything
-from gradebook.grading import class_summary, moodle_status, unknown_names
+from gradebook.grading import class_summary, excused, moodle_status, unknown_names
 from gradebook.grading.description import ClassRequest, described
 from gradebook.grading.engine import OpenEngine
 from gradebook.grading.manual_grading import FOLDER as HANDS
@@ -102,11 +102,13 @@ class _Run:
         plan = self._plan()
         students = self._taken_before() if self._request.submissions is None else self._take_in(plan)
         self._directory = identity.Directory(students, self._known)
-        decisions = unknown_names.resolve(self.settings, self._overrides(), self._directory)
+        decisions = unknown_names.resolve(
+            self.settings, self._overrides(), self._directory, excused.load(self._request.out)
+        )
         self.settings = decisions.settings
         criteria_here = self._criteria(plan)
         without_effect = unknown_names.notices(self.settings, decisions.overrides, students, criteria_here)
-        for text in (*without_effect, *moodle_status.notices(self.settings, students)):
+        for text in (*decisions.of_gone, *without_effect, *moodle_status.notices(self.settings, students)):
             self._progress.say(f"note: {text}")
         contents, criteria = self._to_discard(students, plan)
         self._gradebook.begin(plan, self._rubric_text, students, identity.stored(self._known))
@@ -248,18 +250,14 @@ class _Run:
         if known_by is not None:
             recognised = identity.recognise(known_by, self._known)
             known_by, self._known = recognised.roster, recognised.records
-            for text in filter(None, (*recognised.notices, doubtful_rows.left(known_by.entries))):
+            doubts = (doubtful_rows.left(known_by.entries), doubtful_rows.staff_too(known_by))
+            for text in filter(None, (*recognised.notices, *doubts)):
                 self._progress.say(f"note: {text}")
         names = LabNames.of(self._rubric.labs, plan.labs, self._course.folder)
-        intake = Intake(
-            self._with_extensions(known_by),
-            known_by,
-            self._store,
-            self._room,
-            self._request.commit,
-            names,
-            self._times(known_by),
-        )
+        known = {student.student: student for student in self._gradebook.students()}
+        commits = {key: student.commit for key, student in known.items() if student.commit}
+        settings, known_times = self._with_extensions(known_by), self._times(known_by)
+        intake = Intake(settings, known_by, self._store, self._room, self._request.commit, names, known_times, commits)
         try:
             students = intake.take_all(self._request.submissions, self._progress.intake)
         finally:
@@ -272,7 +270,8 @@ class _Run:
             self._progress.say(f"note: {text}")
         if self._request.commit and not any(student.commit for student in students):
             self._progress.say(f"note: --commit {self._request.commit} has no effect: none of these is a repository")
-        known = {student.student: student for student in self._gradebook.students()}
+        for text in unknown_names.other_teams(list(known.values()), students) if known_by else ():
+            self._progress.say(f"note: {text}")
         named = [self._with_former_name(student) for student in students]
         here = {student.content for student in named}
         keys = {student.student for student in named}

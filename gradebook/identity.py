@@ -14,14 +14,18 @@ from dataclasses import dataclass, replace
 from gradebook.results import Student
 from gradebook.roster import Entry, Roster, cell_of, folded
 
+_OWN = "key"
+"""What a list of the instructor's own has, which may be what a platform calls something else."""
 _KINDS = {
     "ID": "number", "SIS User ID": "SIS ID", "ID number": "SIS ID", "SID": "SIS ID", "OrgDefinedId": "SIS ID",
     "Student ID": "SIS ID", "github_id": "GitHub number",
-    "student": "key", "identifier": "key", "SIS Login ID": "login", "Username": "login",
+    "student": _OWN, "identifier": _OWN, "SIS Login ID": "login", "Username": "login",
     "Identifier": "Moodle's number", "Email address": "e-mail address", "Email": "e-mail address",
     "email": "e-mail address", "username": "GitHub name", "github_username": "GitHub name",
 }  # fmt: skip
 """What a roster's column holds, so that two rosters can be compared that call it differently."""
+_ALSO_OWN = ("login", "SIS ID", "e-mail address", "GitHub name")
+"""What instructors take for the key of a list of their own; not numbers that a platform counts."""
 _PERMANENT = ("number", "SIS ID", "GitHub number")
 _NAME = "name"
 _AGREES = {True: 10, False: -10}
@@ -32,6 +36,10 @@ _CALLED = {True: 1, False: -1}
 
 class UnknownStudentError(ValueError):
     """A name means no student of the class, or more than one; the message is one clause that says what to do."""
+
+
+class GoneStudentError(UnknownStudentError):
+    """A name means a student who was in the class, and is no longer in the roster."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,8 @@ def _pairs(entries: Sequence[Entry], known: Sequence[Record]) -> dict[str, Recor
     for place, entry in enumerate(entries):
         keys = _keys(entry.columns, entry.name)
         handles = [(kind, folded(cells[0])) for kind, cells in keys.items()]
+        handles += [(_OWN, folded(cells[0])) for kind, cells in keys.items() if kind in _ALSO_OWN]
+        handles += [(kind, folded(keys[_OWN][0])) for kind in _ALSO_OWN if _OWN in keys]
         for number in set().union(*(by_handle.get(handle, set()) for handle in handles)):
             score = _likeness(keys, known[number])
             if score > 0:
@@ -139,6 +149,12 @@ def _likeness(keys: Mapping[str, tuple[str, ...]], record: Record) -> int:
         if before := record.now(kind):
             weights = _AGREES if kind in _PERMANENT else _CALLED if kind == _NAME else _LIKELY
             score += weights[folded(before) == folded(cells[0])]
+    now = {kind: record.now(kind) for kind in record.keys}
+    entry = {kind: cells[0] for kind, cells in keys.items()}
+    for own, others in ((now, entry), (entry, now)):
+        if own.get(_OWN) and not others.get(_OWN):
+            same = any(folded(own[_OWN]) == folded(others[kind]) for kind in _ALSO_OWN if others.get(kind))
+            score += _LIKELY[True] if same else 0
     return score
 
 
@@ -232,7 +248,7 @@ class Directory:
             who = ", ".join(f"{entry.student!r}{f' ({entry.name})' if entry.name else ''}" for entry in matching)
             raise UnknownStudentError(f"{name!r} may be {who}: write an identifier that only one has")
         if gone := [record for record in self._gone.values() if record.has(text)]:
-            raise UnknownStudentError(
+            raise GoneStudentError(
                 f"there is no such student in this class any more: {_called(gone[0])} is no longer in the roster"
             )
         # No student with a similar name is suggested: another login by one digit is another person.

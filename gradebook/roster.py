@@ -94,6 +94,7 @@ class Outsider:
     """Their name on GitHub."""
     announced: bool = False
     """Whether to say so even where nothing of theirs was handed in."""
+    is_staff: bool = False
 
 
 class Roster:

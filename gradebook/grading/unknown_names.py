@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gradebook.grading.excused import ExcusedError
-from gradebook.identity import Directory, UnknownStudentError
+from gradebook.identity import Directory, GoneStudentError, UnknownStudentError
 from gradebook.results import Excused, Student
 from gradebook.settings import Settings, SettingsError
 from gradebox.run.overrides import Override, OverrideError
@@ -26,20 +26,26 @@ class Decisions:
     settings: Settings
     overrides: tuple[Override, ...]
     excused: tuple[Excused, ...] = ()
+    of_gone: tuple[str, ...] = ()
+    """Decisions about students who have left the roster, which count again once they are back."""
 
 
 def resolve(
     settings: Settings, overrides: Sequence[Override], directory: Directory, let_off: Sequence[Excused] = ()
 ) -> Decisions:
-    """Find the students whom overrides, extensions and excuses name.
+    """Find the students whom overrides, extensions and excuses name; who has left the roster may be back some day.
 
     Raises:
         OverrideError, SettingsError, ExcusedError: a name means nobody, or it cannot be known whom; one line.
     """
     given: dict[tuple[str, str], Override] = {}
+    gone: list[str] = []
     for override in overrides:
         try:
             keys = directory.keys(override.student)
+        except GoneStudentError as error:
+            gone.append(f"the override of {override.criterion} for {override.student!r} has no effect: {error}")
+            continue
         except UnknownStudentError as error:
             raise OverrideError(f"the override of {override.criterion} for {override.student!r}: {error}") from None
         for key in keys:
@@ -52,10 +58,19 @@ def resolve(
                 )
             if earlier is None or alone:
                 given[key, override.criterion] = override
+    for name in (*settings.extensions, *(entry.student for entry in let_off)):
+        try:
+            directory.keys(name)
+        except GoneStudentError as error:
+            what = f"[extensions] {name!r}" if name in settings.extensions else f"excused.toml's entry of {name!r}"
+            gone.append(f"{what} has no effect: {error}")
+        except UnknownStudentError:
+            pass  # an error, as below
     return Decisions(
         with_extensions(settings, directory),
         tuple(replace(override, student=key) for (key, _), override in given.items()),
         excused_by_key(let_off, directory),
+        tuple(gone),
     )
 
 
@@ -71,7 +86,7 @@ def with_extensions(settings: Settings, directory: Directory, *, strict: bool = 
         try:
             keys = directory.keys(name)
         except UnknownStudentError as error:
-            if strict:
+            if strict and not isinstance(error, GoneStudentError):
                 raise SettingsError(f"[extensions] {name!r}: {error}") from None
             keys = (name,)
         chosen = own if len(keys) == 1 else of_team
@@ -90,6 +105,8 @@ def excused_by_key(let_off: Sequence[Excused], directory: Directory) -> tuple[Ex
     for entry in let_off:
         try:
             entries += [replace(entry, student=key) for key in directory.keys(entry.student)]
+        except GoneStudentError:
+            continue
         except UnknownStudentError as error:
             raise ExcusedError(f"excused.toml names {entry.student!r}: {error}") from None
     return tuple(entries)
@@ -153,6 +170,29 @@ def _torn_teams(settings: Settings, students: Sequence[Student]) -> list[str]:
                 f"the work of the team {team} is late for {', '.join(late)} and, by another deadline, in time for "
                 f"{', '.join(in_time)}. If that is not meant, write {team!r} into [extensions]"
             )
+    return texts
+
+
+def other_teams(before: Sequence[Student], now: Sequence[Student]) -> list[str]:
+    """Who is in another team than in the run before, so that other work counts for them; teams that are called anew."""
+    was = {student.student: student for student in before}
+    moved: dict[tuple[str, str], list[Student]] = {}
+    for student in now:
+        earlier = was.get(student.student)
+        if earlier is not None and earlier.columns and student.columns and earlier.team != student.team:
+            moved.setdefault((earlier.team, student.team), []).append(student)
+    texts = []
+    for (old, new), students in moved.items():
+        who = ", ".join(student.student for student in students)
+        came, went = (f"in the team {team}" if team else "in no team" for team in (new, old))
+        others = all(student.content not in (None, was[student.student].content) for student in students)
+        work = "; other work counts for them now" if others else ""
+        texts.append(
+            f"{who}: {came} now, and {went} in the run before{work}. Decisions and marks that name the team "
+            f"{old!r} are not theirs any more"
+            if old
+            else f"{who}: {came} now, and {went} in the run before{work}"
+        )
     return texts
 
 

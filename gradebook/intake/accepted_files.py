@@ -145,7 +145,8 @@ def _folded(path: str) -> str:
 
 
 def _shown(path: str) -> str:
-    return ascii(path if len(path) <= 80 else path[:77] + "...")
+    text = path if len(path) <= 80 else path[:77] + "..."
+    return repr(text) if text.isprintable() else ascii(text)
 
 
 class Budget:

@@ -9,7 +9,7 @@ import contextlib
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,6 +86,7 @@ class Intake:
         rev: str | None,
         names: LabNames | None = None,
         known_times: Times | None = None,
+        graded_before: Mapping[str, str] | None = None,
     ) -> None:
         """
         Args:
@@ -96,6 +97,7 @@ class Intake:
             rev: one commit, tag or branch of every repository.
             names: of the course's labs; without them only folders that are spelt right are labs.
             known_times: what a table of the class says about when students handed in.
+            graded_before: by student, the commit that an earlier run took in.
         """
         self._settings = settings
         self._roster = roster
@@ -104,6 +106,7 @@ class Intake:
         self._rev = rev
         self._names = names or LabNames()
         self._times = known_times or Times()
+        self._graded_before = graded_before or {}
         self._sources: Counter[str] = Counter()
         self._stamped: list[Stamped] = []
         self._tabled: list[Stamped] = []
@@ -128,7 +131,7 @@ class Intake:
         """
         with self._unpacked(source) as folder:
             by_key: dict[str, list[Theirs]] = {}
-            for submission in self._owners.of_students(handed_in.find(folder, self._settings.zone)):
+            for submission in self._owners.of_students(handed_in.find(folder, self._settings.zone, source)):
                 for person in submission.people:
                     for key in self._owners.keys(person, submission.platform):
                         theirs = by_key.setdefault(key, [])
@@ -309,6 +312,15 @@ class Intake:
         known = (self._times.pushes.get(folded(handle)) for handle in (name, student.student))
         pushes = next(filter(None, known), ())
         chosen = commits.choose(repository, submission.rev or self._rev, deadline, self._settings.git, pushes)
+        before = self._graded_before.get(student.student, "")
+        # One that was there and belongs to no branch any more, because somebody pushed by force.
+        if before and before != chosen.commit.id and not repository.contains(before, before):
+            self._owners.notices.append(
+                f"{student.student}: commit {before[:10]}, which an earlier run graded, is not in the repository any "
+                f"more, because its history was rewritten. Commit {chosen.commit.id[:10]} of "
+                f"{self._settings.local(chosen.commit.time):%Y-%m-%d %H:%M %Z} counts now; if the earlier one should "
+                f"count, give its points back with {command()} review --override"
+            )
         (work / _CHECKOUT).mkdir()
         submodules = repository.extract(chosen.commit, work / _CHECKOUT, files=limits.files, limit_bytes=limits.bytes)
         return chosen, submodules
@@ -353,6 +365,7 @@ class Intake:
                 and items[0].is_dir()
                 and not handed_in.is_named_by_a_platform(items[0])
                 and not lab_folders.holds_labs(items[0])
+                and not lab_folders.holds_labs(Path(temporary))
             )
             yield items[0] if is_wrapped else Path(temporary)
 

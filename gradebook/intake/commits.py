@@ -19,6 +19,7 @@ _BRANCHES = 3
 _NAMED = 3
 """So many submodules are named."""
 _REFS = "refs/heads/"
+_USUAL = ("main", "master")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Chosen:
     elsewhere: tuple[str, ...] = ()
     """Other branches with commits that its branch does not have, and so do not count, the newest first."""
     branch: str = ""
+    is_guessed: bool = False
+    """Whether the repository names no branch as its own, as where somebody has checked out a commit in it."""
     replaced: datetime | None = None
     """When commits were pushed in time that are no longer there, because a later push replaced them."""
 
@@ -71,12 +74,14 @@ def choose(
         commit = repository.commit(revision, f"has no commit, tag or branch {revision}")
         return Chosen(commit, _pushed_at(repository, commit, pushes))
     branch = settings.branch or repository.head
+    is_guessed = branch is None
     if branch is None:
-        raise Refused("has no commits on a branch of its own; commit the labs and push them")
+        branch = _only_branch(repository)
     name = ""
     tip = repository.commit(f"{_REFS}{branch}", f"has no branch {branch}, or nothing is committed on it; push it")
     here = [push for push in pushes if push.branch.removeprefix(_REFS) in ("", branch)]
-    chosen = Chosen(tip, _pushed_at(repository, tip, here), elsewhere=_elsewhere(repository, tip), branch=branch)
+    elsewhere = _elsewhere(repository, tip)
+    chosen = Chosen(tip, _pushed_at(repository, tip, here), elsewhere=elsewhere, branch=branch, is_guessed=is_guessed)
     if deadline is None or not settings.only_in_time:
         return chosen
     replaced = None
@@ -94,6 +99,25 @@ def choose(
     return replace(
         chosen, commit=commit, pushed_at=_pushed_at(repository, commit, here), later=later, replaced=replaced
     )
+
+
+def _only_branch(repository: Repository) -> str:
+    """The branch to grade in a repository that names none as its own.
+
+    Raises:
+        Refused: there is none, or it cannot be known which.
+    """
+    branches = repository.run("for-each-ref", "--format=%(refname:short)", "refs/heads").split()
+    usual = [name for name in _USUAL if name in branches]
+    if not branches:
+        raise Refused("has no commits on a branch of its own; commit the labs and push them")
+    if len(branches) > 1 and len(usual) != 1:
+        names = ", ".join(map(repr, branches[:_BRANCHES]))
+        raise Refused(
+            f"has several branches ({names}) and names none as its own (its HEAD is a commit): check out the one to be "
+            "graded, or name it in class.toml under [git]"
+        )
+    return usual[0] if len(branches) > 1 else branches[0]
 
 
 def _pushed_at(repository: Repository, commit: Commit, pushes: Sequence[Push]) -> datetime | None:
@@ -114,6 +138,8 @@ def remarks(chosen: Chosen | None, submodules: Sequence[str]) -> list[str]:
     if chosen is None:
         return []
     said = []
+    if chosen.is_guessed:
+        said.append(f"the repository names no branch as its own (its HEAD is a commit), so {chosen.branch!r} counts")
     if chosen.later:
         several = chosen.later > 1
         said.append(

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gradebook.roster import KEYS, NAME_COLUMNS, Entry, RosterError, cell_of, folded
+from gradebook.roster import KEYS, NAME_COLUMNS, Entry, Roster, RosterError, cell_of, folded
 from gradebook.text_files import some
 
 _SUMMARIES = frozenset(
@@ -90,3 +90,16 @@ def left(entries: Iterable[Entry]) -> str:
         f"the roster says that these are no longer in the class, and they count like all others: "
         f"{some(gone)}. Remove their rows, if they should have no grade"
     )
+
+
+def staff_too(roster: Roster) -> str:
+    """What to say of students whom another row calls staff; empty if there is none."""
+    staff = {folded(handle) for outsider in roster.outsiders if outsider.is_staff for handle in outsider.handles}
+    both = [
+        entry.student
+        for entry in roster.entries
+        if staff & {folded(cell_of(entry.columns, name)) for name in KEYS if cell_of(entry.columns, name)}
+    ]
+    if not both:
+        return ""
+    return f"the roster has these as staff and as students, and they are graded as students: {some(both)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 import tokenize
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,6 +31,8 @@ _KINDS = (
     (b"\x7fELF", "a program"),
 )
 """By the first bytes."""
+_CONFLICT = re.compile(rb"^<{7} [^\n]+\n(?:.*\n)?={7}\r?\n(?:.*\n)?>{7} ", re.MULTILINE | re.DOTALL)
+"""Both sides of a conflict between Git's marks."""
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 _POINTER_BYTES = 1024
@@ -75,6 +78,23 @@ def not_texts(entries: Sequence[Entry]) -> list[str]:
         if PurePosixPath(entry.target).suffix.lower() in _READ and (kind := _other_kind(entry)):
             kinds.setdefault(kind, []).append(repr(entry.target))
     return [f"{not_counted.some(names)} {'is' if len(names) == 1 else 'are'} {kind}" for kind, names in kinds.items()]
+
+
+def unfinished_merges(entries: Sequence[Entry]) -> list[str]:
+    """What to say of files in which Git has left both sides of a merge, so that Python cannot read them."""
+    places = []
+    for entry in entries:
+        if PurePosixPath(entry.target).suffix.lower() in _READ and entry.size_bytes <= _READ_BYTES:
+            try:
+                data = entry.source.read_bytes()
+            except OSError:
+                continue  # whoever reads it says why
+            if match := _CONFLICT.search(data):
+                line = data.count(b"\n", 0, match.start()) + 1
+                places.append(f"{entry.target!r}, line {line}")
+    if not places:
+        return []
+    return [f"a merge was not finished ({not_counted.some(places)}): choose between the two sides that Git has marked"]
 
 
 def _other_kind(entry: Entry) -> str:

@@ -73,21 +73,25 @@ class HandedIn:
         return self.people[0].key
 
 
-def find(source: Path, zone: tzinfo | None = None) -> list[HandedIn]:
+def find(source: Path, zone: tzinfo | None = None, name: Path | None = None) -> list[HandedIn]:
     """All submissions in a folder or a list; of several attempts the last. `zone` is that of a platform's moments.
+
+    `name` is what people call the source, if it is an archive that was unpacked into another folder.
 
     Raises:
         IntakeError: there is no such folder or list, it holds none, or the list is not understood.
     """
     if source.is_dir():
         source = _export(source) or source
+        name = name or source
         if any(_is_lab(path) for path in source.iterdir()):
-            raise IntakeError(f"{source} is one submission; name the folder above it, or grade {source} alone")
+            what = "put it into a folder with the others" if name.is_file() else "name the folder above it"
+            raise IntakeError(f"{name} is one submission; {what}, or grade {name} alone")
         known = {submission.path: submission for submission in _of_gradescope(source)}
         paths = sorted(source.iterdir())
         things = _latest([thing for path in paths if (thing := known.get(path) or _at(path, zone)) is not None])
         if not things:
-            raise IntakeError(f"{source} holds no submissions: no folders, zip or tar files, or git repositories")
+            raise IntakeError(f"{name} holds no submissions: no folders, zip or tar files, or git repositories")
         return things
     if source.is_file() and source.suffix in (".csv", ".toml"):
         return _listed(source)
@@ -269,7 +273,10 @@ def _listed(file: Path) -> list[HandedIn]:
             table = csv_tables.read(file)
             meant = column_titles.as_known(table.titles, _FIELDS)
             if lacking := [name for name in ("student", "repository") if name not in meant.values()]:
-                raise IntakeError(f"{file} has no column {lacking[0]!r}; a list of repositories needs both")
+                raise IntakeError(
+                    f"{file} has no column {lacking[0]!r}; a list of repositories needs student and repository. If it "
+                    "says who is in the class, name it with --roster, and the folder of submissions instead of it"
+                )
             rows = [
                 (f"line {row.line}", dict.fromkeys(_FIELDS, "") | column_titles.renamed(row.cells, meant))
                 for row in table.rows

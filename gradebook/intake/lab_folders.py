@@ -126,20 +126,31 @@ class LabNames:
     single: str | None = None
     results: bool = False
     """Whether this one keeps what its programs write in a folder `results`."""
+    graded: tuple[str, ...] = ()
+    """Those that the class grades; empty: all."""
 
     @classmethod
     def of(cls, labs: Iterable[Lab], graded: Iterable[int] = (), course: Path | None = None) -> LabNames:
         """`graded` are the numbers of the labs that the class grades; `course` is the folder with their checks."""
         by_number = {lab.number: lab for lab in labs}
         chosen = [by_number[number] for number in graded if number in by_number]
+        packages = tuple(lab.package for lab in chosen)
         if len(chosen) != 1:
-            return cls(tuple(lab.package for lab in by_number.values()))
+            return cls(tuple(lab.package for lab in by_number.values()), graded=packages)
         results = course is not None and _keeps_results(course / chosen[0].id)
-        return cls(tuple(lab.package for lab in by_number.values()), chosen[0].package, results)
+        return cls(tuple(lab.package for lab in by_number.values()), packages[0], results, packages)
 
     def place(self, name: str) -> str:
         """The place in the lab of a file that was handed in alone: files that programs write are in `results`."""
         return f"{_RESULTS}/{name}" if self.results and PurePath(name).suffix.lower() in _WRITTEN else name
+
+    def not_graded(self, folders: Iterable[str]) -> str:
+        """What to say of a submission that has other labs than those that the class grades; empty if it has one."""
+        here = sorted(set(folders) & set(self.packages))
+        if not here or not self.graded or set(here) & set(self.graded):
+            return ""
+        graded, there = " and ".join(self.graded), " and ".join(here)
+        return f"this class grades {graded}, which is not in the submission: it has {there}"
 
     @property
     def example(self) -> str:

@@ -125,7 +125,8 @@ class _Assembly:
             count = max(len(pieces), len(self._reasons) + len(self._unopened))
             damaged = [sentence(name, reason) for name, reason in self._unopened]
             unnamed = {repr(pieces[0].name)} if count == 1 and pieces[0].kind != "file" else set()
-            raise Refused("; ".join([*damaged, *self._why(unnamed), *words]))
+            reasons = [*damaged, *self._why(unnamed), *words] or self._remarks
+            raise Refused("; ".join(reasons) or f"holds no file in {self._names.example}: hand in all that is in it")
         lost = (*self._unopened, *self._reasons)
         self._remarks += [f"{name} does not count: {clause(reason)}" for name, reason in lost]
         idle = not_counted.not_imported([entry for entry, _ in self._entries.values()], self._names)
@@ -133,10 +134,12 @@ class _Assembly:
             self._entries.keys(), self._beside, self._names.packages, idle=idle, nowhere=self._nowhere
         )
         self._remarks += words
+        if other := self._names.not_graded(target.partition("/")[0] for target in self._entries):
+            self._remarks.append(other)
         entries = sorted((entry for entry, _ in self._entries.values()), key=lambda entry: entry.target)
         self._remarks += encodings.pointers(entries)
         readable, remarks = encodings.as_utf8(entries, self._work / "utf-8")
-        remarks += encodings.not_texts(readable)
+        remarks += [*encodings.not_texts(readable), *encodings.unfinished_merges(readable)]
         return Submission(tuple(readable), (*self._remarks, *remarks))
 
     def _why(self, unnamed: Collection[str]) -> list[str]:

@@ -224,7 +224,8 @@ def _outsider(row: Mapping[str, str], path: Path, role_column: str) -> Outsider 
     login, role = cell_of(cells, LOGINS[0]), cell_of(cells, role_column)
     if role and not _STUDENT.search(role):  # who has not accepted an invitation has no login yet
         who = login or next(iter(handles), "") or _name(cells) or "somebody"
-        return Outsider(handles, f"{who} is staff ({role}) in {path.name}", login, announced=LOGINS[0] not in cells)
+        said = f"{who} is staff ({role}) in {path.name}"
+        return Outsider(handles, said, login, announced=LOGINS[0] not in cells, is_staff=True)
     if (summary := doubtful_rows.summary(cells)) is not None:
         return Outsider(handles, f"{summary!r} in {path.name} sums up other rows", announced=True)
     name = cell_of(cells, "Student") or (_name(cells) if "LastName" in cells else "")

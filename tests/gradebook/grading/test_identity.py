@@ -120,8 +120,22 @@ def test_who_left_is_named_where_something_was_decided_about_them(small_class: S
     (small_class.out / "overrides.toml").write_text(
         '[[override]]\nstudent = "102"\ncriterion = "lab1.memory"\npoints = 1\nreason = "x"\n'
     )
-    with pytest.raises(OverrideError, match=r"any more: Ross, Bob \(bob\) is no longer in the roster"):
-        grade(small_class, CANVAS + ADA)
+    left = "has no effect: there is no such student in this class any more: Ross, Bob (bob) is no longer in the roster"
+    late = "[extensions]\nbob = 2026-03-08T12:00:00+00:00\n"
+    (small_class.out / "excused.toml").write_text('[[excused]]\nstudent = "bob"\nlab = 2\nreason = "ill"\n')
+    _, said = grade(small_class, CANVAS + ADA, late)
+    for decision in ("the override of lab1.memory for '102'", "[extensions] 'bob'", "excused.toml's entry of 'bob'"):
+        assert f"{decision} {left}" in said
+    with pytest.raises(ValueError, match="is no longer in the roster"):
+        Book.open(small_class.out).override("bob", "lab1.memory", "2", "gone")
+    # Who comes back has all of it.
+    (small_class.submissions.parent / "gone").rename(small_class.submissions / "bob")
+    result, said = grade(small_class, CANVAS + ADA + BOB, late)
+    back = line(result, "bob")
+    assert back.grade is not None
+    assert (str(next(row for row in back.grade.labs[0].criteria if row.override).points), left in said) == ("1", False)
+    assert back.manual is not None
+    assert back.manual.points == 4
 
 
 def test_who_left_keeps_the_name_of_an_earlier_roster(small_class: SmallClass) -> None:
@@ -201,6 +215,10 @@ MOODLE = "Identifier,Full name,Email address,Grade,Last modified (grade)\n"
         ),
         # Two students who share an address are not taken for each other.
         (SHARED, SHARED.replace("ann,Ann,x@x.edu\n", ""), {"bob": "bob"}),
+        # A key of the instructor's own list may be what a platform calls a login or an address, and no counted number.
+        ("student,name\nada,Ada\n11,Eve\n", CANVAS + '"Low, Ada",11,S1,ada,A\n', {"ada": "ada"}),
+        ("student,name\nada-l,Ada\n", "username,email,github_id\nAda-L,a@x.edu,7\n", {"Ada-L": "ada-l"}),
+        ("Email,name\na@x.edu,Ada\n", "student,name\nA@x.edu,Ada Low\n", {"A@x.edu": "a@x.edu"}),
         # Only a name is no reason to believe it.
         ("student,name\nann,Ann Lee\n", "student,name\nann2,Ann Lee\n", {"ann2": "ann2"}),
     ],

@@ -15,6 +15,7 @@ from gradebook import moodle_words, settings
 from gradebook.export import moodle, view
 from gradebook.intake import encodings, roster_files
 from gradebook.intake.collect import Intake, Store
+from gradebook.intake.handed_in import IntakeError
 from gradebook.intake.lab_folders import LabNames
 from gradebook.results import Student
 from gradebook.roster import MoodleId, is_team
@@ -56,6 +57,40 @@ def test_pointers_of_git_lfs_are_named(downloads: Downloads) -> None:
     assert f"'{LAB}/results/memory.json', '{LAB}/results/memory.png' are pointers of Git LFS, not the files" in reason
     assert "notes" not in reason
     assert encodings.pointers(()) == []
+
+
+def test_a_merge_that_was_not_finished_is_named(downloads: Downloads) -> None:
+    sides = "x = 1\n<<<<<<< HEAD\nx = 2\n=======\nx = 3\n>>>>>>> theirs\n"
+    downloads.put(f"ada/{LAB}/benchmark.py", sides.encode())
+    downloads.put(f"ada/{LAB}/profiler.py", sides.replace("\n", "\r\n").encode())
+    downloads.put(f"ada/{LAB}/REPORT.md", b"Title\n=======\n\n<<<<<<< is no mark alone\n")
+    reason = downloads.take()["ada"].reason
+    assert f"a merge was not finished ('{LAB}/benchmark.py', line 2, '{LAB}/profiler.py', line 2): choose" in reason
+    assert "REPORT" not in reason
+
+
+@pytest.mark.parametrize("left", ["", "__pycache__/benchmark.cpython-312.pyc"])
+def test_a_lab_without_files_is_refused_with_a_reason(downloads: Downloads, left: str) -> None:
+    (downloads.put(f"ada/{LAB}/x").parent / "x").unlink()
+    if left:
+        downloads.put(f"ada/{LAB}/{left}")
+    student = downloads.take()["ada"]
+    assert student.status == "refused"
+    assert student.reason == "holds no file in lab1_gpu_basics: hand in all that is in it"
+
+
+def test_other_labs_than_the_class_grades_are_named(downloads: Downloads) -> None:
+    downloads.put("ada/lab2_mixed_precision/train.py")
+    said = "this class grades lab1_gpu_basics, which is not in the submission: it has lab2_mixed_precision"
+    assert said in downloads.take(1)["ada"].reason
+    assert "this class grades lab1_gpu_basics and lab3_distributed" in downloads.take(1, 3)["ada"].reason
+    assert downloads.take(1, 2)["ada"].reason == "", "labs that somebody has not begun are no news"
+
+
+def test_an_archive_of_one_submission_is_no_class(downloads: Downloads, tmp_path: Path) -> None:
+    archive = downloads.pack("ada.zip", {f"{LAB}/benchmark.py": CODE})
+    with pytest.raises(IntakeError, match=r"ada\.zip is one submission; put it into a folder with the others"):
+        downloads.take(where=archive)
 
 
 def test_attachments_handed_in_one_by_one_lie_where_the_lab_reads_them(downloads: Downloads) -> None:

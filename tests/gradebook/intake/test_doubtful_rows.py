@@ -101,3 +101,10 @@ def test_an_export_of_another_class_brings_no_times(small_class: SmallClass, tmp
     assert small_class.grade(roster=file).students[0].submitted_at is not None
     people = load(small_class.out / "exports" / "grades.csv")
     assert [(entry.student, entry.name, entry.submitted_at) for entry in people.entries] == [("ada", "Ada", None)]
+
+
+def test_who_is_staff_in_another_row_is_named(tmp_path: Path) -> None:
+    head = "username,email,role\nada,a@x.edu,student\nbob,b@x.edu,instructor\n"
+    assert doubtful_rows.staff_too(roster(tmp_path, head)) == ""
+    said = doubtful_rows.staff_too(roster(tmp_path, head + "bob,b@x.edu,student\n"))
+    assert said == "the roster has these as staff and as students, and they are graded as students: bob"

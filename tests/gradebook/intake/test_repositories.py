@@ -299,3 +299,39 @@ def test_two_commits_of_one_repository_are_two_submissions(repository: Repositor
     intake = Intake(Settings(), load(tmp_path / "roster.csv"), Store(tmp_path / "store"), tmp_path / "room", None)
     (student,) = intake.take_all(tmp_path / "list.csv", lambda name: None)
     assert (student.status, student.reason.partition(":")[0]) == ("refused", "handed in more than once")
+
+
+def test_a_commit_that_is_checked_out_leaves_the_branch_to_be_graded(tmp_path: Path, repository: Repository) -> None:
+    """As instructors check out the last commit before a deadline, and some tools every repository."""
+    repository.commit("one", 1)
+    repository.git("branch", "feedback")
+    repository.commit("two", 2)
+    repository.git("checkout", "--quiet", "--detach", "HEAD~1")
+    student = take(tmp_path)
+    assert "two" in text_of(tmp_path, student)
+    assert "names no branch as its own (its HEAD is a commit), so 'main' counts" in student.reason
+    repository.git("branch", "--move", "main", "mine")
+    student = take(tmp_path)
+    assert (student.status, "has several branches ('feedback', 'mine')" in student.reason) == ("refused", True)
+    repository.git("branch", "--delete", "--force", "feedback")
+    assert "so 'mine' counts" in take(tmp_path).reason
+
+
+def test_a_graded_commit_that_is_pushed_away_is_named(tmp_path: Path, repository: Repository) -> None:
+    first = repository.commit("one", 1)
+
+    def notices() -> list[str]:
+        intake = Intake(
+            Settings(deadline=DEADLINE), None, Store(tmp_path / "store"), tmp_path / "room", None,
+            graded_before={"ada": first},
+        )  # fmt: skip
+        intake.take_all(tmp_path / "source", lambda name: None)
+        return [text for text in intake.notices if "which an earlier run graded" in text]
+
+    repository.commit("two", 2)
+    assert notices() == []
+    repository.git("reset", "--quiet", "--hard", first)
+    repository.git("commit", "--quiet", "--amend", "--message", "new", GIT_COMMITTER_DATE="2026-03-05T12:00:00+00:00")
+    (text,) = notices()
+    assert text.startswith(f"ada: commit {first[:10]}, which an earlier run graded, is not in the repository any more")
+    assert "of 2026-03-05 12:00 UTC counts now" in text

@@ -160,3 +160,17 @@ def test_a_row_may_spell_one_student_otherwise(head: str, row: str, tmp_path: Pa
     (tmp_path / "times.csv").write_text(f"{head},pushed_at\n{row},2026-03-01T10:00Z\n")
     known = times.load(tmp_path / "times.csv", roster, None)
     assert set(known.of) == {"ada"}
+
+
+def test_titles_that_come_again_are_no_student_and_others_begin_another_table(tmp_path: Path) -> None:
+    canvas = "Student,ID,SIS User ID,SIS Login ID,Section,Lab 1 (55)\n    Points Possible,,,,,20\n"
+    table = tmp_path / "table.csv"
+    table.write_text(canvas + '"L, Ada",11,S1,al1,A,\n' + canvas + '"R, Bob",12,S2,bob,B,\n')
+    assert [entry.student for entry in roster_files.load(table).entries] == ["al1", "bob"]
+    table.write_text(canvas + '"L, Ada",11,S1,al1,A,\n' + canvas.replace("55", "77") + '"R, Bob",12,S2,bob,B,\n')
+    with pytest.raises(RosterError, match=r"line 4 has titles once more, and 'Lab 1 \(77\)' instead of 'Lab 1 \(55\)'"):
+        roster_files.load(table)
+    table.write_text("student,name\nname,Student\nstudent,Name\nada,\n")
+    assert [entry.student for entry in roster_files.load(table).entries] == ["name", "ada"]
+    table.write_text("student,submitted_at\nada,2026-03-01T12:00Z\nStudent,Submitted_at\n")
+    assert list(times.load(table, None, None).of) == ["ada"]

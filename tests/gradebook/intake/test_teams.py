@@ -268,3 +268,23 @@ def test_a_time_in_one_members_row_is_the_teams(tmp_path: Path) -> None:
         entry.student: entry.submitted_at is not None for entry in roster_files.load(tmp_path / "roster.csv").entries
     }
     assert times == {"ada": True, "bob": True, "cem": False, "dee": False}
+
+
+def test_another_team_in_a_later_run_is_named(course: Course) -> None:
+    course.small.hands_in("Team 1")
+    course.small.hands_in("eve")
+
+    def said(roster: str) -> str:
+        screen = StringIO()
+        (course.folder / "roster.csv").write_text(roster)
+        course.small.grade(roster=course.folder / "roster.csv", console=Console(file=screen, width=1000))
+        return screen.getvalue()
+
+    assert "in the run before" not in said(ROSTER) + said(ROSTER)
+    moved = ROSTER.replace("Carl,19,", "Carl,19,Team 1").replace("bob,18,Team 1", "bob,18,")
+    text = said(moved)
+    assert "note: carl: in the team Team 1 now, and in no team in the run before; other work counts" not in text
+    assert "note: carl: in the team Team 1 now, and in no team in the run before\n" in text, "had nothing of his own"
+    assert "note: bob: in no team now, and in the team Team 1 in the run before" in text
+    text = said(moved.replace("Eve,45,", "Eve,45,Team 1"))
+    assert "eve: in the team Team 1 now" in text
