@@ -58,11 +58,12 @@ def resolve(
                 )
             if earlier is None or alone:
                 given[key, override.criterion] = override
-    for name in (*settings.extensions, *(entry.student for entry in let_off)):
+    others = [(f"[extensions] {name!r}", name) for name in settings.extensions]
+    others += [(f"excused.toml's entry of {entry.student!r}", entry.student) for entry in let_off]
+    for what, name in others:
         try:
             directory.keys(name)
         except GoneStudentError as error:
-            what = f"[extensions] {name!r}" if name in settings.extensions else f"excused.toml's entry of {name!r}"
             gone.append(f"{what} has no effect: {error}")
         except UnknownStudentError:
             pass  # an error, as below
@@ -185,7 +186,8 @@ def other_teams(before: Sequence[Student], now: Sequence[Student]) -> list[str]:
     for (old, new), students in moved.items():
         who = ", ".join(student.student for student in students)
         came, went = (f"in the team {team}" if team else "in no team" for team in (new, old))
-        others = all(student.content not in (None, was[student.student].content) for student in students)
+        contents = [(was[student.student].content, student.content) for student in students]
+        others = all(None not in pair and pair[0] != pair[1] for pair in contents)
         work = "; other work counts for them now" if others else ""
         texts.append(
             f"{who}: {came} now, and {went} in the run before{work}. Decisions and marks that name the team "
