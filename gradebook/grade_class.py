@@ -18,7 +18,7 @@ from rich.console import Console
 from gradebook import identity, text_files, versions
 from gradebook.command_name import command
 from gradebook.export import FOLDER as EXPORTS
-from gradebook.export import everything
+from gradebook.export import changes, everything
 from gradebook.grading import class_summary, excused, moodle_status, unknown_names
 from gradebook.grading.description import ClassRequest, described
 from gradebook.grading.engine import OpenEngine
@@ -56,8 +56,9 @@ def grade_class(request: ClassRequest, open_engine: OpenEngine, console: Console
         run.prepare()
         run.grade(open_engine)
         with deciding(request.out):
-            result = class_summary.of(gradebook)
+            result, before = class_summary.of(gradebook), changes.scores(request.out)
             everything.write(result, request.out, configuration=run.settings.exports)
+        run.say(changes.text(before, changes.scores(request.out)))
     return result
 
 
@@ -134,6 +135,11 @@ class _Run:
         finally:
             self._progress.close()
             shutil.rmtree(self._room, ignore_errors=True)
+
+    def say(self, notice: str) -> None:
+        """Say what an instructor should know, if it is not empty."""
+        if notice:
+            self._progress.say(f"note: {notice}")
 
     def _usual_jobs(self) -> int:
         device = devices.parse(self._plan_now.device, self._course.devices)

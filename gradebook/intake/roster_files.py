@@ -156,8 +156,8 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
     key = next((name for name in KEYS if any(cell_of(row, name).strip() for row in rows.values())), None)
     if key is None:
         raise RosterError(
-            f"{path} has no column that names students, only {', '.join(filter(None, table.titles))}; call one of "
-            f"them {', '.join(KEYS[:4])}, ... A worksheet of Moodle's is read in "
+            f"{path} has no column that names students, only {', '.join(filter(None, table.titles))}; the first line "
+            f"has the titles, so call one of them {', '.join(KEYS[:4])}, ... A worksheet of Moodle's is read in "
             f"{len(moodle_words.LANGUAGES)} languages; download it in one that docs/platforms/moodle.md lists"
         )
     addresses = Counter(folded(cell_of(row, name)) for row in rows.values() for name in _ADDRESSES)

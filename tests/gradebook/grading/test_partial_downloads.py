@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import shutil
 from decimal import Decimal
@@ -72,3 +73,32 @@ def test_another_lab_in_the_same_class_is_said(small_class: SmallClass) -> None:
     small_class.hands_in("ada")
     assert "this class was graded" not in graded(small_class)[1] + graded(small_class)[1]
     assert "note: this class was graded for lab 1, and is now for lab 1, 2" in graded(small_class, labs=(1, 2))[1]
+
+
+def test_scores_that_change_from_run_to_run_are_named(small_class: SmallClass, tmp_path: Path) -> None:
+    for name in ("ada", "bob", "cleo"):
+        small_class.hands_in(name)
+    roster, settings = tmp_path / "roster.csv", tmp_path / "class.toml"
+    roster.write_text("student,submitted_at\nada,2026-03-02T10:00Z\nbob,2026-03-01T10:00Z\ncleo,\ndan,\n")
+
+    def run(deadline: str) -> str:
+        settings.write_text(f"labs = [1]\ndeadline = {deadline}\n[late]\npoints_per_day = 2\n")
+        return graded(small_class, roster=roster, configuration=settings, labs=None)[1]
+
+    assert "changed since" not in run("2026-03-01T23:59:00Z") + run("2026-03-01T23:59:00Z")
+    late = {row["student"]: row["score"] for row in grades(small_class)}
+    said = run("2026-03-02T23:59:00Z")
+    new = {row["student"]: row["score"] for row in grades(small_class)}
+    assert float(new["ada"]) == float(late["ada"]) + 2
+    assert f"note: 1 score changed since the exports before: ada {late['ada']} → {new['ada']}\n" in said
+    small_class.hands_in("bob", "another text")
+    small_class.hands_in("dan")
+    said = run("2026-03-02T23:59:00Z")
+    after = {row["student"]: row["score"] for row in grades(small_class)}
+    named = [f"{key} {new[key]} → {after[key]}" for key in ("bob", "dan") if new[key] != after[key]]
+    assert (f"since the exports before: {', '.join(named)}\n" in said) == bool(named)
+
+
+def grades(small: SmallClass) -> list[dict[str, str]]:
+    text = (small.out / "exports" / "grades.csv").read_text("utf-8-sig")
+    return list(csv.DictReader(io.StringIO(text, newline="")))
