@@ -348,14 +348,26 @@ def _row(student: Student) -> tuple[str | None, ...]:
 
 
 @contextlib.contextmanager
-def deciding(folder: Path) -> Iterator[None]:
+def deciding(folder: Path) -> Iterator[bool]:
     """Let one command at a time change what is decided about a class, and write the exports that follow.
 
-    Two graders may decide at once: the second reads what the first has written, and the exports have both. A folder
-    without a gradebook is left alone.
+    Two graders may decide at once: the second reads what the first has written, and the exports have both. It is true
+    if a command before was stopped in the middle, so that the exports may be older than the decisions. A folder without
+    a gradebook is left alone.
     """
-    with text_files.lock(folder / _DECISIONS_LOCK) if (folder / FILE).is_file() else contextlib.nullcontext():
-        yield
+    if not (folder / FILE).is_file():
+        yield False
+        return
+    path = folder / _DECISIONS_LOCK
+    with text_files.lock(path):
+        before = path.read_bytes()
+        path.write_bytes(b"under way\n")
+        try:
+            yield bool(before)
+        except ValueError:  # refused, and so nothing is decided
+            path.write_bytes(before)
+            raise
+        path.write_bytes(b"")
 
 
 def _lock(folder: Path) -> int:

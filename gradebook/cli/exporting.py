@@ -269,6 +269,9 @@ def review_class(
         if rerun is not None:
             echo(_rerun(Book.open(folder), rerun))
             return
+        with deciding(folder) as was_stopped:
+            if was_stopped:  # after its decision, which may leave nothing to decide now
+                Book.open(folder).export()
         with deciding(folder):
             book = Book.open(folder)
             if accept is not None:

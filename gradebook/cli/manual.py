@@ -156,7 +156,7 @@ def list_requests(
         raise fail(error) from None
     left = [request for request in recorded if request.answered_at is None]
     for request in recorded if everything else left:
-        echo(f"{request.id}  {request.student}  {request.about or 'all'}  {request.asked_at:%Y-%m-%d}")
+        echo(f"{request.id}  {request.student}  {request.about or 'all'}  {request.asked_at:%Y-%m-%d %H:%M %Z}")
         echo(f"  {' '.join(request.text.split())}")
         if request.answered_at is not None:
             echo(f"  answered by {request.answered_by}: {' '.join(request.answer.split())}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import os
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -126,3 +128,64 @@ def test_decisions_that_several_people_make_at_once_all_count(folder: Path) -> N
     rows = {row["student"]: row for row in csv.DictReader(io.StringIO(text, newline=""))}
     assert {row["overrides"] for key, row in rows.items() if key in ("ada", "bob", "late")} == {" ".join(criteria)}
     assert {row["status"] for key, row in rows.items() if key in ("ill", "gone", "cleo")} == {"excused"}
+
+
+STOPPED = (
+    ("review", "OUT", "--override", "blue", "lab1.memory", "2", "x"),
+    ("review", "OUT", "--excuse", "blue", "all", "ill"),
+    ("review", "OUT", "--accept", "ada", "all"),
+    ("manual", "ask", "OUT", "blue", "all", "please"),
+    ("export", "class", "OUT"),
+    ("export", "feedback", "OUT", "--as", "folders", "--out", "OUT/../feedback"),
+)
+_TIMES = re.compile(rb"(made <b>|(asked|accepted)_at = )[^<\n]*")
+
+
+def stopped_and_given_again(folder: Path, command: tuple[str, ...], at: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the command writes as many files; it leaves then what it leaves without an interruption."""
+
+    def files(root: Path) -> dict[str, bytes]:
+        found = (path for path in root.rglob("*") if path.is_file() and not path.name.startswith("gradebook.sqlite"))
+        return {path.relative_to(root).as_posix(): _TIMES.sub(b"", path.read_bytes()) for path in found}
+
+    room = folder.parent / "room"
+    shutil.rmtree(room, ignore_errors=True)
+    for name in ("whole", "stopped"):
+        shutil.copytree(folder, room / name / "out")
+    run(*(part.replace("OUT", str(room / "whole" / "out")) for part in command))
+    arguments = [part.replace("OUT", str(room / "stopped" / "out")) for part in command]
+    written, replace = 0, os.replace
+
+    def stop(draft: Path, target: Path) -> None:
+        nonlocal written
+        written += 1
+        if written == at:
+            raise KeyboardInterrupt
+        replace(draft, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", stop)
+        run(*arguments)
+    run(*arguments)
+    assert {name.replace("stopped", "whole"): data for name, data in files(room / "stopped").items()} == {
+        name: data.replace(b"room/whole", b"room/stopped") for name, data in files(room / "whole").items()
+    }, (command, at)
+    return written >= at
+
+
+def test_a_decision_that_is_stopped_before_its_exports_is_in_them_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for command in STOPPED[:3]:
+        assert stopped_and_given_again(folder, command, 3, monkeypatch)
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("command", STOPPED, ids=lambda command: " ".join(command[:4]))
+def test_a_command_may_be_stopped_at_every_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    at = 1
+    while stopped_and_given_again(folder, command, at, monkeypatch):
+        at += 1
+    assert at > 3
