@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from gradebook.export.book import Book
 from gradebook.grading.manual_grading import ManualGradingError, requests
 from gradebook.grading.manual_grading.requests import NewRequest
+from grader.cli import app
 from tests.gradebook.manual_grading.conftest import ManualClass
 
 STUDENTS, CRITERIA = ["ada", "bob"], ["lab1.memory", "manual.discussion"]
@@ -84,6 +86,9 @@ def test_a_file_without_the_columns_says_which(tmp_path: Path) -> None:
 def test_the_answer_stands_in_the_feedback_of_who_asked_only(manual: ManualClass) -> None:
     new = [NewRequest("bob", TEXT, "lab1.memory"), NewRequest("eve", "I was ill")]
     names = requests.add(manual.folder, new, ["bob", "eve"], ["lab1.memory"])
+    listed = CliRunner().invoke(app, ["manual", "requests", str(manual.folder)])
+    asked_at = f"{requests.load(manual.folder)[0].asked_at:%Y-%m-%d %H:%M}"
+    assert f"{names[0]}  bob  lab1.memory  {asked_at} UTC\n" in listed.output
     requests.answer(manual.folder, names[0], "No: <i>the first step</i> counts.", "Ana")
     Book.open(manual.folder).export()
     pages = {path.name: path.read_text() for path in (manual.folder / "exports" / "feedback").iterdir()}
