@@ -42,14 +42,21 @@ def paragraphs(text: str) -> str:
 def replace_file(path: Path, text: str) -> Path:
     """Write a file whole or not at all, and on disk when this returns; folders above it are made.
 
+    A link stays one, and the file to which it leads is written.
+
     Raises:
         OSError: it cannot be written.
     """
-    with files.atomic_write(path) as draft, draft.open("w", encoding="utf-8") as handle:
+    with files.atomic_write(target(path)) as draft, draft.open("w", encoding="utf-8") as handle:
         handle.write(text)
         handle.flush()
         os.fsync(handle.fileno())
     return path
+
+
+def target(path: Path) -> Path:
+    """The file to write where somebody may have put a link to one that several classes share."""
+    return path.resolve() if path.is_symlink() else path
 
 
 @contextlib.contextmanager
@@ -110,8 +117,8 @@ def for_spreadsheets(table: str) -> str:
 
 
 def write_file(path: Path, content: str | bytes) -> Path:
-    """Write a file whole or not at all, make the folders above it, and return its path."""
-    with files.atomic_write(path) as draft:  # which leaves no draft, whatever stops it
+    """Write a file whole or not at all, as `replace_file`, but perhaps not on disk yet; return its path."""
+    with files.atomic_write(target(path)) as draft:  # which leaves no draft, whatever stops it
         draft.write_bytes(content.encode("utf-8", "replace") if isinstance(content, str) else content)
     return path
 

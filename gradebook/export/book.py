@@ -95,6 +95,7 @@ class Book:
         name = keys[0] if len(keys) == 1 else next(line.result.team for line in self.view.lines if line.student in keys)
         file = class_summary.overrides_file(self.settings, self.folder)
         written = decisions.override(file, self.rubric, name, criterion, amount, reason)
-        said = f"{name} gets {points(written.points)} points for {criterion}; written to {file}"
+        unit = "point" if written.points == 1 else "points"
+        said = f"{name} gets {points(written.points)} {unit} for {criterion}; written to {file}"
         after = type(self).open(self.folder)
         return "\n".join([said, *(decisions.effect(self.view, after.view, key, criterion) for key in keys)])

@@ -18,7 +18,7 @@ from pathlib import Path
 from gradebook.command_name import command
 from gradebook.export import reviews
 from gradebook.export.view import Line, View
-from gradebook.text_files import quoted
+from gradebook.text_files import quoted, target
 from gradebox.course.rubric import Rubric
 from gradebox.report.document import points as shown
 from gradebox.run import overrides
@@ -100,6 +100,7 @@ def override(file: Path, rubric: Rubric, student: str, criterion: str, points: s
     text = file.read_text(encoding="utf-8-sig") if file.is_file() else _NEW_FILE
     before = overrides.load(file, rubric) if file.is_file() else ()
     after = {(entry.student, entry.criterion): entry for entry in before} | {(student, criterion): new}
+    file = target(file)
     draft = file.with_name(f".{file.name}.{os.getpid()}.draft")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,11 @@ reason = "joined in week three"
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from gradebook.results import Excused
@@ -21,6 +24,7 @@ from gradebook.text_files import quoted, replace_file
 from gradebox.common import reading
 
 FILE = "excused.toml"
+_HEADER, _REASON = "[[excused]]", re.compile(r"\s*reason\s*=")
 _HEAD = (
     "# Who is excused: that work takes no part in averages, and no export has it as a 0. Remove an entry to undo it.\n"
 )
@@ -60,15 +64,40 @@ def load(folder: Path) -> tuple[Excused, ...]:
 
 
 def add(folder: Path, entry: Excused) -> None:
-    """Write an entry, instead of an earlier one for the same student and lab; comments in the file are not kept.
+    """Write an entry, instead of an earlier one for the same student and lab; everything else in the file stays.
 
     Raises:
         ExcusedError: the file cannot be used, or the entry has no reason.
     """
     if not entry.reason.strip():
         raise ExcusedError("give a reason: the student's feedback shows it")
-    kept = [other for other in load(folder) if (other.student, other.lab) != (entry.student, entry.lab)]
-    replace_file(folder / FILE, _HEAD + "".join(map(_text, [*kept, entry])))
+    path, before = folder / FILE, load(folder)
+    text = path.read_text(encoding="utf-8-sig") if path.exists() else _HEAD
+    text = _changed(text if text.endswith("\n") else f"{text}\n", entry)
+    after = {(other.student, other.lab): other for other in before} | {(entry.student, entry.lab): entry}
+    try:
+        written = reading.into(_File, reading.toml(path, text)).excused
+    except reading.ReadingError:
+        written = ()
+    if {(other.student, other.lab): other for other in written} != after or len(written) != len(after):
+        raise ExcusedError(f"{path} is written in a way that cannot be changed here; change it by hand")
+    replace_file(path, text)
+
+
+def _changed(text: str, entry: Excused) -> str:
+    """The file with one entry set; every other line stays as it is."""
+    lines = text.splitlines(keepends=True)
+    starts = [number for number, line in enumerate(lines) if line.strip().startswith(_HEADER)]
+    for start, stop in pairwise([*starts, len(lines)]):
+        try:
+            (old,) = tomllib.loads("".join(lines[start:stop]))["excused"]
+        except (tomllib.TOMLDecodeError, KeyError, ValueError):
+            continue
+        reasons = [at for at in range(start, stop) if _REASON.match(lines[at])]
+        if (old.get("student"), old.get("lab")) == (entry.student, entry.lab) and len(reasons) == 1:
+            lines[reasons[0]] = f"reason = {quoted(entry.reason)}\n"
+            return "".join(lines)
+    return text + _text(entry)
 
 
 def wholly(entries: Sequence[Excused], labs: Collection[int]) -> dict[str, str]:

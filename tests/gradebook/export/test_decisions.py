@@ -189,3 +189,29 @@ def test_a_command_may_be_stopped_at_every_file(
     while stopped_and_given_again(folder, command, at, monkeypatch):
         at += 1
     assert at > 3
+
+
+def test_what_an_instructor_wrote_into_the_files_stays(folder: Path) -> None:
+    overrides, shared = folder / "overrides.toml", folder.parent / "shared.toml"
+    own = '# mine\n[[override]]\nstudent = "ada"\ncriterion = "lab1.memory"\npoints = 2\nreason = "x"\n'
+    shared.write_text(own)
+    overrides.symlink_to(shared)
+    run("review", str(folder), "--override", "ada", "lab1.memory", "3.5", "looked again")
+    run("review", str(folder), "--override", "bob", "lab1.memory", "1", "looked")
+    assert overrides.is_symlink()
+    assert shared.read_text().startswith(own.replace("= 2", "= 3.5").replace('"x"', '"looked again"'))
+    assert (scores(folder)["ada"], shared.read_text().count("[[override]]")) != ("", 1)
+
+    excused = folder / "excused.toml"
+    own = '# mine\n[[excused]]\nstudent = "ill"  # mail of May 3\nreason = "ill"\n\n'
+    own += '[[excused]]\nstudent = "ada"\nlab = 1\nreason = "x"'
+    excused.write_text(own)
+    run("review", str(folder), "--excuse", "ada", "lab1", "a wedding")
+    code, _ = run("review", str(folder), "--excuse", "gone", "all", "left")
+    assert code == 0
+    added = '\n\n[[excused]]\nstudent = "gone"\nreason = "left"\n'
+    assert excused.read_text() == own.replace('"x"', '"a wedding"') + added
+    excused.write_text('excused = [{ student = "ill", reason = "ill" }]\n')
+    before = excused.read_text()
+    code, said = run("review", str(folder), "--excuse", "ada", "lab1", "a wedding")
+    assert (code, "cannot be changed here; change it by hand" in said, excused.read_text()) == (2, True, before)
