@@ -5,6 +5,7 @@ Whoever stops it, at any moment, loses only what was being graded; the same comm
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import shlex
 import shutil
@@ -347,13 +348,18 @@ class _Run:
             IntakeError: it names neither.
         """
         contents = {student.student: student.content for student in students}
-        criteria = [name for name in self._request.regrade if name in plan.digests]
-        named: list[str] = []
+        of_lab = {lab.id: [row.id for row in lab.criteria if row.available] for lab in self._rubric.select(plan.labs)}
+        criteria, named = list[str](), list[str]()
         for name in self._request.regrade:
             try:
-                named += self._directory.keys(name) if name not in plan.digests else ()
+                if name in plan.digests or name in of_lab:
+                    criteria += of_lab.get(name, [name])
+                else:
+                    named += self._directory.keys(name)
             except identity.UnknownStudentError as error:
-                raise IntakeError(f"--regrade {name}: {error}; nor is it a criterion") from None
+                near = difflib.get_close_matches(name, plan.digests, n=1)
+                criterion = f" (did you mean {near[0]!r}?)" if near else ""
+                raise IntakeError(f"--regrade {name}: it is no criterion{criterion} and no lab, and {error}") from None
         named_contents = [content for name in named if (content := contents[name]) is not None]
         return named_contents if named else None, criteria or None
 

@@ -31,6 +31,10 @@ PARTICIPANTS = _every("participant")
 """What stands before a participant's number."""
 NO_GROUP = tuple(word.casefold() for word in _every("no_group"))
 """What is in the column of groups for who is in none, small."""
+ALONE = ("none", "n/a", "#n/a", "na", "nan", "null", "nil", "no team", "no group", "kein team", "keine gruppe")
+"""The same as people and spreadsheets write it."""
+DASHES = " -\u2010\u2011\u2012\u2013\u2014/.?"
+"""Signs that say nothing by themselves."""
 DEFAULT_GROUPS = tuple(word.casefold() for word in _every("default_group"))
 """The group of who is in none, where an assignment is handed in by groups, small."""
 MODIFIED = tuple(title.casefold() for title in _every("Last modified (submission)"))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from gradebook.moodle_words import DEFAULT_GROUPS, NO_GROUP, PARTICIPANTS
+from gradebook.moodle_words import ALONE, DASHES, DEFAULT_GROUPS, NO_GROUP, PARTICIPANTS
 
 KEYS = (
     *("student", "SIS Login ID", "SIS User ID", "Identifier", "Username", "Email address", "Email", "ID number"),
@@ -313,7 +313,7 @@ def team_column(columns: Iterable[str]) -> str | None:
 
 def is_team(cell: str) -> bool:
     """Whether a cell of such a column names a team."""
-    return bool(cell) and cell.casefold() not in NO_GROUP
+    return bool(cell.strip(DASHES)) and cell.casefold() not in (*NO_GROUP, *ALONE)
 
 
 def _levels(entries: Iterable[Entry]) -> tuple[dict[str, list[Entry]], ...]:

@@ -66,7 +66,7 @@ def grade_submissions(
         str, typer.Option("--on", "--engine", help="Where gradings run: local, or an engine that is a plug-in.")
     ] = "local",
     regrade: Annotated[
-        str | None, typer.Option(help="Criteria or students to grade again, for example lab3.accumulation or ada,bob.")
+        str | None, typer.Option(help="Criteria, labs or students to grade again, for example lab3 or ada,bob.")
     ] = None,
 ) -> None:
     """Grade a class into a gradebook; what is in it already and has not changed is not graded again.

@@ -179,7 +179,7 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
             _name(cells),
             cells,
             _moment(cells, f"{path}, line {number}: {_SUBMITTED_AT}", zone),
-            cell_of(cells, TEAM_COLUMN),
+            team if is_team(team := cell_of(cells, TEAM_COLUMN)) else "",
         )
     if not entries:
         raise RosterError(f"{path} names no student in its column {key}")

@@ -136,8 +136,9 @@ def _without_seconds(result: results.ClassResult) -> list[object]:
         ((MEMORY,), [f"ada: {MEMORY}", f"bob: {MEMORY}"]),
         (("bob",), [f"bob: {ALL}"]),
         ((MEMORY, "bob"), [f"bob: {MEMORY}"]),
+        (("lab1",), [f"ada: {ALL}", f"bob: {ALL}"]),
     ],
-    ids=["a criterion", "a student", "a criterion of a student"],
+    ids=["a criterion", "a student", "a criterion of a student", "a lab"],
 )
 def test_what_is_named_is_graded_again(small_class: SmallClass, names: tuple[str, ...], graded: list[str]) -> None:
     small_class.hands_in("ada")
@@ -158,8 +159,10 @@ def test_to_grade_again_the_submissions_need_not_be_there_any_more(small_class: 
 
 def test_who_is_to_be_graded_again_must_be_known(small_class: SmallClass) -> None:
     small_class.hands_in("ada")
-    with pytest.raises(ValueError, match="--regrade eve: there is no such student in this class"):
+    with pytest.raises(ValueError, match="--regrade eve: it is no criterion and no lab, and there is no such student"):
         small_class.grade(regrade=("eve",))
+    with pytest.raises(ValueError, match=r"lab1\.memroy: it is no criterion \(did you mean 'lab1\.memory'\?\)"):
+        small_class.grade(regrade=("lab1.memroy",))
 
 
 def test_what_a_busy_machine_left_open_is_looked_at_once_more(small_class: SmallClass) -> None:

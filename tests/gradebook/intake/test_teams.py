@@ -288,3 +288,12 @@ def test_another_team_in_a_later_run_is_named(course: Course) -> None:
     assert "note: bob: in no team now, and in the team Team 1 in the run before" in text
     text = said(moved.replace("Eve,45,", "Eve,45,Team 1"))
     assert "eve: in the team Team 1 now" in text
+
+
+@pytest.mark.parametrize("cell", ["-", "--", "\u2013", "None", "n/a", "NaN", "No team", "?", "#N/A"])
+def test_what_people_write_for_who_works_alone_is_no_team(tmp_path: Path, cell: str) -> None:
+    (tmp_path / "roster.csv").write_text(f"student,name,team\nada,Ada,{cell}\nbob,Bob,{cell}\ncat,Cat,0\ndan,Dan,A-1\n")
+    assert [entry.team for entry in roster_files.load(tmp_path / "roster.csv").entries] == ["", "", "0", "A-1"]
+    (tmp_path / "people.csv").write_text("student,name\nada,Ada\nbob,Bob\ncat,Cat\ndan,Dan\n")
+    entries = roster_files.load(tmp_path / "people.csv", tmp_path / "roster.csv").entries
+    assert [entry.team for entry in entries] == ["", "", "0", "A-1"]
