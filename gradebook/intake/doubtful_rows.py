@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from gradebook.moodle_words import DASHES
 from gradebook.roster import KEYS, NAME_COLUMNS, Entry, Roster, RosterError, cell_of, folded
 from gradebook.text_files import some
 
@@ -33,6 +34,11 @@ _GONE = frozenset(
 ) | {"not current", "not active", "no longer enrolled"}
 """What platforms call somebody who is in a list and no longer in the class, small."""
 _STANDING = re.compile(r"\b(status|state|enrol\w*|registration)\b", re.IGNORECASE)
+
+
+def says_nothing(cell: str) -> bool:
+    """Whether an identifier is missing, whatever a person or a spreadsheet has written instead of it."""
+    return not cell.strip(DASHES) or cell.casefold() in ("n/a", "#n/a")
 
 
 def summary(cells: Mapping[str, str]) -> str | None:

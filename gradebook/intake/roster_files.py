@@ -165,7 +165,7 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
     spelt: dict[tuple[str, str], str] = {}
     for number, row in rows.items():
         cells = {name: value.strip() for name, value in row.items() if name}
-        named = [cells[name] for name in (key, *KEYS) if cells.get(name)]
+        named = [cells[name] for name in (key, *KEYS) if not doubtful_rows.says_nothing(cells.get(name, ""))]
         # An address that two students share names neither, where something else names them.
         student = next((cell for cell in named if addresses[folded(cell)] < 2), next(iter(named), ""))
         if not student:
@@ -240,7 +240,9 @@ def _moment(cells: Mapping[str, str], where: str, zone: tzinfo | None) -> dateti
         return None  # an export of a class of ours, whose times are those of that class
     # No platform has a column of this name, so its case need not tell two apart; tables of times ignore it as well.
     text = next((value for title, value in cells.items() if value and folded(title) == _SUBMITTED_AT), "")
-    if not text:  # Moodle's worksheet says it in words, in the language of whoever downloaded it
+    if doubtful_rows.says_nothing(
+        text
+    ):  # Moodle's worksheet says it in words, in the language of whoever downloaded it
         return moments.parse(cell_of(cells, _MODIFIED), zone)
     try:
         if (moment := moments.parse(text, zone)) is not None:

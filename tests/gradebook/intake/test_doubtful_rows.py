@@ -108,3 +108,15 @@ def test_who_is_staff_in_another_row_is_named(tmp_path: Path) -> None:
     assert doubtful_rows.staff_too(roster(tmp_path, head)) == ""
     said = doubtful_rows.staff_too(roster(tmp_path, head + "bob,b@x.edu,student\n"))
     assert said == "the roster has these as staff and as students, and they are graded as students: bob"
+
+
+@pytest.mark.parametrize("cell", ["-", "--", "N/A", "#n/a", "?", " "])
+def test_what_stands_for_a_missing_identifier_or_time_is_none(tmp_path: Path, cell: str) -> None:
+    people = roster(
+        tmp_path,
+        "github_username,email,submitted_at\nada-l,a@x.edu,2026-03-01T12:00Z\n"
+        f"{cell},b@x.edu,{cell}\n{cell},c@x.edu,\nna,d@x.edu,\n",
+    )
+    assert [entry.student for entry in people.entries] == ["ada-l", "b@x.edu", "c@x.edu", "na"]
+    assert [entry.submitted_at is None for entry in people.entries] == [False, True, True, True]
+    assert [entry.columns["github_username"].strip() for entry in people.entries][1:3] == [cell.strip()] * 2
