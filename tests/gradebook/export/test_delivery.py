@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import io
 import json
 import re
 import shutil
@@ -13,7 +16,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gradebook.export import delivery
+from gradebook import text_files
+from gradebook.export import delivery, mail
 from gradebook.export.book import Book
 from grader.cli import app
 from tests.gradebook.conftest import SmallClass
@@ -160,7 +164,7 @@ def test_a_command_that_was_stopped_midway_goes_on(
     small_class: SmallClass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     folder = grade(small_class, "student,github_username\nada,ada-l\nbob,bob-l\n", "ada", "bob")
-    write = delivery.write_file
+    write = text_files.write_file
     for count in range(3):
         written: list[Path] = []
 
@@ -184,3 +188,50 @@ def test_a_command_that_was_stopped_midway_goes_on(
             if path.is_file()
         }
         shutil.rmtree(tmp_path / "whole")
+
+
+HOSTILE = (
+    'O"Neil, "Q"', "A;B", "Müller, Zoë", "N" * 300, "=HYPERLINK(1)", "@ada", "-Smith", "\u05e9\u05dc\u05d5\u05dd",
+    "\U0001f600", "Same Name", "Same Name", "a/b", "../../x", "'quoted'", "con", "a_9_assignfeedback_file_x.html", "a\tb", "",
+)  # fmt: skip
+
+
+def test_by_every_way_each_student_gets_their_own(small_class: SmallClass, tmp_path: Path) -> None:
+    """Whatever students are called: as each platform reads the files, and nobody gets another's."""
+    table = io.StringIO()
+    writer = csv.writer(table)
+    writer.writerow(["Identifier", "Full name", "Email address", "github_username", "ID number"])
+    overrides = ""
+    for number, name in enumerate(HOSTILE, start=10):
+        row = [f"Participant {number}", name, f"u{number}@x.edu", f"gh-{number}", f"00{number}"]
+        writer.writerow(row)
+        overrides += (
+            f'[[override]]\nstudent = "{row[2]}"\ncriterion = "lab1.memory"\npoints = 1\nreason = "own{number}."\n'
+        )
+    small_class.out.mkdir()
+    (small_class.out / "overrides.toml").write_text(overrides)
+    numbers = range(10, 10 + len(HOSTILE))
+    folder = grade(small_class, table.getvalue(), *(f"u{number}@x.edu" for number in numbers))
+    for form in ("moodle", "gradescope", "github", "folders"):
+        assert "not in it" not in export(folder, form, tmp_path / form)
+
+    received: dict[str, dict[int, str]] = {"moodle": {}, "gradescope": {}, "github": {}, "folders": {}, "mail": {}}
+    with zipfile.ZipFile(tmp_path / "moodle") as archive:
+        for name in archive.namelist():
+            received["moodle"][int(name.split("_", 4)[1])] = archive.read(name).decode()
+    with zipfile.ZipFile(tmp_path / "gradescope") as archive:
+        for number in numbers:
+            for handle in (f"u{number}@x.edu", f"00{number}"):
+                name = f"results/{hashlib.sha256(handle.encode()).hexdigest()}.json"
+                received["gradescope"][number] = archive.read(name).decode()
+    for number in numbers:
+        received["github"][number] = (tmp_path / "github" / f"gh-{number}.md").read_text()
+    for name, row in json.loads((tmp_path / "folders" / "students.json").read_text()).items():
+        number = int(row["student"].removeprefix("Participant "))
+        received["folders"][number] = (tmp_path / "folders" / name / "feedback.html").read_text()
+    for letter in mail.letters(Book.open(folder).view, folder)[0]:
+        received["mail"][int(letter.address[1:3])] = letter.page.decode()
+    for way, pages in received.items():
+        assert sorted(pages) == list(numbers), way
+        for number, page in pages.items():
+            assert set(re.findall(r"own\d+\.", page)) == {f"own{number}."}, (way, number)
