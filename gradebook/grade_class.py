@@ -19,7 +19,7 @@ from rich.console import Console
 from gradebook import identity, text_files, versions
 from gradebook.command_name import command
 from gradebook.export import FOLDER as EXPORTS
-from gradebook.export import changes, everything
+from gradebook.export import changes, everything, reviews
 from gradebook.grading import class_summary, excused, moodle_status, unknown_names
 from gradebook.grading.description import ClassRequest, described
 from gradebook.grading.engine import OpenEngine
@@ -186,7 +186,9 @@ class _Run:
             raise GradebookError(
                 "others grade than this machine: say --device cuda, or a virtual GPU, --device vgpu:T4"
             )
-        self._overrides()  # a mistake in it should not wait until all is graded
+        self._overrides()  # a mistake in it should not wait until all is graded, nor one in what was decided
+        reviews.load(request.out)
+        excused.load(request.out)
         everything.options(self.settings.exports)  # nor one here
         self._prepare_reports()
         return Plan(

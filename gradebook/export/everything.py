@@ -130,7 +130,7 @@ def notices(result: ClassResult, folder: Path, chosen: Options | None = None) ->
             f"excused, so EX in canvas.csv and in no other file for platforms: {names}. In Moodle tick Excluded "
             "for them (Grades, Single view); in Gradescope take them out of the assignment"
         )
-    texts += _lowering(class_view)
+    texts += lowering(class_view)
     texts += of_manual_grading(class_view, result, folder)
     if class_view.strangers:
         names = ", ".join(line.student for line in class_view.strangers)
@@ -143,7 +143,7 @@ def notices(result: ClassResult, folder: Path, chosen: Options | None = None) ->
     return texts
 
 
-def _lowering(class_view: view.View) -> list[str]:
+def lowering(class_view: view.View) -> list[str]:
     """Overrides that take points from what was graded: they may be older than what was handed in."""
     lowered = [
         f"{line.student} {row.id} ({points(row.points)} instead of {points(row.override.automatic_points)})"

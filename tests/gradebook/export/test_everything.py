@@ -10,6 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import grader
+from gradebook.cli import classroom
 from gradebook.export import everything
 from gradebook.export.everything import ExportError, options
 from gradebook.export.everything import write as write_all
@@ -114,7 +115,7 @@ def test_points_given_by_hand_reach_every_export_and_the_next_run(book: Path) ->
     assert {row.student: str(row.score) for row in class_summary.read(book).students}["ada"] == "19.5"
 
 
-def test_overrides_that_take_points_are_told(book: Path) -> None:
+def test_overrides_that_take_points_are_told(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They may have been for what was handed in before."""
 
     def notices() -> list[str]:
@@ -124,6 +125,8 @@ def test_overrides_that_take_points_are_told(book: Path) -> None:
     gpulabs("review", book, "--override", "ada", "lab1.analysis", "2", "a notebook, read by hand")
     (text,) = notices()
     assert "ada lab1.analysis (2 instead of 5)" in text
+    classroom._show(class_summary.read(book), book)
+    assert text in capsys.readouterr().out, "a run may have graded what was resubmitted"
 
 
 def test_a_wrong_decision_is_one_line(book: Path) -> None:

@@ -194,6 +194,13 @@ def test_a_mistake_in_the_overrides_is_told_before_anything_is_graded(small_clas
     with pytest.raises(ValueError, match="lacks the key 'criterion'"):
         small_class.grade(overrides=tmp_path / "overrides.toml")
     assert small_class.graded == []
+    small_class.out.mkdir(exist_ok=True)
+    for name, entry in (("reviews.toml", "accepted"), ("excused.toml", "excused")):
+        (small_class.out / name).write_text(f"[[{entry}]]\nx = 1\n")
+        with pytest.raises(ValueError, match=f"{name}:2: unknown key 'x'"):
+            small_class.grade()
+        (small_class.out / name).unlink()
+    assert small_class.graded == []
 
 
 def test_a_roster_that_has_changed_meanwhile_is_named(small_class: SmallClass, tmp_path: Path) -> None:
