@@ -243,9 +243,9 @@ class Intake:
         self._room.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="taking-", dir=self._room) as temporary:
             work = Path(temporary)
-            chosen, submodules = None, list[str]()
+            chosen, submodules, here = None, list[str](), list[str]()
             if ones[0].kind == "repository":
-                chosen, submodules = self._checked_out(student, ones[0], work)
+                chosen, submodules, here = self._checked_out(student, ones[0], work)
             submission = pieces.assemble([_piece(part, work) for part in ones], work / "unpacked", limits, self._names)
             content = self._store.keep(submission.entries, limits)
         submitted_at, source = self._handed_in_at(student, chosen, ones)
@@ -254,7 +254,7 @@ class Intake:
             is_canvas = source in (_TABLE, _ROSTER) and all(part.platform == "Canvas" for part in ones)
             late = any(part.late for part in ones)
             self._tabled.append(Stamped(student.student, ones[0].label, submitted_at, late, is_canvas))
-        remarks = [*commits.remarks(chosen, submodules), *submission.remarks]
+        remarks = [*commits.remarks(chosen, submodules), *here, *submission.remarks]
         if chosen is not None and chosen.pushed_at is not None and source == _PUSHES:
             moment = self._settings.local(chosen.pushed_at)
             remarks.insert(
@@ -303,8 +303,8 @@ class Intake:
         more = f" (which students can set; {command()} export github-pushes asks GitHub)"
         self._owners.notices.append(f"times of submission: {parts}{more if self._sources[_COMMITS] else ''}")
 
-    def _checked_out(self, student: Student, submission: HandedIn, work: Path) -> tuple[Chosen, list[str]]:
-        """The commit that counts, with its files in `work`, and its submodules, which are not there."""
+    def _checked_out(self, student: Student, submission: HandedIn, work: Path) -> tuple[Chosen, list[str], list[str]]:
+        """The commit that counts, with its files in `work`; submodules, which are not there; what to say of others."""
         limits = self._settings.limits
         repository = self._repository(submission)
         deadline = self._settings.in_time_until(student.student)
@@ -314,7 +314,8 @@ class Intake:
         chosen = commits.choose(repository, submission.rev or self._rev, deadline, self._settings.git, pushes)
         before = self._graded_before.get(student.student, "")
         # One that was there and belongs to no branch any more, because somebody pushed by force.
-        if before and before != chosen.commit.id and not repository.contains(before, before):
+        is_gone = not repository.is_shallow and not repository.contains(before, before)
+        if before and before != chosen.commit.id and is_gone:
             self._owners.notices.append(
                 f"{student.student}: commit {before[:10]}, which an earlier run graded, is not in the repository any "
                 f"more, because its history was rewritten. Commit {chosen.commit.id[:10]} of "
@@ -323,7 +324,10 @@ class Intake:
             )
         (work / _CHECKOUT).mkdir()
         submodules = repository.extract(chosen.commit, work / _CHECKOUT, files=limits.files, limit_bytes=limits.bytes)
-        return chosen, submodules
+        is_tip = not chosen.later and bool(chosen.branch) and chosen.branch == repository.head
+        has_tree = submission.path is not None and (submission.path / ".git").is_dir()
+        here = commits.uncommitted(submission.path, work / _CHECKOUT) if submission.path and is_tip and has_tree else []
+        return chosen, submodules, here
 
     def _repository(self, submission: HandedIn) -> Repository:
         room = self._room / "repositories"

@@ -6,16 +6,21 @@ server, that decides instead. Not for fetching and reading a repository (`reposi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 
+from gradebook.intake import not_counted
 from gradebook.intake.accepted_files import Refused
 from gradebook.intake.repositories import Commit, Repository
 from gradebook.settings import GitSettings
+from gradebox.sandbox import copying
 
 _BRANCHES = 3
 """So many others are named."""
+_COMPARED_BYTES = 2**20
 _NAMED = 3
 """So many submodules are named."""
 _REFS = "refs/heads/"
@@ -47,6 +52,8 @@ class Chosen:
     branch: str = ""
     is_guessed: bool = False
     """Whether the repository names no branch as its own, as where somebody has checked out a commit in it."""
+    is_cut_off: bool = False
+    """Whether a commit in time may be missing, because the clone has no earlier ones."""
     replaced: datetime | None = None
     """When commits were pushed in time that are no longer there, because a later push replaced them."""
 
@@ -92,6 +99,8 @@ def choose(
             replaced = in_time[0].at
     else:
         name = repository.run("rev-list", "-1", f"--min-age={int(deadline.timestamp())}", tip.id)
+    if not name and repository.is_shallow:  # what was in time may be among the commits that are not here
+        return replace(chosen, is_cut_off=True)
     if not name:
         return replace(chosen, replaced=replaced)
     later = int(repository.run("rev-list", "--count", tip.id, f"^{name}"))
@@ -140,6 +149,11 @@ def remarks(chosen: Chosen | None, submodules: Sequence[str]) -> list[str]:
     said = []
     if chosen.is_guessed:
         said.append(f"the repository names no branch as its own (its HEAD is a commit), so {chosen.branch!r} counts")
+    if chosen.is_cut_off:
+        said.append(
+            "no commit in time is here, but the clone is shallow (git clone --depth) and has no earlier ones, so the "
+            "last one counts: fetch all of them (git fetch --unshallow)"
+        )
     if chosen.later:
         several = chosen.later > 1
         said.append(
@@ -161,3 +175,40 @@ def remarks(chosen: Chosen | None, submodules: Sequence[str]) -> list[str]:
         only = f"and only {chosen.branch!r} counts: merge them into it"
         said.append(f"the {which} commits that {chosen.branch!r} does not have, {only}")
     return said
+
+
+def uncommitted(folder: Path, checkout: Path) -> list[str]:
+    """What to say of code and reports in a working tree that its commit does not have, or has otherwise.
+
+    Args:
+        folder: the repository with its working tree, as it was handed in.
+        checkout: the files of the commit that counts.
+    """
+    names = []
+    for place, inner, files in os.walk(folder):
+        inner[:] = [name for name in inner if not _is_left_out(Path(place, name))]
+        names += [
+            repr(path.relative_to(folder).as_posix())
+            for path in (Path(place, name) for name in files if name.endswith((".py", ".md")))
+            if _differs(path, checkout / path.relative_to(folder))
+        ]
+    if not names:
+        return []
+    verb = "is not committed as it is" if len(names) == 1 else "are not committed as they are"
+    return [f"{not_counted.some(sorted(names))} {verb} in the folder, and only the commit counts"]
+
+
+def _is_left_out(folder: Path) -> bool:
+    return folder.name.startswith(".") or folder.name in copying.LEFT_BEHIND or (folder / "pyvenv.cfg").exists()
+
+
+def _differs(file: Path, committed: Path) -> bool:
+    """Whether a file has not what is committed, whatever line ends the system writes."""
+    try:
+        if file.is_symlink() or not file.is_file() or file.stat().st_size > _COMPARED_BYTES:
+            return False
+        here = file.read_bytes()
+    except OSError:
+        return False  # the commit counts, which is readable
+    there = committed.read_bytes() if committed.is_file() else None
+    return there is None or here.replace(b"\r\n", b"\n") != there.replace(b"\r\n", b"\n")

@@ -177,6 +177,11 @@ class Repository:
         fetch = ["fetch", *options, "--", address, *everything]
         _git(fetch, {**environment, "GIT_DIR": str(store)}, _FETCH_SECONDS)
 
+    @property
+    def is_shallow(self) -> bool:
+        """Whether it lacks the beginning of its history."""
+        return (self._store / "shallow").is_file()
+
     def contains(self, commit: str, newer: str) -> bool:
         """Whether both are commits here, and `newer` is `commit` or came after it."""
         ids = (commit, newer)

@@ -335,3 +335,42 @@ def test_a_graded_commit_that_is_pushed_away_is_named(tmp_path: Path, repository
     (text,) = notices()
     assert text.startswith(f"ada: commit {first[:10]}, which an earlier run graded, is not in the repository any more")
     assert "of 2026-03-05 12:00 UTC counts now" in text
+
+
+def test_a_shallow_clone_may_lack_what_was_in_time(tmp_path: Path, repository: Repository) -> None:
+    first = repository.commit("one", 1)
+    repository.commit("two", 5)
+    for depth, said in (("1", True), ("2", False)):
+        clone = tmp_path / f"depth{depth}" / "ada"
+        repository.git("clone", "--quiet", "--depth", depth, f"file://{repository.folder}", str(clone))
+        settings = Settings(deadline=DEADLINE)
+        student = take(tmp_path, settings, where=clone.parent.name)
+        assert ("the clone is shallow (git clone --depth) and has no earlier ones" in student.reason) == said
+        intake = Intake(
+            settings, None, Store(tmp_path / "store"), tmp_path / "room", None, graded_before={"ada": first}
+        )
+        intake.take_all(clone.parent, lambda name: None)
+        assert not any("rewritten" in text for text in intake.notices), "nobody is accused of what a clone lacks"
+
+
+def test_what_is_not_committed_is_named(tmp_path: Path, repository: Repository) -> None:
+    repository.commit("one\n", 1)
+    lab = repository.folder / "lab1_gpu_basics"
+    (lab / "benchmark.py").write_bytes(b"one\r\n")
+    (lab / "plot.png").write_bytes(b"new")
+    (lab / ".venv").mkdir()
+    (lab / ".venv" / "x.py").write_text("")
+    (lab / "link.py").symlink_to("/etc/passwd")
+    os.mkfifo(lab / "pipe.py")
+    assert take(tmp_path).reason == ""
+    (lab / "REPORT.md").write_text("mine")
+    name = "'lab1_gpu_basics/REPORT.md'"
+    assert take(tmp_path).reason == f"{name} is not committed as it is in the folder, and only the commit counts"
+    (lab / "benchmark.py").write_text("two")
+    student = take(tmp_path)
+    assert f"{name}, 'lab1_gpu_basics/benchmark.py' are not committed as they are" in student.reason
+    assert "one" in text_of(tmp_path, student)
+    repository.git("add", "--all")
+    repository.commit("three", 5)
+    (lab / "benchmark.py").write_text("four")
+    assert "not committed" not in take(tmp_path, Settings(deadline=DEADLINE)).reason, "an earlier commit counts anyway"
