@@ -6,6 +6,7 @@ Reads outcomes and counts; grades nothing and writes nothing.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from typing import Any
 
 from gradebook import identity
 from gradebook import settings as class_settings
+from gradebook.command_name import command
 from gradebook.grading import excused, unknown_names
 from gradebook.grading.manual_grading import ManualGradingError, merging, reports
 from gradebook.results import ClassResult, Excused, GradebookError, ReportResult, Student, StudentResult
@@ -138,6 +140,11 @@ def given_overrides(settings: Settings, folder: Path, points: Rubric) -> tuple[o
         OverrideError: the file cannot be used.
     """
     file = overrides_file(settings, folder)
+    if settings.overrides and not file.exists():
+        raise overrides.OverrideError(
+            f"{file}, which has this class's overrides, is not there: put it back, or, if the class moved, name all "
+            f"again: {command()} class SUBMISSIONS --out {shlex.quote(str(folder))} --config class.toml"
+        )
     return overrides.load(file, points) if file.is_file() or settings.overrides else ()
 
 

@@ -194,6 +194,11 @@ def test_a_mistake_in_the_overrides_is_told_before_anything_is_graded(small_clas
     with pytest.raises(ValueError, match="lacks the key 'criterion'"):
         small_class.grade(overrides=tmp_path / "overrides.toml")
     assert small_class.graded == []
+    (tmp_path / "overrides.toml").unlink()
+    with pytest.raises(
+        ValueError, match=r"overrides\.toml, which has this class's overrides, is not there: put it back"
+    ):
+        small_class.grade(overrides=tmp_path / "overrides.toml")
     small_class.out.mkdir(exist_ok=True)
     for name, entry in (("reviews.toml", "accepted"), ("excused.toml", "excused")):
         (small_class.out / name).write_text(f"[[{entry}]]\nx = 1\n")
