@@ -8,25 +8,25 @@ themselves use ctypes, frames and sockets.
 
 from __future__ import annotations
 
-import _lsprof
 import _thread
 import functools
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from types import BuiltinFunctionType, FrameType
+from types import FrameType
 from typing import Any
 
+from gradebox.sandbox import frames
+from gradebox.sandbox.frames import ATTRIBUTE, FRAME_ATTRIBUTES
 from gradebox.sandbox.safe_text import plain_ascii, safe
 from gradebox.sandbox.trusted_code import TrustedCode, asks, foreign_mode
-from gradebox.sandbox.types import NOTED, VOID
+from gradebox.sandbox.types import LISTED, NOTED, VOID
 
 MAX_NOTES_OF_A_KIND = 12
 _MAX_DETAIL = 200
 _MAX_PLACE = 120
 
-_ATTRIBUTE = "object.__getattr__"
 _CHANGES = ("object.__setattr__", "object.__delattr__")
 _OF_FUNCTIONS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 _PATHS = frozenset(
@@ -43,7 +43,7 @@ _EVENTS = {
     "signal": ("os.kill", "os.killpg"),
     "socket": ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo"),
     "frames": (
-        *("sys._getframe", "sys._current_frames", "sys._current_exceptions", _ATTRIBUTE),
+        *("sys._getframe", "sys._current_frames", "sys._current_exceptions", ATTRIBUTE),
         *("sys.settrace", "sys.setprofile", "sys.addaudithook", "sys.monitoring.register_callback"),
     ),
     "gc": ("gc.get_objects", "gc.get_referrers", "gc.get_referents"),
@@ -51,14 +51,10 @@ _EVENTS = {
     "disguise": ("compile", "code.__new__", "function.__new__", "marshal.loads"),
 }
 _KINDS = {event: kind for kind, events in _EVENTS.items() for event in events}
-_HANDED_IN = frozenset({"frames", "gc"})
-"""Kinds whose functions a library may be handed, as `tree_map(sys._getframe, ...)`: then it does not name them."""
-_GIVES_FRAMES = {
-    "/traceback.py": ("walk_stack", "walk_tb", "extract_stack", "format_stack", "print_stack"),
-    "/logging/__init__.py": ("currentframe", "<lambda>"),
-}
-"""Functions of the standard library that hand frames to their caller, besides those of `inspect`."""
-_FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
+_OF_FRAMES = frozenset({"frames", "gc"})
+"""Kinds that a library may do for the submission (`frames.py`)."""
+_TRACING = frozenset({"sys.settrace", "sys.setprofile"})
+_STEPS = "the probe's steps, by a trace function"
 _FORBIDDEN_IMPORTS = frozenset({"gradebox", "gradebook", "solutions", "tests"})
 """And the course's package."""
 _HANDLER = "__torch_function__"
@@ -72,7 +68,7 @@ def install(
     readable: tuple[str, ...],
     emit: Callable[[bytes], None],
     void: Callable[[str], None],
-    look: Callable[[], list[str]],
+    look: Callable[[bool], list[str]],
     modes: tuple[object, ...] = (),
 ) -> Callable[[], None]:
     """Start noting; what this returns says how many notes of each kind were left out.
@@ -85,21 +81,23 @@ def install(
         void: called with plain words: the submission read reference values instead of measuring, or what it changed.
             Emitted as well, without any limit, as a note of kind `VOID`: a process that the submission forked
             cannot report otherwise.
-        look: labels of the instruments that are not what they were; called whenever a probe notes something, so that
-            nobody can exchange one just for as long as it is used.
+        look: labels of the instruments that are not what they were; it is told whether to compare all. Called whenever
+            a probe notes something, so that nobody can exchange one just for as long as it is used.
         modes: those of the simulator's, which may be on then.
     """
     # Everything the hook needs, as locals: a submission that replaces `os.getcwd` does not silence it. An audit hook
     # cannot be removed, and Python calls it before the act; that is why it, and no patched function, is the watch.
     ident, frame_above, dumps = _thread.get_ident, sys._getframe, json.JSONEncoder().encode
-    about, kinds = ours.about, _KINDS | dict.fromkeys(_CHANGES, "change") | {NOTED: "noted"}
+    about, kinds = ours.about, _KINDS | dict.fromkeys(_CHANGES, "change") | dict.fromkeys((NOTED, LISTED), "noted")
     of_functions = _OF_FUNCTIONS
     title = "" if about is None else about.title
     if about is not None:
         # A submission that reads a simulator's record has not measured by itself.
         kinds |= {about.record_event: "record", about.launch_event: "launch"}
     tell, paths, innocent, culprit, plain = _detail, frozenset(_PATHS), _innocent, _culprit, plain_ascii
-    traced, by_hand, maker = _is_traced, _is_by_hand, functools.partial(foreign_mode, ours, modes, _HANDLER)
+    of_profiler = frames.is_profilers
+    traced, by_hand, reaches, asker = frames.is_traced, _is_by_hand, frames.reaches_hidden, frames.culprit
+    maker = functools.partial(foreign_mode, ours, modes, _HANDLER)
     # By both names where a link leads to a folder (an environment, say): imports name files as `sys.path` does.
     names = [name for path in readable for name in (os.path.normpath(path), os.path.realpath(path))]
     roots = tuple(dict.fromkeys(name.rstrip("/") + "/" for name in names))
@@ -114,7 +112,7 @@ def install(
         emit(dumps(note).encode() + b"\n")
 
     def make_void(what: str, frame: FrameType | None) -> None:
-        where = culprit(frame, ours, None) or ""
+        where = culprit(frame, ours) or ""
         if (VOID, what, where) not in noted:
             noted.add((VOID, what, where))
             void(what)
@@ -122,7 +120,7 @@ def install(
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         # The commonest events first, and out: the hook runs tens of thousands of times in a grading.
-        if event == _ATTRIBUTE and arguments[1] not in _FRAME_ATTRIBUTES:
+        if event == ATTRIBUTE and arguments[1] not in FRAME_ATTRIBUTES:
             return
         kind = "open" if event in paths else kinds.get(event)
         if kind is None:
@@ -138,8 +136,10 @@ def install(
             within = me in busy
             busy.add(me)
             try:
-                for label in (*look(), *[made for made in map(maker, arguments) if made]):
+                for label in (*look(event == LISTED), *[made for made in map(maker, arguments) if made]):
                     make_void(label, frame_above(1))
+                if traced():
+                    make_void(_STEPS, frame_above(1))
             finally:
                 if not within:
                     busy.discard(me)
@@ -179,8 +179,10 @@ def install(
         busy.add(me)
         try:
             frame = frame_above(1)
-            if kind in _HANDED_IN and (hidden := _reaches_hidden(event, arguments, ours)):
+            if kind in _OF_FRAMES and (hidden := reaches(event, arguments, ours)):
                 make_void(f"{hidden}, by a way around it", frame)
+            if event in _TRACING and traced():  # one that is taken away before a probe looks
+                make_void(_STEPS, frame)
             detail = tell(kind, event, arguments, roots, ours)
             if detail is None:
                 return
@@ -192,13 +194,14 @@ def install(
                     return  # every import of a library compiles it
                 if ours.folder and ours.folder in detail:
                     make_void(f"{title}, by code in the name of its files", frame)
-            where = culprit(frame, ours, _function_of(event, arguments) if kind in _HANDED_IN else None)
+            of_frames = kind in _OF_FRAMES
+            where = asker(frame, ours, _function_of(event, arguments)) if of_frames else culprit(frame, ours)
             if where is None:
                 return
             if (kind, detail, where) in noted:
                 return
-            if event == "sys.monitoring.register_callback" and not _is_profilers(arguments):
-                make_void("the probe's steps, by sys.monitoring", frame)
+            if event == "sys.monitoring.register_callback" and not of_profiler(arguments):
+                make_void(_STEPS, frame)
             counts[kind] = counts.get(kind, 0) + 1
             if counts[kind] <= MAX_NOTES_OF_A_KIND:
                 noted.add((kind, detail, where))
@@ -271,15 +274,13 @@ def _is_by_hand(frame: FrameType | None, ours: TrustedCode, *, is_query: bool) -
     return last in ours.engine
 
 
-def _culprit(frame: FrameType | None, ours: TrustedCode, function: str | None) -> str | None:
+def _culprit(frame: FrameType | None, ours: TrustedCode) -> str | None:
     """Where the submission did it, or None when something else did.
 
     Args:
         frame: of the call that raised the event.
         ours: whose code is whose.
-        function: what was called, where a library that does not name it was handed it by somebody else.
     """
-    handed_in = False
     while frame is not None:
         code = frame.f_code
         if id(code) == ours.top:
@@ -289,28 +290,10 @@ def _culprit(frame: FrameType | None, ours: TrustedCode, function: str | None) -
             return f"{name.rpartition('/')[2]}:{frame.f_lineno} in {safe(code.co_name, '?')}"
         if name.endswith("/platform.py"):
             return None  # asks `uname` on its own account, in answer to an innocent question
-        library = name.startswith("<frozen") or (name.startswith(ours.libraries[:2]) and "-packages/" not in name)
-        if library and function is not None and not handed_in and _gives_frames(code.co_name, name):
-            above = frame.f_back
-            if above is None or not _is_foreign(above, ours):
-                return None  # fingerprints a traceback, or finds the line of a log message
-            code, name = above.f_code, safe(above.f_code.co_filename, "?")
-            return f"{name.rpartition('/')[2]}:{above.f_lineno} in {safe(code.co_name, '?')}"
-        if function is not None and not handed_in:
-            if function not in code.co_names:
-                handed_in = True
-            # namedtuple, logging and dataclasses walk one frame for everybody; only `inspect` walks on request.
-            elif not library or not name.endswith("/inspect.py"):
-                return None
-            function = code.co_name
-        elif not library and not handed_in:
+        if not (name.startswith("<frozen") or (name.startswith(ours.libraries[:2]) and "-packages/" not in name)):
             return None
         frame = frame.f_back
-    return "a function that is not Python's" if handed_in else None
-
-
-def _gives_frames(function: str, file: str) -> bool:
-    return any(file.endswith(end) and function in names for end, names in _GIVES_FRAMES.items())
+    return None
 
 
 def _is_foreign(frame: FrameType | None, ours: TrustedCode) -> bool:
@@ -319,46 +302,8 @@ def _is_foreign(frame: FrameType | None, ours: TrustedCode) -> bool:
     return type(name) is not str or not name.startswith(ours.libraries)
 
 
-def _reaches_hidden(event: str, arguments: tuple[Any, ...], ours: TrustedCode) -> str | None:
-    """What a frame, or the collector, would show of what our generators hold; None if nothing."""
-    title = ours.about.title if ours.about is not None else ""
-    candidates: tuple[object, ...] = ()
-    if event == _ATTRIBUTE:
-        value = arguments[0]
-        if arguments[1] == "tb_frame":
-            return f"{title}'s record" if id(value.tb_frame.f_code) in ours.hidden_code else None
-        candidates = (value,)
-    elif event == "gc.get_referents" and arguments and type(arguments[0]) is tuple:
-        candidates = arguments[0]
-    for candidate in candidates:
-        for generator in ours.secret:
-            if candidate is generator:
-                return "the way back for the result"
-        for generator in ours.hidden:
-            if candidate is generator:
-                return f"{title}'s record"
-    return None
-
-
-def _is_traced(
-    trace: Callable[[], object] = sys.gettrace,
-    profile: Callable[[], object] = sys.getprofile,
-) -> bool:
-    """Whether functions of somebody's see each step; cProfile's are in C and see no values."""
-    profiler = profile()
-    return trace() is not None or (profiler is not None and callable(profiler))
-
-
-def _is_profilers(arguments: tuple[Any, ...]) -> bool:
-    """Whether a callback is that of `cProfile`, which from Python 3.12 on learns of calls in this way, or is none."""
-    callback = arguments[0] if arguments else None
-    if callback is None:
-        return True
-    return type(callback) is BuiltinFunctionType and issubclass(type(callback.__self__), _lsprof.Profiler)
-
-
 def _function_of(event: str, arguments: tuple[Any, ...]) -> str:
-    return str(arguments[1]) if event == _ATTRIBUTE else event.rpartition(".")[2]
+    return str(arguments[1]) if event == ATTRIBUTE else event.rpartition(".")[2]
 
 
 def _detail(
@@ -400,4 +345,4 @@ def _detail(
         # "compile" names its file second, "code.__new__" too.
         name = safe(arguments[1], "") if len(arguments) > 1 else ""
         return f"{event} as {name}" if name else event
-    return f"{event} {safe(arguments[1], '')}" if event == _ATTRIBUTE else event
+    return f"{event} {safe(arguments[1], '')}" if event == ATTRIBUTE else event

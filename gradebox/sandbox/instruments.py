@@ -213,13 +213,14 @@ def changed(
 
 
 def watch(
-    fingerprints: Fingerprint, own: frozenset[int], answers: Callable[[], list[tuple[str, object]]]
-) -> Callable[[], list[str]]:
+    fingerprints: Fingerprint, own: frozenset[int], *others: Callable[[], list[tuple[str, object]]]
+) -> Callable[[bool], list[str]]:
     """A function that lists the labels of instruments that are others just now, sorted.
 
-    Quick, because it is called often: it compares names alone, and the thousands of our packages in one call of
-    `_ONE_IN`, which nobody can foresee. Classes and functions of probes and of the simulator may be there: `own` are
-    the ids of their code. What a simulator answers by is compared each time (`answers`).
+    Quick, because it is called often: it compares names alone, and the thousands of our packages if it is asked for
+    all, else in one call of `_ONE_IN`, which nobody can foresee. Classes and functions of probes and of the simulator
+    may be there: `own` are the ids of their code. What `others` list is compared each time: a simulator's answers, and
+    handlers of signals.
     """
     # As locals, which nobody reaches: otherwise another `all` would hide what else is exchanged.
     every, some, same, attribute, item, missing = all, any, is_, getattr, getitem, _MISSING
@@ -235,8 +236,8 @@ def watch(
         made = kind(inner) is function and identity(inner.__code__) in own
         return made or some(mapped(same, values, repeated(found)))
 
-    def exchanged() -> list[str]:
-        now: list[tuple[str, Any]] = answers()
+    def exchanged(whole: bool) -> list[str]:
+        now: list[tuple[str, Any]] = [row for listed in others for row in listed()]
         for label, module, name, value in looked_up:
             if (found := attribute(modules(module), name, missing)) is not value:
                 now.append((label, found))
@@ -250,7 +251,7 @@ def watch(
                     now += [(f"{label}.{key}", found) for key, found in space.items() if key in lacking]
         as_before = True
         try:
-            if draw() < share:
+            if whole or draw() < share:
                 as_before = every(mapped(same, mapped(item, spaces, keys), values))
         except absent:
             as_before = False

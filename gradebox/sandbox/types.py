@@ -39,6 +39,9 @@ NOTED = "gradebox.noted"
 """The audit event with which a probe notes something: what it measures with has to be what it was at this moment. Its
 arguments are what answers for a library's objects just now (modes), none of which may be of the submission's making."""
 
+LISTED = "gradebox.listed"
+"""The same where a probe takes what it has noted: then all instruments are compared, and not a sample of them."""
+
 DEFINED_AS = "; it is defined as"
 """In the message of a call whose arguments a function of the submission does not take."""
 DESCENDANTS = "descendants"

@@ -31,6 +31,7 @@ from gradebox.sandbox import (
     codec,
     devices,
     failures,
+    handlers,
     instruments,
     landlock,
     linux,
@@ -276,6 +277,7 @@ def _observe(
             fingerprints = ready.fingerprints if covered else instruments.snapshot(own, module)
             _hide(ready, "gradebox", task.course.course)
             if task.present:
+                wrapped = handlers.hide_frames()
                 before = instruments.parts(gpu, own, of_gpu)
                 check = functools.partial(instruments.changed, fingerprints, before, gpu, own, of_gpu)
                 hidden = module.hidden(gpu) if gpu is not None else None
@@ -290,9 +292,10 @@ def _observe(
                 is_real = task.device == "cuda"
                 modes = () if gpu is None else module.modes(gpu)
                 as_before = list if gpu is None else answers.comparing(module.answering(gpu), module.links(gpu))
-                look = list if is_real else instruments.watch(fingerprints, known.probes | known.simulator, as_before)
+                own_code = known.probes | known.simulator
+                look = _nowhere if is_real else instruments.watch(fingerprints, own_code, as_before, wrapped)
                 finish = audit.install(known, fingerprints.functions, _allowed(task), emit, void, look, modes)
-                del modes, as_before
+                del modes, as_before, wrapped
             # Out of reach of `gc.get_objects`: the probe's frames, a simulator and its record.
             gc.freeze()
             gc.unfreeze = _leave_frozen
@@ -321,6 +324,11 @@ def _observe(
         dtypes = {name: dtype for name, (dtype, _) in taken.items()}
         arrays = {name: array for name, (_, array) in taken.items()}
     return outcome | {"dtypes": dtypes, "readings": readings, "system": of_system}, arrays
+
+
+def _nowhere(whole: bool) -> list[str]:
+    """Instead of what compares instruments, where that would be measured."""
+    return []
 
 
 def _nothing() -> tuple[()]:

@@ -20,7 +20,8 @@ import torch
 from torch.utils._device import DeviceContext
 
 from gradebox.sandbox.probe_loader import WrongReturn
-from gradebox.sandbox.types import NOTED
+from gradebox.sandbox.types import LISTED, NOTED
+from grader.shared.probes.fixed import again, fixed
 from vgpu.torch_integration.dispatch.function_mode import FunctionMode
 from vgpu.torch_integration.modes import IdleFunctionMode
 
@@ -37,9 +38,15 @@ def _announce(
     audit: Callable[..., None] = sys.audit,
     count: Callable[[], int] = torch._C._len_torch_function_stack,
     mode: Callable[[int], object] = torch._C._get_function_stack_at,
+    *,
+    whole: bool = False,
 ) -> None:
-    """With the modes that are on where a step has not taken them off: a submission's could answer for every tensor."""
-    audit(NOTED, *[mode(place) for place in range(count())])
+    """With the modes that are on where a step has not taken them off: a submission's could answer for every tensor.
+
+    Args:
+        whole: everything is to be compared now, because the probe goes on with what was noted.
+    """
+    audit(LISTED if whole else NOTED, *[mode(place) for place in range(count())])
 
 
 def _take_off(
@@ -155,28 +162,38 @@ announce = _announce
 def notes() -> tuple[Callable[[Noted], None], Callable[[], list[Noted]]]:
     """A function that notes a value, to be handed out, and one that lists what was noted, for the probe alone.
 
-    Whoever hands it out calls it first: what is not noted did not happen.
+    Whoever hands it out calls it first: what is not noted did not happen. Nobody can change a note, or take one away:
+    each is made of tuples when it is noted, and so is the chain of all.
     """
     key = object()
     shared = _begun(_noting(key))
-
-    def noted() -> list[Noted]:
-        values: list[Noted] = _send(shared, key)
-        return values
-
-    return MethodType(_send_it, shared), noted
+    return MethodType(_send_it, shared), MethodType(_listed, (shared, key, _send))
 
 
-def _noting(key: object, announce: Announce = _announce) -> Generator[list[Noted], object]:
-    values: list[Noted] = []
-    copied = list
+def _listed(of: tuple[_Shared, object, Callable[[_Shared, object], Any]]) -> list[Noted]:
+    shared, key, send = of
+    values: list[Noted] = send(shared, key)
+    return values
+
+
+def _noting(
+    key: object, announce: Callable[..., None] = _announce, fixed: Callable[[Any], Any] = fixed, again: Any = again
+) -> Generator[list[Noted], object]:
+    chain: tuple[Any, ...] = ()
     value = yield []
     while True:
         if value is key:
-            value = yield copied(values)
+            announce(whole=True)
+            values, link = [], chain
+            while link:
+                link, value = link
+                values.append(again(value))
+            values.reverse()
+            value = yield values
+            del values
         else:
             announce()
-            values.append(value)
+            chain = (chain, fixed(value))
             value = yield []
 
 
