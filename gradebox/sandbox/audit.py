@@ -53,6 +53,7 @@ _EVENTS = {
 _KINDS = {event: kind for kind, events in _EVENTS.items() for event in events}
 _OF_FRAMES = frozenset({"frames", "gc"})
 """Kinds that a library may do for the submission (`frames.py`)."""
+_MORE_FRAMES = 200
 _TRACING = frozenset({"sys.settrace", "sys.setprofile"})
 _STEPS = "the probe's steps, by a trace function"
 _FORBIDDEN_IMPORTS = frozenset({"gradebox", "gradebook", "solutions", "tests"})
@@ -95,7 +96,9 @@ def install(
         # A submission that reads a simulator's record has not measured by itself.
         kinds |= {about.record_event: "record", about.launch_event: "launch"}
     tell, paths, innocent, culprit, plain = _detail, frozenset(_PATHS), _innocent, _culprit, plain_ascii
-    of_profiler = frames.is_profilers
+    of_profiler, interrupts, depth, set_depth = (
+        frames.is_profilers, frames.interrupts, sys.getrecursionlimit, sys.setrecursionlimit
+    )  # fmt: skip
     traced, by_hand, reaches, asker = frames.is_traced, _is_by_hand, frames.reaches_hidden, frames.culprit
     maker = functools.partial(foreign_mode, ours, modes, _HANDLER)
     # By both names where a link leads to a folder (an environment, say): imports name files as `sys.path` does.
@@ -104,6 +107,7 @@ def install(
     # Threads that are inside of the hook. The hook itself raises events as well (it may look at a frame), and
     # they must not be noted, nor call the hook for ever.
     busy: set[int] = set()
+    deep: set[int] = set()
     noted: set[tuple[str, str, str]] = set()
     counts: dict[str, int] = {}
 
@@ -117,6 +121,33 @@ def install(
             noted.add((VOID, what, where))
             void(what)
             write(VOID, what, where)
+
+    def note(kind: str, event: str, arguments: tuple[Any, ...], frame: FrameType | None) -> None:
+        of_frames = kind in _OF_FRAMES
+        if of_frames and (hidden := reaches(event, arguments, ours)):
+            make_void(f"{hidden}, by a way around it", frame)
+        if event in _TRACING and traced():  # one that is taken away before a probe looks
+            make_void(_STEPS, frame)
+        detail = tell(kind, event, arguments, roots, ours)
+        if detail is None:
+            return
+        if event == "sys.setprofile" and about is not None and _file_of(frame).endswith(about.profilers):
+            return
+        if kind == "disguise":
+            # Code that claims a library's file would pass for ours wherever only names can be compared.
+            if not _is_foreign(frame, ours):
+                return  # every import of a library compiles it
+            if ours.folder and ours.folder in detail:
+                make_void(f"{title}, by code in the name of its files", frame)
+        where = asker(frame, ours, _function_of(event, arguments)) if of_frames else culprit(frame, ours)
+        if where is None or (kind, detail, where) in noted:
+            return
+        if event == "sys.monitoring.register_callback" and not of_profiler(arguments):
+            make_void(_STEPS, frame)
+        counts[kind] = counts.get(kind, 0) + 1
+        if counts[kind] <= MAX_NOTES_OF_A_KIND:
+            noted.add((kind, detail, where))
+            write(kind, detail, where)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         # The commonest events first, and out: the hook runs tens of thousands of times in a grading.
@@ -175,37 +206,28 @@ def install(
                     busy.discard(me)
             return
         if me in busy:
+            # The hook's own events; or those of code that interrupted it, a signal's handler or a finalizer.
+            if me in deep or kind not in _OF_FRAMES:
+                return
+            deep.add(me)
+            try:
+                frame = frame_above(1)
+                if interrupts(frame, ours, own_code):
+                    note(kind, event, arguments, frame)
+            finally:
+                deep.discard(me)
             return
         busy.add(me)
         try:
-            frame = frame_above(1)
-            if kind in _OF_FRAMES and (hidden := reaches(event, arguments, ours)):
-                make_void(f"{hidden}, by a way around it", frame)
-            if event in _TRACING and traced():  # one that is taken away before a probe looks
-                make_void(_STEPS, frame)
-            detail = tell(kind, event, arguments, roots, ours)
-            if detail is None:
-                return
-            if event == "sys.setprofile" and about is not None and _file_of(frame).endswith(about.profilers):
-                return
-            if kind == "disguise":
-                # Code that claims a library's file would pass for ours wherever only names can be compared.
-                if not _is_foreign(frame, ours):
-                    return  # every import of a library compiles it
-                if ours.folder and ours.folder in detail:
-                    make_void(f"{title}, by code in the name of its files", frame)
-            of_frames = kind in _OF_FRAMES
-            where = asker(frame, ours, _function_of(event, arguments)) if of_frames else culprit(frame, ours)
-            if where is None:
-                return
-            if (kind, detail, where) in noted:
-                return
-            if event == "sys.monitoring.register_callback" and not of_profiler(arguments):
-                make_void(_STEPS, frame)
-            counts[kind] = counts.get(kind, 0) + 1
-            if counts[kind] <= MAX_NOTES_OF_A_KIND:
-                noted.add((kind, detail, where))
-                write(kind, detail, where)
+            note(kind, event, arguments, frame_above(1))
+        except RecursionError:
+            # Called so deep down that nothing could be noted, perhaps on purpose.
+            limit = depth()
+            set_depth(limit + _MORE_FRAMES)
+            try:
+                note(kind, event, arguments, frame_above(1))
+            finally:
+                set_depth(limit)
         except Exception:
             # An exception here would surface inside the submission's call; a lost note is the smaller harm.
             return
@@ -217,6 +239,7 @@ def install(
             if count > MAX_NOTES_OF_A_KIND:
                 write(kind, f"{count - MAX_NOTES_OF_A_KIND} more of this kind were left out", "")
 
+    own_code = hook.__code__
     sys.addaudithook(hook)
     return finish
 

@@ -126,10 +126,35 @@ def test_frames_that_a_library_was_asked_for_are_noted(sandbox: Sandbox) -> None
     assert ("frames", "sys._getframe") in {(note.kind, note.detail) for note in reply.notes}
 
 
-@pytest.mark.parametrize("function", ["walk_stack", "walk_tb", "logging"])
-def test_frames_that_the_standard_library_hands_out_are_noted(sandbox: Sandbox, function: str) -> None:
+@pytest.mark.parametrize(
+    "function",
+    [
+        *("walk_stack", "walk_tb", "logging", "asyncio", "bdb", "torchscript"),
+        *("the_deepest_call", "a_hook_that_is_interrupted"),
+    ],
+)
+def test_frames_are_noted_whoever_hands_them_out_and_wherever(sandbox: Sandbox, function: str) -> None:
     reply = call(sandbox, "nosy", f"frames_of_{function}")
+    assert reply.value == {"returned": 1}, reply.first
     assert "frames" in {note.kind for note in reply.notes}
+
+
+def test_a_handler_of_a_signal_gets_no_frame(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "nosy", "frame_of_a_handler")
+    assert (reply.value, reply.notes) == ({"returned": [True, True, True]}, ())
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        ("traces_by_bdb", "by a trace function"),
+        ("traces_and_stops", "by a trace function"),
+        ("handler_by_a_module_of_its_own", "a signal handler that gets frames"),
+    ],
+)
+def test_code_that_sees_a_probes_steps_voids_the_reading(sandbox: Sandbox, function: str, what: str) -> None:
+    reply = sandbox.run(Request("drive.noting", params={"module": "nosy", "function": function}))
+    assert (reply.kind, what in reply.message) == ("tampered", True), reply.first
 
 
 def test_no_frame_above_a_probe_shows_its_arguments(sandbox: Sandbox) -> None:

@@ -1,5 +1,7 @@
 """What the audit hook should note."""
 
+import asyncio
+import bdb
 import collections
 import contextlib
 import ctypes
@@ -8,6 +10,7 @@ import inspect
 import logging
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -166,6 +169,84 @@ def frames_of_walk_tb():
 
 def frames_of_logging():
     return logging.currentframe().f_lineno and 1
+
+
+def frames_of_asyncio():
+    async def stack():
+        return asyncio.current_task().get_stack()
+
+    return len(asyncio.run(stack())) and 1
+
+
+def frames_of_bdb():
+    try:
+        raise ValueError
+    except ValueError as error:
+        return len(bdb.Bdb().get_stack(None, error.__traceback__)) and 1
+
+
+def frames_of_torchscript():
+    from torch._jit_internal import createResolutionCallbackFromFrame
+
+    return createResolutionCallbackFromFrame(2)("student") is not None and 1
+
+
+def frames_of_the_deepest_call():
+    """Asked where a hook may be called and can call nothing."""
+
+    def dive(calls):
+        return dive(calls - 1) if calls else sys._getframe() is not None
+
+    for calls in range(sys.getrecursionlimit(), 0, -1):
+        with contextlib.suppress(RecursionError):
+            return dive(calls) and 1
+    return 0
+
+
+def frames_of_a_hook_that_is_interrupted():
+    """By a handler that runs while the hook looks at the name of a file."""
+    asked = []
+    signal.signal(signal.SIGALRM, lambda *_: asked.append(sys._getframe() is not None))
+    name = "/tmp" + "/a/.." * 5_000_000
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    with contextlib.suppress(OSError, ValueError):
+        open(name).close()
+    return len(asked)
+
+
+def frame_of_a_handler():
+    """What a handler is given."""
+    given = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: given.append((number, frame)))
+    handler = signal.getsignal(signal.SIGUSR1)
+    signal.raise_signal(signal.SIGUSR1)
+    was_kept = handler(0, 1) is None and given.pop() == (0, 1)
+    signal.signal(signal.SIGUSR1, before)
+    return [was_kept, given == [(signal.SIGUSR1, None)], signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL]
+
+
+def traces_by_bdb(note):
+    bdb.Bdb().set_trace()
+    note()
+    return 1
+
+
+def traces_and_stops(note):
+    sys.setprofile(lambda *_: None)
+    sys.setprofile(None)
+    return 1
+
+
+def handler_by_a_module_of_its_own(note):
+    """Set by the function in C, which hands it frames."""
+    import importlib.util
+
+    spec = importlib.util.find_spec("_signal")
+    own = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(own)
+    own.signal(signal.SIGUSR1, lambda *_: None)
+    note()
+    return 1
 
 
 def needles_in_the_frames():
