@@ -177,7 +177,7 @@ def _unusual(tree: ast.Module, packages: frozenset[str]) -> Iterator[tuple[int, 
                 if module.partition(".")[0] in packages or module in _LOADERS:
                     yield node.lineno, f"import {module}"
                 for alias in names:
-                    if alias.name in _UNSEEN:
+                    if alias.name in _UNSEEN | _INSIDES:
                         yield node.lineno, alias.name
                     if f"{module}.{alias.name}" in _HEAP | _MODULES:
                         yield node.lineno, f"{module}.{alias.name}"

@@ -14,7 +14,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from gradebox.sandbox.devices import Simulator
@@ -171,8 +171,11 @@ def foreign_mode(ours: TrustedCode, genuine: tuple[object, ...], handler: str, m
 
     A mode answers by its class's `handler`. All methods must be a library's, and nothing on the instance may take their
     place. A mode of the simulator's class answers by what it holds as well: only the `genuine` ones, which were there
-    before the submission, are let through. If there are none, a program attaches a device by itself.
+    before the submission, are let through. If there are none, a program attaches a device by itself. In a tuple there
+    is a library's evaluator of frames, or None: it must be the library's own, and may call nothing else directly.
     """
+    if type(mode) is tuple:
+        return _foreign_evaluator(ours, *mode)
     if any(mode is each for each in genuine):
         return ""
     kind = type(mode)
@@ -190,6 +193,15 @@ def foreign_mode(ours: TrustedCode, genuine: tuple[object, ...], handler: str, m
     hides = any(name in vars(base) for base in type.mro(kind) for name in getattr(mode, "__dict__", ()))
     if foreign or hides or type(answers) is not FunctionType:
         return f"a {plain_ascii(safe(kind.__name__, 'class'), 40)} that is on while a probe looks at tensors"
+    return ""
+
+
+def _foreign_evaluator(ours: TrustedCode, evaluator: object) -> str:
+    parts = [evaluator, *getattr(evaluator, "__dict__", {}).values(), *vars(type(evaluator)).values()]
+    for part in parts:
+        function = part.__func__ if type(part) is MethodType else part
+        if type(function) is FunctionType and not safe(function.__code__.co_filename, "").startswith(ours.libraries):
+            return "an evaluator that sees each frame before it runs"
     return ""
 
 

@@ -38,15 +38,17 @@ def _announce(
     audit: Callable[..., None] = sys.audit,
     count: Callable[[], int] = torch._C._len_torch_function_stack,
     mode: Callable[[int], object] = torch._C._get_function_stack_at,
+    evaluator: Callable[[], object] = torch._C._dynamo.eval_frame.get_eval_frame_callback,
     *,
     whole: bool = False,
 ) -> None:
     """With the modes that are on where a step has not taken them off: a submission's could answer for every tensor.
+    And with TorchDynamo's evaluator, which sees each frame before it runs.
 
     Args:
         whole: everything is to be compared now, because the probe goes on with what was noted.
     """
-    audit(LISTED if whole else NOTED, *[mode(place) for place in range(count())])
+    audit(LISTED if whole else NOTED, *[mode(place) for place in range(count())], (evaluator(),))
 
 
 def _take_off(
