@@ -158,7 +158,10 @@ class EvaluateReply:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(ProbeInputs[EvaluateReply], probe="lab2.amp.evaluate"):
-    """Calls of `evaluate` with a model whose outputs are its inputs, unless dropout is on."""
+    """Calls of `evaluate` with a model whose outputs are its inputs, unless dropout is on.
+
+    Of samples that the probe draws the model says the next class, and so do their targets.
+    """
 
     logits: Array
     targets: dict[str, Array]

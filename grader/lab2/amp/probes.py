@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -198,12 +199,20 @@ def evaluate(student: Student, inputs: Evaluate) -> EvaluateReply:
     return EvaluateReply(calls=evaluations, empty=empty)
 
 
-def _identity(inputs: Evaluate) -> tuple[Watched, Callable[[], Seen]]:
-    return watched(linear(torch.eye(inputs.logits.shape[1])), nn.Dropout(0.9))
+def _identity(inputs: Evaluate, turned: Callable[[Tensor], Tensor] | None = None) -> tuple[Watched, Callable[[], Seen]]:
+    return watched(linear(torch.eye(inputs.logits.shape[1])), nn.Dropout(0.9), turned=turned)
+
+
+def _turned(classes: int) -> Callable[[Tensor], Tensor]:
+    """Whether a sample's logit of one drawn class is larger than that of another."""
+    left, right = random.SystemRandom().sample(range(classes), 2)
+    return lambda x: x[:, left] > x[:, right]
 
 
 def _evaluate(student: Student, inputs: Evaluate, call: EvaluateCall) -> Evaluation:
-    model, seen = _identity(inputs)
+    classes = inputs.logits.shape[1]
+    turned = _turned(classes)
+    model, seen = _identity(inputs, turned)
     options: dict[str, object] = {"dtype": dtype_of(call.dtype)} if call.dtype else {}
     if call.device_given:
         options["device"] = student.device
@@ -212,7 +221,8 @@ def _evaluate(student: Student, inputs: Evaluate, call: EvaluateCall) -> Evaluat
     model.train(call.modes != "evaluation")
     model.first.train(call.modes == "training")
     before, weights = modes(model), flat(model)
-    parts = batches(inputs.logits, inputs.targets[call.targets], call.sizes)
+    targets = (inputs.targets[call.targets] + turned(inputs.logits)) % classes
+    parts = batches(inputs.logits, targets, call.sizes)
     with watch_products(student.gpu) as products:
         accuracy = student.module(AMP).evaluate(model, loader(parts) if call.loader else parts, **options)
         product_dtypes = products.dtypes()

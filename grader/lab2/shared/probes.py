@@ -66,7 +66,12 @@ class Watched(nn.Module):
 
 
 def watched(
-    first: nn.Module, second: nn.Module, head: nn.Module | None = None, *, signs: Tensor | None = None
+    first: nn.Module,
+    second: nn.Module,
+    head: nn.Module | None = None,
+    *,
+    signs: Tensor | None = None,
+    turned: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Watched, Callable[[], Seen]]:
     """A model that is watched before each forward pass and in the middle of backward; and what was seen of it.
 
@@ -75,6 +80,7 @@ def watched(
         second: the other one.
         head: beside the first one.
         signs: by which the gradient of each output of `first` is multiplied if autocast is on in backward.
+        turned: of which samples the model says the next class, so that nobody knows its outputs who goes around it.
     """
     note, noted = notes()
 
@@ -105,7 +111,7 @@ def watched(
         note(ForwardPass(samples=len(x), training=training, gradients=graph, dtypes=dtypes(model), parameters=before))
         if graph:
             note(("forward", _allocated()))
-        return output
+        return output if turned is None else torch.where(turned(x).unsqueeze(1), output.roll(1, dims=1), output)
 
     class Noting(Watched):
         forward = method(noting)

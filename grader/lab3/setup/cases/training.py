@@ -49,6 +49,8 @@ class Passed:
     """Of each forward pass in training mode, by number."""
     draws: list[list[float]]
     """What dropout drew in each."""
+    weight: Array
+    """Of the model afterwards."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +76,6 @@ class TrainReply(Passed):
     """What went over the network between all ranks in all trainings; None where nobody counts."""
     again: list[Passed]
     """The further trainings."""
-    weight: Array
     shift: Array
     place: str
     """The device on which the model was afterwards."""

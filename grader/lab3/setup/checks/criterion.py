@@ -42,6 +42,7 @@ from grader.lab3.setup.checks.training import (
     recognised,
     require_batches,
     require_exchanged,
+    require_followed,
     require_patience,
     require_reported,
     require_shared,
@@ -336,6 +337,7 @@ class TestSetup:
             require(taken(same) == taken(first), f"{what} differs in two trainings with the same seed", hint)
             require(taken(other) != taken(first), f"{what} is the same with another seed", hint)
         require_own_draws(case, replies)
+        require_followed(case, replies)
 
     def test_fails_cleanly(self, submission: Submission, generator: InputGenerator) -> None:
         case = main_training(generator)

@@ -153,6 +153,29 @@ def follow(case: Train, replies: Sequence[TrainReply], *, summed: bool = False) 
     return reference.follow(case, steps_of(replies), summed=summed)
 
 
+def require_followed(case: Train, replies: Sequence[TrainReply]) -> None:
+    """Fail unless the weights of the further trainings follow from the samples that passed the model.
+
+    A submission could give samples other numbers. Only if the first training's weights are right: what is wrong there
+    is wrong here as well, and charged there.
+    """
+    if cause_of(case, replies) is not None or not are_close(
+        replies[0].weight, follow(case, replies).weight, RTOL[case.dtype]
+    ):
+        return
+    for place, changes in enumerate(case.again):
+        options = {name: value for name, value in changes.items() if name != "by_address"}
+        trainings = [reply.again[place] for reply in replies]
+        expected = reference.follow(replace(case, options={**case.options, **options}), steps_of(trainings)).weight  # type: ignore[typeddict-item]
+        for rank, training in enumerate(trainings):
+            require(
+                are_close(training.weight, expected, RTOL[case.dtype]),
+                f"train() with {', '.join(f'{name}={value}' for name, value in options.items())}, rank {rank}: the "
+                "weights do not follow from the samples that passed the model",
+                "Pass each sample to the model as the dataset gives it.",
+            )
+
+
 def cause_of(case: Train, replies: Sequence[TrainReply]) -> Cause | None:
     """The mistake that leads to the ranks' weights; None if there is none, or if the weights are right."""
     cause, _ = _explained(case, replies)

@@ -145,14 +145,14 @@ def train(student: Student, inputs: Train) -> TrainReply:
     whole_seconds = time.perf_counter() - start
     in_group = dist.is_initialized()
     forwards: list[ForwardPass] = noted()
-    passed = _passed(forwards)
+    passed = _passed(forwards, model)
     others = []
     for number, changes in enumerate(inputs.again, start=1):
         note, noted = notes()
         other = made(note)
         other.eval()  # training puts it into training mode
         call(other, number, changes)
-        others.append(_passed(noted()))
+        others.append(_passed(noted(), other))
     waited = None
     if inputs.patience:
         whole = Indexed(samples, labels[:learned])
@@ -175,7 +175,7 @@ def train(student: Student, inputs: Train) -> TrainReply:
         loopback_bytes=SystemReading("loopback_bytes"),  # type: ignore[arg-type]
         draws=passed.draws,
         again=others,
-        weight=model.linear.weight.detach().cpu(),
+        weight=passed.weight,
         shift=model.get_buffer("shift").cpu(),
         place=str(model.linear.weight.device),
         dtype=plain(model.linear.weight.dtype, ""),
@@ -226,6 +226,10 @@ def _wait_for_rank_1(
     return waited
 
 
-def _passed(forwards: Sequence[ForwardPass]) -> Passed:
+def _passed(forwards: Sequence[ForwardPass], model: Regression) -> Passed:
     trained = [each for each in forwards if each.training]
-    return Passed(samples=[list(each.samples) for each in trained], draws=[list(each.draws) for each in trained])
+    return Passed(
+        samples=[list(each.samples) for each in trained],
+        draws=[list(each.draws) for each in trained],
+        weight=model.linear.weight.detach().cpu(),
+    )
