@@ -206,9 +206,9 @@ def frames_of_the_deepest_call():
 def frames_of_a_hook_that_is_interrupted():
     """By a handler that runs while the hook looks at the name of a file."""
     asked = []
-    signal.signal(signal.SIGALRM, lambda *_: asked.append(sys._getframe() is not None))
+    signal.signal(signal.SIGVTALRM, lambda *_: asked.append(sys._getframe() is not None))
     name = "/tmp" + "/a/.." * 5_000_000
-    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0.01)
     with contextlib.suppress(OSError, ValueError):
         open(name).close()
     return len(asked)
