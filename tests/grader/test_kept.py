@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -109,3 +111,26 @@ def test_a_function_that_raised_may_be_called_again_although_its_frames_were_cle
     traceback.clear_frames(caught.tb)
     assert traceback.extract_tb(caught.tb)[-1].name == "fails"
     assert handed_out(1) == 1
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a probe may note of a pass."""
+
+    values: list[float]
+    by_name: dict[str, set[int]]
+
+
+def test_a_note_stays_what_it_was_whoever_holds_what_was_noted() -> None:
+    note, noted = notes()
+    seen = _Seen([1.0, 2.0], {"layer": {3}})
+    for value in (seen, (1, [2]), None, float):
+        note(value)
+    seen.values.append(3.0)
+    seen.by_name["layer"].add(4)
+    noted()[1][1].append(3)
+    noted().clear()
+    assert noted() == [_Seen([1.0, 2.0], {"layer": {3}}), (1, [2]), None, float]
+    # Nothing of it can be exchanged, as the cell of a closure can.
+    assert isinstance(noted, MethodType)
+    assert isinstance(noted.__self__, tuple)
