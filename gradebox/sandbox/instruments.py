@@ -219,8 +219,7 @@ def watch(
 
     Quick, because it is called often: it compares names alone, and the thousands of our packages if it is asked for
     all, else in one call of `_ONE_IN`, which nobody can foresee. Classes and functions of probes and of the simulator
-    may be there: `own` are the ids of their code. What `others` list is compared each time: a simulator's answers, and
-    handlers of signals.
+    may be there: `own` are the ids of their code. What `others` list (a simulator's answers) is compared each time.
     """
     # As locals, which nobody reaches: otherwise another `all` would hide what else is exchanged.
     every, some, same, attribute, item, missing = all, any, is_, getattr, getitem, _MISSING
