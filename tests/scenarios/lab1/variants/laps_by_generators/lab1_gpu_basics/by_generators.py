@@ -127,7 +127,10 @@ def profile_training_memory(create_model=None, create_batch=None, *, device="cud
 
 def stage_increases(profile):
     held = [0, *(stage.allocated_bytes for stage in profile.stages)]
-    return {stage.stage: after - before for stage, (before, after) in zip(profile.stages, itertools.pairwise(held))}
+    return {
+        stage.stage: after - before
+        for stage, (before, after) in zip(profile.stages, itertools.pairwise(held), strict=True)
+    }
 
 
 def find_bottleneck(profile):

@@ -224,7 +224,12 @@ def measure_rank(
             learn(inner, inputs, targets)  # the module alone exchanges nothing
             parts.lap("compute", kept=number >= 0)
         step, read, compute = whole.median("step"), parts.median("data"), parts.median("compute")
-        mine = {"step": step, "data": read, "compute": compute, "exchange": max(math.fsum((step, -read, -compute)), 0.0)}
+        mine = {
+            "step": step,
+            "data": read,
+            "compute": compute,
+            "exchange": max(math.fsum((step, -read, -compute)), 0.0),
+        }
         table = [None] * world_size
         dist.all_gather_object(table, mine)
         backend = dist.get_backend()
