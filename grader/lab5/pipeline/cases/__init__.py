@@ -177,6 +177,8 @@ class MixedReply:
     """What `train_window` returned."""
     event_files: int
     """TensorBoard's, before the validation."""
+    saved: list[str]
+    """Checkpoints that the epochs left."""
     logged: list[LoggedStep]
 
 

@@ -138,6 +138,7 @@ def mixed(generator: InputGenerator) -> list[Mixed]:
     for row in full_rows(shared, drawable(_MIXED), 2):
         settings: Settings = {"epochs": 3, "initial_scale": 2.0**20, "dtype": row["dtype"]}
         settings |= {"accumulation_steps": row["window"], "log_every_steps": row["log"]}
+        settings["save_every_steps"] = 1000  # more than there are, so that nothing is saved
         cases.append(Mixed(training=training(shared, **settings), growth=GROWTH))
     return cases
 

@@ -234,6 +234,17 @@ def _judge_counts_in_16_bits(
             reply.windows, [window in taken for window in range(total)], what=f"{what}: what train_window() returned",
             hint="Return whether the step was taken. A step that the scaler skipped was not.",
         )  # fmt: skip
+    require_equal(
+        reply.saved, [], what=f"{what}, save_every_steps={training.config['save_every_steps']}: checkpoints",
+        hint=Cause(
+            "saved_after_a_skipped_step",
+            "Save only if `train_window` took the step. After a skipped one `steps` is still what it was, so 0 is a "
+            "multiple of `save_every_steps` before the first step.",
+            mistake="train_epoch() saves a checkpoint after a window whose step was skipped",
+        )
+        if reply.saved == ["step-00000000.pt"]
+        else "Save after every save_every_steps steps of the run, and not at the end of an epoch.",
+    )  # fmt: skip
     usual = Cause(
         "initial_scale_ignored",
         "Pass `config.initial_scale` to GradScaler as `init_scale`.",

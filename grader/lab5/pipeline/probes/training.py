@@ -118,7 +118,7 @@ def mixed(student: Student, inputs: Mixed) -> MixedReply:
         of_training = products.dtypes()
     batches, taken, rates, windows = made.batches(), made.taken(), made.rates(), made.windows()
     even = make(student, Path("even"), _even(inputs.training), device=student.device)
-    event_files = sum("tfevents" in name for name in files_below("mixed"))
+    left = files_below("mixed")
     with watch_products(student.gpu) as products:
         validation = fields(trainer.validate(), ValidationResult, "validate()")
         of_validation = products.dtypes()
@@ -135,7 +135,8 @@ def mixed(student: Student, inputs: Mixed) -> MixedReply:
         steps=steps_of(trainer),
         scale=scale_of(trainer),
         windows=windows,
-        event_files=event_files,
+        event_files=sum("tfevents" in name for name in left),
+        saved=[name.rpartition("/")[2] for name in left if name.endswith(".pt")],
         logged=logged(),
     )
 
