@@ -35,6 +35,8 @@ from grader.lab3.accumulation.reference import follow as follow_pass
 from grader.lab4.analysis import cases as memory_cases
 from grader.lab4.analysis import reference as memory
 from grader.lab4.attention import reference as masks
+from grader.lab4.attention.checks import library
+from grader.lab4.attention.checks.comparison import narrow_in
 from grader.lab4.attention.reference import Observed, attention
 from grader.lab4.oom import cases as oom_cases
 from grader.lab4.oom import mistakes as oom_mistakes
@@ -131,7 +133,8 @@ def calls(mistake: masks.Mistake) -> list[Observed]:
         q, k, v = generator.normal(1, queries, 4), generator.normal(1, keys, 4), generator.normal(1, keys, 4)
         shift = masks.shift_of(mistake, queries, keys) if causal else 0
         power = masks.POWERS.get(mistake, -0.5)
-        output = attention(q, k, v, None, causal=causal, shift=shift, power=power)["output"]
+        weighed = k if mistake == "keys_for_values" else v
+        output = attention(q, k, weighed, None, causal=causal, shift=shift, power=power)["output"]
         if mistake == "nothing_seen_is_nan" and causal:
             output[:, : max(0, queries - keys)] = np.nan
         observed.append(Observed(q, k, v, causal, output))
@@ -151,6 +154,24 @@ def test_right_outputs_show_no_mistake_of_a_mask() -> None:
     q, k, v = (generator.normal(1, 2, 9, 8) for _ in range(3))
     output = attention(q, k, v, None, causal=False)["output"]
     assert masks.mistake_in_outputs([Observed(q, k, v, causal=False, output=output)], 1e-9) is None
+
+
+@pytest.mark.parametrize(("dtype", "is_narrow"), [(np.float64, False), (np.float32, True), (np.float16, False)])
+def test_outputs_with_the_digits_of_float32_are_recognised(dtype: type[np.floating[Any]], is_narrow: bool) -> None:
+    generator = InputGenerator(3, "lab4.attention")
+    q, k, v = (generator.normal(1, 9, 4) for _ in range(3))
+    output = attention(q, k, v, None, causal=True)["output"].astype(dtype)
+    cause = narrow_in("flash_attention", [Observed(q, k, v, causal=True, output=output)])
+    assert bool(cause) == is_narrow
+    assert narrow_in("flash_attention", []) is None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_mistake_in_the_choice_of_a_library_says_something_else(seed: int) -> None:
+    every = library.libraries(InputGenerator(seed, "lab4.attention"))
+    names = ["", *(name for name in library._MISTAKES if name != "on_any_gpu")]  # it is two of the others at once
+    said = [tuple(library._backend(each, name) for each in every) for name in names]
+    assert len(set(said)) == len(said)
 
 
 LARGE_SAME = 1e-8

@@ -78,6 +78,12 @@ def written_beside(figure: Figure, rows: Rows) -> None:
         axes.text(10 * place, -1, name)
 
 
+def under_its_bars(figure: Figure, rows: Rows) -> None:
+    flat(figure, rows)
+    for marks in figure.axes[0].collections:
+        marks.set_zorder(0)
+
+
 def nameless(figure: Figure, rows: Rows) -> None:
     flat(figure, rows)
     figure.axes[0].get_legend().remove()  # type: ignore[union-attr]
@@ -94,9 +100,10 @@ def test_a_memory_plot_may_be_flat_or_upright(draw: Callable[[Figure, Rows], Non
         (lambda figure, rows: upright(figure, rows, unit=2**30), "no bar is"),
         (lambda figure, rows: upright(figure, rows, stacked=False), "its parts begin at"),
         (nameless, "does not say which part"),
+        (under_its_bars, "no mark on its bar"),
         (lambda figure, rows: flat(figure, rows[1:]), "no bar is"),
     ],
-    ids=["GiB", "side by side", "nameless", "a setup left out"],
+    ids=["GiB", "side by side", "nameless", "marks under the bars", "a setup left out"],
 )
 def test_a_memory_plot_of_something_else_fails(
     draw: Callable[[Figure, Rows], None], message: str, tmp_path: Path

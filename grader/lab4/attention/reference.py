@@ -20,14 +20,17 @@ Mistake: TypeAlias = Literal[
     "nothing_seen_is_nan",
     "scale_forgotten",
     "scale_without_the_root",
+    "keys_for_values",
 ]
 MISTAKES: tuple[Mistake, ...] = get_args(Mistake)
-"""What may be wrong with a mask, or with the scale of the scores."""
+"""What may be wrong with a mask, with the scale of the scores, or with what they weigh."""
 BackwardMistake: TypeAlias = Literal["no_second_term", "no_scale"]
 BACKWARD_MISTAKES: tuple[BackwardMistake, ...] = get_args(BackwardMistake)
 """What may be wrong with gradients, if the output is right."""
 POWERS: Mapping[str, float] = {"scale_forgotten": 0.0, "scale_without_the_root": -1.0}
 """Of head_dim, in the scale of the scores."""
+_SEEN_IN_VALUES_ONLY = (*POWERS, "keys_for_values")
+"""Mistakes beside which each query sees what it should."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +130,9 @@ def _explains(mistake: Mistake | None, call: Observed, error: float) -> bool:
     queries, keys = np.shape(call.query)[-2], np.shape(call.key)[-2]
     shift = shift_of(mistake, queries, keys) if mistake and call.causal else 0
     power = POWERS.get(mistake or "", -0.5)
+    value = call.key if mistake == "keys_for_values" else call.value
     expected = attention(
-        call.query, call.key, call.value, None, causal=call.causal, shift=shift, block_size=call.block_size, power=power
+        call.query, call.key, value, None, causal=call.causal, shift=shift, block_size=call.block_size, power=power
     )["output"]
     actual = np.asarray(call.output, dtype=np.float64)
     if actual.shape != expected.shape:
@@ -145,7 +149,7 @@ def mistake_in_influence(moved: Sequence[tuple[ChangedKey, Array]]) -> Mistake |
     possible = (
         mistake
         for mistake in _possible(finite)
-        if mistake not in POWERS and all(_reaches(mistake, case, distance) for case, distance in moved)
+        if mistake not in _SEEN_IN_VALUES_ONLY and all(_reaches(mistake, case, distance) for case, distance in moved)
     )
     return next(possible, None)
 

@@ -36,7 +36,7 @@ from grader.lab4.shared.cases import (
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.endings import ending
 from grader.shared.probes.figures import watch_png, words_of
-from grader.shared.probes.ink import seen
+from grader.shared.probes.ink import seen, under_bars
 from grader.shared.probes.support import plain, run_program
 from labkit.results import AttentionResult, CheckpointingResult, MemoryComparison, TrainingSetup
 
@@ -139,14 +139,15 @@ def _shown_axes(axes: Axes, all_axes: Sequence[Axes], *, cut: bool) -> ShownAxes
             continue
         if isinstance(artist, lines.Line2D):
             if artist.get_transform().contains_branch(axes.transData):
-                drawn.append(artist.get_xydata())
+                drawn.append(_above_bars(artist, axes, artist.get_xydata(), cut=cut))
         elif isinstance(artist, collections.LineCollection):
             # A stroke is a mark at its middle.
             drawn += artist.get_segments()
             marks += [np.asarray(segment, dtype=float).mean(axis=0).tolist() for segment in artist.get_segments()]
         elif isinstance(artist, collections.Collection):
             if artist.get_offset_transform().contains_branch(axes.transData):
-                marks += _points(np.ma.filled(artist.get_offsets(), np.nan))
+                offsets = np.ma.filled(artist.get_offsets(), np.nan)
+                marks += _points(_above_bars(artist, axes, offsets, cut=cut))
         elif isinstance(artist, patches.Rectangle) and artist.get_transform().contains_branch(axes.transData):
             x, y, width, height = artist.get_x(), artist.get_y(), artist.get_width(), artist.get_height()
             sides = [min(x, x + width), max(x, x + width), min(y, y + height), max(y, y + height)]
@@ -168,6 +169,12 @@ def _shown_axes(axes: Axes, all_axes: Sequence[Axes], *, cut: bool) -> ShownAxes
         labels=[axes.get_xlabel(), axes.get_ylabel(), axes.get_title()],
         shares_y=any(other is not axes and shared.joined(axes, other) for other in all_axes),
     )
+
+
+def _above_bars(artist: object, axes: Axes, points: ArrayLike, *, cut: bool) -> ArrayLike:
+    """The points that no bar covers; not `cut`, all of them."""
+    hidden = under_bars(artist, axes) if cut else np.zeros(0, bool)
+    return np.asarray(points, dtype=float)[~hidden] if hidden.size else points
 
 
 def _is_inside(point: Sequence[float], edges: tuple[float, float, float, float]) -> bool:

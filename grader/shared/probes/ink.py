@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,11 +22,42 @@ _NOTHING = ("None", "none", " ", "", None)
 def seen(axes: Axes) -> list[Any]:
     """The children of axes that leave ink: visible, not transparent, not in the colour of the ground, not under a bar.
 
-    A bar is under another one if that is drawn later, is opaque, and reaches beyond its end: then nobody can read it.
+    Markers are under a bar if none of them is seen. A bar is under another one if that is drawn later, is opaque, and
+    reaches beyond its end: then nobody can read it.
     """
     children = [artist for artist in axes.get_children() if artist is not axes.patch and _leaves_ink(artist, axes)]
     covered = {id(bar) for bar in _covered(axes, children)}
+    covered |= {id(artist) for artist in children if (under := under_bars(artist, axes)).size and under.all()}
     return [artist for artist in children if id(artist) not in covered]
+
+
+def under_bars(artist: Any, axes: Axes) -> NDArray[np.bool_]:
+    """Which of its points nobody sees, because a bar that is opaque and drawn later has the whole marker under it.
+
+    For points without a line that joins them: a line is seen between the bars. Of anything else, no point.
+    """
+    from matplotlib import collections, lines
+    from matplotlib.patches import Rectangle
+
+    kinds: Any = (lines.Line2D, collections.PathCollection)
+    if isinstance(artist, kinds[0]) and artist.get_linestyle() in _NOTHING:
+        points, places, size = artist.get_xydata(), artist.get_transform(), float(artist.get_markersize())
+    elif isinstance(artist, kinds[1]):
+        points, places = np.ma.filled(artist.get_offsets(), np.nan), artist.get_offset_transform()
+        size = float(np.sqrt(np.max(artist.get_sizes(), initial=0.0)))
+    else:
+        return np.zeros(0, bool)
+    center = places.transform(np.asarray(points, dtype=float).reshape(-1, 2))
+    figure: Any = axes.figure
+    half = size / 2 * figure.dpi / 72
+    later = sorted(axes.get_children(), key=lambda each: each.get_zorder())
+    later = later[1 + next(place for place, each in enumerate(later) if each is artist) :]
+    hidden = np.zeros(len(center), bool)
+    for bar in later:
+        if isinstance(bar, Rectangle) and bar is not axes.patch and bar.get_visible() and _is_opaque(bar):
+            low, high = bar.get_window_extent().get_points()
+            hidden |= ((center - half >= low) & (center + half <= high)).all(axis=1)
+    return hidden
 
 
 def _leaves_ink(artist: Any, axes: Axes) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import ge, gt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +46,23 @@ _MISTAKES: Mapping[str, tuple[str, str]] = {
         "attention_backend() does not ask for the dtype",
         "Use flash-attn for float16 and bfloat16 only.",
     ),
+    "least_is_not_enough": (
+        "attention_backend() refuses a GPU of exactly the least compute capability",
+        "Compare with >=: 8.0 itself is enough for flash_attn, and 9.0 itself for flash_attn.cute.",
+    ),
     "flash_attn_first": (
         "attention_backend() prefers flash_attn to flash_attn.cute",
         "Try flash_attn.cute first where the GPU has compute capability 9.0 or higher.",
     ),
 }
+_ANOTHER_OUTPUT = Cause(
+    "library output",
+    "Pass Q, K and V to the library once each, in this order. Swap heads and length of its output back, and change "
+    "nothing else in it. Version 4 may return a tuple, output first, or the output alone.",
+    _CHECK,
+    mistake="With flash-attn installed, flash_attention() does not return the library's attention of Q, K and V",
+)
+"""If the library was called with the right shapes."""
 
 
 def _backend(library: Library, mistake: str) -> str:
@@ -62,7 +75,8 @@ def _backend(library: Library, mistake: str) -> str:
     if mistake == "looked_for_once" or not (library.dtype in _LOW or mistake == "any_dtype"):
         return "sdpa"
     order = sorted(least, reverse=mistake != "flash_attn_first")
-    return next((name for name in order if name in library.packages and capability >= least[name]), "sdpa")
+    enough = gt if mistake == "least_is_not_enough" else ge
+    return next((name for name in order if name in library.packages and enough(capability, least[name])), "sdpa")
 
 
 @dataclass(frozen=True)
@@ -134,15 +148,15 @@ def require_library(
         require_equal(call.shapes, shapes, what=f"shapes that {expected} was given {what}", hint=hint)
         require_equal(call.causal, causal, what=f"causal that {expected} was given {what}")
     factor = factors.get(expected, 1.0)
-    hints = ["Swap heads and length back.", "Take both: version 4 may return a tuple, or the output alone."]
-    for output, hint in zip(reply.outputs, hints, strict=True):
+    forms = [" as the first part of a tuple", " alone"] if expected == "flash_attn.cute" else ["", ""]
+    for output, form in zip(reply.outputs, forms, strict=True):
         require_arrays_close(
             output,
             factor * attention(q, k, v, None, causal=causal)["output"],
             rtol=0,
             atol=TOLERANCE[dtype] * 4 * factor,
-            what=f"output of flash_attention() {what}",
-            hint=hint,
+            what=f"output of flash_attention() {what}" + f", if {expected} returns its output{form}" * bool(form),
+            hint=_ANOTHER_OUTPUT,
         )
 
 

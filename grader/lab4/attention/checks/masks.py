@@ -1,4 +1,4 @@
-"""The mistakes in a mask or a scale that checks of Lab 4's attention recognise, each with its hint."""
+"""The mistakes in a mask, a scale or an operand that checks of Lab 4's attention recognise, each with its hint."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _TEXTS: Mapping[Mistake, tuple[str, str]] = {
     ),
     "scale_forgotten": ("the scores are not divided by the square root of head_dim", _SCALE),
     "scale_without_the_root": ("the scores are divided by head_dim itself, without the root", _SCALE),
+    "keys_for_values": ("the keys are weighed instead of the values", "Multiply the weights with V, not with K."),
 }
 
 
