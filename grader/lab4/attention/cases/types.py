@@ -234,6 +234,9 @@ class BenchmarkReply:
     busy_seconds: float
     """How long the device works in addition in each of the first iterations."""
     on_cpu: list[Fields]
+    fits_again: list[bool]
+    """Whether memory suffices for a length alone, for a longer one, and for the first after that; empty on a real
+    GPU."""
     of_integers: str
     """The error that a benchmark of integers raises; empty if it raises none."""
 

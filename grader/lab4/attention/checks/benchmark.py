@@ -74,6 +74,17 @@ class TestBenchmark:
             limits=None if card is None else _REAL_LIMITS,
         )
         _require_measured(inputs.measured, reply, simulated=submission.device.simulated)
+        require(
+            reply.fits_again != [True, False, False],
+            "benchmark_attention(): standard attention of a length runs out of memory if a longer one did before, "
+            "although it fits alone",
+            Cause(
+                "failed_measurement_kept",
+                "Keep neither the error nor its tensors: an exception holds its traceback, and that the local "
+                "variables of all functions in it. Measure the next length after the except block.",
+                mistake="benchmark_attention() still holds what was allocated when memory ran out",
+            ),
+        )
         _require_counted(inputs.counted, reply)
         (row,) = reply.on_cpu
         require_equal(

@@ -30,6 +30,8 @@ from labkit.results import AttentionResult
 
 _BUSY_SIZE, _BUSY_TIMES = 16_000, 10
 """Of a matrix: so many operations on it take longer than attention of few tokens, with all its launches."""
+_SHARES = (0.08, 0.4)
+"""Of the device's memory, for the scores of all heads: of these standard attention holds several at once."""
 _REAL_BUSY_SIZE, _REAL_BUSY = 8_000, 20
 """On a real GPU the host's launches decide: there it takes so many times as long as one iteration was seen to take."""
 
@@ -84,10 +86,12 @@ def measured(student: Student, inputs: Benchmark) -> BenchmarkReply:
     with watch_products(student.gpu) as products:
         one_each()
         flops_of_one_each = products.flops()
+    again = [] if real else _fits_again(module, first, on_device(student))
     on_cpu = _benchmark(module, inputs.on_cpu, {"device": "cpu"})
     # No gradient of integers can be had.
     whole = replace(inputs.on_cpu, dtype="int64")
     return BenchmarkReply(
+        fits_again=again,
         of_integers=_error(lambda: module.benchmark_attention(**_arguments(whole), **on_device(student))),
         flops=flops,
         flops_of_one_each=flops_of_one_each,
@@ -102,6 +106,19 @@ def measured(student: Student, inputs: Benchmark) -> BenchmarkReply:
         costs=costs,
         backend=plain(module.attention_backend(student.device, getattr(torch, first.dtype)), "attention_backend()"),
     )
+
+
+def _fits_again(module: ModuleType, call: BenchmarkCall, device: dict[str, str]) -> list[bool]:
+    """Whether memory suffices for a length alone, for a longer one, and for the first one after that.
+
+    Scores of the longer one take so much that memory runs out while some of them are held. What is held then does not
+    leave enough for the other length.
+    """
+    total = torch.cuda.get_device_properties(0).total_memory
+    short, long = (math.isqrt(int(share * total / (2 * call.batch * call.heads))) for share in _SHARES)
+    alone, after = (replace(call, lengths=lengths, methods=["standard"]) for lengths in ([short], [long, short]))
+    rows = [row for each in (alone, after) for row in _fields(_benchmark(module, each, device))]
+    return [row["seconds"] is not None for row in rows]
 
 
 def _arguments(call: BenchmarkCall) -> dict[str, object]:
