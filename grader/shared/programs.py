@@ -41,7 +41,7 @@ def picture_and_json(actual: ProgramSeen, what: str) -> list[Json]:
     require(
         not drawn or max(drawn) >= _LEAST_POINTS,
         f"{what} saved figures with {', '.join(map(str, drawn))} points of data: axes without results",
-        "Draw before you save, and save the figure that you drew on.",
+        "Draw before you save, in colours that differ from the ground, and save the figure that you drew on.",
     )
     for text in actual.json.values():
         try:

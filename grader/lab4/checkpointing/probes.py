@@ -321,7 +321,10 @@ def _forwards(kind: object) -> Iterator[Callable[[], Iterable[list[ForwardStart]
         if isinstance(kind, type) and isinstance(model, kind):
             needed = has_graph(*inputs)
             gradients = sum(parameter.grad is not None for parameter in parameters_of(model))
-            note((numbering.send(model), ForwardStart(input_requires_gradient=needed, gradients=gradients)))
+            blocks = [block for block in nn.Module.modules(model) if isinstance(block, TransformerBlock)]
+            dropouts = sorted({float(block.dropout) for block in blocks})
+            start = ForwardStart(input_requires_gradient=needed, gradients=gradients, dropouts=dropouts)
+            note((numbering.send(model), start))
 
     def of_each_model() -> Iterable[list[ForwardStart]]:
         rows: dict[int, list[ForwardStart]] = {}

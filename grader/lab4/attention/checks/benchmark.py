@@ -73,6 +73,7 @@ class TestBenchmark:
             values=False,  # the longest have tens of gigabytes, and seconds and peaks do not depend on them
             limits=None if card is None else _REAL_LIMITS,
         )
+        _require_iterations(inputs.counted, reply)
         _require_measured(inputs.measured, reply, simulated=submission.device.simulated)
         require(
             reply.fits_again != [True, False, False],
@@ -135,7 +136,7 @@ def _require_measured(call: BenchmarkCall, reply: BenchmarkReply, *, simulated: 
         [[row["length"], row["method"]] for row in reply.rows],
         [[length, method] for length in [*lengths, lengths[-1]] for method in methods],
         what="lengths and methods of benchmark_attention()",
-        hint="Give every length with every method a row, also if memory runs out, and try the next.",
+        hint="Give every length with every method a row, in the order of the arguments, also if memory runs out.",
     )
     peaks = [
         (f"{row['method']}, {row['length']}", row["peak_bytes"], cost.peak_bytes)
@@ -162,15 +163,17 @@ def _require_measured(call: BenchmarkCall, reply: BenchmarkReply, *, simulated: 
         )
         low, high = min(cost.seconds), max(cost.seconds)
         close = MEASURED * high if simulated else max(_REAL_TOLERANCE * high, _HOST_SECONDS)
-        require_between(
-            row["seconds"],
-            low - close,
-            high + close,
-            what=f"{what}: seconds",
-            show=seconds,
-            expected=f"{seconds(low)}, give or take {seconds(close)}",
-            hint="Time forward and backward together, from an idle device to an idle device, and take the median.",
-        )
+        with recognising(lambda: _without_its_mask(call, reply) if simulated else None):
+            require_between(
+                row["seconds"],
+                low - close,
+                high + close,
+                what=f"{what}: seconds",
+                show=seconds,
+                expected=f"{seconds(low)}, give or take {seconds(close)}",
+                hint="Time forward and backward together, with the arguments that were given and all operands on the "
+                "device before. Begin and end with an idle device, and take the median.",
+            )
         # Whether the output of the iteration before is still in a variable is a matter of style: one output more.
         one_output = 2 * call.batch * call.heads * length * call.head_dim
         slack = MEASURED * cost.peak_bytes + UNSPLIT_BYTES + one_output
@@ -189,6 +192,31 @@ def _require_measured(call: BenchmarkCall, reply: BenchmarkReply, *, simulated: 
                 expected=f"{mebibytes(cost.peak_bytes)}, give or take {mebibytes(slack)}",
                 hint="Subtract what was allocated before the first timed iteration, with the gradients at None.",
             )
+
+
+def _without_its_mask(call: BenchmarkCall, reply: BenchmarkReply) -> Cause | None:
+    """The mistake if the seconds of a length are the same with a mask and without, and should not be."""
+    last = len(call.lengths) * len(call.methods)
+    pairs = [
+        (
+            reply.rows[place]["seconds"],
+            reply.rows[last + index]["seconds"],
+            reply.costs[place],
+            reply.costs[last + index],
+        )
+        for index, place in enumerate(range(last - len(call.methods), last))
+    ]
+    for row, other, cost, other_cost in pairs:
+        if not isinstance(row, float) or not isinstance(other, float) or not cost.seconds or not other_cost.seconds:
+            continue
+        apart = abs(cost.seconds[0] - other_cost.seconds[0]) > 3 * MEASURED * cost.seconds[0]
+        if apart and abs(row - other) <= MEASURED * row:
+            return Cause(
+                "causal_ignored",
+                "Pass `causal` on to the function that is measured.",
+                mistake="The argument causal is ignored: benchmark_attention() measures the same with it and without",
+            )
+    return None
 
 
 def _with_what_was_there(peak: object, expected: float, slack: float) -> Cause | None:
@@ -228,6 +256,11 @@ def _require_counted(call: BenchmarkCall, reply: BenchmarkReply) -> None:
             f"{seconds(took)}, as the first {warmup} iterations take, which wake the device up",
             "Run the untimed iterations first, as many as `warmup` says.",
         )
+
+
+def _require_iterations(call: BenchmarkCall, reply: BenchmarkReply) -> None:
+    """Fail unless iterations begin as they should, with operands of their own. Seconds and peaks follow from that."""
+    iterations = call.iterations or 0
     for method, operands in reply.operands.items():
         require(
             min(operands, default=3) == 3,

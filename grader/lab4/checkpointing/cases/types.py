@@ -146,6 +146,8 @@ class ForwardStart:
     input_requires_gradient: bool
     gradients: int
     """Parameters that have a gradient."""
+    dropouts: list[float]
+    """Of the model's blocks, each number once."""
 
 
 @dataclass(frozen=True, kw_only=True)

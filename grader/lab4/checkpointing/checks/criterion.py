@@ -225,7 +225,8 @@ class TestCheckpointing:
                     what=f"{what}: step_seconds",
                     show=seconds,
                     expected=f"{seconds(low)} within {slack:.0%}",
-                    hint="Take the median of single steps, each timed from an idle device to an idle device.",
+                    hint="Time a step alone: gradients to None, forward, mean of squares, backward. The model and its "
+                    "input are on the device before. Take the median of steps from an idle device to an idle one.",
                 )
             with picturing(lambda: memory_bars("peak_bytes by interval", peaks)):
                 require_close(

@@ -9,6 +9,7 @@ from grader.lab4.checkpointing.checks.trained import holds
 from grader.shared.cards import Card
 
 MEASURED = 0.03
+_DROPOUT = 0.1
 REAL_TOLERANCE = 0.25
 """Beyond what the course's own steps took before and after: forward alone is a third of a step."""
 REAL_STEP_SECONDS = 0.1
@@ -72,6 +73,13 @@ def require_steps(forwards: list[list[ForwardStart]], steps: int) -> None:
             not all(start.input_requires_gradient for start in passes),
             "measure_checkpointing(): the model's input requires a gradient, which every step then computes and keeps",
             "Make the input as data: torch.randn(..., device=device), without requires_grad.",
+        )
+        dropouts = {dropout for start in passes for dropout in start.dropouts}
+        require(
+            dropouts <= {_DROPOUT},
+            f"measure_checkpointing(): the blocks have a dropout of {', '.join(map(str, sorted(dropouts)))}, expected "
+            f"the default of CheckpointedTransformer, {_DROPOUT}",
+            "Make the model with its default dropout: without it a step has fewer operations.",
         )
         most = max(start.gradients for start in passes[-steps:])
         require(
