@@ -85,6 +85,16 @@ NOT_TIMED = Cause(
     _CONTINUES,
     mistake="In train() the time of checkpoints is taken off",
 )
+EPOCHS_AS_ASKED = Cause(
+    "epochs_as_asked",
+    "Report the larger one of `epochs` and the epochs of the checkpoint.",
+    mistake="train() reports the argument epochs, although the checkpoint has more epochs behind it",
+)
+EARLIER_STEPS_COUNTED = Cause(
+    "earlier_steps_counted",
+    "Count the optimizer steps that this call made, not those before its checkpoint.",
+    mistake="In train(), optimizer_steps counts the steps before the checkpoint, too",
+)
 NOTHING_LOADED = Cause(
     "nothing_loaded",
     "Save and load the module that DistributedDataParallel wraps, strictly: its names have no 'module.'.",
@@ -408,18 +418,22 @@ class TestCheckpointing:
         )
         for run in complete:
             require_equal(run.batches, 0, what="steps made from a checkpoint whose training was complete")
+        reported = [run.epochs for run in (*whole.runs, *stopped.runs, *again.runs)]
         require_equal(
-            [run.epochs for run in (*whole.runs, *stopped.runs, *again.runs)],
+            reported,
             [epochs, stop, epochs, epochs, epochs],
-            what=f"DdpTraining.epochs of {epochs} epochs, of {stop}, of those gone on with to {epochs}, and of "
-            f"{epochs} and {stop} where {epochs} are done already",
-            hint="Report the epochs that the model has seen in all.",
+            what=f"train(): DdpTraining.epochs with epochs={epochs}; with epochs={stop}; with epochs={epochs} and the "
+            f"checkpoint of {stop}; with epochs={epochs} and with epochs={stop} and the checkpoint of {epochs}",
+            hint=EPOCHS_AS_ASKED
+            if reported == [epochs, stop, epochs, epochs, stop]
+            else "Report the epochs that the model has seen in all.",
         )
+        counted = [run.steps for run in again.runs]
         require_equal(
-            [run.steps for run in again.runs],
+            counted,
             [steps * (epochs - stop), 0, 0],
             what=f"{what}: DdpTraining.optimizer_steps on rank {rank}, then of runs with nothing left to do",
-            hint="Count the steps of this run.",
+            hint=EARLIER_STEPS_COUNTED if counted[0] == steps * epochs else "Count the steps of this run.",
         )
         losses_of = f"{what}: DdpTraining.losses on rank {rank}"
         losses = numbers(resumed.losses, epochs - stop, losses_of, "of this run")

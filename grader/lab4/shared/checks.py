@@ -140,7 +140,8 @@ def _unseen(kind: PlotKind) -> Cause:
     """The mistake in a plot in which all is drawn, and not all is seen."""
     return Cause(
         f"cut off in the {kind} plot",
-        "Choose limits of the axes that hold all of the data, and cover none of it.",
+        "Choose axis limits that contain all of the data. Draw nothing over a bar or a mark, and no data in the colour "
+        "of the ground.",
         mistake=f"plot_{kind}() cuts data off by the axes' limits, covers it, or draws it in no colour",
     )
 

@@ -200,7 +200,7 @@ class TestSetup:
     def test_replicas_equal(self, submission: Submission, generator: InputGenerator) -> None:
         case, what = main_training(generator), "train() on 2 ranks"
         replies = train(submission, case)
-        hint = "Let DistributedDataParallel wrap what is trained: it hands out the weights of rank 0."
+        hint = "Let DistributedDataParallel wrap what is trained: it hands out the weights and buffers of rank 0."
         weights, shifts = [reply.weight for reply in replies], [reply.shift for reply in replies]
         shift = np.asarray(case.shifts[0], dtype=np.float64)
         with recognised(case, replies):

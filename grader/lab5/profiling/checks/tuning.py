@@ -115,7 +115,8 @@ def judge_choice(submission: Submission, generator: InputGenerator) -> None:
             require_equal(actual["settings"], expected["settings"], what=f"choose() at {at} among {shown}")
             require_close(
                 actual["samples_per_second"], expected["samples_per_second"], relative=1e-6,
-                what=f"choose() at {at}: samples_per_second of the point taken, of several with these settings",
+                what=f"choose() at {at}: samples_per_second of the chosen point",
+                hint="Several points have these settings. Choose the fastest of them.",
             )  # fmt: skip
     require_equal(
         reply.exact["settings"]["batch_size"], 32,
