@@ -157,6 +157,12 @@ _STEPS_ARE_BATCHES = Cause(
     _LARGE_BATCH,
     mistake="optimizer_steps counts batches, not windows",
 )
+_FULL_WINDOWS_COUNTED = Cause(
+    "full_windows_counted",
+    "Count the batches that a window has, not `accumulation_steps`.",
+    _TAIL,
+    mistake="micro_batches counts accumulation_steps for each window, although the last one has fewer batches",
+)
 _TAIL_NOT_COUNTED = Cause(
     "tail_not_counted",
     "Count the step of the shorter last window, too.",
@@ -253,7 +259,11 @@ def _require_numbers(case: Pass, reply: PassReply, steps: int, what: str, rank: 
     elif case.has_tail and reply.result["optimizer_steps"] == batches // case.steps:
         hint = _TAIL_NOT_COUNTED
     require_equal(reply.result["optimizer_steps"], steps, what=f"{what}: optimizer_steps on rank {rank}", hint=hint)
-    hint = _BATCHES_OF_ALL_RANKS if ranks > 1 and reply.result["micro_batches"] == batches * ranks else ""
+    hint = "Count the batches of this rank, those of the shorter last window included."
+    if ranks > 1 and reply.result["micro_batches"] == batches * ranks:
+        hint = _BATCHES_OF_ALL_RANKS
+    elif case.has_tail and reply.result["micro_batches"] == steps * case.steps:
+        hint = _FULL_WINDOWS_COUNTED
     require_equal(reply.result["micro_batches"], batches, what=f"{what}: micro_batches on rank {rank}", hint=hint)
 
 

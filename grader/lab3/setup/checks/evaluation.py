@@ -41,7 +41,11 @@ def require_counted(replies: Sequence[Evaluated], right: NDArray[np.bool_], what
     samples = right.shape[1]
     by = [[rank for rank, reply in enumerate(replies) if sample in reply.samples] for sample in range(samples)]
     missing = sum(not ranks for ranks in by)
-    require(missing == 0, f"{what}: {missing} of them never passed the model")
+    require(
+        missing == 0,
+        f"{what}: {missing} of them never passed the model",
+        "Give each sample to one rank, and drop nothing: the last batch of a rank may be smaller.",
+    )
     least, most = (sum(pick(bool(right[rank, n]) for rank in by[n]) for n in range(samples)) for pick in (min, max))
     shares = [number(reply.share, f"{what}, as reported by rank {rank}") for rank, reply in enumerate(replies)]
     expected = f"{least / samples:.6g}" if least == most else f"{least / samples:.6g} to {most / samples:.6g}"
