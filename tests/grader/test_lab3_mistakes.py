@@ -84,6 +84,14 @@ def test_mistakes_in_parts_and_names_of_steps_are_recognised(seed: int) -> None:
     cause = mistakes.cause_of_parts(profiles, wrong)
     assert cause is not None
     assert cause.name == "parts_largest_communication"
+    of_the_slowest = [
+        {**split(profile), "communication": profile["communication_seconds"][work.index(max(work))]}
+        for profile in profiles
+        if (work := [sum(pair) for pair in zip(profile["data_seconds"], profile["compute_seconds"], strict=True)])
+    ]
+    cause = mistakes.cause_of_parts(profiles, of_the_slowest)
+    assert cause is not None
+    assert cause.name == "parts_communication_of_the_slowest"
     steps = named_steps(generator)
     largest = [max(LOSSES, key=lambda loss: split(step.profile)[loss]) for step in steps]
     cause = mistakes.cause_of_names(steps, largest, list)

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from gradebox.run.input_generator import InputGenerator
-from grader.lab3.scaling.cases.analysis import RANKS, Bottlenecks, Profile, profile, profiles_of, uneven_profile
+from grader.lab3.scaling.cases.analysis import (
+    RANKS,
+    Bottlenecks,
+    Profile,
+    loose_profile,
+    profile,
+    profiles_of,
+    uneven_profile,
+)
 from grader.shared.dimensions import Case, Dimension, Space
 
 LOSSES = ("communication", "data", "imbalance")
@@ -49,7 +57,9 @@ def shared_steps(generator: InputGenerator) -> list[tuple[Profile, float]]:
     for ranks in (1, generator.odd(3, 7)):
         share = generator.uniform(0.05, 0.5)
         made.append((uneven_profile(generator, ranks=ranks, communication=share), share))
-    return made
+    measured = loose_profile(generator, ranks=generator.integer(3, 6))
+    parts = split(measured)
+    return [*made, (measured, parts["communication"] / sum(parts.values()))]
 
 
 @dataclass(frozen=True)

@@ -139,6 +139,13 @@ def _waiting(case: Case) -> str:
     return "yes" if max(seconds) > min(seconds) + 1e-12 else "no"
 
 
+def _least(case: Case) -> str:
+    profile = case["profile"]
+    seconds = profile["communication_seconds"]
+    work = [data + compute for data, compute in zip(profile["data_seconds"], profile["compute_seconds"], strict=True)]
+    return "another rank's" if seconds[work.index(max(work))] > min(seconds) + 1e-12 else "the slowest rank's"
+
+
 RANKS = Dimension("ranks", ("one", "two", "more"), _ranks)
 KIND = Dimension("kind", KINDS, lambda case: str(case["kind"]))
 SPACES = (
@@ -157,8 +164,13 @@ SPACES = (
         dimensions=(
             Dimension("ranks", ("one", "several"), lambda case: "one" if _ranks(case) == "one" else "several"),
             Dimension("some wait", ("no", "yes"), _waiting),
+            Dimension("least communication", ("the slowest rank's", "another rank's"), _least),
         ),
-        apart={("ranks=one", "some wait=yes"): "one rank waits for nobody"},
+        apart={
+            ("ranks=one", "some wait=yes"): "one rank waits for nobody",
+            ("ranks=one", "least communication=another rank's"): "there is no other rank",
+            ("some wait=no", "least communication=another rank's"): "all ranks communicate for as long",
+        },
     ),
 )
 WITHOUT = {Plotted.probe: "the points of `ratios`, of both kinds and of one"}
@@ -201,6 +213,17 @@ def uneven_profile(generator: InputGenerator, *, ranks: int, communication: floa
         "compute_seconds": [scale * compute for _, compute in work],
         "communication_seconds": [scale * (step - data - compute) for data, compute in work],
     }
+
+
+def loose_profile(generator: InputGenerator, *, ranks: int) -> Profile:
+    """A step as it is measured: the medians of its ranks do not add up to one length, and a rank that is not the
+    slowest spends least on communication."""
+    made = uneven_profile(generator, ranks=ranks, communication=generator.uniform(0.2, 0.5))
+    seconds = made["communication_seconds"]
+    slowest = seconds.index(min(seconds))
+    other = generator.shuffled([rank for rank in range(ranks) if rank != slowest])[0]
+    seconds[other] = generator.uniform(0.4, 0.8) * seconds[slowest]
+    return made
 
 
 def _point(kind: str, size: int, batch: int, seconds: float, shares: Profile) -> Point:

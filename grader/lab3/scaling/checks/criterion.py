@@ -319,7 +319,7 @@ def _require_shares(reply: SharesReply, made: Sequence[tuple[Profile, float]]) -
         waits = max(profile["communication_seconds"]) - min(profile["communication_seconds"])
         about = "in which ranks wait for a slow one" if waits > 1e-9 else "in which nobody waits for others"
         what = f"communication_share() of a step {about}"
-        hint = "Count what the slowest rank spends on communication: it waits for nobody."
+        hint = "Count the least that any rank spends on communication, whichever rank it is: what is more is waiting."
         require_close(number(actual, what, hint), share, relative=1e-6, what=what, hint=hint)
     for actual_parts, order, (profile, _) in zip(reply.parts, reply.order, made, strict=True):
         parts = split(profile)

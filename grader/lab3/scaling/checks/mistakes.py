@@ -163,6 +163,7 @@ _PARTS_MISTAKES = {
     "mean_communication": "The mean of all ranks is taken for communication, so that waiting counts",
     "mean_communication_alone": "The mean of all ranks is taken for communication, so that waiting for a slow rank "
     "counts as communication and not as imbalance",
+    "communication_of_the_slowest": "The communication of the slowest rank is taken, and another rank may have less",
     "largest_communication": "The largest communication of any rank is taken, which is mostly waiting",
     "imbalance_of_compute": "Imbalance leaves out data_seconds: a rank that waits for its data is a slow one, too",
     "imbalance_to_the_fastest": "Imbalance is against the fastest rank, not against the mean",
@@ -177,6 +178,7 @@ def _wrong_parts(mistake: str, profile: Profile) -> dict[str, float]:
     changed = {
         "mean_communication": {"communication": mean},
         "mean_communication_alone": {"communication": mean, "imbalance": 0.0},
+        "communication_of_the_slowest": {"communication": communication[work.index(max(work))]},
         "largest_communication": {"communication": max(communication)},
         "imbalance_of_compute": {"imbalance": max(compute) - statistics.fmean(compute)},
         "imbalance_to_the_fastest": {"imbalance": max(work) - min(work)},
