@@ -40,7 +40,7 @@ def require_speedups_drawn(axes: Sequence[Axes], rows: Sequence[Measured], what:
     require(
         any(near(level, 1) for shown in axes for level in shown.levels),
         f"{what}: there is no line at a speedup of 1",
-        "Draw a line at 1 through the whole width of the plot: above it the GPU is faster.",
+        "Draw a line at 1 through the whole width of the plot, in a colour that is seen: above it the GPU is faster.",
     )
 
 

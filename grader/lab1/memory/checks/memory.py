@@ -19,7 +19,7 @@ from grader.lab1.memory.cases import (
     steps,
 )
 from grader.lab1.memory.checks.memory_plots import require_memory_drawn
-from grader.lab1.memory.checks.mistakes import RUN, Profiled, in_bytes, mistake_of
+from grader.lab1.memory.checks.mistakes import CAST_AGAIN, RUN, Profiled, in_bytes, mistake_of
 from grader.lab1.memory.checks.stages import allocated, require_falls, require_parameters, require_stages
 from grader.lab1.shared.checks.pictures import require_visible, require_written
 from grader.lab1.shared.checks.refusals import require_refused
@@ -109,12 +109,13 @@ class TestMemory:
         with recognising(lambda: mistake_of(compared, "allocated_bytes", tuple(RUN))):
             for run, profile, bytes_per_element in zip(runs, compared.profiles, sizes, strict=True):
                 stages = allocated(profile, "compare_precisions()")
+                added = stages["model"] - stages["baseline"]
                 require_parameters(
-                    stages["model"] - stages["baseline"],
+                    added,
                     run["widths"],
                     bytes_per_element,
                     f"bytes of the model in {profile['dtype']}, layers of {run['widths']}",
-                    hint,
+                    CAST_AGAIN if added < 0 else hint,
                 )
         require_stages(compared, "allocated_bytes", hint, tuple(RUN))
         require_refused(['profile_training_memory(device="cpu")', 'compare_precisions(device="cpu")'], reply.endings)

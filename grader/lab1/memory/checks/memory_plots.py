@@ -47,9 +47,9 @@ def require_memory_drawn(axes: Sequence[Axes], profiles: Sequence[Mapping[str, D
     count, (*missing, unit_name) = best
     require(
         False,
-        f"{what} does not draw {missing[0]}"
-        + (f" in {unit_name}, as it draws others" if count else " in bytes or MiB"),
-        "Draw three figures for every stage of every profile, all in the same unit.",
+        f"{what} does not show {missing[0]}"
+        + (f" in {unit_name}, as it shows others" if count else " in bytes or MiB"),
+        "Draw three figures for every stage of every profile, all in the same unit. Draw no bar over a smaller one.",
     )
 
 

@@ -77,6 +77,12 @@ RUN: Mapping[str, Cause] = {
 """What a step of the course shows that makes the mistake with this name."""
 ALONE = tuple(name for name in RUN if name != "model_kept")
 """Mistakes that a step makes by itself."""
+CAST_AGAIN = Cause(
+    "model_cast_again",
+    "Call create_model() for each precision: a model that is on the device already shrinks there when it is cast.",
+    _PRECISIONS,
+    mistake="compare_precisions() casts the model of the float32 run again for the float16 run",
+)
 NOT_BYTES = Cause(
     "not_in_bytes",
     "Report what torch.cuda returns, without dividing it: the figures are in bytes.",
