@@ -42,6 +42,10 @@ _STUB_OF_A_CHILD = re.compile(r"NotImplementedError: (Task [^\n]*)")
 _LINE = re.compile(r"\S+:\d+")
 """A file and a line, as `RankReply.where` begins with them."""
 _RAISED_HINT = "call the function yourself with arguments as its docstring describes them, and read the traceback"
+_REFUSED_HINT = (
+    "The docstring allows this call. If your code refuses it with `raise`, correct the condition before it. Otherwise "
+    "call the function yourself with such arguments, and read the traceback."
+)
 _PARAMETERS_HINT = "its docstring describes every parameter: add what is missing, with the default that is named there"
 _EXIT_HINT = "a function returns; sys.exit() belongs below `if __name__ == '__main__':`"
 _MEMORY_HINT = "look for lists that grow, or arrays far larger than the docstring's shapes"
@@ -79,7 +83,7 @@ def problem(
                 message, hint, answered=False, evidence=f"A module does not import: {text.partition(chr(10))[0]}"
             )
         case "error":
-            hint = _EXIT_HINT if answer.error == "SystemExit" else _RAISED_HINT
+            hint = {"SystemExit": _EXIT_HINT, "ValueError": _REFUSED_HINT}.get(answer.error or "", _RAISED_HINT)
             if DEFINED_AS in text:
                 hint = _PARAMETERS_HINT
             message = f"your code raised {answer.error}: {text}{where}"

@@ -279,6 +279,13 @@ def test_exit_has_a_hint_of_its_own(graded: Graded) -> None:
     assert check.hint.startswith("a function returns; sys.exit() belongs below")
 
 
+def test_arguments_that_are_refused_have_a_hint_of_their_own(graded: Graded) -> None:
+    refused = "raise ValueError('left starts at 1')"
+    check = graded(numbers=NUMBERS.replace("return left * right", refused))["product"]
+    assert check.message.startswith("your code raised ValueError: left starts at 1")
+    assert "correct the condition" in check.hint
+
+
 @pytest.mark.parametrize(
     ("files", "said"),
     [
