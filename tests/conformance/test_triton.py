@@ -131,3 +131,31 @@ def test_a_kernel_is_captured_in_a_graph(cuda: Gpu) -> None:
     x.fill_(4)
     graph.replay()
     assert doubled.tolist() == [10.0] * 32
+
+
+def _added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    add[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, y, out, x.numel(), BLOCK=32)
+    return out
+
+
+@program("torch docs: user-defined Triton kernels with torch.compile", module="triton")
+def test_a_kernel_is_in_a_graph(cuda: Gpu) -> None:
+    x, y = torch.rand(100, device="cuda"), torch.rand(100, device="cuda")
+    compiled = torch.compile(lambda x, y: _added(x * 2, y).sin(), fullgraph=True)
+    assert torch.allclose(compiled(x, y), (x * 2 + y).sin())
+    explained = torch._dynamo.explain(lambda x, y: _added(x, y) + 1)(x, y)
+    assert (explained.graph_count, explained.graph_break_count) == (1, 0)
+
+
+@program("torch docs: torch.library.triton_op and wrap_triton", module="triton")
+def test_a_kernel_is_in_an_operator_that_is_compiled(cuda: Gpu) -> None:
+    @torch.library.triton_op("conformance::added", mutates_args={})
+    def operator(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        torch.library.wrap_triton(add)[(triton.cdiv(x.numel(), 32),)](x, y, out, x.numel(), BLOCK=32)
+        return out
+
+    x, y = torch.rand(100, device="cuda"), torch.rand(100, device="cuda")
+    assert torch.allclose(operator(x, y), x + y)
+    assert torch.allclose(torch.compile(lambda x, y: operator(x, y) * 2, fullgraph=True)(x, y), (x + y) * 2)

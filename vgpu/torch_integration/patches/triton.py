@@ -21,6 +21,7 @@ from vgpu.runtime.patching import PatchSet
 from vgpu.runtime.thread_state import THREAD
 from vgpu.torch_integration.compiled import loops, programs, watching
 from vgpu.torch_integration.compiled.language import Language, source_of
+from vgpu.torch_integration.patches import traced_kernels
 from vgpu.torch_integration.patches.imports import when_imported
 
 _VARIABLE = "TRITON_INTERPRET"
@@ -48,6 +49,8 @@ def install(patches: PatchSet, machine: Machine) -> None:
         "triton.runtime.jit": lambda module: _functions(patches, module),
         "triton.runtime.interpreter": lambda module: _interpreter(patches, machine, module, language),
         "triton.runtime.driver": lambda module: patches.set(module.driver, "_active", _Driver(machine)),
+        "torch._dynamo.variables.builder": lambda module: traced_kernels.by_dynamo(patches, module),
+        "torch._library.triton": lambda module: traced_kernels.in_operators(patches, module),
     })  # fmt: skip
     when_imported(patches, {"triton.testing": testing})  # after the others: it imports the interpreter
 
@@ -66,7 +69,9 @@ def _functions(patches: PatchSet, jit: ModuleType) -> None:
         return _interpreted(function.fn)  # by its Python function: a JITFunction's hash compiles it
 
     def run(function: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
-        return interpreted(function).run(*args, grid=grid, warmup=warmup, **kwargs)
+        form = interpreted(function)
+        form.pre_run_hooks = function.pre_run_hooks
+        return form.run(*args, grid=grid, warmup=warmup, **kwargs)
 
     patches.set(jit.JITFunction, "run", run)
     patches.set(jit.JITFunction, "__call__", lambda function, *args, **kwargs: interpreted(function)(*args, **kwargs))
