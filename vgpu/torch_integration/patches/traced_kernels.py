@@ -55,11 +55,11 @@ def by_dynamo(patches: PatchSet, module: ModuleType) -> None:
 
 
 def in_operators(patches: PatchSet, module: ModuleType) -> None:
-    """`torch.library.wrap_triton`, within an operator that is traced."""
+    """`torch.library.wrap_triton`, which PyTorch 2.11 refuses for interpreted kernels in eager mode, too."""
     wrap = module.wrap_triton
 
     @functools.wraps(wrap)
     def wrap_triton(triton_kernel: Any) -> Any:
-        return wrap(_compiled_form(triton_kernel) if module.is_wrap_triton_enabled() else triton_kernel)
+        return wrap(_compiled_form(triton_kernel))
 
     patches.rebind(wrap, wrap_triton)
