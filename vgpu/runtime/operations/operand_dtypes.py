@@ -60,11 +60,41 @@ def clamp(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 
 
 def batch_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Normalization.cpp (CUDA), `_batch_norm_impl_index`: 16-bit data may have an FP32 weight; its bias is alike."""
-    data, weight, bias = args[:3]
+    """Normalization.cpp (CUDA), `_batch_norm_impl_index`: 16-bit data may have FP32 parameters; both are alike.
+
+    cuDNN gets calls with all of them, except in BF16, and wants running statistics of the weight's dtype. PyTorch's own
+    kernels take any.
+    """
+    data, weight, bias, mean = args[:4]
     low = data.dtype in (torch.float16, torch.bfloat16)
-    if isinstance(weight, torch.Tensor) and weight.dtype != data.dtype and not (low and weight.dtype == torch.float32):
-        expected = torch.float32 if low else data.dtype
-        raise RuntimeError(f"Expected weight to have type {DTYPE_NAMES[expected]} but got {DTYPE_NAMES[weight.dtype]}")
-    if isinstance(weight, torch.Tensor) and isinstance(bias, torch.Tensor) and weight.dtype != bias.dtype:
-        raise RuntimeError(f"Expected bias to have type {DTYPE_NAMES[weight.dtype]} but got {DTYPE_NAMES[bias.dtype]}")
+    wide = torch.float32 if low else data.dtype
+    if isinstance(weight, torch.Tensor) and weight.dtype not in (data.dtype, wide):
+        _refuse("weight", wide, weight)
+    if isinstance(bias, torch.Tensor):
+        allowed = (data.dtype, wide) if weight is None else (weight.dtype,)
+        if bias.dtype not in allowed:
+            _refuse("bias", allowed[-1], bias)
+    given = all(isinstance(value, torch.Tensor) for value in (weight, bias, mean))
+    if given and data.dtype != torch.bfloat16 and weight.dtype == wide and mean.dtype != wide:
+        raise RuntimeError(
+            "Expected tensor for argument #2 'weight' to have the same type as tensor for argument #4 'running_mean'; "
+            f"but type {_type(weight)} does not equal {_type(mean)} (while checking arguments for cudnn_batch_norm)"
+        )
+
+
+def batch_norm_backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """`batch_norm_backward_cuda`: with a weight of 16 bits, running statistics of 16 bits."""
+    data, weight, mean = args[1:4]
+    if not isinstance(weight, torch.Tensor) or not isinstance(mean, torch.Tensor):
+        return
+    if weight.dtype == data.dtype != mean.dtype and weight.dtype in (torch.float16, torch.bfloat16):
+        _refuse("running_mean", weight.dtype, mean)
+
+
+def _refuse(name: str, expected: torch.dtype, value: torch.Tensor) -> None:
+    raise RuntimeError(f"Expected {name} to have type {DTYPE_NAMES[expected]} but got {DTYPE_NAMES[value.dtype]}")
+
+
+def _type(tensor: torch.Tensor) -> str:
+    name = DTYPE_NAMES[tensor.dtype]
+    return f"CUDA{name}Type" if name == "BFloat16" else f"torch.cuda.{name}Tensor"

@@ -49,6 +49,8 @@ class Known:
     """Is one of the forms of `tensor[indices]`."""
     strict_devices: bool = False
     """Its kernel's wrapper checks devices, and does not accept a CPU scalar either."""
+    cpu_scalars: tuple[int, ...] | None = None
+    """Places of the arguments that may be one number on the CPU; None: all of its tensors."""
     wrapper: str = ""
     """What messages call this wrapper, where it is not the operation's name (torchgen, RegisterCUDA.cpp)."""
 

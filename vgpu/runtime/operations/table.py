@@ -16,6 +16,7 @@ from vgpu.runtime.operations import (
     determinism,
     operand_dtypes,
     products,
+    result_layouts,
     scalar_checks,
     sparse_dtypes,
     traffic,
@@ -99,12 +100,21 @@ _row("_scaled_dot_product_flash_attention_for_cpu_backward", product=products.at
 _row("native_batch_norm", check=operand_dtypes.batch_norm, library="cudnn", call="norm", is_cuda_kernel=True,
      traffic=traffic.batch_norm(5))  # fmt: skip
 _row("cudnn_batch_norm", library="cudnn", call="norm", traffic=traffic.batch_norm(5))
-_row("_batch_norm_with_update", library="cudnn", call="norm", traffic=traffic.batch_norm(None))
-_row("native_batch_norm_backward", call="norm_backward", is_cuda_kernel=True, traffic=traffic.batch_norm_backward)
+_row("_native_batch_norm_legit _native_batch_norm_legit_no_training", check=operand_dtypes.batch_norm, call="norm",
+     is_cuda_kernel=True, traffic=traffic.batch_norm(5))  # fmt: skip
+_row("_batch_norm_with_update", check=operand_dtypes.batch_norm, library="cudnn", call="norm", is_cuda_kernel=True,
+     traffic=traffic.batch_norm(None))  # fmt: skip
+_row(
+    "native_batch_norm_backward",
+    call="norm_backward",
+    check=operand_dtypes.batch_norm_backward,
+    is_cuda_kernel=True,
+    traffic=traffic.batch_norm_backward,
+)
 _row("cudnn_batch_norm_backward batch_norm_backward", call="norm_backward", traffic=traffic.batch_norm_backward)
 _row("sort", traffic=traffic.sort)
 _row("topk", traffic=traffic.topk)
-_row("native_group_norm", call="norm", check=operand_dtypes.alike(1),
+_row("native_group_norm", call="norm", check=operand_dtypes.alike(1, 2),
      traffic=traffic.group_norm)  # fmt: skip
 _row("native_group_norm_backward", call="norm_backward", traffic=traffic.group_norm_backward)
 _row("native_layer_norm", call="norm", is_cuda_kernel=True, check=operand_dtypes.alike(2, 3),
@@ -157,10 +167,17 @@ _row(
 )
 _row("avg_pool3d _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa "
      "_upsample_bicubic2d_aa_backward multilabel_margin_loss_forward "
-     "multilabel_margin_loss_backward polygamma _fft_r2c _fft_c2c _fft_c2r", in_float32=True)  # fmt: skip
+     "multilabel_margin_loss_backward polygamma", in_float32=True)  # fmt: skip
+_row("_fft_r2c _fft_c2c _fft_c2r", in_float32=True, arithmetic=result_layouts.transform)
 _row("multi_margin_loss", check=operand_dtypes.alike(4), in_float32=True)
 _row("multi_margin_loss_backward", check=operand_dtypes.alike(1, 5), in_float32=True)
 _row("avg_pool3d_backward", in_float32=True, nondeterministic=determinism.always("avg_pool3d_backward_cuda"))
+
+# ---- results that the CPU's kernels lay out otherwise ----------------------------------------------------------------
+
+_row("pixel_shuffle pixel_unshuffle native_channel_shuffle channel_shuffle reflection_pad2d reflection_pad3d "
+     "replication_pad2d replication_pad3d max_unpool2d max_unpool3d", arithmetic=result_layouts.contiguous)  # fmt: skip
+_row("native_dropout_backward", arithmetic=result_layouts.suggested)
 
 # ---- copies and fills ------------------------------------------------------------------------------------------------
 
@@ -188,6 +205,14 @@ _row("normal", overwrites=True, waits=waiting.checks_deviations)
 _row("fill", check=scalar_checks.fill, overwrites=True)
 _row("stack", strict_devices=True, wrapper="cat")
 _row("zero _foreach_zero uniform bernoulli random exponential log_normal cauchy geometric", overwrites=True)
+
+# ---- numbers in tensors on the CPU: elementwise kernels take them, except these --------------------------------------
+# PointwiseOps.cpp, Lerp.cu, BinaryOps.cpp, `masked_scatter__cuda` and others, tried on PyTorch's CUDA host code.
+
+_row("addcmul lerp", cpu_scalars=(2,))
+_row("logical_and logical_or logical_xor", cpu_scalars=(1,))
+_row("addcdiv mse_loss smooth_l1_loss binary_cross_entropy complex polar masked_scatter", cpu_scalars=())
+_row("binary_cross_entropy_with_logits", cpu_scalars=(0,))
 
 # ---- factories and descriptions --------------------------------------------------------------------------------------
 # `_unsafe_view` and friends are not marked as views in their schemas although they share the storage.
@@ -225,8 +250,8 @@ _row("_linalg_det", check=operand_dtypes.no_16_bits("lu_factor_cusolver"))
 _row("geqrf linalg_qr", check=operand_dtypes.no_16_bits("geqrf_cuda"))
 _row("cholesky_inverse cholesky_solve _cholesky_solve_helper", check=operand_dtypes.no_16_bits("cholesky_cuda_potrs"))
 _row("triangular_solve", check=operand_dtypes.no_16_bits("triangular_solve_cuda"))
-_row("_linalg_check_errors _linalg_svd "
-     "linalg_pinv linalg_matrix_exp", synchronises=True)  # fmt: skip
+_row("_linalg_svd", arithmetic=result_layouts.singular_vectors, synchronises=True)
+_row("_linalg_check_errors linalg_pinv linalg_matrix_exp", synchronises=True)
 _row("linalg_cholesky_ex linalg_inv_ex linalg_lu_factor_ex linalg_ldl_factor_ex _linalg_solve_ex",
      waits=waiting.checks_errors)  # fmt: skip
 

@@ -70,14 +70,38 @@ def reconcile(
         raise RuntimeError(convolution_text(registry, args))
     if operation.strict_devices:
         raise RuntimeError(_strict_text(registry, operation, args, kwargs))
-    written_outside = operation.mutates and isinstance(args[0], torch.Tensor) and gpu_of(args[0]) is None
+    in_place = operation.mutates and "out" not in kwargs and isinstance(args[0], torch.Tensor)
+    written_outside = in_place and gpu_of(args[0]) is None
     if operation.overload.name() in _WITHOUT_CPU_SCALARS:
         raise RuntimeError(_two_devices(registry, kwargs, inputs))
+    if operation.cpu_scalars is not None and not written_outside:
+        _check_cpu_scalars(operation.base, operation.cpu_scalars, args, outside, _two_devices(registry, kwargs, inputs))
     if not written_outside and all(tensor.dim() == 0 and gpu_of(tensor) is None for tensor in outside):
         for tensor in outside:
             bring_home(machine, tensor)
         return False
     raise RuntimeError(_two_devices(registry, kwargs, inputs))
+
+
+def _check_cpu_scalars(
+    base: str, places: Sequence[int], args: Sequence[Any], outside: Sequence[torch.Tensor], two_devices: str
+) -> None:
+    """PointwiseOps.cpp, `addcmul`, and others: one number on the CPU, and not in every place."""
+    wrong = [place for place, value in enumerate(args) for tensor in outside if value is tensor and place not in places]
+    if len(outside) > 1 and places:
+        raise RuntimeError("Trying to pass too many CPU scalars to non-CPU kernel!")
+    if not wrong:
+        return
+    if base == "addcmul" and not outside[0].dim():
+        hint = (
+            "" if wrong[0] == 0 else " However, CPU Scalar support for tensor2 is supported, please swap your tensor1 "
+            "and tensor2 terms."
+        )  # fmt: skip
+        name = ("self", "tensor1")[wrong[0]]
+        raise RuntimeError(
+            f"CPU Scalar support for {name} argument is not supported when calling addcmul on CUDA tensors.{hint}"
+        )
+    raise RuntimeError(two_devices)
 
 
 def _check_masked_fill(registry: Registry[VirtualGPU], args: Sequence[Any]) -> None:

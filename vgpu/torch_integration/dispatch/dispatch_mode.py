@@ -131,11 +131,9 @@ class DispatchMode(TorchDispatchMode):
                 (gpu,) = devices_of
             else:
                 gpu = next(filter(None, map(registry.gpu_of, inputs)))
-                if operation.is_foreach and len(devices_of - {None}) > 1:
-                    groups = foreach.groups(registry, args)
-                    if len(groups) > 1:
-                        with self:
-                            return foreach.by_group(operation, args, kwargs, groups)
+                if operation.is_foreach and foreach.is_slow(registry, operation, args):
+                    with self:
+                        return foreach.one_by_one(operation, args, kwargs)
                 if not operation.is_like:
                     if device_rules.reconcile(machine, operation, args, kwargs, inputs):
                         return self._copy(operation, args, kwargs)
@@ -175,7 +173,7 @@ class DispatchMode(TorchDispatchMode):
                 return extensions.run_python_kernel(operation, args, kwargs)
         if operation.nondeterministic is not None and torch.are_deterministic_algorithms_enabled():
             determinism.require(operation.nondeterministic(args, kwargs))
-        if operation.is_foreach and foreach.is_slow(operation, args):
+        if operation.is_foreach and foreach.is_slow(registry, operation, args):
             with self:
                 return foreach.one_by_one(operation, args, kwargs)
         refused = operation.refused

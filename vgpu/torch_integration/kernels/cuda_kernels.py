@@ -181,7 +181,9 @@ def _softmax_backward(name: str) -> Callable[[VirtualGPU, Sequence[Any], Mapping
 def _log_sigmoid(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[_Tensor, _Tensor]:
     """Activation.cpp, `log_sigmoid_forward_cuda`: no buffer, which the CPU's kernel keeps for backward."""
     (tensor,) = args
-    result = _aten.log_sigmoid_forward.default(tensor)[0] if gpu.values else torch.empty_like(tensor)
+    result = torch.empty_like(tensor)
+    if gpu.values:
+        result.copy_(_aten.log_sigmoid_forward.default(tensor)[0])
     return result, _empty(gpu, (0,), tensor.dtype)
 
 

@@ -61,7 +61,7 @@ def _rms_norm(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 def _rms_norm_backward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     arguments = _named("grad_out input normalized_shape rstd weight output_mask", args, kwargs)
     tensor, weight, mask = arguments["input"], arguments["weight"], arguments["output_mask"]
-    d_input = torch.empty_like(tensor) if mask[0] else None
+    d_input = torch.empty_like(tensor, memory_format=torch.contiguous_format) if mask[0] else None
     d_weight = torch.empty_like(weight) if mask[1] and weight is not None else None
     if gpu.values:
         axes = tuple(range(-len(arguments["normalized_shape"]), 0))
@@ -104,24 +104,53 @@ def _gradients(models: Sequence[_Tensor | None], mask: Sequence[bool]) -> tuple[
 
 
 _BATCH_NORM = "input weight bias running_mean running_var training momentum eps"
+_RUNNING = ("running_mean", "running_var")
 
 
 def _batch_norm(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    arguments = _named(_BATCH_NORM, args, kwargs)
-    tensor = arguments["input"]
+    return _normalised(gpu, _named(_BATCH_NORM, args, kwargs))
+
+
+def _batch_norm_legit(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """With running statistics, or without any."""
+    names = _BATCH_NORM
+    if not any(isinstance(value, _Tensor) for value in args[3:5]) and "running_mean" not in kwargs:
+        names = names.replace("running_mean running_var ", "")
+    return _normalised(gpu, dict.fromkeys(_RUNNING) | _named(names, args, kwargs))
+
+
+def _batch_norm_with_update(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    arguments = _named(_BATCH_NORM.replace("training ", ""), args, kwargs) | {"training": True}
+    return *_normalised(gpu, arguments), _empty(gpu, (0,), torch.uint8)
+
+
+def _batch_norm_evaluated(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    arguments = _named(_BATCH_NORM.replace("training ", ""), args, kwargs) | {"training": False}
+    return _normalised(gpu, arguments)
+
+
+def _normalised(gpu: VirtualGPU, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Computed in FP32, or in FP64 for FP64 data; weights and running statistics may have other dtypes."""
+    tensor, training = arguments["input"], arguments["training"]
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    output = torch.empty_like(tensor)
     if not gpu.values:
-        kept = (tensor.shape[1],) if arguments["training"] else (0,)
-        wide = torch.promote_types(tensor.dtype, torch.float32)
-        return torch.empty_like(tensor), _empty(gpu, kept, wide), _empty(gpu, kept, wide)
-    if tensor.dtype not in _LOW:
-        result: tuple[Any, ...] = _aten.native_batch_norm.default(*arguments.values())
-        return result
-    wide_arguments = {name: _wide(value) for name, value in arguments.items()}
-    result = _aten.native_batch_norm.default(*wide_arguments.values())
-    for name in ("running_mean", "running_var"):
-        if arguments["training"] and arguments[name] is not None and arguments[name] is not wide_arguments[name]:
-            arguments[name].copy_(wide_arguments[name])
-    return result[0].to(tensor.dtype), result[1], result[2]
+        kept = (tensor.shape[1],)
+        return output, _empty(gpu, kept, wide), _empty(gpu, kept, wide)
+
+    def widened(value: Any) -> Any:
+        return value.to(wide) if isinstance(value, _Tensor) and value.dtype != wide else value
+
+    given = {name: widened(arguments[name]) for name in _BATCH_NORM.split()}
+    result, *saved = _aten.native_batch_norm.default(*given.values())
+    for name in _RUNNING:
+        if training and arguments[name] is not None and arguments[name] is not given[name]:
+            arguments[name].copy_(given[name])
+    if not training:
+        saved = [_empty(gpu, (tensor.shape[1],), wide), _empty(gpu, (tensor.shape[1],), wide)]
+    if result.dtype == tensor.dtype and result.stride() == output.stride():
+        return result, *saved
+    return output.copy_(result), *saved
 
 
 def _batch_norm_backward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -132,7 +161,9 @@ def _batch_norm_backward(gpu: VirtualGPU, args: Sequence[Any], kwargs: Mapping[s
         channels = _empty(gpu, (tensor.shape[1],), weight.dtype if weight is not None else tensor.dtype)
         grads = _gradients((tensor, channels, channels), mask)
         return (torch.empty_like(tensor) if mask[0] else None, *grads[1:])
-    results = _aten.native_batch_norm_backward.default(*[_wide(value) for value in arguments.values()])
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    given = [value.to(wide) if isinstance(value, _Tensor) else value for value in arguments.values()]
+    results = _aten.native_batch_norm_backward.default(*given)
     return tuple(_like(result, model) for result, model in zip(results, (tensor, weight, weight), strict=True))
 
 
@@ -142,5 +173,8 @@ KERNELS: dict[str, Callable[[VirtualGPU, Sequence[Any], Mapping[str, Any]], Any]
     "native_layer_norm": _layer_norm,
     "native_layer_norm_backward": _layer_norm_backward,
     "native_batch_norm": _batch_norm,
+    "_native_batch_norm_legit": _batch_norm_legit,
+    "_native_batch_norm_legit_no_training": _batch_norm_evaluated,
+    "_batch_norm_with_update": _batch_norm_with_update,
     "native_batch_norm_backward": _batch_norm_backward,
 }
