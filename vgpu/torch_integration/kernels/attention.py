@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from vgpu.runtime.gpu import VirtualGPU
+from vgpu.runtime.versions import torch_version
 from vgpu.torch_integration.kernels import sdp_backends
 from vgpu.torch_integration.kernels.sdp_backends import CUDNN, EFFICIENT, FLASH
 from vgpu.torch_integration.kernels.sdp_checks import Problem
@@ -24,6 +25,8 @@ _Tensor = torch.Tensor
 _aten = torch.ops.aten
 # Flash attention pads heads, the memory-efficient kernel rows of the mask, to multiples of these.
 _FLASH_ALIGNMENT, _MASK_ALIGNMENT = 8, 16
+# From this version on the fused kernels take heads without a batch (seen in its CUDA host code).
+_SINGLE_SINCE = (2, 15)
 
 
 def attention(
@@ -39,8 +42,16 @@ def attention(
 ) -> _Tensor:
     """`torch.nn.functional.scaled_dot_product_attention` on resident tensors."""
     _validate(gpu, query, key, value, attn_mask, dropout_p)
-    problem = Problem(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    single = torch_version() >= _SINGLE_SINCE and query.dim() == key.dim() == value.dim() == 3
+    if single:
+        batched = [tensor.unsqueeze(0) for tensor in (query, key, value)]
+        wide_mask = attn_mask.unsqueeze(0) if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
+        problem = Problem(*batched, wide_mask, dropout_p, is_causal, enable_gqa)
+    else:
+        problem = Problem(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     backend = sdp_backends.choose(gpu, problem)
+    if single and backend != sdp_backends.MATH:
+        return attention(gpu, *batched, wide_mask, dropout_p, is_causal, scale, enable_gqa).squeeze(0)
     mask = _additive(attn_mask, query.dtype)
     if mask is not None and is_causal:
         if backend not in (EFFICIENT, CUDNN):
