@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import vgpu
+from vgpu.runtime.versions import torch_version
 
 ONE, FIRST = torch.tensor(1.0), torch.tensor(0)
 
@@ -43,9 +44,9 @@ def test_a_wrapper_wants_one_device_of_cpu_scalars_too(
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: on_gpu(3) * ONE, lambda: torch.where(on_gpu(3) > 0, on_gpu(3), ONE), lambda: on_gpu(3).lerp(ONE, ONE),
-        lambda: on_gpu(3).masked_fill(on_gpu(3) > 0, ONE), lambda: torch.maximum(on_gpu(3), ONE),
-        lambda: torch.addcdiv(on_gpu(3) - 1, on_gpu(3), ONE),
+        lambda: on_gpu(3) * ONE, lambda: torch.where(on_gpu(3) > 0, on_gpu(3), ONE),
+        lambda: on_gpu(3).lerp(on_gpu(3), ONE), lambda: on_gpu(3).masked_fill(on_gpu(3) > 0, ONE), lambda: torch.maximum(on_gpu(3), ONE),
+        lambda: torch.addcmul(on_gpu(3) - 1, on_gpu(3), ONE), lambda: torch.add(ONE, on_gpu(3) - 1, out=on_gpu(3)),
     ],
 )  # fmt: skip
 def test_elementwise_kernels_take_cpu_scalars(gpu: vgpu.VirtualGPU, call: Callable[[], torch.Tensor]) -> None:
@@ -236,3 +237,97 @@ def test_linear_algebra_is_not_of_16_bits(gpu: vgpu.VirtualGPU, dtype: torch.dty
         with pytest.raises(NotImplementedError, match=f'"{kernel}" not implemented for'):
             call(matrix)
     assert torch.linalg.eigvalsh(matrix.float()).tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: torch.addcdiv(on_gpu(3), on_gpu(3), ONE), "found at least two devices, cuda:0 and cpu!"),
+        (
+            lambda: torch.addcmul(on_gpu(3), ONE, on_gpu(3)),
+            "for tensor1 argument is not supported .* swap your tensor1",
+        ),
+        (lambda: torch.addcmul(ONE, on_gpu(3), on_gpu(3)), "for self argument is not supported"),
+        (lambda: torch.addcmul(on_gpu(3), ONE, ONE), "Trying to pass too many CPU scalars"),
+        (lambda: on_gpu(3).lerp(ONE, 0.5), "found at least two devices"),
+        (lambda: torch._foreach_lerp([on_gpu(3)], [ONE], 0.5), "found at least two devices"),
+        (lambda: torch._foreach_maximum([on_gpu(3)], [ONE]), "min is on cpu"),
+    ],
+)
+def test_some_elementwise_kernels_take_no_cpu_scalars(
+    gpu: vgpu.VirtualGPU, call: Callable[[], object], words: str
+) -> None:
+    """PointwiseOps.cpp and Lerp.cu, tried on PyTorch's CUDA host code."""
+    with pytest.raises(RuntimeError, match=words):
+        call()
+
+
+def images() -> torch.Tensor:
+    return on_gpu(2, 4, 4, 4).to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    ("call", "strides"),
+    [
+        (lambda: torch.nn.functional.pad(images(), (1, 1, 1, 1), mode="reflect"), (144, 36, 6, 1)),
+        (lambda: torch.nn.functional.pixel_unshuffle(images(), 2), (64, 4, 2, 1)),
+        (lambda: torch.nn.functional.channel_shuffle(images(), 2), (64, 16, 4, 1)),
+        (lambda: torch.nn.functional.logsigmoid(images()), (64, 1, 16, 4)),
+        (
+            lambda: torch.nn.functional.batch_norm(on_gpu(4, 3, 2).permute(2, 1, 0), None, None, training=True),
+            (1, 2, 6),
+        ),
+        (lambda: torch.linalg.svd(on_gpu(2, 3, 4), full_matrices=False)[2], (12, 4, 1)),
+        (lambda: torch.fft.rfftn(on_gpu(3, 4, 6), dim=(0, 1, 2)), (4, 1, 12)),
+        (lambda: torch.fft.irfft(on_gpu(3, 4, 6).permute(2, 1, 0).cfloat(), dim=0), (1, 30, 10)),
+        (lambda: torch.fft.fftn(on_gpu(3, 4, 6).cfloat(), dim=(0, 1)), (4, 1, 12)),
+    ],
+)
+def test_results_are_laid_out_as_on_cuda(
+    gpu: vgpu.VirtualGPU, call: Callable[[], torch.Tensor], strides: tuple[int, ...]
+) -> None:
+    """SpectralOps.cpp, ReflectionPad.cu and others: what `view` takes depends on it."""
+    assert call().stride() == strides
+
+
+def test_batch_norm_takes_running_statistics_of_other_dtypes(gpu: vgpu.VirtualGPU) -> None:
+    """Normalization.cpp (CUDA): unless cuDNN gets weight, bias and statistics."""
+    norm = torch.nn.functional.batch_norm
+    data, mean, var = torch.tensor([[1.0], [3.0]], device="cuda"), on_gpu(1).double() - 1, on_gpu(1).double()
+    assert norm(data, mean, var, training=True, momentum=0.5).flatten().tolist() == pytest.approx([-1.0, 1.0], abs=1e-4)
+    assert (mean.tolist(), mean.dtype) == ([1.0], torch.float64)
+    assert norm(data.half(), mean, var).dtype == torch.float16
+    with pytest.raises(RuntimeError, match=r"argument #2 'weight' to have the same type .* 'running_mean'"):
+        norm(data, mean, var, on_gpu(1), on_gpu(1))
+    with pytest.raises(RuntimeError, match="Expected bias to have type Float but got Half"):
+        norm(data.bfloat16(), None, None, None, on_gpu(1).half(), training=True)
+    statistics = torch.ops.aten._native_batch_norm_legit(data.half(), None, None, True, 0.1, 1e-5)[1]
+    assert statistics.dtype == torch.float32
+
+
+def test_lists_that_are_not_alike_are_computed_one_by_one(gpu: vgpu.VirtualGPU) -> None:
+    """ForeachUtils.h, `can_use_fast_route`: so lists of several devices pass, and their sizes are broadcast."""
+    mixed = torch._foreach_add([on_gpu(2), torch.ones(2)], [on_gpu(2), torch.ones(2)])
+    assert [(tensor.is_cuda, tensor.tolist()) for tensor in mixed] == [(True, [2.0, 2.0]), (False, [2.0, 2.0])]
+    assert torch._foreach_mul([on_gpu(2, 3).t()], [on_gpu(2)])[0].shape == (3, 2)
+    assert torch._foreach_norm([on_gpu(4)[::2], on_gpu(4).half()], 2, torch.float64)[0].dtype == torch.float64
+    with pytest.raises(RuntimeError, match="scalar tensor expected to be 0 dim but it has 1 dimensions"):
+        torch._foreach_add([on_gpu(2), on_gpu(2).half()], on_gpu(1))
+    with pytest.raises(RuntimeError, match="must have the same number"):
+        torch._foreach_add([on_gpu(2), on_gpu(2).half()], [on_gpu(2)])
+
+
+@pytest.mark.skipif(torch_version() < (2, 15), reason="the fused kernels took four dimensions only")
+def test_fused_attention_takes_heads_without_a_batch(gpu: vgpu.VirtualGPU) -> None:
+    """attention.cpp: seen in its CUDA host code."""
+    heads = torch.rand(3, 4, 8, device="cuda", requires_grad=True)
+    result = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+    assert result.stride() == (8, 24, 1)
+    expected = torch.softmax(heads @ heads.mT / 8**0.5, -1) @ heads
+    assert torch.allclose(result, expected, atol=1e-5)
+
+
+def test_lengths_of_packed_sequences_are_on_the_cpu(gpu: vgpu.VirtualGPU) -> None:
+    """https://github.com/pytorch/pytorch/issues/43227"""
+    with pytest.raises(RuntimeError, match="should be a 1D CPU int64 tensor, but got 1D cuda:0 Long tensor"):
+        torch.nn.utils.rnn.pack_padded_sequence(on_gpu(3, 2, 4), torch.tensor([3, 2], device="cuda"))

@@ -77,7 +77,12 @@ def call(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 def pack(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`_pack_padded_sequence` (PackedSequence.cpp): the steps behind each other; the batch sizes stay on the host."""
     data, lengths, batch_first = args
-    if not mode.has(data) or mode.has(lengths):
+    if mode.has(lengths):
+        raise RuntimeError(
+            f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.dim()}D "
+            f"{mode.registry.device_of(lengths)} {DTYPE_NAMES[lengths.dtype]} tensor"
+        )
+    if not mode.has(data):
         return func(*args, **kwargs)
     sizes = func(torch.empty(data.shape[:2], device="cpu"), lengths, batch_first)[1]  # checks the lengths, too
     padded = data.transpose(0, 1) if batch_first else data
