@@ -45,7 +45,8 @@ def test_a_wrapper_wants_one_device_of_cpu_scalars_too(
     "call",
     [
         lambda: on_gpu(3) * ONE, lambda: torch.where(on_gpu(3) > 0, on_gpu(3), ONE),
-        lambda: on_gpu(3).lerp(on_gpu(3), ONE), lambda: on_gpu(3).masked_fill(on_gpu(3) > 0, ONE), lambda: torch.maximum(on_gpu(3), ONE),
+        lambda: on_gpu(3).lerp(on_gpu(3), ONE), lambda: on_gpu(3).masked_fill(on_gpu(3) > 0, ONE),
+        lambda: torch.maximum(on_gpu(3), ONE),
         lambda: torch.addcmul(on_gpu(3) - 1, on_gpu(3), ONE), lambda: torch.add(ONE, on_gpu(3) - 1, out=on_gpu(3)),
     ],
 )  # fmt: skip
