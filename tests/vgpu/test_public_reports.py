@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import vgpu
+from vgpu.device.errors import Unsupported
 from vgpu.runtime.versions import torch_version
 
 ONE, FIRST = torch.tensor(1.0), torch.tensor(0)
@@ -332,3 +333,27 @@ def test_lengths_of_packed_sequences_are_on_the_cpu(gpu: vgpu.VirtualGPU) -> Non
     """https://github.com/pytorch/pytorch/issues/43227"""
     with pytest.raises(RuntimeError, match="should be a 1D CPU int64 tensor, but got 1D cuda:0 Long tensor"):
         torch.nn.utils.rnn.pack_padded_sequence(on_gpu(3, 2, 4), torch.tensor([3, 2], device="cuda"))
+
+
+def test_a_tensor_on_the_cpu_gives_its_sizes(gpu: vgpu.VirtualGPU) -> None:
+    """https://github.com/pytorch/pytorch/issues/5049"""
+    resized = torch.empty(0, device="cuda").resize_as_(torch.ones(4, 4))
+    assert (resized.is_cuda, resized.shape) == (True, (4, 4))
+    assert gpu.memory.allocated >= resized.nbytes
+
+
+def test_scripted_modules_say_that_they_are_not_saved(gpu: vgpu.VirtualGPU) -> None:
+    """https://github.com/pytorch/pytorch/issues/62961"""
+    for scripted in (torch.jit.script(torch.nn.ReLU()), torch.jit.trace(torch.nn.ReLU(), on_gpu(2))):
+        with pytest.raises(Unsupported, match="saving TorchScript"):
+            scripted.save("/nowhere.pt")
+
+
+def test_operators_of_quantized_layers_are_refused(gpu: vgpu.VirtualGPU) -> None:
+    """https://github.com/pytorch/pytorch/issues/34583"""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        data = torch.quantize_per_tensor(on_gpu(2, 4), 1.0, 0, torch.quint8)
+        layer = torch.ao.nn.quantized.Linear(4, 3)
+    with pytest.raises(Unsupported, match="quantized::linear"):
+        layer(data)

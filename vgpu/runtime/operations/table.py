@@ -225,6 +225,7 @@ _row("_unsafe_view _reshape_alias lift_fresh lift resize_ is_same_size sym_size 
      "_version _has_same_storage_numel _backward requires_grad_ retain_grad set_data _fw_primal _make_dual "
      "is_coalesced resolve_conj resolve_neg _fused_sdp_choice", is_metadata=True)  # fmt: skip
 _row("set_", is_metadata=True, mixed_devices=True)
+_row("resize_as_", mixed_devices=True)  # it asks for the sizes alone
 
 # ---- what the host waits for, and what takes tensors of the host -----------------------------------------------------
 

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from vgpu.runtime.machine import Machine
 from vgpu.runtime.operations.operation import Operation
 from vgpu.runtime.patching import PatchSet
+from vgpu.runtime.unsupported import unsupported
 from vgpu.torch_integration.devices import place
 from vgpu.torch_integration.handling_mode import seen_by
 
@@ -62,7 +63,10 @@ def run_higher_order(mode: TorchFunctionMode, func: Any, args: Sequence[Any], kw
 
     Raises:
         NotImplementedError: it has no kernel for CUDA.
+        Unsupported: it is an operator with objects of C++ classes, such as a quantized layer's.
     """
+    if isinstance(func, torch._ops.OpOverload):
+        raise unsupported("kernels that the CPU underneath lacks", func.name())
     for key in _KERNELS_OF_CUDA:
         if key in func.py_kernels:
             with seen_by(mode):

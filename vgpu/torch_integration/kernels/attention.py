@@ -42,16 +42,14 @@ def attention(
 ) -> _Tensor:
     """`torch.nn.functional.scaled_dot_product_attention` on resident tensors."""
     _validate(gpu, query, key, value, attn_mask, dropout_p)
-    single = torch_version() >= _SINGLE_SINCE and query.dim() == key.dim() == value.dim() == 3
-    if single:
-        batched = [tensor.unsqueeze(0) for tensor in (query, key, value)]
-        wide_mask = attn_mask.unsqueeze(0) if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
-        problem = Problem(*batched, wide_mask, dropout_p, is_causal, enable_gqa)
-    else:
-        problem = Problem(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    problem = Problem(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    if torch_version() >= _SINGLE_SINCE and query.dim() == key.dim() == value.dim() == 3:
+        q, k, v = (tensor.unsqueeze(0) for tensor in (query, key, value))
+        wide = attn_mask.unsqueeze(0) if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
+        problem = Problem(q, k, v, wide, dropout_p, is_causal, enable_gqa)
+        if sdp_backends.choose(gpu, problem) != sdp_backends.MATH:
+            return attention(gpu, q, k, v, wide, dropout_p, is_causal, scale, enable_gqa).squeeze(0)
     backend = sdp_backends.choose(gpu, problem)
-    if single and backend != sdp_backends.MATH:
-        return attention(gpu, *batched, wide_mask, dropout_p, is_causal, scale, enable_gqa).squeeze(0)
     mask = _additive(attn_mask, query.dtype)
     if mask is not None and is_causal:
         if backend not in (EFFICIENT, CUDNN):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -48,12 +49,12 @@ def _torchscript(patches: PatchSet, machine: Machine) -> None:
         # PyTorch scripts some formulas of its own, for their graphs (torch/_decomp/decompositions_for_jvp.py).
         own = str(getattr(obj, "__module__", "")).startswith("torch.") and not isinstance(obj, torch.nn.Module)
         if not own:
-            return obj
+            return _without_saving(obj)
         # The names that the code uses are looked up in its caller's frame, which is one further up here.
         return script(obj, *args, **{**kwargs, "_frames_up": kwargs.get("_frames_up", 0) + 1})
 
     def keep_traced(func: Any, *args: Any, **kwargs: Any) -> Any:
-        return func
+        return _without_saving(func)
 
     def load_on_cpu(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(map_location, (str, torch.device)) and place(machine, map_location) is not None:
@@ -68,6 +69,17 @@ def _torchscript(patches: PatchSet, machine: Machine) -> None:
         patches.set(kind, "__call__", _only_on_cpu(kind.__call__, machine.registry.has))
     for name in ("save", "freeze", "optimize_for_inference"):
         patches.set(torch.jit, name, refuse("saving TorchScript", f"torch.jit.{name}"))
+
+
+def _refuse_to_save(*args: Any, **kwargs: Any) -> Any:
+    raise unsupported("saving TorchScript", "save")
+
+
+def _without_saving(obj: Any) -> Any:
+    """Modules and functions stay what they are, but for the method that only TorchScript's have."""
+    if isinstance(obj, (torch.nn.Module, FunctionType)) and not hasattr(obj, "save"):
+        obj.__dict__["save"] = _refuse_to_save
+    return obj
 
 
 def _only_on_cpu(call: Callable[..., Any], has: Callable[[torch.Tensor], bool]) -> Callable[..., Any]:
