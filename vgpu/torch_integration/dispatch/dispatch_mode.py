@@ -131,9 +131,14 @@ class DispatchMode(TorchDispatchMode):
                 (gpu,) = devices_of
             else:
                 gpu = next(filter(None, map(registry.gpu_of, inputs)))
-                if operation.is_foreach and foreach.is_slow(registry, operation, args):
-                    with self:
-                        return foreach.one_by_one(operation, args, kwargs)
+                if operation.is_foreach:
+                    if foreach.is_slow(registry, operation, args):
+                        with self:
+                            return foreach.one_by_one(operation, args, kwargs)
+                    groups = foreach.groups(registry, args)
+                    if len(groups) > 1:
+                        with self:
+                            return foreach.by_group(operation, args, kwargs, groups)
                 if not operation.is_like:
                     if device_rules.reconcile(machine, operation, args, kwargs, inputs):
                         return self._copy(operation, args, kwargs)

@@ -25,7 +25,9 @@ _Lists = list[Sequence[torch.Tensor]]
 
 
 def is_slow(registry: Registry[VirtualGPU], operation: Operation, args: Sequence[Any]) -> bool:
-    """Whether CUDA calls the single operation for each tensor."""
+    """Whether CUDA calls the single operation for each tensor; never for a fused optimizer's, which has none."""
+    if not operation.base.startswith("_foreach_"):
+        return False
     lists: _Lists = [value for value in args if isinstance(value, (list, tuple)) and _holds_tensors(value)]
     if not lists or (operation.base == "_foreach_copy_" and len(lists) > 1):
         return False
