@@ -24,6 +24,32 @@ _PROMOTE = {"add", "sub", "mul", "div", "pow", "maximum", "minimum", "clamp_min"
 _Lists = list[Sequence[torch.Tensor]]
 
 
+def groups(registry: Registry[VirtualGPU], args: Sequence[Any]) -> list[list[int]]:
+    """The positions of a list operation's first list, grouped by GPU: a fused optimizer has one launch for each."""
+    found: dict[VirtualGPU | None, list[int]] = {}
+    for index, tensor in enumerate(args[0]):
+        found.setdefault(registry.gpu_of(tensor), []).append(index)
+    return list(found.values())
+
+
+def by_group(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any], parts: list[list[int]]) -> Any:
+    """One call for each of `groups`."""
+    size = len(args[0])
+    results: list[Any] = [None] * size
+    for indices in parts:
+
+        def chosen(value: Any, indices: list[int] = indices) -> Any:
+            is_list = isinstance(value, (list, tuple)) and len(value) == size
+            return [value[index] for index in indices] if is_list else value
+
+        part = operation.overload(
+            *[chosen(value) for value in args], **{key: chosen(value) for key, value in kwargs.items()}
+        )
+        for index, value in zip(indices, part or (), strict=False):
+            results[index] = value
+    return results if results[0] is not None else None
+
+
 def is_slow(registry: Registry[VirtualGPU], operation: Operation, args: Sequence[Any]) -> bool:
     """Whether CUDA calls the single operation for each tensor; never for a fused optimizer's, which has none."""
     if not operation.base.startswith("_foreach_"):
