@@ -16,6 +16,8 @@
 | hardware.py   | what boards can do by their maker's documents (hardware.toml), by name                            |
 | checks/links.py | what joins two GPUs, and how much it carries: the bars of bandwidth                             |
 | ledger.py     | every field that is recorded (readings.toml), with the checks that judge it, or why none does     |
+| form.py       | takes out of a record what does not look like what the ledger says                                |
+| unjudged.py   | what a run read and nobody judges, and what it could not read                                     |
 | report.py, page.py | the banner, the JSON report (report.schema.json), the page (report.html.jinja)               |
 | writing.py    | puts a report on a disk, or on another one                                                        |
 

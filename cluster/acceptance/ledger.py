@@ -1,22 +1,20 @@
 """The ledger of readings (readings.toml): which check judges each field that a worker records, and what none does."""
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cluster.acceptance.checks import adapters
 from cluster.acceptance.records import Record
 
 WAYS = ("absolute", "siblings", "history")
 NOT = "not: "
 """Begins the reason why a field is not judged in one of WAYS."""
-RECENT = ("fabric", "recovery_action", "sram_errors", "ecc_lifetime", "memory_clock_max_hertz",
-          "nvlink_megabytes_per_second", "nvlink_peers", "xids_before")  # fmt: skip
-"""Readings that not every driver tells, nor every user may read (`nvml`)."""
+PREFIXES = {"before": "", "after": "", "network_after": "network"}
+"""Of stages that another one repeats: the same fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +26,12 @@ class Reading:
     absolute: str
     siblings: str
     history: str
+    kind: str
+    """What its values look like: a key of `form.KINDS`."""
+    told: str = "maybe"
+    lasting: bool = False
+    grows: bool = False
+    alike: str = ""
 
     @property
     def judged(self) -> bool:
@@ -64,9 +68,7 @@ def fields(record: Record) -> Iterator[str]:
     for stage, result in record.results.items():
         if "error" in result or "skipped" in result:
             continue
-        # Before and after, NVML's readings and ports are the same fields.
-        name = {"before": "", "after": "", "network_after": "network."}.get(stage, f"{stage}.")
-        yield from _leaves(result, name.rstrip("."))
+        yield from _leaves(result, PREFIXES.get(stage, stage))
 
 
 def _leaves(value: Any, path: str) -> Iterator[str]:
@@ -78,27 +80,3 @@ def _leaves(value: Any, path: str) -> Iterator[str]:
             yield from _leaves(inner, path)
     else:
         yield path
-
-
-def unjudged(records: Sequence[Record]) -> dict[str, dict[str, str]]:
-    """What this run read and nobody judges, and what it could not read, each with the reason."""
-    recorded = {name for record in records for field in fields(record) if (name := entry(field)) is not None}
-    readable = [reading for record in records if (reading := record.result("before").get("reading"))]
-    missing = {
-        name: f"{readings().get(name, readings().get(f'reading.{name}', _UNKNOWN)).meaning}: neither driver nor "
-        "permissions let this run read it"
-        for name in RECENT
-        if readable and all(reading.get(name) is None for reading in readable)
-    }
-    reason = adapters.why_not(records)
-    alone = {} if reason is None else {"each adapter on its own": f"its rate to itself and to the next node: {reason}"}
-    known = readings()
-    return {
-        "not_judged": {
-            name: known[name].absolute.removeprefix(NOT) for name in sorted(recorded) if not known[name].judged
-        },
-        "not_read": {**missing, **alone, **cannot()},
-    }
-
-
-_UNKNOWN = Reading(meaning="", unit="", absolute="", siblings="", history="")

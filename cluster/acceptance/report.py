@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cluster.acceptance import baseline, expectations, ledger, writing
+from cluster.acceptance import baseline, expectations, form, writing
 from cluster.acceptance.checks import (
     adapters,
     bandwidth,
     board,
     communication,
     compute,
+    consistency,
     copies,
     expected,
     gradients,
@@ -33,6 +34,7 @@ from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.options import Options
 from cluster.acceptance.performance import performance
 from cluster.acceptance.records import Record, apart
+from cluster.acceptance.unjudged import unjudged as not_judged
 from cluster.acceptance.verdict import (
     NOT_WRITTEN,
     PARTS,
@@ -113,6 +115,7 @@ def _write_expectations(path: Path, document: dict[str, Any]) -> bool:
 
 def judge(options: Options, records: Sequence[Record], standards: Standards) -> list[Check]:
     """All checks of a run."""
+    records, wrong = form.repaired(records)
     file, has_baseline = standards.expected, standards.earlier is not None
     gpus, gpus_by = options.expect_gpus, "--expect-gpus"
     if gpus is None and file is not None:
@@ -136,6 +139,7 @@ def judge(options: Options, records: Sequence[Record], standards: Standards) -> 
         *hardware_state.judge(records, file),
         *board.judge(records, file),
         *health_diff.judge(records),
+        *consistency.judge(records, wrong),
     ]
     return checks + expected.unmeasured(checks, file, latency=options.max_latency_ms is None)
 
@@ -145,7 +149,8 @@ def build(
 ) -> dict[str, Any]:
     """The report as `report.schema.json` describes it."""
     standards = standards or Standards()
-    records = apart(records)
+    as_told = apart(records)
+    records, _ = form.repaired(as_told)
     result = next((record.result("presence") for record in records if record.measured("presence")), {})
     device = "cuda" if any(record.gpu is not None for record in records) else "cpu"
     document = _head(options, device=device, simulated=simulated)
@@ -161,7 +166,7 @@ def build(
         "ranks": [_rank(record) for record in records],
         "gpu_health": [_health(record) for record in records if "reading" in record.result("before")],
     }
-    checks = judge(options, records, standards)
+    checks = judge(options, as_told, standards)
     if standards.expected is not None:
         document["expectations"] = {"file": str(standards.expected.path), "tables": standards.expected.tables}
     if (earlier := standards.earlier) is not None:
@@ -174,7 +179,7 @@ def build(
         reasons = [record.result("presence").get("error") or record.log[-300:] or record.detail for record in records]
         verdict = could_not_run(f"no rank could open its device: {reasons[0] if reasons else 'there are none'}")
     else:
-        document["unjudged"] = unjudged = ledger.unjudged(records)
+        document["unjudged"] = unjudged = not_judged(records)
         note = f"Not judged: {len(unjudged['not_judged'])} readings; not read: {len(unjudged['not_read'])} things"
         verdict = decide(checks, device=device, simulated=simulated, faults=faults, notes=[f"{note} (see the report)"])
     document["validation"] = {

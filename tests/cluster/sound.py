@@ -15,10 +15,14 @@ from cluster.acceptance.records import Record
 from cluster.acceptance.report import Standards, build
 
 MIB = 2**20
+WORK = 2 * 8192 * 8192 * 2048 / 1e12
+"""Of a product, in units of 1e12."""
 NVLINK = 365e9
 """Bytes per second that NCCL reaches, without NVLink SHARP (NVIDIA/nccl-tests issue 212)."""
 PORT = 46e9
 """Of 50 on the line."""
+BEGAN = 1.7e9
+"""When NVML was read, by the node's clock."""
 NOT_READ = {"skipped": "local rank 0 reads the ports", "asked": True}
 
 
@@ -65,6 +69,10 @@ def reading(**changed: Any) -> dict[str, Any]:
         "mig_mode": [0, 0],
         "retired_pages_pending": 0,
         "inforom_valid": True,
+        "recovery_action": "none",
+        "sram_errors": [0, 0],
+        "ecc_lifetime": 0,
+        "xids_before": [],
         **changed,
     }
 
@@ -77,11 +85,12 @@ def worked(**changed: Any) -> dict[str, Any]:
         "memory_used_bytes": 9000 * MIB,
         "power_watts": 520.0,
     }
-    return reading(**{**after, "sm_clock_hertz": 1980e6, "throttle_reasons": [], "energy_joules": 9000.0, **changed})
+    return reading(**{**after, "sm_clock_hertz": 1980e6, "throttle_reasons": [], "energy_joules": 4600.0, **changed})
 
 
 def record(rank: int = 0, ranks: int = 2) -> Record:
     """One rank that found everything in order."""
+    uuid = f"GPU-1234-{rank}"
     measurements = [
         {"operation": operation, "bytes": bytes_, "seconds": [seconds] * 20, "wrong": 0}
         for operation in BUS_FACTORS
@@ -98,7 +107,7 @@ def record(rank: int = 0, ranks: int = 2) -> Record:
         at="waiting for the others after after",
         progress=40,
         results={
-            "before": {"reading": reading()},
+            "before": {"reading": reading(uuid=uuid), "time": BEGAN},
             "presence": {
                 "kind": "cuda",
                 "index": rank,
@@ -110,8 +119,8 @@ def record(rank: int = 0, ranks: int = 2) -> Record:
                 "torch": "2.13.0",
                 "cuda": "13.0",
                 "nccl": [2, 27, 5],
-                "peak_tflops": {"float32": 67.0, "bfloat16": 989.0},
-                "held_ratio": {"float32": 0.8, "bfloat16": 0.82},
+                "peak_tflops": {"float32": 67.0, "float16": 989.0, "bfloat16": 989.0},
+                "held_ratio": {"float32": 0.8, "float16": 0.82, "bfloat16": 0.82},
                 "seen_by_cuda": ranks,
                 "seen_by_nvml": ranks,
                 "restricted": False,
@@ -120,8 +129,9 @@ def record(rank: int = 0, ranks: int = 2) -> Record:
                 "rows": 8192,
                 "depth": 2048,
                 "products": {
-                    "float32": product(seconds=5.5e-3, tflops=50.0),
-                    "bfloat16": product(seconds=0.4e-3, tflops=690.0),
+                    "float32": product(seconds=WORK / 50.0, tflops=50.0),
+                    "float16": product(seconds=WORK / 690.0, tflops=690.0),
+                    "bfloat16": product(seconds=WORK / 690.0, tflops=690.0),
                 },
             },
             "steadiness": {"products": pace(0.4e-3), "copies": {"to_device": pace(0.7e-3), "to_host": pace(0.7e-3)}},
@@ -143,6 +153,9 @@ def record(rank: int = 0, ranks: int = 2) -> Record:
                 "first_byte": {},
                 "rounds": 1,
             },
+            "adapters": {"skipped": "local rank 0 measures the adapters", "asked": True}
+            if rank
+            else {"skipped": "ib_write_bw is not installed on this node", "asked": True},
             "load": {"skipped": "only with --thorough", "asked": True},
             "gradients": {"deviation": 2e-5, "parameter": "conv1.weight", "parameters": 62},
             "pairs": {
@@ -161,13 +174,13 @@ def record(rank: int = 0, ranks: int = 2) -> Record:
                 "model": "ResNet-18",
                 "batch_size": 128,
                 "epochs": epochs,
-                "alone_seconds": [0.03] * 5,
+                "alone_seconds": [0.012] * 5,
                 "sha256": "ab" * 32,
                 "memory_peak_bytes": 4000 * MIB,
                 "finite": True,
             },
             "network_after": {"ports": ports(), "peer_memory": True} if rank == 0 else NOT_READ,
-            "after": {"reading": worked()},
+            "after": {"reading": worked(uuid=uuid), "time": BEGAN + 60},
         },
     )
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from cluster.acceptance import ledger, perftest, report
+from cluster.acceptance import perftest, report
 from cluster.acceptance.checks import adapters
 from cluster.acceptance.records import Record
 from cluster.acceptance.store import serve
+from cluster.acceptance.unjudged import unjudged
 from cluster.acceptance.verdict import Check
 from labkit.device import open_device
 from tests.cluster import sound
@@ -240,7 +241,7 @@ def test_all_adapters_of_a_cluster_at_half_are_found_by_their_line() -> None:
 
 def test_what_was_not_measured_is_listed_and_no_reason_to_doubt() -> None:
     records = machine(2)
-    assert "each adapter on its own" not in ledger.unjudged(records)["not_read"]
+    assert "each adapter on its own" not in unjudged(records)["not_read"]
     for record in records:
         record.results["adapters"] = {"skipped": "ib_write_bw is not installed on this node", "asked": True}
     document = sound.report(records)

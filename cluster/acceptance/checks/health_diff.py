@@ -66,7 +66,7 @@ def judge(records: Sequence[Record]) -> list[Check]:
         before, after = _readings(record)
         if not before or not after:
             continue
-        checks.append(_there(record, after))
+        checks.append(_there(record, before, after))
         if after["up"] and before["up"]:
             checks += [
                 _temperature(record, before, after),
@@ -102,10 +102,12 @@ def _untold(record: Record, name: str, after: dict[str, Any], field: str, remedy
     return _check(record, name, status, evidence, remedy, nothing_known=True)
 
 
-def _there(record: Record, after: dict[str, Any]) -> Check:
-    evidence = "answers" if after["up"] else "the driver has lost it: it fell off the bus while the test ran"
+def _there(record: Record, before: dict[str, Any], after: dict[str, Any]) -> Check:
+    there = before["up"] and after["up"]
+    when = "while the test ran" if before["up"] else "before the test"
+    evidence = "answers" if there else f"the driver has lost it: it fell off the bus {when}"
     remedy = "dmesg | grep -i 'fallen off the bus' (XID 79); power-cycle the node, check power and seating"
-    return _check(record, "GPU is still there", "pass" if after["up"] else "fail", evidence, remedy)
+    return _check(record, "GPU is still there", "pass" if there else "fail", evidence, remedy)
 
 
 def _temperature(record: Record, before: dict[str, Any], after: dict[str, Any]) -> Check:

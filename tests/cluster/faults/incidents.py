@@ -6,6 +6,7 @@ Each names its source where there is one: "nccl 361" is an issue of NVIDIA/nccl,
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy
 
@@ -38,12 +39,25 @@ def _times(share: float, factor: float, count: int) -> numpy.ndarray:
     return numpy.where(slow, factor, 1.0) * Jitter(3).of(noise.PRODUCT, count)
 
 
+def _usual(record: Record) -> float:
+    """Seconds of a product."""
+    return float(record.results["compute"]["products"]["float16"]["seconds"][0])
+
+
+def _last_for(epoch: dict[str, Any], seconds: list[float]) -> None:
+    """An epoch of so many steps."""
+    losses = epoch["losses"]
+    epoch |= {"own_seconds": seconds, "losses": numpy.linspace(losses[0], losses[-1], len(seconds)).tolist()}
+
+
 def pace(share: float, factor: float, ranks: Iterable[int]) -> Change:
     """Products of these ranks are slow now and then."""
 
     def change(records: list[Record]) -> None:
         for rank in ranks:
-            records[rank].results["steadiness"]["products"] = figures(4e-4 * _times(share, factor, 1000))
+            records[rank].results["steadiness"]["products"] = figures(
+                _usual(records[rank]) * _times(share, factor, 1000)
+            )
 
     return change
 
@@ -65,7 +79,7 @@ def varying(of: Noise, what: str = "products") -> Change:
         jitter = Jitter(9)
         for record in records:
             if what == "products":
-                record.results["steadiness"]["products"] = figures(4e-4 * jitter.of(of, 1000))
+                record.results["steadiness"]["products"] = figures(_usual(record) * jitter.of(of, 1000))
             else:
                 record.results["collectives"]["steady"] |= figures(1e-4 * jitter.of(of, 5000))
 
@@ -103,7 +117,7 @@ def steps(every: int, factor: float, ranks: Iterable[int], *, count: int = 100) 
             (first, *_) = epochs = records[rank].results["training"]["epochs"]
             usual = first["own_seconds"][-1]
             for epoch in epochs:
-                epoch["own_seconds"] = [usual * (1 if number % every else factor) for number in range(count)]
+                _last_for(epoch, [usual * (1 if number % every else factor) for number in range(count)])
 
     return change
 
@@ -122,7 +136,7 @@ def without_peer_memory(records: list[Record]) -> None:
 
 
 def interrupted(records: list[Record]) -> None:
-    seconds = 4e-4 * _times(0, 1, 1000)
+    seconds = _usual(records[3]) * _times(0, 1, 1000)
     seconds[500] += 0.1
     records[3].results["steadiness"]["products"] = figures(seconds)
     records[3].results["collectives"]["steady"] |= figures(numpy.append(numpy.full(4999, 2e-5), 0.2))
@@ -139,7 +153,7 @@ def shared_uplink(records: list[Record]) -> None:
 def short_training(records: list[Record]) -> None:
     for record in records:
         for epoch in record.results["training"]["epochs"]:
-            epoch["own_seconds"] = [0.01] * 12
+            _last_for(epoch, [0.01] * 12)
     records[3].results["training"]["epochs"][0]["own_seconds"][4:7] = [0.03] * 3
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.acceptance.checks.collectives import BUS_FACTORS
+from cluster.acceptance.hardware import board
 from cluster.acceptance.records import Record
 from tests.cluster import sound
 
@@ -89,7 +90,20 @@ RTX4090 = Model(
     name="NVIDIA GeForce RTX 4090", gib=23.6, mhz=10501, memory=920, sms=128, pcie=4, ring=11, tflops=150, peak=165
 )
 GH200 = Model(name="NVIDIA GH200 480GB", gib=94.5, mhz=2619, memory=3550, sms=132, pcie=5, tflops=650)
+SINGLE = 20.0
+"""TFLOPS in float32 of a board whose data sheet is elsewhere."""
 LANE = {3: 0.985, 4: 1.969, 5: 3.938}
+
+
+PRECISIONS = ("float16", "bfloat16")
+
+
+def products(model: Model) -> dict[str, Any]:
+    """Of every precision, float32 by the data sheet."""
+    known = board(model.name)
+    single = (known.tflops or {}).get("float32") if known is not None else None
+    rates = dict.fromkeys(PRECISIONS, model.tflops) | {"float32": 0.75 * (single or SINGLE)}
+    return {name: sound.product(seconds=sound.WORK / rate, tflops=rate) for name, rate in rates.items()}
 
 
 def cluster(
@@ -110,19 +124,18 @@ def cluster(
             "name": model.name, "pcie_generation": model.pcie, "pcie_generation_max": model.pcie, "nvlinks": model.links,
             "nvlinks_up": model.links, "memory_clock_hertz": model.mhz * 1e6, "uuid": f"GPU-{rank}",
             "topology": {str(other): topology(local, other) for other in range(gpus)},
+            "memory_total_bytes": model.gib * 2**30,
         }  # fmt: skip
         for stage in ("before", "after"):
             record.results[stage]["reading"] |= of_board
-        peak = {"bfloat16": model.peak} if model.peak else None
+        single = products(model)["float32"]["tflops"]
+        peak = {"float32": single / 0.75} | (dict.fromkeys(PRECISIONS, model.peak) if model.peak else {})
         record.results["presence"] |= {
             "index": local, "device_name": model.name, "memory_bytes": model.gib * 2**30, "multiprocessors": model.sms,
             "seen_by_cuda": gpus, "seen_by_nvml": gpus, "uuid": str(rank), "peak_tflops": peak,
-            "held_ratio": {"bfloat16": model.held} if peak else None,
+            "held_ratio": {"float32": 0.8} | dict.fromkeys(PRECISIONS if model.peak else (), model.held),
         }  # fmt: skip
-        work = 2 * 8192 * 8192 * 2048 / 1e12
-        record.results["compute"]["products"] = {
-            "bfloat16": sound.product(seconds=work / model.tflops, tflops=model.tflops)
-        }
+        record.results["compute"]["products"] = products(model)
         record.results["bandwidth"] = {
             "bytes": 256 * MIB,
             "rates": {"copy": model.memory * 1e9, "triad": model.memory * 1.01e9},
@@ -131,6 +144,10 @@ def cluster(
         record.results["copies"] = {
             "bytes": 256 * MIB,
             "seconds": dict.fromkeys(("to_device", "to_host"), 256 * MIB / rate),
+        }
+        record.results["steadiness"] = {
+            "products": sound.pace(sound.WORK / model.tflops),
+            "copies": dict.fromkeys(("to_device", "to_host"), sound.pace(32 * MIB / rate)),
         }
         record.results["memory"] |= {
             "tested_bytes": int(0.88 * model.gib * 2**30),
@@ -193,12 +210,15 @@ def small(records: list[Record], seconds: float) -> None:
         for one in record.results["collectives"]["measurements"]:
             if one["bytes"] == 1024:
                 one["seconds"] = [seconds] * 5
+        record.results["collectives"]["steady"] |= sound.pace(seconds)
 
 
 def copy_rate(records: list[Record], rate: float) -> None:
     """Copies from and to the host, bytes per second."""
     for record in records:
         record.results["copies"]["seconds"] = dict.fromkeys(("to_device", "to_host"), 256 * MIB / rate)
+        own = record.results["steadiness"]
+        own["copies"] = dict.fromkeys(("to_device", "to_host"), sound.pace(32 * MIB / rate))
 
 
 def meetings(records: list[Record], factor: float, which: Callable[[Record, Record], bool] = lambda a, b: True) -> None:
@@ -226,6 +246,11 @@ def slower(
         for product in results["compute"]["products"].values() if products else ():
             product["seconds"] = [factor * value for value in product["seconds"]]
             product["tflops"] /= factor
+        if products:
+            own = results["steadiness"]
+            own["products"] = {
+                name: factor * value if name.endswith("_seconds") else value for name, value in own["products"].items()
+            }
         if training:
             results["training"]["alone_seconds"] = [factor * value for value in results["training"]["alone_seconds"]]
             for epoch in results["training"]["epochs"]:
@@ -319,14 +344,14 @@ def _rename(ranks: Sequence[int], model: Model) -> Change:
             for stage in ("before", "after"):
                 own.results[stage]["reading"] |= {
                     key: other.results[stage]["reading"][key] for key in
-                    ("name", "nvlinks", "nvlinks_up", "memory_clock_hertz", "pcie_generation", "pcie_generation_max")
+                    ("name", "nvlinks", "nvlinks_up", "memory_total_bytes", "memory_clock_hertz", "pcie_generation", "pcie_generation_max")
                 }  # fmt: skip
             presence = other.results["presence"]
             own.results["presence"] |= {
                 key: presence[key]
                 for key in ("device_name", "memory_bytes", "multiprocessors", "peak_tflops", "held_ratio")
             }
-            for stage in ("compute", "bandwidth", "copies", "memory"):
+            for stage in ("compute", "bandwidth", "copies", "memory", "steadiness"):
                 own.results[stage] = other.results[stage]
 
     return change

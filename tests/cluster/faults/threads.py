@@ -315,6 +315,7 @@ def eight_and_four() -> list[Record]:
     """Slurm gave eight GPUs on one node and four on the other."""
     records = cluster(H100, nodes=2)[:12]
     for record in records:
+        record.results["collectives"]["ranks"] = 12
         record.results["pairs"]["met"] = [met for met in record.results["pairs"]["met"] if met["partner"] < 12]
     present(range(8), seen_by_cuda=8, restricted=True, given_by_slurm=8)(records)
     present(range(8, 12), seen_by_cuda=4, seen_by_nvml=4, restricted=True, given_by_slurm=4)(records)
@@ -325,8 +326,8 @@ def eight_and_four() -> list[Record]:
 def sixteen_bits(records: list[Record]) -> None:
     """Volta has no bfloat16."""
     for record in records:
-        products = record.results["compute"]["products"]
-        record.results["compute"]["products"] = {"float16": products["bfloat16"]}
+        record.results["presence"]["compute_capability"] = [7, 0]
+        del record.results["compute"]["products"]["bfloat16"]
 
 
 def virtual_functions(records: list[Record]) -> None:
@@ -344,7 +345,7 @@ HEALTHY: tuple[Story, ...] = (
     Story(what="GH200 of which each has four ports of 200 Gbit/s (nccl 1579)", records=lambda: cluster(GH200, nodes=4, gpus=1, port=200, adapters=4, line=3.28)),
     Story(what="an adapter below the CPU at 16 of 25 GB/s, as the file says (nccl 412)", records=lambda: cluster(A800, nodes=2, port=200, adapters=1, line=0.66), expect="[network]\noversubscription = 1.5"),
     Story(what="virtual functions that show no PCIe link", records=lambda: cluster(A100, nodes=2, port=200), change=virtual_functions),
-    Story(what="two RTX A6000 with a bridge", records=lambda: cluster(A6000, gpus=2, rdma=False, port=10), expect="[compute_tflops]\nbfloat16 = 100"),
+    Story(what="two RTX A6000 with a bridge", records=lambda: cluster(A6000, gpus=2, rdma=False, port=10), expect="[compute_tflops]\nbfloat16 = 100\nfloat16 = 100"),
     Story(what="eight L4 at their limit of 72 W", records=lambda: cluster(L4, rdma=False, port=100), change=both(state(power_limit_watts=72.0, power_limit_default_watts=72.0, sm_clock_max_hertz=2040e6), state(after=True, power_watts=71.9, sm_clock_hertz=1100e6, throttle_reasons=["power_cap"]))),
     Story(what="four T4 at their limit of 70 W", records=lambda: cluster(T4, gpus=4, rdma=False, port=25), change=both(state(power_limit_watts=70.0, power_limit_default_watts=70.0, sm_clock_max_hertz=1590e6), state(after=True, power_watts=69.7, sm_clock_hertz=1005e6, temperature_celsius=74, throttle_reasons=["power_cap"]))),
     Story(what="A40 in two nodes, without bridges", records=lambda: cluster(A40, nodes=2, gpus=4, port=100, adapters=1), change=state(nvlinks_up=0)),

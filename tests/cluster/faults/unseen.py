@@ -33,7 +33,7 @@ from tests.cluster.faults.reported import (
 )
 
 B300 = replace(B200, name="NVIDIA B300 SXM6 AC", gib=268, memory=7000, tflops=1700, peak=None)
-WORKSTATION = "[compute_tflops]\nbfloat16 = 350\n[gpu]\nmemory_gigabytes_per_second = 1300"
+WORKSTATION = "[compute_tflops]\nbfloat16 = 350\nfloat16 = 350\n[gpu]\nmemory_gigabytes_per_second = 1300"
 SWITCHED = {"switch": 18}
 
 
@@ -154,7 +154,7 @@ BROKEN: tuple[Story, ...] = (
     Story(what="eight workstation cards whose memory is at half", records=lambda: cluster(RTX6000B, rdma=False, port=25), change=memory(0.5), expect=WORKSTATION, named=G3),
     Story(what="two of eight H100 behind a switch, at a third", records=lambda: cluster(H100, gpus=2), change=both(lambda r: large(r, 2.9), lambda r: meetings(r, 2.9), state(nvlink_peers=SWITCHED)), named="all ranks"),
     Story(what="two pods that were given the same GPU (time slicing)", records=lambda: cluster(A100, nodes=2, gpus=1, port=200), change=one_gpu_for_two_pods, named="GPU 0"),
-    Story(what="a V100 with 63 retired pages", records=lambda: cluster(V100, gpus=4, pair=lambda a, b: 46), change=state([2], remapped_rows=None, retired_pages=[60, 3]), named="GPU 2 (rank 2, node0)"),
+    Story(what="a V100 with 63 retired pages", records=lambda: cluster(V100, gpus=4, pair=lambda a, b: 46), change=both(state(remapped_rows=None, retired_pages=[0, 0]), state([2], retired_pages=[60, 3])), named="GPU 2 (rank 2, node0)"),
     Story(what="eight Ethernet ports of 200 Gbit/s that the plug-in does not use", records=lambda: cluster(H100, nodes=2, port=200), change=both(ethernet_for_each_gpu, network(10)), named="all ranks"),
     Story(what="products of 8 bits at half on one GPU", records=lambda: cluster(H100), change=product_of("float8_e4m3fn", 600, 1979, 3), named=G3),
     Story(what="float32 at a quarter on all, bfloat16 sound", records=lambda: cluster(H100), change=product_of("float32", 13, 67), named=G3),
@@ -187,7 +187,7 @@ HEALTHY: tuple[Story, ...] = (
     Story(what="a driver that tells nothing recent", records=lambda: cluster(A100), change=state(fabric=None, recovery_action=None, sram_errors=None, ecc_lifetime=None, memory_clock_max_hertz=None, nvlink_megabytes_per_second=None, nvlink_peers=None, xids_before=None)),
     Story(what="four of eight H100 in a pod, behind a switch", records=lambda: cluster(H100, gpus=4), change=state(nvlink_peers=SWITCHED)),
     Story(what="two of a board of four A100, whose links lead to the others", records=lambda: cluster(A100, gpus=2, pair=lambda a, b: 78), change=both(lambda r: large(r, 232 / 78), state(nvlink_peers={"00000000:41:00.0": 4, "00000000:81:00.0": 4, "00000000:C1:00.0": 4}))),
-    Story(what="V100 with three retired pages", records=lambda: cluster(V100, gpus=4, pair=lambda a, b: 46), change=state([2], remapped_rows=None, retired_pages=[2, 1])),
+    Story(what="V100 with three retired pages", records=lambda: cluster(V100, gpus=4, pair=lambda a, b: 46), change=both(state(remapped_rows=None, retired_pages=[0, 0]), state([2], retired_pages=[2, 1]))),
     Story(what="eight Ethernet ports of 200 Gbit/s, with the plug-in", records=lambda: cluster(H100, nodes=2, port=200, line=0.85), change=ethernet_for_each_gpu),
     Story(what="two ports of 25 Gbit/s in a bond, of which one flow fills one", records=lambda: cluster(A100_40, nodes=2, port=25, adapters=2, line=0.85), change=both(ethernet_for_each_gpu, half_of_the_adapters)),
     Story(what="small messages in 100 us in a node whose host is busy", records=lambda: cluster(H100), change=lambda r: small(r, 100e-6)),

@@ -61,7 +61,8 @@ def _put(tree: Any, path: Path, alter: Alter) -> bool:
     """Replace what the path leads to; "*" stands for every element of a list."""
     head, *rest = path
     if head == "*":
-        return any([_put(tree, (number, *rest), alter) for number in range(len(tree))])
+        done = [_put(tree, (number, *rest), alter) for number in range(len(tree))]
+        return any(done)
     if not (head in tree if isinstance(tree, dict) else isinstance(tree, list) and int(head) < len(tree)):
         return False
     if rest:
@@ -110,7 +111,7 @@ def alterations(value: Any) -> Iterator[tuple[str, Alter]]:
         yield "empty", lambda old: []
         if value:
             yield "cut", lambda old: old[: len(old) // 2]
-            yield "twice", lambda old: [*old, copy.deepcopy(old[0])]
+            yield "twice", lambda old: [*old, copy.deepcopy(old[0])] if old else old
         if value and isinstance(value[0], int | float):
             yield from _numbers(value)
             yield "not a number", lambda old: [math.nan] * len(old)
@@ -149,7 +150,10 @@ def variations(machine: Callable[[], list[Record]]) -> Iterator[Variation]:
         if stage in TWICE.values():
             continue
         seen: set[tuple[str, str]] = set()
-        for path, value in [((stage,), sick[stage]), *((((stage, *path)), value) for path, value in places(sick[stage]))]:
+        for path, value in [
+            ((stage,), sick[stage]),
+            *((((stage, *path)), value) for path, value in places(sick[stage])),
+        ]:
             element = "*" in path or "0" in map(str, path)
             made = list(alterations(value))
             try:
@@ -173,10 +177,9 @@ def variations(machine: Callable[[], list[Record]]) -> Iterator[Variation]:
                         yield replace(one, when=when, everywhere=everywhere)
             if stage in TWICE and len(path) > 1 and "*" not in path:
                 earlier = copy.deepcopy(value)
-                for everywhere in (False, True):
-                    stale: Alter = lambda old, earlier=earlier: copy.deepcopy(earlier)
-                    yield Variation(entry=_entry(path), path=path, kind="stale", when="after", everywhere=everywhere,
-                                    alter=stale)  # fmt: skip
+                stale = Variation(entry=_entry(path), path=path, kind="stale", when="after", everywhere=False,
+                                  alter=lambda old, earlier=earlier: copy.deepcopy(earlier))  # fmt: skip
+                yield from (stale, replace(stale, everywhere=True))
 
 
 def _at(tree: Any, path: Path) -> Any:

@@ -1,0 +1,236 @@
+"""Whether the values of a record look like what the ledger says of their fields; those that do not are taken out.
+
+A worker that was stopped while it wrote, another version of it, a driver that answers nonsense: no judge may pass on
+such a value, nor break by it.
+"""
+
+import copy
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cluster.acceptance import ledger
+from cluster.acceptance.nvml import FABRIC_STATES, RECOVERY_ACTIONS
+from cluster.acceptance.records import STAGES, Record
+from labkit.data import NAMES as DATA_SETS
+from labkit.monitoring.nvml import THROTTLE_REASONS
+
+MOST_SHOWN_CHARACTERS = 40
+MOST_CELSIUS = 150
+MOST_NVLINKS = 72
+"""More than any GPU has so far."""
+LANES = (1, 2, 4, 8, 12, 16, 32)
+READ_TWICE = ("before", "after")
+LEFT_OUT = "does not look like what a worker records: "
+"""Begins the reason why a stage is left out."""
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _finite(value: Any) -> bool:
+    return _number(value) and math.isfinite(value)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _text(pattern: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
+
+
+def _one_of(*words: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and value in words
+
+
+def _each(fits: Callable[[Any], bool], *, count: int | None = None, least: int = 0) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, list)
+        and len(value) >= least
+        and (count is None or len(value) == count)
+        and all(fits(inner) for inner in value)
+    )
+
+
+def _count(value: Any) -> bool:
+    return _whole(value) and value >= 0
+
+
+def _positive(value: Any) -> bool:
+    return _finite(value) and value > 0
+
+
+KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "flag": (lambda value: isinstance(value, bool), "yes or no"),
+    "0 or 1": (lambda value: value in (0, 1), "0 or 1"),
+    "two flags": (_each(lambda value: value in (0, 1), count=2), "two of 0 or 1"),
+    "count": (_count, "a whole number"),
+    "positive count": (lambda value: _count(value) and value > 0, "a whole number above 0"),
+    "counts": (_each(_count), "whole numbers"),
+    "two counts": (_each(_count, count=2), "two whole numbers"),
+    "four counts": (_each(_count, count=4), "four whole numbers"),
+    "counter": (lambda value: _finite(value) and value >= 0, "a number from 0 on"),
+    "figure": (lambda value: _finite(value) and value >= 0, "a number from 0 on"),
+    "positive": (_positive, "a number above 0"),
+    "share": (lambda value: _finite(value) and 0 <= value <= 1, "a share from 0 to 1"),
+    "celsius": (lambda value: _finite(value) and 0 < value < MOST_CELSIUS, "degrees of a chip that works"),
+    "place": (lambda value: _whole(value) and value >= -1, "a whole number from -1 on"),
+    "links": (lambda value: _count(value) and value <= MOST_NVLINKS, "a number of links"),
+    "lanes": (lambda value: _whole(value) and value in LANES, f"lanes: {', '.join(map(str, LANES))}"),
+    "generation": (lambda value: _whole(value) and 1 <= value <= 7, "a generation of PCIe"),
+    "times": (_each(_positive, least=1), "times above 0"),
+    "any number": (_number, "a number"),
+    "any numbers": (_each(_number, least=1), "numbers"),
+    "list": (lambda value: isinstance(value, list), "a list"),
+    "table": (lambda value: isinstance(value, dict) and bool(value), "a table"),
+    "word": (_text(r"[\x20-\x7e]*[!-~][\x20-\x7e]*"), "a word"),
+    "identity": (_text(r"[\w:-]+"), "an identity"),
+    "version": (_text(r"(?=[!-~]*\d)[!-~]+(\.[!-~]+)*"), "a version"),
+    "hexadecimal": (_text(r"[0-9a-f]*"), "hexadecimal digits"),
+    "reasons": (
+        lambda value: _each(_one_of(*THROTTLE_REASONS.values()))(value) and len(set(value)) == len(value),
+        "reasons that NVML knows, each once",
+    ),
+    "fabric state": (_one_of(*FABRIC_STATES.values()), "a state of joining"),
+    "recovery action": (_one_of(*RECOVERY_ACTIONS), "an action that NVML knows"),
+    "topology": (_text(r"[a-zA-Z0-9 ]+"), "a kind of path"),
+    "device": (_one_of("cuda", "cpu"), "cuda or cpu"),
+    "port kind": (_one_of("InfiniBand", "Ethernet"), "InfiniBand or Ethernet"),
+    "backend": (_one_of("nccl", "gloo"), "nccl or gloo"),
+    "operation": (_text(r"[a-z_]+"), "an operation"),
+    "data set": (_one_of(*DATA_SETS), "a data set of this course"),
+}
+"""By name in the ledger: whether a value is of it, and how to call it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Misfit:
+    """A value that cannot be right, or is not there."""
+
+    stage: str
+    field: str
+    """As in the record: "reading.power_watts"."""
+    reason: str
+
+
+def repaired(records: Sequence[Record]) -> tuple[list[Record], dict[int, list[Misfit]]]:
+    """The records without what cannot be right, and what that was, by position.
+
+    A reading of NVML is then not told; any other stage is left out, since its figures belong together.
+    """
+    whole, wrong = [], {}
+    for position, record in enumerate(records):
+        found = list(misfits(record))
+        if found:
+            wrong[position] = found
+            record = _without(record, found)
+        whole.append(record)
+    return whole, wrong
+
+
+def misfits(record: Record) -> Iterator[Misfit]:
+    """All of a record; nothing of stages that broke, or were left out."""
+    for stage, result in record.results.items():
+        if stage not in STAGES:
+            continue
+        if not isinstance(result, dict):
+            yield Misfit(stage=stage, field=stage, reason=f"is {_shown(result)}, should be a table")
+        elif record.measured(stage):
+            yield from _of_stage(stage, result)
+
+
+def _of_stage(stage: str, result: dict[str, Any]) -> Iterator[Misfit]:
+    name = ledger.PREFIXES.get(stage, stage)
+    for path, value in _leaves(result, name):
+        if (reason := _reason(path, value)) is not None:
+            yield Misfit(stage=stage, field=path, reason=reason)
+    if stage == "presence" and result.get("kind") != "cuda":
+        return
+    for field, reading in ledger.readings().items():
+        first, _, rest = field.partition(".")
+        if first == "reading":
+            first, rest = "", field
+        if reading.told == "always" and first == name and not _has(result, rest.split(".")):
+            yield Misfit(stage=stage, field=field, reason="is missing")
+    if stage in READ_TWICE and not (isinstance(result.get("reading"), dict) and result["reading"]):
+        yield Misfit(stage=stage, field="reading", reason=f"is {_shown(result.get('reading'))}, should be a table")
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and value and any(isinstance(inner, dict) for inner in value):
+        for inner in value:
+            yield from _leaves(inner, path)
+    else:
+        yield path, value
+
+
+def _reason(path: str, value: Any) -> str | None:
+    """What is wrong with a value."""
+    name = ledger.entry(path)
+    if name is None:
+        inside = [field for field in ledger.readings() if field.startswith(f"{path}.")]
+        if inside and not (isinstance(value, list) and not value):
+            return f"is {_shown(value)}, should be a table or a list"
+        return None
+    reading = ledger.readings()[name]
+    if value is None:
+        return "is not told" if reading.told == "always" else None
+    if value == {} and name == f"{path}.*":
+        return None
+    fits, words = KINDS[reading.kind]
+    return None if fits(value) else f"is {_shown(value)}, should be {words}"
+
+
+def _has(value: Any, path: Sequence[str]) -> bool:
+    """Whether everything has the field; None counts as something, `_reason` looks at it."""
+    if not path:
+        return True
+    if isinstance(value, list):
+        return all(_has(inner, path) for inner in value)
+    if not isinstance(value, dict):
+        return True  # said by `_reason`
+    head, *rest = path
+    if head == "*":
+        return bool(value) and all(_has(inner, rest) for inner in value.values())
+    return head in value and _has(value[head], rest)
+
+
+def _shown(value: Any) -> str:
+    text = "not told" if value is None else repr(value)
+    return text if len(text) <= MOST_SHOWN_CHARACTERS else f"{text[:MOST_SHOWN_CHARACTERS]}..."
+
+
+def _without(record: Record, found: Sequence[Misfit]) -> Record:
+    results = dict(record.results)
+    for misfit in found:
+        stage = misfit.stage
+        if stage in READ_TWICE and misfit.field.startswith("reading.") and misfit.reason != "is missing":
+            if results[stage] is record.results[stage]:
+                results[stage] = copy.deepcopy(results[stage])
+            _forget(results[stage], misfit.field)
+        elif misfit.field != "time":
+            results[stage] = {"skipped": f"{LEFT_OUT}{misfit.field} {misfit.reason}"}
+    return replace(record, results=results)
+
+
+def _forget(result: dict[str, Any], field: str) -> None:
+    reading = result.get("reading")
+    name, _, inner = field.removeprefix("reading.").partition(".")
+    if not isinstance(reading, dict):
+        return
+    if name == "untold":
+        reading["untold"] = {}
+    elif name == "up":
+        reading["up"] = False
+    else:
+        reading[name] = None
+        untold = reading.setdefault("untold", {})
+        if isinstance(untold, dict):
+            untold[name] = f"{inner or name} does not look like it"
