@@ -49,7 +49,7 @@ def machine() -> list[Record]:
     ranks = sound.nodes(2, per_node=2)
     load()(ranks)
     for record in ranks:
-        record.results["presence"] |= {"given_by_slurm": 2, "uuid": str(record.rank), "restricted": record.rank > 1}
+        record.results["presence"] |= {"given_by_slurm": 2, "restricted": record.rank > 1}
         for stage in ("before", "after"):
             record.results[stage]["reading"] |= {
                 "fabric": {"state": "completed", "status": 0, "clique": 0, "cluster": "", "degraded": False},

@@ -146,7 +146,7 @@ def periodic(records: list[Record]) -> None:
     """A load of which every third sample is a third slower on GPU 3."""
     for record in records:
         series = [
-            {"seconds": 10.0 * number, "products_per_second": 1000.0 / (1.5 if record.rank == 3 and number % 3 else 1.0),
+            {"seconds": 10.0 * number, "products_per_second": 2500.0 / (1.5 if record.rank == 3 and number % 3 else 1.0),
              "celsius": 61, "watts": 520.0, "sm_clock_hertz": 1980e6, "throttle_reasons": []}
             for number in range(30)
         ]  # fmt: skip

@@ -138,7 +138,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(what="copies from every GPU at half of PCIe's rate", spoil=every(lambda record: record.results["copies"].update(seconds={"to_device": 5e-3, "to_host": 268e6 / 28e9})), check="copy: device to host", named=all_of()),
     Fault(what="--thorough: slows down for heat", spoil=load(throttle_reasons=["hardware_thermal_slowdown"]), check="load: throttling", named=(G,)),
     Fault(what="--thorough: above the board's temperature", spoil=load(celsius=96), check="load: temperature", named=(G,)),
-    Fault(what="--thorough: a fifth slower once it is warm", spoil=load(products_per_second=800.0), check="load: pace over time", named=(G,)),
+    Fault(what="--thorough: a fifth slower once it is warm", spoil=load(products_per_second=2000.0), check="load: pace over time", named=(G,)),
     Fault(what="--thorough: one product wrong in ten minutes", spoil=wrong_once, check="load: results", named=(G,)),
     Fault(what="every fifth second one GPU is half as fast", spoil=pace("products", 0.2, 2), check="steadiness: products", named=(G,)),
     Fault(what="one GPU's pace varies more than the others'", spoil=pace("products", 0.07, 2), check="steadiness: products", named=(G,), verdict="INCOMPLETE"),

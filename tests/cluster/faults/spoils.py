@@ -152,10 +152,10 @@ def load(**changes: Any) -> Spoil:
         for record in records:
             series = []
             for number in range(24):
-                sample = {"seconds": 5.0 * number, "products_per_second": 1000.0, "celsius": 60, "watts": 690.0}
+                sample = {"seconds": 5.0 * number, "products_per_second": 2500.0, "celsius": 60, "watts": 690.0}
                 sample |= {"sm_clock_hertz": 1.9e9, "throttle_reasons": ["power_cap"]}
                 series.append(sample | (changes if number >= 12 and record.rank == SICK else {}))
-            record.results["load"] = {"series": series, "products": 120_000, "differing": 0}
+            record.results["load"] = {"series": series, "products": 300_000, "differing": 0}
 
     return spoil
 
