@@ -31,6 +31,7 @@ class Reading:
     told: str = "maybe"
     lasting: bool = False
     grows: bool = False
+    still: bool = False
     alike: str = ""
 
     @property

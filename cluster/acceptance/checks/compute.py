@@ -190,7 +190,6 @@ def _missing(record: Record, name: str) -> Check:
         subject=record.subject,
         rank=record.rank,
         status="unverified",
-        nothing_known=True,
         evidence="not measured; on others of this model it was",
         remedy="install the same image on every node: this PyTorch was built without it",
     )

@@ -184,6 +184,8 @@ def _changed(subject: str, pairs: Sequence[tuple[str, Any, Any]]) -> Iterator[Fi
         reading = ledger.readings()[name]
         if reading.lasting and not _same(before, after):
             yield subject, "unchanged", f"{field} {before} before, {after} after"
+        if reading.still and before != after:
+            yield subject, "unchanged", f"{field} {before} before, {after} after: it is being damaged, or was reset"
         if reading.grows and _less(after, before):
             yield subject, "unchanged", f"{field} went back: {before} before, {after} after"
 

@@ -37,6 +37,10 @@ LEAST_OF_QUICK = 0.9
 ONE_COPY = 8
 """A copy of `steadiness` is that part of one of `copies`."""
 SAME_LOSS = 1.25
+SLOWEST, OPTIMIZER_SECONDS = 1.5, 2e-3
+"""Times what copy, forward pass, both passes and the gradients' all-reduce take by themselves; and the optimizer."""
+GRADIENT_BYTES = 4 * 11_173_962
+"""Of the ResNet-18 that is trained."""
 BFLOAT16_FROM = 8
 """Major compute capability."""
 
@@ -227,8 +231,25 @@ def _trained(record: Record) -> Iterator[str]:
                     f"training: {epoch['images_per_second']:.0f} images/s, {name} alone allows "
                     f"{result['batch_size'] / seconds:.0f}"
                 )
+        longest = SLOWEST * (sum(parts.values()) + _gradients_seconds(record)) + OPTIMIZER_SECONDS
+        step = result["batch_size"] / epoch["images_per_second"]
+        if record.gpu is not None and record.result("presence").get("nccl") and step > longest:
+            yield f"training: a step took {step:.3g} s, its parts {longest:.3g} s at most"
         if any(loss < 0 for loss in epoch["losses"]) or (epoch["losses"] and max(epoch["losses"]) == 0):
             yield "training: a cross entropy is above 0"
+
+
+def _gradients_seconds(record: Record) -> float:
+    """An all-reduce of them, by a line between the smallest and the largest that was measured."""
+    if not record.measured("collectives"):
+        return 0.0
+    rows = [row for row in record.result("collectives")["measurements"] if row["operation"] == STEADY]
+    if len(rows) < FEWEST_SIZES:
+        return 0.0
+    first, last = rows[0], rows[-1]
+    small, large = median(first["seconds"]), median(last["seconds"])
+    share = (GRADIENT_BYTES - first["bytes"]) / max(1, last["bytes"] - first["bytes"])
+    return float(small + max(0.0, large - small) * max(0.0, share))
 
 
 def _load(record: Record) -> Iterator[str]:

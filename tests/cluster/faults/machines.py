@@ -293,7 +293,7 @@ def figures(seconds: numpy.ndarray) -> dict[str, Any]:
 def train(record: Record, ranks: int, speed: float, jitter: Jitter) -> None:
     """An epoch of CIFAR-10, twelve steps at least: the first two choose kernels."""
     steps = max(12, IMAGES // ranks // BATCH)
-    own = 0.01 / speed * jitter.of(noise.STEPS, steps)
+    own = 0.005 / speed * jitter.of(noise.STEPS, steps)
     own[:2] *= (50, 10)
     losses = [2.3 - 1.3 * step / steps for step in range(steps)]
     record.results["training"] |= {
