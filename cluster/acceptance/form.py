@@ -23,6 +23,7 @@ MOST_NVLINKS = 72
 """More than any GPU has so far."""
 LANES = (1, 2, 4, 8, 12, 16, 32)
 READ_TWICE = ("before", "after")
+NONSENSE = "does not look like what NVML tells"
 LEFT_OUT = "does not look like what a worker records: "
 """Begins the reason why a stage is left out."""
 
@@ -233,4 +234,4 @@ def _forget(result: dict[str, Any], field: str) -> None:
         reading[name] = None
         untold = reading.setdefault("untold", {})
         if isinstance(untold, dict):
-            untold[name] = f"{inner or name} does not look like it"
+            untold[name] = f"{inner or name} {NONSENSE}"

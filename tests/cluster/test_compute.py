@@ -127,10 +127,10 @@ def loaded(**changes: Any) -> dict[str, Any]:
     """Two minutes of load as a sound board goes through them; `changes` are of the second half."""
     series = []
     for number in range(24):
-        sample = {"seconds": 5.0 * number, "products_per_second": 1000.0, "celsius": 40 + number, "watts": 690.0}
+        sample = {"seconds": 5.0 * number, "products_per_second": 2500.0, "celsius": 40 + number, "watts": 690.0}
         sample |= {"sm_clock_hertz": 1.9e9, "throttle_reasons": ["power_cap"]}
         series.append({**sample, **(changes if number >= 12 else {})})
-    return {"series": series, "products": 120_000, "differing": 0}
+    return {"series": series, "products": 300_000, "differing": 0}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def loaded(**changes: Any) -> dict[str, Any]:
     [
         ({"throttle_reasons": ["hardware_thermal_slowdown"]}, {"load: throttling"}),
         ({"celsius": 96}, {"load: temperature"}),
-        ({"products_per_second": 800.0}, {"load: pace over time"}),
+        ({"products_per_second": 2000.0}, {"load: pace over time"}),
         ({"celsius": None, "throttle_reasons": None}, set()),
     ],
 )

@@ -37,7 +37,7 @@ def test_what_a_good_run_wrote_is_what_the_next_one_passes(tmp_path: Path) -> No
     assert expected["cluster"] == {"nodes": 1, "gpus_per_node": 4}
     assert expected["gpu"]["model"] == "NVIDIA H100 80GB HBM3"
     assert expected["software"] == {"driver": "580.65.06", "torch": "2.13.0", "cuda": "13.0", "nccl": "2.27.5"}
-    assert expected["compute_tflops"] == {"float32": 45.0, "bfloat16": 621.0}
+    assert expected["compute_tflops"] == {"float32": 45.0, "float16": 621.0, "bfloat16": 621.0}
     held = held_against(text, ranks, tmp_path)
     assert held["acceptance"]["status"] == "PASS"
     names = {name for name, _ in sound.outcomes(held, "pass")}
@@ -102,7 +102,7 @@ def test_a_bar_of_the_file_stands_above_ours(tmp_path: Path) -> None:
     for record in ranks:
         record.results["presence"] |= {"peak_tflops": None, "held_ratio": None}
     assert sound.report(ranks)["acceptance"]["status"] == "INCOMPLETE", "an unknown model's rate is judged by nothing"
-    text = "[compute_tflops]\nfloat32 = 45\nbfloat16 = 621"
+    text = "[compute_tflops]\nfloat32 = 45\nfloat16 = 621\nbfloat16 = 621"
     assert held_against(text, ranks, tmp_path)["acceptance"]["status"] == "PASS"
 
 

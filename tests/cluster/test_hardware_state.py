@@ -103,7 +103,7 @@ def test_bridges_that_nobody_mounted_are_no_fault_and_no_pass() -> None:
     for rank in range(2):
         changed(ranks, rank, "presence", device_name="NVIDIA A100 80GB PCIe")
         changed(ranks, rank, "bandwidth", rates={"copy": 1.6e12, "triad": 1.62e12})
-        changed(ranks, rank, nvlinks=12, nvlinks_up=0, memory_clock_hertz=1512e6)
+        changed(ranks, rank, nvlinks=12, nvlinks_up=0, memory_clock_hertz=1512e6, name="NVIDIA A100 80GB PCIe")
     status, failures = verdict(ranks)
     assert failures == []
     assert status == "PASS"  # nobody has a link, so none is down
@@ -123,6 +123,8 @@ def test_what_nvml_may_not_tell_is_no_pass_and_what_a_card_has_not_is_none_of_it
     changed(ranks, 0, remapped_rows=None, untold={"remapped_rows": "Insufficient Permissions"})
     assert verdict(ranks) == ("INCOMPLETE", [])
     changed(ranks, 0, remapped_rows=None, vbios=None, untold={})
+    assert verdict(ranks) == ("INCOMPLETE", []), "the other one of its model tells it"
+    changed(ranks, 1, remapped_rows=None, vbios=None)
     assert verdict(ranks) == ("PASS", [])
 
 

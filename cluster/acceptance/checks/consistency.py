@@ -11,7 +11,7 @@ from typing import Any
 from cluster.acceptance import ledger
 from cluster.acceptance.checks import contradictions
 from cluster.acceptance.checks.links import board_of
-from cluster.acceptance.form import LEFT_OUT, Misfit
+from cluster.acceptance.form import LEFT_OUT, NONSENSE, Misfit
 from cluster.acceptance.records import STAGES, Record
 from cluster.acceptance.verdict import Check
 
@@ -28,6 +28,7 @@ TOGETHER = (("pcie_width", "pcie_width_max", "pcie_generation", "pcie_generation
 REMEDIES = {
     "well formed": "is the same version of this test on all nodes? Run it again; read this rank's log in the report",
     "complete": "what does this rank lack that others have: driver, permissions, an older image? Run it again",
+    "told": "why may this user, driver or container not read it? nvidia-smi -q on that node, as that user",
     "unchanged": "who changed it while the test ran? dmesg on that node, its driver's log; run it again",
     "alike": "the same image, options and settings on every node, then run it again",
     "consistent": "which of the two is right? Look at the node's clock, at what else runs there, and run it again",
@@ -52,7 +53,7 @@ def judge(records: Sequence[Record], wrong: Mapping[int, Sequence[Misfit]]) -> l
             name=f"record: {question}", part="run", subject=subject, rank=ranks.get(subject), status="unverified",
             evidence="; ".join(evidence[:MOST_SHOWN])
             + (f"; and {len(evidence) - MOST_SHOWN} more" if len(evidence) > MOST_SHOWN else ""),
-            remedy=REMEDIES[question],
+            remedy=REMEDIES[question], nothing_known=question == "told",
         )
         for (subject, question), evidence in by_place.items()
     ]  # fmt: skip
@@ -126,10 +127,11 @@ def _untold(records: Sequence[Record]) -> Iterator[Finding]:
         told = {record.rank: _told(record) for record in same}
         known = set().union(*told.values()) if told else set()
         for record in same:
-            lacking = sorted(known - set(told[record.rank]))
-            if record.ending == "finished" and lacking:
-                evidence = f"not told, and others of its model tell it: {', '.join(lacking)}"
-                yield record.subject, "complete", evidence
+            lacking = sorted(known - set(told[record.rank])) if record.ending == "finished" else []
+            explained = [name for name in lacking if _explained(record, name)]
+            for question, names in (("told", explained), ("complete", [n for n in lacking if n not in explained])):
+                if names:
+                    yield record.subject, question, f"not told, and others of its model tell it: {', '.join(names)}"
     for record in with_gpu:
         readings = _readings(record)
         for stage, reading in readings.items():
@@ -139,16 +141,26 @@ def _untold(records: Sequence[Record]) -> Iterator[Finding]:
                 lacking += missing if len(missing) < len(group) else []
             if (reading.get("ecc_mode") or [0])[0] and reading.get("ecc_errors") is None:
                 lacking.append("ecc_errors")
-            if board_of(record) is not None and board_of(record).wired and reading.get("nvlinks_up") is None:  # type: ignore[union-attr]
+            known_board = board_of(record)
+            if known_board is not None and known_board.wired and reading.get("nvlinks_up") is None:
                 lacking.append("nvlinks_up")
-            if lacking:
-                yield record.subject, "complete", f"{stage}: NVML does not tell {', '.join(dict.fromkeys(lacking))}"
+            for name in dict.fromkeys(lacking):
+                question = "told" if _explained(record, f"{stage} {name}") else "complete"
+                yield record.subject, question, f"{stage}: NVML does not tell {name}"
         if len(readings) == 2:
             before, after = readings["before"], readings["after"]
-            once = [name for name in sorted({*before, *after} - {"topology", "untold"})
-                    if (before.get(name) is None) != (after.get(name) is None)]  # fmt: skip
-            if once:
-                yield record.subject, "complete", f"told before or after the run only: {', '.join(once)}"
+            for name in sorted({*before, *after} - {"topology", "untold"}):
+                if (before.get(name) is None) != (after.get(name) is None):
+                    stage = "before" if before.get(name) is None else "after"
+                    question = "told" if _explained(record, f"{stage} {name}") else "complete"
+                    yield record.subject, question, f"{stage} the run {name} is not told"
+
+
+def _explained(record: Record, place: str) -> bool:
+    """Whether NVML gave a reason for not telling it."""
+    stage, _, name = place.partition(" ")
+    untold = (record.result(stage).get("reading") or {}).get("untold") or {}
+    return name in untold and not str(untold[name]).endswith(NONSENSE)
 
 
 def _lasting(records: Sequence[Record]) -> Iterator[Finding]:

@@ -179,6 +179,25 @@ def uneven(records: list[Record]) -> None:
     each_epoch([3], lambda epoch: {"losses": [2 * loss for loss in epoch["losses"]]})(records)
 
 
+def without_eight_bits(records: list[Record]) -> None:
+    del records[3].results["compute"]["products"]["float8_e4m3fn"]
+
+
+def at_first(**figures: Any) -> Change:
+    """What NVML says of all before the run."""
+
+    def change(records: list[Record]) -> None:
+        for record in records:
+            record.results["before"]["reading"] |= figures
+
+    return change
+
+
+def whole_names(records: list[Record]) -> None:
+    for record in records:
+        record.node = f"{record.node}.example.org"
+
+
 BROKEN: tuple[Story, ...] = (
     Story(what="a node whose clock is two hours behind", records=lambda: cluster(H100, nodes=2), change=seconds_of(-7200, "node1"), named="node node1"),
     Story(what="NVML that stands still (a hung GSP)", records=lambda: cluster(H100), change=stuck, named=G3),
@@ -218,7 +237,7 @@ BROKEN: tuple[Story, ...] = (
     Story(what="a node without the data set, which trained on another one", records=lambda: cluster(H100, nodes=2), change=both(result("data", SECOND, data="digits"), result("training", SECOND, data="digits")), named="node1"),
     Story(what="images that are damaged on one rank", records=lambda: cluster(H100), change=uneven, named=G3),
     Story(what="backward passes at half on all GPUs of one of two nodes", records=lambda: cluster(A100, nodes=2, port=200), change=result("training", SECOND, alone_seconds=[0.024] * 5), named="node1"),
-    Story(what="products of 8 bits that one of eight does not have", records=lambda: cluster(H100), change=both(product_of("float8_e4m3fn", 1300, 1979), lambda r: [r[3].results["compute"]["products"].pop("float8_e4m3fn")] and None), named=G3),
+    Story(what="products of 8 bits that one of eight does not have", records=lambda: cluster(H100), change=both(product_of("float8_e4m3fn", 1300, 1979), without_eight_bits), named=G3),
 )  # fmt: skip
 HEALTHY: tuple[Story, ...] = (
     Story(what="adapters at 290 to themselves, and at 395 to the next node (nccl 1464)", records=lambda: cluster(H100, nodes=2), change=to_itself(290.0)),
@@ -243,13 +262,13 @@ HEALTHY: tuple[Story, ...] = (
     Story(what="NVLink errors of long ago", records=lambda: cluster(H200), change=state([3], nvlink_errors=3)),
     Story(what="two corrected errors more", records=lambda: cluster(A100), change=both(state([3], ecc_corrected=90), state([3], after=True, ecc_corrected=92))),
     Story(what="a row that was remapped last year", records=lambda: cluster(A100), change=state([3], remapped_rows=[1, 0, 0, 0])),
-    Story(what="a monitor that asks all the time: 4 % busy before", records=lambda: cluster(A30, gpus=4), change=lambda r: [one.results["before"]["reading"].update(utilization_ratio=0.04) for one in r] and None),
-    Story(what="1.2 GiB of a daemon on every GPU", records=lambda: cluster(A100), change=lambda r: [one.results["before"]["reading"].update(memory_used_bytes=int(1.2 * 2**30)) for one in r] and None),
-    Story(what="a warm room: 58 degrees before, 79 after", records=lambda: cluster(L4, gpus=4, rdma=False, port=25), change=lambda r: [one.results["before"]["reading"].update(temperature_celsius=58) or one.results["after"]["reading"].update(temperature_celsius=79) for one in r] and None),
+    Story(what="a monitor that asks all the time: 4 % busy before", records=lambda: cluster(A30, gpus=4), change=at_first(utilization_ratio=0.04)),
+    Story(what="1.2 GiB of a daemon on every GPU", records=lambda: cluster(A100), change=at_first(memory_used_bytes=int(1.2 * 2**30))),
+    Story(what="a warm room: 58 degrees before, 79 after", records=lambda: cluster(L4, gpus=4, rdma=False, port=25), change=both(at_first(temperature_celsius=58), state(after=True, temperature_celsius=79))),
     Story(what="first products a tenth slower than those of seconds", records=lambda: cluster(H100), change=later(range(8), 0.91, "products")),
     Story(what="copies of seconds a fifth slower: all GPUs at once", records=lambda: cluster(A100), change=later(range(8), 1.2, "copies")),
     Story(what="small messages half as quick in the long run", records=lambda: cluster(A100_40, nodes=2, port=100), change=later(range(16), 2, "messages")),
-    Story(what="names of nodes with their domain", records=lambda: cluster(H100, nodes=2), change=lambda r: [setattr(one, "node", f"{one.node}.example.org") for one in r] and None),
+    Story(what="names of nodes with their domain", records=lambda: cluster(H100, nodes=2), change=whole_names),
     Story(what="four GH200, each a node with four ports of 200 Gbit/s", records=lambda: cluster(GH200, nodes=4, gpus=1, port=200, adapters=4)),
     Story(what="a batch of another size", records=lambda: cluster(A100), change=both(result("training", batch_size=32), each_epoch(None, lambda e: {"images_per_second": 2300.0}))),
 )  # fmt: skip

@@ -160,10 +160,10 @@ def load(**changes: Any) -> Spoil:
     return spoil
 
 
-def unsteady(share: float, factor: float) -> dict[str, Any]:
+def unsteady(share: float, factor: float, usual: float = 4e-4) -> dict[str, Any]:
     """Figures of a thousand repetitions, of which a share takes so many times as long."""
     slow = int(1000 * share)
-    return summary([1e-3] * (1000 - slow) + [factor * 1e-3] * slow)
+    return summary([usual] * (1000 - slow) + [factor * usual] * slow)
 
 
 def pace(what: str, share: float, factor: float) -> Spoil:
@@ -178,7 +178,7 @@ def pace(what: str, share: float, factor: float) -> Spoil:
 
 def storms(share: float, factor: float) -> Spoil:
     """Small messages that are slow now and then, as all ranks see them."""
-    return every(lambda record: record.results["collectives"]["steady"].update(unsteady(share, factor)))
+    return every(lambda record: record.results["collectives"]["steady"].update(unsteady(share, factor, 2e-5)))
 
 
 def stalls(record: Record) -> None:
