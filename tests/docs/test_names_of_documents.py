@@ -123,8 +123,8 @@ DOCUMENTS = {
 }
 """Every command and every name of a file, an image or a setting in the two documents, as they have it."""
 
-STEPS = {EXAMPLE: "docs/kubernetes.md"}
-"""The page that has the steps, if it is not the page of the table."""
+STEPS = {EXAMPLE: ("docs/kubernetes.md", "docs/kubernetes-cluster.md")}
+"""The pages that have the steps, if it is not the page of the table."""
 
 ELSEWHERE = ("eksctl", "gcloud", "az", "helm", "curl", "sudo")
 """Programs of a cloud or a node, which no test can run: what is typed must be in the page's own steps."""
@@ -329,8 +329,10 @@ def test_the_settings_of_the_example_have_the_same_names(name: str) -> None:
 
 @pytest.mark.parametrize(("page", "answer"), [pair for pair in ANSWERS if pair[1].split()[0] in ELSEWHERE])
 def test_commands_for_a_cloud_or_a_node_are_in_the_steps_of_the_page(page: str, answer: str) -> None:
-    text = (ROOT / STEPS.get(page, page)).read_text(encoding="utf-8")
-    steps = "\n".join(re.findall(r"```bash\n(.*?)```", text.partition(HEADINGS[page])[0], re.DOTALL))
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in STEPS.get(page, (page,))]
+    steps = "\n".join(
+        block for text in texts for block in re.findall(r"```bash\n(.*?)```", text.partition(HEADINGS[page])[0], re.DOTALL)
+    )
     known = answer in steps
     # The document's own two for Kind: the page describes them in a sentence.
     assert known or answer in ("sudo nvidia-ctk runtime configure --runtime=docker", "sudo systemctl restart docker")
