@@ -23,7 +23,7 @@ MOST_NVLINKS = 72
 """More than any GPU has so far."""
 LANES = (1, 2, 4, 8, 12, 16, 32)
 READ_TWICE = ("before", "after")
-NONSENSE = "does not look like what NVML tells"
+NONSENSE = "does not look like what NVML reports"
 LEFT_OUT = "does not look like what a worker records: "
 """Begins the reason why a stage is left out."""
 
@@ -182,7 +182,7 @@ def _reason(path: str, value: Any) -> str | None:
         return None
     reading = ledger.readings()[name]
     if value is None:
-        return "is not told" if reading.told == "always" else None
+        return "is not reported" if reading.told == "always" else None
     if value == {} and name == f"{path}.*":
         return None
     fits, words = KINDS[reading.kind]
@@ -204,7 +204,7 @@ def _has(value: Any, path: Sequence[str]) -> bool:
 
 
 def _shown(value: Any) -> str:
-    text = "not told" if value is None else repr(value)
+    text = "not reported" if value is None else repr(value)
     return text if len(text) <= MOST_SHOWN_CHARACTERS else f"{text[:MOST_SHOWN_CHARACTERS]}..."
 
 

@@ -65,7 +65,7 @@ def test_what_nvml_may_not_tell_leaves_the_verdict_open() -> None:
     after |= {"ecc_errors": None, "untold": {"ecc_errors": "Insufficient Permissions"}}
     report = sound.report(ranks)
     assert report["acceptance"]["exit_code"] == 3
-    names = {"health: uncorrected memory errors", "record: told", "record: complete"}
+    names = {"health: uncorrected memory errors", "record: readable", "record: complete"}
     assert {("health: uncorrected memory errors", GPU_1)} <= set(sound.outcomes(report, "unverified"))
     assert set(sound.outcomes(report, "unverified")) <= {(name, GPU_1) for name in names}
 

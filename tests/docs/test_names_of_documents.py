@@ -331,7 +331,9 @@ def test_the_settings_of_the_example_have_the_same_names(name: str) -> None:
 def test_commands_for_a_cloud_or_a_node_are_in_the_steps_of_the_page(page: str, answer: str) -> None:
     texts = [(ROOT / name).read_text(encoding="utf-8") for name in STEPS.get(page, (page,))]
     steps = "\n".join(
-        block for text in texts for block in re.findall(r"```bash\n(.*?)```", text.partition(HEADINGS[page])[0], re.DOTALL)
+        block
+        for text in texts
+        for block in re.findall(r"```bash\n(.*?)```", text.partition(HEADINGS[page])[0], re.DOTALL)
     )
     known = answer in steps
     # The document's own two for Kind: the page describes them in a sentence.

@@ -28,7 +28,7 @@ TOGETHER = (("pcie_width", "pcie_width_max", "pcie_generation", "pcie_generation
 REMEDIES = {
     "well formed": "is the same version of this test on all nodes? Run it again; read this rank's log in the report",
     "complete": "what does this rank lack that others have: driver, permissions, an older image? Run it again",
-    "told": "why may this user, driver or container not read it? nvidia-smi -q on that node, as that user",
+    "readable": "why can this user, driver or container not read it? nvidia-smi -q on that node, as that user",
     "unchanged": "who changed it while the test ran? dmesg on that node, its driver's log; run it again",
     "alike": "the same image, options and settings on every node, then run it again",
     "consistent": "which of the two is right? Look at the node's clock, at what else runs there, and run it again",
@@ -53,7 +53,7 @@ def judge(records: Sequence[Record], wrong: Mapping[int, Sequence[Misfit]]) -> l
             name=f"record: {question}", part="run", subject=subject, rank=ranks.get(subject), status="unverified",
             evidence="; ".join(evidence[:MOST_SHOWN])
             + (f"; and {len(evidence) - MOST_SHOWN} more" if len(evidence) > MOST_SHOWN else ""),
-            remedy=REMEDIES[question], nothing_known=question == "told",
+            remedy=REMEDIES[question], nothing_known=question == "readable",
         )
         for (subject, question), evidence in by_place.items()
     ]  # fmt: skip
@@ -129,9 +129,13 @@ def _untold(records: Sequence[Record]) -> Iterator[Finding]:
         for record in same:
             lacking = sorted(known - set(told[record.rank])) if record.ending == "finished" else []
             explained = [name for name in lacking if _explained(record, name)]
-            for question, names in (("told", explained), ("complete", [n for n in lacking if n not in explained])):
+            for question, names in (("readable", explained), ("complete", [n for n in lacking if n not in explained])):
                 if names:
-                    yield record.subject, question, f"not told, and others of its model tell it: {', '.join(names)}"
+                    yield (
+                        record.subject,
+                        question,
+                        f"not reported, though others of its model report it: {', '.join(names)}",
+                    )
     for record in with_gpu:
         readings = _readings(record)
         for stage, reading in readings.items():
@@ -145,15 +149,15 @@ def _untold(records: Sequence[Record]) -> Iterator[Finding]:
             if known_board is not None and known_board.wired and reading.get("nvlinks_up") is None:
                 lacking.append("nvlinks_up")
             for name in dict.fromkeys(lacking):
-                question = "told" if _explained(record, f"{stage} {name}") else "complete"
-                yield record.subject, question, f"{stage}: NVML does not tell {name}"
+                question = "readable" if _explained(record, f"{stage} {name}") else "complete"
+                yield record.subject, question, f"{stage}: NVML does not report {name}"
         if len(readings) == 2:
             before, after = readings["before"], readings["after"]
             for name in sorted({*before, *after} - {"topology", "untold"}):
                 if (before.get(name) is None) != (after.get(name) is None):
                     stage = "before" if before.get(name) is None else "after"
-                    question = "told" if _explained(record, f"{stage} {name}") else "complete"
-                    yield record.subject, question, f"{stage} the run {name} is not told"
+                    question = "readable" if _explained(record, f"{stage} {name}") else "complete"
+                    yield record.subject, question, f"{stage} the run, {name} is not reported"
 
 
 def _explained(record: Record, place: str) -> bool:

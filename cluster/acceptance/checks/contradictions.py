@@ -262,7 +262,7 @@ def _load(record: Record) -> Iterator[str]:
         return
     keys = Counter(key for sample in series for key, value in sample.items() if value is not None)
     if odd := [key for key, count in keys.items() if count < len(series)]:
-        yield f"load: {', '.join(odd)} is not told in every sample"
+        yield f"load: {', '.join(odd)} is not in every sample"
     times = [sample["seconds"] for sample in series]
     if any(now >= following for now, following in pairwise(times)):
         yield "load: its samples are not in the order of time"
@@ -314,7 +314,7 @@ def _ports(record: Record) -> Iterator[str]:
     for key in ("rate_gigabits", "pcie_width", "pcie_width_max", "pcie_generation", "pcie_generation_max", "numa_node"):
         without = [port["name"] for port in used if port.get(key) is None]
         if 0 < len(without) < len(used):
-            yield f"{key} is not told of {', '.join(without)}"
+            yield f"{key} is not reported of {', '.join(without)}"
     for port in used:
         for key in ("pcie_width", "pcie_generation"):
             value, most = port.get(key), port.get(f"{key}_max")
