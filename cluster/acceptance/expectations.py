@@ -203,6 +203,7 @@ def from_report(document: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
     readings = [health["before"] for health in document["gpu_health"] if health["before"].get("up")]
     after = [health["after"] for health in document["gpu_health"] if (health["after"] or {}).get("up")]
     nodes = {rank["node"] for rank in ranks}
+    machines = {rank.get("boot_id") or rank["node"] for rank in ranks}
     products = document["performance"]["products"]
     largest = {collective["operation"]: collective for collective in document["performance"]["collectives"]}
     smallest = {collective["operation"]: collective for collective in reversed(document["performance"]["collectives"])}
@@ -210,7 +211,7 @@ def from_report(document: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
     memory = [reading["memory_total_bytes"] for reading in readings if reading.get("memory_total_bytes")]
     tables: dict[str, dict[str, Value | None]] = {
         "cluster": {
-            "nodes": len(nodes),
+            "nodes": len(machines),
             "gpus_per_node": min(sum(rank["node"] == node for rank in ranks) for node in nodes),
         },
         "gpu": {

@@ -242,6 +242,7 @@ def _rank(record: Record) -> dict[str, Any]:
         "gpu": record.gpu,
         "device_name": result.get("device_name"),
         "uuid": result.get("uuid"),
+        "boot_id": result.get("boot_id"),
         "ending": record.ending,
         "detail": record.detail,
         "at": record.at,

@@ -124,6 +124,7 @@ def record(rank: int = 0, ranks: int = 2) -> Record:
                 "seen_by_cuda": ranks,
                 "seen_by_nvml": ranks,
                 "restricted": False,
+                "boot_id": "0",
             },
             "compute": {
                 "rows": 8192,
@@ -207,7 +208,8 @@ def nodes(count: int, per_node: int = 8) -> list[Record]:
                 met["seconds"] = 256 * MIB / PORT
         number, local = divmod(entry.rank, per_node)
         entry.node, entry.local_rank = f"node{number}", local
-        entry.results["presence"] |= {"index": local, "seen_by_cuda": per_node, "seen_by_nvml": per_node}
+        entry.results["presence"] |= {"index": local, "seen_by_cuda": per_node, "seen_by_nvml": per_node,
+                                      "boot_id": str(number)}  # fmt: skip
         for stage in ("network", "network_after"):
             entry.results[stage] = {"ports": ports(), "peer_memory": True} if local == 0 else NOT_READ
     return result

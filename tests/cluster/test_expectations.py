@@ -112,6 +112,21 @@ def test_options_stand_above_the_file(tmp_path: Path) -> None:
     assert held_against(text, sound.records(), tmp_path, *words)["acceptance"]["status"] == "PASS"
 
 
+def test_two_pods_of_one_machine_are_one_node_and_two_machines_of_one_name_are_two(tmp_path: Path) -> None:
+    ranks = sound.nodes(2, per_node=2)
+    for record in ranks:
+        record.node = "worker"
+    assert sound.report(ranks, "--expect-nodes", "2")["acceptance"]["status"] == "PASS"
+    for record in ranks:
+        record.results["presence"]["boot_id"] = "0"
+    document = sound.report(ranks, "--expect-nodes", "2")
+    (check,) = [check for check in document["validation"]["checks"] if check["name"] == "expected: nodes"]
+    assert check["status"] == "fail"
+    assert check["evidence"].endswith("2 pods on 1 machines")
+    expectations.write(tmp_path / "cluster.toml", document)
+    assert tomllib.loads((tmp_path / "cluster.toml").read_text())["cluster"]["nodes"] == 1
+
+
 def test_a_node_that_said_nothing_is_missed_by_name() -> None:
     ranks = [*sound.records(2), Record(rank=2, node="node18", ending="lost")]
     document = sound.report(ranks, "--expect-nodes", "2")

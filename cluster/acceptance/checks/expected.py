@@ -108,7 +108,10 @@ def _nodes(records: Sequence[Record], expected: Expectations | None, option: int
     required = option if option is not None else expected.count("cluster", "nodes") if expected else None
     if required is None:
         return []
-    names = sorted({record.node for record in records if record.measured("presence")})
+    there = [record for record in records if record.measured("presence")]
+    names = sorted({record.node for record in there})
+    # Two pods of one machine are one node, although each has its own ranks.
+    machines = {record.result("presence").get("boot_id") or record.node for record in there}
     silent = sorted({record.node for record in records} - set(names) - {"?"})
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     source = "--expect-nodes" if option is not None or expected is None else f"[cluster] nodes of {expected.path}"
@@ -117,11 +120,12 @@ def _nodes(records: Sequence[Record], expected: Expectations | None, option: int
             name="expected: nodes",
             part="run",
             subject="all nodes",
-            status="pass" if len(names) == required else "fail",
-            evidence=f"{len(names)} of {required} took part: {shown or 'none'}"
+            status="pass" if len(machines) == required else "fail",
+            evidence=f"{len(machines)} of {required} took part: {shown or 'none'}"
+            + (f", {len(names)} pods on {len(machines)} machines" if len(machines) < len(names) else "")
             + (f"; no answer from {', '.join(silent)}" if silent else ""),
             remedy=REMEDY_NODES,
-            measured=float(len(names)),
+            measured=float(len(machines)),
             threshold=Threshold(value=float(required), unit="nodes", relation="at least", source=source),
         )
     ]

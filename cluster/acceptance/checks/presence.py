@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -15,6 +16,8 @@ from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.records import Record
 from cluster.acceptance.verdict import Check, Status, Threshold
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""proc_sys_kernel(5): drawn again when a machine starts."""
 MOST_WITH_A_STRANGER = 3
 """GPUs of which one alone may be of another model, as in a workstation."""
 PATTERN = 1 << 20
@@ -27,7 +30,8 @@ def measure(context: Context) -> dict[str, Any]:
     Raises:
         RuntimeError: there is no GPU left for this rank, or what comes back is not what was sent.
     """
-    software = {"torch": torch.__version__, "cuda": torch.version.cuda, "kind": context.device.torch_device}
+    software = {"torch": torch.__version__, "cuda": torch.version.cuda, "kind": context.device.torch_device,
+                "boot_id": _boot_id()}  # fmt: skip
     if not context.on_gpu:
         return {**software, "device_name": context.device.name}
     count = torch.cuda.device_count()
@@ -54,6 +58,14 @@ def measure(context: Context) -> dict[str, Any]:
         "restricted": "CUDA_VISIBLE_DEVICES" in os.environ,
         "given_by_slurm": int(os.environ["SLURM_GPUS_ON_NODE"]) if "SLURM_GPUS_ON_NODE" in os.environ else None,
     }
+
+
+def _boot_id() -> str | None:
+    """The same in all pods of a machine, and on no other machine, whatever they are called."""
+    try:
+        return BOOT_ID.read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
 
 
 def _count_of_nvml() -> int | None:

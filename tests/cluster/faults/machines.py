@@ -240,7 +240,7 @@ def _record(
     presence |= {
         "index": local, "device_name": card.name, "memory_bytes": card.memory_gib * 2**30, "multiprocessors": card.sms,
         "compute_capability": list(card.capability), "uuid": f"{rank}", "seen_by_cuda": machine.per_node,
-        "seen_by_nvml": machine.per_node, "peak_tflops": None, "held_ratio": None,
+        "seen_by_nvml": machine.per_node, "boot_id": str(number), "peak_tflops": None, "held_ratio": None,
     }  # fmt: skip
     if card.spec:
         presence["peak_tflops"] = {name: peak for name, (_, peak, _) in products.items() if peak}

@@ -133,7 +133,7 @@ def cluster(
         record.results["presence"] |= {
             "index": local, "device_name": model.name, "memory_bytes": model.gib * 2**30, "multiprocessors": model.sms,
             "seen_by_cuda": gpus, "seen_by_nvml": gpus, "uuid": str(rank), "peak_tflops": peak,
-            "held_ratio": {"float32": 0.8} | dict.fromkeys(PRECISIONS if model.peak else (), model.held),
+            "boot_id": str(number), "held_ratio": {"float32": 0.8} | dict.fromkeys(PRECISIONS if model.peak else (), model.held),
         }  # fmt: skip
         record.results["compute"]["products"] = products(model)
         record.results["bandwidth"] = {
