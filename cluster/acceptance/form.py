@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from cluster.acceptance import ledger
@@ -22,6 +23,8 @@ MOST_CELSIUS = 150
 MOST_NVLINKS = 72
 """More than any GPU has so far."""
 LANES = (1, 2, 4, 8, 12, 16, 32)
+SUMMARY = ("samples", "p25_seconds", "p50_seconds", "p95_seconds", "p99_seconds", "longest_seconds", "mean_seconds",
+           "slow_share")  # fmt: skip
 READ_TWICE = ("before", "after")
 NONSENSE = "does not look like what NVML reports"
 LEFT_OUT = "does not look like what a worker records: "
@@ -98,7 +101,10 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "fabric state": (_one_of(*FABRIC_STATES.values()), "a state of joining"),
     "recovery action": (_one_of(*RECOVERY_ACTIONS), "an action that NVML knows"),
-    "topology": (_text(r"[a-zA-Z0-9 ]+"), "a kind of path"),
+    "topology": (
+        _text("same board|one PCIe switch|PCIe switches|one host bridge|one NUMA node|between NUMA nodes|level \\d+"),
+        "a kind of path",
+    ),
     "device": (_one_of("cuda", "cpu"), "cuda or cpu"),
     "port kind": (_one_of("InfiniBand", "Ethernet"), "InfiniBand or Ethernet"),
     "backend": (_one_of("nccl", "gloo"), "nccl or gloo"),
@@ -129,8 +135,30 @@ def repaired(records: Sequence[Record]) -> tuple[list[Record], dict[int, list[Mi
         if found:
             wrong[position] = found
             record = _without(record, found)
-        whole.append(record)
+        whole.append(_filled(record))
     return whole, wrong
+
+
+def _filled(record: Record) -> Record:
+    """With None for what is not there and need not be, so that nobody has to ask twice."""
+    results = dict(record.results)
+    for stage in ("before", "after", "presence"):
+        result = results.get(stage)
+        if (
+            not isinstance(result, dict)
+            or not record.measured(stage)
+            or (stage == "presence" and "index" not in result)
+        ):
+            continue
+        if stage == "presence":
+            results[stage] = dict.fromkeys(_FIELDS["presence"]) | result
+        elif isinstance(result.get("reading"), dict) and result["reading"].get("up"):
+            results[stage] = {**result, "reading": dict.fromkeys(_FIELDS["reading"]) | result["reading"]}
+    return replace(record, results=results)
+
+
+_FIELDS = {stage: [name for field in ledger.readings() for first, _, name in [field.partition(".")]
+                   if first == stage and "." not in name] for stage in ("presence", "reading")}  # fmt: skip
 
 
 def misfits(record: Record) -> Iterator[Misfit]:
@@ -149,7 +177,8 @@ def _of_stage(stage: str, result: dict[str, Any]) -> Iterator[Misfit]:
     for path, value in _leaves(result, name):
         if (reason := _reason(path, value)) is not None:
             yield Misfit(stage=stage, field=path, reason=reason)
-    if stage == "presence" and result.get("kind") != "cuda":
+    yield from _summaries(stage, result)
+    if stage == "presence" and "index" not in result:  # a rank without a GPU
         return
     for field, reading in ledger.readings().items():
         first, _, rest = field.partition(".")
@@ -159,6 +188,22 @@ def _of_stage(stage: str, result: dict[str, Any]) -> Iterator[Misfit]:
             yield Misfit(stage=stage, field=field, reason="is missing")
     if stage in READ_TWICE and not (isinstance(result.get("reading"), dict) and result["reading"]):
         yield Misfit(stage=stage, field="reading", reason=f"is {_shown(result.get('reading'))}, should be a table")
+
+
+def _summaries(stage: str, result: dict[str, Any]) -> Iterator[Misfit]:
+    """Figures of repetitions (`pace.summary`): all of them, and no time is 0."""
+    named = {"collectives.steady": result.get("steady")} if stage == "collectives" else {}
+    if stage == "steadiness":
+        ways = result.get("copies")
+        named = {"steadiness.products": result.get("products")}
+        named |= {
+            f"steadiness.copies.{way}": figure for way, figure in (ways if isinstance(ways, dict) else {}).items()
+        }
+    for name, figure in named.items():
+        for key in SUMMARY:
+            value = figure.get(key) if isinstance(figure, dict) else None
+            if not _number(value) or (key.endswith("_seconds") and not _positive(value)):
+                yield Misfit(stage=stage, field=f"{name}.{key}", reason=f"is {_shown(value)}, should be above 0")
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -176,7 +221,9 @@ def _reason(path: str, value: Any) -> str | None:
     """What is wrong with a value."""
     name = ledger.entry(path)
     if name is None:
-        inside = [field for field in ledger.readings() if field.startswith(f"{path}.")]
+        depth = path.count(".") + 1
+        inside = [field for field in ledger.readings()
+                  if field.count(".") >= depth and fnmatchcase(path, ".".join(field.split(".")[:depth]))]  # fmt: skip
         if inside and not (isinstance(value, list) and not value):
             return f"is {_shown(value)}, should be a table or a list"
         return None
@@ -216,7 +263,9 @@ def _without(record: Record, found: Sequence[Misfit]) -> Record:
             if results[stage] is record.results[stage]:
                 results[stage] = copy.deepcopy(results[stage])
             _forget(results[stage], misfit.field)
-        elif misfit.field != "time":
+        elif misfit.field == "time":
+            results[stage] = {key: value for key, value in results[stage].items() if key != "time"}
+        else:
             results[stage] = {"skipped": f"{LEFT_OUT}{misfit.field} {misfit.reason}"}
     return replace(record, results=results)
 

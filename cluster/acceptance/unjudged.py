@@ -19,6 +19,8 @@ def unjudged(records: Sequence[Record]) -> dict[str, dict[str, str]]:
     }
     if read and not any(reading.get("nvlink_peers") for reading in read):
         missing["nvlink_peers"] = known["reading.nvlink_peers.*"].meaning
+    if read and not any(reading.get("topology") for reading in read):
+        missing["topology"] = known["reading.topology.*"].meaning
     reason = adapters.why_not(records)
     alone = {} if reason is None else {"each adapter on its own": f"its rate to itself and to the next node: {reason}"}
     return {

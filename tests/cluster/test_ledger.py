@@ -56,8 +56,10 @@ def machine() -> list[Record]:
                 "recovery_action": "none", "sram_errors": [0, 0], "ecc_lifetime": 0, "xids_before": [],
                 "memory_clock_max_hertz": 2619e6, "nvlink_megabytes_per_second": 26562, "nvlink_peers": {"switch": 18},
                 "retired_pages": [0, 0],
-                "topology": {"0": "same board", "1": "PCIe switches"},
             }  # fmt: skip
+        record.results["before"]["reading"]["topology"] = {
+            str(other): "same board" if other == record.local_rank else "PCIe switches" for other in range(2)
+        }
         for stage in ("network", "network_after"):
             for port in record.results[stage].get("ports", ()):
                 port |= {"pcie_width": 16, "pcie_width_max": 16, "pcie_generation": 5, "pcie_generation_max": 5}

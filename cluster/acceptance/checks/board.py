@@ -32,7 +32,7 @@ cell that goes), what to do."""
 LEAST_OF_MEANT = 0.95
 """Of the clock that --expect names: it is set in steps of 15 MHz, and a power cap takes some more."""
 LOW_CLOCK = Threshold(
-    value=0.5, unit="of the highest SM clock", relation="at least",
+    value=0.6, unit="of the highest SM clock", relation="at least",
     source="ours: under its power limit a board holds more; below nvidia-smi -lgc or -ac have set it",
 )  # fmt: skip
 

@@ -25,6 +25,7 @@ USUAL = ("uuid", "name", "driver", "temperature_celsius", "maximum_celsius", "ut
 TOGETHER = (("pcie_width", "pcie_width_max", "pcie_generation", "pcie_generation_max"), ("nvlinks", "nvlinks_up"),
             ("power_limit_watts", "power_limit_default_watts"))  # fmt: skip
 """Readings of which a driver tells all or none."""
+FABRIC = ("state", "status", "clique", "cluster", "degraded")
 REMEDIES = {
     "well formed": "is the same version of this test on all nodes? Run it again; read this rank's log in the report",
     "complete": "what does this rank lack that others have: driver, permissions, an older image? Run it again",
@@ -148,14 +149,25 @@ def _untold(records: Sequence[Record]) -> Iterator[Finding]:
             known_board = board_of(record)
             if known_board is not None and known_board.wired and reading.get("nvlinks_up") is None:
                 lacking.append("nvlinks_up")
+            lacking += [
+                f"fabric.{name}" for name in FABRIC if name not in (reading.get("fabric") or dict.fromkeys(FABRIC))
+            ]
             for name in dict.fromkeys(lacking):
                 question = "readable" if _explained(record, f"{stage} {name}") else "complete"
                 yield record.subject, question, f"{stage}: NVML does not report {name}"
+        presence = record.result("presence")
+        wanted = [
+            name for name in ("cuda", "nccl", *(["seen_by_nvml"] if readings else [])) if presence.get(name) is None
+        ]
+        if wanted:
+            yield record.subject, "readable", f"not known of it: {', '.join(wanted)}"
         if len(readings) == 2:
-            before, after = readings["before"], readings["after"]
+            before, after = (
+                {**readings[stage], "time": record.result(stage).get("time")} for stage in ("before", "after")
+            )
             for name in sorted({*before, *after} - {"topology", "untold"}):
-                if (before.get(name) is None) != (after.get(name) is None):
-                    stage = "before" if before.get(name) is None else "after"
+                if (before.get(name) in (None, {})) != (after.get(name) in (None, {})):
+                    stage = "before" if before.get(name) in (None, {}) else "after"
                     question = "readable" if _explained(record, f"{stage} {name}") else "complete"
                     yield record.subject, question, f"{stage} the run, {name} is not reported"
 

@@ -13,6 +13,7 @@ from cluster.acceptance.checks import links
 from cluster.acceptance.checks.adapters import rounds
 from cluster.acceptance.checks.collectives import BUS_FACTORS, STEADY
 from cluster.acceptance.checks.pairs import MOST_ROUNDS
+from cluster.acceptance.form import SUMMARY
 from cluster.acceptance.pace import SLOW
 from cluster.acceptance.records import Record, against_peers, percentile
 
@@ -20,15 +21,14 @@ Finding = tuple[str, str, str]
 SAME, ALIKE, WIDE = 1.02, 1.5, 4.0
 """Times: rounding; the same work at another moment; the same at another size."""
 FEWEST_SIZES = 2
+MOST_SECONDS = 24 * 3600.0
 CLOCK_SECONDS = 60.0
 """Ours: all ranks read NVML after the run within seconds of each other."""
 OF_NVML = (0.85, 1.01)
 """CUDA's memory over NVML's: the driver keeps some percent."""
-OF_LIMIT = 1.5
+OF_LIMIT = 1.3
 """Times its power limit, which a board may exceed for a moment."""
 OF_CLOCK = 1.02
-SUMMARY = ("samples", "p25_seconds", "p50_seconds", "p95_seconds", "p99_seconds", "longest_seconds", "mean_seconds",
-           "slow_share")  # fmt: skip
 CHANGING = ("power_watts", "energy_joules", "sm_clock_hertz", "utilization_ratio", "memory_used_bytes",
             "temperature_celsius")  # fmt: skip
 """Readings of which some are others after the work."""
@@ -53,7 +53,7 @@ def found(records: Sequence[Record]) -> Iterator[Finding]:
                 yield record.subject, "consistent", evidence
         for evidence in _ports(record):
             yield f"node {record.node}", "consistent", evidence
-    for of_all in (_ranks, _counts, _clocks, _messages, _meetings, _epochs, _both_ends):
+    for of_all in (_ranks, _counts, _paths, _clocks, _messages, _meetings, _epochs, _both_ends):
         yield from of_all(records)
 
 
@@ -92,9 +92,12 @@ def _board(record: Record) -> Iterator[str]:
             if value is not None and most is not None and value > factor * most:
                 yield f"{stage}: {small} {value:g} is more than {large} {most:g}"
         peers, up = reading.get("nvlink_peers"), reading.get("nvlinks_up")
-        if peers and up is not None and sum(peers.values()) != up:
-            yield f"{stage}: {up} NVLinks are up, and {sum(peers.values())} have something at their other end"
+        joined = sum(count or 0 for count in (peers or {}).values())
+        if peers and up is not None and joined != up:
+            yield f"{stage}: {up} NVLinks are up, and {joined} have something at their other end"
     before, after = _reading(record, "before"), _reading(record, "after")
+    if after.get("memory_used_bytes") == 0:
+        yield "after: no memory is in use, though this process has some"
     changing = [name for name in CHANGING if before.get(name) is not None]
     if changing and all(before[name] == after.get(name) for name in changing):
         yield "NVML says the same before and after the work: what it says is old"
@@ -105,6 +108,8 @@ def _energy(record: Record) -> Iterator[str]:
     began, ended = (record.result(stage).get("time") for stage in ("before", "after"))
     if began and ended and ended <= began:
         yield "the clock of its node went back while the test ran"
+    if began and ended and ended - began > MOST_SECONDS:
+        yield f"by its node's clock the test took {(ended - began) / 3600:.0f} hours"
     first, last = before.get("energy_joules"), after.get("energy_joules")
     if first is None or last is None:
         return
@@ -308,13 +313,18 @@ def _ports(record: Record) -> Iterator[str]:
     if not record.measured("network"):
         return
     ports = record.result("network")["ports"]
-    if again := [name for name, count in Counter(port["name"] for port in ports).items() if count > 1]:
-        yield f"ports that are there twice: {', '.join(again)}"
+    for stage in ("network", "network_after"):
+        names = Counter(port["name"] for port in record.result(stage).get("ports", ()))
+        if again := [name for name, count in names.items() if count > 1]:
+            yield f"ports that are there twice: {', '.join(again)}"
     used = [port for port in ports if port["rdma"] and port["up"]]
     for key in ("rate_gigabits", "pcie_width", "pcie_width_max", "pcie_generation", "pcie_generation_max", "numa_node"):
         without = [port["name"] for port in used if port.get(key) is None]
         if 0 < len(without) < len(used):
             yield f"{key} is not reported of {', '.join(without)}"
+    counted = {frozenset(port["counters"]) for port in used if port["kind"] == used[0]["kind"]}
+    if len(counted) > 1:
+        yield "its ports of one kind do not have the same counters"
     for port in used:
         for key in ("pcie_width", "pcie_generation"):
             value, most = port.get(key), port.get(f"{key}_max")
@@ -364,8 +374,24 @@ def _counts(records: Sequence[Record]) -> Iterator[Finding]:
             if not result["restricted"] and cuda < len(there):
                 yield f"node {node}", "consistent", f"CUDA sees {cuda} GPUs, {len(there)} ranks have one"
         places = Counter(result["index"] for result in there)
-        if there and len(places) > 1 and len(places) < len(there):
+        # Where each rank is shown its own GPU alone, all are number 0.
+        if there and len(places) < len(there) and set(places) != {0}:
             yield f"node {node}", "consistent", "two ranks have a GPU of one number"
+
+
+def _paths(records: Sequence[Record]) -> Iterator[Finding]:
+    """How PCIe joins two GPUs is the same from both ends, and all of a node are there."""
+    for own in links.by_node(records).values():
+        kinds = {(record.gpu, other): kind for record in own
+                 for other, kind in (_reading(record, "before").get("topology") or {}).items()}  # fmt: skip
+        known = {record.rank: len(_reading(record, "before").get("topology") or {}) for record in own}
+        for record in own:
+            if known[record.rank] < max(known.values()):
+                yield record.subject, "complete", f"paths to {known[record.rank]} GPUs, others of its node know more"
+        for (gpu, other), kind in kinds.items():
+            back = kinds.get((int(other), str(gpu))) if str(other).isdigit() else None
+            if back is not None and back != kind:
+                yield own[0].subject, "consistent", f"GPU {gpu} to GPU {other}: {kind}, and back: {back}"
 
 
 def _clocks(records: Sequence[Record]) -> Iterator[Finding]:

@@ -182,9 +182,9 @@ def _history(record: Record, before: dict[str, Any]) -> list[Check]:
         status: Status = "pass" if action == "none" else "fail"
         checks.append(_check(record, "recovery action", status, f"the driver asks for: {action}", f"do that: {action}"))
     if (fabric := before.get("fabric")) is not None:
-        good = fabric["state"] == "completed" and not fabric.get("status")
+        good = fabric.get("state") == "completed" and not fabric.get("status")
         bad = not good or fabric.get("degraded")
-        evidence = f"{fabric['state']}, status {fabric.get('status', 0)}, clique {fabric.get('clique')}"
+        evidence = f"{fabric.get('state')}, status {fabric.get('status', 0)}, clique {fabric.get('clique')}"
         evidence += ", at a part of its bandwidth" if fabric.get("degraded") else ""
         remedy = "systemctl status nvidia-fabricmanager (on a rack: nvidia-imex, and the switches' NMX controller)"
         checks.append(_check(record, "NVLink fabric", "fail" if bad else "pass", evidence, remedy))
@@ -265,6 +265,8 @@ def _links(record: Record, before: dict[str, Any], usual: int | None) -> Check:
     if up and speed and nominal and speed < 0.9 * nominal:
         status = "fail"
         of = f"{of}, of {speed / 1e3:g} instead of {nominal / 1e3:g} GB/s each"
+    if status == "pass" and speed and nominal and speed > 1.3 * nominal:
+        status, of = "unverified", f"{of}, of {speed / 1e3:g} GB/s each, and this board's have {nominal / 1e3:g}"
     if status == "pass" and there and up < there and (known is None or known.nvlinks):
         status = "unverified"  # bridges that nobody has mounted, or links that are down everywhere
     evidence = f"{up} links up; {expected} {of}" + (f", {there} in all" if there else "")

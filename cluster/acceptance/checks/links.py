@@ -3,6 +3,7 @@
 Capability, never the state of now: a link that is narrow or down must not lower the bar that it fails.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,8 @@ class Link:
     source: str
     lesser: "Link | None" = None
     """What it may be instead: parts that cannot be told apart but by their rate."""
+    most: float = math.inf
+    """What its parts can carry at all; more is no rate of theirs."""
     fails_surely: bool = True
     """Whether too little is a failure; if another explanation is as likely, it is not verified."""
 
@@ -122,7 +125,7 @@ def _nvlink(links: float, known: Board | None, source: str, *, surely: bool = Tr
     attained = (known.attained if known else 0.78) * link_rate * links
     return Link(
         fails=_NVLINK_FAILS * attained, passes=_NVLINK_PASSES * attained, fails_surely=surely,
-        source=f"{source} of {link_rate / GIGA:g} GB/s, "
+        most=link_rate * links, source=f"{source} of {link_rate / GIGA:g} GB/s, "
         f"of which NCCL reaches {attained / links / link_rate:.0%} (hardware.toml)",
     )  # fmt: skip
 
@@ -134,7 +137,7 @@ def _pcie_link(records: Sequence[Record], kind: str) -> Link | None:
         return None
     fails, passes = _PCIE_SHARES.get(kind, _UNKNOWN_TOPOLOGY)
     source = f"shares of PCIe's {min(known) / GIGA:.1f} GB/s (ours) for {kind}"
-    return Link(fails=fails * min(known), passes=passes * min(known), source=source)
+    return Link(fails=fails * min(known), passes=passes * min(known), most=min(known), source=source)
 
 
 def kind(record: Record, other: Record, rate: float | None = None) -> str:
@@ -172,7 +175,7 @@ def pair(record: Record, other: Record, of_kind: str, *, node_ranks: int) -> Lin
         if visible > _GPUS_WITHOUT_SWITCH or (known is not None and known.domain) or behind_switch(record):
             return whole
         third = links // (_GPUS_WITHOUT_SWITCH - 1)
-        return Link(fails=whole.fails, passes=whole.passes, source=whole.source,
+        return Link(fails=whole.fails, passes=whole.passes, most=whole.most, source=whole.source,
                     lesser=_nvlink(third, known, f"{third} NVLinks, without a switch"))  # fmt: skip
     if of_kind in (ONE_LINK, TWO_LINKS):
         return _nvlink(1 if of_kind == ONE_LINK else 2, known, f"{of_kind} of a mesh")
@@ -186,7 +189,7 @@ def pair(record: Record, other: Record, of_kind: str, *, node_ranks: int) -> Lin
             return whole
         third = links // (_GPUS_WITHOUT_SWITCH - 1)
         lesser = _nvlink(third, known, f"{third} NVLinks of a bridge of four")
-        return Link(fails=whole.fails, passes=whole.passes, source=whole.source, lesser=lesser)
+        return Link(fails=whole.fails, passes=whole.passes, most=whole.most, source=whole.source, lesser=lesser)
     return _pcie_link([record, other], of_kind)
 
 
@@ -205,7 +208,7 @@ def inside(records: Sequence[Record]) -> Link | None:
             return whole
         some = links * (len(records) - 1) // (_GPUS_WITHOUT_SWITCH - 1)
         lesser = _nvlink(some, known, f"{some} NVLinks, without a switch")
-        return Link(fails=whole.fails, passes=whole.passes, source=whole.source, lesser=lesser)
+        return Link(fails=whole.fails, passes=whole.passes, most=whole.most, source=whole.source, lesser=lesser)
     if known is not None and known.joined == "mesh" and all(entry is known for entry in boards):
         links = known.nvlinks if len(records) in (4, 8) else 1
         return _nvlink(links, known, f"{links} NVLinks of a mesh")
@@ -214,7 +217,7 @@ def inside(records: Sequence[Record]) -> Link | None:
         # Each may be bridged to a GPU that this run does not have.
         link, through_pcie = _nvlink(min(bridged), known, f"{min(bridged)} NVLinks of bridges"), _pcie_link(records, "")
         unsure = through_pcie is not None and (records[0].result("presence").get("seen_by_nvml") or 2) > 2
-        return Link(fails=link.fails, passes=link.passes, source=link.source, fails_surely=not unsure)
+        return Link(fails=link.fails, passes=link.passes, most=link.most, source=link.source, fails_surely=not unsure)
     far = [topology(a, b) for a in records for b in records if a is not b]
     worst = max(far, key=lambda name: TOPOLOGIES.index(name) if name in TOPOLOGIES else len(TOPOLOGIES))
     return _pcie_link(records, worst)

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from cluster.acceptance.checks import REMEDY_NO_GPU, broken, links
+from cluster.acceptance.checks import REMEDY_NO_GPU, broken, links, thresholds
 from cluster.acceptance.checks.collectives import numbers
 from cluster.acceptance.context import Context
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.faults import SLOW_FACTOR
 from cluster.acceptance.records import Record, percentile
-from cluster.acceptance.verdict import Check, Status, Threshold, graded
+from cluster.acceptance.verdict import Check, Status, Threshold, believable, graded
 
 MOST_ROUNDS = 15
 REPEATS = 3
@@ -192,7 +192,8 @@ def _rates(records: Sequence[Record], kind: str, pairs: Sequence[Pair], expected
             )
             for limit, seconds in ((link.fails if link.fails_surely else 0.0, 3 * start), (link.passes, start))
         )  # fmt: skip
-        status, limit = graded(rate / 1e9, fails, passes)
+        most = thresholds.MOST_OF_LINE * link.most / 1e9
+        status, limit = believable(graded(rate / 1e9, fails, passes), rate / 1e9, most, unit="GB/s each way")
         outcomes.setdefault(status, []).append((pair, rate, limit))
     checks: list[Check] = []
     for status in ("fail", "unverified"):
