@@ -124,7 +124,9 @@ def _bandwidth(row: dict[str, Any], bar: thresholds.Bar | None, *, on_gpu: bool,
         status, note = "unverified", "; not judged: too small a message"
     elif bar is not None:
         (status, threshold), note = bar.grade(rate), ""
-        if status == "unverified":
+        if status == "unverified" and threshold.relation == "at most":
+            note = f"; more than the {threshold.value:.4g} GB/s that these parts can carry"
+        elif status == "unverified":
             note = f"; less than these parts usually reach, more than the {bar.fails.value:.4g} GB/s of a fault"
     return Check(
         name=f"{row['operation']}: bus bandwidth",

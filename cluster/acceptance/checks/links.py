@@ -5,7 +5,7 @@ Capability, never the state of now: a link that is narrow or down must not lower
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster.acceptance.expectations import Expectations
@@ -220,7 +220,9 @@ def inside(records: Sequence[Record]) -> Link | None:
         return Link(fails=link.fails, passes=link.passes, most=link.most, source=link.source, fails_surely=not unsure)
     far = [topology(a, b) for a in records for b in records if a is not b]
     worst = max(far, key=lambda name: TOPOLOGIES.index(name) if name in TOPOLOGIES else len(TOPOLOGIES))
-    return _pcie_link(records, worst)
+    whole_path = _pcie_link(records, worst)
+    # Bridges of four join all of them; NVML does not say whom they join.
+    return replace(whole_path, most=math.inf) if whole_path is not None and min(bridged) > 0 else whole_path
 
 
 def ports_of(records: Sequence[Record]) -> dict[str, list[dict[str, Any]]]:
