@@ -7,6 +7,7 @@ such a value, nor break by it.
 import copy
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -25,6 +26,8 @@ MOST_NVLINKS = 72
 LANES = (1, 2, 4, 8, 12, 16, 32)
 SUMMARY = ("samples", "p25_seconds", "p50_seconds", "p95_seconds", "p99_seconds", "longest_seconds", "mean_seconds",
            "slow_share")  # fmt: skip
+WAYS = ("to_device", "to_host")
+REQUIRED = {("copies", "seconds"): WAYS, ("bandwidth", "rates"): ("copy", "triad")}
 READ_TWICE = ("before", "after")
 NONSENSE = "does not look like what NVML reports"
 LEFT_OUT = "does not look like what a worker records: "
@@ -92,7 +95,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "list": (lambda value: isinstance(value, list), "a list"),
     "table": (lambda value: isinstance(value, dict) and bool(value), "a table"),
     "word": (_text(r"[\x20-\x7e]*[!-~][\x20-\x7e]*"), "a word"),
-    "identity": (_text(r"[\w:-]+"), "an identity"),
+    "identity": (_text(r"[a-zA-Z0-9_:-]+"), "an identity"),
     "version": (_text(r"(?=[!-~]*\d)[!-~]+(\.[!-~]+)*"), "a version"),
     "hexadecimal": (_text(r"[0-9a-f]*"), "hexadecimal digits"),
     "reasons": (
@@ -130,13 +133,47 @@ def repaired(records: Sequence[Record]) -> tuple[list[Record], dict[int, list[Mi
     A reading of NVML is then not told; any other stage is left out, since its figures belong together.
     """
     whole, wrong = [], {}
+    odd = _uneven(records)
     for position, record in enumerate(records):
-        found = list(misfits(record))
+        found = [*misfits(record), *odd.get(position, ())]
         if found:
             wrong[position] = found
             record = _without(record, found)
         whole.append(_filled(record))
     return whole, wrong
+
+
+def _uneven(records: Sequence[Record]) -> dict[int, list[Misfit]]:
+    """Ranks that went through other steps than most: what is added up over all ranks would not fit."""
+    odd: dict[int, list[Misfit]] = {}
+    for stage, steps in (("collectives", _messages), ("training", _steps)):
+        plans = {position: str(steps(record.result(stage))) for position, record in enumerate(records)
+                 if record.measured(stage)}  # fmt: skip
+        usual = Counter(plans.values()).most_common(1)
+        for position, plan in plans.items():
+            if plan != usual[0][0]:
+                reason = "does not have the steps and repetitions that most ranks have"
+                odd.setdefault(position, []).append(Misfit(stage=stage, field=stage, reason=reason))
+    return odd
+
+
+def _messages(result: dict[str, Any]) -> Any:
+    rows = result.get("measurements")
+    return [(row.get("operation"), _length(row.get("seconds"))) for row in _tables(rows)]
+
+
+def _steps(result: dict[str, Any]) -> Any:
+    return [
+        (_length(epoch.get("losses")), _length(epoch.get("own_seconds"))) for epoch in _tables(result.get("epochs"))
+    ]
+
+
+def _tables(value: Any) -> list[dict[str, Any]]:
+    return [inner for inner in value if isinstance(inner, dict)] if isinstance(value, list) else []
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else -1
 
 
 def _filled(record: Record) -> Record:
@@ -154,7 +191,15 @@ def _filled(record: Record) -> Record:
             results[stage] = dict.fromkeys(_FIELDS["presence"]) | result
         elif isinstance(result.get("reading"), dict) and result["reading"].get("up"):
             results[stage] = {**result, "reading": dict.fromkeys(_FIELDS["reading"]) | result["reading"]}
+    for stage in ("network", "network_after"):
+        if record.measured(stage):
+            ports = [{"rate_gigabits": None, **port, "counters": _counters(port)} for port in results[stage]["ports"]]
+            results[stage] = {**results[stage], "ports": ports}
     return replace(record, results=results)
+
+
+def _counters(port: dict[str, Any]) -> dict[str, int]:
+    return {name: value for name, value in (port.get("counters") or {}).items() if value is not None}
 
 
 _FIELDS = {stage: [name for field in ledger.readings() for first, _, name in [field.partition(".")]
@@ -195,10 +240,13 @@ def _summaries(stage: str, result: dict[str, Any]) -> Iterator[Misfit]:
     named = {"collectives.steady": result.get("steady")} if stage == "collectives" else {}
     if stage == "steadiness":
         ways = result.get("copies")
+        own = ways if isinstance(ways, dict) else {}
         named = {"steadiness.products": result.get("products")}
-        named |= {
-            f"steadiness.copies.{way}": figure for way, figure in (ways if isinstance(ways, dict) else {}).items()
-        }
+        named |= {f"steadiness.copies.{way}": own.get(way) for way in WAYS}
+    for (of, field), names in REQUIRED.items():
+        table = result.get(field) if of == stage else dict.fromkeys(names)
+        if missing := set(names) - set(table if isinstance(table, dict) else ()):
+            yield Misfit(stage=stage, field=f"{stage}.{field}.{min(missing)}", reason="is missing")
     for name, figure in named.items():
         for key in SUMMARY:
             value = figure.get(key) if isinstance(figure, dict) else None

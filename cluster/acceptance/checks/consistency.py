@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cluster.acceptance import ledger
-from cluster.acceptance.checks import contradictions
+from cluster.acceptance.checks import contradictions, disagreements
 from cluster.acceptance.checks.links import board_of
 from cluster.acceptance.form import LEFT_OUT, NONSENSE, Misfit
 from cluster.acceptance.records import STAGES, Record
@@ -44,7 +44,7 @@ def judge(records: Sequence[Record], wrong: Mapping[int, Sequence[Misfit]]) -> l
     `wrong` are values that were taken out of the records, by position (`form.repaired`).
     """
     findings = [*_misfits(records, wrong), *_stages(records), *_untold(records), *_lasting(records), *_alike(records)]
-    findings += contradictions.found(records)
+    findings += [*contradictions.found(records), *disagreements.found(records)]
     by_place: dict[tuple[str, str], list[str]] = {}
     for subject, question, evidence in findings:
         by_place.setdefault((subject, question), []).append(evidence)
@@ -149,15 +149,16 @@ def _untold(records: Sequence[Record]) -> Iterator[Finding]:
             known_board = board_of(record)
             if known_board is not None and known_board.wired and reading.get("nvlinks_up") is None:
                 lacking.append("nvlinks_up")
-            lacking += [
-                f"fabric.{name}" for name in FABRIC if name not in (reading.get("fabric") or dict.fromkeys(FABRIC))
-            ]
+            fabric = reading.get("fabric") or dict.fromkeys(FABRIC, 0)
+            lacking += [f"fabric.{name}" for name in FABRIC if fabric.get(name) is None]
             for name in dict.fromkeys(lacking):
                 question = "readable" if _explained(record, f"{stage} {name}") else "complete"
                 yield record.subject, question, f"{stage}: NVML does not report {name}"
         presence = record.result("presence")
         wanted = [
-            name for name in ("cuda", "nccl", *(["seen_by_nvml"] if readings else [])) if presence.get(name) is None
+            name
+            for name in ("cuda", "nccl", "uuid", *(["seen_by_nvml"] if readings else []))
+            if presence.get(name) is None
         ]
         if wanted:
             yield record.subject, "readable", f"not known of it: {', '.join(wanted)}"

@@ -1,29 +1,24 @@
-"""What cannot be true together: two fields of one record, or of two, of which one follows from the other.
+"""What cannot be true together: two fields of one record, of which one follows from the other.
 
 Each is a function that yields subject, question and what was seen; `consistency` makes checks of them.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
-from cluster.acceptance.checks import links
-from cluster.acceptance.checks.adapters import rounds
-from cluster.acceptance.checks.collectives import BUS_FACTORS, STEADY
-from cluster.acceptance.checks.pairs import MOST_ROUNDS
+from cluster.acceptance.checks.collectives import STEADY
 from cluster.acceptance.form import SUMMARY
 from cluster.acceptance.pace import SLOW
-from cluster.acceptance.records import Record, against_peers, percentile
+from cluster.acceptance.records import Record, percentile
 
 Finding = tuple[str, str, str]
 SAME, ALIKE, WIDE = 1.02, 1.5, 4.0
 """Times: rounding; the same work at another moment; the same at another size."""
 FEWEST_SIZES = 2
 MOST_SECONDS = 24 * 3600.0
-CLOCK_SECONDS = 60.0
-"""Ours: all ranks read NVML after the run within seconds of each other."""
 OF_NVML = (0.85, 1.01)
 """CUDA's memory over NVML's: the driver keeps some percent."""
 OF_LIMIT = 1.3
@@ -36,7 +31,6 @@ LEAST_OF_QUICK = 0.9
 """Ours, of the quick quarter: a mean that is lower has another unit."""
 ONE_COPY = 8
 """A copy of `steadiness` is that part of one of `copies`."""
-SAME_LOSS = 1.25
 SLOWEST, OPTIMIZER_SECONDS = 1.5, 2e-3
 """Times what copy, forward pass, both passes and the gradients' all-reduce take by themselves; and the optimizer."""
 GRADIENT_BYTES = 4 * 11_173_962
@@ -53,16 +47,15 @@ def found(records: Sequence[Record]) -> Iterator[Finding]:
                 yield record.subject, "consistent", evidence
         for evidence in _ports(record):
             yield f"node {record.node}", "consistent", evidence
-    for of_all in (_ranks, _counts, _paths, _clocks, _messages, _meetings, _epochs, _both_ends):
-        yield from of_all(records)
 
 
-def _reading(record: Record, stage: str) -> dict[str, Any]:
+def reading_of(record: Record, stage: str) -> dict[str, Any]:
+    """What NVML said at a stage; empty if it lost the GPU."""
     reading = record.result(stage).get("reading") or {}
     return reading if reading.get("up") else {}
 
 
-def _times(one: float, other: float) -> float:
+def times_as_much(one: float, other: float) -> float:
     """How many times as much the larger one is."""
     low, high = sorted((abs(one), abs(other)))
     return high / low if low else float("inf")
@@ -72,7 +65,7 @@ def _board(record: Record) -> Iterator[str]:
     """NVML's board is CUDA's, and its figures are within each other's bounds."""
     presence = record.result("presence")
     for stage in ("before", "after"):
-        reading = _reading(record, stage)
+        reading = reading_of(record, stage)
         uuid, own = reading.get("uuid"), presence.get("uuid")
         if uuid and own and str(uuid).removeprefix("GPU-") != str(own).removeprefix("GPU-"):
             yield f"{stage}: NVML read the GPU {uuid}, CUDA worked on {own}"
@@ -95,7 +88,7 @@ def _board(record: Record) -> Iterator[str]:
         joined = sum(count or 0 for count in (peers or {}).values())
         if peers and up is not None and joined != up:
             yield f"{stage}: {up} NVLinks are up, and {joined} have something at their other end"
-    before, after = _reading(record, "before"), _reading(record, "after")
+    before, after = reading_of(record, "before"), reading_of(record, "after")
     if after.get("memory_used_bytes") == 0:
         yield "after: no memory is in use, though this process has some"
     changing = [name for name in CHANGING if before.get(name) is not None]
@@ -104,7 +97,7 @@ def _board(record: Record) -> Iterator[str]:
 
 
 def _energy(record: Record) -> Iterator[str]:
-    before, after = _reading(record, "before"), _reading(record, "after")
+    before, after = reading_of(record, "before"), reading_of(record, "after")
     began, ended = (record.result(stage).get("time") for stage in ("before", "after"))
     if began and ended and ended <= began:
         yield "the clock of its node went back while the test ran"
@@ -127,7 +120,7 @@ def _memory(record: Record) -> Iterator[str]:
     result, own = record.result("memory"), record.result("presence").get("memory_bytes")
     if result["tested_bytes"] > result["total_bytes"]:
         yield "more memory was tested than there is"
-    if own and _times(own, result["total_bytes"]) > SAME:
+    if own and times_as_much(own, result["total_bytes"]) > SAME:
         yield f"memory: {result['total_bytes'] / 2**30:.1f} GiB for the patterns, {own / 2**30:.1f} by its properties"
     if set(result["wrong"]) != set(result["first_byte"]):
         yield "memory: wrong words and their places are not of the same patterns"
@@ -141,7 +134,7 @@ def _products(record: Record) -> Iterator[str]:
     work = 2 * result["rows"] ** 2 * result["depth"] / 1e12
     for name, product in result["products"].items():
         tflops = work / median(product["seconds"])
-        if _times(tflops, product["tflops"]) > SAME:
+        if times_as_much(tflops, product["tflops"]) > SAME:
             yield f"product {name}: {product['tflops']:.4g} TFLOPS, {tflops:.4g} by its times"
         if len(product["seconds"]) != len(next(iter(result["products"].values()))["seconds"]):
             yield f"product {name}: {len(product['seconds'])} repetitions, others have another number"
@@ -194,11 +187,11 @@ def _again(record: Record) -> Iterator[str]:
     if record.measured("steadiness"):
         half = (compute.get("products") or {}).get("float16")
         quick = steady["products"]["p25_seconds"]
-        if half and _times(median(half["seconds"]), quick) > ALIKE:
+        if half and times_as_much(median(half["seconds"]), quick) > ALIKE:
             yield f"a product in float16 took {median(half['seconds']):.3g} s, then {quick:.3g} s in the quick quarter"
         for way, own in (record.result("copies").get("seconds") or {}).items() if record.measured("copies") else ():
             figure = steady["copies"].get(way)
-            if figure and _times(own / ONE_COPY, figure["p25_seconds"]) > 2 * ALIKE:
+            if figure and times_as_much(own / ONE_COPY, figure["p25_seconds"]) > 2 * ALIKE:
                 yield f"a copy {way} took {own:.3g} s, one of an eighth {figure['p25_seconds']:.3g} s"
     if record.measured("collectives"):
         result = record.result("collectives")
@@ -207,7 +200,7 @@ def _again(record: Record) -> Iterator[str]:
             yield f"small messages were {result['steady']['operation']}, not {STEADY}"
         if small and result["steady"]["bytes"] != small[0]["bytes"]:
             yield f"small messages of {result['steady']['bytes']} bytes, the smallest has {small[0]['bytes']}"
-        elif small and _times(median(small[0]["seconds"]), result["steady"]["p50_seconds"]) > WIDE:
+        elif small and times_as_much(median(small[0]["seconds"]), result["steady"]["p50_seconds"]) > WIDE:
             yield (
                 f"{STEADY} of {small[0]['bytes']} bytes: {median(small[0]['seconds']):.3g} s, then "
                 f"{result['steady']['p50_seconds']:.3g} s"
@@ -274,11 +267,11 @@ def _load(record: Record) -> Iterator[str]:
     elif len(times) > 2:
         every = (times[-1] - times[0]) / (len(times) - 1)
         by_pace = sum(sample["products_per_second"] for sample in series) * every
-        if _times(by_pace, result["products"]) > ALIKE:
+        if times_as_much(by_pace, result["products"]) > ALIKE:
             yield f"load: {result['products']} products, {by_pace:.0f} by its pace"
     if any(sample["products_per_second"] == 0 for sample in series):
         yield "load: a sample without a product"
-    limit, most = (_reading(record, "before").get(name) for name in ("power_limit_watts", "sm_clock_max_hertz"))
+    limit, most = (reading_of(record, "before").get(name) for name in ("power_limit_watts", "sm_clock_max_hertz"))
     if limit and any((sample.get("watts") or 0) > OF_LIMIT * limit for sample in series):
         yield f"load: more power than its limit of {limit:.0f} W"
     if most and any((sample.get("sm_clock_hertz") or 0) > OF_CLOCK * most for sample in series):
@@ -286,7 +279,7 @@ def _load(record: Record) -> Iterator[str]:
     half = (record.result("compute").get("products") or {}).get("float16")
     if half and record.result("presence").get("nccl") is not None:
         pace = 1 / median(half["seconds"])
-        if _times(pace, median(sample["products_per_second"] for sample in series) or 1e-9) > 1.2 * ALIKE:
+        if times_as_much(pace, median(sample["products_per_second"] for sample in series) or 1e-9) > 1.2 * ALIKE:
             yield f"load: products in float16 had a pace of {pace:.0f} 1/s before it"
 
 
@@ -337,174 +330,3 @@ def _ports(record: Record) -> Iterator[str]:
             yield f"{port['name']}: counted before or after the run only: {', '.join(sorted(lost))}"
     if new := sorted(set(after) - {port["name"] for port in ports}) if record.measured("network_after") else []:
         yield f"ports that came while the test ran: {', '.join(new)}"
-
-
-def _ranks(records: Sequence[Record]) -> Iterator[Finding]:
-    numbers = [record.rank for record in records]
-    if sorted(numbers) != list(range(len(records))):
-        yield "all ranks", "consistent", f"the ranks are {', '.join(map(str, numbers[:8]))}"
-    names: dict[str, set[str]] = {}
-    for record in records:
-        names.setdefault(record.node.casefold(), set()).add(record.node)
-    for spelled in names.values():
-        if len(spelled) > 1:
-            yield "all nodes", "consistent", f"one name in several spellings: {', '.join(sorted(spelled))}"
-    for record in records:
-        took_part = record.result("collectives").get("ranks")
-        if record.measured("collectives") and took_part != len(records):
-            yield (
-                record.subject,
-                "consistent",
-                f"{took_part} ranks took part in its collectives, there are {len(records)}",
-            )
-
-
-def _counts(records: Sequence[Record]) -> Iterator[Finding]:
-    """What ranks of a node see of it."""
-    for node, own in links.by_node(records).items():
-        there = [record.result("presence") for record in own if record.gpu is not None]
-        for key in ("seen_by_nvml", "given_by_slurm", "restricted", "seen_by_cuda"):
-            if len({result.get(key) for result in there}) > 1:
-                shown = ", ".join(str(result.get(key)) for result in there[:8])
-                yield f"node {node}", "consistent", f"{key} differs among its ranks: {shown}"
-        for result in there[:1]:
-            cuda, nvml = result["seen_by_cuda"], result.get("seen_by_nvml")
-            if nvml is not None and cuda > nvml:
-                yield f"node {node}", "consistent", f"CUDA sees {cuda} GPUs, NVML {nvml}"
-            if not result["restricted"] and cuda < len(there):
-                yield f"node {node}", "consistent", f"CUDA sees {cuda} GPUs, {len(there)} ranks have one"
-        places = Counter(result["index"] for result in there)
-        # Where each rank is shown its own GPU alone, all are number 0.
-        if there and len(places) < len(there) and set(places) != {0}:
-            yield f"node {node}", "consistent", "two ranks have a GPU of one number"
-
-
-def _paths(records: Sequence[Record]) -> Iterator[Finding]:
-    """How PCIe joins two GPUs is the same from both ends, and all of a node are there."""
-    for own in links.by_node(records).values():
-        kinds = {(record.gpu, other): kind for record in own
-                 for other, kind in (_reading(record, "before").get("topology") or {}).items()}  # fmt: skip
-        known = {record.rank: len(_reading(record, "before").get("topology") or {}) for record in own}
-        for record in own:
-            if known[record.rank] < max(known.values()):
-                yield record.subject, "complete", f"paths to {known[record.rank]} GPUs, others of its node know more"
-        for (gpu, other), kind in kinds.items():
-            back = kinds.get((int(other), str(gpu))) if str(other).isdigit() else None
-            if back is not None and back != kind:
-                yield own[0].subject, "consistent", f"GPU {gpu} to GPU {other}: {kind}, and back: {back}"
-
-
-def _clocks(records: Sequence[Record]) -> Iterator[Finding]:
-    """All come to the end together: who says another time has another clock."""
-    times = {
-        record.node: float(record.result("after")["time"]) for record in records if record.result("after").get("time")
-    }
-    if len(times) < 2:
-        return
-    middle = median(times.values()) if len(times) > 2 else max(times.values())
-    for node, own in times.items():
-        if abs(own - middle) > CLOCK_SECONDS:
-            evidence = (
-                f"its clock is {abs(own - middle):.0f} s {'behind' if own < middle else 'ahead'} (chronyc tracking)"
-            )
-            yield f"node {node}", "consistent", evidence
-
-
-def _messages(records: Sequence[Record]) -> Iterator[Finding]:
-    """The same program ran on all ranks: operations, sizes and repetitions."""
-    there = [record for record in records if record.measured("collectives")]
-    plans = {record.rank: [(one["operation"], one["bytes"], len(one["seconds"]))
-                           for one in record.result("collectives")["measurements"]] for record in there}  # fmt: skip
-    usual = Counter(map(str, plans.values())).most_common(1)
-    for record in there:
-        plan = plans[record.rank]
-        sizes: dict[str, list[int]] = {}
-        for operation, size, _ in plan:
-            sizes.setdefault(operation, []).append(size)
-        if str(plan) != usual[0][0]:
-            yield record.subject, "consistent", "its operations, sizes or repetitions are not those of other ranks"
-        if missing := [operation for operation in BUS_FACTORS if len(sizes.get(operation, ())) < FEWEST_SIZES]:
-            yield record.subject, "complete", f"too few sizes of {', '.join(missing)}"
-        if unknown := sorted(set(sizes) - set(BUS_FACTORS)):
-            yield record.subject, "consistent", f"operations that this test does not have: {', '.join(unknown)}"
-        orders = {tuple(own) for own in sizes.values()}
-        if len(orders) > 1 or any(list(own) != sorted(set(own)) for own in orders):
-            yield record.subject, "consistent", "its operations have other sizes than each other, or some twice"
-
-
-def _meetings(records: Sequence[Record]) -> Iterator[Finding]:
-    """Who met whom, both say so; and nobody met fewer than there were rounds."""
-    met = {record.rank: [one["partner"] for one in record.result("pairs")["met"]]
-           for record in records if record.measured("pairs")}  # fmt: skip
-    for record in records:
-        if record.rank not in met:
-            continue
-        partners = met[record.rank]
-        least = min(len(records) - 1, MOST_ROUNDS - len(records) % 2)
-        if len(partners) < least or len(set(partners)) < len(partners) or record.rank in partners:
-            evidence = f"it met {len(set(partners))} others in {len(partners)} meetings, of at least {least}"
-            yield record.subject, "complete", evidence
-        if odd := [other for other in partners if other in met and record.rank not in met[other]]:
-            yield record.subject, "consistent", f"it met rank {odd[0]}, which did not meet it"
-        if odd := [other for other in partners if other >= len(records)]:
-            yield record.subject, "consistent", f"it met rank {odd[0]}, which there is not"
-
-
-def _both_ends(records: Sequence[Record]) -> Iterator[Finding]:
-    """A message each way takes both ends as long."""
-    seconds = {(record.rank, one["partner"]): one["seconds"] for record in records if record.measured("pairs")
-               for one in record.result("pairs")["met"]}  # fmt: skip
-    subjects = {record.rank: record.subject for record in records}
-    for (rank, partner), own in seconds.items():
-        other = seconds.get((partner, rank))
-        if rank < partner and other is not None and _times(own, other) > ALIKE:
-            evidence = f"its messages with {subjects[partner]} took {own:.3g} s, by the other end {other:.3g} s"
-            yield subjects[rank], "consistent", evidence
-    nodes = [record for record in records if record.local_rank == 0 and record.measured("adapters")]
-    rows = [(record, row) for record in nodes for row in record.result("adapters")["measured"]]
-    alone = Counter(record.node for record, row in rows if row["server"] is None)
-    across = Counter(record.node for record, row in rows if row["server"] is not None)
-    planned = Counter(client for pairs in rounds([record.rank for record in nodes]) for _, client in pairs)
-    for record in nodes:
-        if alone[record.node] < max(alone.values(), default=0):
-            yield (
-                f"node {record.node}",
-                "complete",
-                f"{alone[record.node]} of its adapters were measured, fewer than elsewhere",
-            )
-        least = planned[record.rank] * min(alone.values(), default=0)
-        if across[record.node] < least:
-            yield (
-                f"node {record.node}",
-                "complete",
-                f"{across[record.node]} of {least} rates to another node were measured",
-            )
-
-
-def _epochs(records: Sequence[Record]) -> Iterator[Finding]:
-    """Under DDP all ranks go through the same steps at one pace, and learn alike."""
-    there = [record for record in records if record.measured("training") and record.result("training")["epochs"]]
-    if len(there) < 2:
-        return
-    steps: dict[int, list[int]] = {
-        record.rank: [len(epoch["losses"]) for epoch in record.result("training")["epochs"]] for record in there
-    }
-    usual = Counter(map(str, steps.values())).most_common(1)[0][0]
-    alone = {record.rank: len(record.result("training")["alone_seconds"]) for record in there}
-    read: dict[str, Callable[[dict[str, Any]], float]] = {
-        "images/s": lambda epoch: epoch["images_per_second"],
-        "loss": lambda epoch: fmean(abs(loss) for loss in epoch["losses"]),
-    }
-    for record in there:
-        if str(steps[record.rank]) != usual:
-            yield record.subject, "consistent", f"it trained {steps[record.rank]} steps, others {usual}"
-        if alone[record.rank] < max(alone.values()):
-            yield record.subject, "complete", "fewer steps without the others than on other ranks"
-    for name, value in read.items():
-        for epoch in range(min(map(len, steps.values()))):
-            values = [value(record.result("training")["epochs"][epoch]) for record in there]
-            if not all(0 < one < float("inf") for one in values):
-                continue
-            for record, ratio in zip(there, against_peers(values), strict=True):
-                if ratio is not None and _times(ratio, 1.0) > SAME_LOSS:
-                    yield record.subject, "consistent", f"epoch {epoch}: its {name} is {ratio:.2f} times that of others"
