@@ -190,7 +190,8 @@ def _filled(record: Record) -> Record:
         if stage == "presence":
             results[stage] = dict.fromkeys(_FIELDS["presence"]) | result
         elif isinstance(result.get("reading"), dict) and result["reading"].get("up"):
-            results[stage] = {**result, "reading": dict.fromkeys(_FIELDS["reading"]) | result["reading"]}
+            reading = dict.fromkeys(_FIELDS["reading"]) | result["reading"]
+            results[stage] = {**result, "reading": {**reading, "untold": reading.get("untold") or {}}}
     for stage in ("network", "network_after"):
         if record.measured(stage):
             ports = [{"rate_gigabits": None, **port, "counters": _counters(port)} for port in results[stage]["ports"]]
@@ -231,6 +232,12 @@ def _of_stage(stage: str, result: dict[str, Any]) -> Iterator[Misfit]:
             first, rest = "", field
         if reading.told == "always" and first == name and not _has(result, rest.split(".")):
             yield Misfit(stage=stage, field=field, reason="is missing")
+    for field in ledger.readings():
+        first, _, rest = field.partition(".")
+        parent = rest.removesuffix(".*")
+        whole = first == stage != "presence" and rest == f"{parent}.*" and "." not in parent
+        if whole and not isinstance(result.get(parent), dict):
+            yield Misfit(stage=stage, field=f"{stage}.{parent}", reason="is no table")
     if stage in READ_TWICE and not (isinstance(result.get("reading"), dict) and result["reading"]):
         yield Misfit(stage=stage, field="reading", reason=f"is {_shown(result.get('reading'))}, should be a table")
 

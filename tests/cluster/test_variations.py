@@ -1,0 +1,109 @@
+"""Whatever is done to a field of a sound machine's records, the verdict is no plain PASS, or `FREE` says why it may be."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+import pytest
+
+from cluster.acceptance import report
+from cluster.acceptance.records import Record, apart
+from cluster.acceptance.verdict import Check, decide
+from tests.cluster import sound
+from tests.cluster.faults.variations import Variation, variations
+from tests.cluster.test_ledger import machine
+
+FREE = {
+    "reading.untold.*, *": "why a figure is not there; that it is not there is judged",
+    "reading.temperature_celsius, *": "sound GPUs of one node differ by 30 degrees",
+    "reading.memory_used_bytes, *": "what others may use is judged by a bound",
+    "reading.power_watts, *": "it depends on the work; the rates are judged",
+    "reading.power_limit*_watts, *": "a limit above the default costs no rate",
+    "reading.energy_joules, *": "a counter of unknown beginning; that it goes on is judged",
+    "reading.sm_clock_hertz, *": "idle boards lower it, and under load the rates are judged",
+    "reading.memory_clock_hertz, *before*": "idle boards lower it",
+    "reading.throttle_reasons, *": "a board may be idle at either time; what harms is judged",
+    "reading.ecc_corrected, *": "a counter of unknown beginning, which few boards have",
+    "reading.ecc_mode_default, *": "off by default is how some models come",
+    "reading.nvlinks, double, *": "NVML counts links of the chip that a board does not wire",
+    "reading.topology.*, *": "how a node is built is its maker's choice; the rates of pairs are judged",
+    "reading.fabric*, *none*, both, all": "a board without a fabric; the report lists it as not read",
+    "reading.fabric*, *missing*, both, all": "a board without a fabric; the report lists it as not read",
+    "reading.*, missing, both, all": "no GPU of this model reports it; the report lists it as not read",
+    "reading.*, none, both, all": "no GPU of this model reports it; the report lists it as not read",
+    "reading.nvlink_peers.*, *, both, all": "no GPU of this model reports it; the report lists it as not read",
+    "reading.fabric.cl*, *": "any domain will do",
+    "time, *": "any day will do; that it goes on is judged",
+    "presence.kind, missing, all": "the rank has an index, and so a GPU",
+    "presence.device_name, other case, all": "NVML has the name as well",
+    "presence.compute_capability, *, all": "no bound comes of it above 8.0",
+    "presence.nccl, *, all": "any version will do; which one, --expect says",
+    "presence.peak_tflops.*, *, all": "a constant of this test, not a reading",
+    "presence.held_ratio.*, *, all": "a constant of this test, not a reading",
+    "presence.*, *, all": "how GPUs are shown to a job is its owner's choice",
+    "presence.restricted, *": "how GPUs are shown to a job is its owner's choice",
+    "presence.boot_id, *": "any will do",
+    "steadiness.*samples, *": "how many there were in the time",
+    "collectives.steady.samples, *": "how many there were in the time",
+    "steadiness.*, double (longest_seconds), *": "one interruption is nobody's fault",
+    "collectives.steady.*, double (longest_seconds), *": "one interruption is nobody's fault",
+    "collectives.measurements.seconds, * in one, *": "of the smallest message: its bound is ten times the usual",
+    "collectives.measurements.seconds, 0.8 of it in all, all": "quicker, and still within what the links carry",
+    "collectives.measurements.seconds, cut in all, all": "fewer repetitions",
+    "collectives.measurements.seconds, twice in all, all": "one repetition more",
+    "network.ports.counters.*, *, both, *": "nobody knows in how many days errors came",
+    "network.peer_memory, *": "kernels with dma-buf do without",
+}
+"""Variations that may pass: title, and why."""
+
+
+def judged(records: list[Record]) -> tuple[str, list[Check]]:
+    """The verdict, and the checks."""
+    checks = report.judge(sound.options("--thorough"), apart(records), report.Standards())
+    return decide(checks, device="cuda", simulated=False).outcome, checks
+
+
+def excuse(variation: Variation) -> str | None:
+    """Why it may pass."""
+    return next((why for title, why in FREE.items() if fnmatchcase(variation.title, title)), None)
+
+
+def applied(every: int) -> Iterator[tuple[Variation, list[Record]]]:
+    """Each so many-th variation that is not excused, with its records."""
+    base = machine()
+    for number, variation in enumerate(variations(machine)):
+        if number % every == 0 and excuse(variation) is None:
+            records = copy.deepcopy(base)
+            if variation.apply(records):
+                yield variation, records
+
+
+def silent(every: int) -> list[str]:
+    return [variation.title for variation, records in applied(every) if judged(records)[0] == "PASS"]
+
+
+def test_the_machine_that_is_varied_passes() -> None:
+    verdict, checks = judged(machine())
+    assert verdict == "PASS", [(check.name, check.evidence) for check in checks if check.status == "unverified"]
+
+
+def test_some_variations_of_every_kind_do_not_pass() -> None:
+    assert silent(every=67) == []
+
+
+@pytest.mark.night
+def test_no_variation_passes() -> None:
+    assert silent(every=1) == []
+
+
+def test_a_part_is_named() -> None:
+    """Whatever happens to a field of one rank, that rank or its node is named."""
+    unnamed = []
+    for variation, records in applied(every=211):
+        _, checks = judged(records)
+        subjects = {check.subject for check in checks if check.status in ("fail", "unverified")}
+        if not variation.everywhere and not any("rank 2" in name or "node1" in name for name in subjects):
+            unnamed.append((variation.title, sorted(subjects)))
+    assert not unnamed
