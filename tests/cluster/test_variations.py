@@ -1,4 +1,4 @@
-"""Whatever is done to a field of a sound machine's records, the verdict is no plain PASS, or `FREE` says why it may be."""
+"""Whatever is done to a field of a sound machine's records, the verdict is no plain PASS, or `FREE` says why."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from tests.cluster.test_ledger import machine
 
 FREE = {
     "reading.untold.*, *": "why a figure is not there; that it is not there is judged",
+    "reading.name, other case, *": "the same name; CUDA's is compared",
+    "reading.pcie_generation, *, before, *": "idle boards lower it",
     "reading.temperature_celsius, *": "sound GPUs of one node differ by 30 degrees",
     "reading.memory_used_bytes, *": "what others may use is judged by a bound",
     "reading.power_watts, *": "it depends on the work; the rates are judged",
