@@ -28,6 +28,7 @@ SUMMARY = ("samples", "p25_seconds", "p50_seconds", "p95_seconds", "p99_seconds"
            "slow_share")  # fmt: skip
 WAYS = ("to_device", "to_host")
 REQUIRED = {("copies", "seconds"): WAYS, ("bandwidth", "rates"): ("copy", "triad")}
+NOT_EMPTY = {"training": "epochs", "load": "series", "collectives": "measurements"}
 READ_TWICE = ("before", "after")
 NONSENSE = "does not look like what NVML reports"
 LEFT_OUT = "does not look like what a worker records: "
@@ -97,6 +98,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "word": (_text(r"[\x20-\x7e]*[!-~][\x20-\x7e]*"), "a word"),
     "identity": (_text(r"[a-zA-Z0-9_:-]+"), "an identity"),
     "version": (_text(r"(?=[!-~]*\d)[!-~]+(\.[!-~]+)*"), "a version"),
+    "hash": (_text(r"[0-9a-f]{64}"), "a SHA-256"),
     "hexadecimal": (_text(r"[0-9a-f]*"), "hexadecimal digits"),
     "reasons": (
         lambda value: _each(_one_of(*THROTTLE_REASONS.values()))(value) and len(set(value)) == len(value),
@@ -196,7 +198,13 @@ def _filled(record: Record) -> Record:
         if record.measured(stage):
             ports = [{"rate_gigabits": None, **port, "counters": _counters(port)} for port in results[stage]["ports"]]
             results[stage] = {**results[stage], "ports": ports}
+    if record.measured("adapters"):
+        rows = results["adapters"]["measured"]
+        results["adapters"] = {**results["adapters"], "measured": [{**_ROW, **row} for row in rows]}
     return replace(record, results=results)
+
+
+_ROW: dict[str, Any] = {"server": None, "gigabits": None, "reason": None}
 
 
 def _counters(port: dict[str, Any]) -> dict[str, int]:
@@ -254,6 +262,8 @@ def _summaries(stage: str, result: dict[str, Any]) -> Iterator[Misfit]:
         table = result.get(field) if of == stage else dict.fromkeys(names)
         if missing := set(names) - set(table if isinstance(table, dict) else ()):
             yield Misfit(stage=stage, field=f"{stage}.{field}.{min(missing)}", reason="is missing")
+    if stage in NOT_EMPTY and not result.get(NOT_EMPTY[stage]):
+        yield Misfit(stage=stage, field=f"{stage}.{NOT_EMPTY[stage]}", reason="is empty")
     for name, figure in named.items():
         for key in SUMMARY:
             value = figure.get(key) if isinstance(figure, dict) else None

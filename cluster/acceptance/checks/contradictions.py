@@ -293,6 +293,8 @@ def _adapters(record: Record) -> Iterator[str]:
         return
     rows = record.result("adapters")["measured"]
     known = {port["name"] for port in record.result("network").get("ports", ())}
+    if unsaid := [row["adapter"] for row in rows if row["gigabits"] is None and not row["reason"]]:
+        yield f"adapters without a rate, or a reason for none: {', '.join(unsaid)}"
     if strangers := sorted({row["adapter"] for row in rows} - known):
         yield f"adapters that are no ports: {', '.join(strangers)}"
     counts = Counter((row["adapter"], row["server"]) for row in rows)
@@ -311,6 +313,8 @@ def _ports(record: Record) -> Iterator[str]:
         if again := [name for name, count in names.items() if count > 1]:
             yield f"ports that are there twice: {', '.join(again)}"
     used = [port for port in ports if port["rdma"] and port["up"]]
+    if odd := [port["name"] for port in ports if port["kind"] == "InfiniBand" and not port["rdma"]]:
+        yield f"InfiniBand without RDMA: {', '.join(odd)}"
     for key in ("rate_gigabits", "pcie_width", "pcie_width_max", "pcie_generation", "pcie_generation_max", "numa_node"):
         without = [port["name"] for port in used if port.get(key) is None]
         if 0 < len(without) < len(used):

@@ -22,7 +22,7 @@ SAME_LOSS = 1.25
 
 def found(records: Sequence[Record]) -> Iterator[Finding]:
     """All of them."""
-    for of_all in (_ranks, _counts, _paths, _clocks, _messages, _meetings, _both_ends, _epochs):
+    for of_all in (_ranks, _counts, _parts, _paths, _clocks, _messages, _meetings, _both_ends, _epochs):
         yield from of_all(records)
 
 
@@ -64,6 +64,28 @@ def _counts(records: Sequence[Record]) -> Iterator[Finding]:
         # Where each rank is shown its own GPU alone, all are number 0.
         if there and len(places) < len(there) and set(places) != {0}:
             yield f"node {node}", "consistent", "two ranks have a GPU of one number"
+
+
+def _parts(records: Sequence[Record]) -> Iterator[Finding]:
+    """What samples of a load, and ports of a node, have on one rank, they have on all."""
+    told: dict[str, dict[str, set[str]]] = {"load": {}, "network": {}, "network_after": {}}
+    for record in records:
+        if record.measured("load"):
+            samples = record.result("load")["series"]
+            told["load"][record.subject] = {key for one in samples for key, value in one.items() if value is not None}
+        for stage in ("network", "network_after"):
+            used = [port for port in record.result(stage).get("ports", ()) if port["rdma"] and port["up"]]
+            keys = {key for port in used for key, value in port.items() if value is not None}
+            if used:
+                told[stage][f"node {record.node}"] = keys
+    for stage, by_place in told.items():
+        known = set().union(*by_place.values())
+        for place, own in by_place.items():
+            if lacking := sorted(known - own):
+                yield place, "complete", f"{stage}: without {', '.join(lacking)}, which others have"
+    for place in set(told["network"]) & set(told["network_after"]):
+        if lost := sorted(told["network"][place] ^ told["network_after"][place]):
+            yield place, "complete", f"ports: before or after the run only {', '.join(lost)}"
 
 
 def _paths(records: Sequence[Record]) -> Iterator[Finding]:
