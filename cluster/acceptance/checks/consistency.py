@@ -197,6 +197,9 @@ def _lasting(records: Sequence[Record]) -> Iterator[Finding]:
             where = f"node {record.node}"
             for _, question, evidence in _changed(where, pairs):
                 yield where, question, f"{port['name']}: {evidence}"
+            once = [key for key in {*earlier, *port} if (earlier.get(key) is None) != (port.get(key) is None)]
+            if earlier and once:
+                yield where, "complete", f"{port['name']}: before or after the run only {', '.join(sorted(once))}"
             if earlier and (earlier["rdma"], earlier["kind"]) != (port["rdma"], port["kind"]):
                 yield where, "unchanged", f"{port['name']}: another kind of port after the run"
 
