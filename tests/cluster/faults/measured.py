@@ -180,7 +180,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(what="half of the replicas differ from the others", spoil=half_of_replicas, check="training: replicas are equal", named=all_of()),
     Fault(what="a straggler in the forward pass", spoil=of_one(epochs(own_seconds=[0.014] * 4)), check="training: pace", named=(G,)),
     Fault(what="a straggler in the backward pass alone", spoil=stage("training", alone_seconds=[0.042] * 5), check="training: pace of forward and backward", named=(G,)),
-    Fault(what="a host that stops its training now and then", spoil=of_one(stopped_steps), check="steadiness: training steps", named=(G,)),
+    Fault(what="a host that stops its training now and then", spoil=stopped_steps, check="steadiness: training steps", named=(G,)),
     Fault(what="out of memory", spoil=instead("training", {"error": "OutOfMemoryError: CUDA out of memory"}), check="training: runs", named=(G,)),
     # What the run caused
     Fault(what="too hot after the run", spoil=reading(both=False, temperature_celsius=95), check="health: temperature", named=(G,)),
