@@ -252,6 +252,6 @@ def _unknown_times(settings: Settings, students: Sequence[Student]) -> str | Non
     if not unknown:
         return None
     return (
-        f"nothing says when {unknown} submission{' was' if unknown == 1 else 's were'} handed in, so no penalty meets "
-        'them: name a table of times in class.toml, submitted = "times.csv", or give the roster a column submitted_at'
+        f"no submission time is known for {unknown} submission{'' if unknown == 1 else 's'}, so no penalty was applied: "
+        'name a table of times in class.toml, submitted = "times.csv", or give the roster a column submitted_at'
     )
