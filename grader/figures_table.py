@@ -30,7 +30,7 @@ def _figures() -> str:
     errors = [100 * abs(figure["ratio"] - 1) for name, figure in figures if not name.startswith("mem-")]
     return "\n".join(
         [
-            f"- A grade of the reference takes {cost['all_labs']['wall_seconds']['median']:.0f} seconds on"
+            f"- Grading the reference solution takes {cost['all_labs']['wall_seconds']['median']:.0f} seconds on"
             f" {cost['machine']['cores']} cores without a GPU ([how it was measured](benchmarks/NOTES.md)).",
             f"- The grader notices {noticed} of {len(rows)} planted bugs"
             " ([every bug](benchmarks/results/planted_bugs.json)).",

@@ -137,7 +137,7 @@ def _in_all(total: Hours, stated: Hours | None) -> str:
         return text
     text += f" It states {stated.in_words} hours for all labs, and its ranges add up to {total.in_words}."
     least, most = max(total.least, stated.least), min(total.most, stated.most)
-    return f"{text} Plan for {Hours(least, most).in_words} hours, which fits both." if least <= most else text
+    return f"{text} Plan for {Hours(least, most).in_words} hours in all." if least <= most else text
 
 
 def _table(name: str) -> str:
