@@ -85,12 +85,17 @@ def test_proofreading_finds_what_the_page_says(written: Path, monkeypatch: pytes
         monkeypatch.delitem(sys.modules, name)
     course = courses.load(written / COURSE)
     assert list(problems(course, written / "solution")) == []
+    of_values, of_empty, of_hottest = re.findall(r"```toml\n(task = .*?)```", PAGE, re.DOTALL)
     file = written / COURSE / "lab1" / "conversion" / "criterion.toml"
-    (hint,) = re.findall(r"```toml\n(task = .*?)```", PAGE, re.DOTALL)
-    file.write_text(file.read_text().replace("\n\n[checks.empty]", f"\n{hint}\n[checks.empty]"))
+    file.write_text(file.read_text().replace("\n\n[checks.empty]", f"\n{of_values}\n[checks.empty]"))
     hints.load.cache_clear()
     lacking = [line.rpartition("] ")[2] for line in problems(course, written / "solution")]
     assert lacking == ["lab1.conversion.empty has no hint", "lab1.records.hottest has no hint"]
+    file.write_text(file.read_text() + of_empty)
+    records = written / COURSE / "lab1" / "records" / "criterion.toml"
+    records.write_text(records.read_text() + of_hottest)
+    hints.load.cache_clear()
+    assert list(problems(course, written / "solution")) == []
     assert hints.load(course)["lab1.conversion.values"].task == "1.1"
 
 
