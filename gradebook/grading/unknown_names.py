@@ -251,7 +251,8 @@ def _unknown_times(settings: Settings, students: Sequence[Student]) -> str | Non
     )
     if not unknown:
         return None
+    plural = "" if unknown == 1 else "s"
     return (
-        f"no submission time is known for {unknown} submission{'' if unknown == 1 else 's'}, so no penalty was applied: "
+        f"no submission time is known for {unknown} submission{plural}, so no penalty was applied: "
         'name a table of times in class.toml, submitted = "times.csv", or give the roster a column submitted_at'
     )
