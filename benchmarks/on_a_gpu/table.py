@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "on-a-gpu.md"
 BEGIN, END = "<!-- results: gpu -->", "<!-- end of results -->"
 GROUPS = {
     "a": "The reference",
-    "b": "The four rewritten checks, five seeds",
+    "b": "The four checks that were rewritten, five seeds",
     "c": "The acceptance test",
     "d": "Right solutions in other styles",
     "e": "One planted bug for each check of the device",
