@@ -26,7 +26,7 @@ _PAGES = (
     *("docs/virtual-gpu-cost-model.md", "docs/virtual-gpu-kernels.md", "docs/virtual-gpu-convolutions.md"),
     "docs/vgpu-uses.md",
     *("docs/how-we-know.md", "docs/how-we-know-figures.md", "docs/how-we-know-published.md"),
-    *("docs/how-we-know-labs.md", "docs/how-we-know-checked.md"),
+    *("docs/how-we-know-labs.md", "docs/how-we-know-checked.md", "docs/how-we-know-differs.md"),
 )
 _HELP_PAGES = ("README.md", "docs/student.md")
 """Pages that say where to get help; so does the hand-out of every lab."""

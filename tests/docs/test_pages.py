@@ -69,6 +69,7 @@ def test_students_get_no_page_for_instructors(released: Mapping[str, bytes]) -> 
         "docs/how-we-know-published.md",
         "docs/how-we-know-labs.md",
         "docs/how-we-know-checked.md",
+        "docs/how-we-know-differs.md",
         *lessons,
     }
 

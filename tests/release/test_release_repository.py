@@ -43,7 +43,7 @@ def other() -> int:
 _DOCUMENTS = (
     *("student", "student-grade", "student-programs", "student-machines"),
     *("report-criteria", "chapter", "vgpu-uses", "how-we-know", "how-we-know-figures"),
-    *("how-we-know-published", "how-we-know-labs", "how-we-know-checked"),
+    *("how-we-know-published", "how-we-know-labs", "how-we-know-checked", "how-we-know-differs"),
     *("virtual-gpu", "virtual-gpu-reference", "virtual-gpu-compiled"),
     *("virtual-gpu-distributed", "virtual-gpu-recordings", "virtual-gpu-unsupported"),
     *("virtual-gpu-cost-model", "virtual-gpu-kernels", "virtual-gpu-convolutions"),

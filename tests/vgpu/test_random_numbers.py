@@ -200,7 +200,7 @@ def test_a_generator_of_ones_own_is_drawn_from(gpu: vgpu.VirtualGPU) -> None:
 _OF_ANOTHER_GENERATOR = {
     "rrelu", "multinomial 5 with replacement", "poisson", "binomial", "gamma", "sdpa dropout, flash", "lstm dropout",
 }  # fmt: skip
-"""docs/how-we-know.md says so."""
+"""docs/how-we-know-differs.md says so."""
 
 
 @pytest.mark.night
