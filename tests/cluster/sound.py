@@ -19,6 +19,8 @@ WORK = 2 * 8192 * 8192 * 2048 / 1e12
 """Of a product, in units of 1e12."""
 NVLINK = 365e9
 """Bytes per second that NCCL reaches, without NVLink SHARP (NVIDIA/nccl-tests issue 212)."""
+PCIE = 42e9
+"""Of 64 in each direction of 16 lanes of generation 5."""
 PORT = 46e9
 """Of 50 on the line."""
 BEGAN = 1.7e9
@@ -213,6 +215,16 @@ def nodes(count: int, per_node: int = 8) -> list[Record]:
         for stage in ("network", "network_after"):
             entry.results[stage] = {"ports": ports(), "peer_memory": True} if local == 0 else NOT_READ
     return result
+
+
+def links_carry(rate: float, ranks: list[Record]) -> None:
+    """Give the GPUs of one node the rates of links that carry so many bytes per second."""
+    for entry in ranks:
+        for measurement in entry.results["collectives"]["measurements"]:
+            if measurement["bytes"] > MIB:
+                measurement["seconds"] = [large_seconds(measurement["operation"], len(ranks), rate)] * 20
+        for met in entry.results["pairs"]["met"]:
+            met["seconds"] = 256 * MIB / rate
 
 
 def large_seconds(operation: str, ranks: int, rate: float) -> float:

@@ -193,7 +193,10 @@ def report(node: str, day: int, **tflops: float) -> dict[str, Any]:
     for record in records:
         record.node = node
         record.results["presence"]["uuid"] = f"{node}-{record.rank}"
-        record.results["compute"]["products"]["bfloat16"]["tflops"] = tflops.get(f"gpu{record.rank}", 690.0)
+        for stage in ("before", "after"):
+            record.results[stage]["reading"]["uuid"] = f"GPU-{node}-{record.rank}"
+        rate = tflops.get(f"gpu{record.rank}", 690.0)
+        record.results["compute"]["products"]["bfloat16"] = sound.product(seconds=sound.WORK / rate, tflops=rate)
     document = sound.report(records)
     document["test_timestamp"] = f"2026-11-{day:02d} 10:00:00"
     return document

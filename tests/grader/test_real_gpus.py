@@ -213,7 +213,7 @@ def _table(took: float, own_seconds: list[float]) -> None:
     drawn = InputGenerator(3, "table")
     intervals = drawn.shuffled([None, drawn.integer(1, 2)])
     steps, warmup = drawn.integer(3, 5), drawn.integer(2, 3)
-    begun = [{"input_requires_gradient": False, "gradients": 0}] * (steps + warmup)
+    begun = [{"input_requires_gradient": False, "gradients": 0, "dropouts": [0.1]}] * (steps + warmup)
     reply = {
         "rows": [
             {"checkpoint_every": every, "device": "cuda", "step_seconds": took, "peak_bytes": 10**9}

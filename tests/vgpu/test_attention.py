@@ -125,9 +125,15 @@ def test_other_lengths_exclude_causal_flash(shapes: vgpu.VirtualGPU) -> None:
     assert _kernel(shapes, q, k, v) == FLASH
 
 
-def test_three_dimensions_run_by_math(shapes: vgpu.VirtualGPU) -> None:
+def test_three_dimensions_run_fused_since_pytorch_2_15(shapes: vgpu.VirtualGPU) -> None:
+    """From then on it adds a batch of one before it chooses a kernel."""
     q, k, v = _qkv()
-    assert _kernel(shapes, q[0], k[0], v[0]) == MATH
+    assert _kernel(shapes, q[0], k[0], v[0]) == (MATH if workspaces.torch_version() < (2, 15) else FLASH)
+
+
+def test_two_dimensions_run_by_math(shapes: vgpu.VirtualGPU) -> None:
+    q, k, v = _qkv()
+    assert _kernel(shapes, q[0, 0], k[0, 0], v[0, 0]) == MATH
 
 
 @pytest.mark.parametrize("backend", [SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION,
