@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 from cluster.acceptance import ledger
@@ -234,20 +235,34 @@ def _of_stage(stage: str, result: dict[str, Any]) -> Iterator[Misfit]:
     yield from _summaries(stage, result)
     if stage == "presence" and "index" not in result:  # a rank without a GPU
         return
+    for field, place in _always_told(name):
+        if not _has(result, place):
+            yield Misfit(stage=stage, field=field, reason="is missing")
+    for parent in _named_tables(stage):
+        if not isinstance(result.get(parent), dict):
+            yield Misfit(stage=stage, field=f"{stage}.{parent}", reason="is no table")
+    if stage in READ_TWICE and not (isinstance(result.get("reading"), dict) and result["reading"]):
+        yield Misfit(stage=stage, field="reading", reason=f"is {_shown(result.get('reading'))}, should be a table")
+
+
+@cache
+def _always_told(name: str) -> Sequence[tuple[str, Sequence[str]]]:
+    """The fields of a stage that each worker records, with their places in its result."""
+    always: list[tuple[str, Sequence[str]]] = []
     for field, reading in ledger.readings().items():
         first, _, rest = field.partition(".")
         if first == "reading":
             first, rest = "", field
-        if reading.told == "always" and first == name and not _has(result, rest.split(".")):
-            yield Misfit(stage=stage, field=field, reason="is missing")
-    for field in ledger.readings():
-        first, _, rest = field.partition(".")
-        parent = rest.removesuffix(".*")
-        whole = first == stage != "presence" and rest == f"{parent}.*" and "." not in parent
-        if whole and not isinstance(result.get(parent), dict):
-            yield Misfit(stage=stage, field=f"{stage}.{parent}", reason="is no table")
-    if stage in READ_TWICE and not (isinstance(result.get("reading"), dict) and result["reading"]):
-        yield Misfit(stage=stage, field="reading", reason=f"is {_shown(result.get('reading'))}, should be a table")
+        if reading.told == "always" and first == name:
+            always.append((field, rest.split(".")))
+    return always
+
+
+@cache
+def _named_tables(stage: str) -> Sequence[str]:
+    """The tables of a stage whose names nobody knows before."""
+    parts = [field.split(".") for field in ledger.readings()]
+    return [part[1] for part in parts if len(part) == 3 and part[0] == stage != "presence" and part[2] == "*"]
 
 
 def _summaries(stage: str, result: dict[str, Any]) -> Iterator[Misfit]:

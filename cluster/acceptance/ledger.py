@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ def _document() -> dict[str, Any]:
     return tomllib.loads((Path(__file__).parent / "readings.toml").read_text(encoding="utf-8"))
 
 
+@lru_cache(maxsize=4096)
 def entry(field: str) -> str | None:
     """The name of a field's entry: the field itself, or a pattern. An empty table is what it could hold."""
     known = readings()
