@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch._dynamo
 from torch import nn
+from torch.utils._triton import has_triton
 
 import vgpu
 
@@ -131,3 +132,11 @@ def test_compilation_can_be_switched_off() -> None:
         check=True,
     )
     assert done.stdout.strip() == "['aten::mul', 'aten::add']"
+
+
+def test_whether_triton_has_a_device_is_asked_at_each_attachment() -> None:
+    """TorchDynamo of PyTorch 2.11 traced no kernel in a process that had asked before."""
+    assert not has_triton()
+    with vgpu.attach("A100-80GB", values=False):
+        assert has_triton()
+    assert not has_triton()

@@ -54,6 +54,18 @@ def by_dynamo(patches: PatchSet, module: ModuleType) -> None:
     patches.set(module.VariableBuilder, "_wrap", wrap_compiled_form)
 
 
+def on_which_devices(patches: PatchSet, module: ModuleType) -> None:
+    """PyTorch remembers in each process whether Triton has a device, and PyTorch 2.11 traces no kernel without one."""
+    remembering = [value for value in vars(module).values() if hasattr(value, "cache_clear")]
+
+    def forget() -> None:
+        for function in remembering:
+            function.cache_clear()
+
+    forget()
+    patches.on_undo(forget)
+
+
 def in_operators(patches: PatchSet, module: ModuleType) -> None:
     """`torch.library.wrap_triton`, which PyTorch 2.11 refuses for interpreted kernels in eager mode, too."""
     wrap = module.wrap_triton

@@ -50,6 +50,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
         "triton.runtime.interpreter": lambda module: _interpreter(patches, machine, module, language),
         "triton.runtime.driver": lambda module: patches.set(module.driver, "_active", _Driver(machine)),
         "torch._dynamo.variables.builder": lambda module: traced_kernels.by_dynamo(patches, module),
+        "torch.utils._triton": lambda module: traced_kernels.on_which_devices(patches, module),
         "torch._library.triton": lambda module: traced_kernels.in_operators(patches, module),
     })  # fmt: skip
     when_imported(patches, {"triton.testing": testing})  # after the others: it imports the interpreter
