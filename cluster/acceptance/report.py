@@ -115,7 +115,13 @@ def _write_expectations(path: Path, document: dict[str, Any]) -> bool:
 
 def judge(options: Options, records: Sequence[Record], standards: Standards) -> list[Check]:
     """All checks of a run."""
-    records, wrong = form.repaired(records)
+    return _checks(options, *form.repaired(records), standards)
+
+
+def _checks(
+    options: Options, records: Sequence[Record], wrong: dict[int, list[form.Misfit]], standards: Standards
+) -> list[Check]:
+    """Of records without the values that are `wrong`, by a record's position."""
     file, has_baseline = standards.expected, standards.earlier is not None
     gpus, gpus_by = options.expect_gpus, "--expect-gpus"
     if gpus is None and file is not None:
@@ -149,8 +155,7 @@ def build(
 ) -> dict[str, Any]:
     """The report as `report.schema.json` describes it."""
     standards = standards or Standards()
-    as_told = apart(records)
-    records, _ = form.repaired(as_told)
+    records, wrong = form.repaired(apart(records))
     result = next((record.result("presence") for record in records if record.measured("presence")), {})
     device = "cuda" if any(record.gpu is not None for record in records) else "cpu"
     document = _head(options, device=device, simulated=simulated)
@@ -166,7 +171,7 @@ def build(
         "ranks": [_rank(record) for record in records],
         "gpu_health": [_health(record) for record in records if "reading" in record.result("before")],
     }
-    checks = judge(options, as_told, standards)
+    checks = _checks(options, records, wrong, standards)
     if standards.expected is not None:
         document["expectations"] = {"file": str(standards.expected.path), "tables": standards.expected.tables}
     if (earlier := standards.earlier) is not None:
