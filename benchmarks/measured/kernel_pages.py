@@ -73,12 +73,12 @@ def table_of_times(result: Mapping[str, Any]) -> list[str]:
     lines.append(_row("single kernels on our H100", everything, "the other half of them"))
     held_out = json.loads((RESULTS / "published_held_out.json").read_text(encoding="utf-8"))["rows"]
     ratios = [row["left_out"]["half left out"] if row["fitted"] else row["ratio"] for row in held_out]
-    title, note = "kernels of others, T4, V100, A100, H100", "none of the products; of the rest, the other half"
+    title, note = "kernels on T4, V100, A100 and H100 that others measured", "no products; the other half of the rest"
     lines.append(_row(title, [abs(math.log(ratio)) for ratio in ratios], note))
     published = json.loads((RESULTS / "published.json").read_text(encoding="utf-8"))
     times = [figure["ratio"] for name, figure in published["figures"].items() if not name.startswith("mem-")]
     sizes = [abs(math.log(ratio)) for ratio in times]
-    lines.append(_row("programs and products of others, ten cards", sizes, "all of them"))
+    lines.append(_row("programs and products on ten cards that others measured", sizes, "all of them"))
     compared = json.loads((RESULTS / "h100_compared.json").read_text(encoding="utf-8"))["groups"]
     for title, group, note in (
         ("training steps on our H100", "training step, seconds", "their kernels, not the steps"),
