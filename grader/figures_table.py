@@ -34,8 +34,8 @@ def _figures() -> str:
             f" {cost['machine']['cores']} cores without a GPU ([how it was measured](benchmarks/NOTES.md)).",
             f"- The grader notices {noticed} of {len(rows)} planted bugs"
             " ([every bug](benchmarks/results/planted_bugs.json)).",
-            f"- The virtual GPU is within {statistics.median(errors):.0f} % of {len(errors)} published times of"
-            " real GPUs (median; [how we know](docs/how-we-know.md)).",
+            f"- Simulated times differ from published times of real GPUs by {statistics.median(errors):.0f} %"
+            f" (median of {len(errors)}; [how we know](docs/how-we-know.md)).",
         ]
     )
 

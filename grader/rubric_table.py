@@ -132,10 +132,10 @@ def _report(of: Course, lab: Lab) -> Iterator[str]:
 
 def _in_all(total: Hours, stated: Hours | None) -> str:
     """What to plan for where the assignment's total is not the sum of its labs."""
-    text = "The hours are the assignment's estimates."
+    text = "The hours are estimates of the assignment that the labs come from."
     if stated is None or stated == total:
         return text
-    text += f" It states {stated.in_words} hours for all labs, and its ranges add up to {total.in_words}."
+    text += f" The assignment states {stated.in_words} hours for all labs, but its ranges add up to {total.in_words}."
     least, most = max(total.least, stated.least), min(total.most, stated.most)
     return f"{text} Plan for {Hours(least, most).in_words} hours in all." if least <= most else text
 
@@ -147,7 +147,7 @@ def _table(name: str) -> str:
 
 
 def _labs(labs: tuple[Lab, ...]) -> Iterator[str]:
-    yield "| lab | points | hours | for |"
+    yield "| lab | points | hours | criteria and points |"
     yield "|---|---:|---:|---|"
     for lab in labs:
         criteria = ", ".join(f"{_in_a_list(criterion.title)} {_number(criterion.points)}" for criterion in lab.criteria)

@@ -85,7 +85,7 @@ def test_students_read_the_hours_of_each_lab_their_sum_and_the_assignments_total
     most = sum(lab.hours.most for lab in course.labs if lab.hours)
     assert f"| all {len(course.labs)} | {least} to {most} |" in text
     assert course.hours is not None
-    assert f"It states {course.hours.in_words} hours for all labs" in text
+    assert f"The assignment states {course.hours.in_words} hours for all labs" in text
 
 
 def test_the_hours_are_those_of_the_assignment() -> None:
