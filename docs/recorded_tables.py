@@ -238,29 +238,34 @@ def diagnosis(bugs: Mapping[str, Any], pairs: Mapping[str, Any], readings: Mappi
     read: Sequence[Mapping[str, Any]] = readings["readings"]
     return "\n".join([
         "# How well a report names a mistake", "",
-        "A mistake should cost its points once, and a report should begin with it. Three experiments show how often "
-        "that is so. The mistakes are the planted bugs of the course: the reference with one thing wrong.", "",
+        "For instructors who want to know how far they can rely on a report. You need nothing. At the end you know how "
+        "often a mistake loses points once, and how often a report leads to it.", "",
+        "A mistake should lose its points once, and the report should begin with it. We test this with *planted bugs*. "
+        "A planted bug is a copy of the reference solution with one mistake.", "",
         "## One mistake, one charge", "",
-        f"{_made_by('make matrix', bugs)} [Every bug](planted-bugs.md) has a row with its points.", "",
+        f"{_made_by('make matrix', bugs)} *Charged once* means that only one check loses points. The last column "
+        "counts reports whose first mistake names the function that the bug changed, or the file if the bug is in no "
+        "function that students know. [Every bug](planted-bugs.md) is listed with its points.", "",
         *_summary(rows),
         "## Two mistakes at once", "",
-        f"{_made_by('python -m tests.scenarios.pairs', pairs)} Two bugs of one lab are graded together and each alone. "
-        "They are *joined* if the report says that a check of the one fails because of the other. Then a student would "
-        "fix one mistake, and the other would come back.", "",
-        f"- {len(both)} pairs, drawn at random: {pairs['joined']} joined.",
-        f"- {same} pairs lose the points of both.",
-        f"- {less} lose less, because a check that is charged for one fails or waits for the other as well.",
-        f"- {more} lose more, because both together show in a check that neither fails alone.", "",
+        f"{_made_by('python -m tests.scenarios.pairs', pairs)} We drew {len(both)} pairs of bugs at random, each from "
+        "one lab. Each bug was graded alone, then both together. A pair is *joined* if the report takes the two "
+        "mistakes for one. A student who fixes one of them would then find the other in the next report.", "",
+        f"- {pairs['joined']} pairs are joined.",
+        f"- {same} pairs lose as many points as the two bugs lose alone, added up.",
+        f"- {less} pairs lose less. For example, both bugs make the same check fail, and it is charged once.",
+        f"- {more} pairs lose more. Together the two bugs make a check fail that passes with each bug alone.", "",
         "## What a reader understands", "",
-        f"Read on {readings['machine']['date']}: {readings['what']}. {readings['rule'].capitalize()}.", "",
+        f"Made by hand on {readings['machine']['date']}. {readings['what']}", "", readings["rule"], "",
         "| lab | reports | right |", "|---|---:|---:|",
         *(
             f"| {lab} | {len(own)} | {_share(sum(row['right'] for row in own), own)} |"
             for lab in [*dict.fromkeys(sorted(row["lab"] for row in read)), "all"]
             for own in [[row for row in read if lab in (row["lab"], "all")]]
         ), "",
-        "Reports that were read wrongly:", "",
-        *(f"- {row['lab']}, {row['title']}: {row['why_not']}." for row in read if not row["right"]), "",
+        "These answers were wrong:", "",
+        "| lab | planted bug | what is wrong with the answer |", "|---|---|---|",
+        *(f"| {row['lab']} | {row['title']} | {row['why_not']} |" for row in read if not row["right"]), "",
     ])  # fmt: skip
 
 
