@@ -244,8 +244,8 @@ def diagnosis(bugs: Mapping[str, Any], pairs: Mapping[str, Any], readings: Mappi
         "A planted bug is a copy of the reference solution with one mistake.", "",
         "## One mistake, one charge", "",
         f"{_made_by('make matrix', bugs)} *Charged once* means that only one check loses points. The last column "
-        "counts reports whose first mistake names the function that the bug changed, or the file if the bug is in no "
-        "function that students know. [Every bug](planted-bugs.md) is listed with its points.", "",
+        "counts reports that begin with the function that the bug changed. If the bug is outside of all functions that "
+        "students know, the file counts. [Every bug](planted-bugs.md) is listed with its points.", "",
         *_summary(rows),
         "## Two mistakes at once", "",
         f"{_made_by('python -m tests.scenarios.pairs', pairs)} We drew {len(both)} pairs of bugs at random, each from "
