@@ -1,4 +1,4 @@
-"""The tables "what it calls it, what to type here": complete on the left, and on the right nothing that does not exist.
+"""The tables of the names of documents and our commands: complete on the left, and on the right nothing that does not exist.
 
 Commands of kubectl and docker are read by these programs themselves: without a cluster or a daemon they fail only after
 they have accepted every word. Options of the course's programs are read by their own parsers.
@@ -30,8 +30,8 @@ from tests.docs.markdown import ROOT, table_below
 
 ACCEPTANCE, EXAMPLE = "docs/cluster-engineer.md", "docs/kubernetes-example-08.md"
 HEADINGS = {
-    ACCEPTANCE: "The acceptance document: what it calls it, what to type here",
-    EXAMPLE: "Example 08: what it calls it, what to type here",
+    ACCEPTANCE: "The acceptance document: its names and our commands",
+    EXAMPLE: "The names of Example 08 and our commands",
 }
 DOCUMENTS = {
     ACCEPTANCE: """
