@@ -20,7 +20,7 @@ from gradebook import identity, text_files, versions
 from gradebook.command_name import command
 from gradebook.export import FOLDER as EXPORTS
 from gradebook.export import changes, everything, reviews
-from gradebook.grading import class_summary, excused, moodle_status, unknown_names
+from gradebook.grading import class_summary, excused, held_back, moodle_status, unknown_names
 from gradebook.grading.description import ClassRequest, described
 from gradebook.grading.engine import OpenEngine
 from gradebook.grading.manual_grading import FOLDER as HANDS
@@ -104,9 +104,8 @@ class _Run:
         plan = self._plan()
         students = self._taken_before() if self._request.submissions is None else self._take_in(plan)
         self._directory = identity.Directory(students, self._known)
-        decisions = unknown_names.resolve(
-            self.settings, self._overrides(), self._directory, excused.load(self._request.out)
-        )
+        files = excused.load(self._request.out), held_back.load(self._request.out)
+        decisions = unknown_names.resolve(self.settings, self._overrides(), self._directory, *files)
         self.settings = decisions.settings
         criteria_here = self._criteria(plan)
         without_effect = unknown_names.notices(self.settings, decisions.overrides, students, criteria_here)
@@ -189,6 +188,7 @@ class _Run:
         self._overrides()  # a mistake in it should not wait until all is graded, nor one in what was decided
         reviews.load(request.out)
         excused.load(request.out)
+        held_back.load(request.out)
         everything.options(self.settings.exports)  # nor one here
         self._prepare_reports()
         return Plan(

@@ -11,6 +11,7 @@ from typing import Literal
 
 from gradebox.course.contact import NOBODY, Contact
 from gradebox.run.grade import Grade, LatePenalty, Outcome
+from gradebox.run.overrides import Override
 
 Status = Literal[
     "graded", "waiting", "missing", "refused", "could_not_grade", "could_not_fetch", "no_repository", "excused"
@@ -114,6 +115,7 @@ class ManualCriterion:
     former: Decimal | None = None
     """Points for what was handed in before, which count for nothing; `remarks` are then about that."""
     by: str = ""
+    at: datetime | None = None
     about: str = ""
     """What is asked."""
 
@@ -218,6 +220,20 @@ class Excused:
     reason: str
     lab: int | None = None
     """None: everything."""
+    by: str = ""
+    """Who decided it."""
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldBack:
+    """Whose score and feedback are in no export for now, and why."""
+
+    student: str
+    reason: str
+    """For graders only."""
+    by: str = ""
+    at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +275,10 @@ class StudentResult:
     requests: tuple[RegradeRequest, ...] = ()
     excused: tuple[Excused, ...] = ()
     """What does not count. If only some labs count, `score` is in proportion: they count for the whole."""
+    overrides: tuple[Override, ...] = ()
+    """Points that an instructor gave instead of those of checks, whether or not they have an effect."""
+    held_back: HeldBack | None = None
+    """Why no export has the score and the feedback; `score` is there all the same."""
     withheld: bool = False
     """Whether there is no score only until a person says that 0 stands: it may be no fault of the student's."""
     outdated: bool = False

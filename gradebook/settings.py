@@ -267,6 +267,10 @@ def _check_offsets(document: Document, content: _File, zone: ZoneInfo | None) ->
             if there != moment:
                 text = f"{place[-1]} = {moment.isoformat()}: {zone.key} has no such time, because the clocks go forward"
                 raise document.error(place, f"{text}; write {there.isoformat()} or an earlier one")
+            first, second = (moment.replace(tzinfo=zone, fold=fold).isoformat() for fold in (0, 1))
+            if first != second:
+                text = f"{place[-1]} = {moment.isoformat()}: {zone.key} has this time twice, because the clocks go back"
+                raise document.error(place, f"{text}; write {first}, or {second} for the second")
         if zone is None or not moment.utcoffset():
             continue
         clock = moment.replace(tzinfo=zone)

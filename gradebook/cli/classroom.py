@@ -186,7 +186,7 @@ def _show(result: ClassResult, out: Path) -> int:
         text = "with older work, a part of it, or no score, perhaps through no fault of theirs, and in no export as 0"
         console.print(f"{len(not_theirs)} {text}: {command()} review {out}", markup=False)
     chosen = everything.options(class_summary.exports_table(out))
-    notices = (*everything.platforms(overview, chosen), *everything.lowering(overview))
+    notices = (*everything.platforms(overview, chosen), *everything.held_back(overview), *everything.lowering(overview))
     for text in (*notices, *everything.of_manual_grading(overview, result, out)):
         console.print(text, markup=False)
     for line in overview.graded:

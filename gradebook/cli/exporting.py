@@ -246,6 +246,12 @@ def review_class(
         typer.Option(metavar="STUDENT LAB REASON", help="Let the student off a lab, like lab2, or off 'all'."),
     ] = None,
     rerun: Annotated[str | None, typer.Option(metavar="STUDENT", help="Grade this submission again.")] = None,
+    hold_back: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="STUDENT REASON", help="Keep score and feedback out of all exports for now."),
+    ] = None,
+    release: Annotated[str | None, typer.Option(metavar="STUDENT", help="Undo --hold-back.")] = None,
+    as_: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who decides (default: your login).")] = None,
 ) -> None:
     """List what a person has to look at, or settle it.
 
@@ -255,14 +261,16 @@ def review_class(
     from gradebook.export import review_list
     from gradebook.export.book import Book
     from gradebook.grading.engine import EngineError
+    from gradebook.grading.manual_grading import grader_name
     from gradebook.store import deciding
     from gradebox.course.rubric import RubricError
     from gradebox.sandbox.devices import DeviceError
 
-    if sum(choice is not None for choice in (accept, override, excuse, rerun)) > 1:
-        raise fail("decide one thing at a time: --accept, --override, --excuse or --rerun")
+    count = sum(choice is not None for choice in (accept, override, excuse, rerun, hold_back, release))
+    if count > 1:
+        raise fail("decide one thing at a time: --accept, --override, --excuse, --hold-back, --release or --rerun")
     try:
-        if accept is None and override is None and excuse is None and rerun is None:
+        if not count:
             book = Book.open(folder)
             echo(review_list.text(book.view, folder))
             raise typer.Exit(3 if book.view.open or book.view.waiting or book.view.broken else 0)
@@ -272,14 +280,19 @@ def review_class(
         with deciding(folder) as was_stopped:
             if was_stopped:  # after its decision, which may leave nothing to decide now
                 Book.open(folder).export()
+        by = grader_name(as_)
         with deciding(folder):
             book = Book.open(folder)
             if accept is not None:
-                echo(book.accept(*accept))
+                echo(book.accept(*accept, by))
             elif override is not None:
-                echo(book.override(*override))
+                echo(book.override(*override, by))
             elif excuse is not None:
-                echo(book.excuse(*excuse))
+                echo(book.excuse(*excuse, by))
+            elif hold_back is not None:
+                echo(book.hold_back(*hold_back, by))
+            elif release is not None:
+                echo(book.release(release))
             Book.open(folder).export()
     except (ValueError, OSError, RubricError, DeviceError, EngineError) as error:
         raise fail(error) from None

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Self
 
 from gradebook.export import decisions, everything, reviews, view
-from gradebook.grading import class_summary, excused
+from gradebook.grading import class_summary, excused, held_back
+from gradebook.grading.manual_grading import now
 from gradebook.identity import Directory, UnknownStudentError
-from gradebook.results import ClassResult, Excused
+from gradebook.results import ClassResult, Excused, HeldBack
 from gradebook.settings import Settings
 from gradebook.store import Gradebook
 from gradebox.course import rubric
@@ -67,34 +68,67 @@ class Book:
         except UnknownStudentError as error:
             raise reviews.ReviewError(f"{name!r}: {error}") from None
 
-    def accept(self, student: str, criterion: str) -> str:
+    def accept(self, student: str, criterion: str, by: str = "") -> str:
         """Accept what is open; says what was. Raises `ReviewError`."""
         if student == decisions.ALL and self.view.line(student) is None:
-            entries = decisions.accept_everybody(self.view, self.folder, criterion)
+            entries = decisions.accept_everybody(self.view, self.folder, criterion, by)
             return f"accepted {criterion} of {', '.join(entry.student for entry in entries)}"
         keys = self.keys(student)
-        entries = [entry for key in keys for entry in decisions.accept(self.view, self.folder, key, criterion)]
+        entries = [entry for key in keys for entry in decisions.accept(self.view, self.folder, key, criterion, by)]
         count = sum(len(entry.items) for entry in entries)
         names = dict.fromkeys(entry.criterion for entry in entries)
         return f"accepted {count} things of {', '.join(keys)} in {', '.join(names)}"
 
-    def excuse(self, student: str, lab: str, reason: str) -> str:
+    def excuse(self, student: str, lab: str, reason: str, by: str = "") -> str:
         """Let a student, or everybody in a team, off a lab, or `all`; says what was done. Raises `ValueError`."""
         keys = self.keys(student)
         labs = {f"lab{number}": number for number in self.result.labs}
         if lab != decisions.ALL and lab not in labs:
             raise ValueError(f"there is no lab {lab!r} in this class; there are {', '.join(labs)} and all")
         for key in keys:
-            excused.add(self.folder, Excused(student=key, reason=reason, lab=labs.get(lab)))
+            excused.add(self.folder, Excused(student=key, reason=reason, lab=labs.get(lab), by=by, at=now()))
         are = "is" if len(keys) == 1 else "are"
         return f"{', '.join(keys)} {are} excused from {lab}; written to {self.folder / excused.FILE}"
 
-    def override(self, student: str, criterion: str, amount: str, reason: str) -> str:
+    def hold_back(self, student: str, reason: str, by: str = "") -> str:
+        """Keep score and feedback of a student, or of everybody in a team, out of exports. Raises `ValueError`."""
+        keys = self.keys(student)
+        held_back.add(self.folder, [HeldBack(student=key, reason=reason.strip(), by=by, at=now()) for key in keys])
+        mates = sorted({mate for line in self.view.lines if line.student in keys for mate in line.result.teammates})
+        others = [mate for mate in mates if mate not in keys]
+        are = "is" if len(keys) == 1 else "are"
+        said = [f"{', '.join(keys)} {are} held back: no export has the score or the feedback; written to "
+                f"{self.folder / held_back.FILE}"]  # fmt: skip
+        if others:
+            said.append(f"the same work counts for {', '.join(others)}, who {'is' if len(others) == 1 else 'are'} not")
+        return "\n".join(said)
+
+    def release(self, student: str) -> str:
+        """Undo `hold_back`. Raises `ValueError`."""
+        keys = self.keys(student)
+        entries = [
+            entry
+            for entry in held_back.load(self.folder)
+            if entry.student == student or set(self._known_keys(entry.student)) & set(keys)
+        ]
+        if not entries:
+            held = ", ".join(line.student for line in self.view.held_back) or "nobody"
+            raise ValueError(f"{student} is not held back; {held} is")
+        held_back.remove(self.folder, entries)
+        return f"{', '.join(keys)} {'is' if len(keys) == 1 else 'are'} released: the exports have the score again"
+
+    def _known_keys(self, name: str) -> tuple[str, ...]:
+        try:
+            return self.directory.keys(name)
+        except UnknownStudentError:
+            return ()
+
+    def override(self, student: str, criterion: str, amount: str, reason: str, by: str = "") -> str:
         """Give points by hand, to a student or to everybody in a team; says what was done. Raises `ValueError`."""
         keys = self.keys(student)
         name = keys[0] if len(keys) == 1 else next(line.result.team for line in self.view.lines if line.student in keys)
         file = class_summary.overrides_file(self.settings, self.folder)
-        written = decisions.override(file, self.rubric, name, criterion, amount, reason)
+        written = decisions.override(file, self.rubric, name, criterion, amount, reason, by)
         unit = "point" if written.points == 1 else "points"
         said = f"{name} gets {points(written.points)} {unit} for {criterion}; written to {file}"
         after = type(self).open(self.folder)

@@ -18,6 +18,7 @@ from pathlib import Path
 from gradebook.command_name import command
 from gradebook.export import reviews
 from gradebook.export.view import Line, View
+from gradebook.grading.manual_grading import now
 from gradebook.text_files import quoted, target
 from gradebox.course.rubric import Rubric
 from gradebox.report.document import points as shown
@@ -30,6 +31,8 @@ ALL = "all"
 _TOO_MANY = Decimal(10**6)
 """So many points are a slip of the keyboard, and nobody wants them written out."""
 _HEADER = "[[override]]"
+_OURS = ("points", "reason", "by", "at")
+"""Keys of an entry that a new decision replaces."""
 _NEW_FILE = "# Points that an instructor gave by hand instead of the checks'; see docs/one-grade.md.\n"
 
 
@@ -45,7 +48,7 @@ def student_of(view: View, student: str) -> Line:
     return line
 
 
-def accept(view: View, folder: Path, student: str, criterion: str) -> Sequence[reviews.Accepted]:
+def accept(view: View, folder: Path, student: str, criterion: str, by: str = "") -> Sequence[reviews.Accepted]:
     """Record that all that is open in a criterion of a student (or in all of them) was looked at.
 
     Raises:
@@ -63,11 +66,11 @@ def accept(view: View, folder: Path, student: str, criterion: str) -> Sequence[r
         rest = f"; open is {', '.join(where)}" if where else ""
         raise reviews.ReviewError(f"nothing is open in {criterion} of {student}{rest}")
     names = dict.fromkeys(item.criterion for item in accepted)
-    now = datetime.now(UTC)
-    return [reviews.accept(folder, [item for item in accepted if item.criterion == name], now) for name in names]
+    moment = datetime.now(UTC)
+    return [reviews.accept(folder, [item for item in accepted if item.criterion == name], moment, by) for name in names]
 
 
-def accept_everybody(view: View, folder: Path, criterion: str) -> Sequence[reviews.Accepted]:
+def accept_everybody(view: View, folder: Path, criterion: str, by: str = "") -> Sequence[reviews.Accepted]:
     """Accept for all students at once how their work came, or did not; only that, because checks want a look each.
 
     Raises:
@@ -78,21 +81,23 @@ def accept_everybody(view: View, folder: Path, criterion: str) -> Sequence[revie
     students = [line.student for line in view.lines if any(_settles(item) for item in line.open)]
     if not students:
         raise reviews.ReviewError(f"nothing is open in {reviews.HANDING_IN} that could be accepted")
-    return [entry for student in students for entry in accept(view, folder, student, criterion)]
+    return [entry for student in students for entry in accept(view, folder, student, criterion, by)]
 
 
 def _settles(item: reviews.Item) -> bool:
     return item.criterion == reviews.HANDING_IN and item.can_be_accepted
 
 
-def override(file: Path, rubric: Rubric, student: str, criterion: str, points: str, reason: str) -> Override:
+def override(
+    file: Path, rubric: Rubric, student: str, criterion: str, points: str, reason: str, by: str = ""
+) -> Override:
     """Write an override into the class's file, instead of an earlier one for the same criterion.
 
     Raises:
         OverrideError: the file cannot be used, or the override makes no sense; nothing is changed then.
     """
     try:
-        new = Override(student, criterion, Decimal(_with_a_point(points)), reason.strip())
+        new = Override(student, criterion, Decimal(_with_a_point(points)), reason.strip(), by, now())
     except InvalidOperation:
         raise OverrideError(f"{points!r} is no number of points; write it like 4.5") from None
     if not new.points.is_finite() or abs(new.points) >= _TOO_MANY:
@@ -154,8 +159,8 @@ def _changed(text: str, override: Override) -> str:
     for start, stop in pairwise([*starts, len(lines)]):
         block = lines[start:stop]
         if _is_about(block, override):
-            first = next(number for number, line in enumerate(block) if _sets(line, "points", "reason"))
-            above, below = block[:first], [line for line in block[first:] if not _sets(line, "points", "reason")]
+            first = next(number for number, line in enumerate(block) if _sets(line, *_OURS))
+            above, below = block[:first], [line for line in block[first:] if not _sets(line, *_OURS)]
             lines[start:stop] = [*above, *_values(override), *below]
             return "".join(lines)
     gap = "\n" if lines and lines[-1].strip() else ""
@@ -182,7 +187,10 @@ def _sets(line: str, *keys: str) -> bool:
 
 
 def _values(override: Override) -> list[str]:
-    return [f"points = {override.points:f}\n", f"reason = {quoted(override.reason)}\n"]
+    values = [f"points = {override.points:f}\n", f"reason = {quoted(override.reason)}\n"]
+    values += [f"by = {quoted(override.by)}\n"] if override.by else []
+    values += [f"at = {override.at.isoformat()}\n"] if override.at else []
+    return values
 
 
 def _ended(lines: Sequence[str]) -> list[str]:

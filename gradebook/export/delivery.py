@@ -59,7 +59,8 @@ def write(view: View, exports: Path, form: Form, out: Path) -> tuple[Path, list[
         OSError: a file cannot be read or written.
     """
     _check_place(out, form)
-    lines = [line for line in view.lines if line not in view.strangers]
+    members = [line for line in view.lines if line not in view.strangers]
+    lines = [line for line in members if not line.is_held_back]
     content, reached = {"moodle": _moodle, "gradescope": _gradescope, "github": _github, "folders": _folders}[form](
         lines, exports / "feedback"
     )
@@ -72,7 +73,11 @@ def write(view: View, exports: Path, form: Form, out: Path) -> tuple[Path, list[
         # What marks the folder as ours goes first: a command that was stopped midway is given again.
         for name in sorted(content, key=lambda name: name != _MARKS[form]):
             write_file(out / name, content[name]).chmod(0o755 if name.endswith(".sh") else 0o644)
-    return out, [line.student for line in lines if line.student not in reached]
+    return out, [
+        f"{line.student} (held back)" if line.is_held_back else line.student
+        for line in members
+        if line.student not in reached
+    ]
 
 
 _MARKS = {"github": "deliver.sh", "folders": "students.json"}

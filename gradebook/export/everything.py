@@ -130,6 +130,7 @@ def notices(result: ClassResult, folder: Path, chosen: Options | None = None) ->
             f"excused, so EX in canvas.csv and in no other file for platforms: {names}. In Moodle tick Excluded "
             "for them (Grades, Single view); in Gradescope take them out of the assignment"
         )
+    texts += held_back(class_view)
     texts += lowering(class_view)
     texts += of_manual_grading(class_view, result, folder)
     if class_view.strangers:
@@ -141,6 +142,19 @@ def notices(result: ClassResult, folder: Path, chosen: Options | None = None) ->
         verb = "is" if count == 1 else "are"
         texts.append(f"{what} {verb} still to be reviewed: {command()} review {shlex.quote(str(folder))}")
     return texts
+
+
+def held_back(class_view: view.View) -> list[str]:
+    """Whose score and feedback are in no export because somebody decided so."""
+    if not class_view.held_back:
+        return []
+    names = [f"{line.student} ({line.result.held_back.reason})" for line in class_view.held_back if
+             line.result.held_back]  # fmt: skip
+    are = "is" if len(names) == 1 else "are"
+    return [
+        f"{len(names)} {are} held back, with no score and no feedback in the exports: {text_files.some(names)}. What a "
+        f"platform already has stays there. {command()} review CLASS --release STUDENT ends it"
+    ]
 
 
 def lowering(class_view: view.View) -> list[str]:

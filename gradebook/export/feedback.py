@@ -36,12 +36,14 @@ _WITHHELD = (
     "No submission has been found under your name. Some submissions match nobody in the class, and the course staff is "
     "looking for their owners. Send them the name that you submitted under."
 )
+_HELD_BACK = "Your result is not released yet. The course staff will contact you; you need not do anything."
 _ZERO = "So far this counts 0 points."
 _INSTEAD = "An instructor gave points in its place."
 
 
 def page(line: Line, title: str, *, notes: bool = False, contact: Contact = NOBODY) -> str:
     """One student's page as self-contained HTML."""
+    line = line.as_exported()
     if line.grade is None or line.given_instead:
         return _short_page(line, title, contact)
     return html.render(
@@ -59,6 +61,7 @@ def page(line: Line, title: str, *, notes: bool = False, contact: Contact = NOBO
 
 def markdown(line: Line, title: str, *, contact: Contact = NOBODY) -> str:
     """One student's feedback as Markdown."""
+    line = line.as_exported()
     if line.grade is None or line.given_instead:
         total = f": {_given_in_all(line, line.grade)}" if line.grade else ""
         blocks = [
@@ -202,6 +205,8 @@ def _without_grade(line: Line) -> tuple[str, ...]:
 def _why_not_graded(line: Line) -> tuple[str, ...]:
     """What became of what was handed in, and why where that is the student's to know."""
     status, result = line.result.status, line.result
+    if line.is_held_back:
+        return (_HELD_BACK,)
     if status == "missing" and result.withheld and not line.decided:
         return (_WITHHELD,)
     reason = (f"Reason: {result.reason}.",) if status in ("refused", "excused") and result.reason else ()

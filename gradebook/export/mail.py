@@ -89,7 +89,9 @@ def letters(view: View, folder: Path, subject: str = "") -> tuple[list[Letter], 
     left_out: dict[str, str] = {}
     for line in lines:
         address = _address(line)
-        if not line.decided and line.result.status != "excused":
+        if line.is_held_back:
+            left_out[line.student] = "is held back"
+        elif not line.decided and line.result.status != "excused":
             left_out[line.student] = "has no score yet"
         elif not address:
             left_out[line.student] = "has no address in the roster (a column Email)"

@@ -83,7 +83,7 @@ def _locked(view: View) -> str:
         line.student
         for line in view.lines
         for title in columns[place : place + 1]
-        if line.result.columns.get(title, "").casefold() in moodle_words.NO and line.result.score is not None
+        if line.result.columns.get(title, "").casefold() in moodle_words.NO and line.decided
     ]
     if not locked:
         return ""
@@ -110,8 +110,8 @@ def _unnamed(view: View) -> str:
 
 def _filled_in(line: Line, header: Sequence[str]) -> list[str]:
     cells = dict(line.result.columns)
-    if line.result.score is not None:
-        cells |= {_GRADE: points(line.result.score), _COMMENTS: summary_html(line)}
+    if line.decided:
+        cells |= {_GRADE: points(line.result.score or Decimal(0)), _COMMENTS: summary_html(line)}
     return [cells.get(name, "") for name in header]
 
 

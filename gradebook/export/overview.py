@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 
 from gradebook.export.view import Line, View
+from gradebox.report.document import points
 
 _WORDS = {
     "could_not_grade": "could not be graded: grade the class again with --regrade",
@@ -81,6 +83,48 @@ def without_grade(view: View) -> tuple[Group, ...]:
         Group(_WORDS[kind], "" if kind in _SAY_ALL else lines[0].result.reason, tuple(lines))
         for (kind, _), lines in ranked
     )
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What somebody decided about a student."""
+
+    line: Line
+    what: str
+    reason: str
+    by: str
+    at: datetime | None
+
+    @property
+    def who_and_when(self) -> str:
+        """Empty if neither is known."""
+        return " ".join(filter(None, (self.by, f"{self.at:%Y-%m-%d %H:%M %Z}".strip() if self.at else "")))
+
+
+def decisions(line: Line) -> Iterator[Decision]:
+    """Everything that people decided about one student, but for marks."""
+    result = line.result
+    if (held := result.held_back) is not None:
+        yield Decision(line, "held back", held.reason, held.by, held.at)
+    for excuse in result.excused:
+        what = "excused" if excuse.lab is None else f"excused from lab{excuse.lab}"
+        yield Decision(line, what, excuse.reason, excuse.by, excuse.at)
+    for override in result.overrides:
+        what = f"{override.criterion}: {points(override.points)}"
+        yield Decision(line, what, override.reason, override.by, override.at)
+    for entry in line.accepted:
+        yield Decision(line, f"{entry.criterion}: accepted", "", entry.accepted_by, entry.accepted_at)
+
+
+def decided_by(line: Line) -> str:
+    """Who decided what and when, marks as well, in one cell of a table."""
+    texts = [f"{decision.what.partition(': ')[0]}: {decision.who_and_when}" for decision in decisions(line)]
+    texts += [
+        f"manual.{criterion.id}: {criterion.by}{f' {criterion.at:%Y-%m-%d %H:%M %Z}' if criterion.at else ''}"
+        for criterion in line.result.by_hand
+        if criterion.by
+    ]
+    return "; ".join(text for text in texts if not text.endswith(": "))
 
 
 def deducted(lines: Iterable[Line]) -> Decimal:

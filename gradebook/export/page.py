@@ -122,6 +122,7 @@ def render(view: View, statistics: Sequence[CheckStatistics], *, command: str, f
         most_failed=most_failed(statistics),
         reviews=list(review_groups(view, command)),
         late=late,
+        decisions=[decision for line in view.lines for decision in overview.decisions(line)],
         deducted=overview.deducted(late),
         by_hand=overview.by_hand(view),
         asked=[

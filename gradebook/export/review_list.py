@@ -35,8 +35,11 @@ def text(view: View, folder: Path) -> str:
         lines = [printable(f"  {line.student}: {line.result.reason}", lines=False) for line in view.broken]
         regrade = f"{command()} class --out {shlex.quote(str(folder))} --regrade STUDENT"
         blocks.append("\n".join(["could not be graded; remove the reason, then:", *lines, f"  → {regrade}"]))
+    if view.held_back:
+        blocks.append("\n".join(_held_back(view, review)))
     if not groups:
-        return "\n\n".join(blocks) or "nothing is open"
+        open_work = view.waiting or view.broken
+        return "\n\n".join([*blocks, *([] if open_work else ["nothing is open"])])
     students, open_ = len({group.line.student for group in groups}), len(view.open)
     blocks.append(
         f"{open_} decision{'' if open_ == 1 else 's'} about {students} student{'' if students == 1 else 's'} open. "
@@ -44,6 +47,15 @@ def text(view: View, folder: Path) -> str:
         "points; inform its student. A score that is withheld, or of work that could not be fetched, is in no export."
     )
     return "\n\n".join(blocks)
+
+
+def _held_back(view: View, review: str) -> Iterator[str]:
+    yield "held back, so no score and no feedback in the exports:"
+    for line in view.held_back:
+        if (held := line.result.held_back) is not None:
+            who = " ".join(filter(None, (held.by, f"{held.at:%Y-%m-%d}" if held.at else "")))
+            yield printable(f"  {line.student}: {held.reason}{f' ({who})' if who else ''}", lines=False)
+    yield f"  → {review} --release STUDENT"
 
 
 def _group(group: ReviewGroup) -> Iterator[str]:

@@ -80,6 +80,7 @@ class Accepted:
     criterion: str
     items: tuple[str, ...]
     accepted_at: datetime
+    accepted_by: str = ""
 
 
 def items(student: str, grade: Grade) -> Iterator[Item]:
@@ -169,7 +170,7 @@ class _File:
     accepted: tuple[Accepted, ...] = ()
 
 
-def accept(folder: Path, reviewed: Sequence[Item], at: datetime) -> Accepted:
+def accept(folder: Path, reviewed: Sequence[Item], at: datetime, by: str = "") -> Accepted:
     """Record that these things of one student and criterion were looked at; earlier ones of the same content stay.
 
     Raises:
@@ -188,6 +189,7 @@ def accept(folder: Path, reviewed: Sequence[Item], at: datetime) -> Accepted:
         criterion=first.criterion,
         items=tuple(keys),
         accepted_at=at.replace(microsecond=0),
+        accepted_by=by,
     )
     kept = [other for other in before if other not in earlier]
     write_file(folder / FILE, _HEAD + "".join(map(_text, [*kept, entry])))
@@ -202,4 +204,4 @@ def _text(entry: Accepted) -> str:
         f"criterion = {quoted(entry.criterion)}\n"
         f"items = [{', '.join(map(quoted, entry.items))}]\n"
         f"accepted_at = {entry.accepted_at.isoformat()}\n"
-    )
+    ) + (f"accepted_by = {quoted(entry.accepted_by)}\n" if entry.accepted_by else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gradebook.export import overview
 from gradebook.export.statistics import CheckStatistics
 from gradebook.export.view import Line, View
 from gradebook.text_files import to_csv
@@ -15,6 +16,7 @@ _LAST = (
     "teammates",
 )
 _HANDS = ("checks_score", "by_hand", "by_hand_max", "by_hand_open", "by_hand_graders", "excused", "open_requests")
+_DECIDED_BY = "decided_by"
 
 
 def grades(view: View) -> str:
@@ -24,18 +26,20 @@ def grades(view: View) -> str:
     """
     criteria = [criterion.id for criterion in view.criteria]
     header = [*_FIRST, *criteria, *_LAST, *_HANDS]
-    rows = [[*_student(line, view, criteria), *_by_hand(line)] for line in view.lines]
+    lines = [line.as_exported() for line in view.lines]
+    decided_by = [overview.decided_by(line) for line in view.lines]
+    rows = [[*_student(line, view, criteria), *_by_hand(line)] for line in lines]
     ids = [criterion.id for line in view.lines for criterion in line.result.by_hand]
     if names := [f"manual.{name}" for name in dict.fromkeys(ids)]:
         header += names
-        rows = [[*row, *_criteria_by_hand(line, names)] for row, line in zip(rows, view.lines, strict=True)]
-    return to_csv(header, rows)
+        rows = [[*row, *_criteria_by_hand(line, names)] for row, line in zip(rows, lines, strict=True)]
+    return to_csv([*header, _DECIDED_BY], [[*row, who] for row, who in zip(rows, decided_by, strict=True)])
 
 
 def _student(line: Line, view: View, criteria: Sequence[str]) -> Iterator[str]:
     result, grade = line.result, line.grade
     late = result.late
-    yield from (result.student, result.name, result.status)
+    yield from (result.student, result.name, "held_back" if line.is_held_back else result.status)
     yield "" if result.score is None else points(result.score)
     yield points(view.result.max_score)
     yield "" if result.score is None else ("yes" if line.passed else "no")

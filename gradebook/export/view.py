@@ -26,6 +26,8 @@ class Line:
     """What the class can earn."""
     mates: tuple[str, ...] = ()
     """Whose the same work is as well, as they are called."""
+    accepted: tuple[reviews.Accepted, ...] = ()
+    """What somebody has looked at."""
 
     @property
     def student(self) -> str:
@@ -44,8 +46,24 @@ class Line:
     @property
     def decided(self) -> bool:
         """Whether there is a score to hand over. What waits, or was not fetched or graded, has none; nor has who is
-        missing but may have handed in under another name, until somebody says that the 0 stands."""
-        return self.result.score is not None
+        missing but may have handed in under another name, until somebody says that the 0 stands; nor who is held
+        back."""
+        return self.result.score is not None and not self.is_held_back
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether somebody keeps the score and the feedback from leaving."""
+        return self.result.held_back is not None
+
+    def as_exported(self) -> Line:
+        """The line as it may leave: without points and messages if they are held back."""
+        if not self.is_held_back:
+            return self
+        emptied = replace(
+            self.result, grade=None, score=None, checks_score=None, late=None, manual=None, reports=(), line_notes=(),
+            reason="", requests=(),
+        )  # fmt: skip
+        return replace(self, result=emptied, grade=None, open=())
 
     @property
     def given_instead(self) -> bool:
@@ -103,7 +121,12 @@ class View:
     @property
     def undecided(self) -> tuple[Line, ...]:
         """Those who have no score yet; who is excused will have none."""
-        return tuple(line for line in self.lines if not line.decided and line.result.status != "excused")
+        return tuple(line for line in self.lines if line.result.score is None and line.result.status != "excused")
+
+    @property
+    def held_back(self) -> tuple[Line, ...]:
+        """Those whose score and feedback do not leave for now."""
+        return tuple(line for line in self.lines if line.is_held_back)
 
     @property
     def waiting(self) -> tuple[Line, ...]:
@@ -172,6 +195,7 @@ def of(result: ClassResult, accepted: Sequence[reviews.Accepted] = ()) -> View:
                 open=still_open,
                 most=result.max_score,
                 mates=tuple(called.get(teammate, teammate) for teammate in student.teammates),
+                accepted=tuple(entry for entry in accepted if entry.student == student.student),
             )
         )
     return View(result=result, lines=tuple(lines))

@@ -17,7 +17,7 @@ from typing import Any
 from gradebook import identity
 from gradebook import settings as class_settings
 from gradebook.command_name import command
-from gradebook.grading import excused, unknown_names
+from gradebook.grading import excused, held_back, unknown_names
 from gradebook.grading.manual_grading import ManualGradingError, merging, reports
 from gradebook.results import ClassResult, Excused, GradebookError, ReportResult, Student, StudentResult
 from gradebook.settings import Settings
@@ -52,8 +52,14 @@ def of(gradebook: Gradebook) -> ClassResult:
     students = gradebook.students()
     try:
         given = given_overrides(settings, gradebook.folder, points)
-        decisions = unknown_names.resolve(settings, given, directory(gradebook), excused.load(gradebook.folder))
-    except (overrides.OverrideError, class_settings.SettingsError, excused.ExcusedError) as error:
+        files = excused.load(gradebook.folder), held_back.load(gradebook.folder)
+        decisions = unknown_names.resolve(settings, given, directory(gradebook), *files)
+    except (
+        overrides.OverrideError,
+        class_settings.SettingsError,
+        excused.ExcusedError,
+        held_back.HeldBackError,
+    ) as error:
         raise GradebookError(str(error)) from None
     settings, all_overrides, let_off = decisions.settings, decisions.overrides, decisions.excused
     labs = points.select(plan.labs)
@@ -73,6 +79,7 @@ def of(gradebook: Gradebook) -> ClassResult:
         contact=Contact(**plan.settings.get("contact", {})),
     )
     whole = excused.wholly(let_off, plan.labs)
+    held = {entry.student: entry for entry in decisions.held_back}
     reader = _reader(gradebook, settings, plan, points, students, whole)
     if reader is not None:
         title, released = reader.about
@@ -81,7 +88,8 @@ def of(gradebook: Gradebook) -> ClassResult:
     for student in students:
         theirs = tuple(excuse for excuse in let_off if excuse.student == student.student)
         if student.student in whole:
-            lines.append(_excused(student, whole[student.student], theirs))
+            line = _excused(student, whole[student.student], theirs)
+            lines.append(replace(line, held_back=held.get(student.student)))
             continue
         counting = [lab for lab in labs if lab.number not in {excuse.lab for excuse in theirs}]
         if student.status == "missing":
@@ -93,7 +101,9 @@ def of(gradebook: Gradebook) -> ClassResult:
         score = line.score
         if score is not None and line.grade is not None and theirs:
             score = merging.in_proportion(score, line.grade.max_score, result.max_score)
-        lines.append(replace(line, checks_score=line.score, score=score, excused=theirs))
+        given_here = tuple(override for override in all_overrides if override.student == student.student)
+        line = replace(line, checks_score=line.score, score=score, excused=theirs, overrides=given_here)
+        lines.append(replace(line, held_back=held.get(student.student)))
     try:
         return merging.merged(replace(result, students=tuple(lines)), gradebook.folder, students)
     except ManualGradingError as error:

@@ -25,6 +25,7 @@ from gradebox.common import reading
 
 FILE = "excused.toml"
 _HEADER, _REASON = "[[excused]]", re.compile(r"\s*reason\s*=")
+_DECIDED = re.compile(r"\s*(by|at)\s*=")
 _HEAD = (
     "# Who is excused: that work takes no part in averages, and no export has it as a 0. Remove an entry to undo it.\n"
 )
@@ -95,8 +96,9 @@ def _changed(text: str, entry: Excused) -> str:
             continue
         reasons = [at for at in range(start, stop) if _REASON.match(lines[at])]
         if (old.get("student"), old.get("lab")) == (entry.student, entry.lab) and len(reasons) == 1:
-            lines[reasons[0]] = f"reason = {quoted(entry.reason)}\n"
-            return "".join(lines)
+            lines[reasons[0]] = _decision(entry)
+            kept = [at for at in range(start, stop) if at == reasons[0] or not _DECIDED.match(lines[at])]
+            return "".join([*lines[:start], *(lines[at] for at in kept), *lines[stop:]])
     return text + _text(entry)
 
 
@@ -115,4 +117,11 @@ def wholly(entries: Sequence[Excused], labs: Collection[int]) -> dict[str, str]:
 
 def _text(entry: Excused) -> str:
     lab = "" if entry.lab is None else f"lab = {entry.lab}\n"
-    return f"\n[[excused]]\nstudent = {quoted(entry.student)}\n{lab}reason = {quoted(entry.reason)}\n"
+    return f"\n[[excused]]\nstudent = {quoted(entry.student)}\n{lab}{_decision(entry)}"
+
+
+def _decision(entry: Excused) -> str:
+    """Why, who decided it, and when."""
+    by = f"by = {quoted(entry.by)}\n" if entry.by else ""
+    at = f"at = {entry.at.isoformat()}\n" if entry.at else ""
+    return f"reason = {quoted(entry.reason)}\n{by}{at}"

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gradebook.grading.excused import ExcusedError
+from gradebook.grading.held_back import HeldBackError
 from gradebook.identity import Directory, GoneStudentError, UnknownStudentError
-from gradebook.results import Excused, Student
+from gradebook.results import Excused, HeldBack, Student
 from gradebook.settings import Settings, SettingsError
 from gradebox.run.overrides import Override, OverrideError
 
@@ -26,17 +27,23 @@ class Decisions:
     settings: Settings
     overrides: tuple[Override, ...]
     excused: tuple[Excused, ...] = ()
+    held_back: tuple[HeldBack, ...] = ()
     of_gone: tuple[str, ...] = ()
     """Decisions about students who have left the roster, which count again once they are back."""
 
 
 def resolve(
-    settings: Settings, overrides: Sequence[Override], directory: Directory, let_off: Sequence[Excused] = ()
+    settings: Settings,
+    overrides: Sequence[Override],
+    directory: Directory,
+    let_off: Sequence[Excused] = (),
+    held: Sequence[HeldBack] = (),
 ) -> Decisions:
-    """Find the students whom overrides, extensions and excuses name; who has left the roster may be back some day.
+    """Find the students whom an instructor's files name; who has left the roster may be back some day.
 
     Raises:
-        OverrideError, SettingsError, ExcusedError: a name means nobody, or it cannot be known whom; one line.
+        OverrideError, SettingsError, ExcusedError, HeldBackError: a name means nobody, or not for certain
+            whom; one line.
     """
     given: dict[tuple[str, str], Override] = {}
     gone: list[str] = []
@@ -60,6 +67,7 @@ def resolve(
                 given[key, override.criterion] = override
     others = [(f"[extensions] {name!r}", name) for name in settings.extensions]
     others += [(f"excused.toml's entry of {entry.student!r}", entry.student) for entry in let_off]
+    others += [(f"held_back.toml's entry of {entry.student!r}", entry.student) for entry in held]
     for what, name in others:
         try:
             directory.keys(name)
@@ -71,6 +79,7 @@ def resolve(
         with_extensions(settings, directory),
         tuple(replace(override, student=key) for (key, _), override in given.items()),
         excused_by_key(let_off, directory),
+        held_by_key(held, directory),
         tuple(gone),
     )
 
@@ -110,6 +119,19 @@ def excused_by_key(let_off: Sequence[Excused], directory: Directory) -> tuple[Ex
             continue
         except UnknownStudentError as error:
             raise ExcusedError(f"excused.toml names {entry.student!r}: {error}") from None
+    return tuple(entries)
+
+
+def held_by_key(held: Sequence[HeldBack], directory: Directory) -> tuple[HeldBack, ...]:
+    """Who is held back, by key. Raises `HeldBackError`."""
+    entries: list[HeldBack] = []
+    for entry in held:
+        try:
+            entries += [replace(entry, student=key) for key in directory.keys(entry.student)]
+        except GoneStudentError:
+            continue
+        except UnknownStudentError as error:
+            raise HeldBackError(f"held_back.toml names {entry.student!r}: {error}") from None
     return tuple(entries)
 
 

@@ -149,8 +149,8 @@ class Intake:
                 students.append(replace(self._take(key, ones), teammates=tuple(sorted(mates))))
         times.check_files(self._stamped, self._settings)
         self._say_sources()
-        if text := times.contradictions(self._tabled, self._settings):
-            self._owners.notices.append(text)
+        said = times.contradictions(self._tabled, self._settings), times.repeated(self._tabled, self._settings)
+        self._owners.notices += filter(None, said)
         if self._stamped:
             zone = self._settings.zone or "this machine's time zone"
             self._owners.notices.append(f"times of submission are those of files; zip files' are taken as {zone}")

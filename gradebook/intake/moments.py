@@ -86,8 +86,14 @@ def is_ambiguous(text: str) -> bool:
 
 def _placed(moment: datetime, zone: tzinfo | None) -> datetime | None:
     if moment.tzinfo is None:
-        return None if zone is None else moment.replace(tzinfo=zone)
+        moment = moment.replace(tzinfo=zone)
+        return None if zone is None or is_skipped(moment) else moment
     return moment
+
+
+def is_skipped(moment: datetime) -> bool:
+    """Whether the clocks of its zone never show this time, because they go forward over it."""
+    return moment.astimezone(UTC).astimezone(moment.tzinfo).replace(tzinfo=None) != moment.replace(tzinfo=None)
 
 
 def _readings(text: str) -> Iterator[datetime]:

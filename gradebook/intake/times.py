@@ -18,10 +18,11 @@ from gradebook import csv_tables, moodle_words
 from gradebook.command_name import command
 from gradebook.csv_tables import Row, Table
 from gradebook.intake.commits import Push
-from gradebook.intake.moments import is_ambiguous, parse
+from gradebook.intake.moments import is_ambiguous, is_skipped, parse
 from gradebook.lateness import end_of_minute
 from gradebook.roster import KEYS, NAME_COLUMNS, Roster, RosterError, folded, repository_name
 from gradebook.settings import Settings
+from gradebook.text_files import some
 
 COLUMNS = (
     *("submitted_at", "submitted at", "pushed_at", "submission time", "submission date", "date submitted"),
@@ -127,7 +128,13 @@ def _moment(row: Row, when: str, zone: tzinfo | None, path: Path) -> datetime:
     if (moment := parse(cell, zone)) is not None:
         return moment
     place = f"{path}, line {row.line}: {when} {cell!r}"
-    if parse(cell, UTC):
+    elsewhere = parse(cell, UTC)
+    if elsewhere is not None and zone is not None and is_skipped(elsewhere.replace(tzinfo=zone)):
+        raise TimesError(
+            f"{place} is no time in {zone}, whose clocks went forward: the table has another time zone. Write its "
+            "times with their offsets, or correct timezone in class.toml"
+        )
+    if elsewhere is not None:
         raise TimesError(f"{place} has no time zone: set timezone in class.toml")
     why = "cannot be read as a day and a time of day in the course's time zone"
     if is_ambiguous(cell):
@@ -185,6 +192,27 @@ def contradictions(stamped: Sequence[Stamped], settings: Settings) -> str:
         if (names := sorted({one.student for one in wrong if one.marked_late == is_late}))
     ]
     return f"Canvas does not agree on who is late. {'; '.join(parts)}. Check timezone and deadline" if parts else ""
+
+
+def repeated(stamped: Sequence[Stamped], settings: Settings) -> str:
+    """What to say of times without a zone in the hour that the clocks repeat; empty if there are none.
+
+    Such a time is two moments. Python takes the first (`fold=0`), which is the student's favour.
+    """
+    zone = settings.timezone
+    students = sorted(
+        {one.student for one in stamped if one.at.tzinfo is zone and _is_repeated(one.at)} if zone else ()
+    )
+    if not students or settings.deadline is None:
+        return ""
+    return (
+        f"the clocks of {zone} went back when these students submitted, so their times, which name no zone, are two "
+        f"moments, and the first counts, in their favour: {some(students)}. A table whose times have a zone decides it"
+    )
+
+
+def _is_repeated(moment: datetime) -> bool:
+    return moment.replace(fold=0).astimezone(UTC) < moment.replace(fold=1).astimezone(UTC)
 
 
 def _contradicts(one: Stamped, settings: Settings) -> bool:

@@ -5,6 +5,8 @@
     criterion = "lab2.comparison"
     points = 4.5
     reason = "the conclusion is right, in other units than the check expects"
+    by = "Grace Hopper"             # who decided it, and when; both may be left out
+    at = 2026-03-02T08:00:00+00:00
 
 An override replaces the points of one criterion of one student; its reason is in every report. The file is the
 instructor's and never read from a submission. Not for the arithmetic of grades (`grade.py`).
@@ -15,6 +17,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -36,6 +39,8 @@ class Override:
     criterion: str
     points: Decimal
     reason: str
+    by: str = ""
+    at: datetime | None = None
 
 
 @dataclass(frozen=True)

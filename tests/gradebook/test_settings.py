@@ -148,6 +148,14 @@ def test_both_offsets_of_the_repeated_hour_are_right(offset: str) -> None:
     parse(f'timezone = "Europe/Berlin"\ndeadline = 2026-10-25T02:30:00{offset}')
 
 
+@pytest.mark.parametrize("place", ["deadline", "[extensions]\nada"])
+def test_a_deadline_in_the_repeated_hour_needs_an_offset(place: str) -> None:
+    with pytest.raises(
+        settings.SettingsError, match=r"twice.*write .*02:30:00\+02:00, or .*02:30:00\+01:00 for the sec"
+    ):
+        parse(f'timezone = "Europe/Berlin"\n{place} = 2026-10-25T02:30:00')
+
+
 def test_another_encoding_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "class.toml"
     path.write_bytes('title = "Übung"\n'.encode("cp1252"))

@@ -5,6 +5,7 @@ in which people grade, which is a plug-in, nor for the points of checks.
 """
 
 import getpass
+from datetime import UTC, datetime
 
 FOLDER = "manual_grading"
 """Next to the gradebook."""
@@ -12,6 +13,11 @@ FOLDER = "manual_grading"
 
 class ManualGradingError(ValueError):
     """What was written or asked about points by hand cannot be used; the message is one line that says what to do."""
+
+
+def now() -> datetime:
+    """The moment of a decision, to a second."""
+    return datetime.now(UTC).replace(microsecond=0)
 
 
 def grader_name(name: str | None) -> str:
@@ -22,5 +28,5 @@ def grader_name(name: str | None) -> str:
     """
     try:
         return name if name is not None else getpass.getuser()
-    except (KeyError, OSError):
+    except (KeyError, OSError, ImportError):
         raise ManualGradingError("say who you are: --as NAME") from None

@@ -119,6 +119,7 @@ def of_unit(
                 remarks=_remarks(mark, manual.comments, _level(criterion, given)) if mark and given is not None else (),
                 former=None if counts else given,
                 by=mark.by if mark and worth is not None else "",
+                at=mark.at if mark and worth is not None else None,
                 about=criterion.about,
             )
         )

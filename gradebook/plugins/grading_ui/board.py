@@ -349,8 +349,8 @@ class Board:
         if mark is None:
             return {"state": "open", "by": ""}
         if mark.content != unit.content:
-            return {"state": "anew", "by": mark.by}
-        return {"state": "done" if mark.done else "begun", "by": mark.by}
+            return {"state": "anew", "by": mark.by, "at": mark.at}
+        return {"state": "done" if mark.done else "begun", "by": mark.by, "at": mark.at}
 
 
 def _comment(known: Mapping[str, Comment], name: str) -> Comment:

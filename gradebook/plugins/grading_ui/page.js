@@ -177,7 +177,7 @@ function renderList() {
     ...state.cls.criteria.map((one) => {
       const mark = row.states[one.id];
       const word = { open: "–", begun: "begun", done: "✓", anew: "handed in again" }[mark.state];
-      return h("span", { className: `is-${mark.state}`, title: one.title }, ` ${word}${mark.by ? ` ${mark.by}` : ""} `);
+      return h("span", { className: `is-${mark.state}`, title: mark.at ? `${one.title}, ${new Date(mark.at).toLocaleString()}` : one.title }, ` ${word}${mark.by ? ` ${mark.by}` : ""} `);
     }),
     row.requests ? h("span", { className: "is-anew" }, ` ${row.requests} asked `) : null,
     row.open_by ? ` open: ${row.open_by}` : null)))));

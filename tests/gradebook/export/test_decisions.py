@@ -138,7 +138,7 @@ STOPPED = (
     ("export", "class", "OUT"),
     ("export", "feedback", "OUT", "--as", "folders", "--out", "OUT/../feedback"),
 )
-_TIMES = re.compile(rb"(made <b>|(asked|accepted)_at = )[^<\n]*")
+_TIMES = re.compile(rb"(made <b>|((asked|accepted)_|\n)at = )[^<\n]*|\d{4}-\d\d-\d\d \d\d:\d\d UTC")
 
 
 def stopped_and_given_again(folder: Path, command: tuple[str, ...], at: int, monkeypatch: pytest.MonkeyPatch) -> bool:
@@ -206,12 +206,76 @@ def test_what_an_instructor_wrote_into_the_files_stays(folder: Path) -> None:
     own = '# mine\n[[excused]]\nstudent = "ill"  # mail of May 3\nreason = "ill"\n\n'
     own += '[[excused]]\nstudent = "ada"\nlab = 1\nreason = "x"'
     excused.write_text(own)
-    run("review", str(folder), "--excuse", "ada", "lab1", "a wedding")
-    code, _ = run("review", str(folder), "--excuse", "gone", "all", "left")
+    run("review", str(folder), "--excuse", "ada", "lab1", "a wedding", "--as", "me")
+    code, _ = run("review", str(folder), "--excuse", "gone", "all", "left", "--as", "me")
     assert code == 0
-    added = '\n\n[[excused]]\nstudent = "gone"\nreason = "left"\n'
-    assert excused.read_text() == own.replace('"x"', '"a wedding"') + added
+    added = '\n\n[[excused]]\nstudent = "gone"\nreason = "left"\nby = "me"\n'
+    text = re.sub(r"at = .*\n", "", excused.read_text())
+    assert text == own.replace('"x"', '"a wedding"\nby = "me"') + added
     excused.write_text('excused = [{ student = "ill", reason = "ill" }]\n')
     before = excused.read_text()
     code, said = run("review", str(folder), "--excuse", "ada", "lab1", "a wedding")
     assert (code, "cannot be changed here; change it by hand" in said, excused.read_text()) == (2, True, before)
+
+
+def rows(folder: Path) -> dict[str, dict[str, str]]:
+    text = (folder / "exports" / "grades.csv").read_text("utf-8-sig")
+    return {row["student"]: row for row in csv.DictReader(io.StringIO(text, newline=""))}
+
+
+def test_what_is_held_back_is_in_no_export_until_it_is_released(folder: Path, tmp_path: Path) -> None:
+    exports, secret = folder / "exports", "talk about the similarity first"
+    before = rows(folder)["bob"]
+    code, said = run("review", str(folder), "--hold-back", "Bob Ross", secret, "--as", "Grace Hopper")
+    assert code == 0
+    assert "bob is held back" in said
+    assert "the same work counts for cleo, who is not" in said
+    # Nobody outside the course staff sees a score, a message of a check, or the reason.
+    assert "bob" not in (exports / "canvas.csv").read_text() + (exports / "moodle-grades.csv").read_text()
+    assert not (exports / "gradescope" / "bob.json").exists()
+    assert (exports / "gradescope" / "cleo.json").exists()
+    page, text = ((exports / "feedback" / f"bob.{suffix}").read_text() for suffix in ("html", "md"))
+    for shown in (page, text):
+        assert "not released yet" in shown
+        assert secret not in shown
+        assert not re.search(r"of 20|lab1", shown)
+    row = rows(folder)["bob"]
+    assert {name: row[name] for name in ("status", "score", "before_penalty", "lab1.memory", "checks_score")} == {
+        "status": "held_back", "score": "", "before_penalty": "", "lab1.memory": "", "checks_score": "",
+    }  # fmt: skip
+    assert re.fullmatch(r"held back: Grace Hopper \d{4}-\d\d-\d\d \d\d:\d\d UTC", row["decided_by"])
+    assert "not to bob: is held back" in run("mail", str(folder))[1]
+    code, said = run("export", "feedback", str(folder), "--out", str(tmp_path / "feedback"))
+    assert "not in it: bob (held back)" in said
+    assert not list((tmp_path / "feedback").glob("bob*"))
+    # The course staff sees both, and is reminded.
+    assert all(word in (exports / "class.html").read_text() for word in (secret, "Grace Hopper", "held back"))
+    for command in (("review", str(folder)), ("export", "class", str(folder))):
+        assert f"bob{'' if command[0] == 'export' else ':'} " in run(*command)[1]
+        assert secret in run(*command)[1]
+    code, said = run("review", str(folder), "--release", "bob@uni.example")
+    assert code == 0
+    assert rows(folder)["bob"] == before
+    assert run("review", str(folder), "--release", "bob")[0] == 2
+
+
+def test_decisions_name_who_made_them_and_when(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "grace")
+    run("review", str(folder), "--override", "ada", "lab1.memory", "4", "first look", "--as", "Ann")
+    run("review", str(folder), "--override", "ada", "lab1.memory", "5", "asked in person")
+    run("review", str(folder), "--excuse", "ill", "all", "late certificate", "--as", "Ann")
+    run("review", str(folder), "--excuse", "ill", "all", "certificate", "--as", "Bea")
+    when = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
+    assert re.fullmatch(rf"lab1\.memory: grace {when}", rows(folder)["ada"]["decided_by"])
+    assert re.fullmatch(rf"excused: Bea {when}", rows(folder)["ill"]["decided_by"])
+    page = (folder / "exports" / "class.html").read_text()
+    assert re.search(rf"asked in person</td><td>grace {when}", page)
+    assert "Ann" not in page  # whose decisions were replaced
+    feedback = "".join(path.read_text() for path in (folder / "exports" / "feedback").iterdir())
+    assert "grace" not in feedback
+    # An entry that a person has written has no name, and the page says so.
+    file = folder / "overrides.toml"
+    file.write_text(re.sub(r"^(by|at) = .*\n", "", file.read_text(), flags=re.MULTILINE))
+    assert run("export", "class", str(folder))[0] == 0
+    assert "asked in person</td><td>not recorded" in (folder / "exports" / "class.html").read_text()

@@ -113,7 +113,7 @@ def give(file: Path, criterion: str = "lab1.memory", points: str = "4.5", reason
 def test_an_override_makes_the_file(tmp_path: Path) -> None:
     override = give(tmp_path / "new" / "overrides.toml")
     assert overrides.load(tmp_path / "new" / "overrides.toml", grader.course().rubric) == (override,)
-    assert override == Override("ada", "lab1.memory", Decimal("4.5"), 'a "better" look')
+    assert override == Override("ada", "lab1.memory", Decimal("4.5"), 'a "better" look', at=override.at)
 
 
 def test_an_override_is_changed_in_its_place_and_comments_stay(tmp_path: Path) -> None:
@@ -121,7 +121,8 @@ def test_an_override_is_changed_in_its_place_and_comments_stay(tmp_path: Path) -
     file.write_text(OWN)
     override = give(file)
     before, after = OWN.splitlines(), file.read_text().splitlines()
-    assert [line for line in after if line not in before] == ["points = 4.5", 'reason = "a \\"better\\" look"']
+    decided = ["points = 4.5", 'reason = "a \\"better\\" look"', f"at = {override.at and override.at.isoformat()}"]
+    assert [line for line in after if line not in before] == decided
     assert [line for line in before if line not in after] == [
         "points = 1               # first try",
         'reason = "half of it"',

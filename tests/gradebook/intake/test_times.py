@@ -212,6 +212,26 @@ def test_a_class_whose_times_have_two_offsets_and_no_zone_is_told(small_class: S
     assert "Set timezone" not in said
 
 
+def test_a_time_that_is_two_moments_counts_as_the_first_and_is_named(small_class: SmallClass) -> None:
+    """At 02:30 without a zone in the night of 25 hours: in time by the first, late by the second."""
+    for name in ("ada", "bob"):
+        small_class.hands_in(name)
+    text = 'timezone = "Europe/Berlin"\ndeadline = 2026-10-25T02:45:00+02:00\n' + LATE
+    roster = "student,submitted_at\nada,2026-10-25 02:30\nbob,2026-10-25T02:30+01:00\n"
+    result, said = grade(small_class, small_class.submissions, text, roster)
+    assert {row.student: row.late is not None for row in result.students} == {"ada": False, "bob": True}
+    assert "are two moments, and the first counts, in their favour: ada. " in said
+    assert "two moments" not in grade(small_class, small_class.submissions, text, roster.replace(" 02:30", " 04:30"))[1]
+
+
+def test_a_time_that_the_clocks_skip_shows_another_zone(tmp_path: Path) -> None:
+    table = tmp_path / "times.csv"
+    table.write_text("student,submitted_at\nada,2026-03-29 02:30\n")
+    with pytest.raises(TimesError, match=r"line 2: .* is no time in Europe/Berlin, whose clocks went forward"):
+        times.load(table, None, BERLIN)
+    assert times.load(table, None, UTC).of == {"ada": datetime(2026, 3, 29, 2, 30, tzinfo=UTC)}
+
+
 @pytest.mark.parametrize("zone", ["Europe/Brelin", "../etc/passwd", "+01:00"])
 def test_a_zone_that_is_none_is_refused(zone: str) -> None:
     with pytest.raises(SettingsError, match=r"class.toml:1: timezone = .* knows no such zone"):
