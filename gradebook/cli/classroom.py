@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from gradebook import text_files
 from gradebook.cli.echo import echo
 from gradebook.cli.host import course, folder
 from gradebook.cli.plugins import engine_of
@@ -189,12 +190,14 @@ def _show(result: ClassResult, out: Path) -> int:
     notices = (*everything.platforms(overview, chosen), *everything.held_back(overview), *everything.lowering(overview))
     for text in (*notices, *everything.of_manual_grading(overview, result, out)):
         console.print(text, markup=False)
-    for line in overview.graded:
-        if line.result.reason:
-            console.print(f"  {line.student}: {line.result.reason}", markup=False)
+    for reason, lines in overview.remarked:
+        console.print(f"  {text_files.some([line.student for line in lines])}: {reason}", markup=False)
+    misplaced: dict[str, list[str]] = {}
     for line in overview.graded:
         for text in _misplaced(line):
-            console.print(f"  {line.student}: a file may have another name or place: {text}", markup=False)
+            misplaced.setdefault(text, []).append(line.student)
+    for text, students in misplaced.items():
+        console.print(f"  {text_files.some(students)}: a file may have another name or place: {text}", markup=False)
     console.print(f"gradebook and exports: {out}", markup=False)
     done = not review and not refused and not not_theirs and not by_status["could_not_grade"]
     return int(ExitCode.PASSED if done else ExitCode.NEEDS_REVIEW)

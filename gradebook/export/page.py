@@ -134,7 +134,7 @@ def render(view: View, statistics: Sequence[CheckStatistics], *, command: str, f
         height=item_chart.height,
         names={line.student: line.label for line in view.lines},
         titles={row.id: row.title for row in view.criteria} | {row.check: row.title for row in statistics},
-        cut_off=[line for line in view.graded if line.result.reason],
+        cut_off=view.remarked,
         without=overview.without_grade(view),
         feedback=feedback,
         fewest=FEWEST,

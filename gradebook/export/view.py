@@ -139,6 +139,15 @@ class View:
         return tuple(line for line in self.lines if line.result.status == "could_not_grade")
 
     @property
+    def remarked(self) -> tuple[tuple[str, tuple[Line, ...]], ...]:
+        """What is to be known of files of the graded, each text once, with all whom it is about."""
+        lines: dict[str, list[Line]] = {}
+        for line in self.graded:
+            if line.result.reason:
+                lines.setdefault(line.result.reason, []).append(line)
+        return tuple((reason, tuple(theirs)) for reason, theirs in lines.items())
+
+    @property
     def strangers(self) -> tuple[Line, ...]:
         """Those who handed in and are not in the roster, where there is one."""
         if not any(line.result.columns for line in self.lines):

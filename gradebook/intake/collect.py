@@ -314,13 +314,17 @@ class Intake:
         chosen = commits.choose(repository, submission.rev or self._rev, deadline, self._settings.git, pushes)
         before = self._graded_before.get(student.student, "")
         # One that was there and belongs to no branch any more, because somebody pushed by force.
-        is_gone = not repository.is_shallow and not repository.contains(before, before)
-        if before and before != chosen.commit.id and is_gone:
+        if before and before != chosen.commit.id and not repository.contains(before, before):
+            why = (
+                "is not in this clone, which is shallow (git clone --depth): it may be older than the clone's first "
+                "commit, or replaced"
+                if repository.is_shallow
+                else "is not in the repository any more, because its history was rewritten"
+            )
             self._owners.notices.append(
-                f"{student.student}: commit {before[:10]}, which an earlier run graded, is not in the repository any "
-                f"more, because its history was rewritten. Commit {chosen.commit.id[:10]} of "
-                f"{self._settings.local(chosen.commit.time):%Y-%m-%d %H:%M %Z} counts now; if the earlier one should "
-                f"count, give its points back with {command()} review --override"
+                f"{student.student}: commit {before[:10]}, which an earlier run graded, {why}. Commit "
+                f"{chosen.commit.id[:10]} of {self._settings.local(chosen.commit.time):%Y-%m-%d %H:%M %Z} counts now; "
+                f"if the earlier one should count, give its points back with {command()} review --override"
             )
         (work / _CHECKOUT).mkdir()
         submodules = repository.extract(chosen.commit, work / _CHECKOUT, files=limits.files, limit_bytes=limits.bytes)

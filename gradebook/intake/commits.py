@@ -54,8 +54,8 @@ class Chosen:
     """Whether the repository names no branch as its own, as where somebody has checked out a commit in it."""
     is_cut_off: bool = False
     """Whether a commit in time may be missing, because the clone has no earlier ones."""
-    replaced: datetime | None = None
-    """When commits were pushed in time that are no longer there, because a later push replaced them."""
+    replaced: Push | None = None
+    """The last push in time, if what it brought is no longer there, because a later push replaced it."""
 
 
 def choose(
@@ -96,7 +96,7 @@ def choose(
         in_time = sorted((push for push in here if push.at <= deadline), key=lambda push: push.at, reverse=True)
         name = next((push.commit for push in in_time if repository.contains(push.commit, tip.id)), "")
         if in_time and name != in_time[0].commit:
-            replaced = in_time[0].at
+            replaced = in_time[0]
     else:
         name = repository.run("rev-list", "-1", f"--min-age={int(deadline.timestamp())}", tip.id)
     if not name and repository.is_shallow:  # what was in time may be among the commits that are not here
@@ -162,8 +162,8 @@ def remarks(chosen: Chosen | None, submodules: Sequence[str]) -> list[str]:
         )
     if chosen.replaced is not None:
         said.append(
-            f"what was pushed in time, at {chosen.replaced:%Y-%m-%d %H:%M %Z}, is not in the repository any more: "
-            "a later push replaced it"
+            f"commit {chosen.replaced.commit[:10]}, which was pushed in time, at "
+            f"{chosen.replaced.at:%Y-%m-%d %H:%M %Z}, is not in the repository any more: a later push replaced it"
         )
     said += [
         f"{name!r} is a submodule, which is another repository and not fetched: commit its files themselves"

@@ -4,9 +4,11 @@ import re
 from dataclasses import replace
 from decimal import Decimal
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
+from gradebook.cli import classroom
 from gradebook.export import item_chart, overview, page, statistics, view
 from gradebook.results import ClassResult, LatePenalty, ManualCriterion, ManualResult
 from gradebox.report import html
@@ -160,6 +162,18 @@ def test_who_has_no_grade_is_grouped_by_reason_and_stands_first() -> None:
     assert re.search(r'href="#without">7</a></b><span>without a grade', text)
     section = text[text.index('id="without"') : text.index('id="distribution"')]
     assert section.count("the server does not answer") == 1
+
+
+def test_a_remark_about_many_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shallow = "no commit in time is here, but the clone is shallow"
+    result = a_class([student(f"s{n}", graded({}), reason=shallow if n else "other") for n in range(4)])
+    section = rendered(result).partition('id="cut-off"')[2]
+    assert section.count(shallow) == 1
+    assert all(f"feedback/s{n}.html" in section for n in range(4))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classroom.class_summary, "exports_table", lambda out: {})
+        classroom._show(result, tmp_path)
+    assert f"  s1, s2, s3: {shallow}\n" in capsys.readouterr().out
 
 
 def test_what_lateness_cost_stands_in_the_header() -> None:

@@ -111,7 +111,8 @@ def test_what_a_later_push_replaced_is_named(graded: Class) -> None:
     graded.pushes(graded.repository.git("rev-parse", "HEAD"), 6)
     student = graded.take()
     assert student.submitted_at == moment(6)
-    assert "what was pushed in time, at 2026-02-28 10:00 UTC, is not in the repository any more" in student.reason
+    said = f"commit {lost[:10]}, which was pushed in time, at 2026-02-28 10:00 UTC, is not in the repository any more"
+    assert said in student.reason
 
 
 def test_a_table_without_whole_commits_is_refused(tmp_path: Path) -> None:

@@ -351,6 +351,8 @@ def test_a_shallow_clone_may_lack_what_was_in_time(tmp_path: Path, repository: R
         )
         intake.take_all(clone.parent, lambda name: None)
         assert not any("rewritten" in text for text in intake.notices), "nobody is accused of what a clone lacks"
+        about_shallow = [text for text in intake.notices if "is not in this clone, which is shallow" in text]
+        assert len(about_shallow) == said
 
 
 def test_what_is_not_committed_is_named(tmp_path: Path, repository: Repository) -> None:
