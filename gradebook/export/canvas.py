@@ -29,6 +29,9 @@ _NO_ASSIGNMENT = re.compile("(Current|Final) (Score|Points|Grade)|Override (Scor
 _PERHAPS = re.compile("current|final|override", re.IGNORECASE)
 """Words of such titles, which some versions of Canvas were reported to drop by themselves (canvas-lms issue 2134)."""
 _MORE_IDS = ("Integration ID", "Root Account")
+_PARTED = re.compile("[,\u2009\u202f\xa0 ]")
+_THOUSANDS = re.compile("\\d{1,3}([,\u2009\u202f\xa0 ]\\d{3})+(\\.\\d+)?")
+"""Canvas parts thousands by the language of who exports, above 999 points."""
 _TITLE_AND_ID = re.compile(r"(?P<title>.+) \((?P<id>\d+)\)")
 
 
@@ -86,8 +89,10 @@ def _assignments(view: View) -> list[_Assignment]:
 
 
 def _number(text: str) -> Decimal | None:
+    """A number of Canvas's export, which has decimals behind a point or a comma, and perhaps parts thousands."""
+    text = _PARTED.sub("", text) if _THOUSANDS.fullmatch(text) else text.replace(",", ".")
     try:
-        return Decimal(text.replace(",", "."))
+        return Decimal(text)
     except InvalidOperation:
         return None
 

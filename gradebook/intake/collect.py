@@ -114,6 +114,7 @@ class Intake:
         self.passed_over: list[str] = []
         """What lay among the submissions and is none."""
         self._owners = Owners(roster)
+        self._entries = {entry.student: entry for entry in roster.entries} if roster else {}
 
     @property
     def notices(self) -> list[str]:
@@ -168,7 +169,8 @@ class Intake:
         return sorted(students, key=lambda student: student.student)
 
     def _take(self, key: str, theirs: list[Theirs]) -> Student:
-        entry = self._roster.find([key]) if self._roster else None
+        # What is nobody's may be called as a student is: it has no row of the roster.
+        entry = self._entries.get(key)
         several: dict[tuple[str, str, str | None], list[HandedIn]] = {}
         for owned in theirs:
             thing = owned.handed_in

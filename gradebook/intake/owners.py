@@ -144,8 +144,13 @@ class Owners:
             apart = [owned for owned in ones if owned not in sure and self._is_of(owned, known)]
             if apart:
                 by_key[key] = [owned for owned in ones if owned not in apart]
+                labels = ", ".join(sorted({owned.handed_in.label for owned in sure}))
                 for owned in apart:
                     by_key.setdefault(owned.person.key, []).append(owned)
+                    self.notices.append(
+                        f"{owned.handed_in.label} only has the name of {key}, who handed in {labels} as well, so it is "
+                        f"nobody's and does not count for {key}: remove one of them"
+                    )
 
     def _is_of(self, owned: Theirs, students: set[str]) -> bool:
         entry = self._roster.find(owned.person.handles) if self._roster else None

@@ -50,6 +50,7 @@ _PARTS = (
     *(("first name", "last name"), ("first name", "surname"), ("first_name", "last_name"), ("firstname", "lastname")),
 )
 """The last pair is Canvas's, where an account shows last and first names in columns of their own."""
+_LETTER = re.compile(r"\w")
 _ADDRESSES = ("Email address", "Email", "email")
 _SUBMITTED_AT = "submitted_at"
 _OF_OURS = {"submission_sha256", "late_rule"}
@@ -259,9 +260,10 @@ def _name(cells: Mapping[str, str]) -> str:
         if value := by_name.get(column):
             return value
     for parts in _PARTS:
-        values = [by_name.get(part) for part in parts]
-        if all(values):
-            return " ".join(filter(None, values))
+        # Of who has one name only, one of the two cells is empty, or has a sign in its place.
+        values = [by_name.get(part, "") for part in parts]
+        if all(part in by_name for part in parts) and (said := [text for text in values if _LETTER.search(text)]):
+            return " ".join(said)
     return ""
 
 

@@ -31,7 +31,7 @@ def roster(folder: Path, text: str) -> Roster:
 def test_classroom_50s_roster_has_students_and_no_staff(tmp_path: Path) -> None:
     people = roster(tmp_path, CLASSROOM_50)
     assert [(entry.student, entry.name) for entry in people.entries] == [
-        ("ada-l", "Ada Lovelace"), ("l", ""), ("bob@example.edu", "Bob Babbage"),
+        ("ada-l", "Ada Lovelace"), ("l", "Liz"), ("bob@example.edu", "Bob Babbage"),
     ]  # fmt: skip
 
 
@@ -160,6 +160,14 @@ def test_canvas_may_show_last_and_first_names_in_columns_of_their_own(tmp_path: 
     people = roster(tmp_path, lines)
     assert [(entry.student, entry.name) for entry in people.entries] == [("ada", "Ada Lovelace")]
     assert people.outsiders[0].announced
+
+
+@pytest.mark.parametrize("titles", ["First name,Last name", "First name,Surname", "first_name,last_name"])
+@pytest.mark.parametrize("cells", [",Suharto", "Suharto,", ".,Suharto", "Suharto,-"])
+def test_who_has_one_name_only_has_that_one(tmp_path: Path, titles: str, cells: str) -> None:
+    people = roster(tmp_path, f"Email,{titles}\ns@x.edu,{cells}\na@x.edu,Ada,Lovelace\n")
+    assert [entry.name for entry in people.entries] == ["Suharto", "Ada Lovelace"]
+    assert [entry.student for entry in people.owners(["Suharto"])] == ["s@x.edu"]
 
 
 CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section,Lab (99)
