@@ -274,12 +274,15 @@ class _Run:
         if unknown := [student.student for student in students if file and not student.columns]:
             why = strangers.why(known_by, unknown) if known_by else ""
             self._progress.say(f"not in {file}: {', '.join(unknown)}{why}")
+        unknown_names.check_class(list(known), [student.student for student in students], self._request.out)
         passed_over = [f"no submissions, so not graded: {', '.join(intake.passed_over)}"] if intake.passed_over else []
         for text in dict.fromkeys([*passed_over, *intake.notices]):
             self._progress.say(f"note: {text}")
         if self._request.commit and not any(student.commit for student in students):
             self._progress.say(f"note: --commit {self._request.commit} has no effect: none of these is a repository")
         for text in unknown_names.other_teams(list(known.values()), students) if known_by else ():
+            self._progress.say(f"note: {text}")
+        for text in unknown_names.resubmitted(self.settings, known, students):
             self._progress.say(f"note: {text}")
         named = [self._with_former_name(student) for student in students]
         here = {student.content for student in named}
@@ -324,6 +327,8 @@ class _Run:
 
         `here` are the contents that were found: what a student had as a member of a team is still the team's.
         """
+        if student.content is not None and earlier is not None and earlier.content == student.content:
+            student = replace(student, taken_at=earlier.taken_at or student.taken_at)
         if student.status == "missing" and earlier is not None and earlier.content not in (None, *here):
             student = replace(student, reason="handed in before, and is not in these submissions")
         elif student.status not in ("could_not_fetch", "no_repository"):

@@ -41,7 +41,7 @@ class Student:
     content: str | None = None
     """SHA-256 of the submission, by which its copy is found."""
     taken_at: datetime | None = None
-    """When we took it in."""
+    """When these files were taken in first."""
     team: str = ""
     """The name of the team, where somebody said it."""
     teammates: tuple[str, ...] = ()
@@ -254,6 +254,8 @@ class StudentResult:
     deadline: datetime | None = None
     """The student's own; None if there is none."""
     commit: str | None = None
+    taken_at: datetime | None = None
+    """When what counts was taken in first."""
     team: str = ""
     teammates: tuple[str, ...] = ()
     """Whose the same submission is as well."""

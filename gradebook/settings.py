@@ -38,6 +38,7 @@ report_points = { lab1 = 5 }                # default: those of the lab's automa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -55,6 +56,9 @@ _NEVER = 100_000
 """Days, minutes or files: more than any class needs, and not too much to calculate with."""
 _FILES, _UNKNOWN = "files", "unknown"
 """What `submitted` may be instead of a file."""
+_WINTER = {"EST": "America/New_York", "MST": "America/Denver (or America/Phoenix, which has no summer time)"}
+"""Names that people write for a zone with summer time, and that have none."""
+_SIGNED = re.compile(r"(?:Etc/)?GMT([+-])(\d+)")
 _RATES = ("percent_per_day", "percent_per_hour", "points_per_day")
 
 
@@ -243,6 +247,14 @@ def parse(text: str, path: Path) -> Settings:
 
 
 def _zone(document: Document, name: str) -> ZoneInfo | None:
+    if name in _WINTER:
+        text = f"timezone = {name!r} is {name} in summer as well, an hour off; write the course's city, {_WINTER[name]}"
+        raise document.error(("timezone",), text)
+    if match := _SIGNED.fullmatch(name):
+        text = (
+            f"timezone = {name!r} means UTC{'-' if match[1] == '+' else '+'}{match[2]}, with the other sign, all year"
+        )
+        raise document.error(("timezone",), f"{text}; write the course's city, like Europe/Berlin")
     try:
         return ZoneInfo(name) if name else None
     except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -187,7 +187,8 @@ def _show(result: ClassResult, out: Path) -> int:
         text = "with older work, a part of it, or no score, perhaps through no fault of theirs, and in no export as 0"
         console.print(f"{len(not_theirs)} {text}: {command()} review {out}", markup=False)
     chosen = everything.options(class_summary.exports_table(out))
-    notices = (*everything.platforms(overview, chosen), *everything.held_back(overview), *everything.lowering(overview))
+    decided = (*everything.held_back(overview), *everything.lowering(overview), *everything.older(overview))
+    notices = (*everything.platforms(overview, chosen), *decided)
     for text in (*notices, *everything.of_manual_grading(overview, result, out)):
         console.print(text, markup=False)
     for reason, lines in overview.remarked:

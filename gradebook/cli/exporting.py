@@ -239,7 +239,10 @@ def review_class(
     ] = None,
     override: Annotated[
         tuple[str, str, str, str] | None,
-        typer.Option(metavar="STUDENT CRITERION POINTS REASON", help="Give these points instead."),
+        typer.Option(
+            metavar="STUDENT CRITERION POINTS REASON",
+            help="Give these points instead. STUDENT may be 'all': who was graded and has fewer.",
+        ),
     ] = None,
     excuse: Annotated[
         tuple[str, str, str] | None,
@@ -300,6 +303,7 @@ def review_class(
 
 def _rerun(book: Book, student: str) -> str:
     """Grade the submission of a student or a team again; says what came out. Raises `ValueError`."""
+    from gradebook.command_name import command
     from gradebook.grade_class import grade_class
     from gradebook.grading.description import ClassRequest
     from gradebook.grading.judge import SandboxJudge
@@ -313,6 +317,11 @@ def _rerun(book: Book, student: str) -> str:
     result = grade_class(request, lambda jobs, room, device: local_pool(jobs, room, judge), Console(stderr=True))
     texts = []
     for entry in (row for row in result.students if row.student in keys):
+        if entry.taken_at is not None:
+            texts.append(
+                f"{entry.student}: graded again as taken in on {entry.taken_at:%Y-%m-%d %H:%M %Z}; {command()} class "
+                "takes in what is newer"
+            )
         if entry.score is None or entry.status != "graded":
             why = f": {entry.reason}" if entry.reason else ""
             texts.append(f"{entry.student}: {entry.status.replace('_', ' ')}{why}")

@@ -13,6 +13,7 @@ from gradebook.identity import Directory, UnknownStudentError
 from gradebook.results import ClassResult, Excused, HeldBack
 from gradebook.settings import Settings
 from gradebook.store import Gradebook
+from gradebook.text_files import some
 from gradebox.course import rubric
 from gradebox.course.rubric import Rubric
 from gradebox.report.document import points
@@ -125,6 +126,8 @@ class Book:
 
     def override(self, student: str, criterion: str, amount: str, reason: str, by: str = "") -> str:
         """Give points by hand, to a student or to everybody in a team; says what was done. Raises `ValueError`."""
+        if student == decisions.ALL and self.view.line(student) is None:
+            return self._override_all(criterion, amount, reason, by)
         keys = self.keys(student)
         name = keys[0] if len(keys) == 1 else next(line.result.team for line in self.view.lines if line.student in keys)
         file = class_summary.overrides_file(self.settings, self.folder)
@@ -133,3 +136,16 @@ class Book:
         said = f"{name} gets {points(written.points)} {unit} for {criterion}; written to {file}"
         after = type(self).open(self.folder)
         return "\n".join([said, *(decisions.effect(self.view, after.view, key, criterion) for key in keys)])
+
+    def _override_all(self, criterion: str, amount: str, reason: str, by: str) -> str:
+        """Give these points to everybody who was graded and has fewer; says to whom, and to whom not."""
+        file = class_summary.overrides_file(self.settings, self.folder)
+        given, as_many, decided = decisions.having_fewer(self.view, self.rubric, criterion, amount)
+        written = [decisions.override(file, self.rubric, key, criterion, amount, reason, by) for key in given]
+        if not written:
+            raise ValueError(f"nobody who was graded has fewer than {amount} points for {criterion}")
+        said = [f"{len(written)} of {len(self.view.graded)} students who were graded get {points(written[0].points)} "
+                f"points for {criterion}; written to {file}"]  # fmt: skip
+        said += [f"{len(as_many)} had as many"] if as_many else []
+        said += [f"not for {some(decided)}, of whom an override says something else"] if decided else []
+        return "\n".join([*said, "who is graded later needs the command again"])

@@ -96,12 +96,7 @@ def override(
     Raises:
         OverrideError: the file cannot be used, or the override makes no sense; nothing is changed then.
     """
-    try:
-        new = Override(student, criterion, Decimal(_with_a_point(points)), reason.strip(), by, now())
-    except InvalidOperation:
-        raise OverrideError(f"{points!r} is no number of points; write it like 4.5") from None
-    if not new.points.is_finite() or abs(new.points) >= _TOO_MANY:
-        raise OverrideError(f"{points!r} is no number of points; write it like 4.5")
+    new = Override(student, criterion, _points(points), reason.strip(), by, now())
     text = file.read_text(encoding="utf-8-sig") if file.is_file() else _NEW_FILE
     before = overrides.load(file, rubric) if file.is_file() else ()
     after = {(entry.student, entry.criterion): entry for entry in before} | {(student, criterion): new}
@@ -121,6 +116,26 @@ def override(
     finally:
         draft.unlink(missing_ok=True)
     return new
+
+
+def having_fewer(view: View, rubric: Rubric, criterion: str, amount: str) -> tuple[list[str], list[str], list[str]]:
+    """Who of the graded has fewer points for a criterion than `amount`; who has as many; whom an override is about.
+
+    Raises:
+        OverrideError: there is no such criterion, or this is no number of its points.
+    """
+    wanted = _points(amount)
+    most = {row.id: row.points for lab in rubric.labs for row in lab.criteria}
+    if criterion not in most or not 0 <= wanted <= most[criterion]:
+        why = f"it gives 0 to {shown(most[criterion])}" if criterion in most else f"there are {', '.join(most)}"
+        raise OverrideError(f"{amount} points for {criterion!r}: {why}")
+    fewer, as_many, decided = list[str](), list[str](), list[str]()
+    for line in view.graded:
+        rows = [row for lab in line.grade.labs for row in lab.criteria if row.id == criterion] if line.grade else []
+        for row in rows:
+            group = decided if row.override is not None else as_many if row.points >= wanted else fewer
+            group.append(line.student)
+    return fewer, as_many, decided
 
 
 def effect(before: View, after: View, student: str, criterion: str) -> str:
@@ -145,6 +160,17 @@ def _no_grade(line: Line, criterion: str) -> str:
     lab = criterion.partition(".")[0]
     excused = any(f"lab{excuse.lab}" == lab for excuse in line.result.excused)
     return f"{line.student} is excused from {lab}" if excused else f"{lab} is not graded in this class"
+
+
+def _points(text: str) -> Decimal:
+    """A number of points. Raises `OverrideError` if it is none."""
+    try:
+        points = Decimal(_with_a_point(text))
+    except InvalidOperation:
+        raise OverrideError(f"{text!r} is no number of points; write it like 4.5") from None
+    if not points.is_finite() or abs(points) >= _TOO_MANY:
+        raise OverrideError(f"{text!r} is no number of points; write it like 4.5")
+    return points
 
 
 def _with_a_point(points: str) -> str:

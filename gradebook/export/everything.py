@@ -131,7 +131,7 @@ def notices(result: ClassResult, folder: Path, chosen: Options | None = None) ->
             "for them (Grades, Single view); in Gradescope take them out of the assignment"
         )
     texts += held_back(class_view)
-    texts += lowering(class_view)
+    texts += [*lowering(class_view), *older(class_view)]
     texts += of_manual_grading(class_view, result, folder)
     if class_view.strangers:
         names = ", ".join(line.student for line in class_view.strangers)
@@ -168,10 +168,25 @@ def lowering(class_view: view.View) -> list[str]:
     ]
     if not lowered:
         return []
-    more = f" and {len(lowered) - 5} more" if len(lowered) > 5 else ""
     return [
-        f"overrides give less than the checks do: {', '.join(lowered[:5])}{more}. If work was resubmitted, "
+        f"overrides give less than the checks do: {text_files.some(lowered)}. If work was resubmitted, "
         "remove its entries"
+    ]
+
+
+def older(class_view: view.View) -> list[str]:
+    """Overrides that were given before the files that count were taken in, and so for other files."""
+    texts = [
+        f"{line.student} {override.criterion} ({override.at:%Y-%m-%d %H:%M %Z})"
+        for line in class_view.graded
+        for override in line.result.overrides
+        if override.at is not None and line.result.taken_at is not None and override.at < line.result.taken_at
+    ]
+    if not texts:
+        return []
+    return [
+        f"overrides are older than the submission, and count all the same: {text_files.some(texts)}. Look again, then "
+        f"give the command with --override again, or remove the entry"
     ]
 
 

@@ -171,6 +171,8 @@ def dump(folder: Path) -> str:
     for row in history:
         for name in ("id", "started", "ended", "seconds", "peak_bytes", "result"):
             del row[name]
+    for student in students:
+        student["taken_at"] = None
     document = {**vars(result), "made_at": None, "students": students, "gradings": history}
     return (
         json.dumps(comparable(reading.plain(document)), indent=1, sort_keys=True, ensure_ascii=False, default=str)
@@ -268,6 +270,7 @@ def _result(
         submitted_at=student.submitted_at and settings.local(student.submitted_at),
         deadline=deadline and settings.local(deadline),
         commit=student.commit,
+        taken_at=student.taken_at,
         team=student.team,
         teammates=student.teammates,
     )

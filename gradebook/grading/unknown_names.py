@@ -5,15 +5,17 @@ Not for reading those files (`settings.py`, `gradebox/run/overrides.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from gradebook.grading.excused import ExcusedError
 from gradebook.grading.held_back import HeldBackError
 from gradebook.identity import Directory, GoneStudentError, UnknownStudentError
-from gradebook.results import Excused, HeldBack, Student
+from gradebook.results import Excused, GradebookError, HeldBack, Student
 from gradebook.settings import Settings, SettingsError
+from gradebook.text_files import some
 from gradebox.run.overrides import Override, OverrideError
 
 _MANY = 3
@@ -170,6 +172,43 @@ def _shorter(settings: Settings, students: Sequence[Student]) -> str:
         f"[extensions] of {', '.join(names)} {verb} before the deadline of the class, and count as they stand: remove "
         "them if the deadline was moved later"
     )
+
+
+def resubmitted(settings: Settings, before: Mapping[str, Student], now: Sequence[Student]) -> list[str]:
+    """Who handed in the same files again, after a deadline that the first time was in."""
+    texts = []
+    for student in now:
+        earlier, until = before.get(student.student), settings.in_time_until(student.student)
+        if (
+            earlier is not None
+            and until is not None
+            and student.content is not None
+            and student.content == earlier.content
+            and earlier.submitted_at is not None
+            and student.submitted_at is not None
+            and earlier.submitted_at <= until < student.submitted_at
+        ):
+            texts.append(f"{student.student} ({settings.local(earlier.submitted_at):%Y-%m-%d %H:%M %Z})")
+    if not texts:
+        return []
+    return [
+        f"the same files as in the run before, which were in time, are late now: {some(texts)}. If the first time "
+        "should count, write it into a table of times (submitted in class.toml) or into [extensions]"
+    ]
+
+
+def check_class(before: Collection[str], now: Collection[str], out: Path) -> None:
+    """Refuse a class of which nobody was in the run before: its results would replace those of another one.
+
+    Raises:
+        GradebookError: it is so.
+    """
+    if len(before) >= _MANY and len(now) >= _MANY and not set(before) & set(now):
+        raise GradebookError(
+            f"{out} has another class: none of its {len(before)} students ({some(sorted(before), 3)}) is among these "
+            f"{len(now)} ({some(sorted(now), 3)}). Name another folder with --out; if it is the same class under other "
+            "identifiers, give a roster that has the old ones as well"
+        )
 
 
 def _torn_teams(settings: Settings, students: Sequence[Student]) -> list[str]:

@@ -85,7 +85,7 @@ def choose(
     if branch is None:
         branch = _only_branch(repository)
     name = ""
-    tip = repository.commit(f"{_REFS}{branch}", f"has no branch {branch}, or nothing is committed on it; push it")
+    tip = repository.commit(f"{_REFS}{branch}", _no_branch(repository, branch))
     here = [push for push in pushes if push.branch.removeprefix(_REFS) in ("", branch)]
     elsewhere = _elsewhere(repository, tip)
     chosen = Chosen(tip, _pushed_at(repository, tip, here), elsewhere=elsewhere, branch=branch, is_guessed=is_guessed)
@@ -108,6 +108,17 @@ def choose(
     return replace(
         chosen, commit=commit, pushed_at=_pushed_at(repository, commit, here), later=later, replaced=replaced
     )
+
+
+def _no_branch(repository: Repository, branch: str) -> str:
+    """Why there is nothing on the branch that counts, with the branches that there are."""
+    branches = [name for name in repository.run("for-each-ref", "--format=%(refname:short)", "refs/heads").split()
+                if name != branch]  # fmt: skip
+    if not branches:
+        return f"has no branch {branch}, or nothing is committed on it; push it"
+    names = ", ".join(map(repr, branches[:_BRANCHES]))
+    more = f" and {len(branches) - _BRANCHES} more" if len(branches) > _BRANCHES else ""
+    return f"has no branch {branch!r}, which counts, but {names}{more}: push the work to {branch!r}"
 
 
 def _only_branch(repository: Repository) -> str:

@@ -260,3 +260,22 @@ def test_a_name_in_two_columns_is_put_together(tmp_path: Path) -> None:
 def test_a_roster_that_makes_no_sense_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(RosterError, match=message):
         load(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("EST", "is EST in summer as well, an hour off; write the course's city, America/New_York"),
+        ("MST", "America/Denver (or America/Phoenix, which has no summer time)"),
+        ("Etc/GMT+5", "means UTC-5, with the other sign, all year; write the course's city"),
+        ("GMT-1", "means UTC+1"),
+    ],
+)
+def test_a_zone_that_means_something_else_than_people_think_is_refused(name: str, words: str) -> None:
+    with pytest.raises(settings.SettingsError, match=re.escape(words)):
+        parse(f'timezone = "{name}"\n')
+
+
+@pytest.mark.parametrize("name", ["UTC", "CET", "America/Phoenix", "Asia/Tokyo", "Etc/UTC", "EST5EDT"])
+def test_a_zone_without_summer_time_is_one(name: str) -> None:
+    assert str(parse(f'timezone = "{name}"\n').timezone) == name

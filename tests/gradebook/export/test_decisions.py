@@ -279,3 +279,36 @@ def test_decisions_name_who_made_them_and_when(folder: Path, monkeypatch: pytest
     file.write_text(re.sub(r"^(by|at) = .*\n", "", file.read_text(), flags=re.MULTILINE))
     assert run("export", "class", str(folder))[0] == 0
     assert "asked in person</td><td>not recorded" in (folder / "exports" / "class.html").read_text()
+
+
+def test_a_broken_criterion_gives_everybody_its_points_and_takes_none(folder: Path) -> None:
+    run("review", str(folder), "--override", "late", "lab1.memory", "1", "a decision of its own")
+    before = rows(folder)
+    fewer = [key for key in ("ada", "bob", "cleo", "ill") if before[key]["lab1.memory"] not in ("5", "")]
+    code, said = run("review", str(folder), "--override", "all", "lab1.memory", "5", "the check was wrong")
+    after = rows(folder)
+    assert code == 0
+    assert f"{len(fewer)} of 5 students who were graded get 5 points" in said
+    assert "not for late, of whom an override says something else" in said
+    assert {after[key]["lab1.memory"] for key in ("ada", "bob", "cleo", "ill")} == {"5"}
+    assert (after["late"]["lab1.memory"], after["gone"]) == ("1", before["gone"])
+    assert [key for key in after if after[key]["overrides"]] == sorted([*fewer, "late"])
+    for criterion, points in (("lab1.memory", "5"), ("lab1.memory", "6"), ("lab1.none", "1"), ("lab1.memory", "x")):
+        assert run("review", str(folder), "--override", "all", criterion, points, "again")[0] == 2
+        assert rows(folder) == after
+
+
+def test_an_override_for_earlier_files_is_named(small_class: SmallClass) -> None:
+    small_class.hands_in("ada", "one")
+    small_class.grade()
+    folder, file = small_class.out, small_class.out / "overrides.toml"
+    run("review", str(folder), "--override", "ada", "lab1.memory", "5", "looked")
+    assert "older than the submission" not in run("export", "class", str(folder))[1]
+    file.write_text(re.sub(r"at = .*", "at = 2026-03-01T12:00:00Z", file.read_text()))
+    small_class.hands_in("ada", "two")
+    small_class.grade()
+    said = run("export", "class", str(folder))[1]
+    assert "overrides are older than the submission, and count all the same: ada lab1.memory (2026-03-01 12:00" in said
+    run("review", str(folder), "--override", "ada", "lab1.memory", "5", "looked again")
+    small_class.grade()  # the same files were taken in before the decision
+    assert "older than the submission" not in run("export", "class", str(folder))[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from rich.console import Console
 
 import grader
 from gradebook.grade_class import grade_class
+from gradebook.grading import class_summary
 from gradebook.grading.description import ClassRequest
 from gradebook.results import ClassResult, GradebookError
 from gradebook.settings import SettingsError
@@ -184,3 +186,19 @@ def test_a_second_look_is_counted_by_itself(small_class: SmallClass) -> None:
     assert "2/2 " in said
     assert "1/1 ada" in said
     assert "3/1" not in said
+
+
+def test_another_class_does_not_replace_one(small_class: SmallClass) -> None:
+    for name in ("ada", "bob", "cleo"):
+        small_class.hands_in(name)
+    small_class.grade()
+    before = [row.student for row in class_summary.read(small_class.out).students]
+    shutil.rmtree(small_class.submissions)
+    for name in ("xena", "yves", "zoe"):
+        small_class.hands_in(name)
+    message = r"has another class: none of its 3 students \(ada, bob, cleo\) is among these 3 \(xena, yves, zoe\)"
+    with pytest.raises(GradebookError, match=message):
+        small_class.grade()
+    assert [row.student for row in class_summary.read(small_class.out).students] == before
+    small_class.hands_in("ada")
+    small_class.grade()

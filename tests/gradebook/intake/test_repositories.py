@@ -137,7 +137,7 @@ def test_another_branch_or_a_tag_may_be_named(repository: Repository, tmp_path: 
 @pytest.mark.parametrize(
     ("settings", "rev", "message"),
     [
-        (GitSettings(branch="gone"), None, "has no branch gone"),
+        (GitSettings(branch="gone"), None, "has no branch 'gone', which counts, but 'main': push the work to 'gone'"),
         (GitSettings(), "v1", "has no commit, tag or branch v1"),
         (GitSettings(), "--output=/tmp/x", "has no commit, tag or branch --output"),
     ],

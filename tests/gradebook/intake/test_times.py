@@ -267,3 +267,15 @@ def test_a_deadline_ends_with_its_minute(deadline: str, submitted: str, is_late:
         until = config.in_time_until("ada")
         assert until is not None
         assert ((penalty is not None), at > until) == (is_late, is_late)
+
+
+def test_the_same_files_again_after_the_deadline_are_named(small_class: SmallClass) -> None:
+    for name in ("ada", "bob"):
+        small_class.hands_in(name)
+    text = "deadline = 2026-03-01T23:59:00Z\n" + LATE
+    roster = "student,submitted_at\nada,2026-03-01T12:00Z\nbob,2026-03-01T12:00Z\n"
+    assert "the same files" not in grade(small_class, small_class.submissions, text, roster)[1]
+    small_class.hands_in("bob", "other files")
+    _, said = grade(small_class, small_class.submissions, text, roster.replace("03-01T", "03-03T"))
+    named = "the same files as in the run before, which were in time, are late now: ada (2026-03-01 12:00 UTC). If the"
+    assert named in said
