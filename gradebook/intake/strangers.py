@@ -27,10 +27,13 @@ def why(roster: Roster, strangers: Iterable[str]) -> str:
 
 
 def _unread_column(roster: Roster, strangers: Iterable[str]) -> str | None:
-    """A column that identifies nobody here, and has one of these once."""
+    """A column that identifies nobody here, and has one of these once; names and parts of names are read anyway."""
     wanted = {folded(text) for text in strangers}
     cells = Counter(
-        (name, folded(cell)) for entry in roster.entries for name, cell in entry.columns.items() if name not in KEYS
+        (name, folded(cell))
+        for entry in roster.entries
+        for name, cell in entry.columns.items()
+        if name not in KEYS and folded(cell) not in folded(entry.name)
     )
     return next((name for (name, cell), count in cells.items() if cell in wanted and count == 1), None)
 

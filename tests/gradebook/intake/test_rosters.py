@@ -71,6 +71,8 @@ def test_a_column_that_has_who_matches_nobody_is_named(tmp_path: Path) -> None:
     people = roster(tmp_path, "Email,Andrew ID,Section\nfz@x.edu,fzeng,A\njr@x.edu,jroe,A\n")
     assert "has that in its column 'Andrew ID', which nothing reads" in strangers.why(people, ["FZENG", "nobody"])
     assert strangers.why(people, ["A", "nobody"]) == "", "what several have says nothing"
+    people = roster(tmp_path, "Email,First name,Surname,Full name\na@x.edu,Ada,Lovelace,Ada Lovelace\n")
+    assert strangers.why(people, ["Ada", "Lovelace", "Ada Lovelace"]) == "", "names are read"
 
 
 @pytest.mark.parametrize(("title", "is_named"), [("Team name", True), ("Lab partner", True), ("Section", False)])
