@@ -188,6 +188,7 @@ def _show(result: ClassResult, out: Path) -> int:
         console.print(f"{len(not_theirs)} {text}: {command()} review {out}", markup=False)
     chosen = everything.options(class_summary.exports_table(out))
     decided = (*everything.held_back(overview), *everything.lowering(overview), *everything.older(overview))
+    decided += tuple(everything.same_files(overview))
     notices = (*everything.platforms(overview, chosen), *decided)
     for text in (*notices, *everything.of_manual_grading(overview, result, out)):
         console.print(text, markup=False)

@@ -131,7 +131,7 @@ def notices(result: ClassResult, folder: Path, chosen: Options | None = None) ->
             "for them (Grades, Single view); in Gradescope take them out of the assignment"
         )
     texts += held_back(class_view)
-    texts += [*lowering(class_view), *older(class_view)]
+    texts += [*lowering(class_view), *older(class_view), *same_files(class_view)]
     texts += of_manual_grading(class_view, result, folder)
     if class_view.strangers:
         names = ", ".join(line.student for line in class_view.strangers)
@@ -142,6 +142,25 @@ def notices(result: ClassResult, folder: Path, chosen: Options | None = None) ->
         verb = "is" if count == 1 else "are"
         texts.append(f"{what} {verb} still to be reviewed: {command()} review {shlex.quote(str(folder))}")
     return texts
+
+
+def same_files(class_view: view.View) -> list[str]:
+    """Who handed in the same files and is not in one team: nobody's fault by itself, and not to be overlooked."""
+    groups: dict[str, list[view.Line]] = {}
+    for line in class_view.counted:
+        if line.grade is not None:
+            groups.setdefault(line.grade.submission_sha256, []).append(line)
+    named = [
+        text_files.some([line.student for line in lines], 3)
+        for lines in groups.values()
+        if any(other.student not in lines[0].result.teammates for other in lines[1:])
+    ]
+    if not named:
+        return []
+    return [
+        f"the same files, and not one team: {text_files.some([f'({group})' for group in named])}. "
+        f"{command()} similarity CLASS compares all"
+    ]
 
 
 def held_back(class_view: view.View) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gradebook.grading.excused import ExcusedError
@@ -152,6 +152,9 @@ def notices(
         _unknown_times(settings, students),
         _changing_clocks(settings, students),
         _mostly_missing(students),
+        _without_deadline(settings),
+        _all_late(settings, students),
+        _in_the_future(settings, students),
         _shorter(settings, students),
     )
     return [*_without_effect(overrides, students, criteria), *_torn_teams(settings, students), *filter(None, said)]
@@ -299,6 +302,40 @@ def _changing_clocks(settings: Settings, students: Sequence[Student]) -> str:
         "times have different offsets, and class.toml has no timezone: offsets that differ by an hour are taken for "
         'one clock before and after it changed. Set timezone, such as "Europe/Berlin", so that this is certain'
     )
+
+
+def _without_deadline(settings: Settings) -> str:
+    if not settings.late.deducts or settings.deadline is not None or settings.extensions:
+        return ""
+    return "[late] has no effect, because there is no deadline: set deadline in class.toml"
+
+
+def _all_late(settings: Settings, students: Sequence[Student]) -> str:
+    """What to say if nobody was in time, which is rather a mistake of the deadline."""
+    times = [
+        (student.submitted_at, until)
+        for student in students
+        if student.submitted_at is not None and (until := settings.in_time_until(student.student)) is not None
+    ]
+    if len(times) < _MANY or settings.deadline is None or not all(at > until for at, until in times):
+        return ""
+    first = settings.local(min(at for at, _ in times))
+    return (
+        f"all {len(times)} submissions are late, the first at {first:%Y-%m-%d %H:%M %Z}: look at the deadline, "
+        f"{settings.local(settings.deadline):%Y-%m-%d %H:%M %Z}"
+    )
+
+
+def _in_the_future(settings: Settings, students: Sequence[Student]) -> str:
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    texts = [
+        f"{student.student} ({settings.local(student.submitted_at):%Y-%m-%d})"
+        for student in students
+        if student.submitted_at is not None and student.submitted_at > tomorrow
+    ]
+    if not texts:
+        return ""
+    return f"times of submission are in the future, so somebody's clock or table is wrong: {some(texts)}"
 
 
 def _unknown_times(settings: Settings, students: Sequence[Student]) -> str | None:

@@ -169,6 +169,10 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
         named = [cells[name] for name in (key, *KEYS) if not doubtful_rows.says_nothing(cells.get(name, ""))]
         # An address that two students share names neither, where something else names them.
         student = next((cell for cell in named if addresses[folded(cell)] < 2), next(iter(named), ""))
+        if not student and (name := _name(cells)) and not doubtful_rows.says_nothing(name) and not _is_points(cells):
+            raise RosterError(
+                f"{path}, line {number}: {name!r} has no identifier; write one into the column {key}, or remove the row"
+            )
         if not student:
             continue  # such as Canvas's row "Points Possible"
         twin = spelt.setdefault((folded(student), folded(_name(cells))), student)
@@ -190,10 +194,15 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
 def _canvas_points(rows: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """What Canvas's export says each assignment is worth, in the row above the students; empty for another file."""
     for row in rows:
-        if folded(cell_of(row, "Student")) == "points possible" and "ID" in row:
+        if _is_points(row):
             worth = {title: cell for title, cell in row.items() if cell and title != "Student"}
             return {CANVAS_POINTS: json.dumps(worth, ensure_ascii=False)}
     return {}
+
+
+def _is_points(row: Mapping[str, str]) -> bool:
+    """Whether it is Canvas's row of the points of assignments."""
+    return folded(cell_of(row, "Student")) == "points possible" and "ID" in row
 
 
 def _unmarked(cells: dict[str, str]) -> dict[str, str]:

@@ -106,6 +106,8 @@ def not_utf8(data: bytes) -> tuple[int, str]:
     return 1, "it is not UTF-8: save the file as UTF-8"
 
 
+_CURLY = re.compile("[\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb]")
+_BARE_KEY = re.compile(r"\s*([^\s\"'=#\[][^\"'=#]*?)\s*=")
 _END_OF_DAY = "no time is 24:00 in TOML: write 23:59:59, or 00:00:00 of the next day"
 
 
@@ -127,8 +129,19 @@ def toml(path: Path, text: str | None = None) -> Document:
         match = re.search(r"line (\d+)", str(error))
         number = int(match[1]) if match else 1
         line = text.splitlines()[number - 1] if text is not None and number <= len(text.splitlines()) else ""
-        message = _END_OF_DAY if re.search(r"=.*\d[T ]24:00", line) else f"not valid TOML: {error}"
+        message = _END_OF_DAY if re.search(r"=.*\d[T ]24:00", line) else f"not valid TOML: {error}{_usual(line)}"
         raise ReadingError(f"{path}:{number}: {message}") from None
+
+
+def _usual(line: str) -> str:
+    """What to do about a line that breaks a rule of TOML as people often do; empty if it is another mistake."""
+    if _CURLY.search(line):
+        return '; write straight quotes, as in "text"'
+    if "\\" in line and '"' in line:
+        return "; in double quotes a backslash needs another one: write / in paths, or use 'single quotes'"
+    if match := _BARE_KEY.match(line):
+        return f'; a name with other signs than letters, digits, - and _ needs quotes: "{match[1]}" = ...'
+    return ""
 
 
 def into(kind: type[T], document: Document, *place: str | int) -> T:
@@ -199,7 +212,12 @@ def _plain(kind: Any, data: Any, place: tuple[str | int, ...], document: Documen
         )
     if isinstance(data, kind) and kind not in (Decimal, float) and (kind is bool or not isinstance(data, bool)):
         return data
-    raise document.error(place, f"{_name(place)} = {_written(data)} is not {_NAMES.get(kind, kind.__name__)}")
+    text = f"{_name(place)} = {_written(data)} is not {_NAMES.get(kind, kind.__name__)}"
+    if isinstance(data, dict) and len(data) == 1:  # TOML takes a dot in a name for a table in a table
+        dotted = f'"{place[-1]}.{next(iter(data))}"'
+        text = f"{_name(place)} holds other keys, and is not {_NAMES.get(kind, kind.__name__)}; a name with a dot "
+        text += f"needs quotes: {dotted} = ..."
+    raise document.error(place, text)
 
 
 def _written(data: Any) -> str:

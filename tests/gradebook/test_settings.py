@@ -107,6 +107,11 @@ def test_nothing_needs_to_be_said() -> None:
         ("[limits]\nfiles = 0", "would refuse every submission"),
         ("[limits]\nfiles = 100000", "at most 4000"),
         ("title = ", "class.toml:1: not valid TOML"),
+        ("title = \u201cGPU\u201d", "class.toml:1: not valid TOML: .*; write straight quotes"),
+        ('roster = "C:\\Users\\x\\roster.csv"', "in double quotes a backslash needs another one: write / in paths"),
+        ("[extensions]\nada@x.edu = 2026-03-08T23:59:00Z", ':2: not valid .* needs quotes: "ada@x.edu" = ...'),
+        ("[extensions]\nZoë Müller = 2026-03-08T23:59:00Z", 'needs quotes: "Zoë Müller" = ...'),
+        ("[extensions]\nada.l = 2026-03-08T23:59:00Z", 'a name with a dot needs quotes: "ada.l" = ...'),
         (
             "labs = [1]\ndeadline = 2026-03-01T24:00:00",
             "class.toml:2: .* 24:00 in TOML: write 23:59:59, or 00:00",

@@ -312,3 +312,13 @@ def test_an_override_for_earlier_files_is_named(small_class: SmallClass) -> None
     run("review", str(folder), "--override", "ada", "lab1.memory", "5", "looked again")
     small_class.grade()  # the same files were taken in before the decision
     assert "older than the submission" not in run("export", "class", str(folder))[1]
+
+
+def test_the_same_files_of_who_is_not_one_team_are_named(small_class: SmallClass) -> None:
+    roster = small_class.submissions.parent / "roster.csv"
+    roster.write_text("student,team\nada,\nbob,\ncleo,red\ndan,red\neve,\n")
+    for name, text in (("ada", "a"), ("bob", "a"), ("cleo", "c"), ("dan", "c"), ("eve", "e")):
+        small_class.hands_in(name, text)
+    small_class.grade(roster=roster)
+    said = run("export", "class", str(small_class.out))[1]
+    assert "the same files, and not one team: (ada, bob). gpulabs similarity CLASS compares all" in said

@@ -172,6 +172,13 @@ def test_who_has_one_name_only_has_that_one(tmp_path: Path, titles: str, cells: 
     assert [entry.student for entry in people.owners(["Suharto"])] == ["s@x.edu"]
 
 
+@pytest.mark.parametrize("row", ['"Ross, Bob",,,,A,', '"Ross, Bob",-,,,A,'])
+def test_a_student_without_any_identifier_is_not_passed_over(tmp_path: Path, row: str) -> None:
+    with pytest.raises(RosterError, match=r"line 4: 'Ross, Bob' has no identifier; write one into the column"):
+        roster(tmp_path, f"{CANVAS}{row}\n")
+    assert len(roster(tmp_path, f"{CANVAS},,,,,Manual Posting\n,,,,,\n").entries) == 1
+
+
 CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section,Lab (99)
     Points Possible,,,,,20
 "Lovelace, Ada",101,S1,ada,A,

@@ -279,3 +279,19 @@ def test_the_same_files_again_after_the_deadline_are_named(small_class: SmallCla
     _, said = grade(small_class, small_class.submissions, text, roster.replace("03-01T", "03-03T"))
     named = "the same files as in the run before, which were in time, are late now: ada (2026-03-01 12:00 UTC). If the"
     assert named in said
+
+
+def test_a_deadline_or_a_time_of_another_year_is_named(small_class: SmallClass) -> None:
+    for name in ("ada", "bob", "cleo"):
+        small_class.hands_in(name)
+    roster = "student,submitted_at\n" + "".join(f"{name},2026-03-01T12:00Z\n" for name in ("ada", "bob", "cleo"))
+    for deadline, submitted, late, future, without in (
+        ("deadline = 2025-03-01T23:59:00Z\n", roster, True, False, False),
+        ("deadline = 2026-03-01T23:59:00Z\n", roster, False, False, False),
+        ("deadline = 2026-03-01T23:59:00Z\n", roster.replace("2026", "2062", 1), False, True, False),
+        ("", roster, False, False, True),
+    ):
+        _, said = grade(small_class, small_class.submissions, deadline + LATE, submitted)
+        assert ("all 3 submissions are late, the first at 2026-03-01 12:00 UTC: look at the deadline" in said) == late
+        assert ("times of submission are in the future" in said and "ada (2062-03-01)" in said) == future
+        assert ("[late] has no effect, because there is no deadline" in said) == without
