@@ -151,7 +151,8 @@ def effect(before: View, after: View, student: str, criterion: str) -> str:
     same = ", as before" if was.result.score == line.result.score else ""
     late = line.result.late
     lost = f"; {shown(late.points)} are deducted for lateness ({late.rule})" if late is not None and late.points else ""
-    return f"{student} has {shown(line.result.score)} of {shown(line.most)} points now{same}{lost}"
+    kept = "; the score is held back, so no export has it" if line.is_held_back else ""
+    return f"{student} has {shown(line.result.score)} of {shown(line.most)} points now{same}{lost}{kept}"
 
 
 def _no_grade(line: Line, criterion: str) -> str:

@@ -253,6 +253,10 @@ def test_what_is_held_back_is_in_no_export_until_it_is_released(folder: Path, tm
     for command in (("review", str(folder)), ("export", "class", str(folder))):
         assert f"bob{'' if command[0] == 'export' else ':'} " in run(*command)[1]
         assert secret in run(*command)[1]
+    said = run("review", str(folder), "--override", "bob", "lab1.memory", before["lab1.memory"], "as it was")[1]
+    assert "points now, as before" in said
+    assert "the score is held back, so no export has it" in said
+    (folder / "overrides.toml").unlink()
     code, said = run("review", str(folder), "--release", "bob@uni.example")
     assert code == 0
     assert rows(folder)["bob"] == before
