@@ -171,8 +171,8 @@ def held_back(class_view: view.View) -> list[str]:
              line.result.held_back]  # fmt: skip
     are = "is" if len(names) == 1 else "are"
     return [
-        f"{len(names)} {are} held back, with no score and no feedback in the exports: {text_files.some(names)}. What a "
-        f"platform already has stays there. {command()} review CLASS --release STUDENT ends it"
+        f"{len(names)} {are} held back, with no score and no feedback in the exports: {text_files.some(names)}. A "
+        f"platform keeps what it already has. {command()} review CLASS --release STUDENT ends it"
     ]
 
 
