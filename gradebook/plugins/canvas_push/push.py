@@ -112,6 +112,8 @@ def push(
         raise PushError(
             f"--replace {strange[0]}: no such student is to be sent; write the name as this command shows it"
         )
+    if assignment.grades_groups and view.held_back:
+        run.held_back = people.match(view.held_back, canvas.students(), canvas.looked_up).users
     keeper = Keeper(request.folder, client.origin, canvas.course.id, assignment.id)
     with keeper if request.send else contextlib.nullcontext():
         return run.carry_out(targets, keeper, unknown, others)
@@ -132,6 +134,8 @@ class _Run:
     ) -> None:
         self._canvas, self._assignment, self._me, self._request = canvas, assignment, me, request
         self._say, self._sleep, self._clock = say, sleep, clock
+        self.held_back: Mapping[str, int] = {}
+        """Whose score must not reach Canvas, with their number there; only of an assignment of groups."""
 
     def carry_out(
         self, targets: Sequence[Target], keeper: Keeper, unknown: Sequence[str], others: Sequence[str]
@@ -139,7 +143,7 @@ class _Run:
         memory, on_canvas = self._settled(keeper.load())
         planned = self._changes(targets, on_canvas, memory)
         if self._assignment.grades_groups:
-            _check_groups(planned, on_canvas)
+            _check_groups(planned, on_canvas, self.held_back)
         trouble = ""
         if self._request.send:
             memory = replace(memory, students={**memory.students, **_known_there(planned, memory)})
@@ -321,13 +325,23 @@ def _check(assignment: Assignment, max_score: Decimal) -> None:
         )
 
 
-def _check_groups(planned: Sequence[Change], on_canvas: Mapping[int, Submission]) -> None:
+def _check_groups(planned: Sequence[Change], on_canvas: Mapping[int, Submission], held_back: Mapping[str, int]) -> None:
     """Raise `PushError` where Canvas would give one member's grade to another one."""
     groups: dict[int, Change] = {}
+    held = {
+        group.id: student
+        for student, user in held_back.items()
+        if user in on_canvas and (group := on_canvas[user].group) is not None
+    }
     for change in planned:
         group = on_canvas[change.target.user].group if change.target.user in on_canvas else None
         if group is None or group.id is None:
             continue
+        if group.id in held:
+            raise PushError(
+                f"Canvas grades the group {group.name or group.id} as one, and {held[group.id]} in it is held back: "
+                f"hold back {change.target.student} as well, or tick 'Assign Grades to Each Student Individually' there"
+            )
         other = groups.setdefault(group.id, change)
         if not other.target.mark.same_as(change.target.mark):
             raise PushError(

@@ -16,7 +16,7 @@ from gradebook.export import view
 from gradebook.plugins.canvas_push import messages
 from gradebook.plugins.canvas_push.client import Client, PushError
 from gradebook.plugins.canvas_push.push import PushRequest, Report, push
-from gradebook.results import StudentResult
+from gradebook.results import HeldBack, StudentResult
 from gradebox.run.grade import CheckReport, Grade, Outcome
 from tests.gradebook.export.classes import a_class, graded, student
 from tests.gradebook.plugins.canvas_push import canvas_server
@@ -47,6 +47,7 @@ class Teaching:
         self.scores = dict.fromkeys(NAMES, 20)
         self.columns: Callable[[str], dict[str, str]] = lambda name: {"Student": name.title(), "SIS Login ID": name}
         self.excused: set[str] = set()
+        self.held_back: set[str] = set()
         self.said: list[str] = []
         self.slept: list[float] = []
         self.now = datetime(2026, 3, 2, tzinfo=UTC)
@@ -61,7 +62,8 @@ class Teaching:
             row = StudentResult(student=name, status="waiting", columns=self.columns(name))
             return replace(row, status="excused")  # type: ignore[arg-type]
         result = student(name, _grade(name), columns=self.columns(name))
-        return replace(result, score=Decimal(str(self.scores[name])))
+        held = HeldBack(student=name, reason="talk first") if name in self.held_back else None
+        return replace(result, score=Decimal(str(self.scores[name])), held_back=held)
 
     def push(self, *, send: bool = True, **options: Any) -> Report:
         request = PushRequest(folder=self.folder, **{"course": "42", "assignment": TITLE, "send": send} | options)
@@ -491,6 +493,18 @@ def test_a_group_that_canvas_grades_as_one(teaching: Teaching) -> None:
     with pytest.raises(PushError, match="grades the group Team 9 as one, but ada and bob have different grades"):
         teaching.push()
     assert teaching.on_canvas["ada"] == 20
+
+
+def test_who_is_held_back_gets_nothing_and_no_groups_grade(teaching: Teaching) -> None:
+    teaching.held_back = {"bob"}
+    teaching.push()
+    assert (teaching.on_canvas["ada"], teaching.on_canvas["bob"]) == (20, None)
+    teaching.scores["ada"] = 19
+    teaching.state.assignments[0] |= {"group_category_id": 5, "grade_group_students_individually": False}
+    teaching.state.students[0].group = teaching.state.students[1].group = 9
+    with pytest.raises(PushError, match="grades the group Team 9 as one, and bob in it is held back: hold back ada"):
+        teaching.push()
+    assert (teaching.on_canvas["ada"], teaching.on_canvas["bob"]) == (20, None)
 
 
 def test_hidden_grades_are_told(teaching: Teaching) -> None:
