@@ -60,12 +60,14 @@ def write(view: View, exports: Path, form: Form, out: Path) -> tuple[Path, list[
     """
     _check_place(out, form)
     members = [line for line in view.lines if line not in view.strangers]
-    lines = [line for line in members if not line.is_held_back]
     content, reached = {"moodle": _moodle, "gradescope": _gradescope, "github": _github, "folders": _folders}[form](
-        lines, exports / "feedback"
+        members, exports / "feedback"
     )
     if not reached:
         raise DeliveryError(_NEEDED[form])
+    if form == "gradescope":
+        held_back = {handle for line in members if line.is_held_back for handle in _handles(line)}
+        content |= {_result_name(handle): b"null" for handle in held_back}
     if form in ("moodle", "gradescope"):
         write_file(out, _zipped(content))
     else:
@@ -103,7 +105,7 @@ def _moodle(lines: list[Line], feedback: Path) -> _Files:
     reached = set()
     for line in lines:
         cell = line.result.columns.get("Identifier", "").strip()
-        if not PARTICIPANT.match(cell):
+        if not PARTICIPANT.match(cell) or line.is_held_back:
             continue
         number = PARTICIPANT.sub("", cell)
         label = "".join(c for c in line.label if c.isalnum() or c in " .-'").strip()
@@ -123,11 +125,15 @@ def _gradescope(lines: list[Line], feedback: Path) -> _Files:
         if line.decided and handles:
             result = gradescope.to_json(gradescope.student_results(line)).encode()
             for handle in handles:
-                files[f"results/{hashlib.sha256(handle.encode()).hexdigest()}.json"] = result
+                files[_result_name(handle)] = result
             reached.add(line.student)
     files["setup.sh"] = b"#!/usr/bin/env bash\n"
     files["run_autograder"] = (_SCRIPTS / "look_up_result").read_bytes()
     return files, reached
+
+
+def _result_name(handle: str) -> str:
+    return f"results/{hashlib.sha256(handle.encode()).hexdigest()}.json"
 
 
 def _handles(line: Line) -> set[str]:
@@ -152,7 +158,7 @@ def _github(lines: list[Line], feedback: Path) -> _Files:
     for line in lines:
         login = logins[line.student]
         # What two students share would bring one of them the other's feedback.
-        if _LOGIN.fullmatch(login) and count[login.casefold()] == 1:
+        if _LOGIN.fullmatch(login) and count[login.casefold()] == 1 and not line.is_held_back:
             files[f"{login}.md"] = (feedback / f"{line.file_name}.md").read_bytes()
             reached.add(line.student)
     files["deliver.sh"] = (_SCRIPTS / "deliver.sh").read_bytes()
@@ -165,6 +171,7 @@ def _login(line: Line) -> str:
 
 def _folders(lines: list[Line], feedback: Path) -> _Files:
     files: dict[str, bytes] = {}
+    lines = [line for line in lines if not line.is_held_back]
     for line in lines:
         files |= {f"{line.file_name}/{name}": data for name, data in _pages(line, feedback)}
     index = {line.file_name: {"student": line.student, "name": line.result.name} for line in lines}

@@ -72,6 +72,14 @@ def test_gradescope_looks_results_up_by_address_or_sid(small_class: SmallClass, 
     assert looked_up(email="family@x.edu") == looked_up(email="eve@x.edu")
     assert looked_up(email="eve@x.edu")["tests"] == []
 
+    # A group's submission has one result on Gradescope, which all of its members read.
+    CliRunner().invoke(app, ["review", str(folder), "--hold-back", "S2", "talk first"])
+    export(folder, "gradescope", tmp_path / "held.zip")
+    with zipfile.ZipFile(tmp_path / "held.zip") as archive:
+        archive.extractall(root / "source")
+    assert looked_up(email="ada@x.edu") == expected["ada@x.edu"]
+    assert looked_up(email="ada@x.edu", sid="S2") == looked_up(email="eve@x.edu") == looked_up(sid="S2")
+
 
 def test_each_login_on_github_has_a_file(small_class: SmallClass, tmp_path: Path) -> None:
     folder = grade(small_class, "username,first_name,last_name\nada-l,Ada,L\n../x,Eve,E\n", "ada-l")
