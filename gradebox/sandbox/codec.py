@@ -39,47 +39,85 @@ SplitTensor = Callable[[str, Any], bool]
 """Takes the path of a value and the value; true when it was a tensor and has been put aside under that path."""
 
 
-def to_json(value: Any, split: SplitTensor | None = None, path: str = "", depth: int = 0) -> Any:
-    """`value` in the JSON form above. Tuples become lists, dataclasses dictionaries, NumPy scalars numbers.
+def converter() -> Callable[..., Any]:
+    """A function of its own that does what `to_json` does, and reaches all that it uses by local variables.
 
-    A value without a JSON form arrives as the text `<TypeName>`, so that a check can say what it found instead of a
-    number.
+    A worker makes one before a submission runs. The submission may replace `isinstance` or `dataclasses.fields` when
+    the last comparison is over: from a callback of the garbage collector, a signal's handler or a mode of PyTorch that
+    is still on. Such a function would be given the whole reply, and could write into it.
     """
-    if depth > _MAX_DEPTH:
-        raise CodecError(f"value nested deeper than {_MAX_DEPTH} levels at {path[:80]!r}")
-    if value is None or value is True or value is False:
-        return value
-    if type(value) is str or type(value) is int:
-        return value
-    if split is not None and split(path, value):
-        return path
-    if isinstance(value, (np.bool_, np.integer, np.floating)):
-        value = value.item()
-    if isinstance(value, bool):
-        return bool(value)
-    if isinstance(value, int):
-        return int.__int__(value)
-    if isinstance(value, float):
-        value = float.__float__(value)
-        return value if math.isfinite(value) else {"$float": repr(value)}
-    if isinstance(value, str):
-        return str.__str__(value)
+    of_field, deepest, failure = vars(dataclasses)["_FIELD"], _MAX_DEPTH, CodecError
+    is_a, kind, attribute, numbered, is_finite, shown = isinstance, type, getattr, enumerate, math.isfinite, repr
+    text, whole, number, truth, table, sequences, mapping = str, int, float, bool, dict, (list, tuple), Mapping
+    scalars, array, listed = (np.bool_, np.integer, np.floating), np.ndarray, _listed
 
-    def inner(item: Any, key: object) -> Any:
-        return to_json(item, split, f"{path}/{key}" if path else str(key), depth + 1)
+    def convert(value: Any, split: SplitTensor | None = None, path: str = "", depth: int = 0) -> Any:
+        if depth > deepest:
+            raise failure(f"value nested deeper than {deepest} levels at {path[:80]!r}")
+        if value is None or value is True or value is False:
+            return value
+        if kind(value) is text or kind(value) is whole:
+            return value
+        if split is not None and split(path, value):
+            return path
+        if is_a(value, scalars):
+            value = value.item()
+        if is_a(value, truth):
+            return truth(value)
+        if is_a(value, whole):
+            return whole.__int__(value)
+        if is_a(value, number):
+            value = number.__float__(value)
+            return value if is_finite(value) else {"$float": shown(value)}
+        if is_a(value, text):
+            return text.__str__(value)
 
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {entry.name: getattr(value, entry.name, None) for entry in dataclasses.fields(value)}
-    if isinstance(value, (list, tuple)):  # before a Mapping: to ask that looks at all classes below it
-        return [inner(item, index) for index, item in enumerate(value)]
-    if type(value) is dict or isinstance(value, Mapping):
-        pairs = [(key if type(key) is str else str(key), inner(item, key)) for key, item in value.items()]
-        if any(key.startswith("$") for key, _ in pairs):
-            return {"$dict": [[key, item] for key, item in pairs]}
-        return dict(pairs)
-    if isinstance(value, np.ndarray) and (plain := _listed(value)) is not None:
-        return [inner(item, index) for index, item in enumerate(plain)] if isinstance(plain, list) else inner(plain, 0)
-    return f"<{type(value).__name__}>"
+        def inner(item: Any, key: object) -> Any:
+            return convert(item, split, f"{path}/{key}" if path else text(key), depth + 1)
+
+        fields = None if is_a(value, kind) else attribute(kind(value), "__dataclass_fields__", None)
+        if fields is not None:
+            names = [name for name, entry in fields.items() if entry._field_type is of_field]
+            value = {name: attribute(value, name, None) for name in names}
+        if is_a(value, sequences):  # before a Mapping: to ask that looks at all classes below it
+            return [inner(item, index) for index, item in numbered(value)]
+        if kind(value) is table or is_a(value, mapping):
+            pairs = [(key if kind(key) is text else text(key), inner(item, key)) for key, item in value.items()]
+            if any_of(key.startswith("$") for key, _ in pairs):
+                return {"$dict": [[key, item] for key, item in pairs]}
+            return table(pairs)
+        if is_a(value, array) and (plain := listed(value)) is not None:
+            return [inner(item, index) for index, item in numbered(plain)] if is_a(plain, list_of) else inner(plain, 0)
+        return f"<{kind(value).__name__}>"
+
+    any_of, list_of = any, list
+    return convert
+
+
+def packer() -> Callable[[Any, Mapping[str, Any]], bytes]:
+    """A function that makes bytes of a value in the form of `to_json`, and of arrays, as `join` puts them together.
+
+    Like the function of `converter`, it reaches all that it uses by local variables. JSON comes first: whatever runs
+    while arrays are packed is too late to change it.
+    """
+    tensors, pack, size, together, texts = dump_tensors, _LENGTH.pack, len, b"".join, "".join
+    encode: Callable[[Any], Any] = _ENCODER.encode
+    if make := vars(json.encoder).get("c_make_encoder"):
+        basic = make(None, _refuse, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
+
+        def encode(value: Any) -> str:
+            return texts(basic(value, 0))
+
+    def packed(value: Any, arrays: Mapping[str, Any]) -> bytes:
+        parts = [encode(value).encode()]
+        parts.append(tensors(arrays))
+        return together([part for data in parts for part in (pack(size(data)), data)])
+
+    return packed
+
+
+def _refuse(value: object) -> object:
+    raise TypeError(f"a {type(value).__name__} has no form in JSON")
 
 
 def _listed(array: NDArray[Any]) -> Any:
@@ -94,6 +132,18 @@ def _listed(array: NDArray[Any]) -> Any:
 def is_masked(array: NDArray[Any]) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:
     """Whether an array has a mask, which its numbers alone would not show."""
     return isinstance(array, np.ma.MaskedArray)
+
+
+def to_json(value: Any, split: SplitTensor | None = None) -> Any:
+    """`value` in the JSON form above. Tuples become lists, dataclasses dictionaries, NumPy scalars numbers.
+
+    A value without a JSON form arrives as the text `<TypeName>`, so that a check can say what it found instead of a
+    number.
+    """
+    return _convert(value, split)
+
+
+_convert = converter()
 
 
 def put_back(value: Any, tensors: Mapping[str, Any], path: str = "") -> Any:

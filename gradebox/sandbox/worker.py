@@ -23,8 +23,6 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any, NoReturn
 
-import numpy as np
-
 from gradebox.sandbox import (
     answers,
     audit,
@@ -35,20 +33,17 @@ from gradebox.sandbox import (
     instruments,
     landlock,
     linux,
+    packing,
     probe_loader,
     probe_types,
     seccomp,
     trusted_code,
 )
 from gradebox.sandbox.channel import ReplyChannel
-from gradebox.sandbox.devices import DeviceModule, Reading
-from gradebox.sandbox.observer import SystemReading
+from gradebox.sandbox.devices import DeviceModule
 from gradebox.sandbox.prefork_state import PreforkState
 from gradebox.sandbox.probe_loader import OWN, Student, trial
 from gradebox.sandbox.types import Environment, Limits
-
-# Names bound before a submission runs: replacing `codec.join` or `os.write` later does not reach these.
-_join = codec.join
 
 TAMPERED = codec.join(b'{"kind":"tampered","message":"the sandbox\'s own code, or Python\'s builtins"}', b"")
 """The result of a rank whose own code is not what it was."""
@@ -121,14 +116,15 @@ def main(task: Task, ready: PreforkState, pipes: Pipes, channel: ReplyChannel, p
     own, getpid, leave = os.getpid(), os.getpid, os._exit
     channel.send((pipes.result, pipes.notes))
     module: Any = devices.load(task.course.devices)
-    functions, entries = instruments.seal(sys.modules[__name__], codec, module)
+    functions, entries = instruments.seal(sys.modules[__name__], codec, packing, module)
+    pack = packing.packer(task.limits.result_bytes)
     try:
         _enter(task, pipes)
         emit = functools.partial(_emit, os.write, os.fstat, os.fstat(pipes.notes), page, pipes.notes)
         line = None if pipes.device is None else Connection(pipes.device)
         outcome, tensors = _observe(task, ready, module, emit, page, line, channel)
     except BaseException as error:  # ours alone: the submission's are caught in _observe
-        outcome, tensors = failures.describe(error, submission="\0", importing=(), probe_folders=()), {}
+        outcome, tensors = packing.failed(failures.describe(error, submission="\0", importing=(), probe_folders=())), {}
     # A process the submission forked may come back here with our stack; only the rank itself may answer.
     if getpid() != own:
         leave(0)
@@ -141,7 +137,7 @@ def main(task: Task, ready: PreforkState, pipes: Pipes, channel: ReplyChannel, p
         if namespace.get(name) is not value:
             channel.send(None)
             leave(0)
-    channel.send(_payload(outcome, tensors, task.limits.result_bytes))
+    channel.send(pack(outcome, tensors))
     leave(0)
 
 
@@ -244,7 +240,8 @@ def _observe(
     tampered: list[str] = []
     about = module.SIMULATOR
     # Bound before the submission runs, as is all that is used after it.
-    of_gpu, put_aside = module.parts, functools.partial(_put_aside, taken, readings, of_system, module.from_probe)
+    of_gpu, put_aside = module.parts, packing.putting_aside(taken, readings, of_system, module.from_probe)
+    convert, describe, failed = codec.converter(), failures.describe, packing.failed
     try:
         module.seed(task.device, task.rank, threads=task.threads)
         probe: Callable[..., object] = (
@@ -306,15 +303,18 @@ def _observe(
             finally:
                 finish()
                 tampered += check()
-        value = codec.to_json(returned, put_aside)
+        # What runs from now on was bound before there was a submission: no comparison comes after it.
+        value = convert(returned, put_aside)
         outcome: dict[str, Any] = {"kind": "ok", "value": value}
     except BaseException as error:
-        outcome = failures.describe(
-            error,
-            submission=task.submission,
-            importing=importing,
-            probe_folders=[place if place.endswith(".py") else f"{place}/" for place in places],
-            simulator=about,
+        outcome = failed(
+            describe(
+                error,
+                submission=task.submission,
+                importing=importing,
+                probe_folders=[place if place.endswith(".py") else f"{place}/" for place in places],
+                simulator=about,
+            )
         )
     if tampered:
         # Nothing more is needed from what may have been changed: no tensors, and names that are our own.
@@ -392,51 +392,3 @@ def _hide(ready: PreforkState, *packages: str) -> None:
     for name in [*ready.modules, *added]:
         if name.partition(".")[0] in packages:
             sys.modules.pop(name, None)
-
-
-def _put_aside(
-    taken: dict[str, tuple[str, Any]],
-    readings: dict[str, int],
-    of_system: dict[str, str],
-    from_probe: Callable[[Any], tuple[str, Any] | None],
-    path: str,
-    value: Any,
-) -> bool:
-    """Take tensors, arrays and readings out of a probe's value; false for anything else."""
-    if type(value) is Reading:
-        readings[path] = value.number
-        return True
-    if type(value) is SystemReading:
-        of_system[path] = value.name
-        return True
-    tensor = from_probe(value)
-    if tensor is None and isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and not codec.is_masked(value):
-        tensor = (str(value.dtype), value)
-    if tensor is None:
-        return False
-    taken[path] = (tensor[0], codec.numbers_of(tensor[1]))
-    return True
-
-
-def _payload(outcome: dict[str, Any], arrays: dict[str, Any], max_bytes: int) -> bytes:
-    try:
-        payload = _join(_plain_json(outcome), b"") if outcome["kind"] == "tampered" else _encode(outcome, arrays)
-    except Exception as error:
-        outcome = failures.describe(error, submission="\0", importing=(), probe_folders=())
-        payload = _encode(outcome, {})
-    if len(payload) > max_bytes:
-        outcome = {"kind": "output", "message": f"the result has {len(payload)} bytes, allowed are {max_bytes}"}
-        payload = _encode(outcome, {})
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    return payload
-
-
-def _encode(outcome: dict[str, Any], arrays: dict[str, Any]) -> bytes:
-    return _join(codec.dump_json(outcome), codec.dump_tensors(arrays))
-
-
-def _plain_json(outcome: dict[str, Any]) -> bytes:
-    """JSON of texts without quotes or escapes in them, made without the encoder that may have been replaced."""
-    return ("{" + ",".join(f'"{key}":"{value}"' for key, value in outcome.items()) + "}").encode()
