@@ -62,6 +62,27 @@ def test_a_model_cannot_show_other_parts_than_it_has() -> None:
     assert is_training(model)
 
 
+class _Anything(str):
+    def __hash__(self) -> int:
+        return hash("training")
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def test_a_key_that_is_equal_to_every_name_answers_for_none() -> None:
+    model = torch.nn.Linear(2, 2)
+    space = dict(vars(model))
+    vars(model).clear()
+    vars(model)[_Anything("mode")] = False
+    with pytest.raises(KeyError):
+        is_training(model)
+    assert not vars(model)["training"]  # what a plain look would have said
+    vars(model).clear()
+    vars(model).update(space)
+    assert is_training(model)
+
+
 def _reads(path: Path) -> int:
     """How often a step that notes something reads whether a tensor has a graph, by an attribute."""
     inner = [

@@ -335,7 +335,7 @@ def steady(student: Student, inputs: Steady) -> SteadyReply:
         forwards=[each for each in noted() if type(each) is ForwardPass],
         flops=flops,
         flops_again=cast("list[float]", [each for each in noted() if type(each) is Reading]),
-        training_afterwards=model.training,
+        training_afterwards=is_training(model),
         ballast_bytes=_BALLAST_BYTES,
     )
 

@@ -40,10 +40,32 @@ def dtype(
         return found
 
 
+def entry(
+    value: object,
+    name: str,
+    *,
+    space: Callable[[Any], dict[str, Any]] = vars,
+    items: Callable[[Any], Any] = dict.items,
+    kind: Callable[[Any], Any] = type,
+    text: type = str,
+) -> Any:
+    """What an object's namespace has under a name, if the name is a plain text.
+
+    `space(value)[name]` would also ask a key of a class of the submission's whether it is equal to the name.
+
+    Raises:
+        KeyError: it has nothing there.
+    """
+    for key, found in items(space(value)):
+        if kind(key) is text and key == name:
+            return found
+    raise KeyError(name)
+
+
 def modules_of(
     model: object,
     *,
-    space: Callable[[Any], dict[str, Any]] = vars,
+    within: Callable[[object, str], Any] = entry,
     values: Callable[[Any], Any] = dict.values,
 ) -> list[Any]:
     """A model and the modules in it, each once, in the order of `nn.Module.modules`, however its methods answer."""
@@ -53,7 +75,7 @@ def modules_of(
         module = waiting.pop()
         if not any(module is other for other in found):
             found.append(module)
-            inner = [each for each in values(space(module)["_modules"]) if each is not None]
+            inner = [each for each in values(within(module, "_modules")) if each is not None]
             waiting += inner[::-1]
     return found
 
@@ -62,18 +84,18 @@ def parameters_of(
     model: object,
     *,
     modules: Callable[[object], list[Any]] = modules_of,
-    space: Callable[[Any], dict[str, Any]] = vars,
+    within: Callable[[object, str], Any] = entry,
     values: Callable[[Any], Any] = dict.values,
 ) -> list[Any]:
     """A model's parameters, each once, in the order of `nn.Module.parameters`, however its methods answer."""
     found: list[Any] = []
     for module in modules(model):
-        for each in values(space(module)["_parameters"]):
+        for each in values(within(module, "_parameters")):
             if each is not None and not any(each is other for other in found):
                 found.append(each)
     return found
 
 
-def is_training(module: object, *, space: Callable[[Any], dict[str, Any]] = vars) -> bool:
+def is_training(module: object, *, within: Callable[[object, str], Any] = entry) -> bool:
     """Whether a module is in training mode, whatever its class says."""
-    return bool(space(module)["training"])
+    return bool(within(module, "training"))

@@ -123,7 +123,7 @@ def _evaluated(
     dataset = Indexed(torch.cat([numbers, case.logits], dim=1), case.targets)
     model.train(training)
     inner.dropout.train(not training)
-    modes = [part.training for part in model.modules()]
+    modes = [is_training(part) for part in modules_of(model)]
     before = len(noted())
     share = plain(module.evaluate(model, dataset, batch_size=case.batch_size, **options), "evaluate()")
     batches = noted()[before:]
@@ -132,5 +132,5 @@ def _evaluated(
         samples=[number for _, batch in batches for number in batch],
         batches=[len(batch) for _, batch in batches],
         quiet=all(quiet for quiet, _ in batches),
-        modes_kept=[part.training for part in model.modules()] == modes,
+        modes_kept=[is_training(part) for part in modules_of(model)] == modes,
     )

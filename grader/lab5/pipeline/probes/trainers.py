@@ -25,6 +25,7 @@ from torch.utils.data import Dataset
 
 from gradebox.sandbox.probe_loader import Student, WrongReturn
 from grader.lab5.pipeline.cases import Batches, EndState, Fields, LoggedStep, Training
+from grader.shared.probes.facts import is_training
 from grader.shared.probes.kept import alarm, function, notes
 from grader.shared.probes.looks import fingerprint, generators
 from grader.shared.probes.ranks import Indexed, group, numbered
@@ -61,7 +62,7 @@ class Model(nn.Module):
         self._passed = passed
 
     def forward(self, x: Tensor) -> Tensor:
-        self._passed(self.training, x)
+        self._passed(is_training(self), x)
         dropped = functional.dropout(x[:, 1:].to(self.linear.weight.dtype), self.dropout, self.training)
         output: Tensor = self.linear(dropped * self.gain)
         return output if self.training or self.asleep == 1.0 else output * self.asleep

@@ -46,7 +46,7 @@ from grader.lab5.pipeline.probes.trainers import (
 )
 from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.endings import ending
-from grader.shared.probes.facts import has_graph
+from grader.shared.probes.facts import has_graph, is_training, modules_of
 from grader.shared.probes.kept import function, method, notes
 from grader.shared.probes.looks import files_below
 from grader.shared.probes.ranks import Indexed
@@ -72,7 +72,7 @@ def epochs(student: Student, inputs: Epochs) -> EpochsReply:
                 for epoch in range(training.config["epochs"]):
                     model.eval()
                     results.append(epoch_of(made.trainer, epoch))
-                    modes.append(bool(model.training))
+                    modes.append(is_training(model))
             runs.append(
                 TrainedEpochs(
                     results=results,
@@ -212,9 +212,9 @@ def validate(student: Student, inputs: Validate) -> ValidateReply:
         def validated(training: bool) -> Validated:
             model.train(training)
             model.linear.eval()
-            before = [bool(module.training) for module in model.modules()]
+            before = [is_training(module) for module in modules_of(model)]
             result = fields(trainer.validate(), ValidationResult, "validate()")
-            return Validated(result=result, before=before, modes=[bool(each.training) for each in model.modules()])
+            return Validated(result=result, before=before, modes=[is_training(each) for each in modules_of(model)])
 
         in_training, in_evaluation = validated(True), validated(False)
         empty = ""
