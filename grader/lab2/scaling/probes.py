@@ -23,6 +23,7 @@ from grader.lab2.shared.probes import (
     one_thread,
     watched,
 )
+from grader.shared.probes.record import watch_products
 
 _DISTANT_TARGET = 1e7
 """So far off that the loss is large and finite, but not, in float16, the gradient of that output."""
@@ -67,15 +68,17 @@ def _train(student: Student, module: ModuleType, inputs: Train, run: Run) -> Run
         "max_grad_norm": run.max_grad_norm,
         "accumulation_steps": run.accumulation_steps,
     }
-    result = module.train_with_amp(
-        model,
-        loader(parts) if run.loader else parts,
-        run.epochs,
-        optimizer=optimizer,
-        criterion=criterion,
-        **in_dtype(run.dtype),
-        **{name: value for name, value in options.items() if value is not None},
-    )
+    with watch_products(student.gpu) as products:
+        result = module.train_with_amp(
+            model,
+            loader(parts) if run.loader else parts,
+            run.epochs,
+            optimizer=optimizer,
+            criterion=criterion,
+            **in_dtype(run.dtype),
+            **{name: value for name, value in options.items() if value is not None},
+        )
+        ran = products.counts()
     return RunReport(
         result=amp_result(result),
         before=[note.parameters for note in seen().forwards if note.gradients],
@@ -84,6 +87,7 @@ def _train(student: Student, module: ModuleType, inputs: Train, run: Run) -> Run
         passes=seen().passes,
         frozen=[float(value) for value in rows.frozen.tolist()],
         scheduler_steps=scheduler.last_epoch if scheduler is not None else None,
+        products=ran,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradebox.run.input_generator import InputGenerator
 from gradebox.sandbox.probe_types import Array, ProbeInputs
@@ -115,9 +116,12 @@ class ClearedDigits(ProbeInputs[DigitsReply], probe="lab2.shared.cleared_digits"
 
 @dataclass(frozen=True)
 class PassesReply:
-    """The batches that were trained on, in order: those of the loader's first pass are 0, 1, ..., then go on."""
+    """What was observed of a training whose loader has new batches in each pass."""
 
     batches: list[int]
+    """Those that passed the model in training, in order: of the loader's first pass 0, 1, ..., then they go on."""
+    weight: Array | None
+    """What `Passes.weight` became by `train_with_amp`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +129,10 @@ class Passes(ProbeInputs[PassesReply], probe="lab2.shared.passes"):
     """A training by `train_with_amp`, `train_unstable` or `measure_accuracies`."""
 
     function: str
+    weight: Array
+    """Of a classifier of three classes; the last column is its bias."""
+    seed: int
+    """Of what is in the batches (`batch_of`)."""
     batches: int
     """Of one pass."""
     epochs: int
@@ -133,7 +141,26 @@ class Passes(ProbeInputs[PassesReply], probe="lab2.shared.passes"):
 def passes(generator: InputGenerator, function: str) -> Passes:
     """The training of this grading."""
     generator = generator.shared("lab2.passes")
-    return Passes(function=function, batches=generator.integer(2, 4), epochs=generator.integer(2, 3))
+    return Passes(
+        function=function,
+        weight=generator.normal(_CLASSES, _PIXELS + 1) * np.float32(0.05),
+        seed=generator.integer(0, 2**31),
+        batches=generator.integer(2, 4),
+        epochs=generator.integer(2, 3),
+    )
+
+
+BATCH_STEP = 1 / 64
+"""Between the first pixels of two batches, by which a model knows them: float16 holds each."""
+_SAMPLES, _PIXELS, _CLASSES = 5, 64, 3
+
+
+def batch_of(seed: int, number: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Images [samples, 64] and classes of a batch, by its number: the same in the probe and in the judge."""
+    drawn = np.random.default_rng([seed, number])
+    images = (drawn.integers(0, 32, (_SAMPLES, _PIXELS)) * BATCH_STEP).astype(np.float32)
+    images[:, 0] = number * BATCH_STEP
+    return images, drawn.integers(0, _CLASSES, _SAMPLES)
 
 
 SPACES = ()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+
+import numpy as np
 
 from gradebox.run.assertions import (
     Cause,
@@ -16,9 +19,10 @@ from gradebox.run.assertions import (
 )
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
-from grader.lab2.shared.cases import DIGITS_EPOCHS, AmpResult, ClearedDigits, Digits, digits, passes
+from grader.lab2.shared.cases import DIGITS_EPOCHS, AmpResult, ClearedDigits, Digits, Passes, digits, passes
 from grader.lab2.shared.causes import NEVER_CLEARED
 from grader.lab2.shared.endings import trained_by
+from grader.lab2.shared.reference import FloatArray, relative_error, trained_on
 from grader.shared.results import is_result
 
 ACCURACY_LOSS = 0.01
@@ -86,6 +90,10 @@ def require_refused(refused: bool, expected: bool, call: str) -> None:
         )
 
 
+_NEARER = 0.5
+"""Of the distance to what passed: trainings on the two differ by a fifth of their way and more."""
+
+
 READ_ONCE = Cause(
     "loader_read_once",
     "Go through the loader itself in each epoch. One that shuffles has other batches each time.",
@@ -100,7 +108,8 @@ UNSTABLE_READ_ONCE = Cause(
 def require_passes(submission: Submission, generator: InputGenerator, function: str) -> None:
     """Fail unless each epoch of a training goes through its loader again, and trains on all that it then has."""
     inputs = passes(generator, function)
-    seen = trained_by(submission, inputs).batches
+    reply = trained_by(submission, inputs)
+    seen = reply.batches
     count = inputs.batches
     epochs = [seen[first : first + count] for first in range(0, len(seen), count)]
     replayed = [*range(count)] * inputs.epochs
@@ -118,3 +127,25 @@ def require_passes(submission: Submission, generator: InputGenerator, function: 
         f"{seen}, expected {[*range(count * inputs.epochs)]}",
         cause if seen and len(seen) == len(replayed) and len(set(numbers)) == 1 else str(READ_ONCE),
     )
+    if reply.weight is not None:
+        require(
+            not _learned_again(inputs, seen, reply.weight),
+            f"{function}() for {inputs.epochs} epochs of a loader that has {count} new batches in each: batches "
+            f"{seen} passed the model, but its weights are nearer to those of a training on {replayed}",
+            cause,
+        )
+
+
+def _learned_again(case: Passes, passed: Sequence[int], weight: FloatArray) -> bool:
+    """Whether weights follow from the first epoch's batches in each epoch rather than from those that passed the model.
+
+    Which of the two is nearer: another mistake leads away from both, and is for another check.
+    """
+    first = passed[: case.batches]
+    replayed = [*first] * case.epochs
+
+    def distance(batches: Sequence[int]) -> float:
+        ways = [trained_on(case, batches, cleared=cleared) for cleared in (True, False)]
+        return min(relative_error(np.ravel(weight), way, np.asarray(case.weight)) for way in ways)
+
+    return distance(replayed) < _NEARER * distance(passed)

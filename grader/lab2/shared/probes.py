@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gradebox.sandbox.probe_loader import Student
 from grader.lab2.shared.cases import (
+    BATCH_STEP,
     AmpResult,
     BackwardPass,
     ClearedDigits,
@@ -26,11 +27,12 @@ from grader.lab2.shared.cases import (
     ForwardPass,
     Passes,
     PassesReply,
+    batch_of,
 )
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.facts import dtype, has_graph, is_training, modules_of, parameters_of
 from grader.shared.probes.kept import function, method, notes
-from grader.shared.probes.support import fields_or_reason, plain
+from grader.shared.probes.support import exact, fields_or_reason, plain
 from labkit import data, models
 from labkit.results import AmpTraining
 
@@ -265,18 +267,14 @@ def _accuracy(model: nn.Module) -> float:
     return right / (len(train[1]) + len(test[1]))
 
 
-_STEP = 1 / 64
-"""Between the pixels of two batches: float16 holds each."""
-_SAMPLES = 5
-
 Batch = tuple[Tensor, Tensor]
 
 
 class Turning:
     """A loader each pass of which has batches of its own, that say which they are."""
 
-    def __init__(self, batches: int) -> None:
-        self.batches, self.passes = batches, 0
+    def __init__(self, batches: int, seed: int) -> None:
+        self.batches, self.seed, self.passes = batches, seed, 0
 
     def __len__(self) -> int:
         return self.batches
@@ -284,11 +282,12 @@ class Turning:
     def __iter__(self) -> Iterator[Batch]:
         first = self.passes * self.batches
         self.passes += 1
-        return iter([_batch(number) for number in range(first, first + self.batches)])
+        return iter([_batch(self.seed, number) for number in range(first, first + self.batches)])
 
 
-def _batch(number: int) -> Batch:
-    return torch.full((_SAMPLES, 1, 8, 8), number * _STEP), torch.zeros(_SAMPLES, dtype=torch.int64)
+def _batch(seed: int, number: int) -> Batch:
+    images, classes = batch_of(seed, number)
+    return torch.from_numpy(images).reshape(-1, 1, 8, 8), torch.from_numpy(classes)
 
 
 def passes(student: Student, inputs: Passes) -> PassesReply:
@@ -296,28 +295,35 @@ def passes(student: Student, inputs: Passes) -> PassesReply:
     one_thread()
     torch.manual_seed(0)
     note, seen = notes()
+    classes = linear(inputs.weight[:, :-1])
+    classes.bias = nn.Parameter(inputs.weight[:, -1].clone())
+    turning = Turning(inputs.batches, inputs.seed)
     train: dict[str, Callable[[], object]] = {
         "train_with_amp": lambda: student.module(AMP).train_with_amp(
-            _noting(_classifier(), note).to(student.device), Turning(inputs.batches), inputs.epochs
+            _noting(nn.Sequential(nn.Flatten(), classes), note).to(student.device), turning, inputs.epochs
         ),
         "train_unstable": lambda: _train_unstable(student, inputs, note),
         "measure_accuracies": lambda: student.module("lab2_mixed_precision.precision_comparison").measure_accuracies(
             function(lambda: _noting(_classifier(), note)),
-            Turning(inputs.batches),
-            [_batch(0)],
+            turning,
+            [_batch(inputs.seed, 0)],
             dtypes=[torch.float32],
             epochs=inputs.epochs,
             **on_device(student),
         ),
     }
     train[inputs.function]()
-    return PassesReply(batches=seen())
+    became = None
+    if inputs.function == "train_with_amp":
+        weight, bias = (exact(each, "a parameter").detach().cpu().double() for each in (classes.weight, classes.bias))
+        became = torch.cat([weight, bias.unsqueeze(1)], dim=1)
+    return PassesReply(batches=seen(), weight=became)
 
 
 def _train_unstable(student: Student, inputs: Passes, note: Callable[[int], None]) -> object:
     module = student.module("lab2_mixed_precision.stability_tests")
     model = _noting(module.UnstableModel(1.0), note).to(student.device)
-    return module.train_unstable(model, Turning(inputs.batches), inputs.epochs)
+    return module.train_unstable(model, Turning(inputs.batches, inputs.seed), inputs.epochs)
 
 
 def _classifier() -> nn.Module:
@@ -328,7 +334,7 @@ def _noting(model: nn.Module, note: Callable[[int], None]) -> nn.Module:
     @function
     def hook(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         if is_training(module):
-            note(round(float(arguments[0].flatten()[0]) / _STEP))
+            note(round(float(arguments[0].flatten()[0]) / BATCH_STEP))
 
     model.register_forward_pre_hook(hook)
     return model

@@ -16,6 +16,7 @@ from gradebox.sandbox.probe_types import Array, ProbeInputs
 from grader.lab2.shared.cases import AmpResult
 from grader.shared.cases import every_value
 from grader.shared.dimensions import Case, Dimension, Space
+from grader.shared.readings import ProductCount
 
 # --- a linear model, by SGD on squared differences --------------------------------------------------------------------
 
@@ -83,6 +84,8 @@ class RunReport:
     frozen: list[float]
     """A parameter that requires no gradient, afterwards; it was 0.5, 0.5."""
     scheduler_steps: int | None
+    products: list[ProductCount]
+    """The matrix products that ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,6 +347,17 @@ def scaled(generator: InputGenerator) -> list[Run]:
     scale = 2.0 ** generator.integer(9, 10)
     run = Run(sizes=[generator.odd(9, 15)], rate=0.01, scaler={"init_scale": scale})
     return [replace(run, dtype=dtype) for dtype in ("float32", "float16", "bfloat16")]
+
+
+def unscaled(generator: InputGenerator) -> list[Run]:
+    """One step in each precision that needs no scaling, with a scaler and without.
+
+    Gradients are so large that no loss scale leaves them finite: float32 and bfloat16 reach 2^128.
+    """
+    factor = 2.0 ** generator.integer(115, 117)
+    run = Run(sizes=[generator.odd(9, 15)], rate=0.05 / factor, loss_factor=factor)
+    scaler: ScalerSettings = {"init_scale": 2.0 ** generator.integer(16, 20)}
+    return [replace(run, dtype=dtype, scaler=given) for dtype in ("float32", "bfloat16") for given in (scaler, None)]
 
 
 SPACES = (TRAINING,)

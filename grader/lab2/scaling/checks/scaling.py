@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from gradebox.course.criterion import criterion, requires
 from gradebox.run.assertions import (
+    Cause,
     number,
     recognising,
     require,
@@ -23,7 +25,7 @@ from gradebox.run.submission import Submission
 from grader.lab2.scaling import reference
 from grader.lab2.scaling.cases import steps, trainings
 from grader.lab2.scaling.cases.trainings import Regression, Run, RunReport
-from grader.lab2.scaling.checks.mistakes import recognised, recognised_steps, scaling_cause_of
+from grader.lab2.scaling.checks.mistakes import OTHERS_SCALED, recognised, recognised_steps, scaling_cause_of
 from grader.lab2.scaling.checks.trainings import require_followed, require_training_mode, train
 from grader.lab2.shared.cases import AmpResult
 from grader.lab2.shared.checks import listed, require_accurate, require_ran
@@ -187,10 +189,33 @@ class TestScaling:
                     require_equal(
                         report.result["final_scale"], None, what=f"AmpTraining.final_scale with dtype=torch.{run.dtype}"
                     )
+        large = trainings.unscaled(generator)
+        _require_large_gradients(case, large, train(submission, case, large))
 
     @requires(TRAINS)
     def test_float16_as_accurate_as_float32(self, submission: Submission, generator: InputGenerator) -> None:
         require_accurate(submission, generator, "float16")
+
+
+def _require_large_gradients(case: Regression, runs: Sequence[Run], reports: Sequence[RunReport]) -> None:
+    """Fail unless each training made its step, whose gradients would be infinite if they were scaled."""
+    for run, report in zip(runs, reports, strict=True):
+        with recognising(lambda: _stays_or_is_lost(case, run, report)):  # noqa: B023
+            given = "no scaler" if run.scaler is None else f"a scaler of {run.scaler['init_scale']:g}"
+            require_between(
+                relative_error(report.after, reference.follow(case, run).end, reference.start(case)),
+                0,
+                LOW_PRECISION,
+                what=f"relative error of a step in {run.dtype} from gradients of about {run.loss_factor:.0e}, "
+                f"{given} being given",
+                hint="Multiply the loss by the scale in float16 only.",
+            )
+
+
+def _stays_or_is_lost(case: Regression, run: Run, report: RunReport) -> Cause | None:
+    """Of a step from gradients that no loss scale leaves finite: whether it was skipped, or led to no numbers."""
+    stays = np.array_equal(np.asarray(report.after), reference.start(case).ravel())
+    return OTHERS_SCALED[run.dtype] if stays or not np.isfinite(report.after).all() else None
 
 
 def _require_steps(
@@ -285,6 +310,7 @@ def _require_accumulated(case: Regression, runs: Sequence[Run], reports: Sequenc
             f"{run.accumulation_steps}",
             hint="Make one forward and one backward pass per batch. A window might not fit into memory.",
         )
+        _require_small_products(case, run, report)
     require_between(
         relative_error(in_float16.after, reference.follow(case, low).end, reference.start(case)),
         0,
@@ -294,6 +320,27 @@ def _require_accumulated(case: Regression, runs: Sequence[Run], reports: Sequenc
     )
     for run, report in zip(others, other_reports, strict=True):
         require_followed(case, run, report)
+
+
+def _require_small_products(case: Regression, run: Run, report: RunReport) -> None:
+    """Fail unless the device multiplied each batch by itself: forward, and back to the weights."""
+    outputs, features = case.weight.shape
+    of_part = 2 * math.ceil(outputs / 3) * features  # the model's weight is in three parameters
+    largest = max((product["flops"] for product in report.products), default=0)
+    require(
+        largest <= of_part * max(run.sizes),
+        f"a training on batches of {run.sizes} with accumulation_steps={run.accumulation_steps}: "
+        f"{largest / of_part:.3g} samples went through a matrix product at once",
+        "Send each batch through the model by itself. A window might not fit into memory.",
+    )
+    done = sum(product["flops"] * product["count"] for product in report.products)
+    least = 4 * outputs * features * sum(run.sizes) * run.epochs
+    require(
+        done >= least,
+        f"a training on batches of {run.sizes}: matrix products of {done:,} FLOPs, fewer than the {least:,} of a "
+        "forward and a backward pass of each sample",
+        "Send each batch through the model, and go back from its loss.",
+    )
 
 
 def _require_schedule(case: Regression, run: Run, report: RunReport) -> None:
