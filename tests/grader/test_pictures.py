@@ -50,7 +50,13 @@ NO_PLOTS: dict[str, Callable[[Any], object]] = {
     "markers of no size": lambda axes: axes.plot(X, Y, "o", markersize=0),
     "points of no size": lambda axes: axes.scatter(X, Y, s=0),
     "transparent bars": lambda axes: axes.bar(["a", "b", "c"], Y, alpha=0),
+    "a line whose method draws nothing": lambda axes: _left_undrawn(axes.plot(X, Y, "o-")[0]),
+    "points whose method draws nothing": lambda axes: _left_undrawn(axes.scatter(X, Y)),
 }
+
+
+def _left_undrawn(artist: Any) -> None:
+    artist.draw = lambda renderer: None
 
 
 def drawing(folder: Path, draw: Callable[[Any], object], **subplot: Any) -> SimpleNamespace:
@@ -90,7 +96,7 @@ BARS: dict[str, tuple[Callable[[Any], object], int]] = {
     "under equal ones": (lambda axes: (axes.bar(X, Y), axes.bar(X, Y)), 6),
     "along longer ones": (lambda axes: (axes.barh(X, Y), axes.barh(X, TALLER)), 3),
     "stacked": (lambda axes: (axes.bar(X, Y), axes.bar(X, Y, bottom=Y)), 6),
-    "on a coloured ground": (lambda axes: (axes.bar(X, Y), axes.axhspan(0, 20, color="#eeeeee")), 4),
+    "on a coloured ground": (lambda axes: (axes.bar(X, Y), axes.axhspan(0, 20, color="#eeeeee")), 3),
 }
 
 

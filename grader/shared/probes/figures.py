@@ -38,7 +38,7 @@ def _laid_out(figure: Figure) -> Iterator[None]:
 
 @contextmanager
 def watch_png(look: Callable[[Figure], Seen]) -> Iterator[list[Seen]]:
-    """Yield a list that gets, at the end of the block, what `look` finds in each figure written as PNG.
+    """Yield a list that gets, at the end of the block, what `look` finds in each figure written as PNG, when it is.
 
     Where `look` fails, on an artist that is not like others, the picture is written all the same, and the error comes
     at the end: a person looks at what we cannot read, and nobody takes it for an empty picture.
@@ -61,11 +61,12 @@ def watch_png(look: Callable[[Figure], Seen]) -> Iterator[list[Seen]]:
 
     @functools.wraps(write)  # matplotlib asks for its signature
     def print_png(canvas: Any, *arguments: Any, **options: Any) -> Any:
-        look_at(canvas.figure)
         # To pack a picture well takes as long as to draw it, and nobody keeps this one.
         packing = {"compress_level": 1, **(options.pop("pil_kwargs", None) or {})}
         with _laid_out(canvas.figure):
-            return write(canvas, *arguments, pil_kwargs=packing, **options)
+            written = write(canvas, *arguments, pil_kwargs=packing, **options)
+        look_at(canvas.figure)  # with its pixels
+        return written
 
     canvas_type.print_png = print_png
     try:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from grader.shared.probes.pixels import is_drawn
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.patches import Rectangle
@@ -20,7 +22,8 @@ _NOTHING = ("None", "none", " ", "", None)
 
 
 def seen(axes: Axes) -> list[Any]:
-    """The children of axes that leave ink: visible, not transparent, not in the colour of the ground, not under a bar.
+    """The children of axes that leave ink: visible, not transparent, not in the colour of the ground, not under a bar,
+    and if the figure has been drawn, with something at the places of their points.
 
     Markers are under a bar if none of them is seen. A bar is under another one if that is drawn later, is opaque, and
     reaches beyond its end: then nobody can read it.
@@ -28,7 +31,7 @@ def seen(axes: Axes) -> list[Any]:
     children = [artist for artist in axes.get_children() if artist is not axes.patch and _leaves_ink(artist, axes)]
     covered = {id(bar) for bar in _covered(axes, children)}
     covered |= {id(artist) for artist in children if (under := under_bars(artist, axes)).size and under.all()}
-    return [artist for artist in children if id(artist) not in covered]
+    return [artist for artist in children if id(artist) not in covered and is_drawn(artist, axes)]
 
 
 def under_bars(artist: Any, axes: Axes) -> NDArray[np.bool_]:
