@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 from grader.shared.probes import kept
@@ -30,3 +31,38 @@ def test_a_step_that_yields_looks_before_each_value() -> None:
     running = kept._going_on(step(), kept._take_off, kept._put_back, lambda: order.append("look"))  # type: ignore[arg-type]
     assert list(running) == [0, 1]
     assert order == ["look", "value 0", "look", "value 1", "look"]
+
+
+def test_no_garbage_is_collected_between_the_look_and_the_end_of_a_step() -> None:
+    """Otherwise a callback of the collector could exchange what the step reads with."""
+    collections: list[str] = []
+    order: list[str] = []
+
+    def called(phase: str, _: object) -> None:
+        collections.append(phase)
+
+    def step(_: object) -> list[list[int]]:
+        order.append("step")
+        before = len(collections)
+        made = [[number] for number in range(10_000)]
+        assert len(collections) == before
+        return made
+
+    stepping = kept._stepping(step)
+    next(stepping)
+    gc.callbacks.append(called)
+    threshold = gc.get_threshold()
+    gc.set_threshold(10)
+    try:
+        outcome: list[object] = []
+        stepping.send((outcome, None, (), {}))
+        assert gc.isenabled()
+        gc.disable()
+        stepping.send(([], None, (), {}))
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(called)
+    assert outcome[0] is None, outcome
+    assert order == ["step", "step"]

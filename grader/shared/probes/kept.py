@@ -8,6 +8,7 @@ a closure's cell or a default, nobody can put something else in its place. Impor
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import sys
 import threading
@@ -220,12 +221,17 @@ def _stepping(
     announce: Announce = _announce,
     traceback_of: Callable[[BaseException], Any] = BaseException.__dict__["__traceback__"].__get__,
     without: Callable[[BaseException, Any], BaseException] = BaseException.with_traceback,
+    collects: Callable[[], bool] = gc.isenabled,
+    collect_no_more: Callable[[], None] = gc.disable,
+    collect_again: Callable[[], None] = gc.enable,
 ) -> Generator[None, Any]:
     going_on, generator = _going_on, GeneratorType
     while True:
         outcome, instance, arguments, named = yield
-        modes = take_off()
+        modes, collecting = take_off(), collects()
         try:
+            # Finalizers and callbacks of the garbage collector would run between a look and a reading.
+            collect_no_more()
             # What undoes itself when the step calls it is still there now.
             announce()
             result = step(instance, *arguments, **named)
@@ -235,6 +241,8 @@ def _stepping(
             outcome += [without(error, getattr(traceback_of(error), "tb_next", None)), None]
         finally:
             put_back(modes)
+            if collecting:
+                collect_again()
         result = None
         del outcome, instance, arguments, named, modes  # nothing of a call lives on here
 
