@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from grader.shared.probes.facts import is_training
+from grader.shared.probes.groups import timeout_of
 from grader.shared.probes.kept import in_turn, method
 
 _TEST_NAPS = 4
@@ -30,7 +31,7 @@ class ForwardPass(NamedTuple):
     """By the host's clock, as is the end."""
     end: float
     patience: float
-    """Seconds that the process group waits for a rank, on the CPU."""
+    """Seconds that the process group waits for a rank, on the CPU; noted in the first pass alone."""
 
 
 class Regression(nn.Module):
@@ -64,10 +65,10 @@ def regression(
     `nap_seconds` longer, in which no processor is used, and the first one in evaluation mode several times as long.
     `hold_up` is called in each.
     """
-    next_factor, rest = in_turn(factors, 1.0), _naps(nap_seconds)
+    next_factor, rest, is_first = in_turn(factors, 1.0), _naps(nap_seconds), in_turn([1.0], 0.0)
 
     def noting(model: Regression, x: Tensor) -> Tensor:
-        begin, patience = time.perf_counter(), 0.0 if x.is_cuda else _patience()
+        begin, patience = time.perf_counter(), _patience() if is_first() and not x.is_cuda else 0.0
         training = is_training(model)
         rest(training)
         if hold_up is not None:
@@ -103,9 +104,7 @@ def _patience() -> float:
     """Seconds that a collective of the process group waits before it raises; 0 if there is no group."""
     if not dist.is_initialized():
         return 0.0
-    # Any: the options have no type that PyTorch's stubs know.
-    backend: Any = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
-    return float(backend.options._timeout.total_seconds())
+    return timeout_of(dist.distributed_c10d._get_default_group()) or 0.0
 
 
 def flat(module: nn.Module) -> Tensor:
