@@ -47,7 +47,7 @@ class ComparedModel:
 
     forwards: int = 0
     steps: int = 0
-    """Of an optimizer, while it was the newest model."""
+    """Of an optimizer, after a forward pass of this model and before one of another."""
     updates: int = 0
     """Of a loss scale."""
     optimizers: list[OptimizerSettings] = field(default_factory=list)

@@ -262,8 +262,8 @@ class TestComparison:
                 )
             batches = inputs.epochs * -(-DIGITS // 200)
             require_equal(
-                [asdict(model) for model in reply.models],
-                [{"training": [name], "evaluation": [name], "batches": batches} for name in inputs.precisions],
+                sorted((asdict(model) for model in reply.models), key=str),
+                [{"training": [name], "evaluation": [name], "batches": batches} for name in sorted(inputs.precisions)],
                 what="dtypes of the outputs in training and evaluation, and batches trained on, of each model that "
                 "measure_accuracies() made",
                 hint="Train each model for all epochs in one precision, and evaluate it in the same one.",

@@ -111,11 +111,17 @@ def compare(student: Student, inputs: Compare) -> CompareReply:
     precisions = [name for name, _ in plan.accuracies]
     before = _quartiles(inputs.network, precisions, inputs.reference_steps)
     note, noted = notes()
+    created = itertools.count()
 
     @function
     def create_model() -> nn.Module:
-        note(mark(student.gpu) if student.gpu is not None else 0)
-        return reporting(create(), lambda model, _: note(_Forward(is_training(model), _is_grad_enabled())))
+        number = next(created)
+        return reporting(
+            create(), lambda model, _: note(_Forward(number, place(), is_training(model), _is_grad_enabled()))
+        )
+
+    def place() -> int:
+        return mark(student.gpu) if student.gpu is not None else 0
 
     with _counted_steps(note):
         returned = module.compare_precisions(
@@ -135,8 +141,12 @@ def compare(student: Student, inputs: Compare) -> CompareReply:
 
 
 class _Forward(NamedTuple):
-    """A forward pass of the newest model."""
+    """A forward pass."""
 
+    model: int
+    """Its number, in the order of creation."""
+    place: int
+    """In the record, where the pass ends."""
     training: bool
     gradients: bool
     """Whether it can lead to a step."""
@@ -147,29 +157,35 @@ class _Update(NamedTuple):
 
 
 def _models(noted: Sequence[Noted], gpu: VirtualGpu) -> list[ComparedModel]:
-    """What was noted, by the model that was the newest then; an integer is the place in the record where one begins."""
-    models: list[ComparedModel] = []
-    begins = [value for value in noted if type(value) is int]
+    """What was noted, by the model that ran forward last; in the order of their first passes.
+
+    Not by the newest one: models may all be created before the first is measured.
+    """
+    models: dict[int, ComparedModel] = {}
+    begins: list[int] = []
+    last = ComparedModel()
     for value in noted:
-        if type(value) is int:
-            models.append(ComparedModel())
-        elif models and type(value) is _Forward:
+        if type(value) is _Forward:
             if not value.gradients:  # a look at the model, of which no step comes
                 continue
-            models[-1].forwards += 1
-            if value.training not in models[-1].modes:
-                models[-1].modes.append(value.training)
-        elif models and type(value) is _Update:
-            models[-1].updates += 1
-        elif models:
-            models[-1].steps += 1
-            if value not in models[-1].optimizers:
-                models[-1].optimizers.append(value)
+            if value.model not in models:
+                models[value.model] = ComparedModel()
+                begins.append(value.place)
+            last = models[value.model]
+            last.forwards += 1
+            if value.training not in last.modes:
+                last.modes.append(value.training)
+        elif type(value) is _Update:
+            last.updates += 1
+        else:
+            last.steps += 1
+            if value not in last.optimizers:
+                last.optimizers.append(value)
     if gpu is not None:
         ends = [*begins[1:], mark(gpu)]
-        for model, begin, end in zip(models, begins, ends, strict=False):
+        for model, begin, end in zip(models.values(), begins, ends, strict=True):
             model.losses = reading(gpu, "dtypes", begin, end, name=_LOSS)  # type: ignore[assignment]
-    return models
+    return list(models.values())
 
 
 def _row(result: object, what: str) -> PrecisionRow:
@@ -305,12 +321,14 @@ def accuracies(student: Student, inputs: Accuracies) -> AccuraciesReply:
     train, test = _digits(inputs.order, inputs.wrong)
     note, noted = notes()
 
+    created = itertools.count()
+
     @function
     def create_model() -> nn.Module:
-        note(None)
+        number = next(created)
         return reporting(
             classifier(inputs.first, inputs.second),
-            lambda model, output: note((is_training(model), plain(dtype(output), ""))),
+            lambda model, output: note((number, is_training(model), plain(dtype(output), ""))),
         )
 
     returned = student.module(COMPARISON).measure_accuracies(
@@ -321,19 +339,17 @@ def accuracies(student: Student, inputs: Accuracies) -> AccuraciesReply:
         epochs=inputs.epochs,
         **on_device(student),
     )
-    passes: list[list[tuple[bool, str]]] = []
-    for value in noted():
-        if value is None:
-            passes.append([])
-        elif passes:
-            passes[-1].append(value)
+    # Models may all be created before the first is trained, so a pass belongs to its model, not to the newest one.
+    passes: dict[int, list[tuple[bool, str]]] = {}
+    for number, training, name in noted():
+        passes.setdefault(number, []).append((training, name))
     models = [
         TrainedModel(
             training=sorted({dtype for training, dtype in each if training}),
             evaluation=sorted({dtype for training, dtype in each if not training}),
             batches=sum(training for training, _ in each),
         )
-        for each in passes
+        for each in passes.values()
     ]
     by_name: dict[str, object] = plain(mapping(returned, "measure_accuracies()"), "measure_accuracies()")
     return AccuraciesReply(accuracies=by_name, models=models)
