@@ -22,6 +22,7 @@ from benchmarks.measured import record
 from benchmarks.measured.drawn import cases, generate, run, store, timing
 from benchmarks.measured.drawn.case import Case, Measured
 from benchmarks.measured.drawn.families import FAMILIES
+from tests.by_day import one_in
 
 ROOT = Path(__file__).parents[2]
 _ALL = cases.load()
@@ -74,7 +75,7 @@ def test_every_case_has_its_own_id_and_a_known_family() -> None:
     assert len({json.dumps(case.document() | {"id": ""}) for case in _ALL}) > 0.98 * len(_ALL)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", one_in(4, FAMILIES))
 def test_a_few_cases_of_each_family_run(family: str) -> None:
     if family == "triton":
         pytest.importorskip("triton")

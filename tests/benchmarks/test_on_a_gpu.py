@@ -208,6 +208,7 @@ def _workers(folder: Path) -> list[int]:
     return pids
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_queue_that_is_killed_loses_one_job_and_repeats_none(queue: Queue, number: signal.Signals) -> None:
     running = _start(queue, "FIRST", "HANGS", "SECOND")

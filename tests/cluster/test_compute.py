@@ -202,7 +202,12 @@ SMALL = replace(VIRTUAL_GPU, rows=256, depth=256)
 
 
 @pytest.mark.parametrize(
-    ("model", "has_them"), [("H100", True), ("A100-80GB", False), pytest.param("L4", True, marks=pytest.mark.night)]
+    ("model", "has_them"),
+    [
+        pytest.param("H100", True, marks=pytest.mark.night),
+        ("A100-80GB", False),
+        pytest.param("L4", True, marks=pytest.mark.night),
+    ],
 )
 def test_eight_bits_are_measured_where_the_card_has_them(model: str, has_them: bool) -> None:
     with open_device(f"vgpu:{model}") as device:

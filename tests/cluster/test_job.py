@@ -256,6 +256,7 @@ def test_told_to_stop_it_says_that_it_is_not_done_and_goes_on_later(job: Job) ->
     assert f"from step-{steps:08d}.pt" in job.ended(again, code=143)
 
 
+@pytest.mark.night
 def test_told_to_stop_while_it_is_still_getting_ready_it_says_so_too(job: Job) -> None:
     package = job.folder / "slow"
     package.mkdir()

@@ -258,6 +258,7 @@ def test_what_could_not_run_says_so_and_leaves_no_old_report(acceptance: Accepta
     assert "PyTorch finds no NVIDIA GPU" in run.output
 
 
+@pytest.mark.night
 def test_a_baseline_that_is_no_report_is_refused(acceptance: Acceptance) -> None:
     (acceptance.folder / "other.json").write_text("[]")
     run = acceptance("--device", "cpu", "--baseline", "other.json")

@@ -61,6 +61,7 @@ def test_a_signal_ends_in_a_report_that_is_no_pass(run: Launcher, number: signal
     assert started.alive() == {}
 
 
+@pytest.mark.night
 def test_a_worker_whose_watchdog_is_killed_while_it_imports_goes_as_well(run: Launcher) -> None:
     started = run.plain(*QUICK)
     until(lambda: sum("cluster.acceptance.rank" in words for words in started.alive().values()) == 2)

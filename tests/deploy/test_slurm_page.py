@@ -40,6 +40,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.night
 def test_the_weekly_loop_drains_the_node_that_failed_and_no_other(shell: Path) -> None:
     (loop,) = re.findall(r"^for pair in .*?^done$", PAGE, flags=re.DOTALL | re.MULTILINE)
     codes = (1, 2, 3, 4)

@@ -18,6 +18,8 @@ from tests.docs.markdown import ROOT
 for needed in ("sphinx", "myst_parser", "furo"):
     pytest.importorskip(needed, reason='the site needs the extra "docs"')
 
+pytestmark = pytest.mark.night  # Sphinx takes a core half a minute; by day test_pages.py follows each page's links
+
 REPOSITORY = "https://repository.invalid/tree/main"
 """A stand-in for the address at which a course's files can be read."""
 

@@ -64,6 +64,7 @@ def test_a_class_of_another_course_is_graded_and_all_that_follows(folder: Path) 
     assert "no student has" not in run("export", "class", "autumn")
 
 
+@pytest.mark.night
 def test_a_file_with_another_name_is_reported_to_the_instructor(folder: Path) -> None:
     for path in (folder / "submissions").iterdir():
         if path.stem not in ("chen", "dana"):

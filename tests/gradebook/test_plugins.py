@@ -113,6 +113,7 @@ def test_what_is_used_is_imported_and_no_other(name: str, tmp_path: Path) -> Non
     assert {module.split(".")[2] for module in ran.imported if module.startswith("gradebook.")} == {name}
 
 
+@pytest.mark.night
 def test_plug_ins_that_are_taken_out_are_missed_by_their_own_commands_only(
     small_class: SmallClass, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ import pytest
 from gradebox.common.configuration import ROOT
 from gradebox.report.document import SCHEMA_FILE
 from gradebox.run.options import Options
+from tests.by_day import one_in
 from tests.gradebox.small_course import NUMBERS, write, write_course, write_submission
 
 CHECKS = ["basics.numbers.product", "basics.numbers.power", "basics.notes.noted", "further.sums.total",
@@ -107,6 +108,7 @@ def test_without_an_option_the_grade_is_all_that_is_said(shell: Shell) -> None:
     assert shell.outcomes() == dict.fromkeys(CHECKS, "passed")
 
 
+@pytest.mark.night
 def test_verbose_and_junitxml_show_every_check_as_an_item_in_the_rubrics_order(shell: Shell) -> None:
     (shell.submission / "basics_week1" / "numbers.py").write_text(CRASHING)
     done = shell.grade("-v", "--junitxml=junit.xml")
@@ -138,6 +140,7 @@ def test_k_asks_some_checks_after_what_they_build_on(shell: Shell) -> None:
     }
 
 
+@pytest.mark.night
 def test_x_stops_at_the_first_check_that_fails(shell: Shell) -> None:
     (shell.submission / "basics_week1" / "numbers.py").write_text(WRONG)
     done = shell.grade("-x", "-v")
@@ -176,12 +179,15 @@ def test_nothing_on_disk_is_collected_or_configures_pytest(shell: Shell, tmp_pat
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [
-        (("handed-in",), "--grade takes no test paths, but got handed-in; name the folder as --submission=DIR"),
-        (("-c", "{plugins}/other.ini"), "--grade needs its own configuration: leave out -c and --rootdir"),
-        (("--lab=9",), "there is no lab 9; the labs are 1, 2"),
-        (("--device=tpu",), "device tpu: this course runs on the CPU; expected auto or cpu"),
-    ],
+    one_in(
+        3,
+        [
+            (("handed-in",), "--grade takes no test paths, but got handed-in; name the folder as --submission=DIR"),
+            (("-c", "{plugins}/other.ini"), "--grade needs its own configuration: leave out -c and --rootdir"),
+            (("--lab=9",), "there is no lab 9; the labs are 1, 2"),
+            (("--device=tpu",), "device tpu: this course runs on the CPU; expected auto or cpu"),
+        ],
+    ),
     ids=str,
 )
 def test_what_cannot_be_graded_is_one_line_and_exit_code_2(options: tuple[str, ...], said: str, shell: Shell) -> None:
@@ -192,6 +198,7 @@ def test_what_cannot_be_graded_is_one_line_and_exit_code_2(options: tuple[str, .
     assert not shell.report.exists()
 
 
+@pytest.mark.night
 def test_points_given_by_hand_are_read_from_where_the_option_says(shell: Shell, tmp_path: Path) -> None:
     overrides = '[[override]]\nstudent = "ada"\ncriterion = "basics.notes"\npoints = 0\nreason = "copied"\n'
     write(tmp_path / "staff", {"given.toml": overrides})
@@ -255,6 +262,7 @@ def ours(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.night
 def test_workers_of_xdist_are_refused(tmp_path: Path) -> None:
     done = ours("-n", "2", f"--grade-report={tmp_path / 'report'}")
     assert done.returncode == 2

@@ -260,6 +260,7 @@ class Watching:
         return code
 
 
+@pytest.mark.night
 def test_the_command_shows_what_each_save_brings_and_ends_with_an_interruption(tmp_path: Path) -> None:
     course = write_course(tmp_path)
     write_submission(tmp_path)

@@ -47,6 +47,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(("split", "samples", "deviation"), [("train", 60_000, 0.001), ("test", 10_000, 0.02)])
 def test_fashion_mnist_is_complete_and_normalised(
     split: data.Split, samples: int, deviation: float, folder: Path

@@ -47,10 +47,12 @@ def stand_still(rank: int, world_size: int, init_method: str) -> None:
     time.sleep(600)
 
 
+@pytest.mark.night
 def test_ranks_meet_and_return_in_their_order() -> None:
     assert ranks.run(add_up, 2, machine="cpu", start=5) == [110, 111]
 
 
+@pytest.mark.night
 def test_what_failed_first_is_told() -> None:
     with pytest.raises(ranks.RankError, match="KeyError on a rank: 'momentum'") as error:
         ranks.run(leave_the_others_alone, 2, machine="cpu")

@@ -15,6 +15,7 @@ import pytest
 
 from labkit.monitoring.web import Server
 from tests.browser import NARROW, SCREENS, WIDE, on_every_screen, open_everything, opened, overflow, violations
+from tests.by_day import one_in
 from tests.monitoring.test_web_page import Told
 from tests.pages.made import PAGES
 
@@ -57,7 +58,7 @@ def test_axe_finds_nothing_wrong_and_nothing_is_cut_off(
         assert urls == [address(name)]
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", one_in(4, PAGES))
 def test_a_page_is_small_and_says_what_it_is(name: str, browser: Any, written: Callable[[str], Path]) -> None:
     assert written(name).stat().st_size < MOST_BYTES
     with opened(browser, written(name).as_uri()) as (page, _):
@@ -65,7 +66,7 @@ def test_a_page_is_small_and_says_what_it_is(name: str, browser: Any, written: C
         assert page.locator("h1").count() == 1
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", one_in(4, PAGES))
 def test_paper_is_light_whatever_the_screen_is(name: str, browser: Any, address: Callable[[str], str]) -> None:
     with opened(browser, address(name), theme="dark") as (page, _):
         assert brightness(page) < 80

@@ -45,6 +45,7 @@ def run(program: str) -> str:
     return done.stdout
 
 
+@pytest.mark.night
 def test_without_proc_a_tree_is_seen_with_its_time_and_ended() -> None:
     output = run(
         "held = processes.inherited()\n" + TREE + "below = processes.descendants(os.getpid())\n"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.by_day import one_in
 from tests.scenarios.build import SCENARIOS, Scenario, load, scenarios
 from tests.scenarios.expectations import (
     assert_caught,
@@ -34,8 +35,8 @@ def test_a_correct_solution_keeps_every_point_in_any_style(variant: Scenario, gr
     assert_complete(grade(variant, LAB), POINTS)
 
 
-# On the T4, where bugs and styles are graded, `make matrix` grades it with twenty seeds.
-@pytest.mark.night
-@pytest.mark.parametrize("model", ["H200"])
+# On the T4 it says by day that right work passes each check; most of its replies serve the bugs as well. `make matrix`
+# grades it there with twenty seeds.
+@pytest.mark.parametrize("model", one_in(2, ["T4", "H200"]))
 def test_the_reference_keeps_every_point(model: str, grade: Grade) -> None:
     assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), LAB, device=f"vgpu:{model}"), POINTS)

@@ -52,6 +52,7 @@ def test_a_function_that_does_not_fit_is_named_and_nobody_else_is(
             assert any(_names(function, check.message) for check in failed), what
 
 
+@pytest.mark.night
 def test_each_way_changes_the_function_and_leaves_the_file_readable() -> None:
     ways = set()
     for package in packages().values():

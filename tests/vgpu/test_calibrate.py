@@ -34,6 +34,7 @@ def measured() -> Iterator[dict[str, Any]]:
     return _measured("T4")
 
 
+@pytest.mark.night
 def test_a_gpu_calibrated_against_itself_is_off_by_nothing(measured: dict[str, Any]) -> None:
     rows = compare.compare(_measured("T4"), measured)
     assert len(rows) > len(_FEW)
@@ -181,6 +182,7 @@ def test_every_workload_has_a_name_of_its_own() -> None:
     assert all(workload.repeats <= 500 for workload in workloads.workloads() if workload.clock == "device")
 
 
+@pytest.mark.night
 def test_the_host_alone_gives_a_file_of_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A host that launches half as fast as a T4's usual one, played by a virtual GPU."""
     slow = dataclasses.replace(vgpu.get_spec("T4"), launch_seconds=2 * vgpu.get_spec("T4").launch_seconds)

@@ -348,6 +348,7 @@ def _step_seconds(job: Job, ranks: int, link: str, **options: Any) -> float:
     return float(seconds[0])
 
 
+@pytest.mark.night
 def test_scaling_efficiency_depends_on_the_interconnect(job: Job) -> None:
     alone = _step_seconds(job, 1, "pcie3")
     efficiency = {link: alone / _step_seconds(job, 4, link) for link in ("nvlink4", "pcie3", "ethernet-10g")}
@@ -355,6 +356,7 @@ def test_scaling_efficiency_depends_on_the_interconnect(job: Job) -> None:
     assert efficiency["nvlink4"] > efficiency["pcie3"] > efficiency["ethernet-10g"]
 
 
+@pytest.mark.night
 def test_small_buckets_overlap_with_backward(job: Job) -> None:
     single = _step_seconds(job, 2, "pcie3", bucket_cap_mb=1000)
     many = _step_seconds(job, 2, "pcie3", bucket_cap_mb=4)

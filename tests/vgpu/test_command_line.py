@@ -97,6 +97,7 @@ def test_a_file_that_nobody_filled_is_not_written(here: Path, capsys: pytest.Cap
     assert not (here / "run.json").exists()
 
 
+@pytest.mark.night
 def test_ctrl_c_still_prints_the_line_and_ends_with_130(tmp_path: Path) -> None:
     script = _script(
         tmp_path, "import torch\ntorch.ones(4, device='cuda')\nprint('ready', flush=True)\nwhile True:\n    pass\n"

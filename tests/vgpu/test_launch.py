@@ -125,6 +125,7 @@ def test_children_attach_by_themselves(tmp_path: Path, method: str) -> None:
     assert "[vgpu] rank 1 of 2: simulated" in done.stderr
 
 
+@pytest.mark.night
 def test_a_forked_child_may_use_the_gpu_only_if_its_parent_has_not(tmp_path: Path) -> None:
     done = _run(tmp_path, _FORKS, "@")
     assert done.returncode == 0, done.stderr

@@ -44,6 +44,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.night
 def test_programs_find_the_virtual_gpus(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(_PROGRAM)
     command = [sys.executable, "-m", "vgpu", "--gpu", "A100-80GB", "--gpus", "2", "program.py"]

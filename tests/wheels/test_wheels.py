@@ -73,6 +73,7 @@ def test_vgpu_alone_runs_an_example(installer: Installer, tmp_path: Path) -> Non
     assert 0 < small < large
 
 
+@pytest.mark.night
 def test_gradebox_alone_has_all_its_modules_and_no_torch(gradebox: Path) -> None:
     program = (
         "import importlib, pkgutil, sys, gradebox, gradebook\n"
@@ -95,6 +96,7 @@ def test_gradebox_alone_has_all_its_modules_and_no_torch(gradebox: Path) -> None
     assert run([gradebox / "python", "-P", "-c", "import torch"]).returncode
 
 
+@pytest.mark.night
 def test_the_course_loads_with_what_its_wheel_names(installer: Installer, tmp_path: Path) -> None:
     bin_ = installer.environment("gpu-computing-labs")
     program = "import grader; course = grader.course(); course.prepare()\nfor lab in course.all_labs:\n"

@@ -163,6 +163,7 @@ def test_the_autograder_grades_a_submission_in_gradescopes_layout(tmp_path: Path
     assert "Task 1.1 is open" in json.dumps(made["tests"])
 
 
+@pytest.mark.night
 def test_the_autograder_says_why_it_cannot_grade(tmp_path: Path) -> None:
     root = in_its_layout(tmp_path)
     (root / "submission" / "essay.txt").write_text("no labs here")

@@ -224,6 +224,7 @@ def test_a_class_of_hostile_names(tmp_path: Path) -> None:
         assert not hidden_in(path.read_text("utf-8-sig"))
 
 
+@pytest.mark.night
 def test_words_of_the_judge_before_it_grades(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "--grade", f"--submission={tmp_path}/a\x1b[2J\u202eb"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)

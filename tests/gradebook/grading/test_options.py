@@ -210,6 +210,7 @@ def test_what_was_said_before_goes_on_where_the_new_file_says_nothing(going: Goi
     assert late.seconds_late == 12 * 3600
 
 
+@pytest.mark.night
 def test_another_deadline_does_not_leave_the_wrong_commit_graded(going: Going) -> None:
     Repository(going.small.submissions / "eve").commit("first", 1)
     done(going.on(going.small.submissions, "--lab=1", "--device=vgpu"))

@@ -308,6 +308,7 @@ def test_a_repository_that_cannot_be_fetched_is_named_and_costs_the_team_nothing
         assert f"{missing!r} of bob does not count" in text, name
 
 
+@pytest.mark.night
 def test_a_person_may_say_that_the_others_work_is_the_teams(
     listed: Listed, ada: Repository, team: Callable[..., ClassResult]
 ) -> None:
@@ -321,12 +322,14 @@ def test_a_person_may_say_that_the_others_work_is_the_teams(
     assert "handing-in" not in [item.criterion for item in Book.open(listed.small.out).view.open]
 
 
+@pytest.mark.night
 def test_nothing_is_open_once_the_repository_can_be_fetched(ada: Repository, team: Callable[..., ClassResult]) -> None:
     team(ada=ada.folder, bob=NOBODY)
     result = team(ada=ada.folder, bob=ada.folder)
     assert [(student.reason, student.partly) for student in result.students] == [("", False)] * 2
 
 
+@pytest.mark.night
 def test_a_team_of_which_nothing_can_be_graded_has_no_zero_for_what_could_not_be_fetched(
     tmp_path: Path, team: Callable[..., ClassResult]
 ) -> None:

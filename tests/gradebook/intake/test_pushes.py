@@ -72,6 +72,7 @@ def test_a_commit_that_was_dated_back_counts_from_its_push(graded: Class) -> Non
     assert "1 by the commits' own times (which students can set; " in graded.notices[-1]
 
 
+@pytest.mark.night
 def test_work_of_a_later_assignment_makes_nothing_late(graded: Class) -> None:
     """By every push, and by the last one alone, which brought what does not count."""
     first = graded.repository.commit("first", 1)

@@ -140,6 +140,7 @@ def test_the_autograder_grades_a_checkout(tmp_path: Path) -> None:
     assert "0 of 20" in (checkout.folder / "release-body.md").read_text()
 
 
+@pytest.mark.night
 def test_a_checkout_without_labs_has_no_points_and_the_reason(tmp_path: Path) -> None:
     checkout = Checkout(tmp_path)
     (checkout.folder / "labs.7z").touch()

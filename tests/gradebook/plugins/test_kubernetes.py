@@ -127,6 +127,7 @@ def test_sets_of_indices() -> None:
     assert indices("1,3-5,7") == {1, 3, 4, 5, 7}
 
 
+@pytest.mark.night
 def test_a_class_on_a_played_cluster(cluster: Path, small_class: SmallClass, tmp_path: Path) -> None:
     for name in ("ada", "bob", "eve"):
         small_class.hands_in(name)

@@ -96,6 +96,7 @@ def saved(page: api.Page) -> None:
     api.expect(page.locator("#status")).to_have_text("saved", timeout=30_000)
 
 
+@pytest.mark.night
 def test_a_class_is_graded_by_keyboard(browser: api.Browser, ana: Grader, shown: ManualClass) -> None:
     page = opened(browser.new_context(), ana)
     api.expect(page.locator("#label")).to_have_text("Ada Lovelace")
