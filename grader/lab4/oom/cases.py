@@ -262,10 +262,11 @@ def steady(generator: InputGenerator) -> Steady:
     generator = generator.shared("lab4.steady")
     # All equally large: what a local variable still holds of the last one is then the same after each step.
     return Steady(
-        batches=[generator.integer(9, 14)] * 5,
+        # More than the square of the micro-batch: three parts of a batch are larger than parts of three samples.
+        batches=[generator.integer(10, 14)] * 5,
         width=generator.odd(63, 95),
         validation=[generator.integer(5, 9) for _ in range(4)],
-        micro_batch=generator.integer(3, 4),
+        micro_batch=3,
     )
 
 

@@ -169,6 +169,7 @@ class TestScript:
 
     def test_memory_flat_over_steps(self, submission: Submission, generator: InputGenerator) -> None:
         inputs, reply = _steady(submission, generator)
+        _require_small_parts(inputs, reply)
         steps = _starts_of_batches(reply.forwards, "training", inputs.batches)
         first, second = ([call.held_bytes for call in epoch] or [0] for epoch in steps)
         allowed = _FLAT_SHARE * reply.ballast_bytes
@@ -295,6 +296,18 @@ def _require_samples(
         ONLY_THE_FIRST_PART
         if only_first
         else "Train on every batch of train_loader and validate on every batch of val_loader, in every epoch.",
+    )
+
+
+def _require_small_parts(inputs: Steady, reply: SteadyReply) -> None:
+    """Fail if a part of a batch is larger than a micro-batch; fits_in_24_gb sees a batch that was not cut."""
+    batches = {*inputs.batches, *inputs.validation}
+    largest = max((call.samples for call in reply.forwards if call.samples not in batches), default=0)
+    require(
+        largest <= inputs.micro_batch,
+        f"train_large_model(micro_batch={inputs.micro_batch}): {largest} samples went through the model at once",
+        "Cut a batch into parts of `micro_batch` samples, with `split(micro_batch)`. `chunk(micro_batch)` cuts it into "
+        "that many parts.",
     )
 
 
