@@ -68,9 +68,10 @@ def _requirements(of: Course, name: str) -> str:
                     points[titles[check.id]] = points.get(titles[check.id], Decimal(0)) + check.points
     if not points:
         raise KeyError(f"no check belongs to {name}")
+    total = sum(points.values(), Decimal(0))
     rows = (f"- {title} ({_number(value)})" for title, value in points.items())
     return "\n".join(
-        [f"Requirements that the grader checks ({_number(sum(points.values(), Decimal(0)))} points):", "", *rows]
+        [f"Requirements that the grader checks ({_number(total)} {'point' if total == 1 else 'points'}):", "", *rows]
     )
 
 
