@@ -18,6 +18,7 @@
 | ledger.py     | every field that is recorded (readings.toml), with the checks that judge it, or why none does     |
 | form.py       | takes out of a record what does not look like what the ledger says                                |
 | unjudged.py   | what a run read and nobody judges, and what it could not read                                     |
+| guard.py      | a part of the judge that breaks costs a check, and not the report                                 |
 | report.py, page.py | the banner, the JSON report (report.schema.json), the page (report.html.jinja)               |
 | writing.py    | puts a report on a disk, or on another one                                                        |
 

@@ -3,7 +3,7 @@
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from cluster.acceptance.checks import (
     training,
 )
 from cluster.acceptance.expectations import Expectations
+from cluster.acceptance.guard import Guard
 from cluster.acceptance.options import Options
 from cluster.acceptance.performance import performance
 from cluster.acceptance.records import Record, apart
@@ -115,47 +116,58 @@ def _write_expectations(path: Path, document: dict[str, Any]) -> bool:
 
 def judge(options: Options, records: Sequence[Record], standards: Standards) -> list[Check]:
     """All checks of a run."""
-    return _checks(options, *form.repaired(records), standards)
+    guard = Guard()
+    return [*_checks(options, *_repaired(records, guard), standards, guard), *guard.checks]
+
+
+def _repaired(records: Sequence[Record], guard: Guard) -> tuple[list[Record], dict[int, list[form.Misfit]]]:
+    """Without what cannot be right; without any result if even that cannot be told."""
+    bare = [replace(record, results={}) for record in records]
+    return guard("form of the records", lambda: form.repaired(records), (bare, {}))
 
 
 def _checks(
-    options: Options, records: Sequence[Record], wrong: dict[int, list[form.Misfit]], standards: Standards
+    options: Options, records: Sequence[Record], wrong: dict[int, list[form.Misfit]], standards: Standards, guard: Guard
 ) -> list[Check]:
     """Of records without the values that are `wrong`, by a record's position."""
     file, has_baseline = standards.expected, standards.earlier is not None
     gpus, gpus_by = options.expect_gpus, "--expect-gpus"
     if gpus is None and file is not None:
         gpus, gpus_by = file.count("cluster", "gpus_per_node"), f"[cluster] gpus_per_node of {file.path}"
-    checks = [
-        *run.judge(records),
-        *expected.judge(records, file, nodes=options.expect_nodes),
-        *presence.judge(records, expected=gpus, source=gpus_by, file=file),
-        *copies.judge(records, file),
-        *bandwidth.judge(records, file, has_baseline=has_baseline),
-        *compute.judge(records, expected=file, has_baseline=has_baseline),
-        *memory.judge(records),
-        *load.judge(records),
-        *gradients.judge(records),
-        *network.judge(records, file),
-        *adapters.judge(records, file),
-        *communication.judge(records, max_latency_ms=options.max_latency_ms, expected=file, has_baseline=has_baseline),
-        *pairs.judge(records, file),
-        *training.judge(records, file),
-        *steadiness.judge(records, file),
-        *hardware_state.judge(records, file),
-        *board.judge(records, file),
-        *health_diff.judge(records),
-        *consistency.judge(records, wrong),
-    ]
-    return checks + expected.unmeasured(checks, file, latency=options.max_latency_ms is None)
+    latency = options.max_latency_ms
+    judges: dict[str, Callable[[], list[Check]]] = {
+        "run": lambda: run.judge(records),
+        "expected": lambda: expected.judge(records, file, nodes=options.expect_nodes),
+        "presence": lambda: presence.judge(records, expected=gpus, source=gpus_by, file=file),
+        "copies": lambda: copies.judge(records, file),
+        "bandwidth": lambda: bandwidth.judge(records, file, has_baseline=has_baseline),
+        "compute": lambda: compute.judge(records, expected=file, has_baseline=has_baseline),
+        "memory": lambda: memory.judge(records),
+        "load": lambda: load.judge(records),
+        "gradients": lambda: gradients.judge(records),
+        "network": lambda: network.judge(records, file),
+        "adapters": lambda: adapters.judge(records, file),
+        "communication": lambda: communication.judge(
+            records, max_latency_ms=latency, expected=file, has_baseline=has_baseline
+        ),
+        "pairs": lambda: pairs.judge(records, file),
+        "training": lambda: training.judge(records, file),
+        "steadiness": lambda: steadiness.judge(records, file),
+        "hardware state": lambda: hardware_state.judge(records, file),
+        "board": lambda: board.judge(records, file),
+        "health": lambda: health_diff.judge(records),
+        "consistency": lambda: consistency.judge(records, wrong),
+    }
+    checks = [check for part, of_part in judges.items() for check in guard(part, of_part, [])]
+    return checks + guard("unmeasured", lambda: expected.unmeasured(checks, file, latency=latency is None), [])
 
 
 def build(
     options: Options, records: Sequence[Record], *, simulated: bool, standards: Standards | None = None
 ) -> dict[str, Any]:
     """The report as `report.schema.json` describes it."""
-    standards = standards or Standards()
-    records, wrong = form.repaired(apart(records))
+    standards, recorded, guard = standards or Standards(), records, Guard()
+    records, wrong = _repaired(guard("names of the nodes", lambda: apart(recorded), list(recorded)), guard)
     result = next((record.result("presence") for record in records if record.measured("presence")), {})
     device = "cuda" if any(record.gpu is not None for record in records) else "cpu"
     document = _head(options, device=device, simulated=simulated)
@@ -167,31 +179,35 @@ def build(
             **{name: result.get(name) for name in ("torch", "cuda", "nccl")},
             "driver": next((record.result("before").get("reading", {}).get("driver") for record in records), None),
         },
-        "performance": performance(records),
+        "performance": guard("performance", lambda: performance(records), document["performance"]),
         "ranks": [_rank(record) for record in records],
-        "gpu_health": [_health(record) for record in records if "reading" in record.result("before")],
+        "gpu_health": guard(
+            "differences", lambda: [_health(record) for record in records if "reading" in record.result("before")], []
+        ),
     }
-    checks = _checks(options, records, wrong, standards)
+    checks = _checks(options, records, wrong, standards, guard)
     if standards.expected is not None:
         document["expectations"] = {"file": str(standards.expected.path), "tables": standards.expected.tables}
     if (earlier := standards.earlier) is not None:
-        checks += baseline.judge(document, earlier)
+        checks += guard("baseline", lambda: baseline.judge(document, earlier), [])
         document["baseline"] = {"file": str(earlier.path), "test_timestamp": earlier.document["test_timestamp"]}
     checks = as_simulated(checks) if simulated else checks
     faults = [str(fault) for fault in options.inject]
-    if not result and not any(record.result("presence").get("index") for record in records):
+    if not result and not guard.errors and not any(record.result("presence").get("index") for record in records):
         # No rank got as far as a device. The ranks' own words say why.
         reasons = [record.result("presence").get("error") or record.log[-300:] or record.detail for record in records]
         verdict = could_not_run(f"no rank could open its device: {reasons[0] if reasons else 'there are none'}")
     else:
-        document["unjudged"] = unjudged = not_judged(records)
+        unjudged = guard("list of what is not judged", lambda: not_judged(records), {"not_judged": {}, "not_read": {}})
+        document["unjudged"] = unjudged
+        checks += guard.checks
         note = f"Not judged: {len(unjudged['not_judged'])} readings; not read: {len(unjudged['not_read'])} things"
         verdict = decide(checks, device=device, simulated=simulated, faults=faults, notes=[f"{note} (see the report)"])
     document["validation"] = {
         "parts": {part: part_status(checks, part) for part in PARTS},
         "checks": list(checks),
     }
-    document |= _verdict(verdict)
+    document |= _verdict(verdict) | guard.kept(recorded)
     return dict(plain(document))
 
 

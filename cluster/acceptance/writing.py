@@ -1,5 +1,6 @@
 """Puts a report on a disk: where it was asked for, else somewhere else, since a full disk may be what is wrong."""
 
+import html
 import json
 import os
 import sys
@@ -45,4 +46,16 @@ def _write(folder: Path, document: dict[str, Any]) -> None:
     with atomic_write(folder / JSON_NAME) as temporary:
         temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     with atomic_write(folder / PAGE_NAME) as temporary:
-        temporary.write_text(page(document), encoding="utf-8")
+        temporary.write_text(_page(document), encoding="utf-8")
+
+
+def _page(document: dict[str, Any]) -> str:
+    """The page, or a plain one with the banner if it cannot be made: the JSON report has all the same."""
+    try:
+        return page(document)
+    except Exception as error:
+        print(f"could not make the page, the JSON report has all of it: {error!r}", file=sys.stderr)
+        acceptance = document["acceptance"]
+        lines = [f"FINAL ACCEPTANCE: {acceptance['status']}", *acceptance["summary"], f"The page broke: {error!r}"]
+        text = html.escape("\n".join(lines))
+        return f"<!doctype html><meta charset=utf-8><title>acceptance</title><pre>{text}</pre>"

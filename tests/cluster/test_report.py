@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 import cluster.acceptance
-from cluster.acceptance import baseline, page, report
+from cluster.acceptance import baseline, page, report, writing
 from cluster.acceptance.options import parse
 from cluster.acceptance.records import Record
 from labkit.results import ResultsError
@@ -42,6 +42,57 @@ def test_a_rank_that_never_started_fits_the_schema() -> None:
     document = sound.report([sound.record(0), Record(rank=1, ending="lost", detail="its node is gone")])
     jsonschema.validate(document, SCHEMA)
     assert ("run: process", "rank 1, ?") in sound.failures(document)
+
+
+JUDGES = ("run", "expected", "presence", "copies", "bandwidth", "compute", "memory", "load", "gradients", "network",
+          "adapters", "communication", "pairs", "training", "steadiness", "hardware_state", "board", "health_diff",
+          "consistency", "baseline", "form", "performance", "not_judged", "apart")  # fmt: skip
+
+
+def test_a_judge_that_breaks_costs_the_verdict_and_neither_report_nor_records(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def breaks(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("float division by zero")
+
+    standards = report.Standards(earlier=baseline.Baseline(tmp_path / "earlier.json", sound.report(sound.records())))
+    for module in JUDGES:
+        function = {"form": "repaired"}.get(module, "judge")
+        with monkeypatch.context() as patch:
+            if callable(getattr(report, module)):
+                patch.setattr(report, module, breaks)
+            else:
+                patch.setattr(getattr(report, module), function, breaks)
+            document = sound.report(sound.records(), standards=standards)
+        assert document["acceptance"]["status"] == "INCOMPLETE", module
+        (check,) = [check for check in document["validation"]["checks"] if check["name"].startswith("judge: ")]
+        assert "ZeroDivisionError: float division by zero" in check["evidence"]
+        assert "in breaks" in next(iter(document["broken"].values()))
+        assert [Record(**record) for record in document["records"]] == sound.records()
+        if module == "form":  # of all, it leaves the least
+            jsonschema.validate(document, SCHEMA)
+            assert "ZeroDivisionError" in page.page(document)
+
+
+def test_what_the_other_judges_found_counts_although_one_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report.board, "judge", lambda *_: [][1])
+    ranks = sound.records()
+    ranks[1].results["compute"]["products"]["float16"]["wrong_rows"] = [17]
+    document = sound.report(ranks)
+    assert document["acceptance"]["status"] == "FAIL"
+    assert sound.failures(document) == [("product float16: result", "GPU 1 (rank 1, node17)")]
+    assert document["broken"].keys() == {"board"}
+
+
+def test_records_are_in_the_report_only_if_a_part_broke() -> None:
+    assert not {"records", "broken"} & sound.report(sound.records()).keys()
+
+
+def test_a_page_that_breaks_leaves_the_json_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(writing, "page", lambda document: document["nothing"])
+    assert writing.write(tmp_path, sound.report(sound.records()))
+    assert json.loads((tmp_path / writing.JSON_NAME).read_text())["acceptance"]["status"] == "PASS"
+    assert "FINAL ACCEPTANCE: PASS" in (tmp_path / writing.PAGE_NAME).read_text()
 
 
 def test_what_a_rank_printed_is_escaped_in_the_page() -> None:

@@ -99,6 +99,8 @@ def judge(
             )
         )
         return checks
+    if not there:
+        return checks
     for record in there:
         result = record.result("presence")
         if record.gpu is None:
