@@ -18,6 +18,8 @@ NOT_SLOWER = Threshold(
     source="ours: runs on an idle machine differ by a few percent",
 )
 MOST_SHOWN = 3
+COMPARED = ("rate against the data sheet", "memory bandwidth: copy", "memory bandwidth: triad", "bus bandwidth")
+"""Ends of the names of checks whose figures an earlier report has as well."""
 ALIKE = ("device_name", "simulated", "world_size")
 """What two reports must have in common to be compared."""
 

@@ -25,7 +25,7 @@ class Guard:
         self.errors: dict[str, str] = {}
         """Their tracebacks, by part."""
 
-    def __call__(self, part: str, work: Callable[[], Result], instead: Result) -> Result:
+    def __call__(self, part: str, work: Callable[[], Result], instead: Any) -> Result:
         """What `work` returns; `instead` if it raises."""
         try:
             return work()
@@ -42,7 +42,8 @@ class Guard:
                     remedy=REMEDY,
                 )
             )
-            return instead
+            result: Result = instead
+            return result
 
     def kept(self, records: Sequence[Record]) -> dict[str, Any]:
         """For the report: the records and the tracebacks, if anything broke."""

@@ -20,6 +20,7 @@ class Board:
     memory_gib: float | None = None
     memory_clock_mhz: float | None = None
     bandwidth_gb: float | None = None
+    copied: float = 0.77
     multiprocessors: int | None = None
     tflops: dict[str, float] | None = None
     pcie_generation: int | None = None

@@ -35,6 +35,7 @@ from cluster.acceptance.guard import Guard
 from cluster.acceptance.options import Options
 from cluster.acceptance.performance import performance
 from cluster.acceptance.records import Record, apart
+from cluster.acceptance.unjudged import note as note_of
 from cluster.acceptance.unjudged import unjudged as not_judged
 from cluster.acceptance.verdict import (
     NOT_WRITTEN,
@@ -46,6 +47,7 @@ from cluster.acceptance.verdict import (
     banner,
     could_not_run,
     decide,
+    not_excluded,
     part_status,
 )
 from labkit.monitoring import plain
@@ -200,15 +202,27 @@ def build(
     else:
         unjudged = guard("list of what is not judged", lambda: not_judged(records), {"not_judged": {}, "not_read": {}})
         document["unjudged"] = unjudged
+        notes = guard("banner", lambda: _notes(unjudged, checks, records, options, standards), [])
+        verdict = decide([*checks, *guard.checks], device=device, simulated=simulated, faults=faults, notes=notes)
         checks += guard.checks
-        note = f"Not judged: {len(unjudged['not_judged'])} readings; not read: {len(unjudged['not_read'])} things"
-        verdict = decide(checks, device=device, simulated=simulated, faults=faults, notes=[f"{note} (see the report)"])
     document["validation"] = {
         "parts": {part: part_status(checks, part) for part in PARTS},
         "checks": list(checks),
     }
     document |= _verdict(verdict) | guard.kept(recorded)
     return dict(plain(document))
+
+
+def _notes(
+    unjudged: dict[str, dict[str, str]], checks: Sequence[Check], records: Sequence[Record], options: Options,
+    standards: Standards,
+) -> list[str]:  # fmt: skip
+    """Lines of the banner on what the verdict is not about."""
+    has_baseline = standards.earlier is not None
+    first = note_of(unjudged, records, options, standards.expected, has_baseline=has_baseline)
+    # What an earlier report was compared with, that one has judged.
+    open_ones = [check for check in checks if not (has_baseline and check.name.endswith(baseline.COMPARED))]
+    return [first, *filter(None, [not_excluded(open_ones)])]
 
 
 def refuse(options: Options, reason: str) -> int:

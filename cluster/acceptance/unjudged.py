@@ -1,10 +1,12 @@
-"""What this run read and nobody judges, and what it could not read: the report says so."""
+"""What this run read and nobody judges, and what it could not read: the report says so, and its banner."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from cluster.acceptance.checks import adapters
+from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.ledger import NOT, cannot, entry, fields, readings
-from cluster.acceptance.records import Record
+from cluster.acceptance.options import Options
+from cluster.acceptance.records import TOGETHER, Record
 
 
 def unjudged(records: Sequence[Record]) -> dict[str, dict[str, str]]:
@@ -29,6 +31,29 @@ def unjudged(records: Sequence[Record]) -> dict[str, dict[str, str]]:
         },
         "not_read": {**missing, **alone, **cannot()},
     }
+
+
+def note(
+    unjudged: Mapping[str, Mapping[str, str]], records: Sequence[Record], options: Options,
+    expected: Expectations | None, *, has_baseline: bool,
+) -> str:  # fmt: skip
+    """The line of the banner on what the verdict is not about."""
+    rates = ", ".join(_without_norm(records, options, expected, has_baseline=has_baseline))
+    shown = f"{rates} (no norm is published: --expect); " if rates else ""
+    counts = f"{len(unjudged['not_judged'])} readings; not read: {len(unjudged['not_read'])} things (see the report)"
+    return f"Not judged: {shown}{counts}"
+
+
+def _without_norm(
+    records: Sequence[Record], options: Options, expected: Expectations | None, *, has_baseline: bool
+) -> Iterator[str]:
+    """Rates that are compared with the other GPUs at most, so that nobody sees what all alike have lost."""
+    tables = expected.tables if expected is not None else {}
+    stages = {stage for record in records if record.gpu is not None for stage in TOGETHER if record.measured(stage)}
+    if "training" in stages and not has_baseline and "images_per_second" not in tables.get("training", {}):
+        yield "images per second of the training"
+    if "collectives" in stages and options.max_latency_ms is None and not tables.get("latency_milliseconds"):
+        yield "latencies below ten times the usual"
 
 
 def _of_nvml(field: str) -> bool:

@@ -28,6 +28,8 @@ _RANKS: dict[Status, int] = {"skipped": 0, "pass": 0, "unverified": 1, "fail": 2
 MOST_ERRORS = 8
 """Lines of the banner."""
 EXIT_CODES: dict[Outcome, int] = {"PASS": 0, "FAIL": 1, "COULD NOT RUN": 2, "INCOMPLETE": 3}
+MOST_HIDDEN = 0.15
+"""Of a rate, that all may have lost alike before the banner says so."""
 NOT_WRITTEN = 4
 """Exit code, whatever the verdict: what was asked for could not be written where it was asked for."""
 
@@ -67,6 +69,8 @@ class Check:
     """In the unit of the threshold."""
     threshold: Threshold | None = None
     simulated: bool = False
+    published: float | None = None
+    """The best that such parts reach, in the threshold's unit: what a pass misses of it, all may have lost alike."""
     nothing_known: bool = False
     """Of what is unverified: a reading, or anything to compare it with, is missing. Else what was seen is doubtful."""
 
@@ -194,6 +198,24 @@ def decide(
     if len(failed) > len(shown[:MOST_ERRORS]):
         summary.append(f"Error: {len(failed)} failures in all, see the report")
     return Verdict(outcome=outcome, summary=tuple(summary))
+
+
+def not_excluded(checks: Iterable[Check]) -> str:
+    """One line on what passed and may still be slower than it should, on all alike; empty if nothing is by much.
+
+    Sound parts differ, so that a bound has to be below the slowest of them. What is between it and the best, no
+    comparison with the other GPUs shows.
+    """
+    losses: dict[str, float] = {}
+    for check in checks:
+        if check.status == "pass" and check.published and check.measured is not None:
+            losses[check.name] = max(losses.get(check.name, 0.0), 1 - check.measured / check.published)
+    large = sorted(((loss, name) for name, loss in losses.items() if loss > MOST_HIDDEN), reverse=True)
+    if not large:
+        return ""
+    shown = ", ".join(f"{name} by up to {loss:.0%}" for loss, name in large[:MOST_ERRORS])
+    more = f" and {len(large) - MOST_ERRORS} more" if len(large) > MOST_ERRORS else ""
+    return f"Not excluded: all alike may be slower than they should be: {shown}{more}; --baseline or --expect tells"
 
 
 def could_not_run(reason: str) -> Verdict:

@@ -28,8 +28,10 @@ JUDGED_BYTES = 2**27
 KEY = "memory_gigabytes_per_second"
 STREAMS = {"copy": 2, "triad": 3}
 """Arrays that are read or written."""
-SHEET_FAILS, SHEET_PASSES = 0.55, 0.66
-"""Ours, of the data sheet: copies reach 75 % (T4) to 93 % of it (chsasank/device-benchmarks, vgpu/device/gpus.toml)."""
+FAILS = 0.8
+"""Ours, of what the slowest sound board of the model reaches (`copied` of hardware.toml); in between nothing passes."""
+BEST_OF_SHEET = 0.93
+"""The most that is published of any board."""
 MOST_OF_SHEET = 1.3
 """Ours: a cache adds some percent."""
 _UNIT, _SOURCE = "times the median of the other GPUs", "ours: memories of one model run at one clock"
@@ -44,7 +46,9 @@ def measure(context: Context) -> dict[str, Any]:
     count = context.sizes.copy_bytes // 4
     a, b, c = (torch.ones(count, dtype=torch.float32, device=context.torch_device) for _ in range(3))
     kernels: dict[str, Callable[[], object]] = {
-        "copy": lambda: a.copy_(b),
+        # A kernel: what cudaMemcpy does on one GPU has a limit of its own, 2 of 4 TB/s on an H20
+        # (NVIDIA/cuda-samples issue 366), 2.5 of 3.35 on an H100 (NVIDIA/nccl issue 1264).
+        "copy": lambda: torch.neg(b, out=a),
         "triad": lambda: torch.add(b, c, alpha=3.0, out=a),
     }
     rates = {}
@@ -88,7 +92,7 @@ def _one(
     if ratio is not None:
         evidence += f", {ratio:.2f} times the time of its peers"
     file = expected.threshold("gpu", KEY, "GB/s", "at least") if expected is not None else None
-    nothing_known = False
+    nothing_known, published = False, None
     if record.result("bandwidth")["bytes"] < JUDGED_BYTES:
         status, evidence, nothing_known = "unverified", f"{evidence}; the arrays are too small to judge", True
     elif file is not None:
@@ -96,10 +100,11 @@ def _one(
     elif known is not None and known.bandwidth_gb and status in ("pass", "skipped"):
         fails, passes = (
             Threshold(value=share * known.bandwidth_gb, unit="GB/s", relation="at least",
-                      source=f"{share:.0%} (ours) of the data sheet's {known.bandwidth_gb:g} GB/s")
-            for share in (SHEET_FAILS, SHEET_PASSES)
+                      source=f"{share:.0%} of the data sheet's {known.bandwidth_gb:g} GB/s; sound boards of this model "
+                      f"reach {known.copied:.0%} at least (hardware.toml)")
+            for share in (FAILS * known.copied, known.copied)
         )  # fmt: skip
-        measured = rate / 1e9
+        measured, published = rate / 1e9, BEST_OF_SHEET * known.bandwidth_gb
         most = MOST_OF_SHEET * known.bandwidth_gb
         status, limit = believable(graded(measured, fails, passes), measured, most, unit="GB/s")
     elif status in ("pass", "skipped"):
@@ -118,5 +123,6 @@ def _one(
         f"What is meant: --expect, [gpu] {KEY}",
         measured=measured,
         threshold=limit,
+        published=published,
         nothing_known=nothing_known,
     )

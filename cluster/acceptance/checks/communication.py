@@ -139,6 +139,7 @@ def _bandwidth(row: dict[str, Any], bar: thresholds.Bar | None, *, on_gpu: bool,
         else REMEDY_NO_GPU,
         measured=rate,
         threshold=threshold,
+        published=bar.published if bar is not None else None,
         nothing_known=bar is None or row["bytes"] < JUDGED_BYTES,
     )
 

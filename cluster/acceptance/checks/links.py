@@ -29,10 +29,15 @@ _PCIE_SHARES = {
 """Shares of PCIe below which a path fails, and from which it passes. Ours, by NVIDIA/nccl-tests issue 178 (20 of
 31.5 GB/s below a switch), NVIDIA/nccl issues 1639 (35 of 63) and 1530 (a host bridge); less between sockets."""
 _UNKNOWN_TOPOLOGY = (0.1, 0.15)
+_PCIE_BEST = 0.65
+"""Of PCIe: 20 of 31.5 GB/s (the first of these issues)."""
 _NVLINK_FAILS, _NVLINK_PASSES = 0.7, 0.88
 """Shares of what NCCL reaches on a board's links (hardware.toml): it varies by some percent from machine to machine."""
 _RDMA_FAILS, _RDMA_PASSES = 0.55, 0.82
 """Shares of the line: 86 of 100 GB/s (NVIDIA/nccl-tests issue 175), 24 of 25 (issue 119)."""
+_RDMA_BEST = 0.96
+_FAST_SOCKETS_BEST, _SLOW_SOCKETS_BEST = 0.7, 0.92
+"""Of the line."""
 _OF_ONE_KIND = 0.9
 """Of the fastest port's rate."""
 _FAST_SOCKETS = (0.25, 0.35)
@@ -61,6 +66,8 @@ class Link:
     """What it may be instead: parts that cannot be told apart but by their rate."""
     most: float = math.inf
     """What its parts can carry at all; more is no rate of theirs."""
+    published: float = 0.0
+    """The best that is published of such parts; 0.0 if nothing is."""
     fails_surely: bool = True
     """Whether too little is a failure; if another explanation is as likely, it is not verified."""
 
@@ -124,7 +131,7 @@ def _nvlink(links: float, known: Board | None, source: str, *, surely: bool = Tr
     link_rate = (known.nvlink_gb if known else 25.0) * GIGA
     attained = (known.attained if known else 0.78) * link_rate * links
     return Link(
-        fails=_NVLINK_FAILS * attained, passes=_NVLINK_PASSES * attained, fails_surely=surely,
+        fails=_NVLINK_FAILS * attained, passes=_NVLINK_PASSES * attained, published=attained, fails_surely=surely,
         most=link_rate * links, source=f"{source} of {link_rate / GIGA:g} GB/s, "
         f"of which NCCL reaches {attained / links / link_rate:.0%} (hardware.toml)",
     )  # fmt: skip
@@ -137,7 +144,8 @@ def _pcie_link(records: Sequence[Record], kind: str) -> Link | None:
         return None
     fails, passes = _PCIE_SHARES.get(kind, _UNKNOWN_TOPOLOGY)
     source = f"shares of PCIe's {min(known) / GIGA:.1f} GB/s (ours) for {kind}"
-    return Link(fails=fails * min(known), passes=passes * min(known), most=min(known), source=source)
+    return Link(fails=fails * min(known), passes=passes * min(known), published=_PCIE_BEST * min(known),
+                most=min(known), source=source)  # fmt: skip
 
 
 def kind(record: Record, other: Record, rate: float | None = None) -> str:
@@ -175,8 +183,7 @@ def pair(record: Record, other: Record, of_kind: str, *, node_ranks: int) -> Lin
         if visible > _GPUS_WITHOUT_SWITCH or (known is not None and known.domain) or behind_switch(record):
             return whole
         third = links // (_GPUS_WITHOUT_SWITCH - 1)
-        return Link(fails=whole.fails, passes=whole.passes, most=whole.most, source=whole.source,
-                    lesser=_nvlink(third, known, f"{third} NVLinks, without a switch"))  # fmt: skip
+        return replace(whole, lesser=_nvlink(third, known, f"{third} NVLinks, without a switch"))
     if of_kind in (ONE_LINK, TWO_LINKS):
         return _nvlink(1 if of_kind == ONE_LINK else 2, known, f"{of_kind} of a mesh")
     if of_kind == BRIDGE:
@@ -188,8 +195,7 @@ def pair(record: Record, other: Record, of_kind: str, *, node_ranks: int) -> Lin
         if links < _OF_FOUR_WAY_BRIDGES or visible < _GPUS_WITHOUT_SWITCH:
             return whole
         third = links // (_GPUS_WITHOUT_SWITCH - 1)
-        lesser = _nvlink(third, known, f"{third} NVLinks of a bridge of four")
-        return Link(fails=whole.fails, passes=whole.passes, most=whole.most, source=whole.source, lesser=lesser)
+        return replace(whole, lesser=_nvlink(third, known, f"{third} NVLinks of a bridge of four"))
     return _pcie_link([record, other], of_kind)
 
 
@@ -207,8 +213,7 @@ def inside(records: Sequence[Record]) -> Link | None:
         if visible > _GPUS_WITHOUT_SWITCH or len(records) == _GPUS_WITHOUT_SWITCH or switched:
             return whole
         some = links * (len(records) - 1) // (_GPUS_WITHOUT_SWITCH - 1)
-        lesser = _nvlink(some, known, f"{some} NVLinks, without a switch")
-        return Link(fails=whole.fails, passes=whole.passes, most=whole.most, source=whole.source, lesser=lesser)
+        return replace(whole, lesser=_nvlink(some, known, f"{some} NVLinks, without a switch"))
     if known is not None and known.joined == "mesh" and all(entry is known for entry in boards):
         links = known.nvlinks if len(records) in (4, 8) else 1
         return _nvlink(links, known, f"{links} NVLinks of a mesh")
@@ -217,7 +222,7 @@ def inside(records: Sequence[Record]) -> Link | None:
         # Each may be bridged to a GPU that this run does not have.
         link, through_pcie = _nvlink(min(bridged), known, f"{min(bridged)} NVLinks of bridges"), _pcie_link(records, "")
         unsure = through_pcie is not None and (records[0].result("presence").get("seen_by_nvml") or 2) > 2
-        return Link(fails=link.fails, passes=link.passes, most=link.most, source=link.source, fails_surely=not unsure)
+        return replace(link, fails_surely=not unsure)
     far = [topology(a, b) for a in records for b in records if a is not b]
     worst = max(far, key=lambda name: TOPOLOGIES.index(name) if name in TOPOLOGIES else len(TOPOLOGIES))
     whole_path = _pcie_link(records, worst)
@@ -304,6 +309,7 @@ def between(
     fails, passes = (
         (_RDMA_FAILS, _RDMA_PASSES) if rdma else _SLOW_SOCKETS if rates[0] <= _SLOW_GIGABITS else _FAST_SOCKETS
     )
+    best = _RDMA_BEST if rdma else _SLOW_SOCKETS_BEST if rates[0] <= _SLOW_GIGABITS else _FAST_SOCKETS_BEST
     line = gigabits / 8 * GIGA
     if expected is not None and (times := expected.number("network", "oversubscription")):
         line /= times
@@ -313,5 +319,5 @@ def between(
     which = f"{len(used)} ports that these GPUs use" if together and rdma else "one port"
     which = "one GPU's part of the ports" if alone else which
     told = "sysfs" if visible and rails(records, rdma=rdma) else "--expect"
-    return Link(fails=fails * line, passes=passes * line,
+    return Link(fails=fails * line, passes=passes * line, published=best * line,
                 source=f"{line * 8 / GIGA:.0f} Gbit/s, {which}, by {told}; shares: ours")  # fmt: skip

@@ -18,7 +18,7 @@ from cluster.acceptance.checks.health_diff import HARMFUL, USUAL_CELSIUS
 from cluster.acceptance.context import Context
 from cluster.acceptance.faults import SLOW_FACTOR
 from cluster.acceptance.records import Record, against_peers
-from cluster.acceptance.verdict import Check, Status, Threshold, compared
+from cluster.acceptance.verdict import Check, Status, Threshold, compared, graded
 from labkit.monitoring.nvml import THROTTLE_REASONS, throttle_mask
 
 SAMPLES = 120
@@ -29,6 +29,10 @@ KEPT_PACE = Threshold(
     relation="at least",
     source="ours: a warm board clocks some percent lower; what falls further has a reason",
 )
+
+
+SINGLE_FAILS, SINGLE_PASSES = 0.4, 0.55
+"""Ours, of the pace of twenty products of the stage `compute`: a board of 70 W loses half of it as it gets warm."""
 
 
 def measure(context: Context) -> dict[str, Any]:
@@ -93,7 +97,7 @@ def judge(records: Sequence[Record]) -> list[Check]:
     for record in there:
         checks.append(_results(record))
         if record.gpu is not None:
-            checks += [_throttling(record), _temperature(record), _kept(record)]
+            checks += [_throttling(record), _temperature(record), _kept(record), *_of_single(record)]
     for with_gpu in by_model([record for record in there if record.gpu is not None]).values():
         checks += _peers(with_gpu)
     return checks
@@ -110,6 +114,23 @@ def _peers(records: Sequence[Record]) -> list[Check]:
                    measured=ratio, threshold=limit)
         )  # fmt: skip
     return checks
+
+
+def _of_single(record: Record) -> list[Check]:
+    """The load's products are those of another stage, which a cold board works out."""
+    product = (record.result("compute").get("products") or {}).get("float16") if record.measured("compute") else None
+    if product is None:
+        return []
+    ratio = median(_values(record, "products_per_second")) * median(product["seconds"])
+    fails, passes = (
+        Threshold(value=value, unit="of the pace of single products", relation="at least",
+                  source="ours: under load a board clocks as low as its power limit and its cooling make it")
+        for value in (SINGLE_FAILS, SINGLE_PASSES)
+    )  # fmt: skip
+    status, limit = graded(ratio, fails, passes)
+    remedy = "cooling, power limit and power supply of this board: nvidia-smi -q -d PERFORMANCE,POWER under load"
+    return [_check(record, "pace against single products", status, f"{ratio:.2f} of theirs", remedy,
+                   measured=ratio, threshold=limit, published=1.0)]  # fmt: skip
 
 
 def _values(record: Record, name: str) -> list[float]:

@@ -53,6 +53,8 @@ class Bar:
     passes: Threshold
     most: float = math.inf
     """What there can be, in the thresholds' unit."""
+    published: float | None = None
+    """The best that such parts reach, in this unit; None if a file says what is meant, or nothing is published."""
 
     def grade(self, rate: float) -> tuple[Status, Threshold]:
         """The outcome of a rate, and the threshold that decided it."""
@@ -118,16 +120,18 @@ def bandwidth(
         return Threshold(value=value, unit="GB/s", relation="at least", source=slowest.source)
 
     # All to all has no ring: parts for the own node do not cross the network, and many small ones cost more.
-    share = 1.0
+    share = best = 1.0
     if operation == "all_to_all":
         own = min(len(group) for group in groups.values())
-        share = _ALL_TO_ALL_SHARE * ((len(records) - 1) / (len(records) - own) / own if len(groups) > 1 else 1.0)
+        best = (len(records) - 1) / (len(records) - own) / own if len(groups) > 1 else 1.0
+        share = _ALL_TO_ALL_SHARE * best
     passes = threshold_of(share * slowest.passes, start)
     fails = threshold_of(share * slowest.fails, _SLACK * start) if slowest.fails_surely else _never()
     # Switches that add up, or send to many, carry more of the other operations than their links do.
     most = MOST_OF_LINE * min(link.most for link in parts if link is not None)
     one_way = operation == "broadcast" or (operation == "point_to_point" and len(groups) == 1)
-    return Bar(fails, passes, most / 1e9 if one_way else math.inf)
+    published = threshold_of(best * slowest.published, start).value if slowest.published else None
+    return Bar(fails, passes, most / 1e9 if one_way else math.inf, published)
 
 
 def between(records: Sequence[Record], byte_count: int, small: tuple[int, float], large: tuple[int, float]) -> float:
