@@ -27,6 +27,8 @@ STAGES = (
     "after",
 )
 """What a rank goes through, in this order."""
+FEWEST_FOR_GOOD = 4
+GOOD_PERCENT = 12.5
 TOGETHER = ("collectives", "pairs", "training")
 """Stages that need all ranks at once."""
 
@@ -129,6 +131,18 @@ def against_peers(values: Sequence[float]) -> list[float | None]:
         place = bisect_left(ordered, value)
         ratios.append(value / ((ordered[low + (place <= low)] + ordered[high + (place <= high)]) / 2))
     return ratios
+
+
+def against_good(values: Sequence[float]) -> list[float | None]:
+    """As `against_peers`, of times; by the quick ones where that is more: if most are slow, the median is slow as well.
+
+    Of few it is the quickest, of many the quickest eighth: the ends of a fleet are further from each other.
+    """
+    ratios = against_peers(values)
+    if len(values) < FEWEST_FOR_GOOD:
+        return ratios
+    good = percentile(values, GOOD_PERCENT)
+    return [None if ratio is None else max(ratio, value / good) for ratio, value in zip(ratios, values, strict=True)]
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

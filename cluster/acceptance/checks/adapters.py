@@ -276,7 +276,8 @@ def _of_adapters(rates: Sequence[Graded]) -> list[Check]:
             guilty[key] = max(having, key=lambda entry: _badness(entry.status))
     for key, entry in own.items():
         # To itself it also depends on the host's memory; what it carries to another node, it can.
-        if entry.status == "unverified" and key in fine:
+        too_little = entry.threshold is not None and entry.threshold.relation == "at least"
+        if entry.status == "unverified" and too_little and key in fine:
             guilty.pop(key)
             own[key] = replace(entry, status="pass")
     checks = [

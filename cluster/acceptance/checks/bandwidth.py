@@ -17,7 +17,7 @@ from cluster.acceptance.checks.links import board_of
 from cluster.acceptance.context import Context
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.faults import SLOW_FACTOR
-from cluster.acceptance.records import Record, against_peers
+from cluster.acceptance.records import Record, against_good
 from cluster.acceptance.verdict import Check, Threshold, believable, compared, graded
 
 REPEATS = 10
@@ -76,7 +76,7 @@ def judge(
         for name in STREAMS:
             rates = [record.result("bandwidth")["rates"][name] for record in same]
             slowness = [1 / rate for rate in rates]
-            for record, rate, ratio, far in zip(same, rates, against_peers(slowness), outlying(slowness), strict=True):
+            for record, rate, ratio, far in zip(same, rates, against_good(slowness), outlying(slowness), strict=True):
                 check = _one(record, name, rate, ratio, far, expected)
                 # A baseline says whether a rate is right that has no bar of its own.
                 checks.append(replace(check, status="skipped") if check.nothing_known and has_baseline else check)

@@ -19,7 +19,7 @@ from cluster.acceptance.checks.links import board_of
 from cluster.acceptance.context import Context
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.faults import SLOW_FACTOR
-from cluster.acceptance.records import Record, against_peers
+from cluster.acceptance.records import Record, against_good, against_peers
 from cluster.acceptance.verdict import Check, Status, Threshold, believable, compared, graded
 
 ALIKE = Threshold(
@@ -293,7 +293,7 @@ def _peers(records: Sequence[Record], name: str) -> list[Check]:
     seconds = [median(_found(record, name)["seconds"]) for record in records]
     deviations = outlying(seconds)
     checks = []
-    for record, own, ratio, far in zip(records, seconds, against_peers(seconds), deviations, strict=True):
+    for record, own, ratio, far in zip(records, seconds, against_good(seconds), deviations, strict=True):
         status, limit = peers_grade(ratio, far)
         evidence = f"{own * 1e3:.3f} ms"
         checks.append(

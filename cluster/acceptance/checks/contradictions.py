@@ -42,7 +42,7 @@ BFLOAT16_FROM = 8
 def found(records: Sequence[Record]) -> Iterator[Finding]:
     """All contradictions."""
     for record in records:
-        for of_one in (_board, _energy, _memory, _products, _figures, _trained, _load, _adapters, _gradient):
+        for of_one in (_board, _energy, _memory, _products, _figures, _backend, _trained, _load, _adapters, _gradient):
             for evidence in of_one(record):
                 yield record.subject, "consistent", evidence
         for evidence in _ports(record):
@@ -205,6 +205,11 @@ def _again(record: Record) -> Iterator[str]:
                 f"{STEADY} of {small[0]['bytes']} bytes: {median(small[0]['seconds']):.3g} s, then "
                 f"{result['steady']['p50_seconds']:.3g} s"
             )
+
+
+def _backend(record: Record) -> Iterator[str]:
+    if record.gpu is not None and record.measured("collectives") and record.result("collectives")["backend"] != "nccl":
+        yield f"its GPU talked over {record.result('collectives')['backend']}, through the host: PyTorch without NCCL"
 
 
 def _trained(record: Record) -> Iterator[str]:

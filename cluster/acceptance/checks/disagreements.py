@@ -18,11 +18,13 @@ from cluster.acceptance.records import Record, against_peers
 CLOCK_SECONDS = 60.0
 """Ours: all ranks read NVML after the run within seconds of each other."""
 SAME_LOSS = 1.25
+LEAST_OF_LOAD = 0.8
+"""Of the time that others were under load."""
 
 
 def found(records: Sequence[Record]) -> Iterator[Finding]:
     """All of them."""
-    for of_all in (_ranks, _counts, _parts, _paths, _clocks, _messages, _meetings, _both_ends, _epochs):
+    for of_all in (_ranks, _counts, _parts, _loads, _paths, _clocks, _messages, _meetings, _both_ends, _epochs):
         yield from of_all(records)
 
 
@@ -86,6 +88,16 @@ def _parts(records: Sequence[Record]) -> Iterator[Finding]:
     for place in set(told["network"]) & set(told["network_after"]):
         if lost := sorted(told["network"][place] ^ told["network_after"][place]):
             yield place, "complete", f"ports: before or after the run only {', '.join(lost)}"
+
+
+def _loads(records: Sequence[Record]) -> Iterator[Finding]:
+    """All ranks are under load for the same time: a process that stood still has fewer samples, or a gap."""
+    ends = {record.subject: record.result("load")["series"][-1]["seconds"] for record in records
+            if record.measured("load") and record.result("load")["series"]}  # fmt: skip
+    usual = median(ends.values()) if ends else 0.0
+    for subject, end in ends.items():
+        if end < LEAST_OF_LOAD * usual:
+            yield subject, "complete", f"its load ended after {end:.0f} s, that of others after {usual:.0f}"
 
 
 def _paths(records: Sequence[Record]) -> Iterator[Finding]:

@@ -21,8 +21,8 @@ from cluster.acceptance.checks.compute import by_model, outlier_limit, outlying
 from cluster.acceptance.context import Context
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.faults import SLOW_FACTOR
-from cluster.acceptance.records import Record, against_peers
-from cluster.acceptance.verdict import Check, Status, Threshold, compared
+from cluster.acceptance.records import Record, against_good, percentile
+from cluster.acceptance.verdict import Check, Status, Threshold, compared, graded
 from cluster.models import resnet18
 from labkit import data
 
@@ -40,6 +40,19 @@ STRAGGLER = Threshold(
     relation="at most",
     source="as for products: GPUs of one model vary by 22 % at most (Sinha et al. 2022, arXiv:2208.11035)",
 )
+ALIKE = Threshold(
+    value=1.15, unit=STRAGGLER.unit, relation="at most",
+    source="ours: steps depend on the host as well, and vary by some percent more than products",
+)  # fmt: skip
+"""Beyond it nothing passes; STRAGGLER says what fails."""
+SLOWER_EPOCH = Threshold(
+    value=1.2, unit="times the quick quarter of the first epoch's steps", relation="at most",
+    source="ours: a warm board clocks some percent lower",
+)  # fmt: skip
+EPOCH_RATE = Threshold(
+    value=0.6, unit="of the best epoch's images per second", relation="at least",
+    source="ours: one interruption of the host costs a short epoch a third",
+)  # fmt: skip
 FALLS = Threshold(
     value=0.95, unit="of the loss at the start", relation="at most", source="ours: well beyond the noise of a batch"
 )
@@ -212,6 +225,7 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
         return checks
     checks += [_numbers(record) for record in there]
     checks.append(_loss(there))
+    checks += [check for record in there if record.gpu is not None for check in _epochs(record)]
     checks += _replicas(there)
     file = expected.threshold("training", "images_per_second", "images/s", "at least") if expected is not None else None
     checks += [_rate(record, file) for record in there if file is not None]
@@ -241,9 +255,9 @@ def _rate(record: Record, limit: Threshold) -> Check:
 
 def _pace(records: Sequence[Record], name: str, own: Sequence[float]) -> list[Check]:
     checks = []
-    for record, seconds, ratio, far in zip(records, own, against_peers(own), outlying(own), strict=True):
+    for record, seconds, ratio, far in zip(records, own, against_good(own), outlying(own), strict=True):
         on_gpu = record.gpu is not None
-        limit = outlier_limit(STRAGGLER, far)
+        status, limit = graded(ratio, outlier_limit(STRAGGLER, far), ALIKE)
         shown = f"{throughput(record):.0f} images/s, {seconds * 1e3:.2f} ms a step without the others"
         if ratio is not None:
             shown += f", {ratio:.2f} times the median of its peers"
@@ -253,7 +267,7 @@ def _pace(records: Sequence[Record], name: str, own: Sequence[float]) -> list[Ch
                 part="training",
                 subject=record.subject,
                 rank=record.rank,
-                status="unverified" if not on_gpu else "skipped" if ratio is None else compared(ratio, limit),
+                status=status if on_gpu else "unverified",
                 evidence=shown if on_gpu else f"{shown}; not judged: not a GPU",
                 remedy="a straggler slows all others down: look at its clocks and temperature, and at its node's load"
                 if on_gpu
@@ -263,6 +277,34 @@ def _pace(records: Sequence[Record], name: str, own: Sequence[float]) -> list[Ch
             )
         )
     return checks
+
+
+def _epochs(record: Record) -> list[Check]:
+    """What slows down from epoch to epoch, on all alike: heat, a host that runs out of memory, a file system."""
+    epochs = record.result("training")["epochs"]
+    if len(epochs) < 2:
+        return []
+    quick = [percentile(epoch["own_seconds"], 25) for epoch in epochs]
+    # The first steps choose kernels; an epoch of few is hardly more than them.
+    slower = quick[-1] / quick[0]
+    rates = [epoch["images_per_second"] for epoch in epochs]
+    rate = min(rates[1:]) / max(rates)
+    holds = SLOWER_EPOCH.holds(slower) and EPOCH_RATE.holds(rate)
+    by_rate = SLOWER_EPOCH.holds(slower) and not holds
+    return [
+        Check(
+            name="training: pace from epoch to epoch",
+            part="training",
+            subject=record.subject,
+            rank=record.rank,
+            status="pass" if holds else "unverified",
+            evidence=f"{', '.join(f'{own:.0f}' for own in rates)} images/s; the quick quarter of the last epoch's "
+            f"steps takes {slower:.2f} times that of the first",
+            remedy="it slows down as it runs: heat (--thorough), the host's memory and clocks, the data's file system",
+            measured=rate if by_rate else slower,
+            threshold=EPOCH_RATE if by_rate else SLOWER_EPOCH,
+        )
+    ]
 
 
 def _own_seconds(record: Record) -> list[float]:

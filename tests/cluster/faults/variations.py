@@ -19,7 +19,7 @@ SICK, OTHER = 2, 1
 GONE = object()
 Path = tuple[str | int, ...]
 Alter = Callable[[Any], Any]
-FACTORS = {"half": 0.5, "0.8 of it": 0.8, "double": 2.0, "zero": 0.0, "negative": -1.0}
+FACTORS = {"half": 0.5, "0.8 of it": 0.8, "a quarter more": 1.25, "double": 2.0, "zero": 0.0, "negative": -1.0}
 TWICE = {"before": "after", "network": "network_after"}
 """Stages whose fields are read again after the run."""
 
