@@ -27,6 +27,7 @@ from cluster.acceptance.checks import (
     pairs,
     presence,
     run,
+    siblings,
     steadiness,
     training,
 )
@@ -157,6 +158,7 @@ def _checks(
         "steadiness": lambda: steadiness.judge(records, file),
         "hardware state": lambda: hardware_state.judge(records, file),
         "board": lambda: board.judge(records, file),
+        "siblings": lambda: siblings.judge(records),
         "health": lambda: health_diff.judge(records),
         "consistency": lambda: consistency.judge(records, wrong),
     }

@@ -46,7 +46,7 @@ def test_a_rank_that_never_started_fits_the_schema() -> None:
 
 JUDGES = ("run", "expected", "presence", "copies", "bandwidth", "compute", "memory", "load", "gradients", "network",
           "adapters", "communication", "pairs", "training", "steadiness", "hardware_state", "board", "health_diff",
-          "consistency", "baseline", "form", "performance", "not_judged", "apart")  # fmt: skip
+          "consistency", "siblings", "baseline", "form", "performance", "not_judged", "apart")  # fmt: skip
 
 
 def test_a_judge_that_breaks_costs_the_verdict_and_neither_report_nor_records(

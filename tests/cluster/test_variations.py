@@ -79,6 +79,7 @@ FREE = {
     "all: no norm is published, and the banner says so",
     "training.epochs.own_seconds, double in all, all": "no norm is published, and the banner says so",
     "training.epochs.images_per_second, half in all, all": "no norm is published, and the banner says so",
+    "training.epochs.images_per_second, half in one, all": "of the first epoch, whose first steps choose kernels",
     "training.epochs.images_per_second, a quarter more *, *": "a rate of one epoch; what its parts allow is the bound",
     "training.epochs.own_seconds, double in one, *": "of the first epoch, whose first steps choose kernels",
     "training.alone_seconds, half, one": "quicker than the others by half; steps and products are compared",

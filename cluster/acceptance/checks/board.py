@@ -5,7 +5,6 @@ Found by going through what DCGM's diagnostics, Azure's node health checks and o
 
 from collections import Counter
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
 from cluster.acceptance.checks.links import board_of
@@ -54,12 +53,6 @@ POWER_PEERS = Threshold(
     value=0.5, unit="of the median of the other GPUs", relation="at least",
     source="ours: the same work on the same board",
 )  # fmt: skip
-LEFT_OVER = Threshold(
-    value=0.25, unit="of the memory more than the median of the others", relation="at most",
-    source="ours: all work on the same; contexts of other ranks may be on the first GPU",
-)  # fmt: skip
-FEWEST_OF_NODE, TIMES_OF_NODE = 4, 3
-"""GPUs of a node, and times what one may have new."""
 BEFORE_TIMES = 100
 """Errors that were corrected before the run may be so many times as many as in a run: nobody knows in how many days."""
 
@@ -75,60 +68,11 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
         checks += at_worst(_state(record, before), _state(record, after))
         checks += _memory_clock(record, after, expected)
         checks += [_mended(record, name, before, after) for name in MENDED if name in before and name in after]
-    checks += [check for name in MENDED for check in _on_many(readable, name)] + _left_over(readable)
     checks += [check for record in readable if (check := _energy(record)) is not None]
     for name, title, limit in (
         ("sm_clock_hertz", "SM clock", SM_CLOCK_PEERS), ("power_watts", "power", POWER_PEERS),
     ):  # fmt: skip
         checks += _against_others(readable, name, title, limit)
-    return checks
-
-
-def _on_many(records: Sequence[Record], name: str) -> list[Check]:
-    """Few new errors on each GPU of a node, and on most of them: then what they share has many."""
-    title, few, _, remedy = MENDED[name]
-    checks = []
-    for node in dict.fromkeys(record.node for record in records):
-        both = [(_reading(record, "before").get(name), _reading(record, "after").get(name))
-                for record in records if record.node == node]  # fmt: skip
-        grown = [now - was for was, now in both if was is not None and now is not None]
-        having = sum(one > 0 for one in grown)
-        if len(grown) < FEWEST_OF_NODE or 2 * having <= len(grown):
-            continue
-        limit = Threshold(
-            value=float(TIMES_OF_NODE * few), unit="new ones on a node, each corrected", relation="at most",
-            source="ours: so many on most GPUs of a node come of what they share",
-        )  # fmt: skip
-        total = float(sum(grown))
-        status: Status = "pass" if limit.holds(total) else "unverified"
-        checks.append(
-            Check(
-                name=f"board: {title} of a node", part="health", subject=f"node {node}", status=status,
-                evidence=f"{total:.0f} new ones, on {having} of {len(grown)} GPUs", remedy=remedy,
-                measured=total, threshold=limit,
-            )
-        )  # fmt: skip
-    return checks
-
-
-def _left_over(records: Sequence[Record]) -> list[Check]:
-    """Memory that is in use after the work, against the other GPUs: another program may have come meanwhile."""
-    models: dict[Any, list[tuple[Record, float]]] = {}
-    for record in records:
-        used, total = (_reading(record, "after").get(f"memory_{what}_bytes") for what in ("used", "total"))
-        known = board_of(record)
-        # Where the host's kernel may use the GPU's memory, as Grace's does, what is in use is nobody's.
-        if used is not None and total and not (known is not None and known.host == "c2c"):
-            models.setdefault(record.result("presence").get("device_name"), []).append((record, used / total))
-    checks = []
-    for same in models.values():
-        for record, share in same if len(same) > 1 else ():
-            more = share - median(other for one, other in same if one is not record)
-            evidence = f"{share:.0%} of its memory is in use after the work, {more:+.0%} to the median of the others"
-            status: Status = "pass" if LEFT_OVER.holds(more) else "unverified"
-            remedy = "nvidia-smi: has another program come to this GPU while the test ran?"
-            checks.append(_check(record, "memory in use against the others", status, evidence, remedy,
-                                 measured=more, threshold=LEFT_OVER))  # fmt: skip
     return checks
 
 

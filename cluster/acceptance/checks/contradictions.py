@@ -35,6 +35,8 @@ SLOWEST, OPTIMIZER_SECONDS = 1.5, 2e-3
 """Times what copy, forward pass, both passes and the gradients' all-reduce take by themselves; and the optimizer."""
 GRADIENT_BYTES = 4 * 11_173_962
 """Of the ResNet-18 that is trained."""
+SAME_CORES = 1.18
+"""Times: what a board at its power limit has more in bfloat16 is 7 % at most (vgpu/device/gpus.toml)."""
 BFLOAT16_FROM = 8
 """Major compute capability."""
 
@@ -139,6 +141,11 @@ def _products(record: Record) -> Iterator[str]:
         if len(product["seconds"]) != len(next(iter(result["products"].values()))["seconds"]):
             yield f"product {name}: {len(product['seconds'])} repetitions, others have another number"
     if record.gpu is not None:
+        half, brain = (result["products"].get(name) for name in ("float16", "bfloat16"))
+        if half and brain and record.result("presence").get("nccl") is not None:
+            ratio = times_as_much(half["tflops"], brain["tflops"])
+            if ratio > SAME_CORES:
+                yield f"products in float16 and bfloat16 run on the same cores, and differ by {ratio:.2f} times"
         major = (presence.get("compute_capability") or [0])[0]
         needed = ["float32", "float16", *(["bfloat16"] if major >= BFLOAT16_FROM else [])]
         if missing := [name for name in needed if name not in result["products"]]:

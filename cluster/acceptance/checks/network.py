@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from cluster.acceptance import sysfs
@@ -24,6 +25,8 @@ LINK_LOST = ("link_downed", "link_error_recovery", "carrier_down_count")
 """The link was down, or trained again: a flap."""
 DAMAGED = ("local_link_integrity_errors", "excessive_buffer_overrun_errors", "symbol_error", "port_rcv_errors",
            "req_transport_retries_exceeded")  # fmt: skip
+WORN, WORN_TIMES = 500, 100
+"""Times that a link was lost before the run, and times the median of the others."""
 RETRIED = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err", "port_xmit_discards")
 """Congestion does it as well, so that nobody can tell from here."""
 LASTING = {"rate_gigabits": "Gbit/s", "pcie_width": "PCIe lanes", "pcie_generation": "PCIe generation"}
@@ -77,6 +80,7 @@ def judge(records: Sequence[Record], expected: Expectations | None) -> list[Chec
             ]
             checks += _kind(record.node, there, kinds)
             checks += _errors(record, there, rdma)
+    checks += _worn(nodes, rdma)
     with_module = [record for record in nodes if record.result("network")["peer_memory"]]
     if 2 * len(with_module) >= len(nodes):
         checks += [
@@ -91,6 +95,19 @@ def judge(records: Sequence[Record], expected: Expectations | None) -> list[Chec
     failed = {(check.subject, check.name) for check in checks if check.status in ("fail", "unverified")}
     checks += [check for check in alone if (check.subject, check.name) not in failed]
     return checks + _expected(nodes, expected)
+
+
+def _worn(nodes: Sequence[Record], rdma: bool) -> Iterator[Check]:
+    """A port whose link was lost far more often than the others', in however many days."""
+    lost = {(record.node, port["name"]): sum(port["counters"].get(key, 0) for key in LINK_LOST)
+            for record in nodes for port in _ports(record, rdma) if port["up"]}  # fmt: skip
+    for (node, name), count in lost.items():
+        others = [value for key, value in lost.items() if key != (node, name)]
+        if count <= WORN or len(others) < FEWEST_SIBLINGS or count <= WORN_TIMES * max(1.0, median(others)):
+            continue
+        evidence = f"its link was lost {count} times before the run, the median of the others is {median(others):g}"
+        yield _check(node, f"port {name}: history", "unverified", evidence,
+                     "clean or exchange cable and transceiver; look at the port of the switch")  # fmt: skip
 
 
 def _among_its_own(record: Record, records: Sequence[Record], rdma: bool) -> Iterator[Check]:

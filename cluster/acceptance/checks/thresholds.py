@@ -30,6 +30,8 @@ MOST_OF_LINE = 1.15
 """Ours: a clock, or the name of a part, is wrong where more than its links carry is measured."""
 _SLACK = 3.0
 """How many times these a failure has to exceed."""
+_FLOWING_BYTES, _FLOWING_SLACK = 2**27, 1.6
+"""From this size on a message flows, so that its rate is that of the largest one."""
 FABRICS = {"node": "inside a node", "rdma": "between nodes by RDMA", "ethernet": "between nodes without RDMA"}
 
 
@@ -142,7 +144,8 @@ def between(records: Sequence[Record], byte_count: int, small: tuple[int, float]
     """
     kind = fabric(records)
     line = small[1] + max(0.0, large[1] - small[1]) * (byte_count - small[0]) / (large[0] - small[0])
-    return _SLACK * line + _START_SECONDS[kind] + _HOP_SECONDS[kind] * len(records)
+    slack = _SLACK if byte_count < _FLOWING_BYTES else _FLOWING_SLACK
+    return slack * line + _START_SECONDS[kind] + _HOP_SECONDS[kind] * len(records)
 
 
 def _never() -> Threshold:

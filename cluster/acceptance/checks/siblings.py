@@ -1,0 +1,154 @@
+"""A board against the others of its node or model, in what a sound one may have as well, but not alone, or not so many.
+
+Heat and power before any work, memory in use after it, errors that were corrected.
+"""
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from cluster.acceptance.checks.board import MENDED
+from cluster.acceptance.checks.health_diff import IDLE
+from cluster.acceptance.checks.links import board_of, reading
+from cluster.acceptance.records import Record
+from cluster.acceptance.verdict import Check, Status, Threshold
+
+LEFT_OVER = Threshold(
+    value=0.25, unit="of the memory more than the median of the others", relation="at most",
+    source="ours: all work on the same; contexts of other ranks may be on the first GPU",
+)  # fmt: skip
+FEWEST_OF_NODE, TIMES_OF_NODE = 4, 3
+"""GPUs of a node, and times what one may have new."""
+WARMER = Threshold(
+    value=35.0, unit="degrees more than the median of the others", relation="at most",
+    source="ours: idle boards of one node differ less than under load, where it is 30 (Sinha et al. 2022)",
+)  # fmt: skip
+HUNGRIER, OF_LIMIT = 2.5, 0.25
+"""Times the median of the others, from a share of its limit on: an idle board that draws so much is not idle."""
+CAPPED = Threshold(
+    value=0.7, unit="of the power limit", relation="at least",
+    source="ours: a board that its power cap holds down draws what it may",
+)  # fmt: skip
+LEAST_UNDER_LOAD = Threshold(
+    value=0.2, unit="of the power limit", relation="at least", source="ours: products take half of it and more",
+)  # fmt: skip
+LEAST_ENERGY = Threshold(
+    value=0.5, unit="of what it drew when it was idle", relation="at least", source="it worked in the meantime",
+)  # fmt: skip
+
+
+def judge(records: Sequence[Record]) -> list[Check]:
+    """Checks of the boards whose NVML answers."""
+    readable = [record for record in records if record.gpu is not None and reading(record).get("up")]
+    checks = [check for name in MENDED for check in _on_many(readable, name)] + _left_over(readable)
+    for same in _by_model(readable).values():
+        checks += [*_idle(same)]
+    return checks + [check for record in readable for check in _power(record)]
+
+
+def _check(
+    record: Record, name: str, status: Status, evidence: str, remedy: str, measured: float, limit: Threshold
+) -> Check:
+    return Check(name=f"board: {name}", part="health", subject=record.subject, rank=record.rank, status=status,
+                 evidence=evidence, remedy=remedy, measured=measured, threshold=limit)  # fmt: skip
+
+
+def _by_model(records: Sequence[Record]) -> dict[Any, list[Record]]:
+    models: dict[Any, list[Record]] = {}
+    for record in records:
+        models.setdefault(record.result("presence").get("device_name"), []).append(record)
+    return models
+
+
+def _idle(records: Sequence[Record]) -> Iterator[Check]:
+    """Before any work: a cooler that is loose, or something that computes and that NVML does not count."""
+    for name in ("temperature_celsius", "power_watts"):
+        values = {record.rank: float(value) for record in records if (value := reading(record).get(name)) is not None}
+        for record in records if len(values) > 1 else ():
+            if record.rank not in values:
+                continue
+            own = values[record.rank]
+            usual = median(value for rank, value in values.items() if rank != record.rank)
+            if name == "temperature_celsius":
+                status: Status = "pass" if WARMER.holds(own - usual) else "unverified"
+                evidence = f"{own:.0f} degrees before the work, the others {usual:.0f}"
+                remedy = "is its cooler seated, its air or coolant flowing? Compare with its neighbours"
+                yield _check(record, "warmth before the run", status, evidence, remedy, own - usual, WARMER)
+                continue
+            most = max(HUNGRIER * usual, OF_LIMIT * (reading(record).get("power_limit_watts") or 0.0))
+            limit = Threshold(value=most, unit="W", relation="at most",
+                              source=f"ours: {HUNGRIER:g} times the median of the others")  # fmt: skip
+            busy = not IDLE.holds(reading(record).get("utilization_ratio") or 0.0)
+            status = "pass" if limit.holds(own) or busy else "unverified"
+            evidence = f"{own:.0f} W before the work, the others {usual:.0f}"
+            remedy = "what computes on it? nvidia-smi pmon; else its sensor or its power stage: have it looked at"
+            yield _check(record, "power before the run", status, evidence, remedy, own, limit)
+
+
+def _power(record: Record) -> Iterator[Check]:
+    """What its power says of its work: enough for it, at its cap if the cap holds it down, and in its energy."""
+    before, after = reading(record), reading(record, "after")
+    watts, limit, reasons = (after.get(key) for key in ("power_watts", "power_limit_watts", "throttle_reasons"))
+    if watts and limit and reasons is not None and "idle" not in reasons:
+        needed = CAPPED if "power_cap" in reasons else LEAST_UNDER_LOAD
+        status: Status = "pass" if needed.holds(watts / limit) else "unverified"
+        evidence = f"{watts:.0f} of {limit:.0f} W under load, reasons {', '.join(reasons) or 'none'}"
+        remedy = "nvidia-smi -q -d POWER,PERFORMANCE: its sensor, its cables, or a cap that somebody else has set"
+        yield _check(record, "power under load", status, evidence, remedy, watts / limit, needed)
+    began, ended = (record.result(stage).get("time") for stage in ("before", "after"))
+    first, last = before.get("energy_joules"), after.get("energy_joules")
+    idle = min((value for value in (before.get("power_watts"), watts) if value), default=None)
+    if None in (began, ended, first, last) or idle is None or ended <= began or last < first:
+        return
+    ratio = (last - first) / (ended - began) / idle
+    status = "pass" if LEAST_ENERGY.holds(ratio) else "unverified"
+    evidence = f"{last - first:.0f} J in {ended - began:.0f} s, and it drew {idle:.0f} W when it was idle"
+    remedy = "its energy counter or its sensor of power is wrong; what reads them (DCGM, bills) is, too"
+    yield _check(record, "energy against power", status, evidence, remedy, ratio, LEAST_ENERGY)
+
+
+def _on_many(records: Sequence[Record], name: str) -> list[Check]:
+    """Few new errors on each GPU of a node, and on most of them: then what they share has many."""
+    title, few, _, remedy = MENDED[name]
+    checks = []
+    for node in dict.fromkeys(record.node for record in records):
+        both = [(reading(record, "before").get(name), reading(record, "after").get(name))
+                for record in records if record.node == node]  # fmt: skip
+        grown = [now - was for was, now in both if was is not None and now is not None]
+        having = sum(one > 0 for one in grown)
+        if len(grown) < FEWEST_OF_NODE or 2 * having <= len(grown):
+            continue
+        limit = Threshold(
+            value=float(TIMES_OF_NODE * few), unit="new ones on a node, each corrected", relation="at most",
+            source="ours: so many on most GPUs of a node come of what they share",
+        )  # fmt: skip
+        total = float(sum(grown))
+        status: Status = "pass" if limit.holds(total) else "unverified"
+        checks.append(
+            Check(
+                name=f"board: {title} of a node", part="health", subject=f"node {node}", status=status,
+                evidence=f"{total:.0f} new ones, on {having} of {len(grown)} GPUs", remedy=remedy,
+                measured=total, threshold=limit,
+            )
+        )  # fmt: skip
+    return checks
+
+
+def _left_over(records: Sequence[Record]) -> list[Check]:
+    """Memory that is in use after the work, against the other GPUs: another program may have come meanwhile."""
+    models: dict[Any, list[tuple[Record, float]]] = {}
+    for record in records:
+        used, total = (reading(record, "after").get(f"memory_{what}_bytes") for what in ("used", "total"))
+        known = board_of(record)
+        # Where the host's kernel may use the GPU's memory, as Grace's does, what is in use is nobody's.
+        if used is not None and total and not (known is not None and known.host == "c2c"):
+            models.setdefault(record.result("presence").get("device_name"), []).append((record, used / total))
+    checks = []
+    for same in models.values():
+        for record, share in same if len(same) > 1 else ():
+            more = share - median(other for one, other in same if one is not record)
+            evidence = f"{share:.0%} of its memory is in use after the work, {more:+.0%} to the median of the others"
+            status: Status = "pass" if LEFT_OVER.holds(more) else "unverified"
+            remedy = "nvidia-smi: has another program come to this GPU while the test ran?"
+            checks.append(_check(record, "memory in use against the others", status, evidence, remedy, more, LEFT_OVER))
+    return checks
