@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
+import torch
+
+from cluster.acceptance.checks import bandwidth
+from cluster.acceptance.context import Context
 from cluster.acceptance.hardware import board, boards
 from tests.cluster.faults.machines import CARDS
 from tests.cluster.faults.reported import BROKEN, HEALTHY
@@ -37,3 +43,29 @@ def test_boards_that_are_joined_say_by_what() -> None:
     assert all(entry.joined in ("", "switch", "mesh", "bridge") for entry in boards())
     used = {record.result("presence")["device_name"] for story in (*BROKEN, *HEALTHY) for record in story.records()}
     assert all(board(name) is not None for name in used)
+
+
+def test_the_memory_is_copied_by_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cudaMemcpy does on one GPU reaches half of an H20's data sheet, and `copy_` is that."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("copy_")
+
+    monkeypatch.setattr(torch.Tensor, "copy_", refuse)
+    context: Any = SimpleNamespace(
+        on_gpu=True, torch_device=torch.device("cpu"), sizes=SimpleNamespace(copy_bytes=4096)
+    )
+    context.at, context.synchronize, context.has_fault = lambda words: None, lambda: None, lambda kind: False
+    result = bandwidth.measure(cast(Context, context))
+    assert result["bytes"] == 4096
+    assert all(result["rates"][name] > 0 for name in bandwidth.STREAMS)
+
+
+def test_a_bound_of_memory_is_below_the_slowest_sound_board_and_above_a_loss_of_a_sixth() -> None:
+    for card in CARDS:
+        known = board(card.name)
+        assert known is not None
+        slowest, quickest = card.memory_gb
+        assert known.bandwidth_gb
+        assert known.copied * known.bandwidth_gb <= slowest, card.name
+        assert 0.84 * quickest < known.copied * known.bandwidth_gb, card.name
