@@ -215,7 +215,7 @@ def not_excluded(checks: Iterable[Check]) -> str:
         return ""
     shown = ", ".join(f"{name} by up to {loss:.0%}" for loss, name in large[:MOST_ERRORS])
     more = f" and {len(large) - MOST_ERRORS} more" if len(large) > MOST_ERRORS else ""
-    return f"Not excluded: all alike may be slower than they should be: {shown}{more}; --baseline or --expect tells"
+    return f"Not excluded: all alike may be slower than they should be: {shown}{more}; --baseline or --expect shows it"
 
 
 def could_not_run(reason: str) -> Verdict:
