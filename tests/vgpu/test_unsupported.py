@@ -40,8 +40,20 @@ def _with_group(run: Callable[[], object]) -> None:
         Path(port_file).unlink(missing_ok=True)
 
 
+def _script_autocast() -> None:
+    def product(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda"):
+            return x @ x
+
+    torch.jit.script(product)
+
+
 def _save_script() -> None:
     torch.jit.save(torch.jit.script(nn.ReLU().cuda()), "/nowhere.pt")
+
+
+def _not_scriptable(x: torch.Tensor) -> list[torch.Tensor]:
+    return [row for row in x if row.is_cuda]
 
 
 def _extension() -> None:
@@ -129,6 +141,8 @@ def _causal_bias() -> None:
 PROVOKED: dict[str, Callable[[], object]] = {
     "causal biases of torch.nn.attention.bias": _causal_bias,
     "TorchScript code made before attach": lambda: DOUBLE(_x()),
+    "parts of TorchScript": _script_autocast,
+    "traces that depend on values": lambda: torch.jit.trace(lambda x: x * 2 if x.sum() > 0 else x, _x()),
     "saving TorchScript": _save_script,
     "torch.jit.load to the GPU": lambda: torch.jit.load("/nowhere.pt", map_location="cuda"),
     "torch.export": lambda: torch.export.export(nn.Linear(2, 2).cuda(), (_x(1, 2),)),
@@ -192,14 +206,57 @@ def test_it_raises_and_says_what_to_do(gpu: vgpu.VirtualGPU, name: str) -> None:
 # ---- ways around that are promised -----------------------------------------------------------------------------------
 
 
-def test_torchscript_runs_as_python_and_sees_the_gpu(gpu: vgpu.VirtualGPU) -> None:
-    @torch.jit.script
-    def branch(x: torch.Tensor) -> torch.Tensor:
-        if x.is_cuda:
-            return x * 2
-        return x * 3
+def test_torchscript_is_pytorchs_own_and_sees_the_gpu(gpu: vgpu.VirtualGPU) -> None:
+    """https://github.com/pytorch/pytorch/issues/42673: a number in `to` is a dtype there."""
 
-    assert branch(_x()).tolist() == [2.0, 2.0]
+    @torch.jit.script
+    def branch(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.device, int]:
+        y = torch.zeros([2], device=x.device) + torch.tensor([1.0, 2.0], device=x.device)
+        return (
+            y + 1 if x.is_cuda else y,
+            torch.rand([2], device="cuda"),
+            x.to(x.get_device()),
+            x.cpu().device,
+            x.get_device(),
+        )
+
+    draws = []
+    for _ in range(3):  # the first calls are profiled, the third one is optimised
+        y, drawn, bytes_, host, index = branch(_x())
+        assert (y.tolist(), y.is_cuda, bytes_.dtype, host.type, index) == ([2.0, 3.0], True, torch.uint8, "cpu", 0)
+        draws.append(drawn.tolist())
+    assert draws[0] != draws[1] != draws[2]
+
+
+def test_scripted_code_fails_in_torchscripts_words(gpu: vgpu.VirtualGPU) -> None:
+    @torch.jit.script
+    def mixed(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.zeros([2])
+
+    with pytest.raises(RuntimeError, match=r"(?s)failed in the TorchScript interpreter.*RuntimeError: Expected all"):
+        mixed(_x())
+    with pytest.raises(torch.jit.frontend.FrontendError, match="Comprehension ifs"):
+        torch.jit.script(_not_scriptable)
+
+
+def test_scripted_modules_compute_on_the_gpu_that_they_were_moved_to(gpu: vgpu.VirtualGPU) -> None:
+    class Old(torch.jit.ScriptModule):
+        @torch.jit.script_method
+        def forward(self, x: torch.Tensor) -> bool:
+            return x.is_cuda
+
+    assert Old()(_x())
+    layer = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.LSTM(2, 3))).cuda()
+    with torch.autocast("cuda", torch.float16):
+        result = layer(_x(4, 2))[0]
+    result.float().sum().backward()
+    weight = next(layer.parameters())
+    assert (result.dtype, result.is_cuda) == (torch.float16, True)
+    assert weight.grad is not None
+    assert weight.grad.is_cuda
+
+
+def test_a_trace_is_a_python_function(gpu: vgpu.VirtualGPU) -> None:
     layer = nn.Linear(2, 2).cuda()
     assert torch.jit.trace(layer, _x(1, 2)) is layer
     assert DOUBLE(torch.tensor([-1.0])).item() == 0.0  # TorchScript on the CPU goes on as ever

@@ -29,6 +29,8 @@ class ThreadState(threading.local):
     """How many graphs PyTorch is tracing (`vgpu.torch_integration.patches.fake_devices`)."""
     tally: Any = None
     """Counts what the programs of a Triton kernel do (`vgpu.torch_integration.compiled.programs`)."""
+    scripted: Any = None
+    """Follows TorchScript while this thread runs it (`vgpu.torch_integration.patches.torchscript`)."""
     generator: Any = None
     """The GPU's generator that the operation which is being called was given (`vgpu.runtime.random.generator`)."""
 

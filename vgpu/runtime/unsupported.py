@@ -22,8 +22,10 @@ INSTEAD: Mapping[str, str] = MappingProxyType({
         "use is_causal=True, which counts from the upper left corner, or a mask of your own"
     ),
     "TorchScript code made before attach": (
-        "script or trace it while the GPU is attached, where it stays a Python function, or call the Python function"
+        "script or trace it while the GPU is attached, or call the Python function"
     ),
+    "parts of TorchScript": "call the Python function, or leave this part out of what is scripted",
+    "traces that depend on values": "use torch.jit.script, or torch.where instead of a condition",
     "saving TorchScript": "save model.state_dict(), or script and save without the virtual GPU",
     "torch.jit.load to the GPU": "build the model in Python and load its state_dict",
     "torch.export": "export on the CPU, without the virtual GPU",

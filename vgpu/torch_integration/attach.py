@@ -272,7 +272,7 @@ def _install(patches: PatchSet, machine: Machine, modes: Modes) -> None:
     inner_calls.install(patches, modes.function_mode, type(modes.dispatch_mode))
     distributed.install(patches, machine)
     children.install(patches, machine)
-    compilers.install(patches, machine)
+    compilers.install(patches, machine, modes.on)
     dynamo.install(patches, machine, modes.functions(), modes.on)
     higher_order.install(patches, type(modes.dispatch_mode))
     refusals.install(patches, machine)

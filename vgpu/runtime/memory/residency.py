@@ -276,6 +276,10 @@ class Registry(Generic[_GPU]):
         if self.is_open(tensor) and (home := self.gpu_of(owner)) is not None:
             self.add(tensor, home)
 
+    def settle_on_host(self, tensor: torch.Tensor) -> None:
+        """A tensor whose device is still undecided is on the CPU."""
+        self._open.pop(_storage_of(tensor)._cdata, None)
+
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor lives on one of this machine's GPUs or on one of a machine around it."""
         return self.has(tensor)
@@ -330,6 +334,10 @@ class InnerRegistry(Registry[_GPU]):
     def devices_of(self, tensors: Sequence[torch.Tensor]) -> set[_GPU | None]:
         """The GPUs of several tensors; raises RuntimeError for a tensor of the outer machine."""
         return {self.gpu_of(tensor) for tensor in tensors}
+
+    def settle_on_host(self, tensor: torch.Tensor) -> None:
+        """A tensor whose device is still undecided is on the CPU."""
+        self._open.pop(_storage_of(tensor)._cdata, None)
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """As for every registry."""

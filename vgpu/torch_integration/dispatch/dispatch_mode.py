@@ -113,7 +113,12 @@ class DispatchMode(TorchDispatchMode):
                     result = func.decompose(*args, **(kwargs or {}))
                 if result is not NotImplemented:
                     return result
-            return self._run(operation, args, kwargs or {})
+            try:
+                return self._run(operation, args, kwargs or {})
+            except Exception as error:
+                if THREAD.scripted is not None:
+                    THREAD.scripted.raised(error)
+                raise
 
     def _run(self, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         machine = self._machine
@@ -192,6 +197,8 @@ class DispatchMode(TorchDispatchMode):
         # `.item()` and its kind wait for the device. They leave before a capture sees them, because a graph
         # cannot hold them.
         if operation.reads:
+            if THREAD.scripted is not None:
+                THREAD.scripted.reads(operation.name)
             return self._read(gpu, operation, args, kwargs, inputs)
         capture = THREAD.capture
         if capture is not None:

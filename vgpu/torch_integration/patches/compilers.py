@@ -1,8 +1,8 @@
-"""Compilers on the virtual GPU: `torch.compile` is PyTorch's own, export is refused, TorchScript runs as Python.
+"""Compilers on the virtual GPU: `torch.compile` and TorchScript are PyTorch's own, export is refused.
 
-TorchScript has a documented way to be switched off (environment variable PYTORCH_JIT=0), which leaves functions and
-modules as they are; the same happens here to the program's own. Not here: other refusals
-(`vgpu.torch_integration.patches.refusals`), and `torch.compile` (`vgpu.torch_integration.patches.dynamo`).
+A traced function stays a Python function. Not here: other refusals (`vgpu.torch_integration.patches.refusals`),
+`torch.compile` (`vgpu.torch_integration.patches.dynamo`), and what scripted code calls
+(`vgpu.torch_integration.patches.torchscript`).
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -11,7 +11,8 @@ modules as they are; the same happens here to the program's own. Not here: other
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from contextlib import AbstractContextManager
 from types import FunctionType
 from typing import Any
 
@@ -20,13 +21,15 @@ from torch.utils._pytree import tree_leaves
 
 from vgpu.runtime.machine import Machine
 from vgpu.runtime.patching import PatchSet
+from vgpu.runtime.thread_state import THREAD
 from vgpu.runtime.unsupported import unsupported
 from vgpu.torch_integration.devices import place
+from vgpu.torch_integration.patches import torchscript
 
 
-def install(patches: PatchSet, machine: Machine) -> None:
-    """Refuse what compiles, let TorchScript run as Python."""
-    _torchscript(patches, machine)
+def install(patches: PatchSet, machine: Machine, modes_on: Callable[[], AbstractContextManager[None]]) -> None:
+    """Refuse what compiles for another device; let scripted code see the GPU."""
+    _torchscript(patches, machine, modes_on)
     for name in ("export", "export_for_training"):
         patches.set_existing(torch.export, name, refuse("torch.export"))
     patches.set(torch.onnx, "export", refuse("torch.onnx.export"))
@@ -41,32 +44,49 @@ def refuse(name: str, detail: str = "", *, like: Any = None) -> Callable[..., An
     return refused if like is None else functools.update_wrapper(refused, like)
 
 
-def _torchscript(patches: PatchSet, machine: Machine) -> None:
-    """Inside TorchScript a tensor shows its real device, so scripted code would be wrong about `x.is_cuda`."""
+def _torchscript(patches: PatchSet, machine: Machine, modes_on: Callable[[], AbstractContextManager[None]]) -> None:
+    """Inside TorchScript a tensor shows its real device: code that was not adapted would be wrong about `x.is_cuda`."""
     script, load = torch.jit.script, torch.jit.load
+    adapted = torchscript.install(patches, modes_on)
 
-    def keep(obj: Any, *args: Any, **kwargs: Any) -> Any:
-        # PyTorch scripts some formulas of its own, for their graphs (torch/_decomp/decompositions_for_jvp.py).
-        own = str(getattr(obj, "__module__", "")).startswith("torch.") and not isinstance(obj, torch.nn.Module)
-        if not own:
-            return _without_saving(obj)
+    def compile_script(obj: Any, *args: Any, **kwargs: Any) -> Any:
         # The names that the code uses are looked up in its caller's frame, which is one further up here.
-        return script(obj, *args, **{**kwargs, "_frames_up": kwargs.get("_frames_up", 0) + 1})
+        compiled = script(obj, *args, **{**kwargs, "_frames_up": kwargs.get("_frames_up", 0) + 1})
+        # PyTorch scripts some formulas of its own, for their graphs (torch/_decomp/decompositions_for_jvp.py).
+        own = str(getattr(obj, "__module__", "")).startswith("torch.")
+        if isinstance(compiled, torch.jit.ScriptFunction) and not own:
+            adapted.update(torchscript.adapt(compiled))
+        return compiled
 
-    def keep_traced(func: Any, *args: Any, **kwargs: Any) -> Any:
+    def keep_traced(func: Any, example_inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        inputs = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+        inputs, named = (inputs, {}) if example_inputs is not None else ((), kwargs.get("example_kwarg_inputs") or {})
+        before, THREAD.scripted = THREAD.scripted, torchscript.Trace()
+        try:
+            func(*inputs, **named)
+        finally:
+            THREAD.scripted = before
         return _without_saving(func)
+
+    def keep_traced_module(mod: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        for name, values in inputs.items():
+            keep_traced(getattr(mod, name) if name != "forward" else mod, values)
+        return _without_saving(mod)
 
     def load_on_cpu(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(map_location, (str, torch.device)) and place(machine, map_location) is not None:
             raise unsupported("torch.jit.load to the GPU")
         return load(f, map_location, *args, **kwargs)
 
-    patches.rebind(script, keep)
+    patches.rebind(script, compile_script)
     patches.rebind(torch.jit.trace, keep_traced)
-    patches.rebind(torch.jit.trace_module, keep_traced)
+    patches.rebind(torch.jit.trace_module, keep_traced_module)
     patches.rebind(load, load_on_cpu)
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):  # made before attach, or loaded
-        patches.set(kind, "__call__", _only_on_cpu(kind.__call__, machine.registry.has))
+        patches.set(kind, "__call__", _only_on_cpu(kind.__call__, machine.registry.has, adapted))
+    for kind in (torch.jit.RecursiveScriptModule, torch._C.ScriptFunction):
+        for name in ("save", "save_to_buffer"):
+            patches.set_existing(kind, name, refuse("saving TorchScript", name))
     for name in ("save", "freeze", "optimize_for_inference"):
         patches.set(torch.jit, name, refuse("saving TorchScript", f"torch.jit.{name}"))
 
@@ -82,10 +102,22 @@ def _without_saving(obj: Any) -> Any:
     return obj
 
 
-def _only_on_cpu(call: Callable[..., Any], has: Callable[[torch.Tensor], bool]) -> Callable[..., Any]:
+def _only_on_cpu(
+    call: Callable[..., Any], has: Callable[[torch.Tensor], bool], adapted: Container[str]
+) -> Callable[..., Any]:
     def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
         if any(isinstance(value, torch.Tensor) and has(value) for value in tree_leaves((args, kwargs))):
-            raise unsupported("TorchScript code made before attach", str(self.name))
-        return call(self, *args, **kwargs)
+            is_method = isinstance(self, torch._C.ScriptMethod)
+            name = f"{self.owner._type().qualified_name()}.{self.name}" if is_method else self.qualified_name
+            if name not in adapted:
+                raise unsupported("TorchScript code made before attach", str(self.name))
+        before, THREAD.scripted = THREAD.scripted, torchscript.Call()
+        try:
+            return call(self, *args, **kwargs)
+        except RuntimeError as error:
+            reported = THREAD.scripted.reported(error)
+        finally:
+            THREAD.scripted = before
+        raise reported
 
     return guarded
