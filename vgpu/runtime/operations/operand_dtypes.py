@@ -98,3 +98,24 @@ def _refuse(name: str, expected: torch.dtype, value: torch.Tensor) -> None:
 def _type(tensor: torch.Tensor) -> str:
     name = DTYPE_NAMES[tensor.dtype]
     return f"CUDA{name}Type" if name == "BFloat16" else f"torch.cuda.{name}Tensor"
+
+
+def transformed(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """CuFFTPlanCache.h: which dtypes cuFFT has, and the sides that it takes in half precision."""
+    tensor, dims = args[0], list(args[1])
+    if tensor.dtype == torch.bfloat16:
+        raise RuntimeError("cuFFT doesn't support tensor of type: BFloat16")
+    if tensor.dtype in (torch.float16, torch.complex32) and dims:
+        sides = [tensor.shape[dim] for dim in dims]
+        if len(args) > 3 and not isinstance(args[3], bool):  # `_fft_c2r` is given the result's last side
+            sides[-1] = args[3]
+        require_powers_of_two(sides)
+
+
+def require_powers_of_two(sides: Sequence[int]) -> None:
+    """For a transform in half precision."""
+    if any(side & (side - 1) for side in sides):
+        raise RuntimeError(
+            "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, "
+            f"but got a signal size of{list(sides)}"
+        )

@@ -168,7 +168,8 @@ _row(
 _row("avg_pool3d _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa "
      "_upsample_bicubic2d_aa_backward multilabel_margin_loss_forward "
      "multilabel_margin_loss_backward polygamma", in_float32=True)  # fmt: skip
-_row("_fft_r2c _fft_c2c _fft_c2r", in_float32=True, arithmetic=result_layouts.transform)
+_row("_fft_r2c _fft_c2c _fft_c2r", check=operand_dtypes.transformed, in_float32=True,
+     arithmetic=result_layouts.transform)  # fmt: skip
 _row("multi_margin_loss", check=operand_dtypes.alike(4), in_float32=True)
 _row("multi_margin_loss_backward", check=operand_dtypes.alike(1, 5), in_float32=True)
 _row("avg_pool3d_backward", in_float32=True, nondeterministic=determinism.always("avg_pool3d_backward_cuda"))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from vgpu.runtime.operations import scalar_checks
+from vgpu.runtime.operations import operand_dtypes, scalar_checks
 from vgpu.runtime.versions import torch_version
 from vgpu.torch_integration.dispatch import factories
 from vgpu.torch_integration.handling_mode import HandlingMode
@@ -114,12 +114,22 @@ def _powers_of_two(name: str, before: _Tensor, after: _Tensor, size: Any, dim: A
         axes = ahead if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
         to_real = not after.is_complex()
         sides = [(after if to_real and axis == axes[-1] else before).shape[axis] for axis in axes]
-    for side in sides:
-        if side & (side - 1):
-            raise RuntimeError(
-                "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, "
-                f"but got a signal size of{list(sides)}"
-            )
+    operand_dtypes.require_powers_of_two(sides)
+
+
+def windowed(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """SpectralOps.cpp, `stft` and `istft`: where the window has to be, and BF16, which is promoted since 2.12."""
+    tensor = args[0] if args else kwargs["input"]
+    window = args[4] if len(args) > 4 else kwargs.get("window")
+    home, other = mode.registry.device_of(tensor), None if window is None else mode.registry.device_of(window)
+    if other is not None and home != other and "cuda" in (home.type, other.type):
+        raise RuntimeError(
+            f"{func.__name__} input and window must be on the same device but got self on {home} and window on {other}"
+        )
+    if mode.has(tensor) and tensor.dtype == torch.bfloat16 and torch_version() >= (2, 12):
+        named = {**kwargs, "input": args[0]} if args else kwargs
+        return func(named.pop("input").float(), *args[1:], **named)
+    return func(*args, **kwargs)
 
 
 def tensor_split(mode: HandlingMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -200,6 +210,8 @@ FUNCTIONS = {
     torch.ctc_loss: ctc_loss,
     torch._C._nn.one_hot: one_hot,
     torch.linalg.matrix_rank: matrix_rank,
+    torch._C._VariableFunctions.stft: windowed,  # type: ignore[attr-defined]
+    torch.istft: windowed,
     torch.tensor_split: tensor_split,
     torch.Tensor.tensor_split: tensor_split,
     torch.narrow_copy: narrow_copy,

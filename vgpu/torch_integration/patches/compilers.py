@@ -84,9 +84,9 @@ def _torchscript(patches: PatchSet, machine: Machine, modes_on: Callable[[], Abs
     patches.rebind(load, load_on_cpu)
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):  # made before attach, or loaded
         patches.set(kind, "__call__", _only_on_cpu(kind.__call__, machine.registry.has, adapted))
-    for kind in (torch.jit.RecursiveScriptModule, torch._C.ScriptFunction):
+    for owner in (torch.jit._script.RecursiveScriptModule, torch._C.ScriptFunction):
         for name in ("save", "save_to_buffer"):
-            patches.set_existing(kind, name, refuse("saving TorchScript", name))
+            patches.set_existing(owner, name, refuse("saving TorchScript", name))
     for name in ("save", "freeze", "optimize_for_inference"):
         patches.set(torch.jit, name, refuse("saving TorchScript", f"torch.jit.{name}"))
 

@@ -69,9 +69,8 @@ def install(patches: PatchSet, modes_on: Callable[[], Any]) -> set[str]:
             original.update({id(new): old for old, new in patches.replaced()})
         return original.get(id(function), function)
 
-    find, compile_function = torch.jit._builtins._find_builtin, torch.jit._recursive.try_compile_fn
-    patches.set(torch.jit._builtins, "_find_builtin", lambda fn: find(original_of(fn)))
-    patches.set(torch.jit._recursive, "try_compile_fn", lambda fn, loc: compile_function(original_of(fn), loc))
+    for module, name in ((torch.jit._builtins, "_find_builtin"), (torch.jit._recursive, "try_compile_fn")):
+        patches.set(module, name, _given(original_of, getattr(module, name)))
     # Code that has run once keeps its plan, so nothing that was compiled without a GPU is used again.
     store = type(torch.jit._recursive.concrete_type_store)()
     patches.set(torch.jit._recursive, "concrete_type_store", store)
@@ -89,6 +88,13 @@ def install(patches: PatchSet, modes_on: Callable[[], Any]) -> set[str]:
     return adapted
 
 
+def _given(original_of: Callable[[Any], Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    def given(fn: Any, *args: Any) -> Any:
+        return function(original_of(fn), *args)
+
+    return given
+
+
 def adapt(compiled: Any) -> Iterator[str]:
     """Exchange the nodes of what `torch.jit.script` returned; yields the names of the functions."""
     if isinstance(compiled, torch.jit.ScriptFunction):
@@ -96,9 +102,10 @@ def adapt(compiled: Any) -> Iterator[str]:
         yield compiled.qualified_name
     elif isinstance(compiled, torch.jit.ScriptModule):
         for module in compiled.modules():
-            kind = module._c._type().qualified_name()
-            for name in module._c._method_names():
-                _exchange(module._c._get_method(name).graph)
+            inner: Any = module._c
+            kind = inner._type().qualified_name()
+            for name in inner._method_names():
+                _exchange(inner._get_method(name).graph)
                 yield f"{kind}.{name}"
 
 
