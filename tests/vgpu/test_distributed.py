@@ -223,6 +223,33 @@ def test_what_nccl_refuses(job: Job, call: Callable[[], Any], error: type[Except
     job(work)
 
 
+def test_nccl_refuses_tensors_that_do_not_fit_together(job: Job) -> None:  # ProcessGroupNCCL.cpp
+    doubles = {"dtype": torch.float64}
+    everywhere = [
+        (lambda: dist.all_gather_into_tensor(_full(1, 4), _full(1, 2, **doubles)), "output tensor must have the same"),
+        (lambda: dist.reduce_scatter_tensor(_full(1, 2), _full(1, 4, **doubles)), "input tensor must be the same type"),
+        (lambda: dist.all_gather([_full(1, 2)], _full(1, 2)), "must match number of collective participants"),
+        (lambda: dist.reduce_scatter(_full(1, 2), [_full(1, 2)]), "must match number of collective participants"),
+        (lambda: dist.all_to_all_single(_full(1, 3), _full(1, 3)), "does not divide equally across group size"),
+        (lambda: dist.all_to_all_single(_full(1, 4), _full(1, 4), [1, 1], [1, 1]), "doesn't match total dim 0 size"),
+        (lambda: dist.all_to_all_single(_full(1, 4), _full(1, 4), [4], [4]), "Number of tensor splits not equal to"),
+        (lambda: dist.send(_full(1, 4), 5), "invalid peer 5"),
+        (lambda: dist.send(_full(1, 4, dtype=torch.int16), 1 - dist.get_rank()), "not supported for NCCL.*Short"),
+    ]
+    of_the_root = [
+        (lambda: dist.scatter(_full(1, 2), [_full(1, 2)], 0), "scatter: Incorrect input list size 1"),
+        (lambda: dist.scatter(_full(1, 2), [_full(1, 3)] * 2, 0), r"index 0 \(expected \[2\], got \[3\]\)"),
+        (lambda: dist.gather(_full(1, 2), [_full(1, 2)], 0), "gather: Incorrect output list size 1"),
+    ]
+
+    def work(rank: int) -> None:
+        for call, text in everywhere + (of_the_root if rank == 0 else []):
+            with pytest.raises((TypeError, ValueError, RuntimeError), match=text):
+                call()
+
+    job(work)
+
+
 def _broadcast(rank: int) -> Any:
     tensor = _full(float(rank))
     dist.broadcast(tensor, src=1)

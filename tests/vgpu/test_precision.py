@@ -148,6 +148,10 @@ def test_half_precision_transforms_want_powers_of_two(gpu: vgpu.VirtualGPU) -> N
     assert torch.fft.fft(x, n=64).dtype == torch.complex32
     with pytest.raises(RuntimeError, match=r"cuFFT only supports dimensions whose sizes are powers of two.*\[96\]"):
         torch.fft.rfft(x)
+    with pytest.raises(RuntimeError, match=r"cuFFT only supports dimensions whose sizes are powers of two.*\[20\]"):
+        torch.stft(x, 20, return_complex=True)
+    with pytest.raises(RuntimeError, match=r"stft input and window must be on the same device .* self on cuda:0 and"):
+        torch.stft(x, 16, window=torch.ones(16), return_complex=True)
 
 
 def test_what_neither_has_in_fp16_raises(gpu: vgpu.VirtualGPU) -> None:

@@ -8,10 +8,12 @@ Not here: the collectives (`vgpu.torch_integration.distributed.group`).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from vgpu.runtime.unsupported import unsupported
 from vgpu.torch_integration.distributed import gloo_transport
@@ -68,13 +70,73 @@ def check_nccl(tensors: Sequence[_T]) -> str:
     for tensor in tensors:
         if tensor.is_sparse:
             raise unsupported("collectives of sparse tensors")
-        if not tensor.is_contiguous() and not (
-            tensor.dim() in (4, 5) and tensor.is_contiguous(memory_format=_channels_last(tensor))
-        ):
+        if not _is_contiguous(tensor):
             raise ValueError("Tensors must be contiguous")
         if tensor.dtype not in gloo_transport.NCCL_TYPES and not tensor.dtype.is_complex:
             raise TypeError(f"Input tensor data type is not supported for NCCL process group: {_scalar(tensor.dtype)}")
     return gloo_transport.NCCL_TYPES.get(tensors[0].dtype, "f32") if tensors else "f32"
+
+
+def check_nccl_message(tensor: _T, peer: int | None, ranks: int) -> None:
+    """A send or receive: elements go in the order of memory, also where the tensor has gaps."""
+    if not _is_contiguous(tensor):
+        warnings.warn(
+            "Detected non-contiguous tensor in P2P operations. It is user responsibility to guarantee that source and "
+            "destination tensors have the same contiguity format.",
+            stacklevel=4,
+        )
+    check_nccl([tensor if tensor.is_sparse else gloo_transport.flat(tensor)])
+    if peer is not None and not 0 <= peer < ranks:
+        raise dist.DistBackendError(
+            f"NCCL error: invalid argument (ncclInvalidArgument: Send/Recv : invalid peer {peer} (nranks={ranks})) "
+            "[simulated by vgpu]"
+        )
+
+
+def _is_contiguous(tensor: _T) -> bool:
+    return tensor.is_contiguous() or (
+        tensor.dim() in (4, 5) and tensor.is_contiguous(memory_format=_channels_last(tensor))
+    )
+
+
+def require_one_dtype(pairs: Sequence[tuple[_T, _T]], text: str) -> None:
+    """Of `_allgather_base` and `_reduce_scatter_base`: each output and its input."""
+    if any(output.dtype != tensor.dtype for output, tensor in pairs):
+        raise TypeError(text)
+
+
+def require_splits(tensor: _T, sizes: Sequence[int], ranks: int) -> None:
+    """Of `alltoall_base` (torch/csrc/distributed/c10d/Utils.hpp, `checkSplitSizes`)."""
+    if not sizes:
+        if tensor.dim() and tensor.shape[0] % ranks:
+            raise RuntimeError("Tensor's dim 0 does not divide equally across group size")
+    elif len(sizes) != ranks:
+        raise RuntimeError("Number of tensor splits not equal to group size")
+    elif sum(sizes) != tensor.shape[0]:
+        raise RuntimeError("Split sizes doesn't match total dim 0 size")
+
+
+def require_list(name: str, kind: str, tensors: Sequence[_T], like: _T, ranks: int) -> None:
+    """What the root of `scatter` and `gather` is given: one tensor per rank, like the single one."""
+    if len(tensors) != ranks:
+        raise ValueError(
+            f"ProcessGroupNCCL::{name}: Incorrect {kind} list size {len(tensors)}. {kind.capitalize()} list size "
+            f"should be {ranks}, same as size of the process group."
+        )
+    for index, tensor in enumerate(tensors):
+        if tensor.dtype != like.dtype:
+            raise ValueError(f"ProcessGroupNCCL::{name}: invalid tensor type at index {index}")
+        if tensor.shape != like.shape:
+            raise ValueError(
+                f"ProcessGroupNCCL::{name}: invalid tensor size at index {index} (expected {list(like.shape)}, got "
+                f"{list(tensor.shape)})"
+            )
+
+
+def require_one_each(tensors: Sequence[Sequence[_T]], ranks: int) -> None:
+    """Lists of `all_gather`, `reduce_scatter` and `all_to_all`: on a card the others' memory would be touched."""
+    if any(len(parts) != ranks for parts in tensors):
+        raise RuntimeError("Tensor list input to scatter/gather must match number of collective participants")
 
 
 def _channels_last(tensor: _T) -> torch.memory_format:

@@ -11,7 +11,7 @@ Python as for the C++ callers (DDP's reducer). Not here: sends and receives
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,10 @@ from vgpu.torch_integration.distributed.arguments import (
     nested,
     parts_of,
     reduction_name,
+    require_list,
+    require_one_dtype,
+    require_one_each,
+    require_splits,
     total_bytes,
     with_reduction,
 )
@@ -88,7 +92,11 @@ class CollectiveGroup(Runner):
                 gloo_transport.all_gather(channel, parts, tensor)
 
         return self._gather_all(
-            outputs, inputs, on_nccl, lambda c, lend: c.backend.allgather(lend(outputs), lend(inputs), opts)
+            outputs,
+            inputs,
+            on_nccl,
+            lambda c, lend: c.backend.allgather(lend(outputs), lend(inputs), opts),
+            rules=lambda: require_one_each(outputs, self.size()),
         )
 
     def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Any:
@@ -103,9 +111,18 @@ class CollectiveGroup(Runner):
 
         return self._gather_all(output_lists, input_list, on_nccl, on_gloo)
 
-    def _gather_all(self, outputs: Any, inputs: Sequence[_T], on_nccl: Carrier, on_gloo: GlooCarrier) -> Any:
+    def _gather_all(
+        self,
+        outputs: Any,
+        inputs: Sequence[_T],
+        on_nccl: Carrier,
+        on_gloo: GlooCarrier,
+        rules: Callable[[], None] | None = None,
+    ) -> Any:
         written = [tensor for parts in outputs for tensor in parts]
-        collective = Collective("all_gather", "AllGather_RING_LL", [*written, *inputs], total_bytes(written), outputs)
+        collective = Collective(
+            "all_gather", "AllGather_RING_LL", [*written, *inputs], total_bytes(written), outputs, rules
+        )
         return self._run(collective, on_nccl, on_gloo)
 
     def all_gather_single(self, output: _T, input: _T, opts: Any = None) -> Any:
@@ -120,9 +137,11 @@ class CollectiveGroup(Runner):
             for output, tensor in zip(outputs, inputs, strict=True):
                 gloo_transport.all_gather(channel, gloo_transport.flat(output).chunk(self.size()), tensor)
 
+        pairs, text = list(zip(outputs, inputs, strict=True)), "output tensor must have the same type as input tensor"
         collective = Collective(
-            "all_gather", "AllGather_RING_LL", [*outputs, *inputs], total_bytes(outputs), list(outputs)
-        )
+            "all_gather", "AllGather_RING_LL", [*outputs, *inputs], total_bytes(outputs), list(outputs),
+            lambda: require_one_dtype(pairs, text),
+        )  # fmt: skip
         return self._run(collective, carrier, lambda channel, lend: carrier(channel))
 
     _allgather_base = all_gather_single
@@ -130,7 +149,12 @@ class CollectiveGroup(Runner):
 
     def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
         outputs, inputs = listed(output_tensors), nested(input_tensors)
-        return self._scatter_reduced(outputs, inputs, with_reduction(opts, c10d.ReduceScatterOptions))
+        return self._scatter_reduced(
+            outputs,
+            inputs,
+            with_reduction(opts, c10d.ReduceScatterOptions),
+            rules=lambda: require_one_each(inputs, self.size()),
+        )
 
     def reduce_scatter_single(self, output: _T, input: _T, opts: Any = None) -> Any:
         return self.reduce_scatter_single_coalesced([output], [input], opts)
@@ -139,21 +163,32 @@ class CollectiveGroup(Runner):
         for output, tensor in zip(outputs, inputs, strict=True):
             if output.numel() * self.size() != tensor.numel():
                 raise ValueError("input tensor must be the same size as output size times world size")
+        pairs, text = (
+            list(zip(outputs, inputs, strict=True)),
+            "input tensor must be the same type as the output tensor.",
+        )
         with plain():
             parts = [list(gloo_transport.flat(tensor).chunk(self.size())) for tensor in inputs]
-        return self._scatter_reduced(list(outputs), parts, with_reduction(opts, c10d.ReduceScatterOptions))
+        return self._scatter_reduced(
+            list(outputs),
+            parts,
+            with_reduction(opts, c10d.ReduceScatterOptions),
+            rules=lambda: require_one_dtype(pairs, text),
+        )
 
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def _scatter_reduced(self, outputs: Sequence[_T], inputs: Sequence[Sequence[_T]], opts: Any) -> Any:
+    def _scatter_reduced(
+        self, outputs: Sequence[_T], inputs: Sequence[Sequence[_T]], opts: Any, rules: Callable[[], None]
+    ) -> Any:
         def carrier(channel: Channel) -> None:
             for output, parts in zip(outputs, inputs, strict=True):
                 gloo_transport.reduce_scatter(channel, output, parts, gloo_transport.reduction_of(opts.reduceOp))
 
         read = [tensor for parts in inputs for tensor in parts]
         kernel = f"ReduceScatter_{reduction_name(opts, outputs)}_{{}}_RING_LL"
-        collective = Collective("reduce_scatter", kernel, [*outputs, *read], total_bytes(read), outputs)
+        collective = Collective("reduce_scatter", kernel, [*outputs, *read], total_bytes(read), outputs, rules)
         return self._run(collective, carrier, lambda channel, lend: carrier(channel))
 
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
@@ -165,7 +200,10 @@ class CollectiveGroup(Runner):
         def on_gloo(channel: Channel, lend: Lend) -> None:
             raise RuntimeError("Backend gloo does not support alltoall")
 
-        collective = Collective("all_to_all", "SendRecv", [*outputs, *inputs], total_bytes(inputs), outputs)
+        collective = Collective(
+            "all_to_all", "SendRecv", [*outputs, *inputs], total_bytes(inputs), outputs,
+            lambda: require_one_each([outputs, inputs], self.size()),
+        )  # fmt: skip
         return self._run(collective, carrier, on_gloo)
 
     def all_to_all_single(self, output: _T, input: _T, sizes_out: Any, sizes_in: Any, opts: Any = None) -> Any:
@@ -176,7 +214,11 @@ class CollectiveGroup(Runner):
                 parts_of(input, sizes_in, self.size()),
             )
 
-        collective = Collective("all_to_all", "SendRecv", [output, input], input.nbytes, [output])
+        def rules() -> None:
+            require_splits(input, sizes_in, self.size())
+            require_splits(output, sizes_out, self.size())
+
+        collective = Collective("all_to_all", "SendRecv", [output, input], input.nbytes, [output], rules)
         return self._run(collective, carrier, lambda channel, lend: carrier(channel))
 
     alltoall_base = all_to_all_single
@@ -190,7 +232,13 @@ class CollectiveGroup(Runner):
             gloo_transport.gather(channel, written, inputs[0], opts.rootRank)
 
         moved = inputs[0].nbytes * self.size()
-        collective = Collective("gather", "SendRecv", [*written, *inputs], moved, outputs)
+        is_root = self.rank() == opts.rootRank
+
+        def rules() -> None:
+            if is_root:
+                require_list("gather", "output", written, inputs[0], self.size())
+
+        collective = Collective("gather", "SendRecv", [*written, *inputs], moved, outputs, rules)
         return self._run(collective, on_nccl, lambda c, lend: c.backend.gather(lend(outputs), lend(inputs), opts))
 
     def gather_single(self, output: _T, input: _T, opts: Any = None) -> Any:
@@ -208,7 +256,13 @@ class CollectiveGroup(Runner):
             gloo_transport.scatter(channel, outputs[0], read, opts.rootRank)
 
         moved = outputs[0].nbytes * self.size()
-        collective = Collective("scatter", "SendRecv", [*outputs, *read], moved, outputs)
+        is_root = self.rank() == opts.rootRank
+
+        def rules() -> None:
+            if is_root:
+                require_list("scatter", "input", read, outputs[0], self.size())
+
+        collective = Collective("scatter", "SendRecv", [*outputs, *read], moved, outputs, rules)
         return self._run(collective, on_nccl, lambda c, lend: c.backend.scatter(lend(outputs), lend(inputs), opts))
 
     def barrier(self, opts: Any = None) -> Any:

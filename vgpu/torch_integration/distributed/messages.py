@@ -22,6 +22,7 @@ from vgpu.device.spec import Interconnect, get_interconnect
 from vgpu.runtime.gpu import VirtualGPU
 from vgpu.runtime.machine import Machine
 from vgpu.torch_integration.distributed import gloo_transport
+from vgpu.torch_integration.distributed.arguments import check_nccl_message
 from vgpu.torch_integration.distributed.channel import CALL_SECONDS, Channel, slower
 from vgpu.torch_integration.distributed.group import CollectiveGroup
 from vgpu.torch_integration.distributed.unwrap import plain
@@ -76,6 +77,10 @@ class MessageGroup(CollectiveGroup):
         on_device = gpu is not None and channel.is_nccl
         if on_device and any(message.peer is None for message in batch):
             raise RuntimeError("Backend nccl does not support recvAnysource")
+        if on_device:
+            for message in batch:
+                with plain():
+                    check_nccl_message(message.tensor, message.peer, channel.size)
         party = _Party(machine, channel, gpu if on_device else None, key)
         link = machine.interconnect if on_device else slower(get_interconnect("loopback"), machine.interconnect)
         ready = party.ready(gpu)

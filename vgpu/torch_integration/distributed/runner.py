@@ -44,6 +44,8 @@ class Collective:
     tensors: Sequence[_T]
     moved: int
     outputs: Any
+    rules: Callable[[], None] | None = None
+    """Raises what ProcessGroupNCCL refuses of these tensors together."""
 
 
 class Flags:
@@ -115,6 +117,9 @@ class Runner(_ProcessGroup):  # type: ignore[misc]
             has_values = not any(tensor.is_meta for tensor in collective.tensors)
         if gpu is not None and channel.is_nccl:
             dtype = check_nccl(collective.tensors)
+            if collective.rules is not None:
+                with plain():
+                    collective.rules()
             # The clocks first: a rank that shares its GPU is refused before anything moves.
             name = f"ncclDevKernel_{collective.kernel.format(dtype)}"
             ending = channel.kernel(

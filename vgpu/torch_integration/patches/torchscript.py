@@ -44,7 +44,7 @@ _PROPERTIES: dict[str, Callable[[Any], Any]] = {
     "prim::is_cpu": lambda x: x.is_cpu,
     "prim::is_meta": lambda x: x.is_meta,
     "aten::get_device": lambda x: x.get_device(),
-    "aten::is_pinned": lambda x, device=None: x.is_pinned(),
+    "aten::is_pinned": lambda x, *_: x.is_pinned(),
 }
 _MAKERS = frozenset(torch.utils._device._device_constructors())
 # TorchScript gives these overloads a number for the dtype.
