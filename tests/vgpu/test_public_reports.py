@@ -357,3 +357,19 @@ def test_operators_of_quantized_layers_are_refused(gpu: vgpu.VirtualGPU) -> None
         layer = torch.ao.nn.quantized.Linear(4, 3)
     with pytest.raises(Unsupported, match="quantized::linear"):
         layer(data)
+
+
+@pytest.mark.parametrize("sizes", [(70000, 1, 2, 2), (1, 70000, 2, 2), (70000, 1, 2, 2, 2)])
+def test_a_grid_that_is_too_large_is_refused(gpu: vgpu.VirtualGPU, sizes: tuple[int, ...]) -> None:
+    """https://github.com/pytorch/pytorch/issues/139333; of PyTorch 2.15's kernels, only these launch such a grid."""
+    pool = getattr(torch.nn.functional, f"fractional_max_pool{len(sizes) - 2}d")
+    with pytest.raises(torch.AcceleratorError, match="CUDA error: invalid configuration argument"):
+        pool(on_gpu(*sizes), 1, output_size=1)
+    assert torch.nn.functional.interpolate(on_gpu(70000, 1, 2), size=1).shape == (70000, 1, 1)
+
+
+@pytest.mark.parametrize(("first", "second"), [("cuda", "cpu"), ("cpu", "cuda")])
+def test_equal_refuses_two_devices_as_its_wrapper_does(gpu: vgpu.VirtualGPU, first: str, second: str) -> None:
+    """https://github.com/pytorch/pytorch/pull/163529"""
+    with pytest.raises(RuntimeError, match=f"other is on {second}.* on {first}.* in method wrapper_CUDA__equal"):
+        torch.equal(torch.ones(2, device=first), torch.ones(2, device=second))

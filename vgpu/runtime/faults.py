@@ -28,6 +28,7 @@ ILLEGAL_ACCESS = "an illegal memory access was encountered"
 _CODES = {
     ILLEGAL_ACCESS: ("cudaErrorIllegalAddress", 700),
     "device-side assert triggered": ("cudaErrorAssert", 710),
+    "invalid configuration argument": ("cudaErrorInvalidConfiguration", 9),
     "invalid device ordinal": ("cudaErrorInvalidDevice", 101),
     "invalid resource handle": ("cudaErrorInvalidResourceHandle", 400),
     "operation not permitted when stream is capturing": ("cudaErrorStreamCaptureUnsupported", 900),

@@ -14,6 +14,7 @@ from vgpu.runtime.operations import (
     convolutions,
     cuda_arithmetic,
     determinism,
+    dimensions,
     operand_dtypes,
     products,
     result_layouts,
@@ -136,6 +137,8 @@ _row("_log_softmax_backward_data", is_cuda_kernel=True, traffic=traffic.log_soft
 _row("_safe_softmax", takes_scratch=True, traffic=traffic.softmax)
 _row("max_pool2d_with_indices max_pool3d_with_indices", traffic=traffic.max_pool)
 _row("max_pool2d_with_indices_backward max_pool3d_with_indices_backward", traffic=traffic.max_pool_backward)
+_row("fractional_max_pool2d", check=dimensions.fractional_pool(2))
+_row("fractional_max_pool3d", check=dimensions.fractional_pool(3))
 
 # ---- indices and embeddings ------------------------------------------------------------------------------------------
 

@@ -15,8 +15,17 @@ EXPORT cudaError_t cudaGetDeviceCount(int *count) { *count = 1; OK; }
 EXPORT cudaError_t cudaGetDevice(int *index) { *index = device; OK; }
 EXPORT cudaError_t cudaSetDevice(int index) { if (index > 0) return cudaErrorInvalidDevice; device = index; OK; }
 EXPORT cudaError_t cudaDriverGetVersion(int *version) { *version = CUDART_VERSION; OK; }
-EXPORT cudaError_t cudaGetLastError(void) { OK; }
-EXPORT cudaError_t cudaPeekAtLastError(void) { OK; }
+/* A launch that no card takes (compute capability 7.0 and later). */
+static __thread cudaError_t last;
+static cudaError_t launched(dim3 g, dim3 b) {
+  int fits = g.x && g.y && g.z && g.x <= 2147483647u && g.y <= 65535u && g.z <= 65535u && b.x && b.y && b.z && b.z <= 64u
+             && (unsigned long long)b.x * b.y * b.z <= 1024u;
+  return last = fits ? cudaSuccess : cudaErrorInvalidConfiguration;
+}
+EXPORT cudaError_t cudaGetLastError(void) { cudaError_t e = last; last = cudaSuccess; return e; }
+EXPORT cudaError_t cudaPeekAtLastError(void) { return last; }
+EXPORT cudaError_t cudaLaunchKernel(const void *k, dim3 g, dim3 b, void **a, size_t sh, cudaStream_t s) { return launched(g, b); }
+EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *k, void **a) { return launched(c->gridDim, c->blockDim); }
 EXPORT cudaError_t cudaDeviceSynchronize(void) { OK; }
 EXPORT cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int index) {
   memset(p, 0, sizeof *p);
@@ -112,7 +121,7 @@ static __thread struct { dim3 grid, block; size_t shared; void *stream; } pendin
 EXPORT unsigned __cudaPushCallConfiguration(dim3 g, dim3 b, size_t sh, void *st) { pending.grid = g; pending.block = b; pending.shared = sh; pending.stream = st; return 0; }
 EXPORT cudaError_t __cudaPopCallConfiguration(dim3 *g, dim3 *b, size_t *sh, void *st) { *g = pending.grid; *b = pending.block; *sh = pending.shared; *(void **)st = pending.stream; OK; }
 EXPORT cudaError_t __cudaGetKernel(void **k, const void *f) { *k = (void *)f; OK; }
-EXPORT cudaError_t __cudaLaunchKernel(void *k, dim3 g, dim3 b, void **a, size_t sh, void *s) { OK; }
+EXPORT cudaError_t __cudaLaunchKernel(void *k, dim3 g, dim3 b, void **a, size_t sh, void *s) { return launched(g, b); }
 EXPORT cudaError_t cudaGetSymbolAddress(void **p, const void *symbol) { static char scratch[1 << 20]; *p = scratch; OK; }
 /* heuristics */
 EXPORT int cublasLtMatmulAlgoGetHeuristic(void *h, void *d, void *a, void *b, void *c, void *dd, void *pref, int want, void *results, int *count) { *count = 1; return 0; }

@@ -61,9 +61,6 @@ def reconcile(
     # A kernel in Python is reached as soon as one tensor is on the GPU, and looks at the others itself.
     if operation.mixed_devices or (operation.is_custom and extensions.has_python_kernel(operation)):
         return False
-    if operation.base == "equal":
-        first, second = (registry.device_of(tensor) for tensor in args[:2])
-        raise RuntimeError(f"Cannot compare two tensors on different devices. Got: {first} and {second}")
     if operation.base == "masked_fill":
         _check_masked_fill(registry, args)
     if operation.base == "convolution" and any(gpu_of(tensor) is None for tensor in outside):
