@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import multiprocessing
+import os
 import queue
 import socket
 import sys
@@ -342,10 +344,12 @@ def test_threads_launch_on_the_gpu_in_the_order_of_their_time() -> None:
     assert launched[0] >= vgpu.get_spec("T4").context_seconds
 
 
-def test_looking_at_a_thread_keeps_nothing_of_it_alive() -> None:
-    """A frame that is held when its function returns keeps the variables, among them results for PyTorch."""
+def _look_at_a_thread_that_returns() -> None:
+    """Ends with exit code 1 if a variable outlives its function. An audit hook stays, hence a process of its own."""
     here = ThreadClock(ident=threading.get_ident())
     done = threading.Event()
+    # While a hook written in Python is called, another thread can run.
+    sys.addaudithook(lambda event, arguments: sum(range(9)))
 
     def look() -> None:
         while not done.is_set():
@@ -355,18 +359,23 @@ def test_looking_at_a_thread_keeps_nothing_of_it_alive() -> None:
         mine = set(range(3))
         return weakref.ref(mine)
 
-    before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     threads = [threading.Thread(target=look) for _ in range(2)]
-    try:
-        for thread in threads:
-            thread.start()
-        assert all(returned()() is None for _ in range(20_000))
-    finally:
-        done.set()
-        sys.setswitchinterval(before)
-        for thread in threads:
-            thread.join()
+    for thread in threads:
+        thread.start()
+    is_held = not all(returned()() is None for _ in range(20_000))
+    done.set()
+    for thread in threads:
+        thread.join()
+    os._exit(is_held)
+
+
+def test_looking_at_a_thread_keeps_nothing_of_it_alive() -> None:
+    """A frame that is held when its function returns keeps the variables, among them results for PyTorch."""
+    child = multiprocessing.get_context("fork").Process(target=_look_at_a_thread_that_returns)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
 
 
 def test_a_thread_that_computes_for_long_is_not_taken_for_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,9 @@ def test_a_child_gets_what_its_parent_set(gpus: tuple[vgpu.VirtualGPU, ...], mon
     monkeypatch.setenv(VARIABLE, "1,3")
     torch.ones(1, device="cuda")
     monkeypatch.setattr(visible_devices, "_inherited", [])
-    arguments = children.rebuild(children.describe(gpus[0].machine))
+    description = children.describe(gpus[0].machine)
+    visible_devices.inherit(description["visible"])
+    arguments = children.rebuild(description)
     monkeypatch.setenv(VARIABLE, "0,2,3")
     with vgpu.attach(**arguments):
         assert numbers() == [0, 2, 3]

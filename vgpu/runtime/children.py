@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from vgpu.device.spec import HostSpec, Interconnect, Spec
-from vgpu.runtime import smi, visible_devices
+from vgpu.runtime import smi
 
 if TYPE_CHECKING:
     from vgpu.runtime.machine import Machine
@@ -174,7 +174,6 @@ def describe(machine: Machine) -> dict[str, Any]:
 
 def rebuild(description: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `vgpu.attach` for a machine like the one described."""
-    visible_devices.inherit(description["visible"])
     spec = dict(description["spec"])
     spec["host"] = HostSpec(**_frozen(spec["host"]))
     spec["links"] = {name: Interconnect(**_frozen(link)) for name, link in spec["links"].items()}

@@ -375,14 +375,15 @@ def _place_of(clock: ThreadClock) -> Any:
 
     In one call of C, so that no other thread runs while this one holds frames: a function that returns while its frame
     is held keeps its variables, and PyTorch copies the description of a result that somebody else holds
-    (`make_variable` in torch/csrc/autograd/variable.h), which would take the virtual host time.
+    (`make_variable` in torch/csrc/autograd/variable.h), which would take the virtual host time. Not by `f_code`: asking
+    for that raises an audit event, and another thread can run while a hook written in Python is called.
     """
     frames = map(operator.itemgetter(clock.ident), iter(sys._current_frames, None))
     try:
-        code, instruction = next(map(operator.attrgetter("f_code", "f_lasti"), frames))
+        module, line, instruction = next(map(operator.attrgetter("f_globals", "f_lineno", "f_lasti"), frames))
     except KeyError:
         return None
-    return id(code), instruction
+    return id(module), line, instruction
 
 
 def is_asleep(clock: ThreadClock) -> bool:

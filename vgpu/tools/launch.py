@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpu.device.errors import AttachError
-from vgpu.runtime import children
+from vgpu.runtime import children, visible_devices
 
 # Modules that start workers by themselves: they run without a GPU, and give one to each worker.
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
@@ -61,6 +61,7 @@ def enter(description: Mapping[str, Any]) -> None:
     if description["outputs"] is not None:
         outputs = Outputs.rebuilt(description["outputs"])
         children.leave_behind(outputs)
+    visible_devices.inherit(description["visible"])
     context = attach(**children.rebuild(description))
     gpu = context.__enter__()
     if description["outputs"] is not None and outputs.recording is not None:
