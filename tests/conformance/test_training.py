@@ -81,12 +81,19 @@ _REFUSED: dict[str, Callable[[Tensor, Tensor], object]] = {
     "bincount": lambda x, image: torch.bincount(torch.zeros(10, dtype=torch.int64, device="cuda"), weights=x),
     "median": lambda x, image: x.median(dim=0),
     "adaptive_avg_pool2d": lambda x, image: F.adaptive_avg_pool2d(image, 2).sum().backward(),
-    "reflection_pad2d": lambda x, image: F.pad(image, (1, 1, 1, 1), mode="reflect").sum().backward(),
+    "reflection_pad1d": lambda x, image: F.pad(image[0], (1, 1), mode="reflect").sum().backward(),
+    "interpolate with antialias": lambda x, image: F.interpolate(
+        image, 3, mode="bilinear", antialias=True
+    ).sum().backward(),
+    "max_pool3d": lambda x, image: F.max_pool3d(image, (1, 2, 2)).sum().backward(),
+    "nanmedian": lambda x, image: x.nanmedian(dim=0),
+    "index_reduce": lambda x, image: x.index_reduce(0, _zeros(10), x, "amax"),
+    "scatter that multiplies": lambda x, image: x.scatter(0, _zeros(10), x, reduce="multiply"),
+    "scatter that adds integers": lambda x, image: _zeros(4).scatter(0, _zeros(4), _zeros(4), reduce="add"),
     "grid_sample": lambda x, image: F.grid_sample(
         image, torch.zeros(1, 2, 2, 2, device="cuda"), align_corners=False
     ).sum().backward(),
     "scatter_reduce prod": lambda x, image: x.scatter_reduce(0, _zeros(10), x, reduce="prod"),
-    "scatter_reduce amax": lambda x, image: x.scatter_reduce_(0, _zeros(10), x.clone(), "amax"),
     "put_ that adds": lambda x, image: x.put_(_zeros(3), x[:3].clone(), accumulate=True),
     "embedding_bag max": lambda x, image: F.embedding_bag(
         _zeros(4).view(2, 2), image.view(5, 5), mode="max"
@@ -117,6 +124,12 @@ def test_determinism_may_warn_only(cuda: Gpu) -> None:
     assert torch.bincount(_zeros(4)).tolist() == [4]  # and so are counts without weights
     sums = [torch.zeros(1, device="cuda").scatter_reduce(0, _zeros(10), x, reduce=how) for how in ("sum", "mean")]
     assert sums[0].item() == pytest.approx(x.sum().item())
+    # PyTorch's documentation lists these, but its CUDA code does not refuse them.
+    assert x.scatter_reduce(0, _zeros(10), x, "amax")[0] == x.max()
+    assert torch.histc(_zeros(4), 2, max=1).tolist() == [4, 0]
+    image = torch.rand(1, 1, 4, 4, device="cuda", requires_grad=True)
+    F.pad(image, (1, 1, 1, 1), mode="reflect").sum().backward()
+    F.nll_loss(torch.rand(1, 2, 2, 2, device="cuda"), _zeros(4).view(1, 2, 2), reduction="none")
     torch.use_deterministic_algorithms(True, warn_only=True)
     with pytest.warns(UserWarning, match="does not have a deterministic implementation"):
         torch.histc(x, 4)

@@ -1,6 +1,7 @@
 """`torch.use_deterministic_algorithms`: calls whose CUDA kernels have no deterministic version.
 
-Sources: the documentation of that function, and `alertNotDeterministic` in the files named below aten/src/ATen/native.
+Sources: PyTorch's CUDA host code, run without a card (`vgpu.tools.cuda_rules.stand_in`), and `alertNotDeterministic` in
+the files named below aten/src/ATen/native.
 Not here: which operations have which rule (`vgpu.runtime.operations.table`), and CPU kernels, which check themselves.
 """
 
@@ -34,8 +35,27 @@ def bincount(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 def scatter_reduce(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Sums and means have a deterministic path (TensorAdvancedIndexing.cpp); the others do not."""
-    return "" if _argument(args, kwargs, 4, "reduce") in ("sum", "mean") else "scatter_reduce_cuda"
+    """Sums and means have a deterministic path (TensorAdvancedIndexing.cpp), and extremes have no order."""
+    return "scatter_reduce_cuda_prod_" if _argument(args, kwargs, 4, "reduce") == "prod" else ""
+
+
+def scatter(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Of `reduce=` with a tensor, only sums of floats have a deterministic path."""
+    reduce, source = kwargs.get("reduce"), args[3] if len(args) > 3 else None
+    if reduce is None or not isinstance(source, torch.Tensor):
+        return ""
+    is_sum = reduce == "add" and (source.is_floating_point() or source.is_complex())
+    return "" if is_sum else "scatter_reduce_cuda_kernel"
+
+
+def histogram(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Counts of integers are whole numbers (SummaryOps.cu)."""
+    return "_histc_cuda with floating point input" if args[0].is_floating_point() else ""
+
+
+def loss_per_pixel(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Without a reduction nothing is added up (NLLLoss2d.cu)."""
+    return "" if _argument(args, kwargs, 3, "reduction") == 0 else "nll_loss2d_forward_out_cuda_template"
 
 
 def put(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

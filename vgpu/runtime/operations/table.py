@@ -136,7 +136,12 @@ _row("_softmax_backward_data", is_cuda_kernel=True, traffic=traffic.softmax_back
 _row("_log_softmax_backward_data", is_cuda_kernel=True, traffic=traffic.log_softmax_backward)
 _row("_safe_softmax", takes_scratch=True, traffic=traffic.softmax)
 _row("max_pool2d_with_indices max_pool3d_with_indices", traffic=traffic.max_pool)
-_row("max_pool2d_with_indices_backward max_pool3d_with_indices_backward", traffic=traffic.max_pool_backward)
+_row("max_pool2d_with_indices_backward", traffic=traffic.max_pool_backward)
+_row(
+    "max_pool3d_with_indices_backward",
+    traffic=traffic.max_pool_backward,
+    nondeterministic=determinism.always("max_pool3d_with_indices_backward_cuda"),
+)
 _row("fractional_max_pool2d", check=dimensions.fractional_pool(2))
 _row("fractional_max_pool3d", check=dimensions.fractional_pool(3))
 
@@ -166,10 +171,11 @@ _row(
     "nll_loss2d_forward",
     check=operand_dtypes.alike(2),
     in_float32=True,
-    nondeterministic=determinism.always("nll_loss2d_forward_out_cuda_template"),
+    nondeterministic=determinism.loss_per_pixel,
 )
-_row("avg_pool3d _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa "
-     "_upsample_bicubic2d_aa_backward multilabel_margin_loss_forward "
+for _name in ("_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward"):
+    _row(_name, in_float32=True, nondeterministic=determinism.always(f"{_name[1:]}_out_cuda"))
+_row("avg_pool3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa multilabel_margin_loss_forward "
      "multilabel_margin_loss_backward polygamma", in_float32=True)  # fmt: skip
 _row("_fft_r2c _fft_c2c _fft_c2r", check=operand_dtypes.transformed, in_float32=True,
      arithmetic=result_layouts.transform)  # fmt: skip
@@ -239,7 +245,7 @@ _row(
     check=scalar_checks.histogram,
     arithmetic=cuda_arithmetic.histogram,
     waits=waiting.finds_its_range,
-    nondeterministic=determinism.always("_histc_cuda"),
+    nondeterministic=determinism.histogram,
 )
 _row("_pack_padded_sequence _pack_padded_sequence_backward _pad_packed_sequence _ctc_loss", mixed_devices=True)
 _row("_ctc_loss_backward", mixed_devices=True, nondeterministic=determinism.always("ctc_loss_backward_gpu"))
@@ -263,15 +269,15 @@ _row("linalg_cholesky_ex linalg_inv_ex linalg_lu_factor_ex linalg_ldl_factor_ex 
 # ---- what takes fewer dimensions than tensors may have: native/cuda/Sorting.cpp --------------------------------------
 
 _row("median", few_dimensions=True, nondeterministic=determinism.median)
-_row("nanmedian kthvalue", few_dimensions=True)
+_row("nanmedian", few_dimensions=True, nondeterministic=determinism.median)
+_row("kthvalue", few_dimensions=True)
 
-# ---- no deterministic kernel: documentation of `torch.use_deterministic_algorithms` ----------------------------------
+# ---- no deterministic kernel: PyTorch's host code (the documentation lists others) ---------------------------
 
 for _name, _kernel in {
     "_adaptive_avg_pool2d_backward": "adaptive_avg_pool2d_backward_cuda",
     "_adaptive_avg_pool3d_backward": "adaptive_avg_pool3d_backward_cuda",
     "adaptive_max_pool2d_backward": "adaptive_max_pool2d_backward_cuda",
-    "adaptive_max_pool3d_backward": "adaptive_max_pool3d_backward_cuda",
     "fractional_max_pool2d_backward": "fractional_max_pool2d_backward_cuda",
     "fractional_max_pool3d_backward": "fractional_max_pool3d_backward_cuda",
     "upsample_linear1d_backward": "upsample_linear1d_backward_out_cuda",
@@ -279,12 +285,13 @@ for _name, _kernel in {
     "upsample_bicubic2d_backward": "upsample_bicubic2d_backward_out_cuda",
     "upsample_trilinear3d_backward": "upsample_trilinear3d_backward_out_cuda",
     "reflection_pad1d_backward": "reflection_pad1d_backward_out_cuda",
-    "reflection_pad2d_backward": "reflection_pad2d_backward_cuda",
     "reflection_pad3d_backward": "reflection_pad3d_backward_out_cuda",
     "grid_sampler_2d_backward": "grid_sampler_2d_backward_cuda",
     "grid_sampler_3d_backward": "grid_sampler_3d_backward_cuda",
+    "index_reduce": "index_reduce_cuda",
 }.items():
     _row(_name, nondeterministic=determinism.always(_kernel))
 _row("bincount", nondeterministic=determinism.bincount)
 _row("scatter_reduce", nondeterministic=determinism.scatter_reduce)
+_row("scatter", nondeterministic=determinism.scatter)
 _row("put", nondeterministic=determinism.put)
