@@ -373,3 +373,21 @@ def test_equal_refuses_two_devices_as_its_wrapper_does(gpu: vgpu.VirtualGPU, fir
     """https://github.com/pytorch/pytorch/pull/163529"""
     with pytest.raises(RuntimeError, match=f"other is on {second}.* on {first}.* in method wrapper_CUDA__equal"):
         torch.equal(torch.ones(2, device=first), torch.ones(2, device=second))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: on_gpu(3).set_(torch.ones(3)), 'on device "cuda:0" to a storage on different device "cpu"'),
+        (lambda: torch.ones(3).set_(on_gpu(3)), 'on device "cpu" to a storage on different device "cuda:0"'),
+        (lambda: on_gpu(3).set_(torch.ones(3).untyped_storage()), "This is no longer allowed"),
+        (lambda: torch.poisson(on_gpu(3).long()), "\"poisson_cuda\" not implemented for 'Long'"),
+        (lambda: torch.special.zeta(on_gpu(3).half(), 2), "\"zeta_cuda\" not implemented for 'Half'"),
+        (lambda: torch.xlogy(on_gpu(3) * 1j, 2), "\"xlogy_cuda\" not implemented for 'ComplexFloat'"),
+    ],
+)
+def test_what_its_cuda_code_refuses(gpu: vgpu.VirtualGPU, call: Callable[[], object], text: str) -> None:
+    """What PyTorch 2.15's CUDA host code says, run without a card."""
+    with pytest.raises(RuntimeError, match=text):
+        call()
+    assert on_gpu(3).set_(on_gpu(4)).tolist() == [1, 1, 1, 1]

@@ -136,10 +136,17 @@ def raise_error(error: str) -> None:
     raise getattr(builtins, kind, RuntimeError)(text)
 
 
+_WITH_NUMBER = ("self_scalar", "other_scalar", "x_scalar", "n_scalar", "Scalar_Self", "Scalar_Other")
+
+
 def rule_of(overload: Any) -> DtypeRule | None:
     """The rule of an overload, of its in-place variant, or of the one that writes into `out`; None: nothing refused."""
     rules = _rules()
-    entries = next((rules[other] for other in _variants(overload.name()) if other in rules), None)
+    names = _variants(overload.name())
+    base, _, variant = overload.name().rpartition(".")
+    if variant in _WITH_NUMBER:  # the number becomes a tensor, for the same kernel
+        names += [base, f"{base}.Tensor"]
+    entries = next((rules[other] for other in names if other in rules), None)
     if entries is None:
         return None
     if "" in entries:

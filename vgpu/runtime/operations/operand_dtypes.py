@@ -119,3 +119,9 @@ def require_powers_of_two(sides: Sequence[int]) -> None:
             "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, "
             f"but got a signal size of{list(sides)}"
         )
+
+
+def rates(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Distributions.cu, `launch_poisson_cuda_kernel`: the CPU rounds numbers of whole rates as well."""
+    if not args[0].is_floating_point():
+        raise NotImplementedError(f"\"poisson_cuda\" not implemented for '{DTYPE_NAMES[args[0].dtype]}'")
