@@ -24,6 +24,7 @@ from vgpu.runtime.memory import categories
 from vgpu.runtime.thread_state import THREAD
 from vgpu.runtime.views.views import Views
 from vgpu.torch_integration.dispatch import extensions
+from vgpu.torch_integration.dispatch.function_mode import HANDLERS
 from vgpu.torch_integration.modes import Modes
 from vgpu.torch_integration.patches import (
     PatchSet,
@@ -272,7 +273,7 @@ def _install(patches: PatchSet, machine: Machine, modes: Modes) -> None:
     inner_calls.install(patches, modes.function_mode, type(modes.dispatch_mode))
     distributed.install(patches, machine)
     children.install(patches, machine)
-    compilers.install(patches, machine, modes.on)
+    compilers.install(patches, machine, modes.on, HANDLERS)
     dynamo.install(patches, machine, modes.functions(), modes.on)
     higher_order.install(patches, type(modes.dispatch_mode))
     refusals.install(patches, machine)

@@ -1,4 +1,4 @@
-"""Which copies within a GPU are plain ones, for which CUDA starts no kernel, and whose storage a tensor may take.
+"""Which copies within a GPU are plain ones, for which CUDA starts no kernel.
 
 aten/src/ATen/native/cuda/Copy.cu, `copy_device_to_device`: cudaMemcpyAsync for the same dtype and dense, equal layouts.
 Not here: copies between devices (`vgpu.runtime.gpu.VirtualGPU.transfer`).
@@ -6,12 +6,10 @@ Not here: copies between devices (`vgpu.runtime.gpu.VirtualGPU.transfer`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
-from vgpu.runtime import attachment
 from vgpu.runtime.operations.operation import Operation
 
 
@@ -41,17 +39,3 @@ def _is_dense(tensor: torch.Tensor) -> bool:
             return False
         expected *= size
     return True
-
-
-def require_one_device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """`tensor.set_(source)`: a tensor stays on its device (Resize.h, `checkSetStorage`)."""
-    machine = attachment.machine()
-    if machine is None or len(args) < 2:
-        return
-    home, source = machine.registry.device_of(args[0]), args[1]
-    other = machine.registry.device_of(source) if isinstance(source, torch.Tensor) else source.device
-    if home != other:
-        raise RuntimeError(
-            f'Attempted to set the storage of a tensor on device "{home}" to a storage on different device "{other}".'
-            "  This is no longer allowed; the devices must match."
-        )

@@ -12,7 +12,6 @@ from typing import Any
 
 from vgpu.runtime.operations import (
     convolutions,
-    copies,
     cuda_arithmetic,
     determinism,
     dimensions,
@@ -236,7 +235,7 @@ _row("_unsafe_view _reshape_alias lift_fresh lift resize_ is_same_size sym_size 
      "sym_storage_offset is_pinned result_type can_cast _nested_tensor_size is_contiguous stride size numel dim "
      "_version _has_same_storage_numel _backward requires_grad_ retain_grad set_data _fw_primal _make_dual "
      "is_coalesced resolve_conj resolve_neg _fused_sdp_choice", is_metadata=True)  # fmt: skip
-_row("set_", is_metadata=True, mixed_devices=True, check=copies.require_one_device)
+_row("set_", is_metadata=True, mixed_devices=True)
 _row("resize_as_", mixed_devices=True)  # it asks for the sizes alone
 
 # ---- what the host waits for, and what takes tensors of the host -----------------------------------------------------

@@ -27,9 +27,14 @@ from vgpu.torch_integration.devices import place
 from vgpu.torch_integration.patches import torchscript
 
 
-def install(patches: PatchSet, machine: Machine, modes_on: Callable[[], AbstractContextManager[None]]) -> None:
+def install(
+    patches: PatchSet,
+    machine: Machine,
+    modes_on: Callable[[], AbstractContextManager[None]],
+    answered: Container[Any],
+) -> None:
     """Refuse what compiles for another device; let scripted code see the GPU."""
-    _torchscript(patches, machine, modes_on)
+    _torchscript(patches, machine, modes_on, answered)
     for name in ("export", "export_for_training"):
         patches.set_existing(torch.export, name, refuse("torch.export"))
     patches.set(torch.onnx, "export", refuse("torch.onnx.export"))
@@ -44,10 +49,15 @@ def refuse(name: str, detail: str = "", *, like: Any = None) -> Callable[..., An
     return refused if like is None else functools.update_wrapper(refused, like)
 
 
-def _torchscript(patches: PatchSet, machine: Machine, modes_on: Callable[[], AbstractContextManager[None]]) -> None:
+def _torchscript(
+    patches: PatchSet,
+    machine: Machine,
+    modes_on: Callable[[], AbstractContextManager[None]],
+    answered: Container[Any],
+) -> None:
     """Inside TorchScript a tensor shows its real device: code that was not adapted would be wrong about `x.is_cuda`."""
     script, load = torch.jit.script, torch.jit.load
-    adapted = torchscript.install(patches, modes_on)
+    adapted = torchscript.install(patches, modes_on, answered)
 
     def compile_script(obj: Any, *args: Any, **kwargs: Any) -> Any:
         # The names that the code uses are looked up in its caller's frame, which is one further up here.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -29,7 +29,6 @@ from vgpu.runtime import attachment
 from vgpu.runtime.patching import PatchSet
 from vgpu.runtime.thread_state import THREAD
 from vgpu.runtime.unsupported import unsupported
-from vgpu.torch_integration.dispatch.function_mode import HANDLERS
 
 _T = torch.Tensor
 _NAMESPACE = "vgpu_script"
@@ -55,13 +54,16 @@ _DTYPES = dict(enumerate((
 _REFUSED = {"prim::fork": "torch.jit.fork", "prim::awaitable": "torch.jit._awaitable"}
 
 
-def install(patches: PatchSet, modes_on: Callable[[], Any]) -> set[str]:
+def install(patches: PatchSet, modes_on: Callable[[], Any], answered: Container[Any]) -> set[str]:
     """Adapt what is compiled from now on; returns the names of the functions, which grow.
+
+    `answered` are the functions that the function mode answers; within `modes_on()` it is on.
 
     The compiler knows PyTorch's functions that this library replaced, and forgets what it compiled before.
     """
     adapted: set[str] = set()
     patches.set(_Kernel, "modes_on", staticmethod(modes_on))
+    patches.set(_Kernel, "answered", answered)
     original: dict[int, Any] = {}
 
     def original_of(function: Any) -> Any:
@@ -186,6 +188,7 @@ class _Kernel:
     """Calls the Python function that an operator stands for, with the modes on."""
 
     modes_on: Any = None
+    answered: Container[Any] = ()
 
     def __init__(self, schema: Any, anchored: bool) -> None:
         self.function = _function_of(schema.name, str(schema))
@@ -266,7 +269,7 @@ def _function_of(kind: str, schema: str) -> Any:
         return _converted
     for owner in (torch, torch._C._nn, _T):
         function = getattr(owner, base, None)
-        if function is not None and function in HANDLERS:
+        if function is not None and function in _Kernel.answered:
             return function
     return None
 
