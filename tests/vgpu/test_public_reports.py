@@ -359,6 +359,13 @@ def test_operators_of_quantized_layers_are_refused(gpu: vgpu.VirtualGPU) -> None
         layer(data)
 
 
+def test_the_first_bag_begins_with_the_first_index(gpu: vgpu.VirtualGPU) -> None:
+    """https://github.com/pytorch/pytorch/issues/66750"""
+    weight, indices = torch.eye(4, device="cuda"), torch.tensor([0, 1, 2], device="cuda")
+    sums = torch.nn.functional.embedding_bag(indices, weight, torch.tensor([1, 2], device="cuda"), mode="sum")
+    assert sums.tolist() == [[1, 1, 0, 0], [0, 0, 1, 0]]
+
+
 @pytest.mark.parametrize("sizes", [(70000, 1, 2, 2), (1, 70000, 2, 2), (70000, 1, 2, 2, 2)])
 def test_a_grid_that_is_too_large_is_refused(gpu: vgpu.VirtualGPU, sizes: tuple[int, ...]) -> None:
     """https://github.com/pytorch/pytorch/issues/139333; of PyTorch 2.15's kernels, only these launch such a grid."""

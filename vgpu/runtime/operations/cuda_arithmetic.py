@@ -127,3 +127,13 @@ def extreme(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
         negative = both(left.signbit(), right.signbit()).expand_as(result)[zero]
         result[zero] = torch.where(negative, -0.0, 0.0).to(result.dtype)
     return result
+
+
+def bags(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The first bag begins with the first index, whatever its offset says (EmbeddingBag.cu)."""
+    offsets = args[2]
+    if not offsets.numel() or offsets[0] == 0:
+        return NotImplemented
+    offsets = offsets.clone()
+    offsets[0] = 0
+    return overload(*args[:2], offsets, *args[3:], **kwargs)

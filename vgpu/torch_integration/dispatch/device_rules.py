@@ -59,9 +59,9 @@ def reconcile(
         _reconcile_index(machine, operation, args)
         return False
     if operation.base == "set_":  # Resize.h, `checkSetStorage`
-        home, other = map(registry.device_of, inputs)
+        own, other = map(registry.device_of, inputs)
         raise RuntimeError(
-            f'Attempted to set the storage of a tensor on device "{home}" to a storage on different device "{other}".'
+            f'Attempted to set the storage of a tensor on device "{own}" to a storage on different device "{other}".'
             "  This is no longer allowed; the devices must match."
         )
     # A kernel in Python is reached as soon as one tensor is on the GPU, and looks at the others itself.
