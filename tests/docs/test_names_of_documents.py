@@ -1,4 +1,4 @@
-"""The tables of the names of documents and our commands: complete on the left, on the right nothing that does not exist.
+"""The tables of the names of documents and our commands: complete on the left; on the right only what exists.
 
 Commands of kubectl and docker are read by these programs themselves: without a cluster or a daemon they fail only after
 they have accepted every word. Options of the course's programs are read by their own parsers.
