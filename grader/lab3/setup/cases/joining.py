@@ -71,6 +71,8 @@ class SetupReply:
     """Of this machine."""
     waited: float | None = None
     """Seconds that rank 0 waited for one that did not come, until its collective raised an error."""
+    patience: float = 0.0
+    """For how many seconds that meeting's process group waits; 0 if there was no such meeting."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,8 +37,10 @@ from grader.lab3.setup.checks.joining import (
 )
 from grader.lab3.setup.checks.training import (
     TIMEOUT,
+    TIMEOUT_UNIT,
     epochs_of,
     follow,
+    is_in_another_unit,
     recognised,
     require_batches,
     require_exchanged,
@@ -149,7 +151,11 @@ class TestSetup:
         require(
             waited is not None and 0.5 * patience <= waited,
             f"setup(..., timeout_seconds={patience:.1f}), and a collective to which rank 1 does not come: {passed}",
-            TIMEOUT if waited is None else "Pass the timeout on as it is, in seconds.",
+            TIMEOUT_UNIT
+            if is_in_another_unit(replies[0].patience, patience)
+            else TIMEOUT
+            if waited is None
+            else "Pass the timeout on as it is, in seconds.",
         )
         meetings = joining.with_devices(generator, simulated=submission.device.simulated)
         self._require_joined(submission, submission.device.name, meetings)

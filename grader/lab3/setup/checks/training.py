@@ -82,6 +82,14 @@ TIMEOUT = Cause(
     "lab3.setup.meets_where_it_is_told",
     mistake="setup() does not pass timeout_seconds on to init_process_group",
 )
+TIMEOUT_UNIT = Cause(
+    "timeout_in_another_unit",
+    "Name the unit: datetime.timedelta(seconds=timeout_seconds). A number without a name counts days.",
+    "lab3.setup.meets_where_it_is_told",
+    mistake="setup() passes timeout_seconds on in another unit than seconds",
+)
+_UNITS_SECONDS = (86_400.0, 3_600.0, 60.0, 1e-3, 1e-6)
+"""Days, hours, minutes, milliseconds and microseconds."""
 TIMEOUT_ROUNDED = Cause(
     "timeout_rounded",
     "Pass timeout_seconds on as it is: datetime.timedelta takes fractions of a second, too.",
@@ -366,6 +374,11 @@ def require_reported(case: Train, replies: Sequence[TrainReply], *, what: str, e
         )
 
 
+def is_in_another_unit(patience: float, seconds: float) -> bool:
+    """Whether a process group waits for so many days, minutes or milliseconds instead of seconds."""
+    return any(math.isclose(patience, seconds * unit, rel_tol=1e-3) for unit in _UNITS_SECONDS)
+
+
 def require_patience(replies: Sequence[TrainReply], *, name: str) -> None:
     """Fail unless the process group waited as long for a rank as the call of the function of this name said."""
     for rank, reply in enumerate(replies):
@@ -379,6 +392,8 @@ def require_patience(replies: Sequence[TrainReply], *, name: str) -> None:
             )
         elif reply.patience in (math.floor(expected), math.ceil(expected)):
             hint = TIMEOUT_ROUNDED
+        elif is_in_another_unit(reply.patience, expected):
+            hint = TIMEOUT_UNIT
         require(
             abs(reply.patience - expected) < 1e-3,
             f"{name}(timeout_seconds={expected:g}): the process group of rank {rank} waits {reply.patience:g} s for a "

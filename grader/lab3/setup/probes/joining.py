@@ -21,6 +21,7 @@ import torch.distributed as dist
 from gradebox.sandbox.probe_loader import Student, WrongReturn
 from grader.lab3.setup.cases.joining import JoinReply, Meeting, MeetingReply, Setup, SetupReply
 from grader.lab3.shared.cases.modules import DDP
+from grader.lab3.shared.probes.models import patience_of_the_group
 from grader.shared.probes.calls import if_accepted
 from grader.shared.probes.endings import ending
 from grader.shared.probes.ranks import GPU_TIMEOUT_SECONDS, TIMEOUT_SECONDS
@@ -90,12 +91,15 @@ def setup(student: Student, inputs: Setup) -> SetupReply:
         meetings.append(_join_and_leave(student, module, meeting, {**options, **_patient(module, wait)}))
         for name in (*environment, *_LOCAL, "NCCL_HOSTID"):
             os.environ.pop(name, None)
+    left_alone, refused = ending(module.cleanup), _refused(student, module, environment)
+    waited, patience = _wait_for_rank_1(student, module, inputs.patience) if inputs.patience else (None, 0.0)
     return SetupReply(
         meetings=meetings,
-        left_alone=ending(module.cleanup),
-        refused=_refused(student, module, environment),
+        left_alone=left_alone,
+        refused=refused,
         gpus=torch.cuda.device_count(),
-        waited=_wait_for_rank_1(student, module, inputs.patience) if inputs.patience else None,
+        waited=waited,
+        patience=patience,
     )
 
 
@@ -164,10 +168,11 @@ def _refused(student: Student, module: ModuleType, environment: dict[str, str]) 
     return refused
 
 
-def _wait_for_rank_1(student: Student, module: ModuleType, patience: float) -> float | None:
+def _wait_for_rank_1(student: Student, module: ModuleType, patience: float) -> tuple[float | None, float]:
     """Rank 0 waits in a collective for rank 1, which comes only if rank 0 has waited far too long.
 
-    How long rank 0 waited until an error was raised; None: there was none, or this is rank 1.
+    How long rank 0 waited until an error was raised (None: there was none, or this is rank 1), and how long the process
+    group says that it waits.
     """
     come_together("ready", student)
     module.setup(
@@ -177,6 +182,7 @@ def _wait_for_rank_1(student: Student, module: ModuleType, patience: float) -> f
         **({"device": "cpu"} if torch.cuda.is_available() else {}),
         timeout_seconds=patience,
     )
+    said = patience_of_the_group()
     given_up = folder_of(student) / "given-up"
     waited, start = None, time.perf_counter()
     if student.rank == 0:
@@ -191,7 +197,7 @@ def _wait_for_rank_1(student: Student, module: ModuleType, patience: float) -> f
         if not given_up.exists():
             dist.all_reduce(torch.ones(1))
     module.cleanup()
-    return waited
+    return waited, said
 
 
 def occupy_usual_ports(rank: int) -> list[socket.socket]:

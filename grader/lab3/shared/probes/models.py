@@ -68,7 +68,7 @@ def regression(
     next_factor, rest, is_first = in_turn(factors, 1.0), _naps(nap_seconds), in_turn([1.0], 0.0)
 
     def noting(model: Regression, x: Tensor) -> Tensor:
-        begin, patience = time.perf_counter(), _patience() if is_first() and not x.is_cuda else 0.0
+        begin, patience = time.perf_counter(), patience_of_the_group() if is_first() and not x.is_cuda else 0.0
         training = is_training(model)
         rest(training)
         if hold_up is not None:
@@ -100,7 +100,7 @@ def _naps(seconds: float) -> Callable[[bool], None]:
     return rest
 
 
-def _patience() -> float:
+def patience_of_the_group() -> float:
     """Seconds that a collective of the process group waits before it raises; 0 if there is no group."""
     if not dist.is_initialized():
         return 0.0
