@@ -68,6 +68,7 @@ def reported(weights: NDArray[np.float64], skipped: int | None = None) -> RunRep
         passes=[],
         frozen=[0.5, 0.5],
         scheduler_steps=None,
+        products=[],
     )
 
 
