@@ -73,7 +73,7 @@ def table_of_times(result: Mapping[str, Any]) -> list[str]:
     lines.append(_row("single kernels on our H100", everything, "the other half of them"))
     held_out = json.loads((RESULTS / "published_held_out.json").read_text(encoding="utf-8"))["rows"]
     ratios = [row["left_out"]["half left out"] if row["fitted"] else row["ratio"] for row in held_out]
-    title, note = "kernels on T4, V100, A100 and H100 that others measured", "the other half of them, but no products"
+    title, note = "kernels on T4, V100, A100 and H100 that others measured", "the other half of them; of the products, none"
     lines.append(_row(title, [abs(math.log(ratio)) for ratio in ratios], note))
     published = json.loads((RESULTS / "published.json").read_text(encoding="utf-8"))
     times = [figure["ratio"] for name, figure in published["figures"].items() if not name.startswith("mem-")]
@@ -132,7 +132,7 @@ def long_table(result: Mapping[str, Any]) -> list[str]:
         cells = " | ".join(f"{group[column]:.0%}" for column in columns)
         lines.append(f"| {name.removeprefix('kernel: ')} | {group['values']} | {cells} |")
     errors, order = result["errors"], result["order"]
-    for title, key in (("**all**", "median_error"), ("nine in ten within", "nine_tenths")):
+    for title, key in (("**all**", "median_error"), ("nine in ten are within", "nine_tenths")):
         cells = " | ".join(f"{errors[column][key]:.0%}" for column in columns)
         lines.append(f"| {title} | {result['kernels']} | {cells} |")
     cells = " | ".join(str(errors[column]["beyond_a_factor_of_two"]) for column in columns)
@@ -141,7 +141,7 @@ def long_table(result: Mapping[str, Any]) -> list[str]:
     lines.append(f"| faster variant is faster here | {order[columns[0]]['pairs']} pairs | {cells} |")
     programs = order["programs"]
     blank = " | ".join([f"{programs['share']:.0%}", *[""] * (len(columns) - 1)])
-    lines.append(f"| the same of training steps and attention | {programs['pairs']} pairs | {blank} |")
+    lines.append(f"| the same for training steps and attention | {programs['pairs']} pairs | {blank} |")
     return lines
 
 
