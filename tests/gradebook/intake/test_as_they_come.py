@@ -292,6 +292,6 @@ def test_a_worksheet_in_an_unknown_language_says_which_are_read(tmp_path: Path) 
     page = "docs/platforms/moodle.md"
     with pytest.raises(roster_files.RosterError, match=f"A worksheet of Moodle's .* 22 languages; .* {page} lists"):
         roster_files.load(tmp_path / "roster.csv")
-    sentence = re.search(r"The worksheet is read in 22 languages .*?: (.*?)\.", (ROOT / page).read_text(), re.DOTALL)
+    sentence = re.search(r"reads the worksheet in 22 languages .*?: (.*?)\.", (ROOT / page).read_text(), re.DOTALL)
     assert sentence is not None
     assert sorted(re.split(r", | and ", " ".join(sentence[1].split()))) == sorted(moodle_words.LANGUAGES)
