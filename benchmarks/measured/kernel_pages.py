@@ -73,7 +73,10 @@ def table_of_times(result: Mapping[str, Any]) -> list[str]:
     lines.append(_row("single kernels on our H100", everything, "the other half of them"))
     held_out = json.loads((RESULTS / "published_held_out.json").read_text(encoding="utf-8"))["rows"]
     ratios = [row["left_out"]["half left out"] if row["fitted"] else row["ratio"] for row in held_out]
-    title, note = "kernels on T4, V100, A100 and H100 that others measured", "the other half of them; of the products, none"
+    title, note = (
+        "kernels on T4, V100, A100 and H100 that others measured",
+        "the other half of them; of the products, none",
+    )
     lines.append(_row(title, [abs(math.log(ratio)) for ratio in ratios], note))
     published = json.loads((RESULTS / "published.json").read_text(encoding="utf-8"))
     times = [figure["ratio"] for name, figure in published["figures"].items() if not name.startswith("mem-")]
