@@ -15,11 +15,14 @@ from grader.shared.probes.support import describe_files, watch_figures
 from grader.shared.programs import picture_and_json
 
 plt = pytest.importorskip("matplotlib.pyplot")
+from matplotlib.lines import Line2D  # noqa: E402
+
 X, Y = [128, 512, 1024], [0.5, 3.0, 9.0]
 
 PLOTS: dict[str, Callable[[Any], object]] = {
     "plot": lambda axes: axes.plot(X, Y),
     "loglog": lambda axes: axes.loglog(X, Y, "o"),
+    "large hollow markers": lambda axes: axes.plot(X, Y, "o", fillstyle="none", markersize=30),
     "names": lambda axes: axes.plot([str(size) for size in X], Y),
     "step": lambda axes: axes.step(X, Y),
     "scatter": lambda axes: axes.scatter(X, Y),
@@ -50,9 +53,15 @@ NO_PLOTS: dict[str, Callable[[Any], object]] = {
     "markers of no size": lambda axes: axes.plot(X, Y, "o", markersize=0),
     "points of no size": lambda axes: axes.scatter(X, Y, s=0),
     "transparent bars": lambda axes: axes.bar(["a", "b", "c"], Y, alpha=0),
+    "a line whose class draws nothing": lambda axes: (axes.add_line(_Undrawn(X, Y)), axes.autoscale_view()),
     "a line whose method draws nothing": lambda axes: _left_undrawn(axes.plot(X, Y, "o-")[0]),
     "points whose method draws nothing": lambda axes: _left_undrawn(axes.scatter(X, Y)),
 }
+
+
+class _Undrawn(Line2D):
+    def draw(self, renderer: Any) -> None:
+        pass
 
 
 def _left_undrawn(artist: Any) -> None:

@@ -53,18 +53,19 @@ def is_drawn(artist: Any, axes: Axes) -> bool:
 
 
 def _is_matplotlibs_own(artist: Any) -> bool:
-    """Whether matplotlib's own code draws it: neither its class nor the object itself has another method for that."""
+    """Whether matplotlib's own code draws it: neither a class of somebody else nor the object itself does."""
     import matplotlib
+    from matplotlib import collections, lines
 
     kind = type(artist)
-    code = getattr(inspect.unwrap(inspect.getattr_static(kind, "draw")), "__code__", None)
+    code: CodeType | None = getattr(inspect.unwrap(inspect.getattr_static(kind, "draw")), "__code__", None)
     is_replaced = any(callable(inspect.getattr_static(kind, name, None)) for name in vars(artist))
-    folder = str(Path(matplotlib.__file__).parent)
-    return kind.__module__.startswith("matplotlib.") and not is_replaced and _file_of(code).startswith(folder)
-
-
-def _file_of(code: CodeType | None) -> str:
-    return "" if code is None else code.co_filename
+    return (
+        kind in (lines.Line2D, collections.PathCollection)
+        and not is_replaced
+        and code is not None
+        and code.co_filename.startswith(str(Path(matplotlib.__file__).parent))
+    )
 
 
 def _pixels(axes: Axes) -> NDArray[np.int16] | None:
