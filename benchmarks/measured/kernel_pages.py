@@ -75,7 +75,7 @@ def table_of_times(result: Mapping[str, Any]) -> list[str]:
     ratios = [row["left_out"]["half left out"] if row["fitted"] else row["ratio"] for row in held_out]
     title, note = (
         "kernels on T4, V100, A100 and H100 that others measured",
-        "the other half of them; of the products, none",
+        "the other half of them, but none of the products",
     )
     lines.append(_row(title, [abs(math.log(ratio)) for ratio in ratios], note))
     published = json.loads((RESULTS / "published.json").read_text(encoding="utf-8"))
