@@ -178,17 +178,23 @@ def acceptance_faults(recorded: Mapping[str, Any], drawn: Mapping[str, Any]) -> 
     counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
     return "\n".join([
         "# Faults that the acceptance test finds", "",
-        f"{_made_by('python -m tests.cluster.faults.table', recorded)} It plants {verdicts.total()} faults. The "
-        f"acceptance test found {noticed} of them and named the right part. Verdicts: {counted}.", "",
+        "For cluster engineers who want to know whether the [acceptance test](cluster.md) finds a certain fault. You "
+        "need no GPU. At the end you know which check finds the fault, and what the verdict is. No real GPU was broken "
+        "for these tables.", "",
+        f"The tests plant {verdicts.total()} faults. The acceptance test found {noticed} of them, and named the GPU, "
+        f"node or link at fault. Verdicts: {counted}. {_made_by('python -m tests.cluster.faults.table', recorded)}", "",
+        "A second program simulates machines with and without a fault, to count faults that pass and false alarms.", "",
         *_drawn(drawn),
-        "## In records", "",
-        "These are the records of a sound machine with one reading changed: eight H100s in a node, or four nodes of "
-        "two with InfiniBand. No real GPU was broken. The seconds are those that the judge takes.", "",
+        "## Faults planted in records", "",
+        "Each of these faults is one changed value in the record of a sound machine. The machine is a node with eight "
+        "H100s, or four nodes with two H100s each and InfiniBand. \"Thought of afterwards\" marks faults that we took "
+        "over from [other tools](acceptance-compared.md). The last column says how long the judge took.", "",
         columns, rule, *map(_fault, recorded["records"]), "",
-        "## In processes that run", "",
-        "The command plants these faults with `--inject` on two virtual T4s or on the CPU, or it takes away processes, "
-        "nodes (torchruns on one machine) or a disk. The seconds are those of the whole run, on two cores with other "
-        "work. The last column counts processes that were left. A killed torchrun has exit code -9.", "",
+        "## Faults planted in running processes", "",
+        "The tests plant some of these faults with `--inject`, on two virtual T4s or on the CPU. For the others they "
+        "kill processes or nodes (each node is a torchrun on one machine), or fill a disk. The seconds are the time of "
+        "the whole run, on two cores with other work. The last column counts processes that were still running after "
+        "the test. The exit code -9 is the code of a killed torchrun.", "",
         f"{columns} left running |", f"{rule}---:|",
         *(f"{_fault(fault)} {fault['left']} |" for fault in recorded["runs"]), "",
     ])  # fmt: skip
@@ -201,16 +207,18 @@ def _drawn(drawn: Mapping[str, Any]) -> Iterable[str]:
     noticed = sum(row["FAIL"] + row["INCOMPLETE"] for row in rows)
     total, blamed = noticed + sum(row["PASS"] for row in rows), sum(row["blamed"] for row in rows)
     yield from (
-        "## In machines that are drawn", "",
-        f"{_made_by('python -m tests.cluster.faults.drawn', drawn)} It draws machines of {drawn['cards']} models with "
-        "1 to 64 nodes, with rates and noise as published, and judges their records. No real GPU is behind them.", "",
-        f"- {drawn['healthy']} healthy machines: {alarms} did not pass.",
-        f"- {total} machines with one fault: {total - noticed} passed. The right part, and no other, was named in "
-        f"{blamed} of {noticed}.", "",
-        "*Lost* is the share of a rate that the fault costs. *Incomplete* is no pass: the test asks whether it is "
-        "meant. Two kinds are not drawn, as no record can tell them from a healthy machine: all GPUs of all nodes "
-        "slower by less than a quarter with no reading that says why, and copies from one GPU slower by less than a "
-        "quarter, as from a far NUMA node.", "",
+        "## Simulated machines", "",
+        f"The machines have 1 to 64 nodes and GPUs of {drawn['cards']} models. Their rates, and the noise of these "
+        "rates, are drawn at random from published values. "
+        f"{_made_by('python -m tests.cluster.faults.drawn', drawn)}", "",
+        f"- {drawn['healthy']} machines were sound. Of these, {alarms} did not pass.",
+        f"- {total} machines had one fault. Of these, {total - noticed} passed. For {blamed} machines, the report "
+        "named the faulty part and no other.", "",
+        "*Lost* is the share of a rate that the fault costs. The other columns count machines. *Incomplete* is not a "
+        "pass: the test asks whether the value is intended. Two kinds of faults are left out, because their records "
+        "look like the records of a sound machine:", "",
+        "- All GPUs of all nodes are slower by less than a quarter, and no reading says why.",
+        "- Copies from one GPU are slower by less than a quarter, as from a distant NUMA node.", "",
         "| fault | lost | fails | incomplete | passes | named |", "|---|---:|---:|---:|---:|---:|",
     )  # fmt: skip
     for row in rows:
