@@ -133,10 +133,11 @@ def _report(of: Course, lab: Lab) -> Iterator[str]:
 
 def _in_all(total: Hours, stated: Hours | None) -> str:
     """What to plan for where the assignment's total is not the sum of its labs."""
-    text = "The hours are estimates of the assignment that the labs come from."
+    text = "The hours are estimates from the assignment on which the labs are based."
     if stated is None or stated == total:
         return text
-    text += f" The assignment states {stated.in_words} hours for all labs, but its ranges add up to {total.in_words}."
+    text += f" The assignment states {stated.in_words} hours for all labs, but its hours for single labs add up to"
+    text += f" {total.in_words}."
     least, most = max(total.least, stated.least), min(total.most, stated.most)
     return f"{text} Plan for {Hours(least, most).in_words} hours in all." if least <= most else text
 
