@@ -18,6 +18,11 @@ from typing import Any
 RESULTS = Path(__file__).with_name("results")
 
 
+def percent(share: float, digits: int = 0) -> str:
+    """A share as the pages write it: "6 %"."""
+    return f"{share * 100:.{digits}f} %"
+
+
 def interleaved(candidates: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
     """Seconds of each candidate, `rounds` times in turn, so that a slow minute of the machine hits all alike."""
     seconds: dict[str, list[float]] = {name: [] for name in candidates}

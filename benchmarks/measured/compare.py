@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import vgpu
-from benchmarks.measure import save
+from benchmarks.measure import percent, save
 from benchmarks.measured import cases, draws
 from vgpu.tools.calibrate.compare import match_spec
 
@@ -89,7 +89,9 @@ def table(rows: Sequence[Row]) -> list[str]:
     lines = ["| what | values | median error | ratios |", "|---|---:|---:|---|"]
     for name, members in groups(rows).items():
         ratios = [row.ratio for row in members]
-        lines.append(f"| {name} | {len(members)} | {error(members):.0%} | {min(ratios):.2f} to {max(ratios):.2f} |")
+        lines.append(
+            f"| {name} | {len(members)} | {percent(error(members))} | {min(ratios):.2f} to {max(ratios):.2f} |"
+        )
     return lines
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import RESULTS
+from benchmarks.measure import RESULTS, percent
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _SHORT, _LONG = _DOCS / "how-we-know.md", _DOCS / "how-we-know-figures.md"
@@ -87,7 +87,9 @@ def table_of_times(result: Mapping[str, Any]) -> list[str]:
         ("training steps on our H100", "training step, seconds", "their kernels, not the steps"),
         ("host calls on our H100", "host call", "all of them"),
     ):
-        lines.append(f"| {title} | {compared[group]['values']} | {compared[group]['median_error']:.0%} | | {note} |")
+        lines.append(
+            f"| {title} | {compared[group]['values']} | {percent(compared[group]['median_error'])} | | {note} |"
+        )
     return lines
 
 
@@ -104,8 +106,8 @@ def sentence_of_order(result: Mapping[str, Any]) -> list[str]:
     return [
         "The faster variant on the card is also the faster one on the virtual GPU:",
         "",
-        f"- in {kernels['share']:.0%} of {kernels['pairs']} pairs of kernels",
-        f"- in {programs['share']:.0%} of {programs['pairs']} pairs of training steps and attention",
+        f"- in {percent(kernels['share'])} of {kernels['pairs']} pairs of kernels",
+        f"- in {percent(programs['share'])} of {programs['pairs']} pairs of training steps and attention",
     ]
 
 
@@ -119,7 +121,7 @@ def _errors(result: Mapping[str, Any]) -> dict[str, list[float]]:
 
 def _row(title: str, sizes: Sequence[float], *notes: str) -> str:
     within = sum(size <= math.log(1.2) for size in sizes) / len(sizes)
-    cells = (title, len(sizes), f"{math.expm1(statistics.median(sizes)):.0%}", f"{within:.0%}", *notes)
+    cells = (title, len(sizes), percent(math.expm1(statistics.median(sizes))), percent(within), *notes)
     return f"| {' | '.join(map(str, cells))} |"
 
 
@@ -132,18 +134,18 @@ def long_table(result: Mapping[str, Any]) -> list[str]:
     ]  # fmt: skip
     lines = ["| group | kernels | " + " | ".join(columns) + " |", "|---|---:|" + "---:|" * len(columns)]
     for name, group in result["groups"].items():
-        cells = " | ".join(f"{group[column]:.0%}" for column in columns)
+        cells = " | ".join(percent(group[column]) for column in columns)
         lines.append(f"| {name.removeprefix('kernel: ')} | {group['values']} | {cells} |")
     errors, order = result["errors"], result["order"]
     for title, key in (("**all**", "median_error"), ("nine in ten are within", "nine_tenths")):
-        cells = " | ".join(f"{errors[column][key]:.0%}" for column in columns)
+        cells = " | ".join(percent(errors[column][key]) for column in columns)
         lines.append(f"| {title} | {result['kernels']} | {cells} |")
     cells = " | ".join(str(errors[column]["beyond_a_factor_of_two"]) for column in columns)
     lines.append(f"| off by more than a factor of two | {result['kernels']} | {cells} |")
-    cells = " | ".join(f"{order[column]['share']:.0%}" for column in columns)
+    cells = " | ".join(percent(order[column]["share"]) for column in columns)
     lines.append(f"| faster variant is faster here | {order[columns[0]]['pairs']} pairs | {cells} |")
     programs = order["programs"]
-    blank = " | ".join([f"{programs['share']:.0%}", *[""] * (len(columns) - 1)])
+    blank = " | ".join([percent(programs["share"]), *[""] * (len(columns) - 1)])
     lines.append(f"| the same for training steps and attention | {programs['pairs']} pairs | {blank} |")
     return lines
 

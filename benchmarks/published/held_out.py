@@ -30,7 +30,7 @@ import torch.nn.functional as F  # noqa: N812 - PyTorch's custom
 from torch import Tensor, nn
 
 import vgpu
-from benchmarks.measure import save
+from benchmarks.measure import percent, save
 from benchmarks.measured import captured
 from benchmarks.measured.fitting import Constant
 from benchmarks.published import older_cards, older_pytorch, report
@@ -138,8 +138,9 @@ def table(groups: Mapping[str, Sequence[Compared]]) -> list[str]:
     for name, members in {**groups, **by_source, "**all**": everything}.items():
         summary = _summary(members)
         lines.append(
-            f"| {name} | {summary['values']} | {summary['median_error']:.0%} | {summary['within_a_fifth']:.0%} "
-            f"| {summary['beyond_a_factor_of_two']} | {summary['median_ratio']:.2f} |"
+            f"| {name} | {summary['values']} | {percent(summary['median_error'])} "
+            f"| {percent(summary['within_a_fifth'])} | {summary['beyond_a_factor_of_two']} "
+            f"| {summary['median_ratio']:.2f} |"
         )
     return lines
 
@@ -154,7 +155,7 @@ def table_of_fits(groups: Mapping[str, Sequence[Compared]]) -> list[str]:
     lines = ["| what | times | " + " | ".join(columns) + " |", "|---|---:|" + "---:|" * len(columns)]
     for name, rows in {**groups, **by_card}.items():
         errors = [[row.error for row in rows], *([row.left_out[column] for row in rows] for column in columns[1:])]
-        cells = " | ".join(f"{math.expm1(statistics.median(map(abs, column))):.0%}" for column in errors)
+        cells = " | ".join(percent(math.expm1(statistics.median(map(abs, column)))) for column in errors)
         lines.append(f"| {name} | {len(rows)} | {cells} |")
     return lines
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.measure import save
+from benchmarks.measure import percent, save
 from benchmarks.published.figures import Comparison
 
 _ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def group_table(comparisons: Sequence[Comparison]) -> list[str]:
         ratios = sorted(comparison.ratio for comparison in members)
         worst = max(abs(ratio - 1) for ratio in ratios)
         span = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-        lines.append(f"| {name} | {len(members)} | {error(members):.1%} | {worst:.0%} | {span} |")
+        lines.append(f"| {name} | {len(members)} | {percent(error(members), 1)} | {percent(worst)} | {span} |")
     return lines
 
 
