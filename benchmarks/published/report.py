@@ -17,8 +17,8 @@ _BEGIN, _END = "<!-- published: {} -->", "<!-- end of published -->"
 
 
 def error(comparisons: Iterable[Comparison]) -> float:
-    """Median of |ratio - 1|."""
-    return statistics.median(abs(comparison.ratio - 1) for comparison in comparisons)
+    """Median of how far the ratios are from 1, the same for half as for twice."""
+    return math.expm1(statistics.median(abs(math.log(comparison.ratio)) for comparison in comparisons))
 
 
 def by_group(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
@@ -40,7 +40,7 @@ def group_table(comparisons: Sequence[Comparison]) -> list[str]:
         if not members:
             continue
         ratios = sorted(comparison.ratio for comparison in members)
-        worst = max(abs(ratio - 1) for ratio in ratios)
+        worst = max(1 / ratios[0], ratios[-1]) - 1
         span = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
         lines.append(f"| {name} | {len(members)} | {percent(error(members), 1)} | {percent(worst)} | {span} |")
     return lines

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.measure import RESULTS
 from benchmarks.measured import kernel_pages
-from benchmarks.published import report
+from benchmarks.published import figures, report
 
 pytest.importorskip("grimp", reason="import-linter, of the extra dev, is not installed")
 from gradebox.course.course import Course
@@ -30,6 +30,20 @@ def test_the_tables_of_kernels_are_those_of_the_recorded_results() -> None:
     for page, name, lines in kernel_pages.parts(result):
         stale = kernel_pages.replaced(page, name, lines) != page.read_text(encoding="utf-8")
         assert not stale, f"{page.name}, {name}: run python -m benchmarks.measured.cross_validation"
+
+
+def test_the_table_of_published_figures_is_that_of_the_recorded_results() -> None:
+    recorded = json.loads((RESULTS / "published.json").read_text(encoding="utf-8"))
+    simulated = {name: figure["simulated"] for name, figure in recorded["figures"].items()}
+    comparisons = [figures.Comparison(figure, simulated[figure.id]) for figure in figures.load()]
+    table = report.page_of("groups").read_text(encoding="utf-8").partition("<!-- published: groups -->")[2]
+    assert table.partition("<!-- end of published -->")[0].strip().splitlines() == report.group_table(comparisons)
+
+
+def test_half_of_a_figure_is_as_wrong_as_twice_the_figure() -> None:
+    figure = next(figure for figure in figures.load() if figure.unit == "TFLOP/s")
+    half, twice = (figures.Comparison(figure, factor * figure.value) for factor in (0.5, 2.0))
+    assert report.error([half]) == pytest.approx(report.error([twice])) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("name", ["groups", "figures", "held out", "older cards", "lab comparisons", "pairs"])
