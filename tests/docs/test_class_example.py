@@ -19,7 +19,7 @@ def test_a_page_that_compares_submissions_installs_what_that_needs() -> None:
     in_the_demo, in_the_repository = f"uv pip install '{needed}'", ".venv/bin/uv pip install -e '.[class]'"
     pages = {
         PAGE.with_name("class-first-run.md"): in_the_demo,
-        PAGE.with_name("class-review.md"): in_the_repository,
+        PAGE.with_name("class-statistics.md"): in_the_repository,
         DEMO: in_the_demo,
     }
     for page, command in pages.items():
