@@ -17,12 +17,13 @@ import itertools
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from operator import eq, getitem, is_
+from collections.abc import Callable, Iterable, Mapping
+from operator import call, eq, getitem, is_, itemgetter
 from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from gradebox.sandbox.devices import DeviceModule, Simulator
+from gradebox.sandbox.module_contents import Lacking, Used, inner_functions, is_below, modules_of, names_used
 from gradebox.sandbox.types import Environment
 
 _NAMED = {
@@ -39,20 +40,18 @@ _NAMED = {
     "inspect": ("currentframe", "stack", "trace", "getouterframes", "getinnerframes", "getframeinfo"),
 }  # fmt: skip
 """Functions of others that the result's way home relies on, or through which frames are reached; and `INSTRUMENTS` of
-the course's devices. The names that probes use of others are found in their code (`_used`). Of our package, the
+the course's devices. The names that probes use of others are found in their code (`names_used`). Of our package, the
 course's and the simulator's every function and method counts."""
 
-_HOOKS = frozenset({"displayhook", "excepthook", "showwarning", "unraisablehook"})
-"""Functions that are there to be replaced."""
 _METHODS = (FunctionType, staticmethod, classmethod, property)
 _CONSTANT, _NAMED_BY = (int, float, str, bytes, tuple, frozenset), (BuiltinFunctionType, ModuleType, type)
 _ONE_IN = 8
 _MISSING: Any = object()
+_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
+"""Of `type.__flags__`, by Python's Include/object.h. A class with the first and without the second can be changed."""
 
 Parts = dict[str, tuple[Any, ...]]
 """Label to objects, compared by identity."""
-Used = tuple[tuple[str, ...], tuple[object, ...], tuple[str, ...], tuple[object, ...]]
-"""Labels, owners, names and values."""
 Seal = tuple[tuple[tuple[FunctionType, CodeType], ...], tuple[tuple[dict[str, Any], str, Any], ...]]
 """Functions with their code, and entries of namespaces with their value: see `seal`."""
 
@@ -80,10 +79,7 @@ class Fingerprint(NamedTuple):
     classes: tuple[tuple[str, Mapping[str, Any], tuple[str, ...], int], ...]
     """Their namespaces, with the names in them and the number of their methods."""
     used: Used
-    """What probes use of others: functions of modules, methods and properties of classes."""
-    grown: tuple[tuple[str, ...], tuple[Mapping[str, Any], ...], tuple[int, ...], tuple[frozenset[str], ...]]
-    """Labels of those classes, their namespaces, the numbers of names in them, and the names that probes use and they
-    lack: a property of such a name would answer in place of an object's own attribute."""
+    grown: Lacking
 
     def __repr__(self) -> str:
         return "a fingerprint"
@@ -135,12 +131,12 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
     for package in packages:
         # What else is in a simulator's modules does not answer probes.
         is_read = devices.SIMULATOR is None or package.__name__ != devices.SIMULATOR.package
-        for module in _modules(package):
+        for module in modules_of(package):
             space: Mapping[str, Any] = vars(module)
             for key, value in list(space.items()):
                 own = isinstance(value, type) and value.__module__ == module.__name__
                 read = is_read and ((key.isupper() and type(value) in _CONSTANT) or isinstance(value, _NAMED_BY))
-                if own or read or isinstance(value, FunctionType) or _is_below(module, key, value):
+                if own or read or isinstance(value, FunctionType) or is_below(module, key, value):
                     entries.append((f"{module.__name__}.{key}", space, key, value))
                 if own:
                     classes.append((f"{module.__name__}.{key}", value))
@@ -148,7 +144,9 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
         space = vars(cls)
         entries += [(f"{label}.{key}", space, key, value) for key, value in space.items() if _is_method(value)]
     held = {id(value): (label, value) for label, *_, value in [*looked_up, *entries]}
-    others = [(label, value, _inner(value)) for label, value in held.values() if isinstance(value, _METHODS[1:])]
+    others = [
+        (label, value, inner_functions(value)) for label, value in held.values() if isinstance(value, _METHODS[1:])
+    ]
     inner = {id(part): (label, part) for label, _, parts in others for part in parts}
     functions = [(label, function) for label, function in (inner | held).values() if isinstance(function, FunctionType)]
     labels, spaces, keys, values = zip(*entries, strict=True)
@@ -163,7 +161,7 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
         ),
         tuple(others),
         tuple((label, vars(cls), tuple(vars(cls)), _count(vars(cls))) for label, cls in classes),
-        *_used(packages, devices),
+        *names_used(packages, devices.EXCHANGED, {"gradebox", devices.SIMULATOR.package if devices.SIMULATOR else ""}),
     )
 
 
@@ -191,7 +189,7 @@ def changed(
     differences = [
         *(label for label, module, name, value in looked_up if _get(module, name) is not value),
         *(label for label, space, saved in keywords if not _same(saved, _values(space))),
-        *(label for label, method, inner in others if not _same(inner, _inner(method))),
+        *(label for label, method, inner in others if not _same(inner, inner_functions(method))),
         # With all entries as before, another number means that methods were added: a __getattribute__ of another class.
         *(
             f"{label} (methods)"
@@ -222,11 +220,13 @@ def watch(
     may be there: `own` are the ids of their code. What `others` list (a simulator's answers) is compared each time.
     """
     # As locals, which nobody reaches: otherwise another `all` would hide what else is exchanged.
-    every, some, same, attribute, item, missing = all, any, is_, getattr, getitem, _MISSING
+    every, some, same, attribute, missing = all, any, is_, getattr, _MISSING
     mapped, zipped, repeated, ordered, kind, identity, absent = map, zip, itertools.repeat, sorted, type, id, KeyError
     function, method, modules, equal, size = FunctionType, MethodType, sys.modules.get, eq, len
     looked_up, labels, spaces, keys, values, *_, used, grown = fingerprints
-    _, owners, names, parts_used = used
+    packages_are_there = _comparing(spaces, keys, values)
+    modules_are_there, of_classes = _by_kind_of_owner(used)
+    of_all, (_, homes, called, originals) = used[1:], zip(*looked_up, strict=True)
     _, grown_spaces, sizes, _ = grown
     draw, share = random.Random(os.urandom(8)).random, 1 / _ONE_IN
 
@@ -237,10 +237,17 @@ def watch(
 
     def exchanged(whole: bool) -> list[str]:
         now: list[tuple[str, Any]] = [row for listed in others for row in listed()]
-        for label, module, name, value in looked_up:
-            if (found := attribute(modules(module), name, missing)) is not value:
-                now.append((label, found))
-        if not every(mapped(same, mapped(attribute, owners, names, repeated(missing)), parts_used)):
+        if not every(mapped(same, mapped(attribute, mapped(modules, homes), called, repeated(missing)), originals)):
+            for label, module, name, value in looked_up:
+                if (found := attribute(modules(module), name, missing)) is not value:
+                    now.append((label, found))
+        rows = of_all if whole else of_classes
+        try:
+            as_before = every(mapped(same, mapped(attribute, rows[0], rows[1], repeated(missing)), rows[2]))
+            as_before = as_before and modules_are_there()
+        except absent:
+            as_before = False
+        if not as_before:
             for label, owner, name, value in zipped(*used):
                 if (found := attribute(owner, name, missing)) is not value:
                     now.append((label, found))
@@ -251,7 +258,7 @@ def watch(
         as_before = True
         try:
             if whole or draw() < share:
-                as_before = every(mapped(same, mapped(item, spaces, keys), values))
+                as_before = packages_are_there()
         except absent:
             as_before = False
         if not as_before:
@@ -263,87 +270,46 @@ def watch(
     return exchanged
 
 
-def _used(packages: tuple[ModuleType, ...], devices: DeviceModule) -> tuple[Used, Any]:
-    """What the code of probes, and of what they share with submissions, names of modules and classes that are not ours:
-    a submission can replace it.
+def _comparing(
+    spaces: Iterable[Mapping[str, Any]], keys: Iterable[str], values: Iterable[object]
+) -> Callable[[], bool]:
+    """A function that says whether each namespace has that value under that key; a KeyError says that it has none.
 
-    By names alone: of each module and class that a probe's module knows, or names in it, whatever the probe also names
-    somewhere. So a few are watched that no probe uses. The second part is `Fingerprint.grown`.
+    Neighbours of one namespace are looked up together, which takes less than half the time.
     """
-    roots, exchanged = {package.__name__ for package in packages}, devices.EXCHANGED
-    unread = ("gradebox", devices.SIMULATOR.package if devices.SIMULATOR is not None else "")
-    watched: dict[tuple[int, str], tuple[str, object, str, object]] = {
-        (id(builtins), name): (f"builtins.{name}", builtins, name, value)
-        for name, value in vars(builtins).items()
-        if callable(value)
-    }
-    lacking: dict[int, tuple[type, set[str]]] = {}
-    for package in packages:
-        if package.__name__ in unread:
-            continue
-        modules = list(_modules(package))
-        for module in [each for each in modules if "probes" in each.__name__.split(".")] or modules:
-            names = {name for function in _functions_of(module) for code in _nested(function.__code__)
-                     for name in code.co_names} - _HOOKS  # fmt: skip
-            waiting: list[object] = list(vars(module).values())
-            visited = {id(sys.modules[name]) for name in exchanged if name in sys.modules}
-            while waiting:
-                owner = waiting.pop()
-                if id(owner) in visited or not _is_foreign(owner, roots):
-                    continue
-                visited.add(id(owner))
-                for name in names:
-                    value = _static(owner, name)
-                    if isinstance(value, (ModuleType, type)):
-                        waiting.append(value)
-                    elif (callable(value) or _describes(value)) and getattr(owner, name, None) is value:
-                        watched[id(owner), name] = (f"{_label(owner)}.{name}", owner, name, value)
-                    if isinstance(owner, type) and name not in vars(owner):
-                        lacking.setdefault(id(owner), (owner, set()))[1].add(name)
-    rows = [(_label(owner), vars(owner), len(vars(owner)), frozenset(names)) for owner, names in lacking.values()]
-    columns: Any = tuple(zip(*watched.values(), strict=True)) or ((), (), (), ())
-    return columns, tuple(zip(*rows, strict=True)) or ((), (), (), ())
+    rows_of = itertools.groupby(zip(spaces, keys, values, strict=True), lambda row: id(row[0]))
+    groups = [list(rows) for _, rows in rows_of]
+    # Of a single key, a getter would return the value alone.
+    groups = [rows if len(rows) > 1 else rows * 2 for rows in groups]
+    watched = tuple(rows[0][0] for rows in groups)
+    getters = tuple(itemgetter(*[key for _, key, _ in rows]) for rows in groups)
+    expected = tuple(value for rows in groups for *_, value in rows)
+    every, mapped, same, called, chained = all, map, is_, call, itertools.chain.from_iterable
+
+    def are_there() -> bool:
+        return every(mapped(same, chained(mapped(called, getters, watched)), expected))
+
+    return are_there
 
 
-def _describes(value: object) -> bool:
-    """Whether something in a class answers for an attribute, as a property does."""
-    return hasattr(type(value), "__get__") and hasattr(type(value), "__set__")
+def _by_kind_of_owner(used: Used) -> tuple[Callable[[], bool], tuple[Any, Any, Any]]:
+    """For quick looks at what probes use: `_comparing` what modules have; and owners, names and values of classes.
+
+    Without classes that Python lets nobody change (`int`, most of NumPy's): slow looks compare them.
+    """
+    rows = list(zip(*used[1:], strict=True))
+    of_modules = [(vars(owner), name, value) for owner, name, value in rows if isinstance(owner, ModuleType)]
+    of_classes = [row for row in rows if isinstance(row[0], type) and _can_change(row[0])]
+    return _comparing(*_columns(of_modules)), _columns(of_classes)
 
 
-def _is_foreign(owner: object, roots: set[str]) -> bool:
-    """Whether something is a module or a class of others, which can be changed."""
-    if isinstance(owner, ModuleType):
-        return owner.__name__.partition(".")[0] not in roots
-    return isinstance(owner, type) and owner.__module__.partition(".")[0] not in roots
+def _can_change(cls: type) -> bool:
+    return bool(cls.__flags__ & _HEAP_TYPE) and not cls.__flags__ & _IMMUTABLE_TYPE
 
 
-def _static(owner: object, name: str) -> object:
-    """What a module or class has under a name, without asking a `__getattr__` of theirs that would make it."""
-    spaces = [vars(each) for each in owner.__mro__] if isinstance(owner, type) else [vars(owner)]
-    return getattr(owner, name, _MISSING) if any(name in space for space in spaces) else _MISSING
-
-
-def _label(owner: object) -> str:
-    return owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"  # type: ignore[attr-defined]
-
-
-def _functions_of(module: ModuleType) -> Iterator[FunctionType]:
-    """The functions and methods that a module defines."""
-    for value in list(vars(module).values()):
-        parts = (
-            list(vars(value).values()) if isinstance(value, type) and value.__module__ == module.__name__ else [value]
-        )
-        for part in parts:
-            for function in (part, *_inner(part)) if isinstance(part, _METHODS[1:]) else (part,):
-                if isinstance(function, FunctionType) and function.__module__ == module.__name__:
-                    yield function
-
-
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            yield from _nested(value)
+def _columns(rows: list[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
+    first, second, third = zip(*rows, strict=True) if rows else ((), (), ())
+    return first, second, third
 
 
 def _all_there(spaces: tuple[Mapping[str, Any], ...], keys: tuple[str, ...], values: tuple[Any, ...]) -> bool:
@@ -373,28 +339,6 @@ def _count(space: Mapping[str, Any]) -> int:
 
 def _values(space: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(space.values())
-
-
-def _inner(method: Any) -> tuple[Any, ...]:
-    """The functions of a static method, a class method or a property."""
-    if isinstance(method, property):
-        return method.fget, method.fset, method.fdel
-    return (method.__func__,)
-
-
-def _modules(module: ModuleType) -> Iterator[ModuleType]:
-    """A package and what has been imported below it.
-
-    Found by attributes: going through `sys.modules` would touch, and so copy, a page for each of thousands of names.
-    """
-    yield module
-    for key, value in list(vars(module).items()):
-        if _is_below(module, key, value):
-            yield from _modules(value)
-
-
-def _is_below(module: ModuleType, key: str, value: Any) -> bool:
-    return isinstance(value, ModuleType) and value.__name__ == f"{module.__name__}.{key}"
 
 
 def _shadowed(gpu: object) -> list[str]:

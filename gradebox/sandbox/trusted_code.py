@@ -12,12 +12,12 @@ import dis
 import functools
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
-from typing import Any
+from types import CodeType, FrameType, FunctionType, MethodType
 
 from gradebox.sandbox.devices import Simulator
+from gradebox.sandbox.module_contents import codes_of
 from gradebox.sandbox.safe_text import plain_ascii, safe
 
 
@@ -68,7 +68,7 @@ def remember(course: str, about: Simulator | None) -> None:
     """
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in ("gradebox", course, "probes", about and about.package) or module is contextlib:
-            _known.setdefault(name, tuple(_codes(module)))
+            _known.setdefault(name, tuple(codes_of(module)))
     stdlib = [sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib")]
     base = TrustedCode(
         libraries=tuple(stdlib),
@@ -216,40 +216,3 @@ def _in(name: str, package: str) -> bool:
 
 def _ids(codes: Iterable[CodeType]) -> frozenset[int]:
     return frozenset(id(code) for code in codes)
-
-
-def _codes(module: ModuleType) -> Iterator[CodeType]:
-    for function in _functions(module):
-        yield from _nested(function.__code__)
-
-
-def _functions(module: ModuleType) -> Iterator[FunctionType]:
-    waiting: list[Any] = list(vars(module).values())
-    visited: set[int] = set()
-    while waiting:
-        value = waiting.pop()
-        if id(value) in visited:
-            continue
-        visited.add(id(value))
-        if isinstance(value, FunctionType):
-            if value.__module__ == module.__name__:
-                yield value
-                waiting.append(getattr(value, "__wrapped__", None))
-        elif isinstance(value, type):
-            if value.__module__ == module.__name__:
-                waiting += vars(value).values()
-        elif isinstance(value, property):
-            waiting += [value.fget, value.fset, value.fdel]
-        elif isinstance(value, (staticmethod, classmethod)):
-            waiting.append(value.__func__)
-        elif isinstance(value, functools.cached_property):
-            waiting.append(value.func)
-        elif type(value) is dict:
-            waiting += [member for member in value.values() if isinstance(member, FunctionType)]
-
-
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            yield from _nested(value)
