@@ -274,6 +274,8 @@ def images() -> torch.Tensor:
         (lambda: torch.nn.functional.pad(images(), (1, 1, 1, 1), mode="reflect"), (144, 36, 6, 1)),
         (lambda: torch.nn.functional.pixel_unshuffle(images(), 2), (64, 4, 2, 1)),
         (lambda: torch.nn.functional.channel_shuffle(images(), 2), (64, 16, 4, 1)),
+        (lambda: torch.nn.functional.pixel_shuffle(images(), 2), (64, 64, 8, 1)),
+        (lambda: torch.nn.functional.pixel_unshuffle(images()[:1, :, :2, :2], 2), (16, 1, 1, 1)),
         (lambda: torch.nn.functional.logsigmoid(images()), (64, 1, 16, 4)),
         (
             lambda: torch.nn.functional.batch_norm(on_gpu(4, 3, 2).permute(2, 1, 0), None, None, training=True),
@@ -386,6 +388,11 @@ def test_equal_refuses_two_devices_as_its_wrapper_does(gpu: vgpu.VirtualGPU, fir
     ("call", "text"),
     [
         (lambda: on_gpu(3).set_(torch.ones(3)), 'on device "cuda:0" to a storage on different device "cpu"'),
+        (lambda: on_gpu(3).set_(torch.UntypedStorage(8)), 'on device "cuda:0" to a storage on different device "cpu"'),
+        (
+            lambda: torch.ones(3).set_(source=torch.UntypedStorage(8, device="cuda"), storage_offset=0, size=(2,)),
+            'on device "cpu" to a storage on different device "cuda:0"',
+        ),
         (lambda: torch.ones(3).set_(on_gpu(3)), 'on device "cpu" to a storage on different device "cuda:0"'),
         (lambda: torch.poisson(on_gpu(3).long()), "\"poisson_cuda\" not implemented for 'Long'"),
         (lambda: torch.special.zeta(on_gpu(3).half(), 2), "\"zeta_cuda\" not implemented for 'Half'"),

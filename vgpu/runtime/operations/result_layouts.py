@@ -2,8 +2,9 @@
 
 | what | CPU | CUDA | source |
 |---|---|---|---|
-| padding by reflection or copies, shuffles of channels and pixels, `max_unpool` | channels last stays | contiguous | \
-ReflectionPad.cu, MaxUnpooling.cu |
+| padding by reflection or copies, `max_unpool` | channels last stays | contiguous | ReflectionPad.cu, \
+MaxUnpooling.cu |
+| shuffles of channels and pixels | channels last stays | a permuted copy | PixelShuffle.cpp, ChanelShuffle.cpp |
 | FFTs | MKL's order of dimensions | the last transformed dimensions come last | SpectralOps.cpp (CUDA), `_exec_fft` |
 | Vh of a singular value decomposition | by columns | by rows | LinearAlgebra.cpp, `_linalg_svd` |
 
@@ -23,6 +24,8 @@ from vgpu.runtime.operations.layouts import is_channels_last
 _MOST_DIMENSIONS = 3
 """That one plan of cuFFT transforms (`cufft_max_ndim`)."""
 _Strides = list[int]
+_aten = torch.ops.aten
+_CUDA = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 
 
 def contiguous(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -30,6 +33,23 @@ def contiguous(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if "out" in kwargs:
         return NotImplemented
     return overload(*args, **kwargs).contiguous()
+
+
+def composite(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What PyTorch runs where the CPU alone has a kernel; every wheel contains it.
+
+    Even strides of dimensions of size 1 are CUDA's then.
+    """
+    if "out" in kwargs:
+        return NotImplemented
+    return overload.redispatch(_CUDA, *args, **kwargs)
+
+
+def shuffled_channels(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`channel_shuffle`, around the one that is composite."""
+    if "out" in kwargs or not args[0].numel():
+        return NotImplemented
+    return _aten.native_channel_shuffle.default.redispatch(_CUDA, *args, **kwargs)
 
 
 def suggested(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -188,8 +188,10 @@ _row("avg_pool3d_backward", in_float32=True, nondeterministic=determinism.always
 
 # ---- results that the CPU's kernels lay out otherwise ----------------------------------------------------------------
 
-_row("pixel_shuffle pixel_unshuffle native_channel_shuffle channel_shuffle reflection_pad2d reflection_pad3d "
-     "replication_pad2d replication_pad3d max_unpool2d max_unpool3d", arithmetic=result_layouts.contiguous)  # fmt: skip
+_row("reflection_pad2d reflection_pad3d replication_pad2d replication_pad3d max_unpool2d max_unpool3d",
+     arithmetic=result_layouts.contiguous)  # fmt: skip
+_row("pixel_shuffle pixel_unshuffle", arithmetic=result_layouts.composite)
+_row("channel_shuffle native_channel_shuffle", arithmetic=result_layouts.shuffled_channels)
 _row("native_dropout_backward", arithmetic=result_layouts.suggested)
 
 # ---- copies and fills ------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from vgpu.runtime.machine import Machine
 from vgpu.runtime.patching import PatchSet
 from vgpu.runtime.unsupported import unsupported
 from vgpu.torch_integration.devices import place
+from vgpu.torch_integration.dispatch.device_rules import require_own_device
 
 
 def install(patches: PatchSet, machine: Machine) -> None:
@@ -100,6 +101,17 @@ def install(patches: PatchSet, machine: Machine) -> None:
         target.start()
         return storage
 
+    real_set = torch.Tensor.set_
+
+    def set_(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """PyTorch shows no mode a storage; a source that is a tensor is an operand like others."""
+        source = args[0] if args else kwargs.get("source")
+        storage = source._untyped_storage if isinstance(source, torch.TypedStorage) else source
+        if isinstance(storage, torch.UntypedStorage):
+            require_own_device(machine.registry, tensor, storage)
+        return real_set(tensor, *args, **kwargs)
+
+    patches.set(torch.Tensor, "set_", set_)
     real_clone, real_resize, real_write_file = base.clone, untyped.resize_, untyped._write_file
     patches.set(untyped, "_write_file", write_file)
     patches.set(untyped, "__new__", staticmethod(new))
