@@ -13,6 +13,7 @@ from vgpu.device.spec import Interconnect, Spec
 # each thread (CUTLASS's default tiles; aten/src/ATen/native/cuda/thread_constants.h, thread_work_size).
 _TILE_ELEMENTS = 128 * 128
 _ELEMENTS_PER_THREAD = 4
+_SMALL_BYTES = 1 << 18
 _MOST_PRICED = 2_000
 """Work that comes once only, as that of convolutions does, is forgotten soon."""
 
@@ -33,13 +34,19 @@ class Pricing:
         """Device seconds of `work`, hiccups aside. Raises SpecError for FP8 products of a card that has none."""
         kind = work.kind
         if kind == TRAFFIC:
+            priced = self._priced.get(id(work))
+            if priced is not None and priced[0] is work:
+                return priced[1]
             seconds = cost.traffic_seconds(
                 self.spec, work.bytes, work.share, cached=work.cached, cycles=work.cycles, phases=work.phases,
                 blocks=work.blocks, again=work.again,
             )  # fmt: skip
             if work.launches > 1:
                 seconds += (work.launches - 1) * self.spec.minimum_kernel_seconds
-            return seconds * work.ratio
+            seconds *= work.ratio
+            if work.cached and work.bytes <= _SMALL_BYTES and work.launches == work.phases == 1:
+                self._keep(work, seconds)  # a small elementwise kernel
+            return seconds
         if work.product is not None:
             # Repeated products come as the same object (`vgpu.runtime.operations.kernel_cost`): no other look is as
             # quick.
@@ -47,9 +54,7 @@ class Pricing:
             if priced is not None and priced[0] is work:
                 return priced[1]
             seconds = self._product(work.product, work) * work.ratio
-            if len(self._priced) >= _MOST_PRICED:
-                self._priced.clear()
-            self._priced[id(work)] = work, seconds
+            self._keep(work, seconds)
             return seconds
         if kind == COPY:
             return cost.transfer_seconds(self.spec, work.bytes, pinned=work.pinned)
@@ -60,6 +65,11 @@ class Pricing:
             return max(seconds, self.spec.minimum_kernel_seconds)
         assert kind == FIXED, kind
         return work.seconds
+
+    def _keep(self, work: KernelWork, seconds: float) -> None:
+        if len(self._priced) >= _MOST_PRICED:
+            self._priced.clear()
+        self._priced[id(work)] = work, seconds
 
     def launch_seconds(self, work: KernelWork) -> float:
         """Host seconds to hand it to the device."""

@@ -39,25 +39,34 @@ def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
         if message is READ:
             audit(READ_EVENT, "memory")
             answer = events
-        elif message is LATEST:
+            continue
+        if message is LATEST:
             audit(READ_EVENT, "memory")
             answer = held, most
             # Memory that is allocated now counts at the next reading as well.
             most = held
+            continue
+        if type(message) is list:
+            events += message
+            if len(message) == 2 and message[0][5] == message[1][5] and message[0][4] == -message[1][4] > 0:
+                # The address gives back at once what it got: only the most can be another.
+                most = max(most, held + message[0][4])
+                continue
         else:
-            for event in message if type(message) is list else (message,):
-                events.append(event)
-                _, _, _, _, change, address, _ = event
-                before = live.get(address, 0)
-                after = before + change
-                if after > 0:
-                    live[address] = after
-                else:
-                    after = 0  # nobody gives back more than there is
-                    live.pop(address, None)
-                held += after - before
-                if held > most:
-                    most = held
+            events.append(message)
+            message = (message,)
+        for event in message:
+            _, _, _, _, change, address, _ = event
+            before = live.get(address, 0)
+            after = before + change
+            if after > 0:
+                live[address] = after
+            else:
+                after = 0  # nobody gives back more than there is
+                live.pop(address, None)
+            held += after - before
+            if held > most:
+                most = held
 
 
 class Clock(Protocol):

@@ -39,10 +39,9 @@ class Block:
 
     def rest(self, serial: int, size: int) -> Block:
         """A block of what is behind its first `size` bytes."""
-        return Block(
-            serial, self.address + size, self.bytes - size, self.small, self.stream, mapped=self.mapped,
-            private=self.private,
-        )  # fmt: skip
+        rest = Block(serial, self.address + size, self.bytes - size, self.small, self.stream)
+        rest.mapped, rest.private = self.mapped, self.private
+        return rest
 
     @property
     def is_free(self) -> bool:

@@ -31,6 +31,7 @@ from vgpu.runtime.versions import torch_version
 _KIBI = 1024
 _LT_BYTES = 1024 * _KIBI
 _SCOPED_SINCE = (2, 15)
+_WITH_BIAS = {"addmm", "_addmm_activation"}
 
 
 def blas_bytes(default: int, environment: Mapping[str, str] = os.environ) -> int:
@@ -105,11 +106,18 @@ class Workspaces:
         self, operation: Operation, args: Sequence[Any], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> None:
         """What an operation takes while it runs; its results are allocated already."""
-        base, passing = operation.base, []
+        base = operation.base
+        passing: list[int] = []
         if operation.library == "blas":
             # `prepare_matrix_for_cublas`: an operand that is neither row- nor column-major is copied first.
-            passing += [tensor.nbytes for tensor in inputs if not tensor.is_contiguous() and not _is_matrix(tensor)]
-            passing += self._blas("lt" if _has_epilogue(base, args) else "blas")
+            for tensor in inputs:
+                if not tensor.is_contiguous() and not _is_matrix(tensor):
+                    passing.append(tensor.nbytes)
+            with_bias = base in _WITH_BIAS and _has_epilogue(args)
+            if not self.cached:
+                passing.append(self.lt_bytes if with_bias else self.blas_bytes)
+            else:
+                self._keep("lt" if with_bias else "blas")
         elif operation.is_convolution:
             self._convolution(operation, args, inputs, outputs)
         elif base in SCRATCH:
@@ -132,10 +140,7 @@ class Workspaces:
             for block in blocks:
                 memory.release(block)
 
-    def _blas(self, library: str) -> list[int]:
-        size = self.blas_bytes if library == "blas" else self.lt_bytes
-        if not self.cached:
-            return [size]
+    def _keep(self, library: str) -> None:
         backward = torch._C._current_graph_task_id() != -1
         # cuBLASLt runs on the cuBLAS handle, which comes with its workspace; from 2.15 on the two share it.
         needed = ["blas"] if library == "blas" or torch_version() >= _SCOPED_SINCE else ["blas", "lt"]
@@ -147,7 +152,6 @@ class Workspaces:
                 self._kept[key] = self._gpu.memory.allocate(needed_bytes, self._gpu.stream, [categories.WORKSPACES])
                 if kept is not None:
                     self._gpu.memory.release(kept)
-        return []
 
     # ---- cuDNN --------------------------------------------------------------------------------------------------
 
@@ -198,9 +202,9 @@ def _is_matrix(tensor: torch.Tensor) -> bool:
     return bool((across == 1 and down >= max(1, columns)) or (down == 1 and across >= max(1, rows)))
 
 
-def _has_epilogue(base: str, args: Sequence[Any]) -> bool:
+def _has_epilogue(args: Sequence[Any]) -> bool:
     """`isInputCompliesAddmmCudaLt` (Blas.cpp): a bias of one dimension is added by cuBLASLt itself."""
-    if base not in ("addmm", "_addmm_activation") or len(args) < 3:
+    if len(args) < 3:
         return False
     bias, right = args[0], args[2]
     return bool(bias.dim() == 1 and bias.is_contiguous() and right.shape[0] > 1 and right.shape[1] > 1)

@@ -115,6 +115,14 @@ def positive_zero(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
     return overload(*args, **kwargs).add_(0.0)
 
 
+def rectified(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`relu`, which is clamped by zero: a threshold has the same values, with +0 at once."""
+    data = args[0]
+    if kwargs or data.dtype not in _SINGLE or data.layout is not torch.strided:
+        return positive_zero(overload, args, kwargs)
+    return (_aten.threshold_ if overload._schema.is_mutable else _aten.threshold).default(data, 0, 0)
+
+
 def extreme(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """`maximum` and `minimum`: +0 is greater than -0 (MaxMinElementwiseKernel.cu, `::max`)."""
     left, right = args

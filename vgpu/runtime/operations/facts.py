@@ -25,15 +25,16 @@ _INSTEAD = {torch.ops.aten._efficientzerotensor.default: torch.ops.aten.zeros.de
 _NOTHING_KNOWN = Known()
 _COLUMNS = tuple(field.name for field in fields(Known))
 
-_found: dict[Any, Operation] = {}
+# By identity, with the overload itself, so that the identity stays taken: an overload's hash is a Python function.
+_found: dict[int, tuple[Any, Operation]] = {}
 
 
 def facts(overload: Any) -> Operation:
     """The facts about an overload, from the cache or from table and schema."""
-    operation = _found.get(overload)
-    if operation is None:
-        operation = _found[overload] = _classify(overload)
-    return operation
+    found = _found.get(id(overload))
+    if found is None:
+        found = _found[id(overload)] = overload, _classify(overload)
+    return found[1]
 
 
 def _classify(overload: Any) -> Operation:
@@ -89,6 +90,7 @@ def _classify(overload: Any) -> Operation:
         is_product=known.product is not None,
         is_sum=overload is torch.ops.aten.add.Tensor,
         elementwise=pointwise or known.copies,
+        repeats=(pointwise or known.copies) and known.traffic is None and known.product is None and not is_foreach,
         written=_written(base, schema),
         # Elementwise results have their operands' shape; elsewhere a float may be a scale factor or the end of a range.
         shaped_by_floats=not pointwise and not is_foreach,

@@ -28,7 +28,11 @@ _FLOATING = {
 _TENSORS_PER_LAUNCH = (110, 110, 64, 48, 36, 30)
 # Products of dense matrices, by operation, shapes, precisions and settings: programs repeat theirs at every step.
 _known_products: dict[Any, KernelWork] = {}
+# Small elementwise kernels of dense tensors, likewise: below this size, strides decide nothing.
+_known_elementwise: dict[Any, KernelWork] = {}
 _MOST_KNOWN = 20_000
+_MOST_SHAPES = 8
+"""That a kernel's entry shows."""
 # Kinds of calls next to those of `vgpu.runtime.operations.table`'s rows: what autograd's engine calls, by the row's
 # kind.
 _FOREACH, _BACKWARD = "foreach", "backward"
@@ -53,12 +57,56 @@ def of_operation(
     `with_elements` asks for what decides whether it leaves room next to itself.
     """
     # Plain tuples: the garbage collector would look at each torch.Size that is kept again and again.
-    shapes = tuple([tuple(tensor.shape) for tensor in inputs[:8]])
+    shapes = tuple([tuple(tensor.shape) for tensor in inputs[:_MOST_SHAPES]])
     elements = max([tensor.numel() for tensor in outputs or inputs], default=0) if with_elements else 0
     if operation.product is not None:
         if operation.library == "blas":
             return _known_product(operation, args, inputs, outputs, shapes, elements)
         return _product(operation, args, inputs, outputs, shapes, elements)
+    if operation.repeats:
+        return _known(operation, args, inputs, outputs, shapes, elements)
+    return _moving(operation, args, inputs, outputs, shapes, elements)
+
+
+def _known(
+    operation: Operation,
+    args: Sequence[Any],
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    shapes: tuple[tuple[int, ...], ...],
+    elements: int,
+) -> KernelWork:
+    """The same object for the same small elementwise kernel: shapes, dtypes and which tensor is which decide it."""
+    key: list[Any] = [id(operation), shapes, elements, _call_of(operation)]
+    first, last = (inputs[0], inputs[-1]) if inputs else (None, None)
+    for tensor in inputs:
+        if tensor.layout is not _STRIDED:
+            return _moving(operation, args, inputs, outputs, shapes, elements)
+        key.append(tensor.dtype)
+        key.append(tensor is first)
+    for tensor in outputs:
+        key.append(tensor.dtype)
+        key.append(tuple(tensor.shape))
+        key.append(tensor is first)
+        key.append(tensor is last)
+    identity = tuple(key)
+    known = _known_elementwise.get(identity)
+    if known is None:
+        known = _moving(operation, args, inputs, outputs, shapes, elements)
+        is_small = traffic.bytes_of(operation, inputs, outputs) <= traffic.SMALL_BYTES
+        if is_small and len(inputs) <= _MOST_SHAPES and len(_known_elementwise) < _MOST_KNOWN:
+            _known_elementwise[identity] = known
+    return known
+
+
+def _moving(
+    operation: Operation,
+    args: Sequence[Any],
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    shapes: tuple[tuple[int, ...], ...],
+    elements: int,
+) -> KernelWork:
     moving = traffic.of_kernel(operation, args, inputs, outputs)
     launches = _launches_of(args) if operation.is_foreach else 1
     dtype = dtype_name(inputs or outputs)

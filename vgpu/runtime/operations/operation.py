@@ -124,6 +124,8 @@ class Operation(Known):
     is_product: bool
     is_sum: bool
     elementwise: bool
+    repeats: bool
+    """Shapes and dtypes decide what its kernel is, if that is small."""
     written: tuple[int, ...]
     """Places of the arguments that it writes to."""
     shaped_by_floats: bool

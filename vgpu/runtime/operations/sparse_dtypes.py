@@ -13,6 +13,7 @@ import torch
 
 from vgpu.runtime.operations.cuda_dtypes import DTYPE_NAMES
 
+_COO = torch.sparse_coo
 _FULL = {torch.float32, torch.float64, torch.complex64, torch.complex128}
 _NAMES = {torch.quint4x2: "QUInt4x2", torch.quint2x4: "QUInt2x4"}
 _NO_STUB = (
@@ -32,7 +33,10 @@ def require_bmm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 
 
 def _require(kernel: str, args: Sequence[Any]) -> None:
-    sparse = [value for value in args if isinstance(value, torch.Tensor) and value.layout is torch.sparse_coo]
+    sparse: list[torch.Tensor] = []
+    for value in args:  # part of every product
+        if isinstance(value, torch.Tensor) and value.layout is _COO:
+            sparse.append(value)
     if len(sparse) == 1 and sparse[0].dtype not in _FULL and sparse[0]._nnz():
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{DTYPE_NAMES[sparse[0].dtype]}'")
 

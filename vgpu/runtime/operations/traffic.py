@@ -19,7 +19,7 @@ from vgpu.runtime.operations.layouts import is_channels_last
 from vgpu.runtime.operations.operation import Operation, Tensors, TrafficRule
 
 # Below this the shortest kernel, not the memory, decides: layouts are not looked at.
-_SMALL_BYTES = 1 << 18
+SMALL_BYTES = 1 << 18
 # Vectorised kernels move 16 bytes with each load; where operands are broadcast or laid out differently, each thread
 # works out the place of each element (CUDALoops.cuh, `launch_legacy_kernel`), and where both dense sides differ, each
 # element takes a sector of the L2 cache, 32 bytes, for itself.
@@ -128,7 +128,7 @@ def _of_pointwise(operation: Operation, inputs: Tensors, outputs: Tensors) -> Tr
         cycles = operation.cycles * outputs[0].numel()
     if len(inputs) == 2 and inputs[0] is inputs[1] and inputs[0].layout is torch.strided:
         moved -= inputs[1].nbytes  # `x * x` loads x once (an H100 takes as long for it as for `x + 1`)
-    if moved <= _SMALL_BYTES or not outputs or not inputs:
+    if moved <= SMALL_BYTES or not outputs or not inputs:
         return Traffic(moved, cycles)
     result = outputs[0]
     strides, elements = result.stride(), result.numel()

@@ -207,7 +207,7 @@ class DispatchMode(TorchDispatchMode):
             else:
                 capture = None
         result = self._compute_on(operation, args, kwargs, inputs, gpu)
-        outputs = _tensors_in((result,))
+        outputs = [result] if type(result) is _Tensor else _tensors_in((result,))
         self._settle(gpu, operation, args, kwargs, inputs, outputs)
         if watch is not None and watch.follows_streams and operation.launches:
             watch.operation(gpu, operation, args, kwargs, inputs, outputs)
