@@ -27,6 +27,7 @@ class Pricing:
         self._has_tf32 = "tf32" in spec.peak_flops
         # Programs repeat their products at every step.
         self._products: dict[tuple[Product, str, int, bool], float] = {}
+        self._launches: dict[tuple[int, str], float] = {}
         # By identity, with the product itself, so that the identity stays taken.
         self._priced: dict[int, tuple[KernelWork, float]] = {}
 
@@ -73,9 +74,10 @@ class Pricing:
 
     def launch_seconds(self, work: KernelWork) -> float:
         """Host seconds to hand it to the device."""
-        seconds = self.spec.launch_seconds * work.launches
-        if work.call and work.kind != COLLECTIVE:
-            seconds += cost.call_seconds(self.spec, work.call)
+        key = work.launches, "" if work.kind == COLLECTIVE else work.call
+        seconds = self._launches.get(key)
+        if seconds is None:
+            seconds = self._launches[key] = self.spec.launch_seconds * key[0] + cost.call_seconds(self.spec, key[1])
         return seconds
 
     def precision(self, work: KernelWork) -> str:

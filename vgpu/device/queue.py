@@ -253,7 +253,8 @@ class DeviceQueue(Queue):
     ) -> float:
         """See `Queue`."""
         now = launched_at + host_seconds
-        name, flops = work.name, work.flops
+        name, product = work.name, work.product
+        flops = product.flops if product is not None and work.launches == 1 else 0.0  # `work.flops`, written out
         with self._lock:
             if seconds is None:
                 seconds = self.pricing.seconds(work)

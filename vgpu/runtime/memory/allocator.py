@@ -202,7 +202,7 @@ class CachingAllocator:
         block.allocated, block.requested_bytes = True, requested
         size = block.bytes
         self.allocated_now += size
-        self._note((small, size, 1, requested, size, 1, split_bytes, splits))
+        self._changes.append((small, size, 1, requested, size, 1, split_bytes, splits))
         if size >= self._largest_split:
             self.oversize["oversize_allocations"].add(1)
         return block

@@ -138,7 +138,10 @@ class DeviceMemory:
                     self._clock.jump(allocator.waited_until)
                 block.tag, block.since = tag, now
                 allocated, reserved = allocator.allocated_now, allocator.reserved.current
-                self._keep((now, allocated, reserved, tag, block.bytes, block.address, stream))
+                if self.stacks is not None:
+                    self.stacks[self._event_count] = frames.of_program()
+                self._event_count += 1
+                self.history.keep((now, allocated, reserved, tag, block.bytes, block.address, stream))
                 return block
         raise torch.OutOfMemoryError(self._out_of_memory_text(requested_bytes))
 

@@ -136,12 +136,15 @@ class Registry(Generic[_GPU]):
 
     def devices_of(self, tensors: Sequence[torch.Tensor]) -> set[_GPU | None]:
         """Where these tensors live (None: on the host). Part of every operation."""
-        get = self._resident.get
+        resident = self._resident
+        homes: set[_GPU | None] = set()
         try:
-            entries = [get(_storage_of(tensor)._cdata) for tensor in tensors]
+            for tensor in tensors:
+                entry = resident.get(_storage_of(tensor)._cdata)
+                homes.add(None if entry is None else entry.gpu)
         except NotImplementedError:
             return {self.gpu_of(tensor) for tensor in tensors}
-        return {None if entry is None else entry.gpu for entry in entries}
+        return homes
 
     def gpu_of_storage(self, storage: torch.UntypedStorage) -> _GPU | None:
         """The GPU that the storage lives on, None for one of the host."""

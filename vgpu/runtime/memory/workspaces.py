@@ -115,7 +115,11 @@ class Workspaces:
                     passing.append(tensor.nbytes)
             with_bias = base in _WITH_BIAS and _has_epilogue(args)
             if not self.cached:
-                passing.append(self.lt_bytes if with_bias else self.blas_bytes)
+                size = self.lt_bytes if with_bias else self.blas_bytes
+                if size and not passing:
+                    self._gpu.memory.pass_through(size, self._gpu.stream, categories.WORKSPACES)
+                    return
+                passing.append(size)
             else:
                 self._keep("lt" if with_bias else "blas")
         elif operation.is_convolution:

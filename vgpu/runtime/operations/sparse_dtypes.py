@@ -22,23 +22,19 @@ _NO_STUB = (
 )
 
 
-def require_addmm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def require_addmm(args: Sequence[Any], kwargs: Mapping[str, Any], kernel: str = "addmm_sparse_cuda") -> None:
     """Refuse the product of one COO tensor and a dense one in 16 bits; an empty one is no work for a kernel."""
-    _require("addmm_sparse_cuda", args)
-
-
-def require_bmm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """The same for batches."""
-    _require("bmm_sparse_cuda", args)
-
-
-def _require(kernel: str, args: Sequence[Any]) -> None:
     sparse: list[torch.Tensor] = []
     for value in args:  # part of every product
         if isinstance(value, torch.Tensor) and value.layout is _COO:
             sparse.append(value)
     if len(sparse) == 1 and sparse[0].dtype not in _FULL and sparse[0]._nnz():
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{DTYPE_NAMES[sparse[0].dtype]}'")
+
+
+def require_bmm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """The same for batches."""
+    require_addmm(args, kwargs, "bmm_sparse_cuda")
 
 
 def require_softmax(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -30,6 +30,8 @@ from vgpu.torch_integration.devices import cuda_error
 
 # Host time of cudaGraphLaunch: modelled; it hardly depends on the number of nodes.
 LAUNCH_SECONDS = 1e-5
+# `torch.Tensor.set_` compares the devices that a program sees.
+_set: Callable[..., torch.Tensor] = torch._C.TensorBase.set_
 Compute = Callable[[Operation, Sequence[Any], Mapping[str, Any], list[torch.Tensor], VirtualGPU], Any]
 """How an operation gets its values (`vgpu.torch_integration.dispatch.dispatch_mode`)."""
 
@@ -181,7 +183,7 @@ class Graph:
     def _keep(self, storage: torch.UntypedStorage) -> None:
         if storage._cdata not in self._memory and storage._cdata not in self._before:
             with beneath():
-                whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+                whole = _set(torch.empty(0, dtype=torch.uint8), storage)
                 self._before[storage._cdata] = (whole, whole.clone())
 
     def _place_of(self, tensor: torch.Tensor) -> Any:
@@ -244,7 +246,7 @@ def _storage_of(holder: StorageWeakRef) -> torch.UntypedStorage | None:
 
 
 def _tensor(place: _Place, memory: Mapping[int, torch.UntypedStorage]) -> torch.Tensor:
-    return torch.empty(0, dtype=place.dtype).set_(memory[place.memory], place.offset, place.size, place.stride)
+    return _set(torch.empty(0, dtype=place.dtype), memory[place.memory], place.offset, place.size, place.stride)
 
 
 @contextlib.contextmanager

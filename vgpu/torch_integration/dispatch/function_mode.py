@@ -27,6 +27,7 @@ from vgpu.torch_integration.kernels import attention, fused_layers, recurrent
 
 Handler = Callable[["FunctionMode", Any, tuple[Any, ...], dict[str, Any]], Any]
 _T = torch.Tensor
+_is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 # PyTorch names these for attributes (`.grad`, `.device`) although they override nothing.
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 # Host time that a profile takes for an operation around others, at its beginning and at its end: modelled.
@@ -46,7 +47,9 @@ class FunctionMode(HandlingMode):
         if recorder is None:
             # `_call`, written out: this is part of every call of a torch function.
             handler = HANDLERS.get(func)
-            if handler is not None and not self._is_left_alone(args):
+            if handler is None or (handler is _autocast and not _is_any_autocast_enabled()):
+                return func(*args, **kwargs) if kwargs else func(*args)
+            if not self._is_left_alone(args):
                 return handler(self, func, tuple(args), dict(kwargs) if kwargs else {})
             return func(*args, **kwargs) if kwargs else func(*args)
         name = composites.name_of(func)
