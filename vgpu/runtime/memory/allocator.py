@@ -192,7 +192,8 @@ class CachingAllocator:
         was_split = block.previous is not None or block.next is not None
         remaining = block.bytes - rounded
         split_bytes = splits = 0
-        if self._splits(small, rounded, remaining):
+        # Every kind of allocator splits small blocks alike.
+        if remaining >= MIN_BLOCK_BYTES and (small or self._splits(small, rounded, remaining)):
             self._split(block, rounded, pool)
             split_bytes, splits = (-rounded, 0) if was_split else (remaining, 1)
         elif was_split:

@@ -97,7 +97,9 @@ def tf32_allowed(switch: str) -> bool:
 
 def may_use_tf32(operation: Operation, dtype: torch.dtype) -> bool:
     """Whether this is an FP32 product for which the program allows TF32."""
-    return dtype == torch.float32 and bool(operation.tf32_switch) and tf32_allowed(operation.tf32_switch)
+    # `tf32_allowed`, written out: this is part of every product.
+    switch = operation.tf32_switch
+    return dtype is torch.float32 and switch != "" and bool(_precision_of("cuda", switch) == "tf32")
 
 
 def uses_tf32(operation: Operation, dtype: torch.dtype, spec: Spec) -> bool:

@@ -258,7 +258,8 @@ class DispatchMode(TorchDispatchMode):
         """Results become resident (in the order of CUDA: the output is allocated, then the kernel launched)."""
         if operation.library:
             gpu.prepare_library(operation)
-        add, stream, is_result = gpu.registry.add, gpu.stream, not operation.is_factory
+        add, is_result = gpu.registry.add, not operation.is_factory
+        stream = THREAD.streams.get(gpu.index, 0)  # `gpu.stream`, written out
         # If nobody else holds the first gradient, autograd on a card adds into it. Under a mode it adds out of
         # place, so the bytes are handed over here: no second block, no higher peak.
         if operation.is_sum and is_accumulated(args) and not gpu.registry.has(outputs[0]):
