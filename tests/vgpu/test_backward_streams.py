@@ -65,6 +65,38 @@ def test_a_function_of_the_program_sees_its_stream(gpu: vgpu.VirtualGPU) -> None
     assert not gpu.hazards
 
 
+def test_hooks_of_tensors_see_the_streams_of_their_operations(gpu: vgpu.VirtualGPU) -> None:
+    """Engine.cpp, `evaluate_function`: a node's streams are current before its tensor's hooks run."""
+    side, data = torch.cuda.Stream(), torch.ones(4, device="cuda", requires_grad=True)
+    torch.cuda.synchronize()
+    seen: dict[str, list[Any]] = {}
+
+    def note(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        def hook(gradient: torch.Tensor) -> torch.Tensor:
+            seen.setdefault(name, []).append(torch.cuda.current_stream())
+            return gradient * 2
+
+        tensor.register_hook(hook)
+        return tensor
+
+    note("leaf", data)
+    first = note("first", data.exp())
+    with torch.cuda.stream(side):
+        side.wait_stream(torch.cuda.default_stream())
+        inner = note("inner", first.sin())
+        note("inner", inner)
+    torch.cuda.current_stream().wait_stream(side)
+    loss = note("loss", inner.sum())
+    loss.backward()
+    default = torch.cuda.default_stream()
+    assert seen == {"loss": [default], "inner": [side, side], "first": [default], "leaf": [default]}
+    assert data.grad is not None
+    assert torch.allclose(data.grad, 32 * data.exp().cos() * data.exp())
+    assert torch.cuda.current_stream() == default
+    assert not gpu.hazards
+    assert THREAD.entering is None
+
+
 def test_branches_on_two_streams_overlap_and_join(gpu: vgpu.VirtualGPU) -> None:
     weights = [torch.ones(512, 512, device="cuda", requires_grad=True) for _ in range(2)]
     data = torch.ones(512, 512, device="cuda")

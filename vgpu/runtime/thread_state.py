@@ -25,6 +25,9 @@ class ThreadState(threading.local):
     """Notes kernels, while this thread captures a CUDA graph (`vgpu.torch_integration.compiled.graphs`)."""
     fusion: Any = None
     """Joins kernels, while this thread runs compiled code (`vgpu.torch_integration.compiled.fusion`)."""
+    entering: Any = None
+    """While a backward pass runs on several streams: by node, what makes its streams current
+    (`vgpu.torch_integration.patches.backward_streams`)."""
     graphs: int = 0
     """How many graphs PyTorch is tracing (`vgpu.torch_integration.patches.fake_devices`)."""
     tally: Any = None

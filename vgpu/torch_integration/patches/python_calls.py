@@ -101,6 +101,7 @@ def _settle_gradients(patches: PatchSet, machine: Machine) -> None:
         return gradients
 
     patches.rebind(run, run_backward)
+    patches.set(torch.Tensor, "register_hook", backward_streams.hooking(torch.Tensor.register_hook))
 
 
 def _group_by_visible_device(patches: PatchSet, machine: Machine) -> None:
