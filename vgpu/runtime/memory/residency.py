@@ -312,6 +312,16 @@ class Registry(Generic[_GPU]):
         gpu = self.gpu_of(tensor)
         return tensor.device if gpu is None else gpu.device
 
+    def require_own_device(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> None:
+        """A tensor may only get a storage of its device; raises RuntimeError (Resize.h, `checkSetStorage`)."""
+        own, home = self.device_of(tensor), self.gpu_of_storage(storage)
+        other = storage.device if home is None else home.device
+        if own != other and not self.is_open(tensor):
+            raise RuntimeError(
+                f'Attempted to set the storage of a tensor on device "{own}" to a storage on different device '
+                f'"{other}".  This is no longer allowed; the devices must match.'
+            )
+
 
 class InnerRegistry(Registry[_GPU]):
     """The registry of a machine that is attached inside another attachment, whose tensors must not be used now."""

@@ -59,7 +59,7 @@ def reconcile(
         _reconcile_index(machine, operation, args)
         return False
     if operation.base == "set_":
-        require_own_device(registry, args[0], inputs[1].untyped_storage())
+        registry.require_own_device(args[0], inputs[1].untyped_storage())
     # A kernel in Python is reached as soon as one tensor is on the GPU, and looks at the others itself.
     if operation.mixed_devices or (operation.is_custom and extensions.has_python_kernel(operation)):
         return False
@@ -80,17 +80,6 @@ def reconcile(
             bring_home(machine, tensor)
         return False
     raise RuntimeError(_two_devices(registry, kwargs, inputs))
-
-
-def require_own_device(registry: Registry[VirtualGPU], tensor: torch.Tensor, storage: torch.UntypedStorage) -> None:
-    """A tensor may only get a storage of its device (Resize.h, `checkSetStorage`)."""
-    own, home = registry.device_of(tensor), registry.gpu_of_storage(storage)
-    other = storage.device if home is None else home.device
-    if own != other and not registry.is_open(tensor):
-        raise RuntimeError(
-            f'Attempted to set the storage of a tensor on device "{own}" to a storage on different device "{other}".'
-            "  This is no longer allowed; the devices must match."
-        )
 
 
 def _check_cpu_scalars(

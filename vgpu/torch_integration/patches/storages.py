@@ -19,7 +19,6 @@ from vgpu.runtime.machine import Machine
 from vgpu.runtime.patching import PatchSet
 from vgpu.runtime.unsupported import unsupported
 from vgpu.torch_integration.devices import place
-from vgpu.torch_integration.dispatch.device_rules import require_own_device
 
 
 def install(patches: PatchSet, machine: Machine) -> None:
@@ -108,7 +107,7 @@ def install(patches: PatchSet, machine: Machine) -> None:
         source = args[0] if args else kwargs.get("source")
         storage = source._untyped_storage if isinstance(source, torch.TypedStorage) else source
         if isinstance(storage, torch.UntypedStorage):
-            require_own_device(machine.registry, tensor, storage)
+            machine.registry.require_own_device(tensor, storage)
         return real_set(tensor, *args, **kwargs)
 
     patches.set(torch.Tensor, "set_", set_)
