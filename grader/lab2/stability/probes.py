@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from unittest import mock
 
 import torch
@@ -46,8 +46,9 @@ from grader.lab2.stability.cases.unstable import (
 )
 from grader.lab2.stability.tools import TOOLS
 from grader.shared.probes.endings import refused as is_refused
+from grader.shared.probes.facts import buffers_of, gradient, hooks_of, parameters_of
 from grader.shared.probes.kept import function, notes
-from grader.shared.probes.record import watch_names
+from grader.shared.probes.record import mark, reading, watch_names
 from grader.shared.probes.support import fields, made, plain, sequence, tensor
 from labkit import data
 from labkit.results import NumberFormat, StabilityRun
@@ -79,13 +80,22 @@ def softmax(student: Student, inputs: Softmax) -> SoftmaxReply:
             x: Tensor = inputs.tensors[case.name].to(student.device, dtype_of(case.dtype))
             if case.transposed:
                 x = x.transpose(0, -1)
-            before = x.clone()
+            before, begun = x.clone(), None if student.gpu is None else mark(student.gpu)
             returned = student.module(NUMERICS).stable_softmax(x, *([] if case.dim is None else [case.dim]))
+            copied: Any = None if begun is None else reading(student.gpu, "copied_bytes", begun)
             output = tensor(returned, "stable_softmax()")
             values, unchanged = output.detach().cpu().double(), bool(torch.equal(x, before))
-            results.append(SoftmaxResult(dtype=plain(output.dtype, ""), values=values, unchanged=unchanged))
-        softmaxes = names.containing("softmax")
-    return SoftmaxReply(results=results, softmaxes=softmaxes)
+            results.append(
+                SoftmaxResult(
+                    dtype=plain(output.dtype, ""),
+                    values=values,
+                    unchanged=unchanged,
+                    copied_bytes=copied,
+                    given_bytes=before.numel() * before.element_size(),
+                )
+            )
+        softmaxes, attentions = names.containing("softmax"), names.containing("attention")
+    return SoftmaxReply(results=results, softmaxes=softmaxes, attentions=attentions)
 
 
 class Block(nn.Module):
@@ -197,12 +207,12 @@ def _traced(student: Student, module: ModuleType, inputs: TraceNonfinite, case: 
     note, ran = notes()
     network = _network(inputs.blocks, inputs.width, case).to(student.device)
     model = _used(network, inputs.blocks, training=case.training, note=note)
-    before, hooks = _state(model), _hooks(model)
+    before, hooks = _state(model), hooks_of(model)
     options = {"dtype": dtype_of(case.dtype)} if case.dtype else {}
     name = module.trace_nonfinite(model, inputs.inputs.to(student.device), **options)
     return Trace(
         name=plain(name, "trace_nonfinite()"),
-        hooks=_hooks(model) - hooks,
+        hooks=hooks_of(model) - hooks,
         changed=_changed(before, model),
         other_modes=any(list(mode) != before.mode for mode in ran()),
     )
@@ -212,13 +222,13 @@ def _failing_trace(student: Student, module: ModuleType, inputs: TraceNonfinite,
     model = _network(inputs.blocks, inputs.width, TracedCase())
     model.get_submodule(list(inputs.blocks)[-1]).add_module("failing", Failing())
     _used(model.to(student.device), inputs.blocks, training=training, note=notes()[0])
-    before, hooks = _state(model), _hooks(model)
+    before, hooks = _state(model), hooks_of(model)
     raised = False
     try:
         module.trace_nonfinite(model, inputs.inputs.to(student.device))
     except RuntimeError:
         raised = True
-    return FailingTrace(raised=raised, hooks=_hooks(model) - hooks, changed=_changed(before, model))
+    return FailingTrace(raised=raised, hooks=hooks_of(model) - hooks, changed=_changed(before, model))
 
 
 def _used(
@@ -246,22 +256,14 @@ def _state(model: nn.Module) -> _State:
     return _State(
         mode=modes(model),
         parameters=flat(model),
-        gradients=[None if parameter.grad is None else parameter.grad.tolist() for parameter in model.parameters()],
-        buffers=[buffer.tolist() for buffer in model.buffers()],
+        gradients=[None if (found := gradient(each)) is None else found.tolist() for each in parameters_of(model)],
+        buffers=[buffer.tolist() for buffer in buffers_of(model)],
     )
 
 
 def _changed(before: _State, model: nn.Module) -> list[str]:
     """What of a model's state is no longer as it was."""
     return [kind for kind, old, new in zip(_State._fields, before, _state(model), strict=True) if old != new]
-
-
-def _hooks(model: nn.Module) -> int:
-    return sum(
-        len(hooks)
-        for module in model.modules()
-        for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
-    )
 
 
 def classify(student: Student, inputs: Classify) -> ClassifyReply:

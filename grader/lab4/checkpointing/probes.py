@@ -104,20 +104,29 @@ def equivalence(student: Student, inputs: Equivalence) -> EquivalenceReply:
     """
     case = inputs.case
     runs = []
+    gpu: VirtualGpu = student.gpu
+    if gpu is not None:  # first use of the libraries
+        ones = torch.ones(8, 8, dtype=torch.float64, device=student.device)
+        nn.functional.linear(ones, ones, ones[0])
     for way in inputs.ways:
         model = _filled(student, case, way.interval)
         data = _input(case).to(student.device).requires_grad_(way.input_gradient)
         model.zero_grad(set_to_none=True)
         torch.manual_seed(case.seed)
+        memory, begun = (None, None) if gpu is None else (memory_since_now(gpu), mark(gpu))
         outputs, arguments = [], []
         for number in range(way.passes):
             arguments.append(data * (number + 1))
             outputs.append(_run(student, model, arguments[-1]))
             torch.rand(number + 1, device=student.device)
+        held: Any = None if memory is None else memory.held()
+        copied: Any = None if begun is None else reading(gpu, "copied_bytes", begun)
         output = torch.cat(outputs)
         weighted = output * torch.linspace(-1, 1, output.numel(), device=student.device).view(output.shape)
-        if output.requires_grad:  # else there are no gradients, which is for the judge to say
-            weighted.sum().backward()
+        with watch_products(gpu) as products:
+            if output.requires_grad:  # else there are no gradients, which is for the judge to say
+                weighted.sum().backward()
+            backward_flops = products.flops()
         after = torch.cat([torch.rand(3, device=student.device).cpu(), torch.rand(3)])
         grads = [parameter.grad for parameter in model.parameters()]
         runs.append(
@@ -129,6 +138,9 @@ def equivalence(student: Student, inputs: Equivalence) -> EquivalenceReply:
                 gradients=torch.cat([grad.flatten() for grad in grads if grad is not None] or [output.detach()]),
                 input_gradient=data.grad if data.grad is not None else torch.zeros(1),
                 after=after,
+                held_bytes=held,
+                copied_bytes=copied,
+                backward_flops=backward_flops,
             )
         )
     return EquivalenceReply(runs=runs)

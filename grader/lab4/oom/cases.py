@@ -90,6 +90,8 @@ class TrainingsReply:
     """Of the training in float32 with a small criterion."""
     small_weights: Array
     others: list[OtherReply]
+    products: list[ProductCount]
+    """Of the first training, in which values are compared: who takes whole batches there is seen."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,13 +153,15 @@ def trainings(student: Student, inputs: Trainings) -> TrainingsReply:
     model = filled(torch.float64)
     started, starts = notes()
     loaders = _counted(pairs[:steps], started, "training"), _counted(pairs[steps:], started, "validation")
-    result = module.train_large_model(
-        model,
-        *loaders,
-        epochs=inputs.epochs,
-        micro_batch=inputs.micro_batch,
-        learning_rate=inputs.learning_rate,
-    )
+    with watch_products(student.gpu) as products:
+        result = module.train_large_model(
+            model,
+            *loaders,
+            epochs=inputs.epochs,
+            micro_batch=inputs.micro_batch,
+            learning_rate=inputs.learning_rate,
+        )
+        ran = products.counts()
     small = filled(torch.float32)
     tokens = [(sample.float().unsqueeze(1), target.float().unsqueeze(1)) for sample, target in pairs]
     small_result = module.train_large_model(
@@ -191,6 +193,7 @@ def trainings(student: Student, inputs: Trainings) -> TrainingsReply:
 
     return TrainingsReply(
         others=[train(other) for other in inputs.others],
+        products=ran,
         device=student.device,
         result=reported,
         passes=[starts().count(name) for name in ("training", "validation")],

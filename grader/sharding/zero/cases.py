@@ -124,6 +124,8 @@ class HeldRun:
     """That kernels of a second step moved to compute."""
     collectives: list[Collective]
     """Of a second step."""
+    weights: Array
+    """After both steps: what is held and sent must be what updates them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +209,7 @@ def training(generator: InputGenerator, cases: list[OptimizerCase]) -> Train:
     return Train(cases=cases, numbers=generator.normal(_MOST), slopes=generator.normal(STEPS, _MOST))
 
 
-def unsharded(inputs: Train) -> TrainUnsharded:
+def unsharded(inputs: Train | Hold) -> TrainUnsharded:
     """The same steps with whole optimizers."""
     return TrainUnsharded(cases=inputs.cases, numbers=inputs.numbers, slopes=inputs.slopes)
 
@@ -260,6 +262,9 @@ def late_group(generator: InputGenerator) -> Train:
     return training(generator, [{**_case(kind, late), "late": step, "late_options": options}])
 
 
+HELD_STEPS = 2
+
+
 def held(generator: InputGenerator, ranks: int) -> Hold:
     """AdamW of parameters of one size, and of some whose number says nothing about their bytes."""
     generator = generator.shared(f"sharding.zero.held.{ranks}")
@@ -279,7 +284,8 @@ def held(generator: InputGenerator, ranks: int) -> Hold:
         pairs = zip(counts, dtypes, strict=True)
         cases.append(_case("AdamW", generator.shuffled([_parameter(count, 64, dtype=dtype) for count, dtype in pairs])))
     most = max(sum(map(size_of, case["parameters"])) for case in cases) // 4
-    return Hold(cases=cases, numbers=generator.normal(most), slopes=generator.normal(2, most))
+    cases = [{**case, "steps": HELD_STEPS} for case in cases]
+    return Hold(cases=cases, numbers=generator.normal(most), slopes=generator.normal(HELD_STEPS, most))
 
 
 def size_of(parameter: Parameter) -> int:

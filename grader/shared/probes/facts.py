@@ -40,6 +40,18 @@ def dtype(
         return found
 
 
+def gradient(
+    value: object,
+    *,
+    off: _Off = torch._C.DisableTorchFunction,
+    grad_of: _Getter = torch._C.TensorBase.grad.__get__,  # type: ignore[attr-defined]
+) -> torch.Tensor | None:
+    """A tensor's gradient, whatever its class says."""
+    with off():
+        found: torch.Tensor | None = grad_of(value)
+        return found
+
+
 def entry(
     value: object,
     name: str,
@@ -94,6 +106,35 @@ def parameters_of(
             if each is not None and not any(each is other for other in found):
                 found.append(each)
     return found
+
+
+def buffers_of(
+    model: object,
+    *,
+    modules: Callable[[object], list[Any]] = modules_of,
+    within: Callable[[object, str], Any] = entry,
+    values: Callable[[Any], Any] = dict.values,
+) -> list[Any]:
+    """A model's buffers, module by module, however its methods answer."""
+    return [each for module in modules(model) for each in values(within(module, "_buffers")) if each is not None]
+
+
+def hooks_of(
+    model: object,
+    *,
+    modules: Callable[[object], list[Any]] = modules_of,
+    within: Callable[[object, str], Any] = entry,
+    number: Callable[[Any], int] = dict.__len__,
+    of_a_module: tuple[str, ...] = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"),
+    of_all: tuple[dict[int, Any], ...] = (
+        torch.nn.modules.module._global_forward_hooks,
+        torch.nn.modules.module._global_forward_pre_hooks,
+        torch.nn.modules.module._global_backward_hooks,
+    ),
+) -> int:
+    """How many hooks run in a pass of a model: those of its modules, and those of every module."""
+    own = sum(number(within(module, name)) for module in modules(model) for name in of_a_module)
+    return own + sum(map(number, of_all))
 
 
 def is_training(module: object, *, within: Callable[[object, str], Any] = entry) -> bool:

@@ -5,17 +5,26 @@ from __future__ import annotations
 import re
 
 from grader.container.shared.checks.dockerfile import Dockerfile, Instruction
-from grader.container.shared.checks.words import commands
+from grader.container.shared.checks.words import commands, started
 
 NVIDIA_CUDA = re.compile(r"(?:docker\.io/)?(?:nvcr\.io/)?nvidia/cuda:(?P<cuda>\d+)\.\d+")
 WITH_PYTORCH = re.compile(r"nvcr\.io/nvidia/pytorch:\d\d\.\d\d-|(?:docker\.io/)?pytorch/pytorch:.*cuda")
 _TORCH_PIN = re.compile(r"(?<![\w-])torch==(?P<version>\d+(?:\.\d+)+)(?![\d.]*\*)")
 _REQUIREMENTS = re.compile(r"(?:-r|--requirement)[ =](?P<file>\S+)")
+_CARRIES = re.compile(
+    r"python[\d.]*|uv|pipx|conda|mamba|micromamba|pixi|poetry|su|gosu|runuser|setpriv|xargs|timeout|nohup|eval|-.*"
+)
+"""Programs that start another one, which they name; or the options of `sudo` and its kin."""
+_PRINTS = {"echo", "printf", ":", "true"}
 
 
 def calls(words: list[str], programs: set[str], verb: str) -> bool:
-    """Whether one of these programs is called, wherever it lies, with this word after it."""
-    return verb in words and any(word.rpartition("/")[2] in programs for word in words[: words.index(verb)])
+    """Whether one of these programs is called, wherever it lies, with this word after it, and not only printed."""
+    if verb not in words:
+        return False
+    before = [word.rpartition("/")[2] for word in words[: words.index(verb)]]
+    carrier = (started(before) or [""])[0]
+    return any(word in programs for word in before) and (carrier in programs or _CARRIES.fullmatch(carrier) is not None)
 
 
 def installs_packages(run: Instruction) -> bool:
@@ -38,8 +47,15 @@ def pinned_torch(dockerfile: Dockerfile, requirements: dict[str, str]) -> set[st
 def install_texts(dockerfile: Dockerfile, requirements: dict[str, str]) -> list[str]:
     """The RUNs that install packages, and the files of requirements that they name."""
     runs = installs(dockerfile)
-    files = [match["file"].split("/")[-1] for run in runs for match in _REQUIREMENTS.finditer(run.arguments)]
-    return [run.arguments for run in runs] + [_without_comments(requirements.get(name, "")) for name in files]
+    texts = [_installing(run) for run in runs]
+    files = [match["file"].split("/")[-1] for text in texts for match in _REQUIREMENTS.finditer(text)]
+    return texts + [_without_comments(requirements.get(name, "")) for name in files]
+
+
+def _installing(run: Instruction) -> str:
+    """What a RUN runs, without what it prints: a version in a message pins nothing."""
+    lists = [words for words in commands(run.arguments) if (started(words) or [""])[0] not in _PRINTS]
+    return "; ".join(" ".join(words) for words in lists)
 
 
 def _without_comments(text: str) -> str:

@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 
-_JOINTS = re.compile(r"&&|\|\||[;|]+")
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)")
 _RUN_OPTION = re.compile(r"^(?:\s*--(?:mount|network|security)=\S+)+")
 _SHELL_LINE = re.compile(r"(?:\S*/)?(?:ba|da|a)?sh -[el]*c")
@@ -16,6 +15,9 @@ _TAKE_A_WORD = {"-u", "--uid", "-g", "--gid", "--group", "-o", "--owner", "-m", 
 _SWITCHES = {"useradd": {"-m"}, "adduser": {"-m"}}
 """What is a switch there, and takes a word elsewhere."""
 _BEFORE = {"sudo", "exec", "env", "nice", "time"}
+_KEYWORDS = {"if", "then", "else", "elif", "do", "while", "until", "{", "(", "!"}
+_PART = re.compile(r"(&&|\|\||[;|]+)")
+_SUCCEEDS, _FAILS = {"true", ":", "echo", "printf"}, {"false"}
 
 
 def commands(text: str) -> list[list[str]]:
@@ -24,18 +26,42 @@ def commands(text: str) -> list[list[str]]:
     with contextlib.suppress(ValueError):
         if isinstance(listed := json.loads(text), list):
             return [[str(word) for word in listed]]
-    word_lists = [_words(part) for part in _JOINTS.split(text) if part.strip()]
+    word_lists = _reached(text)
     # `bash -c "pip install ..."` is what it says.
     return [
         words[2].split() if _SHELL_LINE.fullmatch(" ".join(words[:2])) and words[2:] else words for words in word_lists
     ]
 
 
+def _reached(text: str) -> list[list[str]]:
+    """The words of each command, without those that no run comes to: behind `true ||`, `false &&` or `exit`."""
+    parts = _PART.split(text)
+    lists: list[list[str]] = []
+    ended: bool | None = None
+    """Whether what came before has succeeded; None: nobody knows."""
+    for joint, part in zip(["", *parts[1::2]], parts[::2], strict=True):
+        words = _words(part)
+        stops = {"&&": False, "||": True}.get(joint)
+        if not words or (stops is not None and ended is stops):
+            continue
+        lists.append(words)
+        name = (program(words) or [""])[0]
+        is_sure = stops is None or ended is not None
+        if name == "exit" and is_sure:
+            break
+        own = True if name in _SUCCEEDS else False if name in _FAILS else None
+        # `unknown && false` fails, and `unknown || true` succeeds.
+        ended = own if is_sure or own is stops else None
+    return lists
+
+
 def _words(text: str) -> list[str]:
+    """A command's words, without a comment behind them."""
     try:
-        return shlex.split(text)
+        words = shlex.split(text)
     except ValueError:
-        return text.split()
+        words = text.split()
+    return words[: next((place for place, word in enumerate(words) if word.startswith("#")), None)]
 
 
 def shell_variables(words: list[str]) -> dict[str, str]:
@@ -61,6 +87,14 @@ def program(words: list[str]) -> list[str]:
     rest = list(words)
     while rest and (_ASSIGNMENT.fullmatch(rest[0]) or rest[0] in _BEFORE):
         rest.pop(0)
+    return rest
+
+
+def started(words: list[str]) -> list[str]:
+    """The command without a shell's keywords, variables and `sudo` before it."""
+    rest = list(words)
+    while rest and (rest[0] in _KEYWORDS or program(rest) != rest):
+        rest = rest[1:] if rest[0] in _KEYWORDS else program(rest)
     return rest
 
 

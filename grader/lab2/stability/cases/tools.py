@@ -71,14 +71,18 @@ class SoftmaxResult:
     """In float64, into which every dtype here fits."""
     unchanged: bool
     """Whether the argument is what it was."""
+    copied_bytes: int | None
+    """From the device to the host; None of a real one, which nobody can ask."""
+    given_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxReply:
-    """What each call returned, and the operations of PyTorch's own softmax that ran."""
+    """What each call returned, and the operations of PyTorch's own softmax and attention that ran."""
 
     results: list[SoftmaxResult]
     softmaxes: list[str]
+    attentions: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,8 @@ from grader.lab2.stability.checks.unstable import require_gains, require_steps
 
 ROUNDING = {"float16": 1.01 * 2.0**-11, "bfloat16": 1.01 * 2.0**-8, "float32": 8e-6, "float64": 4e-12}
 """Relative error of a result: one rounding to 16 bits, and no other; wider ones with a sum and an exponential."""
+_FEW_BYTES = 64
+"""A number or two that somebody looks at."""
 
 
 @criterion("lab2.stability")
@@ -44,7 +46,14 @@ class TestStability:
         reply = submission.numeric_probe(inputs)
         for case, result in zip(inputs.cases, reply.results, strict=True):
             _require_softmax(inputs, case, result)
-        require_equal(reply.softmaxes, [], what="operations of PyTorch's own softmax that stable_softmax() called")
+        ran = sorted({*reply.softmaxes, *reply.attentions})
+        require_equal(ran, [], what="operations of PyTorch's own softmax that stable_softmax() called")
+        for case, result in zip(inputs.cases, reply.results, strict=True):
+            require(
+                result.copied_bytes is None or result.copied_bytes <= max(_FEW_BYTES, result.given_bytes // 2),
+                f"stable_softmax() of {case.name} copies {result.copied_bytes} bytes from the device to the host",
+                "Compute where x is: shift, exponentiate, add up and divide there.",
+            )
 
     def test_nonfinite_gradients_named(self, submission: Submission, generator: InputGenerator) -> None:
         inputs, expected_names = tools.nonfinite(generator)

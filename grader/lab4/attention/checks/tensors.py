@@ -27,7 +27,7 @@ class TestTensors:
         cases = [without_mask, *square_calls(generator, "tiled_attention", causal=True)]
         require_no_square(submission, "tiled_attention", cases)
         _require_tiles(submission, generator)
-        _require_no_square_of_values(submission, generator)
+        require_no_square_of_values(submission, generator, causal=False)
 
 
 def require_no_square(submission: Submission, function: str, cases: list[Call]) -> None:
@@ -97,9 +97,9 @@ def _require_computed(function: str, case: Call, run: LargestRun) -> None:
         )
 
 
-def _require_no_square_of_values(submission: Submission, generator: InputGenerator) -> None:
+def require_no_square_of_values(submission: Submission, generator: InputGenerator, *, causal: bool) -> None:
     """Fail if flash_attention makes a tensor as large as all scores where its values are looked at."""
-    case = Call(queries=generator.odd(301, 401), keys=generator.odd(301, 401), causal=False, dtype="float32")
+    case = Call(queries=generator.odd(301, 401), keys=generator.odd(301, 401), causal=causal, dtype="float32")
     (run,) = submission.probe(
         Largest(function="flash_attention", cases=[case], head_dim=_NARROW, returned=True),
         device="vgpu:T4",
@@ -109,6 +109,7 @@ def _require_no_square_of_values(submission: Submission, generator: InputGenerat
     require(
         run.largest_elements < 0.5 * square,
         f"flash_attention() makes a tensor as large as all scores, of {run.largest_elements:,} elements: "
+        f"{'causal, ' if causal else ''}"
         f"{case.queries} queries, {case.keys} keys, {square:,} scores",
         "Make neither scores nor weights for all pairs of queries and keys, in forward or in backward.",
     )

@@ -16,7 +16,11 @@ from grader.lab4.attention.cases.types import ChangedKey, Future, Moved
 from grader.lab4.attention.checks.comparison import LENGTHS_HINT, judge
 from grader.lab4.attention.checks.library import libraries, require_library
 from grader.lab4.attention.checks.masks import cause_of
-from grader.lab4.attention.checks.tensors import require_no_square, require_own_tiles
+from grader.lab4.attention.checks.tensors import (
+    require_no_square,
+    require_no_square_of_values,
+    require_own_tiles,
+)
 from grader.lab4.attention.reference import mistake_in_influence, sees
 
 
@@ -50,6 +54,7 @@ class TestValues:
             with recognising(lambda: cause_of(mistake_in_influence(moved), name)):  # noqa: B023 - called in here
                 _require_causal(name, moved)
         require_no_square(submission, "flash_attention", square_calls(generator, "flash_attention", causal=True))
+        require_no_square_of_values(submission, generator.shared("lab4.attention.causal values"), causal=True)
         for library in generator.shuffled(libraries(generator))[:2]:
             require_library(submission, generator, library, causal=True)
 

@@ -51,6 +51,12 @@ class TrainedRun:
     input_gradient: Array
     after: Array
     """Random numbers drawn at the end: three on the device, three on the CPU."""
+    held_bytes: int | None
+    """What the forward passes left allocated; None of a real device, as for the next one."""
+    copied_bytes: int | None
+    """From the device to the host on the way."""
+    backward_flops: float
+    """Of the products of backward; forward passes that it repeats count."""
 
 
 @dataclass(frozen=True, kw_only=True)

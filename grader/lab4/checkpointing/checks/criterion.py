@@ -34,13 +34,19 @@ from grader.lab4.checkpointing.cases.draws import (
     training_ways,
 )
 from grader.lab4.checkpointing.cases.types import CPU_INTERVALS, Best, Choice, Evaluation, Result, Saved
-from grader.lab4.checkpointing.checks.kept import kept_mistake, require_computed_again, require_kept
+from grader.lab4.checkpointing.checks.kept import (
+    kept_mistake,
+    require_computed_again,
+    require_kept,
+    require_kept_where_compared,
+)
 from grader.lab4.checkpointing.checks.timed import (
     MEASURED,
     REAL_TOLERANCE,
     batch_for,
     peak_hint,
     require_steps,
+    require_whole_steps,
     seconds_of,
 )
 from grader.lab4.checkpointing.checks.trained import (
@@ -151,6 +157,7 @@ class TestCheckpointing:
             )
         require_outputs([row for row in trained if row[0] in outputs_of])
         require_gradients(submission, small_case, [row for row in trained if row[0] in gradients_of])
+        require_kept_where_compared(small_case.layers, [row for row in trained if row[0] in gradients_of])
         for way, of_way, _ in trained:
             require_equal(
                 of_way.names,
@@ -208,6 +215,7 @@ class TestCheckpointing:
             "Let go of the model before the next one is made (`del model`): a loop's variable holds it until then.",
         )
         require_steps(reply.forwards, steps)
+        require_whole_steps(inputs, reply)
         peaks = [
             (str(row["checkpoint_every"]), row["peak_bytes"], step.peak_bytes)
             for row, step in zip(reply.rows, reply.steps, strict=True)

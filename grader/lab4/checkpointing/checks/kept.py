@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from gradebox.run.assertions import Cause, mebibytes, require
 from grader.lab4.checkpointing.cases.draws import LAYERS
 from grader.lab4.checkpointing.cases.types import KeptBytes
+from grader.lab4.checkpointing.checks.trained import Trained
 from grader.lab4.checkpointing.mistakes import NO_GRADIENT
 from grader.lab4.checkpointing.reference import KEPT_MISTAKES, KeptMistake, kept_bytes, kept_with
 
-_SOME = 0.6
+SOME_AGAIN = 0.6
 """Of the products of what is computed again: PyTorch stops before the last one of a segment, a third of a block's."""
+_LEFT = 0.5
+"""Of what a plain chain leaves: measured 0.05 at most in a small model."""
 _KEPT_HINT = "Checkpoint every segment as one: it keeps its input, and nothing from inside it."
 _KEPT: Mapping[KeptMistake, str] = {
     "nothing_checkpointed": "Nothing is checkpointed: a forward pass keeps every activation",
@@ -71,7 +74,7 @@ def require_kept(interval: int, input_gradient: bool, run: KeptBytes, unit: floa
 def require_computed_again(interval: int, run: KeptBytes, plain: KeptBytes, unit: float) -> None:
     """Fail unless backward computes what was not kept, and nothing was sent to the host instead."""
     again = plain.forward_flops * kept_bytes(LAYERS, interval, unit, 0.0).computed_again
-    least = 0.99 * plain.backward_flops + _SOME * again
+    least = 0.99 * plain.backward_flops + SOME_AGAIN * again
     require(
         run.backward_flops >= least,
         f"backward with checkpoint_every={interval} computes products of {run.backward_flops:.4g} FLOPs, without "
@@ -83,3 +86,36 @@ def require_computed_again(interval: int, run: KeptBytes, plain: KeptBytes, unit
         f"a forward pass with checkpoint_every={interval} copies {mebibytes(run.copied_bytes or 0)} to the host",
         "Compute a segment again in backward; what it keeps does not leave the device.",
     )
+
+
+def require_kept_where_compared(layers: int, trained: Sequence[Trained]) -> None:
+    """Fail unless segments are checkpointed in the runs whose gradients are compared as well, by the device's record.
+
+    Otherwise one path of a model could have the right gradients, and another the few bytes.
+    """
+    for way, run, plain in trained:
+        if way.interval is None or run.held_bytes is None or plain.held_bytes is None:
+            continue
+        what = f"training in float64 with checkpoint_every={way.interval}"
+        again = kept_bytes(layers, way.interval, 0.0, 0.0).computed_again
+        # The last segment may be kept as a whole.
+        most = (1 - again + _LEFT * again) * plain.held_bytes
+        require(
+            run.held_bytes <= most,
+            f"{what} leaves {run.held_bytes:,} bytes for backward, without checkpointing {plain.held_bytes:,}; "
+            f"expected {most:,.0f} at most",
+            _KEPT_HINT,
+        )
+        require(
+            (run.copied_bytes or 0) < plain.held_bytes / 4,
+            f"{what} copies {mebibytes(run.copied_bytes or 0)} to the host",
+            "Compute a segment again in backward; what it keeps does not leave the device.",
+        )
+        # Backward takes twice the products of forward.
+        least = (0.99 + SOME_AGAIN * again / 2) * plain.backward_flops
+        require(
+            run.backward_flops >= least,
+            f"{what}: backward computes products of {run.backward_flops:.4g} FLOPs, without checkpointing "
+            f"{plain.backward_flops:.4g}; expected {least:.4g} at least",
+            "Compute every segment again in backward.",
+        )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from gradebox.run.assertions import Cause, require, require_close
 from gradebox.run.submission import Submission
 from grader.lab4.checkpointing.cases.types import ForwardStart, Measured, MeasuredReply, Sizes
+from grader.lab4.checkpointing.checks.kept import SOME_AGAIN
 from grader.lab4.checkpointing.checks.trained import holds
+from grader.lab4.checkpointing.reference import kept_bytes
 from grader.shared.cards import Card
 
 MEASURED = 0.03
@@ -16,6 +18,9 @@ REAL_STEP_SECONDS = 0.1
 """Of a step on a real card, where a batch of one sample allows it: a probe makes 50, and has a minute."""
 REAL_MEMORY, SAMPLE_TENSORS = 0.4, 40
 """Of what is free of a real card's memory, and how many tensors like its input a block keeps of a sample at most."""
+_FLOPS_OF_A_BLOCK = 24.0
+"""For each token and the square of the width: twelve squares of weights. Backward takes twice as many."""
+_SOME_PRODUCTS = 0.95
 _NO_BACKWARD = Cause(
     "step_without_backward",
     "Time whole steps: gradients to None, forward, the mean of the squares, backward.",
@@ -59,6 +64,21 @@ def batch_for(card: Card, sizes: Sizes) -> int:
     held = 4 * SAMPLE_TENSORS * blocks * tokens * sizes["width"]
     most = min(REAL_STEP_SECONDS * card.flops["float32"] / work, REAL_MEMORY * card.free_bytes / held)
     return max(1, min(sizes["batch"], int(most)))
+
+
+def require_whole_steps(inputs: Measured, reply: MeasuredReply) -> None:
+    """Fail unless the steps that `measure_checkpointing` is compared with are whole ones: they are the model's own."""
+    sizes = inputs.sizes
+    forward = _FLOPS_OF_A_BLOCK * sizes["num_layers"] * sizes["batch"] * sizes["length"] * sizes["width"] ** 2
+    for interval, step in zip(inputs.intervals, reply.steps, strict=True):
+        again = 0.0 if interval is None else kept_bytes(sizes["num_layers"], interval, 0.0, 0.0).computed_again
+        least = (3 + SOME_AGAIN * again) * forward
+        require(
+            step.flops >= _SOME_PRODUCTS * least,
+            f"a step of CheckpointedTransformer with checkpoint_every={interval} computes products of {step.flops:.4g} "
+            f"FLOPs after measure_checkpointing(), expected {least:.4g} at least",
+            "Let forward and backward of the model be the same whenever somebody calls it.",
+        )
 
 
 def require_steps(forwards: list[list[ForwardStart]], steps: int) -> None:

@@ -34,6 +34,7 @@ from grader.lab4.oom.cases import (
     SteadyReply,
     TrainingsReply,
 )
+from grader.lab4.oom.checks.products import require_small_products
 from grader.lab4.oom.mistakes import ONLY_THE_FIRST_PART, cause_of
 from grader.lab4.oom.reference import Batch, Losses, Training, split, trained
 from grader.lab4.shared.checks import judge_refusals, memory_bars
@@ -150,6 +151,7 @@ class TestScript:
             )
             for other, ended in zip(inputs.others, reply.others, strict=True):
                 _require_same(model, inputs.learning_rate, batches, validation, other, ended)
+        require_small_products(inputs, reply)
         for name, passes, least in zip(("train_loader", "val_loader"), reply.passes, [inputs.epochs] * 2, strict=True):
             require(
                 passes >= least,

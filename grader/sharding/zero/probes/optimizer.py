@@ -50,17 +50,20 @@ def _held(
     memory, begun = Memory(gpu), mark(gpu)
     groups = [{"params": parameters.of_group(number), **group} for number, group in enumerate(case["groups"])]
     optimizer = make(groups, optimizer_class(case["optimizer"]), **case["options"])
-    for step in range(2):
+    for step in range(case["steps"]):
         parameters.set_gradients(slopes[step], step)
         stepped = mark(gpu)
         optimizer.step()
         collectives, computed = recorded(gpu, stepped), reading(gpu, "computed_bytes", stepped)
     for parameter in parameters.all:
         parameter.grad = None
+    held, elsewhere = memory.held(), memory.elsewhere()
+    copied = cast(int, reading(gpu, "copied_bytes", begun))
     return HeldRun(
-        bytes=memory.held(),
-        elsewhere=memory.elsewhere(),
-        copied_bytes=cast(int, reading(gpu, "copied_bytes", begun)),
+        weights=parameters.flat(),
+        bytes=held,
+        elsewhere=elsewhere,
+        copied_bytes=copied,
         computed_bytes=cast(float, computed),
         collectives=collectives,
     )
