@@ -42,10 +42,15 @@ MISTAKES = {
 _OWNED = "--owner=10001 /models /data"
 
 # Those that look right: an image comes of most of them, and then it does not train, or keeps what it should not.
+NEVER_RUN = {
+    "printed": "&& echo pip install",
+    "behind what never fails": "; true || pip install",
+    "behind what always fails": "; false && pip install",
+    "behind the end": "; exit 0; pip install",
+    "a comment of the shell": "# pip install",
+}
+"""What stands for `&& pip install`, so that packages are installed for a reader of the text alone."""
 SUBTLE = {
-    "the installation is printed": ("&& pip install", "&& echo pip install", "pytorch order left"),
-    "the installation is behind what never fails": ("&& pip install", "&& true || pip install", "pytorch order left"),
-    "the installation is a comment of the shell": ("&& pip install", "&& true # pip install", "pytorch order left"),
     "models belong to root": (_OWNED, "/models /data", "directories"),
     "models belong to somebody else": (_OWNED, "--owner=1000 /models /data", "directories"),
     "only the data are the user's": (

@@ -32,11 +32,11 @@ from grader.container.report.checks import TestReport as Report
 from grader.container.run.checks import TestRun as Criteria
 from grader.container.shared.checks.command import start_words
 from grader.container.shared.checks.dockerfile import Dockerfile, parse
-from grader.container.shared.checks.recipe import NVIDIA_CUDA, final_user, pinned_torch
+from grader.container.shared.checks.recipe import NVIDIA_CUDA, final_user, installs, pinned_torch
 from solutions.container_exercise import checklist
 from solutions.container_exercise import train as train_program
 from tests.deploy.conftest import ROOT
-from tests.deploy.dockerfiles import MISTAKES, REFERENCE, STYLES, SUBTLE
+from tests.deploy.dockerfiles import MISTAKES, NEVER_RUN, REFERENCE, STYLES, SUBTLE
 
 EXERCISE = ROOT / "solutions" / "container_exercise"
 REQUIREMENTS = (EXERCISE / "requirements.txt").read_text(encoding="utf-8")
@@ -167,6 +167,30 @@ def test_a_mistake_that_looks_right_costs_its_check_and_no_other(mistake: str) -
     old, new, expected = SUBTLE[mistake]
     assert REFERENCE.count(old) == 1
     assert refused(dockerfile(REFERENCE.replace(old, new))) == {expected}
+
+
+@pytest.mark.parametrize("how", NEVER_RUN)
+def test_packages_that_no_run_installs_are_not_installed(how: str) -> None:
+    assert REFERENCE.count("&& pip install") == 1
+    file = dockerfile(REFERENCE.replace("&& pip install", NEVER_RUN[how]))
+    assert {"pytorch_pinned", "packages_below"} <= refused(file)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "id -u me || pip install torch==1.0",
+        "if true; then pip install torch==1.0; fi",
+        "test -d /opt && true || pip install torch==1.0",
+        "echo begin && sudo -H pip install torch==1.0",
+        "PIP_NO_INPUT=1 /opt/venv/bin/pip install torch==1.0",
+        "curl x || exit 1; python3 -m pip install torch==1.0",
+        "uv pip install torch==1.0",
+    ],
+)
+def test_packages_that_a_run_may_install_are_installed(run: str) -> None:
+    (found,) = installs(dockerfile(f"FROM x\nRUN {run}"))
+    assert "torch==1.0" in found.arguments
 
 
 @pytest.mark.parametrize("style", STYLES)
