@@ -10,7 +10,7 @@ from gradebox.course.criterion import criterion, requires
 from gradebox.run.assertions import require, require_arrays_close, require_equal
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
-from grader.kernels.add.cases import Inputs, Run, lengths_types_and_shapes, long_vectors
+from grader.kernels.add.cases import Case, Inputs, Run, lengths_types_and_shapes, long_vectors
 from grader.kernels.add.reference import total
 from grader.kernels.shared.checks import (
     ask,
@@ -38,14 +38,7 @@ class TestVectorAdd:
             require(run["unchanged"], f"{what} changed its operands", "the result is a new tensor")
             require_kernel(run, what, submission)
             require_no_library(run, what)
-            require_arrays_close(
-                np.asarray(run["output"]).reshape(-1),
-                total(inputs, case),
-                rtol=_ADDED[case["dtype"]],
-                atol=1e-30,
-                what=what,
-                hint=hint_for(run["output"], "which elements are those of the last program, and which of the first?"),
-            )
+            _require_total(inputs, case, run, what)
 
     @requires("equals_reference")
     def test_stays_inside(self, submission: Submission, generator: InputGenerator) -> None:
@@ -73,7 +66,19 @@ def _runs(submission: Submission, inputs: Inputs, *, counted: bool = False) -> l
 
 
 def _counted(submission: Submission, generator: InputGenerator) -> Iterator[tuple[int, Run]]:
-    """Numbers of elements, and what happened."""
+    """Numbers of elements, and what happened; fails unless the sums are right that were counted."""
     inputs = long_vectors(generator)
     for case, run in zip(inputs["cases"], _runs(submission, inputs, counted=True), strict=True):
+        _require_total(inputs, case, run, f"vector_add() of {case['shape'][0]} elements")
         yield case["shape"][0], run
+
+
+def _require_total(inputs: Inputs, case: Case, run: Run, what: str) -> None:
+    require_arrays_close(
+        np.asarray(run["output"]).reshape(-1),
+        total(inputs, case),
+        rtol=_ADDED[case["dtype"]],
+        atol=1e-30,
+        what=what,
+        hint=hint_for(run["output"], "which elements are those of the last program, and which of the first?"),
+    )

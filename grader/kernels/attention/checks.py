@@ -171,7 +171,16 @@ def _runs(submission: Submission, inputs: cases.Inputs, *, counted: bool = False
 
 
 def _counted(submission: Submission, generator: InputGenerator) -> list[tuple[Case, Run]]:
-    return _runs(submission, cases.long_sequences(generator), counted=True)
+    """Cases and what happened; fails unless outputs and gradients are right for which it was counted."""
+    inputs = cases.long_sequences(generator)
+    runs = _runs(submission, inputs, counted=True)
+    for case, run in runs:
+        expected = attention(inputs, case)
+        _require_close(run["forward"]["output"], expected["output"], case, f"{_what(case)}: output")
+        if "no_gradients" not in run:
+            for name in _GRADIENTS:
+                _require_close(run[name], expected[name], case, f"{_what(case)}: {name}")
+    return runs
 
 
 def _what(case: Case) -> str:

@@ -41,17 +41,7 @@ class TestSoftmax:
             require(run["unchanged"], f"{what} changed its matrix", "the result is a new tensor")
             require_kernel(run, what, submission)
             require_no_library(run, what)
-            require_arrays_close(
-                run["output"],
-                weights(inputs, case),
-                rtol=_FAR_BELOW if case["shift"] < -1e4 else _WEIGHTS[dtype][0],
-                atol=_WEIGHTS[dtype][1],
-                what=what,
-                hint=hint_for(
-                    run["output"],
-                    "the largest of the row first, then the sum of exponentials; beyond the row nothing adds",
-                ),
-            )
+            _require_weights(inputs, case, run)
 
     @requires("equals_reference")
     def test_stays_inside(self, submission: Submission, generator: InputGenerator) -> None:
@@ -85,5 +75,23 @@ def _runs(submission: Submission, inputs: Inputs, *, counted: bool = False) -> l
 
 
 def _counted(submission: Submission, generator: InputGenerator) -> Iterator[tuple[Case, Run]]:
+    """Cases and what happened; fails unless the weights are right for which it was counted."""
     inputs = many_columns(generator)
-    yield from zip(inputs["cases"], _runs(submission, inputs, counted=True), strict=True)
+    for case, run in zip(inputs["cases"], _runs(submission, inputs, counted=True), strict=True):
+        _require_weights(inputs, case, run)
+        yield case, run
+
+
+def _require_weights(inputs: Inputs, case: Case, run: Run) -> None:
+    relative, absolute = _WEIGHTS[case["dtype"]]
+    require_arrays_close(
+        run["output"],
+        weights(inputs, case),
+        rtol=_FAR_BELOW if case["shift"] < -1e4 else relative,
+        atol=absolute,
+        what=_what(case),
+        hint=hint_for(
+            run["output"],
+            "the largest of the row first, then the sum of exponentials; beyond the row nothing adds",
+        ),
+    )

@@ -41,6 +41,8 @@ from grader.lab4.shared.checks import (
 from grader.shared.cards import Card, card_of
 
 MEASURED = 0.03
+_SOME = 0.9
+"""Of the products that no way of computing attention does without."""
 UNSPLIT_BYTES = 3 * 2**20
 """The allocator leaves up to 1 MiB of a block unsplit, depending on what was freed before; inputs alone are 11 MiB."""
 
@@ -237,6 +239,14 @@ def _require_counted(call: BenchmarkCall, reply: BenchmarkReply) -> None:
         [["tiled", "float32", "torch"], ["standard", "float32", "torch"]],
         what="method, dtype and backend of benchmark_attention() of tiled and standard attention in float32",
     )
+    # The functions of the submission are what its benchmark is compared with: they must be whole afterwards, too.
+    least = _least_flops(call)
+    require(
+        reply.flops_of_one_each >= _SOME * least,
+        f"after benchmark_attention(), forward and backward of {' and '.join(call.methods)} attention compute products "
+        f"of {reply.flops_of_one_each:.4g} FLOPs, expected {least:.4g} at least",
+        "Let the functions do the same whenever somebody calls them: two products in forward, four in backward.",
+    )
     # Somebody may run one more, to wake the libraries up.
     total = iterations + warmup
     require(
@@ -256,6 +266,16 @@ def _require_counted(call: BenchmarkCall, reply: BenchmarkReply) -> None:
             f"{seconds(took)}, as the first {warmup} iterations take, which wake the device up",
             "Run the untimed iterations first, as many as `warmup` says.",
         )
+
+
+def _least_flops(call: BenchmarkCall) -> float:
+    """Of products in forward and backward of each length and method; tiles may leave out what is hidden."""
+    heads, least = call.batch * call.heads, 0.0
+    for length in call.lengths:
+        seen = length * (length + 1) // 2 if call.causal else length**2
+        for method in call.methods:
+            least += 6 * 2.0 * heads * call.head_dim * (length**2 if method == "standard" else seen)
+    return least
 
 
 def _require_iterations(call: BenchmarkCall, reply: BenchmarkReply) -> None:
