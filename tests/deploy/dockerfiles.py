@@ -45,6 +45,7 @@ _OWNED = "--owner=10001 /models /data"
 NEVER_RUN = {
     "printed": "&& echo pip install",
     "behind what never fails": "; true || pip install",
+    "behind what comes to its end": "&& true || pip install",
     "behind what always fails": "; false && pip install",
     "behind the end": "; exit 0; pip install",
     "a comment of the shell": "# pip install",

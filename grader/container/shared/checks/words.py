@@ -18,6 +18,8 @@ _BEFORE = {"sudo", "exec", "env", "nice", "time"}
 _KEYWORDS = {"if", "then", "else", "elif", "do", "while", "until", "{", "(", "!"}
 _PART = re.compile(r"(&&|\|\||[;|]+)")
 _SUCCEEDS, _FAILS = {"true", ":", "echo", "printf"}, {"false"}
+_ASKS = {"test", "[", "[[", "id", "getent", "command", "which", "type", "hash", "grep", "stat", "ls", "dpkg"}
+"""What fails without anything being wrong. A step that fails otherwise ends a build, and is not counted on."""
 
 
 def commands(text: str) -> list[list[str]]:
@@ -39,6 +41,7 @@ def _reached(text: str) -> list[list[str]]:
     lists: list[list[str]] = []
     ended: bool | None = None
     """Whether what came before has succeeded; None: nobody knows."""
+    has_asked = False
     for joint, part in zip(["", *parts[1::2]], parts[::2], strict=True):
         words = _words(part)
         stops = {"&&": False, "||": True}.get(joint)
@@ -46,7 +49,8 @@ def _reached(text: str) -> list[list[str]]:
             continue
         lists.append(words)
         name = (program(words) or [""])[0]
-        is_sure = stops is None or ended is not None
+        has_asked = name in _ASKS or (has_asked and stops is not None)
+        is_sure = stops is None or ended is not None or (joint == "&&" and name in _SUCCEEDS and not has_asked)
         if name == "exit" and is_sure:
             break
         own = True if name in _SUCCEEDS else False if name in _FAILS else None
