@@ -91,7 +91,6 @@ def softmax(student: Student, inputs: Softmax) -> SoftmaxReply:
                     values=values,
                     unchanged=unchanged,
                     copied_bytes=copied,
-                    given_bytes=before.numel() * before.element_size(),
                 )
             )
         softmaxes, attentions = names.containing("softmax"), names.containing("attention")

@@ -44,7 +44,7 @@ def gradient(
     value: object,
     *,
     off: _Off = torch._C.DisableTorchFunction,
-    grad_of: _Getter = torch._C.TensorBase.grad.__get__,  # type: ignore[attr-defined]
+    grad_of: _Getter = torch._C.TensorBase.__dict__["grad"].__get__,
 ) -> torch.Tensor | None:
     """A tensor's gradient, whatever its class says."""
     with off():

@@ -64,7 +64,7 @@ class SoftmaxCase:
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxResult:
-    """What one call returned."""
+    """What one call returned, and the bytes that it copied to the host (None of a real device, which tells nobody)."""
 
     dtype: str
     values: Array
@@ -72,8 +72,6 @@ class SoftmaxResult:
     unchanged: bool
     """Whether the argument is what it was."""
     copied_bytes: int | None
-    """From the device to the host; None of a real one, which nobody can ask."""
-    given_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -151,7 +151,7 @@ class TestScript:
             )
             for other, ended in zip(inputs.others, reply.others, strict=True):
                 _require_same(model, inputs.learning_rate, batches, validation, other, ended)
-        require_small_products(inputs, reply)
+        require_small_products(inputs, reply, lambda: _steady(submission, generator))
         for name, passes, least in zip(("train_loader", "val_loader"), reply.passes, [inputs.epochs] * 2, strict=True):
             require(
                 passes >= least,
