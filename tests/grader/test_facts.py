@@ -11,7 +11,16 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import grader
-from grader.shared.probes.facts import dtype, has_graph, is_training, modules_of, parameters_of
+from grader.shared.probes.facts import (
+    buffers_of,
+    dtype,
+    gradient,
+    has_graph,
+    hooks_of,
+    is_training,
+    modules_of,
+    parameters_of,
+)
 
 _GRAPH = frozenset({"requires_grad", "grad_fn"})
 """Attributes that say whether there is a graph."""
@@ -109,3 +118,30 @@ PROBES = sorted(
 def test_a_probe_that_notes_asks_no_attribute_for_a_graph(path: Path) -> None:
     name = str(path.relative_to(Path(grader.__file__).parent))
     assert not _reads(path), f"{name}: use `has_graph` of grader.shared.probes.facts"
+
+
+class _ShowsNone(dict[int, Any]):
+    """Hooks that are there, and a length that denies them."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+def test_methods_put_on_a_model_hide_neither_hooks_nor_buffers_nor_gradients() -> None:
+    model: Any = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
+    weight = model[1].weight
+    weight.grad = torch.ones(2, 2)
+    buffers, before = list(model.buffers()), hooks_of(model)
+    model[0]._forward_hooks = _ShowsNone()
+    model[0].register_forward_hook(lambda *_: None)
+    general = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    for name in ("modules", "buffers", "parameters"):
+        setattr(model, name, lambda *_: iter(()))
+    weight.__class__ = type("Denies", (torch.nn.Parameter,), {"grad": None})
+    try:
+        assert weight.grad is None
+        assert gradient(weight) is not None
+        assert hooks_of(model) - before == 2
+        assert [id(each) for each in buffers_of(model)] == [id(each) for each in buffers]
+    finally:
+        general.remove()
