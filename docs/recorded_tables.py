@@ -187,8 +187,8 @@ def acceptance_faults(recorded: Mapping[str, Any], drawn: Mapping[str, Any]) -> 
         *_drawn(drawn),
         "## Faults planted in records", "",
         "Each of these faults is one changed value in the record of a sound machine. The machine is a node with eight "
-        "H100s, or four nodes with two H100s each and InfiniBand. \"Thought of afterwards\" marks faults that we took "
-        "over from [other tools](acceptance-compared.md). The last column says how long the judge took.", "",
+        "H100s, or four nodes with two H100s each and InfiniBand. \"Added later\" marks faults that we took over from "
+        "[other tools](acceptance-compared.md). The last column says how long the judge took.", "",
         columns, rule, *map(_fault, recorded["records"]), "",
         "## Faults planted in running processes", "",
         "The tests plant some of these faults with `--inject`, on two virtual T4s or on the CPU. For the others they "
@@ -231,7 +231,7 @@ def _fault(fault: Mapping[str, Any]) -> str:
     named = fault["named"]
     more = f" and {len(named) - _MOST_SUBJECTS} more" if len(named) > _MOST_SUBJECTS else ""
     subjects = ", ".join(named[:_MOST_SUBJECTS]) + more
-    later = " (thought of afterwards)" if fault.get("later") else ""
+    later = " (added later)" if fault.get("later") else ""
     seconds = f"{fault['seconds']:.{0 if fault['seconds'] >= 10 else 2}f}"
     check = f"{fault['check'] or 'before or after the judge'}{later}"
     return f"| {fault['what']} | {check} | {subjects} | {fault['verdict']} | {fault['exit_code']} | {seconds} |"

@@ -142,7 +142,7 @@ def _switched(machine: Machine) -> bool:
 
 
 def nvlink_rate(machine: Machine, draw: random.Random) -> Planted | None:
-    """NVLink carries less everywhere, all links being up."""
+    """NVLink carries less everywhere, but all links are up."""
     if not _switched(machine) or machine.nodes > 1:
         return None
     lost = draw.choice(RATES)
@@ -182,7 +182,7 @@ def lanes(machine: Machine, draw: random.Random) -> Planted | None:
 
 
 def copies_slow(machine: Machine, draw: random.Random) -> Planted | None:
-    """Copies from and to one GPU are slower, its link being whole."""
+    """Copies from and to one GPU are slower, but its link is intact."""
     if machine.card.name.startswith("NVIDIA G") and machine.card.name.endswith(("480GB", "GB200")):
         return None  # sound ones differ by more: 180 to 380 GB/s
     record, lost = draw.choice(machine.records), draw.choice((0.25, 0.35, 0.5))
@@ -251,7 +251,7 @@ def adapter_lanes(machine: Machine, draw: random.Random) -> Planted | None:
 
 
 def adapter_slow(machine: Machine, draw: random.Random) -> Planted | None:
-    """One GPU's adapter carries less with everybody."""
+    """One GPU's adapter is slower with all others."""
     if not machine.rdma or machine.nodes < 2 or machine.card.domain or machine.adapters < machine.per_node:
         return None
     record, lost = draw.choice(machine.records), draw.choice(RATES)
@@ -311,7 +311,7 @@ def network_rate(machine: Machine, draw: random.Random) -> Planted | None:
 
 
 def rack_not_formed(machine: Machine, draw: random.Random) -> Planted | None:
-    """An NVL72 whose nodes reach each other through their adapters only."""
+    """The nodes of an NVL72 reach each other only through their adapters."""
     if not machine.card.domain or machine.nodes < 2:
         return None
     lost = 1 - 46 / 740
@@ -347,7 +347,7 @@ PLANTS: tuple[Plant, ...] = (
     cable, node_network, network_rate, rack_not_formed,
     _state("Uncorrected memory errors of one GPU.", ecc_errors=3),
     _state("More than 512 rows of one GPU are remapped.", remapped_rows=[300, 260, 0, 0]),
-    _state("A GPU's fabric has not come up.", fabric={"state": "in progress", "status": 0}),
+    _state("The NVLink fabric of a GPU has not come up.", fabric={"state": "in progress", "status": 0}),
     _state("The driver asks for a reset of one GPU.", recovery_action="drain and reset"),
     _state("One GPU's chip has too many errors.", sram_errors=[12, 1]),
     _state("One GPU had XID 79 before the run.", xids_before=[79]),

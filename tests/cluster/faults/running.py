@@ -138,10 +138,10 @@ def refused(name: str, text: str, option: str) -> Callable[[Launcher], list[Star
 CASES: tuple[Case, ...] = (
     Case(what="one wrong element of a product (virtual)", start=injected("wrong-result:1"), check="product float16: result", subject="GPU 1 "),
     Case(what="four times as slow (virtual)", start=injected("slow:1"), check="product float16: time against peers", subject="GPU 1 "),
-    Case(what="slow in the backward pass alone (virtual)", start=injected("slow-backward:1", device=TRAINED), check="training: pace of forward and backward", subject="GPU 1 "),
+    Case(what="slow in the backward pass only (virtual)", start=injected("slow-backward:1", device=TRAINED), check="training: pace of forward and backward", subject="GPU 1 "),
     Case(what="every third product takes four times as long (virtual)", start=injected("unsteady:1"), check="steadiness: products", subject="GPU 1 "),
     Case(what="a bit of memory and a gradient are wrong (virtual)", start=injected("bad-memory:0", "wrong-gradient:0"), check="gradient: before the all-reduce", subject="GPU 0 "),
-    Case(what="a loss that is no number (virtual)", start=injected("nan:1", device=TRAINED), check="training: losses are numbers", subject="GPU 1 "),
+    Case(what="a loss of NaN (virtual)", start=injected("nan:1", device=TRAINED), check="training: losses are numbers", subject="GPU 1 "),
     Case(what="out of memory (virtual)", start=injected("oom:1", device=TRAINED), check="training: runs", subject="GPU 1 "),
     Case(what="a dead rank and a lost GPU (virtual)", start=injected("dead:0", "lost:1", device=VIRTUAL), check="run: process", subject="GPU 0 "),
     Case(what="a rank that hangs (CPU)", start=injected("hung:1", device=(*CPU, "--ranks", "3", "--stage-seconds", "120")), check="run: process", subject="rank 1,"),

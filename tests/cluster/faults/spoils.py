@@ -182,7 +182,7 @@ def storms(share: float, factor: float) -> Spoil:
 
 
 def stalls(record: Record) -> None:
-    """Every fifth large message takes thrice as long."""
+    """Every fifth large message takes three times as long."""
     for measurement in record.results["collectives"]["measurements"]:
         if measurement["bytes"] > sound.MIB:
             measurement["seconds"] = [

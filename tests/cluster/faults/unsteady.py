@@ -44,7 +44,7 @@ def products_now_and_then(machine: Machine, draw: random.Random) -> Planted | No
 
 
 def messages_now_and_then(machine: Machine, draw: random.Random) -> Planted | None:
-    """Small messages come in storms in which they are slow."""
+    """Small messages are slow in bursts."""
     if len(machine.records) < 2:
         return None
     share, factor = draw.choice(LITTLE + MUCH)
@@ -88,7 +88,7 @@ def copies_now_and_then(machine: Machine, draw: random.Random) -> Planted | None
 
 
 def steps_now_and_then(machine: Machine, draw: random.Random) -> Planted | None:
-    """The host of one GPU stops its training now and then, as a cgroup's quota of processor time does."""
+    """The host of one GPU stops its training now and then, as with a cgroup's quota of processor time."""
     record, (share, factor) = draw.choice(machine.records), draw.choice(((0.2, 5.0), (0.3, 4.0), (0.5, 3.0)))
     (epoch,) = record.results["training"]["epochs"]
     if len(epoch["own_seconds"]) < 100:
