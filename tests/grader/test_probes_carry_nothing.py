@@ -17,6 +17,7 @@ PROBES = sorted(
     for path in (ROOT / "grader").rglob("*.py")
     if path.name == "probes.py" or "probes" in path.relative_to(ROOT).parts
 )
+_BORDER = frozenset({"checks", "probes", "reference"})
 _MAKERS = frozenset({"list", "dict", "set", "deque", "defaultdict", "Counter", "OrderedDict", "bytearray"})
 _INSIDE = frozenset({
     "lab5/monitoring/probes/fake_nvml.py FakeNvml.calls",
@@ -141,3 +142,16 @@ def probe(student):
     begin(3)
 """
     assert [name for _, name in open_notes(ast.parse(text))] == ["shown", "a lambda"]
+
+
+def test_any_stays_rare_on_the_border() -> None:
+    """What a probe is given and returns has a declared type; `Any` is for what a submission made."""
+    files = [path for path in (ROOT / "grader").rglob("*.py") if _BORDER & {path.stem, *path.relative_to(ROOT).parts}]
+    counts = {
+        str(path.relative_to(ROOT)): sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(tree))
+        for path in files
+        for tree in [ast.parse(path.read_text(encoding="utf-8"))]
+    }
+    most = sorted(counts, key=counts.__getitem__)[-3:]
+    assert len(files) > 150
+    assert sum(counts.values()) < 150, f"declare types instead of `Any`, which is most frequent in {', '.join(most)}"

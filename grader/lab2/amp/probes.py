@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -74,7 +74,13 @@ class _Losses(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._note = note
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__ in _LOSSES:
             self._note((func.overloadpacket.__name__, plain(result.dtype, "")))
@@ -115,7 +121,7 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
     note_move, moves = notes()
     rest, move = in_turn([_MOVING_SECONDS], 0.0), model._apply
 
-    def move_slowly(*arguments: Any, **options: Any) -> nn.Module:
+    def move_slowly(*arguments: object, **options: object) -> nn.Module:
         if seconds := rest():
             begin = _now()
             time.sleep(seconds)

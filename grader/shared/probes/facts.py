@@ -14,6 +14,9 @@ from typing import Any
 import torch
 
 _Getter = Callable[[Any], Any]
+_Within = Callable[[object, str], Any]
+_Found = list[Any]
+_Modules = Callable[[object], _Found]
 _Off = Callable[[], AbstractContextManager[object]]
 
 
@@ -57,8 +60,8 @@ def entry(
     name: str,
     *,
     space: Callable[[Any], dict[str, Any]] = vars,
-    items: Callable[[Any], Any] = dict.items,
-    kind: Callable[[Any], Any] = type,
+    items: _Getter = dict.items,
+    kind: _Getter = type,
     text: type = str,
 ) -> Any:
     """What an object's namespace has under a name, if the name is a plain text.
@@ -77,11 +80,11 @@ def entry(
 def modules_of(
     model: object,
     *,
-    within: Callable[[object, str], Any] = entry,
-    values: Callable[[Any], Any] = dict.values,
-) -> list[Any]:
+    within: _Within = entry,
+    values: _Getter = dict.values,
+) -> _Found:
     """A model and the modules in it, each once, in the order of `nn.Module.modules`, however its methods answer."""
-    found: list[Any] = []
+    found: _Found = []
     waiting = [model]
     while waiting:
         module = waiting.pop()
@@ -95,12 +98,12 @@ def modules_of(
 def parameters_of(
     model: object,
     *,
-    modules: Callable[[object], list[Any]] = modules_of,
-    within: Callable[[object, str], Any] = entry,
-    values: Callable[[Any], Any] = dict.values,
-) -> list[Any]:
+    modules: _Modules = modules_of,
+    within: _Within = entry,
+    values: _Getter = dict.values,
+) -> _Found:
     """A model's parameters, each once, in the order of `nn.Module.parameters`, however its methods answer."""
-    found: list[Any] = []
+    found: _Found = []
     for module in modules(model):
         for each in values(within(module, "_parameters")):
             if each is not None and not any(each is other for other in found):
@@ -111,10 +114,10 @@ def parameters_of(
 def buffers_of(
     model: object,
     *,
-    modules: Callable[[object], list[Any]] = modules_of,
-    within: Callable[[object, str], Any] = entry,
-    values: Callable[[Any], Any] = dict.values,
-) -> list[Any]:
+    modules: _Modules = modules_of,
+    within: _Within = entry,
+    values: _Getter = dict.values,
+) -> _Found:
     """A model's buffers, module by module, however its methods answer."""
     return [each for module in modules(model) for each in values(within(module, "_buffers")) if each is not None]
 
@@ -122,8 +125,8 @@ def buffers_of(
 def hooks_of(
     model: object,
     *,
-    modules: Callable[[object], list[Any]] = modules_of,
-    within: Callable[[object, str], Any] = entry,
+    modules: _Modules = modules_of,
+    within: _Within = entry,
     number: Callable[[Any], int] = dict.__len__,
     of_a_module: tuple[str, ...] = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"),
     of_all: tuple[dict[int, Any], ...] = (
@@ -137,6 +140,6 @@ def hooks_of(
     return own + sum(map(number, of_all))
 
 
-def is_training(module: object, *, within: Callable[[object, str], Any] = entry) -> bool:
+def is_training(module: object, *, within: _Within = entry) -> bool:
     """Whether a module is in training mode, whatever its class says."""
     return bool(within(module, "training"))

@@ -6,10 +6,13 @@ libraries stay as they are. Imports nothing of `grader`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 _PLAIN: frozenset[type] = frozenset({int, float, bool, str, bytes, complex, type(None)})
+
+
+_KindOf = Callable[[object], type]
 
 
 class _Fixed(NamedTuple):
@@ -24,8 +27,8 @@ def fixed(
     value: Any,
     plain: frozenset[type] = _PLAIN,
     made: type[_Fixed] = _Fixed,
-    kind_of: Callable[[Any], Any] = type,
-    space: Callable[[Any], Any] = vars,
+    kind_of: _KindOf = type,
+    space: Callable[[type], Mapping[str, Any]] = vars,
     look: Callable[[Any, str], Any] = object.__getattribute__,
 ) -> Any:
     """A value that cannot be changed, of which `again` makes an equal one."""
@@ -45,7 +48,7 @@ def fixed(
     return value
 
 
-def again(value: Any, made: type[_Fixed] = _Fixed, kind_of: Callable[[Any], Any] = type) -> Any:
+def again(value: Any, made: type[_Fixed] = _Fixed, kind_of: _KindOf = type) -> Any:
     """The value that `fixed` was given."""
     kind = kind_of(value)
     if kind is tuple:

@@ -30,6 +30,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Noted: TypeAlias = Any
 """What a probe notes: what it is, the probe itself knows."""
+_Modes: TypeAlias = list[Any]
+"""Torch function modes; a submission's may be anything."""
+_TakeOff: TypeAlias = Callable[[], _Modes]
+_PutBack: TypeAlias = Callable[[_Modes], None]
+_Pop: TypeAlias = Callable[[], Any]
+_Push: TypeAlias = Callable[[Any], None]
 Announce: TypeAlias = Callable[[], None]
 """Raises an audit event, at which the sandbox looks at its instruments. Bound before there is a submission."""
 _POLL_SECONDS = 0.005
@@ -54,15 +60,15 @@ def _announce(
 
 def _take_off(
     count: Callable[[], int] = torch._C._len_torch_function_stack,
-    pop: Callable[[], Any] = torch._C._pop_torch_function_stack,
-    push: Callable[[Any], None] = torch._C._push_on_torch_function_stack,
+    pop: _Pop = torch._C._pop_torch_function_stack,
+    push: _Push = torch._C._push_on_torch_function_stack,
     kept: tuple[type, ...] = (FunctionMode, IdleFunctionMode),
     default: type = DeviceContext,
     chooses: Any = DeviceContext.__torch_function__,
     how: Any = DeviceContext.__torch_function__.__code__,
     name: str = "__torch_function__",
     space: Callable[[Any], Any] = vars,
-) -> list[Any]:
+) -> _Modes:
     """Take the torch function modes of a submission off, and return all that were on, the innermost last.
 
     A submission may well log the functions of PyTorch that its training calls. Its modes have no part in what a probe
@@ -79,10 +85,10 @@ def _take_off(
 
 
 def _put_back(
-    modes: list[Any],
+    modes: _Modes,
     count: Callable[[], int] = torch._C._len_torch_function_stack,
-    pop: Callable[[], Any] = torch._C._pop_torch_function_stack,
-    push: Callable[[Any], None] = torch._C._push_on_torch_function_stack,
+    pop: _Pop = torch._C._pop_torch_function_stack,
+    push: _Push = torch._C._push_on_torch_function_stack,
 ) -> None:
     for _ in range(count()):
         pop()
@@ -104,6 +110,9 @@ class _Shared(NamedTuple):
         return self
 
 
+_Sender: TypeAlias = Callable[[_Shared, object], Any]
+
+
 def _begun(generator: Generator[Any, Any]) -> _Shared:
     next(generator)
     return _Shared(generator, threading.Lock(), WrongReturn)
@@ -122,15 +131,15 @@ def _send(shared: _Shared, value: object) -> Any:
             raise wrong("something that was handed to your code was closed by it") from None
 
 
-def _send_it(shared: _Shared, value: object, send: Callable[[_Shared, object], Any] = _send) -> None:
+def _send_it(shared: _Shared, value: object, send: _Sender = _send) -> None:
     send(shared, value)
 
 
-def _go_on(shared: _Shared, send: Callable[[_Shared, object], Any] = _send) -> Any:
+def _go_on(shared: _Shared, send: _Sender = _send) -> Any:
     return send(shared, None)
 
 
-def _call(of: tuple[_Shared, object, Callable[[_Shared, object], Any]], *arguments: object, **named: object) -> Any:
+def _call(of: tuple[_Shared, object, _Sender], *arguments: object, **named: object) -> Any:
     shared, instance, send = of
     outcome: list[Any] = []
     send(shared, (outcome, instance, arguments, named))
@@ -173,7 +182,7 @@ def notes() -> tuple[Callable[[Noted], None], Callable[[], list[Noted]]]:
     return MethodType(_send_it, shared), MethodType(_listed, (shared, key, _send))
 
 
-def _listed(of: tuple[_Shared, object, Callable[[_Shared, object], Any]]) -> list[Noted]:
+def _listed(of: tuple[_Shared, object, _Sender]) -> list[Noted]:
     shared, key, send = of
     values: list[Noted] = send(shared, key)
     return values
@@ -216,8 +225,8 @@ def function(step: Callable[P, R]) -> Callable[P, R]:
 
 def _stepping(
     step: Callable[..., Any],
-    take_off: Callable[[], list[Any]] = _take_off,
-    put_back: Callable[[list[Any]], None] = _put_back,
+    take_off: _TakeOff = _take_off,
+    put_back: _PutBack = _put_back,
     announce: Announce = _announce,
     traceback_of: Callable[[BaseException], Any] = BaseException.__dict__["__traceback__"].__get__,
     without: Callable[[BaseException, Any], BaseException] = BaseException.with_traceback,
@@ -249,8 +258,8 @@ def _stepping(
 
 def _going_on(
     running: Generator[Any],
-    take_off: Callable[[], list[Any]],
-    put_back: Callable[[list[Any]], None],
+    take_off: _TakeOff,
+    put_back: _PutBack,
     announce: Announce = _announce,
 ) -> Generator[Any]:
     """What a generator of a step yields; it runs without modes, as the step does."""
