@@ -42,6 +42,7 @@ from grader.lab4.checkpointing.cases.types import (
     TrainedRun,
 )
 from grader.shared.probes.calls import on_device
+from grader.shared.probes.endings import run_backward
 from grader.shared.probes.facts import has_graph, parameters_of
 from grader.shared.probes.kept import function, notes
 from grader.shared.probes.record import Reported, VirtualGpu, mark, memory_since_now, reading, watch_products
@@ -50,6 +51,7 @@ from labkit.models import TransformerBlock, count_parameters
 from labkit.results import CheckpointingResult
 
 MODULE = "lab4_memory.gradient_checkpointing"
+_MODEL = "CheckpointedTransformer"
 
 
 def _build(student: Student, case: Model, interval: int | None) -> nn.Module:
@@ -125,7 +127,7 @@ def equivalence(student: Student, inputs: Equivalence) -> EquivalenceReply:
         weighted = output * torch.linspace(-1, 1, output.numel(), device=student.device).view(output.shape)
         with watch_products(gpu) as products:
             if output.requires_grad:  # else there are no gradients, which is for the judge to say
-                weighted.sum().backward()
+                run_backward(weighted.sum(), of=_MODEL)
             backward_flops = products.flops()
         after = torch.cat([torch.rand(3, device=student.device).cpu(), torch.rand(3)])
         grads = [parameter.grad for parameter in model.parameters()]
@@ -155,7 +157,7 @@ def evaluation(student: Student, inputs: Evaluation) -> EvaluationReply:
         with watch_products(student.gpu) as products:
             output = _run(student, model, data)
             if output.requires_grad:  # else the judge says that there are no gradients
-                output.sum().backward()
+                run_backward(output.sum(), of=_MODEL)
             with_gradients = products.flops()
         with watch_products(student.gpu) as products:
             with torch.no_grad():
@@ -179,7 +181,7 @@ def saved(student: Student, inputs: Saved) -> SavedReply:
         data = _input(inputs.case, torch.float32).to(student.device).requires_grad_(way.input_gradient)
         first = _run(student, model, data).sum()
         if first.requires_grad:
-            first.backward()  # first use of the libraries
+            run_backward(first, of=_MODEL)  # first use of the libraries
         del first
         model.zero_grad(set_to_none=True)
         data.grad = None
@@ -194,7 +196,7 @@ def saved(student: Student, inputs: Saved) -> SavedReply:
         copied: Any = None if begun is None else reading(student.gpu, "copied_bytes", begun)
         with watch_products(student.gpu) as products:
             if output.requires_grad:  # else the judge says that there is no graph
-                output.sum().backward()
+                run_backward(output.sum(), of=_MODEL)
             backward_flops = products.flops()
         kept = {storage: size for storage, size in packed() if storage not in own}
         runs.append(
@@ -285,7 +287,7 @@ def _cost(student: Student, kind: Callable[..., object], sizes: Sizes, interval:
     _run(student, model, data)  # is what it gives a tensor at all?
     seconds, peak = _measure(student.gpu, model, data)
     with watch_products(student.gpu) as products:
-        model(data).square().mean().backward()
+        run_backward(model(data).square().mean(), of=_MODEL)
         flops = products.flops()
     return StepCost(seconds=[seconds], peak_bytes=peak, flops=flops)
 
@@ -366,7 +368,7 @@ def _measure(gpu: VirtualGpu, model: nn.Module, inputs: Tensor) -> tuple[float, 
         torch.cuda.synchronize()
         start = time.perf_counter()
         model.zero_grad(set_to_none=True)
-        model(inputs).square().mean().backward()
+        run_backward(model(inputs).square().mean(), of=_MODEL)
         torch.cuda.synchronize()
         return time.perf_counter() - start
 

@@ -25,7 +25,7 @@ from grader.sharding.tensor_parallel.cases import (
     Refuse,
     ShareLayers,
 )
-from grader.shared.probes.endings import ending
+from grader.shared.probes.endings import ending, run_backward
 from grader.shared.probes.record import mark, reading
 from grader.shared.probes.support import instance, plain, tensor
 
@@ -59,7 +59,7 @@ def functions(student: Student, inputs: CopyAndSum) -> FunctionsReply:
                 output = tensor(function(leaf), f"{name}()", leaf.shape)
                 middle = mark(gpu)
                 shown = output.detach().cpu().double()
-                output.backward(gradient)
+                run_backward(output, gradient, of=f"{name}()")
                 torch.cuda.synchronize()
                 if leaf.grad is None:
                     raise RuntimeError(f"{name}() gave its input no gradient")
@@ -128,7 +128,7 @@ def _run(
     middle = mark(gpu)
     copied: Any = reading(gpu, "copied_bytes", started, middle)
     shown = output.detach().cpu().double()
-    output.backward(slopes.to(kind).cuda())
+    run_backward(output, slopes.to(kind).cuda(), of="ParallelMLP")
     torch.cuda.synchronize()
     end = mark(gpu)
     parts: dict[str, Tensor] = {}

@@ -1,8 +1,23 @@
-"""How calls end that a docstring says must be refused. An open task is no refusal: its error passes on."""
+"""How calls end that a docstring says must be refused, and backward passes. An open task is no refusal: its error
+passes on."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gradebox.sandbox.probe_loader import WrongReturn
+
+_OF_THE_MACHINE = ("CUDA error", "CUDA out of memory", "cuDNN error", "can't allocate memory", "not enough memory")
+"""Parts of messages that say nothing of the graph."""
+_ADVICE = {
+    "CheckpointError": "; what is checkpointed must compute the same when backward calls it again, "
+    "and by then a loop's variable has its last value",
+}
+"""What PyTorch's first line leaves unsaid, by the exception's name."""
 
 
 def ending(call: Callable[[], object]) -> str:
@@ -25,3 +40,38 @@ def ending(call: Callable[[], object]) -> str:
 def refused(call: Callable[[], object]) -> bool:
     """Whether `call` raised a ValueError; raises as `ending` does."""
     return ending(call) == "ValueError"
+
+
+def run_backward(output: Tensor, gradient: Tensor | None = None, *, of: str) -> None:
+    """`output.backward(gradient)`, for a graph that a submission recorded.
+
+    PyTorch refuses such a graph itself: a segment that computes something else again than before, a gradient of the
+    wrong shape, a saved tensor that was changed. No line of the submission runs then, so nothing else would say that
+    the mistake is the submission's.
+
+    Args:
+        output: what the submission returned, or what the probe computed of it.
+        gradient: of `output`; None where it is a number.
+        of: what the submission calls it.
+
+    Raises:
+        WrongReturn: PyTorch refuses the graph.
+        RuntimeError: a line of the submission raised it, the simulator lacks something, or the machine has failed.
+    """
+    try:
+        output.backward(gradient)
+    except RuntimeError as error:
+        modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+        is_ours = any(name.partition(".")[0] == "labs" for name in modules)
+        message = str(error)
+        if (
+            is_ours
+            or isinstance(error, torch.OutOfMemoryError)
+            or type(error).__module__.partition(".")[0] == "vgpu"
+            or any(part in message for part in _OF_THE_MACHINE)
+        ):
+            raise
+        # The first line alone, so that the same mistake reads the same in each check.
+        first = message.strip().partition("\n")[0]
+        name = type(error).__name__
+        raise WrongReturn(f"backward of {of} ends with {name}: {first.rstrip('.')}{_ADVICE.get(name, '')}") from None

@@ -22,6 +22,7 @@ from grader.lab4.attention.probes.module import without_libraries
 from grader.lab4.shared.cases import Fields
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.card import wake
+from grader.shared.probes.endings import run_backward
 from grader.shared.probes.facts import has_graph
 from grader.shared.probes.kept import function, notes
 from grader.shared.probes.record import watch_products
@@ -69,7 +70,8 @@ def measured(student: Student, inputs: Benchmark) -> BenchmarkReply:
             for method in counted.methods:
                 shape = (counted.batch, counted.heads, length, counted.head_dim)
                 operands = [torch.randn(shape, device=student.device, requires_grad=True) for _ in range(3)]
-                _attention(module, f"{method}_attention", operands, counted.causal).sum().backward()
+                output = _attention(module, f"{method}_attention", operands, counted.causal)
+                run_backward(output.sum(), of=f"{method}_attention()")
 
     size = _REAL_BUSY_SIZE if real else _BUSY_SIZE
     busy = torch.ones(size, size, device=student.device)
@@ -275,7 +277,7 @@ def _measure(
         start = time.perf_counter()
         for operand in operands:
             operand.grad = None
-        attention(operands).backward(gradient)
+        run_backward(attention(operands), gradient, of="an attention function")
         torch.cuda.synchronize()
         return time.perf_counter() - start
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from gradebox.sandbox.probe_loader import Student
 from grader.lab4.attention.cases.types import Call, Largest, LargestReply, LargestRun
 from grader.lab4.attention.probes.module import options, without_libraries
+from grader.shared.probes.endings import run_backward
 from grader.shared.probes.record import mark, memory_since_now, reading
 from grader.shared.probes.support import tensor
 
@@ -33,11 +34,11 @@ def largest(student: Student, inputs: Largest) -> LargestReply:
     for case in inputs.cases:
         dtype = getattr(torch, case.dtype)
         operands, gradient = drawn(96, 128, dtype)  # first use of the libraries
-        attention(case, operands).backward(gradient)
+        run_backward(attention(case, operands), gradient, of=f"{inputs.function}()")
         operands, gradient = drawn(case.queries, case.keys, dtype)
         memory, begun = memory_since_now(student.gpu), mark(student.gpu)
         output = attention(case, operands)
-        output.backward(gradient)
+        run_backward(output, gradient, of=f"{inputs.function}()")
         elements: Any = reading(student.gpu, "largest_elements", begun)
         flops: Any = reading(student.gpu, "all_flops", begun)
         copied: Any = reading(student.gpu, "copied_bytes", begun)

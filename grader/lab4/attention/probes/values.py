@@ -7,6 +7,7 @@ import torch
 from gradebox.sandbox.probe_loader import Student
 from grader.lab4.attention.cases.types import Attend, AttendReply, AttendRun, Future, FutureReply
 from grader.lab4.attention.probes.module import options, without_libraries
+from grader.shared.probes.endings import run_backward
 from grader.shared.probes.support import plain, tensor
 
 
@@ -30,7 +31,8 @@ def attend(student: Student, inputs: Attend) -> AttendReply:
         output = tensor(attention(*operands, **options(call)), f"{inputs.function}()", operands[0].shape)
         detached = output.detach().double()
         if output.requires_grad:  # else there are no gradients, which is for the judge to say
-            output.backward(inputs.gradient[:many, :many, : call.queries].to(dtype).to(student.device))
+            upstream = inputs.gradient[:many, :many, : call.queries].to(dtype).to(student.device)
+            run_backward(output, upstream, of=f"{inputs.function}()")
         d_query, d_key, d_value = (
             (torch.zeros_like(operand) if operand.grad is None else operand.grad).double() for operand in operands
         )
