@@ -223,7 +223,7 @@ class TestCheckpointing:
         require(reply.failed, "save_checkpoint() said nothing although the disk was full in the middle of writing")
         require(
             not reply.silent,
-            "save_checkpoint() said nothing although a folder was in the place of its file, which stayed there",
+            "save_checkpoint() said nothing although it could not write: a folder has the name of its file",
             "Let the error pass: the caller must learn that there is no new checkpoint.",
         )
         require(
