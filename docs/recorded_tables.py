@@ -183,7 +183,7 @@ def acceptance_faults(recorded: Mapping[str, Any], drawn: Mapping[str, Any]) -> 
         "for these tables.", "",
         f"The tests plant {verdicts.total()} faults. The acceptance test found {noticed} of them, and named the GPU, "
         f"node or link at fault. Verdicts: {counted}. {_made_by('python -m tests.cluster.faults.table', recorded)}", "",
-        "A second program simulates machines with and without a fault, to count faults that pass and false alarms.", "",
+        "A second program simulates sound and faulty machines. It counts faulty machines that pass, and sound ones that fail.", "",
         *_drawn(drawn),
         "## Faults planted in records", "",
         "Each of these faults is one changed value in the record of a sound machine. The machine is a node with eight "
@@ -218,7 +218,7 @@ def _drawn(drawn: Mapping[str, Any]) -> Iterable[str]:
         "pass: the test asks whether the value is intended. Two kinds of faults are left out, because their records "
         "look like the records of a sound machine:", "",
         "- All GPUs of all nodes are slower by less than a quarter, and no reading says why.",
-        "- Copies from one GPU are slower by less than a quarter, as from a distant NUMA node.", "",
+        "- Copies from one GPU are less than a quarter slower, as if their host memory were on a distant NUMA node.", "",
         "| fault | lost | fails | incomplete | passes | named |", "|---|---:|---:|---:|---:|---:|",
     )  # fmt: skip
     for row in rows:
@@ -233,7 +233,7 @@ def _fault(fault: Mapping[str, Any]) -> str:
     subjects = ", ".join(named[:_MOST_SUBJECTS]) + more
     later = " (added later)" if fault.get("later") else ""
     seconds = f"{fault['seconds']:.{0 if fault['seconds'] >= 10 else 2}f}"
-    check = f"{fault['check'] or 'before or after the judge'}{later}"
+    check = f"{fault['check'] or 'no check: the program itself reports it'}{later}"
     return f"| {fault['what']} | {check} | {subjects} | {fault['verdict']} | {fault['exit_code']} | {seconds} |"
 
 
