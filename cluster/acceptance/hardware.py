@@ -19,6 +19,8 @@ class Board:
     name: str
     memory_gib: float | None = None
     memory_clock_mhz: float | None = None
+    watts: float | None = None
+    sm_clock_mhz: float | None = None
     bandwidth_gb: float | None = None
     copied: float = 0.77
     multiprocessors: int | None = None

@@ -146,7 +146,7 @@ def _checks(
         "bandwidth": lambda: bandwidth.judge(records, file, has_baseline=has_baseline),
         "compute": lambda: compute.judge(records, expected=file, has_baseline=has_baseline),
         "memory": lambda: memory.judge(records),
-        "load": lambda: load.judge(records),
+        "load": lambda: load.judge(records, file),
         "gradients": lambda: gradients.judge(records),
         "network": lambda: network.judge(records, file),
         "adapters": lambda: adapters.judge(records, file),

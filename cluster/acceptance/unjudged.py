@@ -8,6 +8,9 @@ from cluster.acceptance.ledger import NOT, cannot, entry, fields, readings
 from cluster.acceptance.options import Options
 from cluster.acceptance.records import TOGETHER, Record
 
+MOST_NAMED = 6
+"""Things that this run could not read, in the banner."""
+
 
 def unjudged(records: Sequence[Record]) -> dict[str, dict[str, str]]:
     """Both, each with the reason."""
@@ -21,6 +24,14 @@ def unjudged(records: Sequence[Record]) -> dict[str, dict[str, str]]:
     }
     if read and not any(reading.get("nvlink_peers") for reading in read):
         missing["nvlink_peers"] = known["reading.nvlink_peers.*"].meaning
+    used = [
+        port
+        for record in records
+        for port in record.result("network").get("ports") or ()
+        if port["up"] and port["rdma"]
+    ]
+    if used and not any(port.get("pcie_width") for port in used):
+        missing["slots of adapters"] = known["network.ports.pcie_width"].meaning
     if read and not any(reading.get("topology") for reading in read):
         missing["topology"] = known["reading.topology.*"].meaning
     reason = adapters.why_not(records)
@@ -40,8 +51,38 @@ def note(
     """The line of the banner on what the verdict is not about."""
     rates = ", ".join(_without_norm(records, options, expected, has_baseline=has_baseline))
     shown = f"{rates} (no norm is published: --expect); " if rates else ""
-    counts = f"{len(unjudged['not_judged'])} readings; not read: {len(unjudged['not_read'])} things (see the report)"
-    return f"Not judged: {shown}{counts}"
+    alike = ", ".join(_compared_only(records, options, expected))
+    shown += f"{alike} (compared with each other only: --expect); " if alike else ""
+    lacking = [name for name in unjudged["not_read"] if name not in cannot()]
+    names = ", ".join([*lacking[:MOST_NAMED], *(["more"] if len(lacking) > MOST_NAMED else [])])
+    things = f"{len(unjudged['not_read'])} things{f', {names} among them' if names else ''} (see the report)"
+    return f"Not judged: {shown}{len(unjudged['not_judged'])} readings; not read: {things}"
+
+
+def _compared_only(records: Sequence[Record], options: Options, expected: Expectations | None) -> Iterator[str]:
+    """Facts of which nobody knows how they should be, so that nobody sees that all alike are wrong."""
+    tables = expected.tables if expected is not None else {}
+    on_gpu = [record for record in records if record.gpu is not None]
+    if not on_gpu:
+        return
+    cluster, network = tables.get("cluster", {}), tables.get("network", {})
+    if options.expect_nodes is None and "nodes" not in cluster:
+        yield "number of nodes"
+    if options.expect_gpus is None and "gpus_per_node" not in cluster:
+        yield "number of GPUs"
+    if lacking := [name for name in ("driver", "torch", "cuda", "nccl") if name not in tables.get("software", {})]:
+        yield f"versions ({', '.join(lacking)})"
+    ports = [port for record in records for port in record.result("network").get("ports") or ()]
+    if ports and "ports" not in network:
+        yield "number of ports"
+    if ports and "rate_gigabits" not in network:
+        yield "rate of ports"
+    nodes = [record for record in records if record.result("network").get("ports")]
+    with_rdma = [
+        record for record in nodes if any(port["rdma"] and port["up"] for port in record.result("network")["ports"])
+    ]
+    if len(nodes) > 1 and with_rdma and not any(record.result("network").get("peer_memory") for record in with_rdma):
+        yield "GPUDirect (nvidia_peermem is loaded on no node)"
 
 
 def _without_norm(

@@ -102,7 +102,7 @@ def test_bridges_that_nobody_mounted_are_no_fault_and_no_pass() -> None:
     ranks = sound.records()
     sound.links_carry(sound.PCIE, ranks)
     for rank in range(2):
-        changed(ranks, rank, "presence", device_name="NVIDIA A100 80GB PCIe")
+        changed(ranks, rank, "presence", device_name="NVIDIA A100 80GB PCIe", multiprocessors=108)
         changed(ranks, rank, "bandwidth", rates={"copy": 1.6e12, "triad": 1.62e12})
         changed(ranks, rank, nvlinks=12, nvlinks_up=0, memory_clock_hertz=1512e6, name="NVIDIA A100 80GB PCIe")
     status, failures = verdict(ranks)

@@ -46,7 +46,7 @@ def test_a_gpu_without_ecc_or_nvlink_can_pass() -> None:
     ranks = sound.records()
     sound.links_carry(sound.PCIE, ranks)
     for record in ranks:
-        record.results["presence"]["device_name"] = "NVIDIA H100 PCIe"
+        record.results["presence"] |= {"device_name": "NVIDIA H100 PCIe", "multiprocessors": 114}
         record.results["bandwidth"]["rates"] = {"copy": 1.75e12, "triad": 1.77e12}
         for stage in ("before", "after"):
             record.results[stage]["reading"] |= {"memory_clock_hertz": 1593e6, "name": "NVIDIA H100 PCIe"}

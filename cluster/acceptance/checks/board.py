@@ -53,6 +53,10 @@ POWER_PEERS = Threshold(
     value=0.5, unit="of the median of the other GPUs", relation="at least",
     source="ours: the same work on the same board",
 )  # fmt: skip
+OF_SHEET = Threshold(
+    value=0.97, unit="of the data sheet", relation="at least",
+    source="hardware.toml: as a board comes; a VBIOS, a rack's manager or somebody's setting may have lowered it",
+)  # fmt: skip
 BEFORE_TIMES = 100
 """Errors that were corrected before the run may be so many times as many as in a run: nobody knows in how many days."""
 
@@ -66,7 +70,7 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
         before, after = _reading(record, "before"), _reading(record, "after")
         checks += _settings(record, before, modes, expected) + _clock(record, after, expected)
         checks += at_worst(_state(record, before), _state(record, after))
-        checks += _memory_clock(record, after, expected)
+        checks += _memory_clock(record, after, expected) + _as_it_comes(record, before, expected)
         checks += [_mended(record, name, before, after) for name in MENDED if name in before and name in after]
     checks += [check for record in readable if (check := _energy(record)) is not None]
     for name, title, limit in (
@@ -130,6 +134,31 @@ def _memory_clock(record: Record, after: dict[str, Any], expected: Expectations 
                    measured=ratio, threshold=MEMORY_CLOCK)]  # fmt: skip
 
 
+def _as_it_comes(record: Record, before: dict[str, Any], expected: Expectations | None) -> list[Check]:
+    """What NVML calls the default limit and the highest clock may be lower than the data sheet's, on all alike."""
+    known = board_of(record)
+    if known is None:
+        return []
+    checks = []
+    for name, title, key, unit, own, published in (
+        ("power_limit_default_watts", "default power limit", "power_limit_watts", "W", 1.0, known.watts),
+        ("sm_clock_max_hertz", "highest SM clock", "sm_clock_megahertz", "MHz", 1e6, known.sm_clock_mhz),
+    ):
+        value = before.get(name)
+        if not value or not published:
+            continue
+        ratio = value / own / published
+        meant = expected is not None and expected.number("gpu", key) is not None
+        status: Status = "pass" if OF_SHEET.holds(ratio) or meant else "unverified"
+        evidence = f"{value / own:.0f} {unit}, {published:g} by the data sheet" + (
+            ", as --expect says" if meant else ""
+        )
+        remedy = f"another VBIOS, a rack's or a cloud's limit? If it is meant: --expect, [gpu] {key}"
+        checks.append(_check(record, f"{title} of the data sheet", status, evidence, remedy,
+                             measured=ratio, threshold=OF_SHEET))  # fmt: skip
+    return checks
+
+
 def _reading(record: Record, stage: str) -> dict[str, Any]:
     return record.result(stage).get("reading") or {}
 
@@ -152,7 +181,9 @@ def _settings(
     mode, usual = _ecc(record), before.get("ecc_mode_default")
     if mode is not None:
         alone = modes.most_common(1)[0][0] != mode and modes[mode] * 2 < sum(modes.values())
-        off = not mode and usual != 0
+        known = board_of(record)
+        # Boards for many GPUs come with ECC on, whatever NVML calls the default.
+        off = not mode and (usual != 0 or (known is not None and known.wired))
         status: Status = "fail" if off and alone else "unverified" if off else "pass"
         default = "the driver reports no default" if usual is None else f"{'on' if usual else 'off'} by default"
         evidence = f"ECC is {'on' if mode else 'off'}, {default}"

@@ -6,6 +6,7 @@ Each is a function that yields subject, question and what was seen; `consistency
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from math import isfinite
 from statistics import median
 from typing import Any
 
@@ -33,6 +34,10 @@ ONE_COPY = 8
 """A copy of `steadiness` is that part of one of `copies`."""
 SLOWEST, OPTIMIZER_SECONDS = 1.5, 2e-3
 """Times what copy, forward pass, both passes and the gradients' all-reduce take by themselves; and the optimizer."""
+BACKWARD = (0.8, 6.0)
+"""Times a forward pass, of both passes: the backward one takes twice as long, and is never the shorter part."""
+UNTRAINED = (1.5, 5.0)
+"""Cross entropy of ten classes before the first step: chance is 2.3, and a net's first weights add some."""
 GRADIENT_BYTES = 4 * 11_173_962
 """Of the ResNet-18 that is trained."""
 SAME_CORES = 1.18
@@ -44,7 +49,19 @@ BFLOAT16_FROM = 8
 def found(records: Sequence[Record]) -> Iterator[Finding]:
     """All contradictions."""
     for record in records:
-        for of_one in (_board, _energy, _memory, _products, _figures, _backend, _trained, _load, _adapters, _gradient):
+        for of_one in (
+            _board,
+            _energy,
+            _memory,
+            _products,
+            _figures,
+            _backend,
+            _trained,
+            _first_loss,
+            _load,
+            _adapters,
+            _gradient,
+        ):
             for evidence in of_one(record):
                 yield record.subject, "consistent", evidence
         for evidence in _ports(record):
@@ -241,12 +258,27 @@ def _trained(record: Record) -> Iterator[str]:
                     f"training: {epoch['images_per_second']:.0f} images/s, {name} alone allows "
                     f"{result['batch_size'] / seconds:.0f}"
                 )
+        ratio = parts["forward and backward"] / parts["forward"] if parts["forward"] else BACKWARD[0]
+        if record.gpu is not None and record.result("presence").get("nccl") and not BACKWARD[0] <= ratio <= BACKWARD[1]:
+            yield (
+                f"training: forward and backward pass took {parts['forward and backward']:.3g} s, "
+                f"the forward pass alone {parts['forward']:.3g} s"
+            )
         longest = SLOWEST * (sum(parts.values()) + _gradients_seconds(record)) + OPTIMIZER_SECONDS
         step = result["batch_size"] / epoch["images_per_second"]
         if record.gpu is not None and record.result("presence").get("nccl") and step > longest:
             yield f"training: a step took {step:.3g} s, its parts {longest:.3g} s at most"
         if any(loss < 0 for loss in epoch["losses"]) or (epoch["losses"] and max(epoch["losses"]) == 0):
             yield "training: a cross entropy is above 0"
+
+
+def _first_loss(record: Record) -> Iterator[str]:
+    """A net that has learned nothing guesses; one that does not was not new, or its labels are not those of images."""
+    if not record.measured("training") or not record.result("training")["epochs"]:
+        return
+    losses = record.result("training")["epochs"][0]["losses"]
+    if losses and isfinite(losses[0]) and not UNTRAINED[0] <= losses[0] <= UNTRAINED[1]:
+        yield f"training: the loss before the first step is {losses[0]:.3g}, and chance is 2.3"
 
 
 def _gradients_seconds(record: Record) -> float:

@@ -18,13 +18,16 @@ from cluster.acceptance.records import Record, against_peers
 CLOCK_SECONDS = 60.0
 """Ours: all ranks read NVML after the run within seconds of each other."""
 SAME_LOSS = 1.25
+SAME_PEAK = 1.5
+"""Times, of memory in use: an allocator keeps some more or less."""
 LEAST_OF_LOAD = 0.8
 """Of the time that others were under load."""
 
 
 def found(records: Sequence[Record]) -> Iterator[Finding]:
     """All of them."""
-    for of_all in (_ranks, _counts, _parts, _loads, _paths, _clocks, _messages, _meetings, _both_ends, _epochs):
+    for of_all in (_ranks, _counts, _parts, _loads, _paths, _places, _durations, _peaks, _clocks, _messages,
+                   _meetings, _both_ends, _epochs):  # fmt: skip
         yield from of_all(records)
 
 
@@ -78,6 +81,7 @@ def _parts(records: Sequence[Record]) -> Iterator[Finding]:
         for stage in ("network", "network_after"):
             used = [port for port in record.result(stage).get("ports", ()) if port["rdma"] and port["up"]]
             keys = {key for port in used for key, value in port.items() if value is not None}
+            keys |= {f"{port['kind']} counter {key}" for port in used for key in port["counters"]}
             if used:
                 told[stage][f"node {record.node}"] = keys
     for stage, by_place in told.items():
@@ -113,6 +117,71 @@ def _paths(records: Sequence[Record]) -> Iterator[Finding]:
             back = kinds.get((int(other), str(gpu))) if str(other).isdigit() else None
             if back is not None and back != kind:
                 yield own[0].subject, "consistent", f"GPU {gpu} to GPU {other}: {kind}, and back: {back}"
+
+
+def _places(records: Sequence[Record]) -> Iterator[Finding]:
+    """Nodes with as many GPUs of one model are built alike: else a BIOS setting, a slot or a passed-through device."""
+    built: dict[Any, dict[str, str]] = {}
+    for node, own in links.by_node(records).items():
+        kinds = [(record.gpu, sorted((reading_of(record, "before").get("topology") or {}).items())) for record in own]
+        if all(kind for _, kind in kinds):
+            model = own[0].result("presence").get("device_name")
+            built.setdefault((model, len(own), len(kinds[0][1])), {})[node] = str(sorted(kinds, key=str))
+    for nodes in built.values():
+        usual, count = Counter(nodes.values()).most_common(1)[0]
+        for node, own_kinds in nodes.items():
+            if own_kinds != usual and 2 * count > len(nodes):
+                yield (
+                    f"node {node}",
+                    "alike",
+                    f"PCIe joins its GPUs in another way than on {count} of {len(nodes)} nodes",
+                )
+        if 2 * count <= len(nodes) and len(nodes) > 1:
+            yield "all nodes", "alike", "PCIe joins the GPUs of each node in another way"
+
+
+def _durations(records: Sequence[Record]) -> Iterator[Finding]:
+    """Repetitions are timed for the same time on all: who has far fewer at its pace stood still between them."""
+    for title, figure in _TIMED.items():
+        spent: dict[Any, dict[str, float]] = {}
+        for record in records:
+            if record.measured("steadiness") and record.gpu is not None:
+                own = figure(record.result("steadiness"))
+                if own and own.get("samples") and own.get("mean_seconds"):
+                    model = record.result("presence").get("device_name")
+                    spent.setdefault(model, {})[record.subject] = own["samples"] * own["mean_seconds"]
+        for of_model in spent.values():
+            middle = median(of_model.values())
+            for subject, seconds in of_model.items():
+                if len(of_model) > 2 and seconds < LEAST_OF_LOAD * middle:
+                    evidence = f"steadiness: its {title} add up to {seconds:.3g} s, those of others to {middle:.3g}"
+                    yield subject, "complete", evidence
+
+
+_TIMED: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
+    "products": lambda result: result.get("products"),
+    "copies to the device": lambda result: (result.get("copies") or {}).get("to_device"),
+    "copies to the host": lambda result: (result.get("copies") or {}).get("to_host"),
+}
+
+
+def _peaks(records: Sequence[Record]) -> Iterator[Finding]:
+    """One model and batch needs as much memory on all GPUs of one model."""
+    peaks: dict[Any, dict[str, float | None]] = {}
+    for record in records:
+        if record.measured("training") and record.gpu is not None:
+            model = record.result("presence").get("device_name")
+            peaks.setdefault(model, {})[record.subject] = record.result("training").get("memory_peak_bytes")
+    for of_model in peaks.values():
+        known = [value for value in of_model.values() if value]
+        for subject, value in of_model.items():
+            if known and not value:
+                yield subject, "complete", "the training's peak of memory is not recorded, others have it"
+            elif value and len(known) > 1 and times_as_much(value, median(known)) > SAME_PEAK:
+                evidence = (
+                    f"its training took {value / 2**20:.0f} MiB at most, that of others {median(known) / 2**20:.0f}"
+                )
+                yield subject, "consistent", evidence
 
 
 def _clocks(records: Sequence[Record]) -> Iterator[Finding]:

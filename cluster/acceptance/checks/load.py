@@ -13,9 +13,11 @@ import pynvml
 import torch
 
 from cluster.acceptance.checks import broken
+from cluster.acceptance.checks.board import SET_BY_SOMEBODY
 from cluster.acceptance.checks.compute import by_model, outlying, peers_grade
 from cluster.acceptance.checks.health_diff import HARMFUL, USUAL_CELSIUS
 from cluster.acceptance.context import Context
+from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.faults import SLOW_FACTOR
 from cluster.acceptance.records import Record, against_good
 from cluster.acceptance.verdict import Check, Status, Threshold, believable, compared, graded
@@ -88,16 +90,17 @@ def _sample(context: Context) -> dict[str, Any]:
     return sample
 
 
-def judge(records: Sequence[Record]) -> list[Check]:
+def judge(records: Sequence[Record], expected: Expectations | None = None) -> list[Check]:
     """Checks of all GPUs under load; none where it was not asked for."""
     if all(record.result("load").get("asked") for record in records):
         return []
+    meant = expected is not None and expected.number("gpu", "sm_clock_megahertz") is not None
     checks = broken(records, "load", "gpu")
     there = [record for record in records if record.measured("load")]
     for record in there:
         checks.append(_results(record))
         if record.gpu is not None:
-            checks += [_throttling(record), _temperature(record), _kept(record), *_of_single(record)]
+            checks += [_throttling(record, meant=meant), _temperature(record), _kept(record), *_of_single(record)]
     for with_gpu in by_model([record for record in there if record.gpu is not None]).values():
         checks += _peers(with_gpu)
     return checks
@@ -152,7 +155,7 @@ def _results(record: Record) -> Check:
     return _check(record, "results", status, evidence, remedy, measured=float(result["differing"]), threshold=limit)
 
 
-def _throttling(record: Record) -> Check:
+def _throttling(record: Record, *, meant: bool) -> Check:
     samples = [
         sample["throttle_reasons"]
         for sample in record.result("load")["series"]
@@ -160,12 +163,14 @@ def _throttling(record: Record) -> Check:
     ]
     harmful = [set(reasons) & set(HARMFUL) for reasons in samples]
     names = sorted({reason for reasons in harmful for reason in reasons})
+    chosen = [] if meant else sorted({reason for reasons in samples for reason in reasons} & SET_BY_SOMEBODY)
     remedy = "thermal: cooling; power brake, hardware slowdown: power supply and its cables"
     if not samples:
         return _check(record, "throttling", "unverified", "NVML does not report it", remedy, nothing_known=True)
     evidence = f"{sum(map(bool, harmful))} of {len(samples)} samples with harmful reasons: {', '.join(names) or 'none'}"
+    evidence += f"; {', '.join(chosen)}" if chosen else ""
     limit = Threshold(value=0, unit="samples", relation="at most", source="NVML's clock event reasons")
-    return _check(record, "throttling", "fail" if names else "pass", evidence, remedy,
+    return _check(record, "throttling", "fail" if names else "unverified" if chosen else "pass", evidence, remedy,
                   measured=float(sum(map(bool, harmful))), threshold=limit)  # fmt: skip
 
 

@@ -25,8 +25,8 @@ LINK_LOST = ("link_downed", "link_error_recovery", "carrier_down_count")
 """The link was down, or trained again: a flap."""
 DAMAGED = ("local_link_integrity_errors", "excessive_buffer_overrun_errors", "symbol_error", "port_rcv_errors",
            "req_transport_retries_exceeded")  # fmt: skip
-WORN, WORN_TIMES = 500, 100
-"""Times that a link was lost before the run, and times the median of the others."""
+WORN, WORN_ERRORS, WORN_TIMES = 500, 10_000, 100
+"""Times that a link was lost before the run, other errors then, and times the median of the others."""
 RETRIED = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err", "port_xmit_discards")
 """Congestion does it as well, so that nobody can tell from here."""
 LASTING = {"rate_gigabits": "Gbit/s", "pcie_width": "PCIe lanes", "pcie_generation": "PCIe generation"}
@@ -80,7 +80,7 @@ def judge(records: Sequence[Record], expected: Expectations | None) -> list[Chec
             ]
             checks += _kind(record.node, there, kinds)
             checks += _errors(record, there, rdma)
-    checks += _worn(nodes, rdma)
+    checks += [*_worn(nodes, rdma), *_all_down(nodes, expected)]
     with_module = [record for record in nodes if record.result("network")["peer_memory"]]
     if 2 * len(with_module) >= len(nodes):
         checks += [
@@ -98,16 +98,32 @@ def judge(records: Sequence[Record], expected: Expectations | None) -> list[Chec
 
 
 def _worn(nodes: Sequence[Record], rdma: bool) -> Iterator[Check]:
-    """A port whose link was lost far more often than the others', in however many days."""
-    lost = {(record.node, port["name"]): sum(port["counters"].get(key, 0) for key in LINK_LOST)
-            for record in nodes for port in _ports(record, rdma) if port["up"]}  # fmt: skip
-    for (node, name), count in lost.items():
-        others = [value for key, value in lost.items() if key != (node, name)]
-        if count <= WORN or len(others) < FEWEST_SIBLINGS or count <= WORN_TIMES * max(1.0, median(others)):
-            continue
-        evidence = f"its link was lost {count} times before the run, the median of the others is {median(others):g}"
-        yield _check(node, f"port {name}: history", "unverified", evidence,
-                     "clean or exchange cable and transceiver; look at the port of the switch")  # fmt: skip
+    """A port with far more errors than the others, in however many days: lost links, damaged or repeated packets."""
+    for keys, worn, what in (
+        (LINK_LOST, WORN, "lost links"), (DAMAGED, WORN_ERRORS, "damaged packets"), (RETRIED, WORN_ERRORS, "retries"),
+    ):  # fmt: skip
+        counts = {(record.node, port["name"]): sum(port["counters"].get(key, 0) for key in keys)
+                  for record in nodes for port in _ports(record, rdma) if port["up"]}  # fmt: skip
+        for (node, name), count in counts.items():
+            others = [value for key, value in counts.items() if key != (node, name)]
+            if count <= worn or len(others) < FEWEST_SIBLINGS or count <= WORN_TIMES * max(1.0, median(others)):
+                continue
+            evidence = f"{count} {what} before the run, the median of the others is {median(others):g}"
+            yield _check(node, f"port {name}: history of {what}", "unverified", evidence,
+                         "clean or exchange cable and transceiver; look at the port of the switch")  # fmt: skip
+
+
+def _all_down(nodes: Sequence[Record], expected: Expectations | None) -> Iterator[Check]:
+    """Adapters for RDMA of which no node has one up: then the bar is the slower network that is left."""
+    if expected is not None and expected.number("network", "ports") is not None:
+        return
+    for record in nodes:
+        ports = _ports(record, True)
+        if ports and not any(port["up"] for port in ports) and (len(nodes) > 1 or len(ports) >= FEWEST_SIBLINGS):
+            yield _check(
+                record.node, "ports for RDMA", "unverified", f"{len(ports)} are there, and none is up",
+                "ibstat; does the subnet manager run, are there cables? If it is meant: --expect, [network] ports",
+            )  # fmt: skip
 
 
 def _among_its_own(record: Record, records: Sequence[Record], rdma: bool) -> Iterator[Check]:

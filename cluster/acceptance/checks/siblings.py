@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from cluster.acceptance.checks.board import MENDED
+from cluster.acceptance.checks.board import MENDED, POWER_PEERS, SM_CLOCK_PEERS
 from cluster.acceptance.checks.health_diff import IDLE
 from cluster.acceptance.checks.links import board_of, reading
 from cluster.acceptance.records import Record
@@ -29,6 +29,21 @@ CAPPED = Threshold(
     value=0.7, unit="of the power limit", relation="at least",
     source="ours: a board that its power cap holds down draws what it may",
 )  # fmt: skip
+HOT_IDLE = Threshold(
+    value=0.85, unit="of the temperature that the board allows", relation="at most",
+    source="ours: idle boards are far below it, so that work has room",
+)  # fmt: skip
+HUNGRY_IDLE = Threshold(
+    value=0.6, unit="of the power limit", relation="at most", source="ours: idle boards draw less than half of it",
+)  # fmt: skip
+ENERGY = Threshold(
+    value=2.0, unit="times the median of the others, or its inverse", relation="at most",
+    source="ours: the same work for the same time on the same board",
+)  # fmt: skip
+FEWEST_OF_MODEL = 3
+"""GPUs of a model: of two that differ, nobody knows which one is right."""
+WORN_TIMES = 100.0
+"""Times the median of the others, of errors before the run: nobody knows in how many days they came."""
 LEAST_UNDER_LOAD = Threshold(
     value=0.2, unit="of the power limit", relation="at least", source="ours: products take half of it and more",
 )  # fmt: skip
@@ -42,8 +57,8 @@ def judge(records: Sequence[Record]) -> list[Check]:
     readable = [record for record in records if record.gpu is not None and reading(record).get("up")]
     checks = [check for name in MENDED for check in _on_many(readable, name)] + _left_over(readable)
     for same in _by_model(readable).values():
-        checks += [*_idle(same)]
-    return checks + [check for record in readable for check in _power(record)]
+        checks += [*_idle(same), *_energies(same), *_worn(same), *_under_load(same)]
+    return checks + [check for record in readable for check in (*_power(record), *_at_rest(record))]
 
 
 def _check(
@@ -83,6 +98,72 @@ def _idle(records: Sequence[Record]) -> Iterator[Check]:
             evidence = f"{own:.0f} W before the work, the others {usual:.0f}"
             remedy = "what computes on it? nvidia-smi pmon; else its sensor or its power stage: have it looked at"
             yield _check(record, "power before the run", status, evidence, remedy, own, limit)
+
+
+def _at_rest(record: Record) -> Iterator[Check]:
+    """Before any work, by the board's own limits: what heats or loads all alike has no sibling that shows it."""
+    before = reading(record)
+    for name, most, limit, title, remedy in (
+        ("temperature_celsius", "maximum_celsius", HOT_IDLE, "heat before the run",
+         "what else runs on it? Else its air or coolant does not flow, or the room is too hot"),
+        ("power_watts", "power_limit_watts", HUNGRY_IDLE, "idle power before the run",
+         "what computes on it (nvidia-smi pmon)? Else its sensor or its power stage: have it looked at"),
+    ):  # fmt: skip
+        value, own = before.get(name), before.get(most)
+        if value and own and IDLE.holds(before.get("utilization_ratio") or 0.0):
+            status: Status = "pass" if limit.holds(value / own) else "unverified"
+            evidence = f"{value:.0f} before any work, its limit is {own:.0f}"
+            yield _check(record, title, status, evidence, remedy, value / own, limit)
+
+
+def _energies(records: Sequence[Record]) -> Iterator[Check]:
+    """All did the same work: one that took far less energy did not, or its counter is wrong."""
+    used = {}
+    for record in records:
+        first, last = (reading(record, stage).get("energy_joules") for stage in ("before", "after"))
+        if first is not None and last is not None and last > first:
+            used[record.rank] = float(last - first)
+    for record in records if len(used) >= FEWEST_OF_MODEL else ():
+        if record.rank in used:
+            own = used[record.rank]
+            ratio = own / median(value for rank, value in used.items() if rank != record.rank)
+            status: Status = "pass" if ENERGY.holds(max(ratio, 1 / ratio)) else "unverified"
+            evidence = f"{own:.0f} J while the test ran, {ratio:.2f} of the median of the others"
+            remedy = "did it work all the time (its log)? Else its counter is wrong, as what reads it (DCGM, bills)"
+            yield _check(record, "energy against the others", status, evidence, remedy, max(ratio, 1 / ratio), ENERGY)
+
+
+def _worn(records: Sequence[Record]) -> Iterator[Check]:
+    """Errors that were corrected before the run, where the other boards have next to none."""
+    for name, (title, _, most, remedy) in MENDED.items():
+        counts = {record.rank: value for record in records if (value := reading(record).get(name)) is not None}
+        for record in records if len(counts) >= FEWEST_OF_MODEL else ():
+            if record.rank not in counts:
+                continue
+            own, usual = counts[record.rank], median(value for rank, value in counts.items() if rank != record.rank)
+            limit = Threshold(value=max(float(most), WORN_TIMES * usual), unit="before the run", relation="at most",
+                              source=f"ours: as many as fail in a run, or {WORN_TIMES:g} times others'")  # fmt: skip
+            status: Status = "pass" if limit.holds(own) else "unverified"
+            evidence = f"{own} before the run, the median of the others is {usual:g}"
+            yield _check(record, f"{title} before the run", status, evidence, remedy, float(own), limit)
+
+
+def _under_load(records: Sequence[Record]) -> Iterator[Check]:
+    """Clock and power over the minutes of a load, of which the last reading is a moment."""
+    for name, title, limit in (("sm_clock_hertz", "SM clock", SM_CLOCK_PEERS), ("watts", "power", POWER_PEERS)):
+        middle = {}
+        for record in records:
+            series = record.result("load").get("series") or []
+            if values := [sample[name] for sample in series if sample.get(name)]:
+                middle[record.rank] = float(median(values))
+        for record in records if len(middle) > 1 else ():
+            if record.rank in middle:
+                own = middle[record.rank]
+                ratio = own / median(value for rank, value in middle.items() if rank != record.rank)
+                status: Status = "pass" if limit.holds(ratio) else "unverified"
+                evidence = f"median {own:.4g} under load, {ratio:.2f} of the median of the others"
+                remedy = "nvidia-smi -q -d CLOCK,POWER,PERFORMANCE on both under load: what holds this one down?"
+                yield _check(record, f"{title} of the load against the others", status, evidence, remedy, ratio, limit)
 
 
 def _power(record: Record) -> Iterator[Check]:

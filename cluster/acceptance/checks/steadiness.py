@@ -34,6 +34,8 @@ JUDGED_STEPS = 40
 LARGE_BYTES = 8 * 2**20
 """Of messages that are judged as large, those of one operation and size with each other."""
 FEWEST_LARGE = 100
+STALL_SECONDS = 1.0
+"""Ours: a scheduler, a monitor or a lost packet takes less; a reset, a retraining link or a frozen host takes more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +230,13 @@ def _check(
             status, measured = "unverified", ratio
             limit = Threshold(value=kind.alike, unit="times the median of the other GPUs, of mean over quick quarter",
                               relation="at most", source="ours: GPUs of one model vary alike")  # fmt: skip
-    if figure["samples"] < fewest:
+    stall = figure["longest_seconds"] - figure["p50_seconds"]
+    if not relative and own is None and stall > STALL_SECONDS and status == "pass":
+        status, measured = "unverified", stall
+        evidence += f"; one stood still for {stall:.1f} s"
+        limit = Threshold(value=STALL_SECONDS, unit="s of one repetition, beyond the median", relation="at most",
+                          source="ours: hosts and networks interrupt for less")  # fmt: skip
+    elif figure["samples"] < fewest:
         # A training has as many steps as there are images; everything else this test repeats often enough.
         few: Status = "skipped" if kind is STEPS else status if status == "fail" else "unverified"
         status, evidence = few, f"{evidence}; few to judge by"
