@@ -26,7 +26,7 @@ LEAST_OF_LOAD = 0.8
 
 def found(records: Sequence[Record]) -> Iterator[Finding]:
     """All of them."""
-    for of_all in (_ranks, _counts, _parts, _loads, _paths, _places, _durations, _peaks, _clocks, _messages,
+    for of_all in (_ranks, _counts, _parts, _loads, _paths, _places, _slots, _durations, _peaks, _clocks, _messages,
                    _meetings, _both_ends, _epochs):  # fmt: skip
         yield from of_all(records)
 
@@ -138,6 +138,24 @@ def _places(records: Sequence[Record]) -> Iterator[Finding]:
                 )
         if 2 * count <= len(nodes) and len(nodes) > 1:
             yield "all nodes", "alike", "PCIe joins the GPUs of each node in another way"
+
+
+def _slots(records: Sequence[Record]) -> Iterator[Finding]:
+    """The same adapter of another node is in the same kind of slot, at the same socket."""
+    values: dict[tuple[str, str], dict[str, Any]] = {}
+    for node, ports in links.ports_of(records).items():
+        for port in ports:
+            if port["rdma"] and port["up"]:
+                for key in ("pcie_width", "pcie_generation", "numa_node"):
+                    values.setdefault((port["name"], key), {})[node] = port.get(key)
+    for (name, key), by_node in values.items():
+        counts = Counter(value for value in by_node.values() if value is not None)
+        if len(counts) < 2:
+            continue
+        usual, count = counts.most_common(1)[0]
+        for node, own in by_node.items():
+            if own is not None and (own != usual or 2 * count <= counts.total()):
+                yield f"node {node}", "alike", f"{name}: {key} is {own}; on {count} of {counts.total()} nodes {usual}"
 
 
 def _durations(records: Sequence[Record]) -> Iterator[Finding]:

@@ -42,8 +42,9 @@ ENERGY = Threshold(
 )  # fmt: skip
 FEWEST_OF_MODEL = 3
 """GPUs of a model: of two that differ, nobody knows which one is right."""
-WORN_TIMES = 100.0
-"""Times the median of the others, of errors before the run: nobody knows in how many days they came."""
+WORN_TIMES, WORN_RUNS = 100.0, 10.0
+"""Times the median of the others, and what fails in a run, of errors before it: nobody knows in how many days."""
+MANY_XIDS = 50.0
 LEAST_UNDER_LOAD = Threshold(
     value=0.2, unit="of the power limit", relation="at least", source="ours: products take half of it and more",
 )  # fmt: skip
@@ -57,7 +58,7 @@ def judge(records: Sequence[Record]) -> list[Check]:
     readable = [record for record in records if record.gpu is not None and reading(record).get("up")]
     checks = [check for name in MENDED for check in _on_many(readable, name)] + _left_over(readable)
     for same in _by_model(readable).values():
-        checks += [*_idle(same), *_energies(same), *_worn(same), *_under_load(same)]
+        checks += [*_idle(same), *_energies(same), *_worn(same), *_xids(same), *_under_load(same)]
     return checks + [check for record in readable for check in (*_power(record), *_at_rest(record))]
 
 
@@ -141,11 +142,27 @@ def _worn(records: Sequence[Record]) -> Iterator[Check]:
             if record.rank not in counts:
                 continue
             own, usual = counts[record.rank], median(value for rank, value in counts.items() if rank != record.rank)
-            limit = Threshold(value=max(float(most), WORN_TIMES * usual), unit="before the run", relation="at most",
-                              source=f"ours: as many as fail in a run, or {WORN_TIMES:g} times others'")  # fmt: skip
+            most_before = max(WORN_RUNS * most, WORN_TIMES * usual)
+            source = f"ours: ten times what fails in a run, or {WORN_TIMES:g} times what others have"
+            limit = Threshold(value=most_before, unit="before the run", relation="at most", source=source)
             status: Status = "pass" if limit.holds(own) else "unverified"
             evidence = f"{own} before the run, the median of the others is {usual:g}"
             yield _check(record, f"{title} before the run", status, evidence, remedy, float(own), limit)
+
+
+def _xids(records: Sequence[Record]) -> Iterator[Check]:
+    """XIDs that programs cause, where one board alone has many: then it is hardly the programs."""
+    logged = {record.rank: reading(record).get("xids_before") for record in records}
+    counts = {rank: len(xids) for rank, xids in logged.items() if xids is not None}
+    for record in records if len(counts) >= FEWEST_OF_MODEL else ():
+        if record.rank in counts:
+            own, usual = counts[record.rank], median(value for rank, value in counts.items() if rank != record.rank)
+            limit = Threshold(value=max(MANY_XIDS, WORN_TIMES * usual), unit="before the run", relation="at most",
+                              source="ours: programs that are wrong are so on all boards of a job")  # fmt: skip
+            status: Status = "pass" if limit.holds(own) else "unverified"
+            evidence = f"{own} in the kernel's log, the median of the others is {usual:g}"
+            remedy = "dmesg | grep Xid: whose programs were they? Run dcgmi diag -r 3 on this board"
+            yield _check(record, "XIDs against the others", status, evidence, remedy, float(own), limit)
 
 
 def _under_load(records: Sequence[Record]) -> Iterator[Check]:

@@ -9,18 +9,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
 
 from cluster.acceptance.checks import broken
 from cluster.acceptance.checks.collectives import together
-from cluster.acceptance.checks.compute import by_model
+from cluster.acceptance.checks.compute import by_model, outlying, peers_grade
 from cluster.acceptance.context import Context
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.faults import SLOW_FACTOR
 from cluster.acceptance.pace import SLOW, summary
-from cluster.acceptance.records import Record, against_peers, percentile
+from cluster.acceptance.records import Record, against_good, against_peers, percentile
 from cluster.acceptance.verdict import Check, Part, Status, Threshold, graded
 
 BLOCK_SECONDS = 5e-3
@@ -34,6 +35,7 @@ JUDGED_STEPS = 40
 LARGE_BYTES = 8 * 2**20
 """Of messages that are judged as large, those of one operation and size with each other."""
 FEWEST_LARGE = 100
+OF_SINGLE = 0.55
 STALL_SECONDS = 1.0
 """Ours: a scheduler, a monitor or a lost packet takes less; a reset, a retraining link or a frozen host takes more."""
 
@@ -142,6 +144,7 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
     for same in by_model([record for record in recorded if record.measured("steadiness")]).values():
         products = [(record, record.result("steadiness")["products"]) for record in same]
         checks += _each(PRODUCTS, products, expected)
+        checks += [check for record in same for check in _of_single(record)] + _sustained(same)
         for way in ("to_device", "to_host"):
             copies = [(record, record.result("steadiness")["copies"][way]) for record in same]
             checks += _each(COPIES, copies, expected, title=f" {way.replace('_', ' ')}")
@@ -154,6 +157,38 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
         checks += _each(LOAD, paces, expected)
     if on_gpu and len(on_gpu) == len(records):
         checks += _messages(records, expected)
+    return checks
+
+
+def _of_single(record: Record) -> Iterator[Check]:
+    """The same products for seconds: what a board loses as it settles where power and heat allow it."""
+    product = (record.result("compute").get("products") or {}).get("float16") if record.measured("compute") else None
+    if product is None or record.result("presence").get("nccl") is None:  # a virtual GPU's clock is not real
+        return
+    own = record.result("steadiness")["products"]
+    ratio = median(product["seconds"]) / own["p50_seconds"]
+    limit = Threshold(value=OF_SINGLE, unit="of the pace of twenty products", relation="at least",
+                      source="ours: a board of 70 W loses half of it as it gets warm")  # fmt: skip
+    yield Check(
+        name="steadiness: pace against single products", part="gpu", subject=record.subject, rank=record.rank,
+        status="pass" if limit.holds(ratio) else "unverified", evidence=f"{ratio:.2f} of theirs", remedy=_CLOCK,
+        measured=ratio, threshold=limit, published=1.0,
+    )  # fmt: skip
+
+
+def _sustained(records: Sequence[Record]) -> list[Check]:
+    """Against the others of its model: a board may keep up in twenty products, and not in thousands."""
+    seconds = [record.result("steadiness")["products"]["p50_seconds"] for record in records]
+    checks = []
+    for record, own, ratio, far in zip(records, seconds, against_good(seconds), outlying(seconds), strict=True):
+        status, limit = peers_grade(ratio, far)
+        shown = "no other GPU to compare with" if ratio is None else f"{ratio:.2f} times the median of its peers"
+        checks.append(
+            Check(
+                name="steadiness: products against peers", part="gpu", subject=record.subject, rank=record.rank,
+                status=status, evidence=f"{own * 1e3:.3f} ms, {shown}", remedy=_CLOCK, measured=ratio, threshold=limit,
+            )
+        )  # fmt: skip
     return checks
 
 

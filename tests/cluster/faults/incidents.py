@@ -139,13 +139,13 @@ def interrupted(records: list[Record]) -> None:
     seconds = _usual(records[3]) * _times(0, 1, 1000)
     seconds[500] += 0.1
     records[3].results["steadiness"]["products"] = figures(seconds)
-    records[3].results["collectives"]["steady"] |= figures(numpy.append(numpy.full(4999, 2e-5), 0.2))
+    records[3].results["collectives"]["steady"] |= figures(numpy.append(numpy.full(999, 2e-5), 0.2))
 
 
 def shared_uplink(records: list[Record]) -> None:
     """Two GPUs copy through one path; the first begins and the last ends alone."""
     for rank in (2, 3):
-        seconds = numpy.where(numpy.arange(400) < 50, 1e-3, 1.9e-3) * Jitter(5).of(noise.COPIES, 400)
+        seconds = numpy.where(numpy.arange(560) < 50, 1e-3, 1.9e-3) * Jitter(5).of(noise.COPIES, 560)
         own = records[rank].results["steadiness"]
         own["copies"] = dict.fromkeys(own["copies"], figures(seconds))
 

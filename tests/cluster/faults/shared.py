@@ -259,7 +259,7 @@ HEALTHY: tuple[Story, ...] = (
     Story(what="adapters at 388 Gbit/s to themselves and to each other", records=lambda: cluster(H200, nodes=3), change=adapters_at(388.0)),
     Story(what="one symbol error long before the run on every port", records=lambda: cluster(H100, nodes=2), change=lambda r: ports(r, None, range(8), counters={"symbol_error": 1, "link_downed": 2})),
     Story(what="two replays of PCIe on one GPU", records=lambda: cluster(H100), change=state([3], after=True, pcie_replays=2)),
-    Story(what="GPUs at their power limit at the end", records=lambda: cluster(B200), change=state(after=True, power_watts=698.0, throttle_reasons=["power_cap"], sm_clock_hertz=1500e6)),
+    Story(what="GPUs at their power limit at the end", records=lambda: cluster(B200), change=state(after=True, power_watts=998.0, throttle_reasons=["power_cap"], sm_clock_hertz=1500e6)),
     Story(what="a rack of GB200 with sixteen GPUs", records=lambda: cluster(GB200, gpus=4, nodes=1, adapters=4)),
     Story(what="eight H100 NVL, of which two each have a bridge", records=lambda: cluster(H100_NVL, pair=lambda a, b: 245 if a // 2 == b // 2 else 32)),
     Story(what="two A100 PCIe with a bridge", records=lambda: cluster(replace(A100_PCIE, ring=232), gpus=2)),

@@ -361,7 +361,7 @@ HEALTHY: tuple[Story, ...] = (
     Story(what="one step and one product that took long once", records=lambda: cluster(H100), change=a_hiccup),
     Story(what="meetings that routing makes differ by 8 %", records=lambda: cluster(H100, nodes=4), change=adaptive),
     Story(what="A100 over Ethernet of 100 Gbit/s, as a cloud has it", records=lambda: cluster(A100_40, nodes=2, rdma=False, port=100, line=0.55)),
-    Story(what="a workstation whose card draws the screen", records=lambda: cluster(RTX3090, gpus=1, rdma=False, port=1), change=state(memory_used_bytes=900 * MIB, utilization_ratio=0.04)),
+    Story(what="a workstation whose card draws the screen", records=lambda: cluster(RTX3090, gpus=1, rdma=False, port=1), change=both(state(memory_used_bytes=900 * MIB, utilization_ratio=0.04), state(after=True, utilization_ratio=0.99))),
     Story(what="a node of a rack of GB200, alone", records=lambda: cluster(GB200, gpus=4, adapters=4), change=state(fabric=FORMED)),
     Story(what="copies of the far socket a tenth slower", records=lambda: cluster(A100, topology=TWO_SOCKETS), change=far_socket),
     Story(what="a card in a laptop's dock of four lanes, as the file says", records=lambda: cluster(RTX4090, gpus=1, rdma=False, port=1), change=both(state(pcie_width=4, pcie_width_max=4), lambda r: copy_rate(r, 6.2e9)), expect="[gpu]\npcie_width = 4"),
