@@ -10,11 +10,11 @@ from cluster.acceptance import expectations, report
 from cluster.acceptance.records import apart
 from cluster.acceptance.verdict import Check, decide
 from tests.cluster import sound
-from tests.cluster.faults import doubtful, hidden, incidents, issues, reported, shared, threads, unseen
+from tests.cluster.faults import doubtful, hidden, incidents, issues, quiet, reported, shared, threads, unseen
 from tests.cluster.faults.reported import Story
 
 BROKEN = reported.BROKEN + issues.BROKEN + threads.BROKEN + incidents.BROKEN + unseen.BROKEN
-BROKEN += hidden.BROKEN + shared.BROKEN + doubtful.BROKEN
+BROKEN += hidden.BROKEN + shared.BROKEN + doubtful.BROKEN + quiet.BROKEN
 HEALTHY = reported.HEALTHY + issues.HEALTHY + threads.HEALTHY + incidents.HEALTHY + unseen.HEALTHY
 HEALTHY += hidden.HEALTHY + shared.HEALTHY
 

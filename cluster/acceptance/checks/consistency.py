@@ -130,13 +130,10 @@ def _untold(records: Sequence[Record]) -> Iterator[Finding]:
         for record in same:
             lacking = sorted(known - set(told[record.rank])) if record.ending == "finished" else []
             explained = [name for name in lacking if _explained(record, name)]
-            for question, names in (("readable", explained), ("complete", [n for n in lacking if n not in explained])):
-                if names:
-                    yield (
-                        record.subject,
-                        question,
-                        f"not reported, though others of its model report it: {', '.join(names)}",
-                    )
+            if lacking:
+                why = f"; NVML gave a reason for {', '.join(explained)}" if explained else ""
+                evidence = f"not reported, though others of its model report it: {', '.join(lacking)}{why}"
+                yield record.subject, "complete", evidence
     for record in with_gpu:
         readings = _readings(record)
         for stage, reading in readings.items():
