@@ -1,13 +1,17 @@
 """What this run read and nobody judges, and what it could not read: the report says so, and its banner."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from cluster.acceptance.checks import adapters
+from cluster.acceptance.checks.compute import EIGHT_BITS
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.ledger import NOT, cannot, entry, fields, readings
 from cluster.acceptance.options import Options
 from cluster.acceptance.records import TOGETHER, Record
 
+EIGHT_BITS_FROM = (8, 9)
+"""Compute capability."""
 MOST_NAMED = 6
 """Things that this run could not read, in the banner."""
 
@@ -24,24 +28,33 @@ def unjudged(records: Sequence[Record]) -> dict[str, dict[str, str]]:
     }
     if read and not any(reading.get("nvlink_peers") for reading in read):
         missing["nvlink_peers"] = known["reading.nvlink_peers.*"].meaning
-    used = [
-        port
-        for record in records
-        for port in record.result("network").get("ports") or ()
-        if port["up"] and port["rdma"]
-    ]
-    if used and not any(port.get("pcie_width") for port in used):
-        missing["slots of adapters"] = known["network.ports.pcie_width"].meaning
     if read and not any(reading.get("topology") for reading in read):
         missing["topology"] = known["reading.topology.*"].meaning
-    reason = adapters.why_not(records)
-    alone = {} if reason is None else {"each adapter on its own": f"its rate to itself and to the next node: {reason}"}
     return {
         "not_judged": {
             name: known[name].absolute.removeprefix(NOT) for name in sorted(recorded) if not known[name].judged
         },
-        "not_read": {**missing, **alone, **cannot()},
+        "not_read": {**_unmeasured(records), **missing, **cannot()},
     }
+
+
+def _ports(records: Sequence[Record]) -> list[dict[str, Any]]:
+    return [port for record in records for port in record.result("network").get("ports") or ()]
+
+
+def _unmeasured(records: Sequence[Record]) -> dict[str, str]:
+    """What these machines have, and this run could not measure on any."""
+    things: dict[str, str] = {}
+    able = [record for record in records if record.gpu is not None and record.measured("compute")
+            and tuple(record.result("presence").get("compute_capability") or ()) >= EIGHT_BITS_FROM]  # fmt: skip
+    if able and not any(EIGHT_BITS in record.result("compute")["products"] for record in able):
+        things["products of 8 bits"] = "this PyTorch has none, and these GPUs have them"
+    used = [port for port in _ports(records) if port["up"] and port["rdma"]]
+    if used and not any(port.get("pcie_width") for port in used):
+        things["slots of adapters"] = readings()["network.ports.pcie_width"].meaning
+    if (reason := adapters.why_not(records)) is not None:
+        things["each adapter on its own"] = f"its rate to itself and to the next node: {reason}"
+    return things
 
 
 def note(
@@ -72,7 +85,7 @@ def _compared_only(records: Sequence[Record], options: Options, expected: Expect
         yield "number of GPUs"
     if lacking := [name for name in ("driver", "torch", "cuda", "nccl") if name not in tables.get("software", {})]:
         yield f"versions ({', '.join(lacking)})"
-    ports = [port for record in records for port in record.result("network").get("ports") or ()]
+    ports = _ports(records)
     if ports and "ports" not in network:
         yield "number of ports"
     if ports and "rate_gigabits" not in network:

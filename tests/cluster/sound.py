@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from cluster.acceptance.checks.collectives import BUS_FACTORS
+from cluster.acceptance.hardware import board
 from cluster.acceptance.options import Options, parse
 from cluster.acceptance.pace import summary
 from cluster.acceptance.records import Record
@@ -76,6 +77,18 @@ def reading(**changed: Any) -> dict[str, Any]:
         "ecc_lifetime": 0,
         "xids_before": [],
         **changed,
+    }
+
+
+def as_it_comes(name: str) -> dict[str, float]:
+    """The limits of the data sheet, where those of the readings in `sound` are lower."""
+    known = board(name)
+    watts, clock = (known.watts or 0.0, known.sm_clock_mhz or 0.0) if known is not None else (0.0, 0.0)
+    limit = max(700.0, watts)
+    return {
+        "power_limit_watts": limit,
+        "power_limit_default_watts": limit,
+        "sm_clock_max_hertz": max(1980e6, 1e6 * clock),
     }
 
 

@@ -344,7 +344,25 @@ def _slots(records: Sequence[Record]) -> list[Check]:
             for record in same
             if (own := _before(record).get("pcie_generation_max")) and own < best
         ]  # fmt: skip
-    return checks
+    return checks + _slots_of_a_node(records)
+
+
+def _slots_of_a_node(records: Sequence[Record]) -> list[Check]:
+    """Another slot of the node allows more to the same board: copies are compared with those of like slots only."""
+    best: dict[Any, int] = {}
+    for record in records:
+        key = (record.node, record.result("presence").get("device_name"))
+        best[key] = max(best.get(key, 0), _before(record).get("pcie_generation_max") or 0)
+    return [
+        _check(
+            record, "PCIe generation among slots", "unverified",
+            f"{own} at most; another slot of this node allows {most}",
+            "another slot, riser or BIOS setting; if it is meant: --expect, [gpu] pcie_generation",
+        )
+        for record in records
+        if (own := _before(record).get("pcie_generation_max"))
+        and own < (most := best[record.node, record.result("presence").get("device_name")])
+    ]  # fmt: skip
 
 
 def _comparable(value: Any) -> str | None:

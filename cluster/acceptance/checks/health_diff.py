@@ -157,17 +157,21 @@ def _counter(record: Record, name: str, before: dict[str, Any], after: dict[str,
     evidence = f"{before[name]} before, {after[name]} after"
     if name == "xid_errors" and not grown and (logged := _new_xids(before, after)):
         grown, evidence = len(logged), f"new in the kernel's log: {', '.join(map(str, logged))}"
+    elif name == "xid_errors" and not grown and (logged := _new_xids(before, after, of_programs=True)):
+        # This program causes none, and no other one should run.
+        evidence = f"new in the kernel's log, as programs cause them: {', '.join(map(str, logged))}"
+        return _check(record, title, "unverified", evidence, remedy, measured=float(len(logged)), threshold=limit)
     if grown < 0:
         evidence += ": the count went back, so the GPU was reset while the test ran"
     return _check(record, title, "fail" if grown else "pass", evidence, remedy, measured=grown, threshold=limit)
 
 
-def _new_xids(before: dict[str, Any], after: dict[str, Any]) -> list[int]:
+def _new_xids(before: dict[str, Any], after: dict[str, Any], *, of_programs: bool = False) -> list[int]:
     """Those that the kernel's log got while the test ran, and no program causes: NVML tells not every one."""
     was, now = (reading.get("xids_before") for reading in (before, after))
     if was is None or now is None:
         return []
-    return sorted(xid for xid in (Counter(now) - Counter(was)).elements() if xid not in OF_PROGRAMS)
+    return sorted(xid for xid in (Counter(now) - Counter(was)).elements() if (xid in OF_PROGRAMS) is of_programs)
 
 
 def _free(record: Record, before: dict[str, Any]) -> Check:
@@ -180,7 +184,11 @@ def _free(record: Record, before: dict[str, Any]) -> Check:
     limit, measured = (IDLE, busy) if shared or used is None else (UNUSED, used / 2**30)
     if busy is not None and not IDLE.holds(busy):
         limit, measured = IDLE, busy
+    moving = before.get("memory_busy_ratio")
+    if moving is not None and not IDLE.holds(moving):
+        limit, measured = IDLE, moving
     evidence = f"{(used or 0) / 2**20:.0f} MiB in use, {busy or 0:.0%} busy"
+    evidence += f", its memory {moving:.0%}" if moving else ""
     if measured is None:
         return _untold(record, "free before the run", before, "utilization_ratio", remedy)
     status: Status = "pass" if limit.holds(measured) else "unverified"

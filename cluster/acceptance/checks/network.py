@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.acceptance import sysfs
 from cluster.acceptance.checks import thresholds
-from cluster.acceptance.checks.links import reading
+from cluster.acceptance.checks.links import board_of, reading
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.hardware import pcie_bytes_per_second
 from cluster.acceptance.records import Record
@@ -80,7 +80,7 @@ def judge(records: Sequence[Record], expected: Expectations | None) -> list[Chec
             ]
             checks += _kind(record.node, there, kinds)
             checks += _errors(record, there, rdma)
-    checks += [*_worn(nodes, rdma), *_all_down(nodes, expected)]
+    checks += [*_worn(nodes, rdma), *_all_down(nodes, expected), *_for_the_gpus(nodes, records, expected)]
     with_module = [record for record in nodes if record.result("network")["peer_memory"]]
     if 2 * len(with_module) >= len(nodes):
         checks += [
@@ -111,6 +111,25 @@ def _worn(nodes: Sequence[Record], rdma: bool) -> Iterator[Check]:
             evidence = f"{count} {what} before the run, the median of the others is {median(others):g}"
             yield _check(node, f"port {name}: history of {what}", "unverified", evidence,
                          "clean or exchange cable and transceiver; look at the port of the switch")  # fmt: skip
+
+
+def _for_the_gpus(nodes: Sequence[Record], records: Sequence[Record], expected: Expectations | None) -> Iterator[Check]:
+    """Modules share adapters evenly: as many as GPUs, or a half or a quarter; seven for eight are one too few."""
+    if expected is not None and expected.number("network", "ports") is not None:
+        return
+    for record in nodes:
+        own = [other for other in records if other.node == record.node]
+        boards = [board_of(other) for other in own]
+        if not all(known is not None and known.wired for known in boards):
+            continue
+        gpus = max([len(own), *(other.result("presence").get("seen_by_nvml") or 0 for other in own)])
+        rates = [port["rate_gigabits"] for port in _ports(record, True) if port["up"] and port["rate_gigabits"]]
+        fast = [rate for rate in rates if rate >= 0.9 * max(rates)]
+        if FEWEST_SIBLINGS <= len(fast) < gpus and gpus % len(fast):
+            yield _check(
+                record.node, "adapters for its GPUs", "unverified", f"{len(fast)} adapters of one rate for {gpus} GPUs",
+                "lspci | grep -i -e mellanox -e nvidia: is one missing? If it is meant: --expect, [network] ports",
+            )  # fmt: skip
 
 
 def _all_down(nodes: Sequence[Record], expected: Expectations | None) -> Iterator[Check]:

@@ -4,6 +4,7 @@ Heat and power before any work, memory in use after it, errors that were correct
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -36,6 +37,8 @@ HOT_IDLE = Threshold(
 HUNGRY_IDLE = Threshold(
     value=0.6, unit="of the power limit", relation="at most", source="ours: idle boards draw less than half of it",
 )  # fmt: skip
+LARGE_BOARD_WATTS = 250.0
+HUNGRY_IDLE_LARGE = replace(HUNGRY_IDLE, value=0.35, source="ours: idle boards of 250 W and more draw a third at most")
 ENERGY = Threshold(
     value=2.0, unit="times the median of the others, or its inverse", relation="at most",
     source="ours: the same work for the same time on the same board",
@@ -44,7 +47,7 @@ FEWEST_OF_MODEL = 3
 """GPUs of a model: of two that differ, nobody knows which one is right."""
 WORN_TIMES, WORN_RUNS = 100.0, 10.0
 """Times the median of the others, and what fails in a run, of errors before it: nobody knows in how many days."""
-MANY_XIDS = 50.0
+MANY_XIDS, ALONE_SHARE = 50.0, 5
 LEAST_UNDER_LOAD = Threshold(
     value=0.2, unit="of the power limit", relation="at least", source="ours: products take half of it and more",
 )  # fmt: skip
@@ -58,7 +61,7 @@ def judge(records: Sequence[Record]) -> list[Check]:
     readable = [record for record in records if record.gpu is not None and reading(record).get("up")]
     checks = [check for name in MENDED for check in _on_many(readable, name)] + _left_over(readable)
     for same in _by_model(readable).values():
-        checks += [*_idle(same), *_energies(same), *_worn(same), *_xids(same), *_under_load(same)]
+        checks += [*_idle(same), *_energies(same), *_worn(same), *_xids(same), *_alone(same), *_under_load(same)]
     return checks + [check for record in readable for check in (*_power(record), *_at_rest(record))]
 
 
@@ -112,6 +115,8 @@ def _at_rest(record: Record) -> Iterator[Check]:
     ):  # fmt: skip
         value, own = before.get(name), before.get(most)
         if value and own and IDLE.holds(before.get("utilization_ratio") or 0.0):
+            if limit is HUNGRY_IDLE and own >= LARGE_BOARD_WATTS:
+                limit = HUNGRY_IDLE_LARGE
             status: Status = "pass" if limit.holds(value / own) else "unverified"
             evidence = f"{value:.0f} before any work, its limit is {own:.0f}"
             yield _check(record, title, status, evidence, remedy, value / own, limit)
@@ -148,6 +153,23 @@ def _worn(records: Sequence[Record]) -> Iterator[Check]:
             status: Status = "pass" if limit.holds(own) else "unverified"
             evidence = f"{own} before the run, the median of the others is {usual:g}"
             yield _check(record, f"{title} before the run", status, evidence, remedy, float(own), limit)
+
+
+def _alone(records: Sequence[Record]) -> Iterator[Check]:
+    """New errors that were corrected, few enough by themselves, on a board whose neighbours have none."""
+    for name, (title, few, _, remedy) in MENDED.items():
+        both = {record.rank: [reading(record, stage).get(name) for stage in ("before", "after")] for record in records}
+        grown = {rank: after - before for rank, (before, after) in both.items()
+                 if before is not None and after is not None}  # fmt: skip
+        for record in records if len(grown) >= FEWEST_OF_MODEL else ():
+            if record.rank not in grown:
+                continue
+            own, usual = grown[record.rank], median(value for rank, value in grown.items() if rank != record.rank)
+            limit = Threshold(value=max(few / ALONE_SHARE, ALONE_SHARE * usual), unit="new ones", relation="at most",
+                              source=f"ours: a fifth of {few}, or five times what the others have")  # fmt: skip
+            status: Status = "pass" if limit.holds(own) else "unverified"
+            evidence = f"{own} new ones, the median of the others is {usual:g}"
+            yield _check(record, f"{title} against the others", status, evidence, remedy, float(own), limit)
 
 
 def _xids(records: Sequence[Record]) -> Iterator[Check]:

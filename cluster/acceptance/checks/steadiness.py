@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from cluster.acceptance.checks import broken
+from cluster.acceptance.checks import broken, links
 from cluster.acceptance.checks.collectives import together
 from cluster.acceptance.checks.compute import by_model, outlying, peers_grade
 from cluster.acceptance.context import Context
@@ -35,7 +35,7 @@ JUDGED_STEPS = 40
 LARGE_BYTES = 8 * 2**20
 """Of messages that are judged as large, those of one operation and size with each other."""
 FEWEST_LARGE = 100
-OF_SINGLE = 0.55
+OF_SINGLE, NODES_ALIKE = 0.55, 1.3
 STALL_SECONDS = 1.0
 """Ours: a scheduler, a monitor or a lost packet takes less; a reset, a retraining link or a frozen host takes more."""
 
@@ -148,6 +148,7 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
         for way in ("to_device", "to_host"):
             copies = [(record, record.result("steadiness")["copies"][way]) for record in same]
             checks += _each(COPIES, copies, expected, title=f" {way.replace('_', ' ')}")
+            checks += _nodes(copies, way.replace("_", " "))
     on_gpu = [record for record in records if record.gpu is not None]
     for same in by_model([record for record in on_gpu if record.measured("training")]).values():
         steps = [(record, summary(_steps(record))) for record in same]
@@ -158,6 +159,29 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
     if on_gpu and len(on_gpu) == len(records):
         checks += _messages(records, expected)
     return checks
+
+
+def _nodes(copies: Sequence[tuple[Record, dict[str, Any]]], way: str) -> list[Check]:
+    """Copies of all GPUs of a node at once: the host shares out its memory and its links, alike on nodes that are."""
+    groups: dict[str, list[tuple[Record, float]]] = {}
+    for record, figure in copies:
+        groups.setdefault(record.node, []).append((record, float(figure["p50_seconds"])))
+    slots = {(len(own), *sorted({str(links.pcie(record)) for record, _ in own})) for own in groups.values()}
+    if len(groups) < 2 or len(slots) > 1:
+        return []
+    middles = [median(seconds for _, seconds in own) for own in groups.values()]
+    limit = Threshold(value=NODES_ALIKE, unit="times the median of the other nodes", relation="at most",
+                      source="ours: nodes of one kind differ by some percent")  # fmt: skip
+    return [
+        Check(
+            name=f"steadiness: copies {way}, node against nodes", part="gpu", subject=f"node {node}",
+            status="pass" if ratio is None or limit.holds(ratio) else "unverified",
+            evidence=f"copies of all its GPUs at once take {ratio or 1:.2f} times as long as on the other nodes",
+            remedy="its host: memory modules, IOMMU, BIOS settings, NUMA balancing; lspci -vv for its switches",
+            measured=ratio, threshold=limit,
+        )
+        for node, ratio in zip(groups, against_peers(middles), strict=True)
+    ]  # fmt: skip
 
 
 def _of_single(record: Record) -> Iterator[Check]:

@@ -20,7 +20,6 @@ from cluster.acceptance.records import Record
 from tests.cluster import sound
 from tests.cluster.faults import noise
 from tests.cluster.faults.noise import Jitter
-from tests.cluster.faults.reported import as_it_comes
 from vgpu import get_spec
 
 KIB, MIB = 2**10, 2**20
@@ -235,7 +234,7 @@ def _record(
     }  # fmt: skip
     if card.domain:
         bus["fabric"] = {"state": "completed", "status": 0, "clique": 1, "cluster": "ab" * 16, "degraded": False}
-    bus |= as_it_comes(card.name)
+    bus |= sound.as_it_comes(card.name)
     record.results["before"]["reading"] |= bus
     record.results["after"]["reading"] |= {**bus, "sm_clock_hertz": 1860e6 * _near(generator, 0.02)}
     presence = record.results["presence"]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cluster.acceptance.records import Record
+from tests.cluster import sound
 from tests.cluster.faults.machines import Machine
-from tests.cluster.faults.reported import as_it_comes
 
 RATES = (0.16, 0.25, 0.5)
 """Shares of a rate that are lost."""
@@ -115,7 +115,7 @@ def power_limit(machine: Machine, draw: random.Random) -> Planted | None:
     lost = draw.choice(RATES)
     for record in machine.records:
         _compute(record, lost)
-        _reading(record, power_limit_watts=as_it_comes(machine.card.name)["power_limit_watts"] * (1 - 1.2 * lost))
+        _reading(record, power_limit_watts=sound.as_it_comes(machine.card.name)["power_limit_watts"] * (1 - 1.2 * lost))
     return Planted(size=lost, named=tuple(record.subject for record in machine.records))
 
 

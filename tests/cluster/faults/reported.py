@@ -98,18 +98,6 @@ LANE = {3: 0.985, 4: 1.969, 5: 3.938}
 PRECISIONS = ("float16", "bfloat16")
 
 
-def as_it_comes(name: str) -> dict[str, float]:
-    """The limits of the data sheet, where those of the readings in `sound` are lower."""
-    known = board(name)
-    watts, clock = (known.watts or 0.0, known.sm_clock_mhz or 0.0) if known is not None else (0.0, 0.0)
-    limit = max(700.0, watts)
-    return {
-        "power_limit_watts": limit,
-        "power_limit_default_watts": limit,
-        "sm_clock_max_hertz": max(1980e6, 1e6 * clock),
-    }
-
-
 def products(model: Model) -> dict[str, Any]:
     """Of every precision, float32 by the data sheet."""
     known = board(model.name)
@@ -128,7 +116,7 @@ def cluster(
     one = port / 8 * line / oversubscribed
     used = min(adapters, gpus) if rdma else 1
     records = []
-    of_sheet = as_it_comes(model.name)
+    of_sheet = sound.as_it_comes(model.name)
     for rank in range(ranks):
         number, local = divmod(rank, gpus)
         record = sound.record(rank, ranks)
