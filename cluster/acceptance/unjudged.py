@@ -8,7 +8,7 @@ from cluster.acceptance.checks.compute import EIGHT_BITS
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.ledger import NOT, cannot, entry, fields, readings
 from cluster.acceptance.options import Options
-from cluster.acceptance.records import TOGETHER, Record
+from cluster.acceptance.records import TOGETHER, Record, readable
 
 EIGHT_BITS_FROM = (8, 9)
 """Compute capability."""
@@ -108,6 +108,11 @@ def _without_norm(
         yield "images per second of the training"
     if "collectives" in stages and options.max_latency_ms is None and not tables.get("latency_milliseconds"):
         yield "latencies below ten times the usual"
+    sizes = {row["bytes"] for record in records if record.gpu is not None and record.measured("collectives")
+             for row in record.result("collectives")["measurements"]}  # fmt: skip
+    if between := sorted(sizes)[1:-1]:
+        ends = " to ".join(dict.fromkeys(map(readable, (between[0], between[-1]))))
+        yield f"messages of {ends} within a factor of three"
 
 
 def _of_nvml(field: str) -> bool:

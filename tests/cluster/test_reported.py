@@ -18,7 +18,8 @@ BROKEN += hidden.BROKEN + shared.BROKEN + doubtful.BROKEN + quiet.BROKEN + track
 HEALTHY = reported.HEALTHY + issues.HEALTHY + threads.HEALTHY + incidents.HEALTHY + unseen.HEALTHY
 HEALTHY += hidden.HEALTHY + shared.HEALTHY + trackers.HEALTHY
 IN_THE_BANNER = shared.IN_THE_BANNER + doubtful.IN_THE_BANNER + trackers.IN_THE_BANNER
-NO_NORM = ("latencies", "images per second", "nccl", "rate of ports", "number of nodes", "8 bits")
+NO_NORM = ("latencies", "images per second", "nccl", "rate of ports", "number of nodes", "8 bits",
+           "messages of")  # fmt: skip
 """What the banner of every such run says."""
 
 
