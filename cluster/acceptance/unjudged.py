@@ -52,6 +52,10 @@ def _unmeasured(records: Sequence[Record]) -> dict[str, str]:
     used = [port for port in _ports(records) if port["up"] and port["rdma"]]
     if used and not any(port.get("pcie_width") for port in used):
         things["slots of adapters"] = readings()["network.ports.pcie_width"].meaning
+    trained = {record.result("training")["data"] for record in records
+               if record.gpu is not None and record.measured("training")}  # fmt: skip
+    if trained == {"digits"}:
+        things["a training on photographs"] = "no data set is there but the digits of scikit-learn: --data-dir"
     if (reason := adapters.why_not(records)) is not None:
         things["each adapter on its own"] = f"its rate to itself and to the next node: {reason}"
     return things

@@ -34,6 +34,8 @@ ONE_COPY = 8
 """A copy of `steadiness` is that part of one of `copies`."""
 SLOWEST, OPTIMIZER_SECONDS = 1.5, 2e-3
 """Times what copy, forward pass, both passes and the gradients' all-reduce take by themselves; and the optimizer."""
+LONGEST_GAP = 4.0
+"""Times the usual between samples of a load, and seconds."""
 BACKWARD = (0.8, 6.0)
 """Times a forward pass, of both passes: the backward one takes twice as long, and is never the shorter part."""
 UNTRAINED = (1.5, 5.0)
@@ -309,6 +311,9 @@ def _load(record: Record) -> Iterator[str]:
     if any(now >= following for now, following in pairwise(times)):
         yield "load: its samples are not in the order of time"
     elif len(times) > 2:
+        gaps = [following - now for now, following in pairwise(times)]
+        if max(gaps) > max(LONGEST_GAP * median(gaps), LONGEST_GAP):
+            yield f"load: {max(gaps):.0f} s without a sample, where others follow after {median(gaps):.0f}"
         every = (times[-1] - times[0]) / (len(times) - 1)
         by_pace = sum(sample["products_per_second"] for sample in series) * every
         if times_as_much(by_pace, result["products"]) > ALIKE:

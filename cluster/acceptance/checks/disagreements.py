@@ -26,8 +26,8 @@ LEAST_OF_LOAD = 0.8
 
 def found(records: Sequence[Record]) -> Iterator[Finding]:
     """All of them."""
-    for of_all in (_ranks, _counts, _parts, _loads, _paths, _places, _slots, _durations, _peaks, _clocks, _messages,
-                   _meetings, _both_ends, _epochs):  # fmt: skip
+    for of_all in (_ranks, _counts, _parts, _loads, _paths, _places, _slots, _switches, _durations, _peaks, _clocks,
+                   _messages, _meetings, _both_ends, _epochs):  # fmt: skip
         yield from of_all(records)
 
 
@@ -158,6 +158,19 @@ def _slots(records: Sequence[Record]) -> Iterator[Finding]:
                 yield f"node {node}", "alike", f"{name}: {key} is {own}; on {count} of {counts.total()} nodes {usual}"
 
 
+def _switches(records: Sequence[Record]) -> Iterator[Finding]:
+    """As many NVLinks of every GPU of a model lead to switches; others lead to a GPU, or to something unknown."""
+    counts: dict[Any, dict[str, int]] = {}
+    for record in records:
+        if peers := reading_of(record, "before").get("nvlink_peers"):
+            counts.setdefault(record.result("presence").get("device_name"), {})[record.subject] = peers.get("switch", 0)
+    for of_model in counts.values():
+        usual, most = Counter(of_model.values()).most_common(1)[0]
+        for subject, count in of_model.items():
+            if count != usual:
+                yield subject, "alike", f"{count} of its NVLinks lead to a switch; of {most} others {usual}"
+
+
 def _durations(records: Sequence[Record]) -> Iterator[Finding]:
     """Repetitions are timed for the same time on all: who has far fewer at its pace stood still between them."""
     for title, figure in _TIMED.items():
@@ -186,6 +199,7 @@ _TIMED: dict[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
 def _peaks(records: Sequence[Record]) -> Iterator[Finding]:
     """One model and batch needs as much memory on all GPUs of one model."""
     peaks: dict[Any, dict[str, float | None]] = {}
+    totals = {record.subject: record.result("presence").get("memory_bytes") or 0.0 for record in records}
     for record in records:
         if record.measured("training") and record.gpu is not None:
             model = record.result("presence").get("device_name")
@@ -193,6 +207,8 @@ def _peaks(records: Sequence[Record]) -> Iterator[Finding]:
     for of_model in peaks.values():
         known = [value for value in of_model.values() if value]
         for subject, value in of_model.items():
+            if value and totals.get(subject) and value > totals[subject]:
+                yield subject, "consistent", f"its training took {value / 2**30:.0f} GiB, and it has less memory"
             if known and not value:
                 yield subject, "complete", "the training's peak of memory is not recorded, others have it"
             elif value and len(known) > 1 and times_as_much(value, median(known)) > SAME_PEAK:

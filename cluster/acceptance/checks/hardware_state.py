@@ -19,6 +19,8 @@ _DRIVER = "install the same image on every node; drain this one until it has it"
 MOST_PAGES = 59
 """Of the 64 that a board before Ampere can retire."""
 MOST_ROWS = 512
+MOST_MEMORY = 1.1
+"""Times what a board has at least: with more it is another board."""
 MANY_ROWS, MANY_DOUBLE = 64, 15
 """Ours, of rows that errors took, and of pages for double-bit errors: few boards have any, and these go on."""
 ALIKE: dict[str, tuple[str, Callable[[Record], Any], str]] = {
@@ -172,7 +174,9 @@ def _parts(record: Record) -> list[Check]:
     ):
         if actual is not None and least is not None:
             limit = Threshold(value=float(least), unit="", relation="at least", source="hardware.toml, for this model")
-            more = title.startswith("multi") and actual > least
+            # An entry that is for several boards has the least of all.
+            of_one = not set(known.name) & set("[(*?")
+            more = actual > least * (MOST_MEMORY if title.startswith("memory") else 1) and of_one
             remedy = "nvidia-smi -q: MIG, a virtual GPU with a part of the board, or a board that was cut down"
             checks.append(
                 _check(record, title, "unverified" if more else compared(actual, limit),

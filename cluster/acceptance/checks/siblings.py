@@ -30,6 +30,10 @@ CAPPED = Threshold(
     value=0.7, unit="of the power limit", relation="at least",
     source="ours: a board that its power cap holds down draws what it may",
 )  # fmt: skip
+WARM_NODE = Threshold(
+    value=20.0, unit="degrees more than the median of the other nodes", relation="at most",
+    source="ours: racks of one room differ by less",
+)  # fmt: skip
 HOT_IDLE = Threshold(
     value=0.85, unit="of the temperature that the board allows", relation="at most",
     source="ours: idle boards are far below it, so that work has room",
@@ -60,6 +64,7 @@ def judge(records: Sequence[Record]) -> list[Check]:
     """Checks of the boards whose NVML answers."""
     readable = [record for record in records if record.gpu is not None and reading(record).get("up")]
     checks = [check for name in MENDED for check in _on_many(readable, name)] + _left_over(readable)
+    checks += _warm_nodes(readable)
     for same in _by_model(readable).values():
         checks += [*_idle(same), *_energies(same), *_worn(same), *_xids(same), *_alone(same), *_under_load(same)]
     return checks + [check for record in readable for check in (*_power(record), *_at_rest(record))]
@@ -120,6 +125,29 @@ def _at_rest(record: Record) -> Iterator[Check]:
             status: Status = "pass" if limit.holds(value / own) else "unverified"
             evidence = f"{value:.0f} before any work, its limit is {own:.0f}"
             yield _check(record, title, status, evidence, remedy, value / own, limit)
+
+
+def _warm_nodes(records: Sequence[Record]) -> list[Check]:
+    """A node that is warmer than all others, its GPUs being alike: its fans, its place in the rack."""
+    by_node: dict[tuple[Any, str], list[float]] = {}
+    for record in records:
+        if (value := reading(record, "after").get("temperature_celsius")) is not None:
+            by_node.setdefault((record.result("presence").get("device_name"), record.node), []).append(float(value))
+    checks = []
+    for (model, node), values in by_node.items():
+        others = [median(own) for (of, other), own in by_node.items() if of == model and other != node]
+        if others:
+            more = median(values) - median(others)
+            checks.append(
+                Check(
+                    name="board: warmth of a node", part="health", subject=f"node {node}",
+                    status="pass" if WARM_NODE.holds(more) else "unverified",
+                    evidence=f"its GPUs are {more:+.0f} degrees warmer after the work than those of other nodes",
+                    remedy="its fans, filters, coolant and place in the rack; ipmitool sdr type fan",
+                    measured=more, threshold=WARM_NODE,
+                )
+            )  # fmt: skip
+    return checks
 
 
 def _energies(records: Sequence[Record]) -> Iterator[Check]:

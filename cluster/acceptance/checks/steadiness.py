@@ -35,7 +35,7 @@ JUDGED_STEPS = 40
 LARGE_BYTES = 8 * 2**20
 """Of messages that are judged as large, those of one operation and size with each other."""
 FEWEST_LARGE = 100
-OF_SINGLE, NODES_ALIKE = 0.55, 1.3
+OF_SINGLE, NODES_ALIKE, SHARED = 0.55, 1.3, 2.2
 STALL_SECONDS = 1.0
 """Ours: a scheduler, a monitor or a lost packet takes less; a reset, a retraining link or a frozen host takes more."""
 
@@ -149,6 +149,7 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
             copies = [(record, record.result("steadiness")["copies"][way]) for record in same]
             checks += _each(COPIES, copies, expected, title=f" {way.replace('_', ' ')}")
             checks += _nodes(copies, way.replace("_", " "))
+            checks += _at_once(copies, way.replace("_", " "))
     on_gpu = [record for record in records if record.gpu is not None]
     for same in by_model([record for record in on_gpu if record.measured("training")]).values():
         steps = [(record, summary(_steps(record))) for record in same]
@@ -159,6 +160,23 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
     if on_gpu and len(on_gpu) == len(records):
         checks += _messages(records, expected)
     return checks
+
+
+def _at_once(copies: Sequence[tuple[Record, dict[str, Any]]], way: str) -> list[Check]:
+    """Two GPUs may share a path, and each has half of it then; less is no share."""
+    limit = Threshold(value=SHARED, unit="times the median of the other GPUs", relation="at most",
+                      source="ours: two GPUs that share a path take twice as long")  # fmt: skip
+    ratios = against_peers([float(figure["p50_seconds"]) for _, figure in copies])
+    return [
+        Check(
+            name=f"steadiness: copies {way} against peers", part="gpu", subject=record.subject, rank=record.rank,
+            status="pass" if limit.holds(ratio) else "unverified",
+            evidence=f"{ratio:.2f} times the median of its peers, all at once", remedy=COPIES.remedy, measured=ratio,
+            threshold=limit,
+        )
+        for (record, _), ratio in zip(copies, ratios, strict=True)
+        if ratio is not None
+    ]  # fmt: skip
 
 
 def _nodes(copies: Sequence[tuple[Record, dict[str, Any]]], way: str) -> list[Check]:
