@@ -44,6 +44,7 @@ def reading(**changed: Any) -> dict[str, Any]:
         "temperature_celsius": 35,
         "maximum_celsius": 87,
         "utilization_ratio": 0.0,
+        "memory_busy_ratio": 0.0,
         "memory_used_bytes": 500 * MIB,
         "memory_total_bytes": 81_000 * MIB,
         "power_watts": 70.0,
@@ -97,6 +98,7 @@ def worked(**changed: Any) -> dict[str, Any]:
     after = {
         "temperature_celsius": 61,
         "utilization_ratio": 0.97,
+        "memory_busy_ratio": 0.6,
         "memory_used_bytes": 9000 * MIB,
         "power_watts": 520.0,
     }

@@ -130,14 +130,9 @@ def _places(records: Sequence[Record]) -> Iterator[Finding]:
     for nodes in built.values():
         usual, count = Counter(nodes.values()).most_common(1)[0]
         for node, own_kinds in nodes.items():
-            if own_kinds != usual and 2 * count > len(nodes):
-                yield (
-                    f"node {node}",
-                    "alike",
-                    f"PCIe joins its GPUs in another way than on {count} of {len(nodes)} nodes",
-                )
-        if 2 * count <= len(nodes) and len(nodes) > 1:
-            yield "all nodes", "alike", "PCIe joins the GPUs of each node in another way"
+            if own_kinds != usual or (2 * count <= len(nodes) and count < len(nodes)):
+                evidence = f"PCIe joins its GPUs in another way than on other nodes; {count} of {len(nodes)} are alike"
+                yield f"node {node}", "alike", evidence
 
 
 def _slots(records: Sequence[Record]) -> Iterator[Finding]:
