@@ -5,6 +5,7 @@ from typing import Any
 
 from cluster.acceptance.checks import adapters
 from cluster.acceptance.checks.compute import EIGHT_BITS
+from cluster.acceptance.checks.links import board_of
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.ledger import NOT, cannot, entry, fields, readings
 from cluster.acceptance.options import Options
@@ -49,6 +50,9 @@ def _unmeasured(records: Sequence[Record]) -> dict[str, str]:
             and tuple(record.result("presence").get("compute_capability") or ()) >= EIGHT_BITS_FROM]  # fmt: skip
     if able and not any(EIGHT_BITS in record.result("compute")["products"] for record in able):
         things["products of 8 bits"] = "this PyTorch has none, and these GPUs have them"
+    meshed = [known for record in records if (known := board_of(record)) is not None and known.joined == "mesh"]
+    if len(meshed) > 1:
+        things["NVLinks of each pair"] = "in a mesh a pair has none, one or two, and NVML does not say which pair"
     used = [port for port in _ports(records) if port["up"] and port["rdma"]]
     if used and not any(port.get("pcie_width") for port in used):
         things["slots of adapters"] = readings()["network.ports.pcie_width"].meaning

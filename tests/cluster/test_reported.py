@@ -10,16 +10,28 @@ from cluster.acceptance import expectations, report
 from cluster.acceptance.records import apart
 from cluster.acceptance.verdict import Check, decide
 from tests.cluster import sound
-from tests.cluster.faults import doubtful, hidden, incidents, issues, quiet, reported, shared, threads, trackers, unseen
+from tests.cluster.faults import (
+    doubtful,
+    hidden,
+    incidents,
+    issues,
+    others,
+    quiet,
+    reported,
+    shared,
+    threads,
+    trackers,
+    unseen,
+)
 from tests.cluster.faults.reported import Story
 
 BROKEN = reported.BROKEN + issues.BROKEN + threads.BROKEN + incidents.BROKEN + unseen.BROKEN
-BROKEN += hidden.BROKEN + shared.BROKEN + doubtful.BROKEN + quiet.BROKEN + trackers.BROKEN
+BROKEN += hidden.BROKEN + shared.BROKEN + doubtful.BROKEN + quiet.BROKEN + trackers.BROKEN + others.BROKEN
 HEALTHY = reported.HEALTHY + issues.HEALTHY + threads.HEALTHY + incidents.HEALTHY + unseen.HEALTHY
 HEALTHY += hidden.HEALTHY + shared.HEALTHY + trackers.HEALTHY
-IN_THE_BANNER = shared.IN_THE_BANNER + doubtful.IN_THE_BANNER + trackers.IN_THE_BANNER
+IN_THE_BANNER = shared.IN_THE_BANNER + doubtful.IN_THE_BANNER + trackers.IN_THE_BANNER + others.IN_THE_BANNER
 NO_NORM = ("latencies", "images per second", "nccl", "rate of ports", "number of nodes", "8 bits",
-           "messages of")  # fmt: skip
+           "messages of", "NVLinks of each pair")  # fmt: skip
 """What the banner of every such run says."""
 
 

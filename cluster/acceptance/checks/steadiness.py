@@ -7,7 +7,7 @@ quick quarter: a GPU that is four times slower in every fifth second has a sound
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -34,7 +34,7 @@ JUDGED_STEPS = 40
 """Of a training: in fewer, three slow ones are a tenth, and a host has as many."""
 LARGE_BYTES = 8 * 2**20
 """Of messages that are judged as large, those of one operation and size with each other."""
-FEWEST_LARGE = 100
+FEWEST_LARGE, FEWEST_OF_OPERATION = 100, 10
 OF_SINGLE, NODES_ALIKE, SHARED = 0.55, 1.3, 2.2
 STALL_SECONDS = 1.0
 """Ours: a scheduler, a monitor or a lost packet takes less; a reset, a retraining link or a frozen host takes more."""
@@ -73,6 +73,7 @@ LARGE = Kind(
     name="large messages", key="messages", part="communication", passes=0.15, fails=0.3, alike=math.inf,
     remedy="congestion: ECN and PFC of the switches, adaptive routing, other jobs on the network; NVLink errors",
 )  # fmt: skip
+ONE_OPERATION = replace(LARGE, name="large messages of one operation", passes=0.25, fails=math.inf)
 STEPS = Kind(
     name="training steps", key="training", part="training", passes=0.2, fails=0.35, alike=math.inf,
     remedy="the host: cpu.stat of the cgroup (nr_throttled), other programs, NUMA placement, the data's file system",
@@ -266,13 +267,20 @@ def _messages(records: Sequence[Record], expected: Expectations | None) -> list[
         worst = max(small, key=_spread)
         checks.append(_check(SMALL, "all ranks", worst, expected, title=f", {worst['bytes']} bytes"))
     ratios: list[float] = []
+    by_operation: dict[str, list[float]] = {}
     for position, first in enumerate(there[0]["measurements"]):
         if first["bytes"] >= LARGE_BYTES:
             seconds = together([result["measurements"][position] for result in there])
             quick = percentile(seconds, 25)
             ratios += [value / quick for value in seconds]
+            by_operation.setdefault(first["operation"], []).extend(value / quick for value in seconds)
     if len(ratios) >= FEWEST_LARGE:
         checks.append(_check(LARGE, "all ranks", summary(ratios), expected, relative=True))
+        # What stalls in one operation of six is a small part of all; one of few repetitions may be slow by chance.
+        for operation, own in by_operation.items():
+            check = _check(ONE_OPERATION, "all ranks", summary(own), expected, title=f": {operation}", relative=True,
+                           fewest=FEWEST_OF_OPERATION)  # fmt: skip
+            checks += [check] if check.status in ("fail", "unverified") else []
     return checks
 
 
