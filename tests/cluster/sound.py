@@ -45,6 +45,8 @@ def reading(**changed: Any) -> dict[str, Any]:
         "maximum_celsius": 87,
         "utilization_ratio": 0.0,
         "memory_busy_ratio": 0.0,
+        "pcie_sent_bytes_per_second": 0.0,
+        "pcie_received_bytes_per_second": 0.0,
         "memory_used_bytes": 500 * MIB,
         "memory_total_bytes": 81_000 * MIB,
         "power_watts": 70.0,
@@ -99,6 +101,8 @@ def worked(**changed: Any) -> dict[str, Any]:
         "temperature_celsius": 61,
         "utilization_ratio": 0.97,
         "memory_busy_ratio": 0.6,
+        "pcie_sent_bytes_per_second": 2e6,
+        "pcie_received_bytes_per_second": 3e6,
         "memory_used_bytes": 9000 * MIB,
         "power_watts": 520.0,
     }

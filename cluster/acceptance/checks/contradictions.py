@@ -157,6 +157,9 @@ def _products(record: Record) -> Iterator[str]:
         tflops = work / median(product["seconds"])
         if times_as_much(tflops, product["tflops"]) > SAME:
             yield f"product {name}: {product['tflops']:.4g} TFLOPS, {tflops:.4g} by its times"
+        quick, slow = (percentile(product["seconds"], share) for share in (25, 75))
+        if record.result("presence").get("nccl") is not None and slow > ALIKE * quick:
+            yield f"product {name}: a quarter of them took {slow / quick:.1f} times as long as the quick ones"
         if len(product["seconds"]) != len(next(iter(result["products"].values()))["seconds"]):
             yield f"product {name}: {len(product['seconds'])} repetitions, others have another number"
     if record.gpu is not None:

@@ -26,8 +26,8 @@ LEAST_OF_LOAD = 0.8
 
 def found(records: Sequence[Record]) -> Iterator[Finding]:
     """All of them."""
-    for of_all in (_ranks, _counts, _parts, _loads, _paths, _places, _slots, _switches, _durations, _peaks, _clocks,
-                   _messages, _meetings, _both_ends, _epochs):  # fmt: skip
+    for of_all in (_ranks, _counts, _parts, _loads, _paths, _places, _slots, _switches, _fabrics, _durations, _peaks,
+                   _clocks, _messages, _meetings, _both_ends, _epochs):  # fmt: skip
         yield from of_all(records)
 
 
@@ -164,6 +164,21 @@ def _switches(records: Sequence[Record]) -> Iterator[Finding]:
         for subject, count in of_model.items():
             if count != usual:
                 yield subject, "alike", f"{count} of its NVLinks lead to a switch; of {most} others {usual}"
+
+
+def _fabrics(records: Sequence[Record]) -> Iterator[Finding]:
+    """All modules of a node are in one part of one NVLink domain."""
+    for own in links.by_node(records).values():
+        places = {}
+        for record in own:
+            fabric, known = reading_of(record, "before").get("fabric"), links.board_of(record)
+            if fabric and known is not None and known.wired:
+                places[record.subject] = (fabric.get("cluster"), fabric.get("clique"))
+        counts = Counter(places.values())
+        for subject, place in places.items() if len(counts) > 1 else ():
+            usual, count = counts.most_common(1)[0]
+            if place != usual or 2 * count <= len(places):
+                yield subject, "alike", f"part {place[1]} of its NVLink domain; {count} of its node are in {usual[1]}"
 
 
 def _durations(records: Sequence[Record]) -> Iterator[Finding]:

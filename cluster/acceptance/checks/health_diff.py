@@ -27,6 +27,9 @@ UNUSED = Threshold(
     source="ours: a driver, DCGM and MPS together keep less; another program makes one of two of every measurement",
 )  # fmt: skip
 IDLE = Threshold(value=0.1, unit="busy share", relation="at most", source=UNUSED.source)
+QUIET = Threshold(
+    value=1.0, unit="GB/s over PCIe", relation="at most", source="ours: nobody copies to or from a GPU that is free"
+)
 COUNTERS = {
     "ecc_errors": ("uncorrected memory errors", "drain the node; reset the GPU, have it replaced if they come back"),
     "xid_errors": ("XID errors", "look the number up: dmesg | grep Xid, docs.nvidia.com/deploy/xid-errors"),
@@ -187,7 +190,11 @@ def _free(record: Record, before: dict[str, Any]) -> Check:
     moving = before.get("memory_busy_ratio")
     if moving is not None and not IDLE.holds(moving):
         limit, measured = IDLE, moving
+    traffic = sum(before.get(f"pcie_{way}_bytes_per_second") or 0.0 for way in ("sent", "received"))
+    if not QUIET.holds(traffic / 1e9):
+        limit, measured = QUIET, traffic / 1e9
     evidence = f"{(used or 0) / 2**20:.0f} MiB in use, {busy or 0:.0%} busy"
+    evidence += f", {traffic / 1e9:.1f} GB/s over PCIe" if traffic else ""
     evidence += f", its memory {moving:.0%}" if moving else ""
     if measured is None:
         return _untold(record, "free before the run", before, "utilization_ratio", remedy)

@@ -80,7 +80,12 @@ def judge(records: Sequence[Record], expected: Expectations | None) -> list[Chec
             ]
             checks += _kind(record.node, there, kinds)
             checks += _errors(record, there, rdma)
-    checks += [*_worn(nodes, rdma), *_all_down(nodes, expected), *_for_the_gpus(nodes, records, expected)]
+    checks += [
+        *_worn(nodes, rdma),
+        *_worn_nodes(nodes, rdma),
+        *_all_down(nodes, expected),
+        *_for_the_gpus(nodes, records, expected),
+    ]
     with_module = [record for record in nodes if record.result("network")["peer_memory"]]
     if 2 * len(with_module) >= len(nodes):
         checks += [
@@ -111,6 +116,18 @@ def _worn(nodes: Sequence[Record], rdma: bool) -> Iterator[Check]:
             evidence = f"{count} {what} before the run, the median of the others is {median(others):g}"
             yield _check(node, f"port {name}: history of {what}", "unverified", evidence,
                          "clean or exchange cable and transceiver; look at the port of the switch")  # fmt: skip
+
+
+def _worn_nodes(nodes: Sequence[Record], rdma: bool) -> Iterator[Check]:
+    """A node all of whose ports lost their links far more often than those of the other nodes."""
+    lost = {record.node: sum(port["counters"].get(key, 0) for port in _ports(record, rdma) for key in LINK_LOST)
+            for record in nodes}  # fmt: skip
+    for node, count in lost.items():
+        others = [value for other, value in lost.items() if other != node]
+        if others and count > max(WORN, WORN_TIMES * max(1.0, median(others))):
+            evidence = f"{count} lost links before the run, the median of the other nodes is {median(others):g}"
+            yield _check(node, "history of lost links", "unverified", evidence,
+                         "its switch, its firmware, or a node that was restarted again and again")  # fmt: skip
 
 
 def _for_the_gpus(nodes: Sequence[Record], records: Sequence[Record], expected: Expectations | None) -> Iterator[Check]:

@@ -67,7 +67,9 @@ def judge(records: Sequence[Record]) -> list[Check]:
     checks += _warm_nodes(readable)
     for same in _by_model(readable).values():
         checks += [*_idle(same), *_energies(same), *_worn(same), *_xids(same), *_alone(same), *_under_load(same)]
-    return checks + [check for record in readable for check in (*_power(record), *_at_rest(record))]
+    return checks + [
+        check for record in readable for check in (*_power(record), *_load_power(record), *_at_rest(record))
+    ]
 
 
 def _check(
@@ -107,6 +109,22 @@ def _idle(records: Sequence[Record]) -> Iterator[Check]:
             evidence = f"{own:.0f} W before the work, the others {usual:.0f}"
             remedy = "what computes on it? nvidia-smi pmon; else its sensor or its power stage: have it looked at"
             yield _check(record, "power before the run", status, evidence, remedy, own, limit)
+
+
+def _load_power(record: Record) -> Iterator[Check]:
+    """As `_power` over the minutes of a load: what it drew, by why it was held down."""
+    series, limit = record.result("load").get("series") or [], reading(record).get("power_limit_watts")
+    drawn = [sample["watts"] for sample in series if sample.get("watts")]
+    capped = [sample for sample in series if "power_cap" in (sample.get("throttle_reasons") or ())]
+    if not drawn or not limit:
+        return
+    ratio, needed = median(drawn) / limit, CAPPED if 2 * len(capped) > len(series) else LEAST_UNDER_LOAD
+    status: Status = "pass" if needed.holds(ratio) else "unverified"
+    evidence = (
+        f"median {median(drawn):.0f} of {limit:.0f} W, held down by the power cap in {len(capped)} of {len(series)}"
+    )
+    remedy = "nvidia-smi -q -d POWER,PERFORMANCE: its sensor, its cables, or a cap that somebody else has set"
+    yield _check(record, "power of the load", status, evidence, remedy, ratio, needed)
 
 
 def _at_rest(record: Record) -> Iterator[Check]:

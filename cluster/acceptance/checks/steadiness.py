@@ -35,7 +35,7 @@ JUDGED_STEPS = 40
 LARGE_BYTES = 8 * 2**20
 """Of messages that are judged as large, those of one operation and size with each other."""
 FEWEST_LARGE, FEWEST_OF_OPERATION = 100, 10
-OF_SINGLE, NODES_ALIKE, SHARED = 0.55, 1.3, 2.2
+OF_SINGLE, NODES_ALIKE, SHARED, LEAST_SHARE = 0.55, 1.3, 2.2, 0.2
 STALL_SECONDS = 1.0
 """Ours: a scheduler, a monitor or a lost packet takes less; a reset, a retraining link or a frozen host takes more."""
 
@@ -151,6 +151,7 @@ def judge(records: Sequence[Record], expected: Expectations | None = None) -> li
             checks += _each(COPIES, copies, expected, title=f" {way.replace('_', ' ')}")
             checks += _nodes(copies, way.replace("_", " "))
             checks += _at_once(copies, way.replace("_", " "))
+            checks += [check for record in same for check in _shared(record, way)]
     on_gpu = [record for record in records if record.gpu is not None]
     for same in by_model([record for record in on_gpu if record.measured("training")]).values():
         steps = [(record, summary(_steps(record))) for record in same]
@@ -178,6 +179,22 @@ def _at_once(copies: Sequence[tuple[Record, dict[str, Any]]], way: str) -> list[
         for (record, _), ratio in zip(copies, ratios, strict=True)
         if ratio is not None
     ]  # fmt: skip
+
+
+def _shared(record: Record, way: str) -> Iterator[Check]:
+    """Copies of all GPUs at once against single ones: paths are shared, and nobody has published by how much."""
+    single = (record.result("copies").get("seconds") or {}).get(way) if record.measured("copies") else None
+    if single is None or record.result("presence").get("nccl") is None:
+        return
+    ratio = single / COPY_SHARE / record.result("steadiness")["copies"][way]["p50_seconds"]
+    limit = Threshold(value=LEAST_SHARE, unit="of the rate of single copies", relation="at least",
+                      source="ours: four GPUs of a socket may share one path")  # fmt: skip
+    yield Check(
+        name=f"steadiness: copies {way.replace('_', ' ')} at once against single ones", part="gpu",
+        subject=record.subject, rank=record.rank, status="pass" if limit.holds(ratio) else "unverified",
+        evidence=f"{ratio:.2f} of the rate of a single GPU", remedy=COPIES.remedy, measured=ratio, threshold=limit,
+        published=1.0,
+    )  # fmt: skip
 
 
 def _nodes(copies: Sequence[tuple[Record, dict[str, Any]]], way: str) -> list[Check]:

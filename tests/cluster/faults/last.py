@@ -132,16 +132,15 @@ def single(rank: int, precision: str, factor: float) -> Change:
 
 
 BROKEN: tuple[Story, ...] = (
+    Story(what="products of 8 bits of all B200 a fifth slower", records=lambda: cluster(B200), change=product_of("float8_e4m3fn", 2550.0, 4500.0), named=G3),
     Story(what="NVLinks of one GPU at 80 % with all others", records=lambda: cluster(H100), change=lambda r: meetings(r, 1.25, lambda a, b: 3 in (a.rank, b.rank)), named=G3),
     Story(what="copies of eight GPUs at once a third slower on one of four nodes", records=lambda: cluster(H100, nodes=4), change=together(1.6, range(16, 24)), named="node2"),
-    Story(what="copies of eight GPUs at once at a third, on all nodes", records=lambda: cluster(H100, nodes=2), change=together(2.8, range(16)), named="GPU"),
     Story(what="a GPU in another part of the node's fabric", records=lambda: cluster(H100), change=another_part, named=G3),
     Story(what="a training that hardly learns", records=lambda: cluster(H100), change=hardly_learns, named="all ranks"),
     Story(what="a program that takes 5 GiB while the memory is tested", records=lambda: cluster(H100), change=part_of_the_memory, named=G3),
     Story(what="nine of twenty products in twice the time", records=lambda: cluster(H100), change=nine_of_twenty, named=G3),
     Story(what="broadcasts of which two in five take thrice as long", records=lambda: cluster(H100, nodes=2), change=stalling(2, 3, "broadcast"), named="all ranks"),
     Story(what="adapters that reach each other at 84 %, all of them", records=lambda: cluster(H100, nodes=2), change=alone_at(330.0), named="node"),
-    Story(what="a rack whose copies from the host are at two thirds", records=rack, change=lambda r: copy_rate(r, 150e9), named="GPU"),
     Story(what="all meetings between nodes at three quarters, collectives sound", records=lambda: cluster(H100, nodes=2), change=lambda r: across(r, 1.33), named="all ranks"),
     Story(what="a power cap at half during the load, on one GPU", records=lambda: cluster(H100), change=capped_load, named=G3),
     Story(what="20 GB/s over PCIe to an idle GPU", records=lambda: cluster(H100), change=traffic, named=G3),
@@ -164,8 +163,9 @@ BROKEN: tuple[Story, ...] = (
     Story(what="gradients of one V100 that are off by 0.3 %", records=lambda: cluster(V100, gpus=4, pair=lambda a, b: 46), change=lambda r: r[2].results["gradients"].update(deviation=3e-3), named=G2),
 )  # fmt: skip
 IN_THE_BANNER: tuple[Story, ...] = (
+    Story(what="copies of eight GPUs at once at a third, on all nodes", records=lambda: cluster(H100, nodes=2), change=together(2.8, range(16)), named="at once"),
+    Story(what="a rack whose copies from the host are at two thirds", records=rack, change=lambda r: copy_rate(r, 150e9), named="copy: host"),
     Story(what="A100 at 1,005 MHz under their power limit", records=lambda: cluster(A100), change=both(lambda r: slower(r, range(8), 1.3), state(power_limit_watts=400.0, power_limit_default_watts=400.0), state(after=True, power_watts=398.0, throttle_reasons=["power_cap"], sm_clock_hertz=1005e6)), named="product"),
-    Story(what="products of 8 bits of all B200 a fifth slower", records=lambda: cluster(B200), change=product_of("float8_e4m3fn", 2550.0, 4500.0), named="float8"),
     Story(what="1 KiB from GPU to GPU in 200 us", records=lambda: cluster(H200), change=lambda r: small(r, 200e-6), named="latencies"),
     Story(what="memory of one A100 alone at 85 %", records=lambda: cluster(A100, gpus=1), change=memory(0.93), named="memory bandwidth"),
     Story(what="fewer GPUs than the board has: four of eight in a pod", records=lambda: cluster(H100, gpus=4), named="number of GPUs"),
@@ -205,7 +205,7 @@ def before(**figures: Any) -> Change:
     return lambda records: [record.results["before"]["reading"].update(figures) for record in records] and None
 
 
-def lower(ranks: Sequence[int], **figures: float) -> Change:
+def lower(ranks: Sequence[int], **figures: Any) -> Change:
     """Figures of these ranks in the load."""
 
     def change(records: list[Record]) -> None:
@@ -242,7 +242,7 @@ HEALTHY: tuple[Story, ...] = (
     Story(what="300 lost links on one port in its life", records=lambda: cluster(H100, nodes=2), change=both(lambda r: ports(r, None, range(8), counters=COUNTS), lambda r: ports(r, "node1", [2], counters={**COUNTS, "link_downed": 300}))),
     Story(what="9,000 symbol errors on one port in its life", records=lambda: cluster(H100, nodes=2), change=both(lambda r: ports(r, None, range(8), counters=COUNTS), lambda r: ports(r, "node1", [2], counters={**COUNTS, "symbol_error": 9000}))),
     Story(what="a board that clocks a tenth lower in the load", records=lambda: cluster(H100), change=lower([3], sm_clock_hertz=1710e6)),
-    Story(what="a board that draws 70 % of the others' power in the load", records=lambda: cluster(H100), change=lower([3], watts=480.0)),
+    Story(what="a board that draws 70 % of the others' power in the load", records=lambda: cluster(H100), change=lower([3], watts=480.0, throttle_reasons=[])),
     Story(what="eight A40 on two sockets", records=lambda: cluster(A40, rdma=False, port=25, topology=TWO_SOCKETS), change=state(nvlinks_up=0)),
     Story(what="a load in which the power cap holds all at their limit", records=lambda: cluster(replace(H100, tflops=640)), change=both(lower(range(8), watts=698.0), state(after=True, power_watts=699.0, throttle_reasons=["power_cap"], sm_clock_hertz=1500e6))),
     Story(what="V100 of a DGX-1 on two sockets", records=lambda: cluster(V100, port=100, adapters=4, topology=TWO_SOCKETS, pair=lambda a, b: (46, 23, 8)[(a + b) % 3])),
