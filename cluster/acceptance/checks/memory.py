@@ -26,7 +26,7 @@ TESTED = Threshold(
 )
 ALIKE = Threshold(
     value=0.95, unit="of the median of the other GPUs", relation="at least",
-    source="ours: what contexts take differs by less, but for the first GPU of small boards",
+    source="ours: contexts of one program take about as much on each",
 )  # fmt: skip
 THOROUGH_ROUNDS = 3
 WORD_BYTES = 8
