@@ -111,7 +111,7 @@ def _less_than_others(records: Sequence[Record]) -> list[Check]:
     for same in models.values():
         shares = [record.result("memory")["tested_bytes"] / record.result("memory")["total_bytes"] for record in same]
         for record, share, ratio in zip(same, shares, against_peers(shares), strict=True):
-            if ratio is not None:
+            if ratio is not None and TESTED.holds(share):
                 checks.append(
                     Check(
                         name="memory: tested against the others", part="gpu", subject=record.subject, rank=record.rank,

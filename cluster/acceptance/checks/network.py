@@ -84,8 +84,10 @@ def judge(records: Sequence[Record], expected: Expectations | None) -> list[Chec
         *_worn(nodes, rdma),
         *_worn_nodes(nodes, rdma),
         *_all_down(nodes, expected),
-        *_for_the_gpus(nodes, records, expected),
     ]
+    # A node of which a port is named already has its reason.
+    named = {check.subject for check in (*checks, *alone) if check.status in ("fail", "unverified")}
+    checks += [check for check in _for_the_gpus(nodes, records, expected) if check.subject not in named]
     with_module = [record for record in nodes if record.result("network")["peer_memory"]]
     if 2 * len(with_module) >= len(nodes):
         checks += [
