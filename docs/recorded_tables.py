@@ -182,8 +182,9 @@ def acceptance_faults(recorded: Mapping[str, Any], drawn: Mapping[str, Any]) -> 
         "need no GPU. At the end you know which check finds the fault, and what the verdict is. No real GPU was broken "
         "for these tables.", "",
         f"The tests plant {verdicts.total()} faults. The acceptance test found {noticed} of them, and named the GPU, "
-        f"node or link at fault. Verdicts: {counted}. {_made_by('python -m tests.cluster.faults.table', recorded)}", "",
-        "A second program simulates sound and faulty machines. It counts faulty machines that pass, and sound ones that fail.", "",
+        f"node or link if one is at fault. Verdicts: {counted}. {_made_by('python -m tests.cluster.faults.table', recorded)}", "",
+        "A second program simulates sound and faulty machines. It counts faulty machines that pass, and sound ones that "
+        "fail.", "",
         *_drawn(drawn),
         "## Faults planted in records", "",
         "Each of these faults is one changed value in the record of a sound machine. The machine is a node with eight "
@@ -218,7 +219,8 @@ def _drawn(drawn: Mapping[str, Any]) -> Iterable[str]:
         "pass: the test asks whether the value is intended. Two kinds of faults are left out, because their records "
         "look like the records of a sound machine:", "",
         "- All GPUs of all nodes are slower by less than a quarter, and no reading says why.",
-        "- Copies from one GPU are less than a quarter slower, as if their host memory were on a distant NUMA node.", "",
+        "- Copies from one GPU are less than a quarter slower, as if the host's memory were on a distant NUMA node.",
+        "",
         "| fault | lost | fails | incomplete | passes | named |", "|---|---:|---:|---:|---:|---:|",
     )  # fmt: skip
     for row in rows:
