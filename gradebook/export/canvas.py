@@ -50,13 +50,13 @@ def gradebook(view: View, *, assignment_id: int | None = None) -> str:
     who = [*(_NAMES if split else ("Student",)), *_IDS, *more, "Section"]
     possible = ["    Points Possible", *[""] * (len(who) - 1), points(view.result.max_score)]
     strangers = {line.student for line in view.strangers}
-    rated = [line for line in view.lines if line.decided or line.result.status == "excused"]
+    rated = [line for line in view.lines if line.decided or line.excused_on_platforms]
     students = [[*_who(line, who), _cell(line)] for line in rated if line.student not in strangers]
     return to_csv([*who, column(view, assignment_id)], [possible, *students])
 
 
 def _cell(line: Line) -> str:
-    return EXCUSED if line.result.status == "excused" else points(line.result.score or Decimal(0))
+    return EXCUSED if line.excused_on_platforms else points(line.result.score or Decimal(0))
 
 
 def column(view: View, assignment_id: int | None) -> str:

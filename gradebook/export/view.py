@@ -55,6 +55,11 @@ class Line:
         """Whether somebody keeps the score and the feedback from leaving."""
         return self.result.held_back is not None
 
+    @property
+    def excused_on_platforms(self) -> bool:
+        """Whether a platform may show that the student is excused. Canvas hides that as well while a grade is hidden."""
+        return self.result.status == "excused" and not self.is_held_back
+
     def as_exported(self) -> Line:
         """The line as it may leave: without points and messages if they are held back."""
         if not self.is_held_back:
@@ -99,7 +104,8 @@ class View:
 
     @property
     def excused(self) -> tuple[Line, ...]:
-        return tuple(line for line in self.lines if line.result.status == "excused")
+        """Those whom a platform may show as excused."""
+        return tuple(line for line in self.lines if line.excused_on_platforms)
 
     @property
     def by_hand_open(self) -> tuple[Line, ...]:

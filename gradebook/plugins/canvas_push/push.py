@@ -260,11 +260,6 @@ class _Run:
         return changes(targets, on_canvas, memory.students, self._me, self._request.replace)
 
 
-def excused(line: Line) -> bool:
-    """Whether a student need not hand this in."""
-    return str(line.result.status) == "excused"
-
-
 def comment(line: Line, title: str, max_score: Decimal) -> str:
     """What a student reads next to the grade: the result in a few lines of plain text."""
     head = (
@@ -282,7 +277,7 @@ def _wanted(
 ) -> tuple[list[Target], tuple[str, ...], tuple[str, ...]]:
     """What everybody is to have; who is not in the course; who of the course has nothing here."""
     strangers = {line.student for line in view.strangers}
-    lines = [line for line in view.lines if line.student not in strangers and (excused(line) or line.decided)]
+    lines = [line for line in view.lines if line.student not in strangers and (line.excused_on_platforms or line.decided)]
     everybody = canvas.students()
     matched = people.match(lines, everybody, canvas.looked_up)
     here = {person.id: person for person in everybody if section is None or section.id in person.sections}
@@ -290,7 +285,7 @@ def _wanted(
     for line in lines:
         user = matched.users.get(line.student)
         if user is not None and user in here:
-            mark = Mark(excused=True) if excused(line) else Mark(line.result.score)
+            mark = Mark(excused=True) if line.excused_on_platforms else Mark(line.result.score)
             text = (
                 comment(line, view.result.title, view.result.max_score) if request.comments and not mark.excused else ""
             )

@@ -261,6 +261,17 @@ def test_what_is_held_back_is_in_no_export_until_it_is_released(folder: Path, tm
     assert code == 0
     assert rows(folder)["bob"] == before
     assert run("review", str(folder), "--release", "bob")[0] == 2
+    # Canvas's file would show EX, which also is a result; Canvas itself shows no EX while a grade is hidden.
+    run("review", str(folder), "--excuse", "ill", "all", "certificate")
+    excused = "Ill I,,,ill,,EX"
+    assert excused in (exports / "canvas.csv").read_text()
+    run("review", str(folder), "--hold-back", "ill", "the certificate is not checked")
+    assert "EX" not in (exports / "canvas.csv").read_text()
+    assert "certificate" not in (exports / "feedback" / "ill.md").read_text()
+    assert "excused, so EX" not in run("export", "class", str(folder))[1]
+    run("review", str(folder), "--release", "ill")
+    assert excused in (exports / "canvas.csv").read_text()
+    assert "excused, so EX in canvas.csv" in run("export", "class", str(folder))[1]
 
 
 def test_decisions_name_who_made_them_and_when(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

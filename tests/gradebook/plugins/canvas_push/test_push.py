@@ -58,11 +58,11 @@ class Teaching:
         return view.of(a_class(rows, title=TITLE))
 
     def _row(self, name: str) -> StudentResult:
+        held = HeldBack(student=name, reason="talk first") if name in self.held_back else None
         if name in self.excused:
             row = StudentResult(student=name, status="waiting", columns=self.columns(name))
-            return replace(row, status="excused")  # type: ignore[arg-type]
+            return replace(row, status="excused", held_back=held)  # type: ignore[arg-type]
         result = student(name, _grade(name), columns=self.columns(name))
-        held = HeldBack(student=name, reason="talk first") if name in self.held_back else None
         return replace(result, score=Decimal(str(self.scores[name])), held_back=held)
 
     def push(self, *, send: bool = True, **options: Any) -> Report:
@@ -496,9 +496,10 @@ def test_a_group_that_canvas_grades_as_one(teaching: Teaching) -> None:
 
 
 def test_who_is_held_back_gets_nothing_and_no_groups_grade(teaching: Teaching) -> None:
-    teaching.held_back = {"bob"}
+    teaching.held_back, teaching.excused = {"bob", "eve"}, {"eve", "mia"}
     teaching.push()
     assert (teaching.on_canvas["ada"], teaching.on_canvas["bob"]) == (20, None)
+    assert (teaching.state.of("eve").excused, teaching.state.of("mia").excused) == (False, True)
     teaching.scores["ada"] = 19
     teaching.state.assignments[0] |= {"group_category_id": 5, "grade_group_students_individually": False}
     teaching.state.students[0].group = teaching.state.students[1].group = 9
