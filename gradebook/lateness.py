@@ -106,3 +106,8 @@ def _duration(value: timedelta) -> str:
         return _count(round(value.total_seconds() / 60), "minute")
     hours = value / _HOUR
     return f"{hours / 24:g} days" if hours >= 48 else f"{hours:g} hours"
+
+
+def deduction(lost: Decimal) -> str:
+    """What a penalty takes away, for people: `1 point deducted`."""
+    return f"{points(lost)} point{'' if lost == 1 else 's'} deducted"

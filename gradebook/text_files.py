@@ -14,11 +14,15 @@ import io
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gradebox.common import files
 from gradebox.common.texts import printable
+
+_LONGEST_NAME = 60
+_NO_LETTER = re.compile(r"[\W\d_]+")
 
 
 def quoted(text: str) -> str:
@@ -30,6 +34,19 @@ def some(names: Sequence[str], most: int = 5) -> str:
     """Names in a sentence, the first of them if they are many."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
+
+
+def with_name(key: str, name: str) -> str:
+    """A student's key for people, with the name if the key does not show it: `Participant 1001 (Ada Lovelace)`."""
+    words = (word for word in _NO_LETTER.split(_plain(name)) if len(word) > 2)
+    shown = not name or name == key or any(word in _plain(key) for word in words)
+    cut = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
+    return key if shown else f"{key} ({printable(cut, lines=False)})"
+
+
+def _plain(text: str) -> str:
+    """Letters without accents and case."""
+    return "".join(sign for sign in unicodedata.normalize("NFKD", text) if not unicodedata.combining(sign)).casefold()
 
 
 def paragraphs(text: str) -> str:

@@ -151,7 +151,6 @@ def _misplaced(line: view.Line) -> list[str]:
 def _show(result: ClassResult, out: Path) -> int:
     """Say in a few lines what came out, and return the exit code."""
     by_status = Counter(student.status for student in result.students)
-    graded = [student for student in result.students if student.grade is not None]
     overview = view.of(result, reviews.load(out))
     review, refused, not_theirs = (
         {item.student for item in overview.open if item.kind in kinds}
@@ -173,10 +172,9 @@ def _show(result: ClassResult, out: Path) -> int:
         for student in result.students:
             if student.status == status:
                 why = f": {student.reason}" if student.reason else ""
-                console.print(f"  {student.student}: {text}{why}", markup=False)
-    if late := [student.student for student in graded if student.late is not None]:
-        more = f" and {len(late) - 5} more" if len(late) > 5 else ""
-        console.print(f"{len(late)} late: {', '.join(late[:5])}{more}", markup=False)
+                console.print(f"  {text_files.with_name(student.student, student.name)}: {text}{why}", markup=False)
+    if late := [line.who for line in overview.lines if line.grade is not None and line.result.late is not None]:
+        console.print(f"{len(late)} late: {text_files.some(late)}", markup=False)
     if review:
         console.print(f"{len(review)} with checks that need review: {command()} review {out}", markup=False)
     if refused:
@@ -193,11 +191,11 @@ def _show(result: ClassResult, out: Path) -> int:
     for text in (*notices, *everything.of_manual_grading(overview, result, out)):
         console.print(text, markup=False)
     for reason, lines in overview.remarked:
-        console.print(f"  {text_files.some([line.student for line in lines])}: {reason}", markup=False)
+        console.print(f"  {text_files.some([line.who for line in lines])}: {reason}", markup=False)
     misplaced: dict[str, list[str]] = {}
     for line in overview.graded:
         for text in _misplaced(line):
-            misplaced.setdefault(text, []).append(line.student)
+            misplaced.setdefault(text, []).append(line.who)
     for text, students in misplaced.items():
         console.print(f"  {text_files.some(students)}: a file may have another name or place: {text}", markup=False)
     console.print(f"gradebook and exports: {out}", markup=False)

@@ -319,8 +319,8 @@ def _rerun(book: Book, student: str) -> str:
     for entry in (row for row in result.students if row.student in keys):
         if entry.taken_at is not None:
             texts.append(
-                f"{entry.student}: graded again as taken in on {entry.taken_at:%Y-%m-%d %H:%M %Z}; {command()} class "
-                "takes in what is newer"
+                f"{entry.student}: the files that were read on {entry.taken_at:%Y-%m-%d %H:%M %Z} are graded again. "
+                f"To read newer files, run {command()} class with the submissions"
             )
         if entry.score is None or entry.status != "graded":
             why = f": {entry.reason}" if entry.reason else ""

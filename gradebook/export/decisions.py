@@ -19,6 +19,7 @@ from gradebook.command_name import command
 from gradebook.export import reviews
 from gradebook.export.view import Line, View
 from gradebook.grading.manual_grading import now
+from gradebook.lateness import deduction
 from gradebook.text_files import quoted, target
 from gradebox.course.rubric import Rubric
 from gradebox.report.document import points as shown
@@ -64,7 +65,8 @@ def accept(view: View, folder: Path, student: str, criterion: str, by: str = "")
     if not accepted:
         where = sorted({item.criterion for item in line.open})
         rest = f"; open is {', '.join(where)}" if where else ""
-        raise reviews.ReviewError(f"nothing is open in {criterion} of {student}{rest}")
+        place = f"for {student}" if criterion == ALL else f"in {criterion} of {student}"
+        raise reviews.ReviewError(f"nothing is open {place}{rest}")
     names = dict.fromkeys(item.criterion for item in accepted)
     moment = datetime.now(UTC)
     return [reviews.accept(folder, [item for item in accepted if item.criterion == name], moment, by) for name in names]
@@ -141,6 +143,7 @@ def having_fewer(view: View, rubric: Rubric, criterion: str, amount: str) -> tup
 def effect(before: View, after: View, student: str, criterion: str) -> str:
     """What a student's score is after an override, and why it is not another one."""
     was, line = student_of(before, student), student_of(after, student)
+    student = line.who
     if line.result.status == "excused":
         return f"{student} is excused, so the points do not count"
     graded = () if line.grade is None else (row.id for lab in line.grade.labs for row in lab.criteria)
@@ -150,7 +153,7 @@ def effect(before: View, after: View, student: str, criterion: str) -> str:
         return f"{student} has no score yet"
     same = ", as before" if was.result.score == line.result.score else ""
     late = line.result.late
-    lost = f"; {shown(late.points)} are deducted for lateness ({late.rule})" if late is not None and late.points else ""
+    lost = f"; {deduction(late.points)} for lateness ({late.rule})" if late is not None and late.points else ""
     kept = "; the score is held back, so no export has it" if line.is_held_back else ""
     return f"{student} has {shown(line.result.score)} of {shown(line.most)} points now{same}{lost}{kept}"
 

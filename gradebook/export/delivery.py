@@ -76,9 +76,7 @@ def write(view: View, exports: Path, form: Form, out: Path) -> tuple[Path, list[
         for name in sorted(content, key=lambda name: name != _MARKS[form]):
             write_file(out / name, content[name]).chmod(0o755 if name.endswith(".sh") else 0o644)
     return out, [
-        f"{line.student} (held back)" if line.is_held_back else line.student
-        for line in members
-        if line.student not in reached
+        f"{line.who} (held back)" if line.is_held_back else line.who for line in members if line.student not in reached
     ]
 
 

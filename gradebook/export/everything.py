@@ -120,12 +120,11 @@ def notices(result: ClassResult, folder: Path, chosen: Options | None = None) ->
     class_view = view.of(result, reviews.load(folder))
     texts = platforms(class_view, chosen or Options())
     by_hand = {line.student for line in class_view.by_hand_open}  # they have a note of their own
-    if undecided := [line.student for line in class_view.undecided if line.student not in by_hand]:
-        names = ", ".join(undecided[:5])
-        more = f" and {len(undecided) - 5} more" if len(undecided) > 5 else ""
-        texts.append(f"no score yet, so not in the files for Canvas, Moodle and Gradescope: {names}{more}")
+    if undecided := [line.who for line in class_view.undecided if line.student not in by_hand]:
+        names = text_files.some(undecided)
+        texts.append(f"no score yet, so not in the files for Canvas, Moodle and Gradescope: {names}")
     if class_view.excused:
-        names = ", ".join(line.student for line in class_view.excused)
+        names = ", ".join(line.who for line in class_view.excused)
         texts.append(
             f"excused, so EX in canvas.csv and in no other file for platforms: {names}. In Moodle tick Excluded "
             "for them (Grades, Single view); in Gradescope take them out of the assignment"
@@ -134,7 +133,7 @@ def notices(result: ClassResult, folder: Path, chosen: Options | None = None) ->
     texts += [*lowering(class_view), *older(class_view), *same_files(class_view)]
     texts += of_manual_grading(class_view, result, folder)
     if class_view.strangers:
-        names = ", ".join(line.student for line in class_view.strangers)
+        names = ", ".join(line.who for line in class_view.strangers)
         texts.append(f"not in the roster, so not in the files for Canvas and Moodle: {names}")
     if class_view.open:
         students, count = len({item.student for item in class_view.open}), len(class_view.open)
@@ -151,7 +150,7 @@ def same_files(class_view: view.View) -> list[str]:
         if line.grade is not None:
             groups.setdefault(line.grade.submission_sha256, []).append(line)
     named = [
-        text_files.some([line.student for line in lines], 3)
+        text_files.some([line.who for line in lines], 3)
         for lines in groups.values()
         if any(other.student not in lines[0].result.teammates for other in lines[1:])
     ]
@@ -167,7 +166,7 @@ def held_back(class_view: view.View) -> list[str]:
     """Whose score and feedback are in no export because somebody decided so."""
     if not class_view.held_back:
         return []
-    names = [f"{line.student} ({line.result.held_back.reason})" for line in class_view.held_back if
+    names = [f"{line.who} ({line.result.held_back.reason})" for line in class_view.held_back if
              line.result.held_back]  # fmt: skip
     are = "is" if len(names) == 1 else "are"
     return [
@@ -179,7 +178,7 @@ def held_back(class_view: view.View) -> list[str]:
 def lowering(class_view: view.View) -> list[str]:
     """Overrides that take points from what was graded: they may be older than what was handed in."""
     lowered = [
-        f"{line.student} {row.id} ({points(row.points)} instead of {points(row.override.automatic_points)})"
+        f"{line.who} {row.id} ({points(row.points)} instead of {points(row.override.automatic_points)})"
         for line in class_view.graded
         for lab in (line.grade.labs if line.grade else ())
         for row in lab.criteria
@@ -196,7 +195,7 @@ def lowering(class_view: view.View) -> list[str]:
 def older(class_view: view.View) -> list[str]:
     """Overrides that were given before the files that count were taken in, and so for other files."""
     texts = [
-        f"{line.student} {override.criterion} ({override.at:%Y-%m-%d %H:%M %Z})"
+        f"{line.who} {override.criterion} ({override.at:%Y-%m-%d %H:%M %Z})"
         for line in class_view.graded
         for override in line.result.overrides
         if override.at is not None and line.result.taken_at is not None and override.at < line.result.taken_at
@@ -267,9 +266,8 @@ def _to_grade(class_view: view.View, result: ClassResult) -> list[str]:
     kept_back = result.manual_released or result.reports_title
     if class_view.by_hand_open:
         what = "so no score, and in no file for platforms" if kept_back else "and nothing is released"
-        names = ", ".join(line.student for line in class_view.by_hand_open[:5])
-        more = f" and {len(class_view.by_hand_open) - 5} more" if len(class_view.by_hand_open) > 5 else ""
-        return [f"not graded by hand to the end, {what}: {names}{more}"]
+        names = text_files.some([line.who for line in class_view.by_hand_open])
+        return [f"not graded by hand to the end, {what}: {names}"]
     texts = []
     if result.reports_title and not result.reports_released:
         texts.append(

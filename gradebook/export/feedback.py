@@ -16,6 +16,7 @@ from pathlib import Path
 from gradebook.export import by_hand
 from gradebook.export.markdown import code_block, escaped
 from gradebook.export.view import Line
+from gradebook.lateness import deduction
 from gradebox.common.texts import printable, sentence
 from gradebox.course.contact import NOBODY, Contact
 from gradebox.report import failing, html
@@ -76,9 +77,10 @@ def markdown(line: Line, title: str, *, contact: Contact = NOBODY) -> str:
     head = [f"Student: {escaped(line.label)}"] if line.label else []
     head += map(escaped, remarks(line))
     if late is not None:
+        rule = f" ({escaped(late.rule)})" if late.rule else ""
         head.append(
             f"Handed in {duration(late.seconds_late)} late: {points(late.points)} of the {points(line.grade.score)} "
-            f"points that were earned are deducted{f' ({escaped(late.rule)})' if late.rule else ''}."
+            f"points that were earned {'is' if late.points == 1 else 'are'} deducted{rule}."
         )
     text = grade_markdown(
         line.grade, title, score=score, passed=line.passed, head=head, reviewed=_reviewed(line, line.grade)
@@ -174,7 +176,7 @@ def summary(line: Line) -> tuple[str, ...]:
     texts = []
     if line.result.late is not None:
         late = line.result.late
-        texts.append(f"{duration(late.seconds_late)} late: {points(late.points)} points deducted.")
+        texts.append(f"{duration(late.seconds_late)} late: {deduction(late.points)}.")
     if line.open:
         texts.append("Provisional: some of it is still to be looked at.")
     if line.result.reason:

@@ -14,6 +14,7 @@ from typing import Any
 
 from gradebook.export import by_hand, feedback
 from gradebook.export.view import Line
+from gradebook.lateness import deduction
 from gradebox.common.texts import printable_document, sentence
 from gradebox.report.document import duration, points
 from gradebox.report.harmless import harmless_reasons
@@ -93,7 +94,7 @@ def student_results(line: Line) -> dict[str, Any]:
     late = line.result.late
     sentences = feedback.remarks(line)
     if late is not None:
-        sentences += (f"{duration(late.seconds_late)} late: {points(late.points)} points deducted.",)
+        sentences += (f"{duration(late.seconds_late)} late: {deduction(late.points)}.",)
     made = results(line.grade, score=line.checks_score, remarks=sentences, ran=not line.given_instead)
     made["tests"] += by_hand.tests(line)
     made["score"] = float(line.result.score if line.result.score is not None else line.grade.score)

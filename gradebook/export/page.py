@@ -19,6 +19,7 @@ from gradebook.export import item_chart, overview
 from gradebook.export.reviews import ELSEWHERE, HANDING_IN, Item
 from gradebook.export.statistics import EVERYBODY, FEWEST, CheckStatistics
 from gradebook.export.view import Line, View, share
+from gradebook.lateness import deduction
 from gradebox.report import html
 from gradebox.run.grade import Outcome
 
@@ -123,7 +124,7 @@ def render(view: View, statistics: Sequence[CheckStatistics], *, command: str, f
         reviews=list(review_groups(view, command)),
         late=late,
         decisions=[decision for line in view.lines for decision in overview.decisions(line)],
-        deducted=overview.deducted(late),
+        deduction=deduction(overview.deducted(late)),
         by_hand=overview.by_hand(view),
         asked=[
             (line, request) for line in view.lines for request in line.result.requests if request.answered_at is None

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from gradebook.export import reviews
 from gradebook.results import ClassResult, StudentResult
-from gradebook.text_files import file_names
+from gradebook.text_files import file_names, with_name
 from gradebox.run.grade import CriterionResult, Grade
 
 
@@ -34,6 +34,11 @@ class Line:
         return self.result.student
 
     @property
+    def who(self) -> str:
+        """The key, with the name if the key does not show it: for messages to the course staff."""
+        return with_name(self.result.student, self.result.name)
+
+    @property
     def label(self) -> str:
         """The name for people, or the key where nobody said it."""
         return self.result.name or self.result.student
@@ -57,7 +62,7 @@ class Line:
 
     @property
     def excused_on_platforms(self) -> bool:
-        """Whether a platform may show that the student is excused. Canvas hides that as well while a grade is hidden."""
+        """Whether a platform may show that the student is excused; Canvas hides that too while a grade is hidden."""
         return self.result.status == "excused" and not self.is_held_back
 
     def as_exported(self) -> Line:

@@ -16,7 +16,7 @@ from gradebook.intake import moments
 from gradebook.results import Student
 from gradebook.roster import KEYS, NAME_COLUMNS, folded
 from gradebook.settings import Settings
-from gradebook.text_files import some
+from gradebook.text_files import some, with_name
 
 _OTHERS = frozenset((*KEYS, "Feedback comments", "Last modified (submission)", "Last modified (grade)"))
 _COLON = re.compile("[:\uff1a] ")
@@ -33,7 +33,7 @@ def _extensions(settings: Settings, students: Sequence[Student]) -> str:
         until = settings.in_time_until(student.student)
         granted = max(_granted(student, settings), default=None)
         if until is not None and granted is not None and granted > until:
-            unknown.append(f"{student.student} ({settings.local(granted):%Y-%m-%d %H:%M})")
+            unknown.append(f"{with_name(student.student, student.name)} ({settings.local(granted):%Y-%m-%d %H:%M})")
     if not unknown or not settings.late.deducts:
         return ""
     return (
@@ -51,7 +51,7 @@ def _granted(student: Student, settings: Settings) -> Iterator[datetime]:
 
 def _drafts(students: Sequence[Student]) -> str:
     drafts = [
-        student.student
+        with_name(student.student, student.name)
         for student in students
         if student.content is not None and any(folded(part) in moodle_words.DRAFTS for part in _parts(student))
     ]

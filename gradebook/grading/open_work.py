@@ -9,6 +9,7 @@ from gradebook.grading.deduplicate import Shared
 from gradebook.intake.collect import Store
 from gradebook.results import Student, Task
 from gradebook.store import Gradebook, Plan, Recorded
+from gradebook.text_files import with_name
 from gradebox.course.course import Course
 from gradebox.run.endings import MACHINE_WAS_BUSY
 from gradebox.run.grade import Grade, Outcome
@@ -37,7 +38,7 @@ class OpenWork:
         self._students: dict[str, list[str]] = {}
         for student in students:
             if student.content is not None:
-                self._students.setdefault(student.content, []).append(student.student)
+                self._students.setdefault(student.content, []).append(with_name(student.student, student.name))
         self._shared: Shared | None = None
 
     def shared_tasks(self) -> list[Task]:

@@ -55,8 +55,11 @@ def as_utf8(entries: Sequence[Entry], work: Path) -> tuple[list[Entry], list[str
         changed.append(repr(entry.target))
     if not changed:
         return kept, []
-    verb = "was" if len(changed) == 1 else "were"
-    return kept, [f"{not_counted.some(changed)} {verb} written in UTF-16, and {verb} read as UTF-8: save as UTF-8"]
+    one = len(changed) == 1
+    return kept, [
+        f"{not_counted.some(changed)} {'is' if one else 'are'} in UTF-16, and {'was' if one else 'were'} converted to "
+        "UTF-8 for grading: save code and text as UTF-8"
+    ]
 
 
 def pointers(entries: Sequence[Entry]) -> list[str]:

@@ -206,7 +206,9 @@ class _Assembly:
             return
         code = lab_folders.code_of(top) if self._names.single else None
         if code is not None:
-            self._remarks.append(f"the files of {name!r} were taken as {self._names.single}, the lab of this class")
+            # The name of a whole submission is the student's own: without it, one line names all whom it is about.
+            where = f"the files of {name!r}" if self._several or depth < _DEPTH else "files in no folder"
+            self._remarks.append(f"{where} counted as part of {self._names.single}, the lab of this class")
             self._add(code, name, lambda target: f"{self._names.single}/{target}")
             self._beside += not_counted.outside_of(top, code)
             return

@@ -277,7 +277,8 @@ def _wanted(
 ) -> tuple[list[Target], tuple[str, ...], tuple[str, ...]]:
     """What everybody is to have; who is not in the course; who of the course has nothing here."""
     strangers = {line.student for line in view.strangers}
-    lines = [line for line in view.lines if line.student not in strangers and (line.excused_on_platforms or line.decided)]
+    rated = [line for line in view.lines if line.decided or line.excused_on_platforms]
+    lines = [line for line in rated if line.student not in strangers]
     everybody = canvas.students()
     matched = people.match(lines, everybody, canvas.looked_up)
     here = {person.id: person for person in everybody if section is None or section.id in person.sections}

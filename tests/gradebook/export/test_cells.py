@@ -7,7 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from gradebook.text_files import file_names, neutral, to_csv, write_file
+from gradebook.text_files import file_names, neutral, to_csv, with_name, write_file
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "text"),
+    [
+        ("Participant 17", "Ada Lovelace", "Participant 17 (Ada Lovelace)"),
+        ("al001", "Lovelace, Ada", "al001 (Lovelace, Ada)"),
+        ("zoe", "Zoë Müller", "zoe"), ("alovelace", "Ada Lovelace", "alovelace"), ("a@uni.example", "", "a@uni.example"),
+        ("17", "17", "17"), ("17", "A\x1b[31m", "17 (A\\x1b[31m)"),
+    ],
+)  # fmt: skip
+def test_a_key_that_does_not_show_the_name_is_printed_with_it(key: str, name: str, text: str) -> None:
+    assert with_name(key, name) == text
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ CLASS = 'timezone = "Europe/Berlin"\ndeadline = 2026-03-01T23:59:00\n[late]\nper
 
 def student(status: str, key: str = "Participant 17") -> Student:
     columns = {"Identifier": key, "Full name": "Ada Lovelace", "Status": status, "Maximum Grade": "20.00"}
-    return Student(student=key, columns=columns, status="taken", content="c")
+    return Student(student=key, name="Ada Lovelace", columns=columns, status="taken", content="c")
 
 
 def notices(status: str, text: str = CLASS) -> tuple[str, ...]:
@@ -36,8 +36,8 @@ def notices(status: str, text: str = CLASS) -> tuple[str, ...]:
 def test_an_extension_that_only_moodle_knows_is_named(status: str) -> None:
     (notice,) = notices(status)
     assert (
-        "Moodle's worksheet grants extensions that class.toml does not have: Participant 17 (2026-03-08 23:59)"
-        in notice
+        "Moodle's worksheet grants extensions that class.toml does not have: Participant 17 (Ada Lovelace) (2026-03-08 "
+        "23:59)" in notice
     )
 
 
@@ -56,4 +56,4 @@ def test_an_extension_that_the_class_has_or_that_costs_nothing_is_no_news() -> N
 @pytest.mark.parametrize("status", ["Draft (not submitted)", "Entwurf (nicht abgegeben) - 1 Tag verspätet"])
 def test_a_draft_that_is_graded_is_named(status: str) -> None:
     (notice,) = notices(status)
-    assert "not handed in yet, and which are graded: Participant 17." in notice
+    assert "not handed in yet, and which are graded: Participant 17 (Ada Lovelace)." in notice

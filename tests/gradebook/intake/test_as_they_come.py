@@ -38,7 +38,7 @@ def test_utf_16_is_read_as_utf_8_and_named(downloads: Downloads, encoding: str) 
     assert files[f"{LAB}/REPORT.md"].decode() == report
     assert files[f"{LAB}/benchmark.py"] == b"x = 1\n"
     assert files[f"{LAB}/profiler.py"] == b"\xef\xbb\xbfy = 1\r\n", "Python reads that as it is"
-    expected = f"'{LAB}/REPORT.md', '{LAB}/benchmark.py' were written in UTF-16, and were read as UTF-8"
+    expected = f"'{LAB}/REPORT.md', '{LAB}/benchmark.py' are in UTF-16, and were converted to UTF-8 for grading"
     assert expected in student.reason
 
 

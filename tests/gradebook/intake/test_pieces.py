@@ -365,6 +365,15 @@ def test_code_beside_an_archive_of_moodle_is_the_lab_of_a_class_of_one_as_in_can
     assert student.reason == f"'profiler.py' counted as part of {LAB}, the lab of this class"
 
 
+def test_files_in_no_folder_of_everybody_are_one_remark(downloads: Downloads) -> None:
+    downloads.put("ada/benchmark.py", CODE)
+    downloads.pack("bob.zip", {"benchmark.py": CODE})
+    downloads.pack("eve/work.zip", {"benchmark.py": CODE})
+    reasons = {name: student.reason for name, student in downloads.take().items()}
+    assert reasons["ada"] == reasons["bob"] == f"files in no folder counted as part of {LAB}, the lab of this class"
+    assert reasons["eve"] == f"the files of 'work.zip' counted as part of {LAB}, the lab of this class"
+
+
 def test_what_lies_beside_packed_labs_is_named_in_a_class_of_several(downloads: Downloads) -> None:
     inner = zipped(downloads.folder.parent / "lab1.zip", {f"{LAB}/benchmark.py": CODE}).read_bytes()
     downloads.pack("ada.zip", {"lab1.zip": inner, "amp.py": CODE, "plot.png": b"\x89PNG", "fast.so": b""})
