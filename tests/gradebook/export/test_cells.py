@@ -15,7 +15,8 @@ from gradebook.text_files import file_names, neutral, to_csv, with_name, write_f
     [
         ("Participant 17", "Ada Lovelace", "Participant 17 (Ada Lovelace)"),
         ("al001", "Lovelace, Ada", "al001 (Lovelace, Ada)"),
-        ("zoe", "Zoë Müller", "zoe"), ("alovelace", "Ada Lovelace", "alovelace"), ("a@uni.example", "", "a@uni.example"),
+        ("zoe", "Zoë Müller", "zoe"), ("alovelace", "Ada Lovelace", "alovelace"),
+        ("a@uni.example", "", "a@uni.example"),
         ("17", "17", "17"), ("17", "A\x1b[31m", "17 (A\\x1b[31m)"),
     ],
 )  # fmt: skip
