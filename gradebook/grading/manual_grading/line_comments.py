@@ -7,6 +7,7 @@ again, it is at the line that is most like it or, if that is gone, in a list of 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,7 +20,11 @@ from gradebox.common import reading
 
 LINES = "lines"
 MAX_CHARACTERS, MAX_COMMENTS = 4000, 500
-_AROUND = 2
+_AROUND = 8
+"""Lines that are kept above and below: the beginning of a function is among them, so that of two functions with equal
+lines the right one is found."""
+_NEXT = 2
+"""Of these, those that must agree at an empty line."""
 _HEAD = "# What graders said about lines of code, as `manual grade` writes it; it belongs to the text of the line.\n"
 
 
@@ -136,19 +141,28 @@ def _placed(comment: LineComment, files: Mapping[str, Sequence[str]]) -> Placed:
 
 def _line_in(comment: LineComment, lines: Sequence[str]) -> int | None:
     code = comment.code.strip()
-    best: tuple[int, int, int] | None = None
+    best: tuple[int, int, int, int] | None = None
     for number, line in enumerate(lines, start=1):
         if line.strip() != code:
             continue
         above, below = lines[max(0, number - 1 - _AROUND) : number - 1], lines[number : number + _AROUND]
-        up = zip(reversed(comment.before), reversed(above), strict=False)
-        pairs = (*up, *zip(comment.after, below, strict=False))
-        agreement = sum(old.strip() == new.strip() for old, new in pairs)
-        if not code and agreement < len(comment.before) + len(comment.after):
+        ups, downs = _agreements(comment.before[::-1], above[::-1]), _agreements(comment.after, below)
+        # Unbroken from the line on: further away, code that repeats itself agrees by chance.
+        unbroken = sum(sum(itertools.takewhile(bool, side)) for side in (ups, downs))
+        if not code and not _agrees_next_to(comment, above, below):
             continue  # an empty line says nothing by itself
-        candidate = (agreement, -abs(number - comment.line), number)
+        candidate = (unbroken, sum((*ups, *downs)), -abs(number - comment.line), number)
         best = candidate if best is None else max(best, candidate)
-    return None if best is None else best[2]
+    return None if best is None else best[3]
+
+
+def _agreements(old: Sequence[str], new: Sequence[str]) -> list[bool]:
+    return [before.strip() == now.strip() for before, now in zip(old, new, strict=False)]
+
+
+def _agrees_next_to(comment: LineComment, above: Sequence[str], below: Sequence[str]) -> bool:
+    old = [*comment.before[-_NEXT:], *comment.after[:_NEXT]]
+    return [line.strip() for line in old] == [line.strip() for line in (*above[-_NEXT:], *below[:_NEXT])]
 
 
 def _checked(text: str) -> str:

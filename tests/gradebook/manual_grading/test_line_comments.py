@@ -19,8 +19,8 @@ FILE = "lab1_gpu_basics/benchmark.py"
 
 def about(line: int, lines: list[str] = CODE, file: str = FILE) -> LineComment:
     return LineComment(
-        id="l1", file=file, line=line, code=lines[line - 1], before=tuple(lines[max(0, line - 3) : line - 1]),
-        after=tuple(lines[line : line + 2]), text="why?", by="Ana", at=AT,
+        id="l1", file=file, line=line, code=lines[line - 1], before=tuple(lines[max(0, line - 9) : line - 1]),
+        after=tuple(lines[line : line + 8]), text="why?", by="Ana", at=AT,
     )  # fmt: skip
 
 
@@ -34,6 +34,8 @@ TWICE = ["a = 1", "x = 0", "b = 2", "c = 3", "x = 0", "d = 4"]
         (about(4), ["# new", "", *CODE], 6),
         (about(4), [line.replace("    ", "\t") for line in CODE], 4),
         (about(4), [*CODE[:3], "        total = total + v", *CODE[4:]], None),
+        (about(4), ["def g(x):", *CODE[1:], "", *CODE], 11),
+        (about(4, ["def g(x):", *CODE[1:], *CODE]), [*CODE, "def g(x):", *CODE[1:]], 10),
         (about(5, TWICE), TWICE[3:] + TWICE[:3], 2),
         (about(2, TWICE), TWICE[3:] + TWICE[:3], 5),
         (about(2, ["p", "p", "p", "p"]), ["p", "p", "p", "p"], 2),
@@ -79,7 +81,7 @@ def test_students_read_it_once_it_is_released_and_after_a_resubmission(manual: M
     lab = manual.small.submissions / "ada" / "lab1_gpu_basics"
     (lab / "benchmark.py").write_text("\n".join(CODE))
     manual.small.grade(roster=manual.small.submissions.parent / "roster.csv")
-    line_comments.add(manual.folder, "student ada", FILE, 4, CODE, "`sum` <b>does</b> this", "Ana")
+    line_comments.add(manual.folder, "student ada", FILE, 4, CODE, "`sum` <b>does</b> this:\n    return sum(x)", "Ana")
     line_comments.add(manual.folder, "student ada", FILE, 5, CODE, "and this", "Ana")
     everything.write(manual.read(), manual.folder)
     feedback = manual.folder / "exports" / "feedback"
@@ -92,7 +94,8 @@ def test_students_read_it_once_it_is_released_and_after_a_resubmission(manual: M
     assert f"`{FILE}`, a line that is not there any more:" in text
     assert "does" in text
     assert "<b>does</b>" not in page
-    assert html.escape("`sum` <b>does</b> this") in page
+    said = html.escape("`sum` <b>does</b> this:\n    return sum(x)")
+    assert f'<p style="white-space:pre-wrap; overflow-wrap:anywhere">{said}</p>' in page  # code keeps its indentation
     assert "Comments on your code" not in (feedback / "eve.html").read_text()
 
 
