@@ -46,10 +46,17 @@ def _of_absent(path: str, files: Sequence[str]) -> str:
         return f"the folder {other} must be called {folder}, to the letter: rename it"
     if name in files:
         return f"{name} must be in a folder {folder}: make that folder, and hand in, or name, the folder that holds it"
+    tops = sorted({file.partition("/")[0] for file in files})
+    files = [file for file in files if not _of_another_lab(folder, file)]
     if same := [file for file in files if file.endswith(f"/{name}")]:
         return f"the submission has {same[0]}; move it to {path}"
-    tops = sorted({file.partition("/")[0] for file in files})
     return f"there is no folder {folder}: add it next to what is there ({_listed(tops)})"
+
+
+def _of_another_lab(folder: str, file: str) -> bool:
+    """Whether a file is in the folder of another lab, which may have a file of the same name."""
+    lab, other = _NUMBERED.match(folder), _NUMBERED.match(file.partition("/")[0])
+    return bool(lab and other and lab[1].lower() == other[1].lower() and lab[2] != other[2])
 
 
 def _of_folder(folder: str, name: str, beside: Sequence[str], files: Sequence[str]) -> str:

@@ -359,6 +359,10 @@ ABSENT = "labs/lab1_gpu_basics/environment.py does not exist in the submission (
             ["lab2_mixed_precision/numerics.py", "README.md"],
             "there is no folder lab1_gpu_basics: add it next to what is there (README.md, lab2_mixed_precision)",
         ),
+        (
+            ["lab2_mixed_precision/environment.py"],
+            "there is no folder lab1_gpu_basics: add it next to what is there (lab2_mixed_precision)",
+        ),
         (["src/environment.py"], "the submission has src/environment.py; move it to lab1_gpu_basics/environment.py"),
         (["lab1_gpu_basics/__init__.py"], "the folder is empty: hand in, or name, the folder that holds lab1_gpu_b"),
     ],
