@@ -277,8 +277,11 @@ def require_arrays_close(
 
 def _numeric(observed: Any, reference: NDArray[Any], what: str, hint: str) -> NDArray[Any]:
     """What was seen as numbers of the expected kind; fails the check for anything else."""
+    observed = in_place(observed)
+    if isinstance(observed, str):  # also for what cannot be sent: "<generator>"
+        raise CheckFailed(f"{what}: saw {shown(observed)}, expected {_as_many(reference)}", hint)
     try:
-        actual = np.asarray(in_place(observed))
+        actual = np.asarray(observed)
     except ValueError as error:  # rows of different lengths
         actual, reason = np.asarray(None), str(error)
     else:
@@ -293,6 +296,10 @@ def _numeric(observed: Any, reference: NDArray[Any], what: str, hint: str) -> ND
     except (OverflowError, TypeError, ValueError) as error:
         reason = str(error)
     raise CheckFailed(f"{what}: these are not {reference.shape} numbers ({_cut(reason, _MAX_SHOWN)})", hint)
+
+
+def _as_many(reference: NDArray[Any]) -> str:
+    return f"a list of {reference.size} numbers" if reference.ndim == 1 else f"numbers of shape {reference.shape}"
 
 
 def _apart(actual: complex, reference: complex) -> str:

@@ -300,6 +300,7 @@ def _observe(
                 returned = (
                     probe(student, inputs.pop()) if inputs else probe(student, **_emptied(arguments, task.params))
                 )
+                probe_types.require_fields(returned)
             finally:
                 finish()
                 tampered += check()

@@ -143,6 +143,14 @@ def test_what_is_no_number_is_never_taken_for_one(values: Any, reason: str) -> N
         require_arrays_close(values, [1.0, 3.0], rtol=1.0, atol=10.0, what="x")
 
 
+@pytest.mark.parametrize(
+    ("expected", "words"), [([1.0, 3.0], "a list of 2 numbers"), ([[1.0]], r"numbers of shape \(1, 1\)")]
+)
+def test_an_object_that_cannot_be_sent_is_named_by_its_type(expected: Any, words: str) -> None:
+    with pytest.raises(CheckFailed, match=rf"x: saw '<generator>', expected {words}"):
+        require_arrays_close("<generator>", expected, rtol=1.0, what="x")
+
+
 def test_complex_numbers_agree_where_they_are_expected() -> None:
     require_arrays_close(np.array([1 + 2j, 3]), [1 + 2j, 3], rtol=1e-9, what="roots")
     require_arrays_close([1.0, 2.0], np.array([1 + 0j, 2]), rtol=1e-9, what="roots")

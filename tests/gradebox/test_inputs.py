@@ -164,5 +164,6 @@ def test_what_a_probe_returns_keeps_its_meaning(results: dict[str, CheckResult])
 
 
 def test_a_probe_that_returns_no_dictionary_is_named(results: dict[str, CheckResult]) -> None:
-    problem = "basics.numbers.bare is not what the probe returns: it must be a dictionary, not 3"
-    assert problem in results["noted"].message
+    problem = "TypeError: a probe must return a dictionary, and this one returned an object of type int"
+    assert results["noted"].message == f"the probe basics.numbers.bare itself failed: {problem}"
+    assert "a mistake of the course, not of the submission" in results["noted"].hint
