@@ -6,6 +6,7 @@ import statistics
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from gradebox.sandbox.probe_loader import WrongReturn
@@ -35,9 +36,13 @@ def running_means(sandbox: Any, *, values: list[list[float]]) -> dict[str, Any]:
 def plot(sandbox: Any, *, values: NDArray[Any]) -> dict[str, Any]:
     """What the figure holds: read from Matplotlib's objects, not from pixels, so that its looks are free."""
     figure = sandbox.module(MODULE).plot(list(values))
-    axes = getattr(figure, "axes", None)
+    # Not `hasattr(figure, "axes")`: students often return Matplotlib's Axes, which has such an attribute as well.
+    if not isinstance(figure, Figure):
+        what = "nothing" if figure is None else f"an object of type {type(figure).__name__}"
+        raise WrongReturn(f"plot() returned {what}, expected a Matplotlib Figure")
+    axes = figure.get_axes()
     if not axes:
-        raise WrongReturn(f"plot() returned a {type(figure).__name__} without axes, expected a Figure")
+        raise WrongReturn("plot() returned a Figure without axes")
     lines = axes[0].get_lines()[:_MOST_LINES]
     return {
         "heights": [np.asarray(line.get_ydata(), dtype=np.float64) for line in lines],
