@@ -16,6 +16,7 @@ from gradebook.intake.lab_folders import LabNames
 from gradebook.results import GradebookError, Student
 from gradebook.settings import Settings
 from gradebook.store import FILE, Gradebook
+from gradebook.text_files import some, with_name
 
 _SHOWN = 50
 
@@ -53,7 +54,7 @@ def report_similarity(
         with tempfile.TemporaryDirectory() as room:
             folders, refused, names = _submissions(submissions, Path(room) / "class")
             packages = None if labs is None else [chosen.package for chosen in labs]
-            large: list[tuple[str, str]] = []
+            left_out: dict[str, list[str]] = {}
             earlier, notes = _earlier(archive or [], submissions, Path(room))
             pairs = similarity.compare(
                 folders,
@@ -61,7 +62,7 @@ def report_similarity(
                 threshold=threshold,
                 excerpts=_SHOWN,
                 labs=packages,
-                left_out=lambda student, what: large.append((student, what)),
+                left_out=lambda student, what: left_out.setdefault(what, []).append(student),
                 earlier=earlier,
             )
         now = datetime.now().astimezone()
@@ -78,8 +79,9 @@ def report_similarity(
         echo(f"not compared: {student.student}: {student.reason}")
     for text in notes:
         echo(f"not compared: {text}")
-    for name, what in large:
-        echo(f"not compared: {name}: {what}")
+    for what, students in left_out.items():
+        called = [with_name(student, names.get(student, "")) for student in students]
+        echo(f"not compared: {some(called)}: {what}")
     beside = f" and {old} of earlier years" if old else ""
     things = f"{len(folders)} submission{'' if len(folders) == 1 else 's'}{beside}"
     similar = f"{len(pairs)} pair{'' if len(pairs) == 1 else 's'} at least {threshold:.0%} alike"

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gradebook.export.similarity import moved
 from gradebox.sandbox import SubmissionError, copying
 
 NOISE_CHARACTERS = 25
@@ -61,6 +62,13 @@ class Pair:
     passages: tuple[Passage, Passage] | None = None
     archive: str = ""
     """Where the second one is from, if that is an earlier year."""
+    files: tuple[str, str] | None = None
+    """Their files, if these have different names; `module` then names both."""
+
+    @property
+    def paths(self) -> tuple[str, str]:
+        """The file of each of both students."""
+        return self.files or (self.module, self.module)
 
     @property
     def share(self) -> float:
@@ -89,7 +97,7 @@ def compare(
         threshold: share, 0 to 1.
         excerpts: so many pairs, from the first, get their passages, and the first of each module.
         labs: packages to compare; None for all.
-        left_out: called with the files of a student that are too large to be compared.
+        left_out: called with a student, and the files that are too large, or why nothing of the student is compared.
         earlier: submissions of other years, by the year's name and the student's.
 
     Raises:
@@ -109,20 +117,31 @@ def compare(
     }
     years = {name: year for name, (year, _) in archive.items()}
     pairs: list[Pair] = []
-    prints: dict[tuple[str, str], Any] = {}
-    for module in sorted({module for modules in texts.values() for module in modules}):
-        stub = stubs / module
-        known = _fingerprint(detector, stub.read_text(encoding="utf-8")).hashes if stub.is_file() else frozenset()
-        those = {student: modules[module] for student, modules in texts.items() if module in modules}
-        prints = {(student, module): _fingerprint(detector, text, known) for student, text in those.items()}
-        pairs += _pairs(detector, module, those, prints, threshold, years)
+    prints: dict[moved.File, Any] = {}
+    medians: dict[str, float] = {}
+    of_stub = functools.cache(lambda path: _fingerprint(detector, path.read_text(encoding="utf-8")).hashes)
+    known = {
+        module: _known(of_stub, stubs, module) for module in sorted({name for own in texts.values() for name in own})
+    }
+    for module in known:
+        those = {student: own[module] for student, own in texts.items() if module in own}
+        prints |= {(student, module): _fingerprint(detector, text, known[module]) for student, text in those.items()}
+        rough = _rough(module, those, prints, years)
+        of_class = [share for (_, other), share in rough.items() if other not in years]
+        medians[module] = statistics.median(of_class or [0.0])
+        pairs += _pairs(detector, module, those, prints, rough, medians[module], threshold, years)
+    given = {module for module in known if (stubs / module).is_file()}
+    pairs += _moved(detector, prints, given, medians, threshold, years)
+    for student in submissions:
+        if not any(len(prints[student, module].hashes) >= _LEAST_OWN for module in texts[student]):
+            left_out(student, "too little code that is not in the stubs")
     pairs.sort(key=lambda pair: (-pair.share, -sum(pair.shares), pair.median, pair.module, pair.students))
     of_module: Counter[str] = Counter()
     shown = []
     for number, pair in enumerate(pairs):
         of_module[pair.module] += 1
         is_shown = number < excerpts or of_module[pair.module] <= OF_EACH_MODULE
-        shown.append(_with_passages(detector, pair, texts, stubs) if is_shown else pair)
+        shown.append(_with_passages(detector, pair, texts, known) if is_shown else pair)
     return shown
 
 
@@ -173,24 +192,39 @@ def _fingerprint(library: Any, text: str, known: Set[int] = frozenset()) -> Any:
     return made
 
 
-def _pairs(
-    library: Any,
-    module: str,
-    texts: Mapping[str, str],
-    prints: Mapping[tuple[str, str], Any],
-    threshold: float,
-    years: Mapping[str, str],
-) -> Iterator[Pair]:
+def _known(of_stub: Callable[[Path], Set[int]], stubs: Path, module: str) -> Set[int]:
+    """The fingerprints of what everybody was given as this module; of another file, those of all of its lab."""
+    stub = stubs / module
+    lab = stubs / module.partition("/")[0]
+    given = [stub] if stub.is_file() else sorted(lab.rglob("*.py"))
+    return frozenset().union(*map(of_stub, given))
+
+
+def _rough(
+    module: str, texts: Mapping[str, str], prints: Mapping[moved.File, Any], years: Mapping[str, str]
+) -> dict[tuple[str, str], float]:
+    """How alike any two are who have written something."""
     sets = {student: frozenset(prints[student, module].hashes) for student in texts}
     # The others have written nothing, or next to nothing: one more line in the stub is nobody's work.
     written = sorted(student for student, hashes in sets.items() if len(hashes) >= _LEAST_OWN)
     own = [student for student in written if student not in years]
     old = [student for student in written if student in years]
-    rough = {
+    return {
         (first, other): len(sets[first] & sets[other]) / min(len(sets[first]), len(sets[other]))
         for first, other in (*itertools.combinations(own, 2), *itertools.product(own, old))
     }
-    median = statistics.median([value for (_, other), value in rough.items() if other not in years] or [0.0])
+
+
+def _pairs(
+    library: Any,
+    module: str,
+    texts: Mapping[str, str],
+    prints: Mapping[moved.File, Any],
+    rough: Mapping[tuple[str, str], float],
+    median: float,
+    threshold: float,
+    years: Mapping[str, str],
+) -> Iterator[Pair]:
     for (first, other), share in rough.items():
         if share < 0.5 * threshold:
             continue
@@ -207,11 +241,38 @@ def _pairs(
             yield pair
 
 
-def _with_passages(library: Any, pair: Pair, texts: Mapping[str, Mapping[str, str]], stubs: Path) -> Pair:
-    stub = stubs / pair.module
-    known = _fingerprint(library, stub.read_text(encoding="utf-8")).hashes if stub.is_file() else frozenset()
-    both = [texts[student][pair.module] for student in pair.students]
-    _, _, slices = library.compare_files(*(_fingerprint(library, text, known) for text in both))
+def _moved(
+    library: Any,
+    prints: Mapping[moved.File, Any],
+    given: Set[str],
+    medians: Mapping[str, float],
+    threshold: float,
+    years: Mapping[str, str],
+) -> Iterator[Pair]:
+    """Code that is in a file of a student's own, and with another student in a file of another name."""
+    sets = {file: frozenset(made.hashes) for file, made in prints.items()}
+    for match in moved.find(sets, given, years.keys(), least=_LEAST_OWN, share=0.5 * threshold):
+        first, other = sorted((match.own, match.other), key=lambda file: (file[0] in years, file[0]))
+        _, shares, _ = library.compare_files(prints[first], prints[other])
+        pair = Pair(
+            module=f"{first[1]} and {other[1]}",
+            students=(first[0], other[0]),
+            shares=(min(1.0, float(shares[0])), min(1.0, float(shares[1]))),
+            median=medians[match.other[1]],
+            identical=False,
+            archive=years.get(other[0], ""),
+            files=(first[1], other[1]),
+        )
+        if pair.share >= threshold:
+            yield pair
+
+
+def _with_passages(
+    library: Any, pair: Pair, texts: Mapping[str, Mapping[str, str]], known: Mapping[str, Set[int]]
+) -> Pair:
+    both = [texts[student][path] for student, path in zip(pair.students, pair.paths, strict=True)]
+    prints = [_fingerprint(library, text, known[path]) for text, path in zip(both, pair.paths, strict=True)]
+    _, _, slices = library.compare_files(*prints)
     passages = tuple(
         _passage(student, text, alike) for student, text, alike in zip(pair.students, both, slices, strict=True)
     )

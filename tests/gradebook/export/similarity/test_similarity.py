@@ -79,6 +79,32 @@ def test_what_everybody_was_given_counts_for_nobody(tmp_path: Path) -> None:
     assert run(tmp_path, source, "--threshold", "0.05")[2] == []
 
 
+def test_a_copy_in_a_file_of_its_own_is_found(tmp_path: Path) -> None:
+    source = hand_in(tmp_path, ada=ONE, bob="    from .more import rest\n    return rest(values)\n", cyd=OTHER)
+    (source / "bob" / "lab1_gpu_basics" / "more.py").write_text(STUB.replace("spread", "rest") + RENAMED)
+    (source / "cyd" / "lab1_gpu_basics" / "extra.py").write_text(STUB)  # what everybody was given
+    code, _, rows = run(tmp_path, source)
+    assert code == 0
+    ((module, who, other),) = [(row["module"], row["student"], row["other student"]) for row in rows]
+    assert (module, who, other) == ("lab1_gpu_basics/statistic.py and lab1_gpu_basics/more.py", "ada", "bob")
+    assert float(rows[0]["share"]) > 0.9
+    page = (tmp_path / "out" / "similarity.html").read_text()
+    assert ("math.fsum(squares)" in page, "math.fsum(devs)" in page) == (True, True)  # each from its own file
+    archive = tmp_path / "2025"
+    shutil.copytree(source / "bob", archive / "bob")
+    shutil.copytree(source / "ada", archive / "ada")
+    shutil.rmtree(source / "bob")
+    rows = run(tmp_path, source, "--archive", str(archive))[2]
+    assert {(row["student"], row["other student"]) for row in rows} == {("ada", "2025: ada"), ("ada", "2025: bob")}
+
+
+def test_who_has_too_little_code_of_their_own_is_named(tmp_path: Path) -> None:
+    source = hand_in(tmp_path, ada=ONE, bob=RENAMED, cyd=OPEN, dee="    return 1\n")
+    _, said, rows = run(tmp_path, source)
+    assert "not compared: cyd, dee: too little code that is not in the stubs" in said
+    assert len(rows) == 1
+
+
 def test_both_passages_are_on_the_page_with_their_lines(tmp_path: Path) -> None:
     source = hand_in(tmp_path, ada=ONE, bob=ONE)
     run(tmp_path, source)
