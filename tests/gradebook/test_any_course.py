@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -20,6 +24,7 @@ from gradebook import command_name
 from gradebook.cli import demo, host
 from gradebox.authoring import lint
 from gradebox.course.course import load
+from gradebox.sandbox.probe_loader import WrongReturn
 
 SCORES = {"ada": 10, "bob": 8, "chen": 8, "dana": 9, "emmy": 9, "fritz": 0, "grace": 8, "hugo": 8, "ida": 0, "zoe": 0}
 
@@ -62,6 +67,52 @@ def test_a_class_of_another_course_is_graded_and_all_that_follows(folder: Path) 
     assert "wrote" in run("--course", "course", "similarity", "autumn", "--lab", "1")
     assert "course? Name its folder" in run("class", "submissions", "--out", "autumn", code=2)
     assert "no student has" not in run("export", "class", "autumn")
+
+
+@pytest.mark.parametrize(
+    ("plotted", "words"),
+    [
+        (lambda axes: axes, "plot() returned an object of type Axes, expected a Matplotlib Figure"),
+        (lambda axes: [axes], "plot() returned an object of type list, expected"),
+        (lambda axes: None, "plot() returned None, expected"),
+        (lambda axes: type(axes.figure)(), "a Figure without axes"),
+        (lambda axes: axes.plot(["low", "high"]) and axes.figure, "whose heights are <U4 of shape"),
+    ],
+)
+def test_the_demo_names_what_a_student_returns_instead_of_a_figure(plotted: Any, words: str) -> None:
+    from matplotlib.figure import Figure
+
+    result = plotted(Figure().subplots())
+    with pytest.raises(WrongReturn, match=re.escape(words)):
+        _demo_probes().plot(_submission(plot=lambda walks: result), values=[])
+
+
+@pytest.mark.parametrize(
+    ("walked", "words"),
+    [
+        ([[1], [2, 3]], "walk() returned an object of type list with rows of different lengths"),
+        ((step for step in (0, 1)), "walk() returned an object of type generator, expected"),
+        ("0 1", "walk() returned an object of type str, expected"),
+        ([[0], [1]], "walk() returned int64 of shape (2, 1), expected"),
+    ],
+)
+def test_the_demo_names_what_a_student_returns_instead_of_positions(walked: Any, words: str) -> None:
+    with pytest.raises(WrongReturn, match=re.escape(words)):
+        _demo_probes().walks(_submission(walk=lambda steps, generator: walked), steps=2, seeds=[1])
+
+
+def _demo_probes() -> Any:
+    path = Path(__file__).parents[2] / "examples/courses/random_walks/lab1/walks/probes.py"
+    spec = importlib.util.spec_from_file_location("demo_probes", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _submission(**functions: Any) -> Any:
+    return SimpleNamespace(module=lambda name: SimpleNamespace(**functions))
 
 
 @pytest.mark.night

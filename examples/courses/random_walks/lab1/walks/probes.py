@@ -18,7 +18,7 @@ _MOST_LINES = 50
 def walks(sandbox: Any, *, steps: int, seeds: list[int]) -> dict[str, Any]:
     """A walk for each seed. The generators are made here, so that nobody can tell them from another's."""
     walk = sandbox.module(MODULE).walk
-    return {"walks": [_positions(walk(steps, np.random.default_rng(seed))) for seed in seeds]}
+    return {"walks": [_vector(walk(steps, np.random.default_rng(seed)), "walk() returned") for seed in seeds]}
 
 
 def running_means(sandbox: Any, *, values: list[list[float]]) -> dict[str, Any]:
@@ -38,23 +38,32 @@ def plot(sandbox: Any, *, values: NDArray[Any]) -> dict[str, Any]:
     figure = sandbox.module(MODULE).plot(list(values))
     # Not `hasattr(figure, "axes")`: students often return Matplotlib's Axes, which has such an attribute as well.
     if not isinstance(figure, Figure):
-        what = "nothing" if figure is None else f"an object of type {type(figure).__name__}"
-        raise WrongReturn(f"plot() returned {what}, expected a Matplotlib Figure")
+        raise WrongReturn(f"plot() returned {_described(figure)}, expected a Matplotlib Figure")
     axes = figure.get_axes()
     if not axes:
         raise WrongReturn("plot() returned a Figure without axes")
     lines = axes[0].get_lines()[:_MOST_LINES]
     return {
-        "heights": [np.asarray(line.get_ydata(), dtype=np.float64) for line in lines],
+        "heights": [_vector(line.get_ydata(), "plot() draws a line whose heights are") for line in lines],
         "labels": [axes[0].get_xlabel(), axes[0].get_ylabel()],
     }
 
 
-def _positions(value: Any) -> NDArray[Any]:
-    positions = np.asarray(value)
-    if positions.ndim != 1 or positions.dtype.kind not in "iuf":
-        raise WrongReturn(f"walk() returned {positions.dtype} of shape {positions.shape}, expected a vector of numbers")
-    return positions.astype(np.float64)
+def _vector(value: Any, what: str) -> NDArray[Any]:
+    """Numbers in a row, whatever a student used for it; everything else is the student's mistake, not the probe's."""
+    try:
+        numbers = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        raise WrongReturn(f"{what} {_described(value)} with rows of different lengths, expected numbers") from None
+    if numbers.ndim == 0:
+        raise WrongReturn(f"{what} {_described(value)}, expected a list or a vector of numbers")
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iuf":
+        raise WrongReturn(f"{what} {numbers.dtype} of shape {numbers.shape}, expected a vector of numbers")
+    return numbers.astype(np.float64)
+
+
+def _described(value: object) -> str:
+    return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
 def _number(value: Any) -> float:
