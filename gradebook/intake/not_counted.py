@@ -29,8 +29,14 @@ _DOCUMENTS = (".pdf", ".doc", ".docx", ".odt", ".rtf", ".pages", ".html", ".htm"
               ".xls", ".xlsx", ".ods", ".numbers")  # fmt: skip
 _TEXTS = (".md", ".markdown", ".rst", ".tex")
 _SOURCES = (".py", ".cu", ".cuh", ".cpp", ".toml", ".yaml", ".yml", ".sh", *_TEXTS)
-_COPY = re.compile(r"copy of .+|.+(?: ?\([0-9]+\)| - copy(?: \([0-9]+\))?| copy(?: [0-9]+)?)", re.IGNORECASE)
-"""How browsers, Windows, macOS and Google Drive call a second file of one name."""
+_WORD = "copy|kopie|copie|copia|cópia|kopia|kopi|kopya|копия|コピー|副本|복사본"
+_COPY = re.compile(
+    rf"(?:copy of|kopie von|kopie van|copie de|copia de|copia di|cópia de|kopia|kopi av|kopi af) .+"
+    rf"|.+(?: ?\([0-9]+\)| - (?:{_WORD})(?: ?\([0-9]+\))?| (?:{_WORD})(?: [0-9]+)?|のコピー|的副本)",
+    re.IGNORECASE,
+)
+"""How browsers, Windows, macOS and Google Drive call a second file of one name, in some languages."""
+_SHORTCUTS = (".lnk", ".url", ".webloc", ".desktop", ".gdoc", ".gsheet", ".gslides", ".icloud")
 _MISNAMED = re.compile(r".+\.(?!py$)[pP][yY]|.+\.py\.(?:txt|docx?|rtf|bak|old|orig|save|download)")
 """Code that no import finds: Windows hides endings, and some editors and mail programs add one."""
 _REPORT_WORD = re.compile(r"(?<![^\W_])report(?![^\W\d_])", re.IGNORECASE)
@@ -41,6 +47,7 @@ _PLAIN_REPORT = re.compile(
 _ARCHIVE, _NOTEBOOK, _DOCUMENT, _SECOND, _COPIED = (
     *("an archive, which stays packed", "a notebook", "a document", "another report", "a copy"),
 )
+_SHORTCUT = "a shortcut, without the file itself"
 _COMPILED = "compiled code"
 _NOT_PY, IDLE, NOWHERE = "code whose name does not end in .py", "code in no lab's folder", "in no lab's folder"
 _COURSES_OWN = ("__init__.py", "conftest.py", "setup.py")
@@ -93,6 +100,8 @@ def _kind(path: str, has_report: bool) -> str:
     """What this file is that nothing reads; empty where it is ordinary. `has_report`: its folder's report is read."""
     file = PurePosixPath(path)
     suffix = file.suffix.lower()
+    if suffix in _SHORTCUTS and not file.name.startswith("._") and "__MACOSX" not in file.parts:
+        return _SHORTCUT
     if file.name in _GRADES or any(part.startswith((".", "__MACOSX")) for part in file.parts):
         return ""
     if suffix in _ONE_FILE and not zip_and_tar.has_suffix(file.name):
@@ -109,7 +118,8 @@ def _kind(path: str, has_report: bool) -> str:
         return "" if file.name == REPORT and has_report else _SECOND
     if suffix in (".txt", "") and _PLAIN_REPORT.fullmatch(file.stem) and "results" not in file.parts:
         return _SECOND
-    return _COPIED if suffix in _SOURCES and _COPY.fullmatch(file.stem) else ""
+    is_source = suffix.removesuffix("~") in _SOURCES
+    return _COPIED if is_source and (suffix.endswith("~") or _COPY.fullmatch(file.stem)) else ""
 
 
 def is_compiled(name: str) -> bool:

@@ -48,6 +48,9 @@ _REFUSED_HINT = (
 )
 _PARAMETERS_HINT = "its docstring describes every parameter: add what is missing, with the default that is named there"
 _EXIT_HINT = "a function returns; sys.exit() belongs below `if __name__ == '__main__':`"
+_INPUT_HINT = "nobody types anything while a submission is graded: input() belongs below `if __name__ == '__main__':`"
+_HINTS = {"SystemExit": _EXIT_HINT, "EOFError": _INPUT_HINT, "ValueError": _REFUSED_HINT}
+"""By the name of the exception."""
 _MEMORY_HINT = "look for lists that grow, or arrays far larger than the docstring's shapes"
 _TIMEOUT_HINT = "look for a loop that never ends, or for work far beyond what the docstring asks for"
 
@@ -77,13 +80,16 @@ def problem(
         case "error" if child := _STUB_OF_A_CHILD.search(text):
             return _open(child[1])
         case "import_error":
-            hint = import_advice.hint(text, files()) or "run the file once with python; fix the first error"
+            fallback = (
+                _INPUT_HINT if answer.error == "EOFError" else "run the file once with python; fix the first error"
+            )
+            hint = import_advice.hint(text, files()) or fallback
             message = f"the module does not import: {text}{where}"
             return CheckFailed(
                 message, hint, answered=False, evidence=f"A module does not import: {text.partition(chr(10))[0]}"
             )
         case "error":
-            hint = {"SystemExit": _EXIT_HINT, "ValueError": _REFUSED_HINT}.get(answer.error or "", _RAISED_HINT)
+            hint = _HINTS.get(answer.error or "", _RAISED_HINT)
             if DEFINED_AS in text:
                 hint = _PARAMETERS_HINT
             message = f"your code raised {answer.error}: {text}{where}"

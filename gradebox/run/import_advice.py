@@ -10,6 +10,9 @@ _ABSENT = re.compile(r"labs/(\S+\.py) does not exist in the submission")
 _UNKNOWN = re.compile(r"No module named '([\w.]+)'")
 _NUMBERED = re.compile(r"([a-z]+)[-_ ]?0*([0-9]+)", re.IGNORECASE)
 _SHOWN = 4
+_SHORTCUTS = (".lnk", ".url", ".webloc", ".desktop", ".gdoc", ".icloud")
+"""What Windows, macOS, Google Drive and iCloud have instead of a file."""
+_ADDED = re.compile(r"(?:my|final|new|old|last|fixed|copy|solution|v?[0-9]*)?")
 _ALIKE = 0.75
 """Names of files that share so much are taken for one name, spelled in two ways."""
 
@@ -65,6 +68,10 @@ def _of_folder(folder: str, name: str, beside: Sequence[str], files: Sequence[st
     if not near:
         sources = [file for file in beside if file.endswith(".py") and "/" not in file]
         near = difflib.get_close_matches(name, sources, n=1, cutoff=_ALIKE)
+    named = [file for file in beside if "/" not in file and _is_called(file.lower(), name.removesuffix(".py").lower())]
+    if links := [file for file in named if file.lower().endswith(_SHORTCUTS)]:
+        return f"{folder} holds {links[0]}, a shortcut without the file itself: hand in {name}"
+    near = near or [file for file in named if re.search(r"\.py(?:~|\.\w+)?$", file.lower()) and file[0] != "."]
     if near:
         return f"{folder} holds {near[0]}; its name must be {name}, to the letter: rename it"
     deeper = [file for file in beside if file.endswith(f"/{name}")]
@@ -74,6 +81,14 @@ def _of_folder(folder: str, name: str, beside: Sequence[str], files: Sequence[st
     if elsewhere:
         return f"the submission has {elsewhere[0]}; move it to {folder}/{name}"
     return f"{folder} holds {_listed(beside)}: add {name}, as the hand-out has it"
+
+
+def _is_called(file: str, stem: str) -> bool:
+    """Whether a file has the name that is looked for, and next to it words that people add."""
+    if stem in re.split(r"[^a-z0-9_]+", file):  # "Kopie von walks.py", "walks (2).py"
+        return True
+    words = re.split(r"[\W_]+", file.removesuffix(".py").replace(stem, " ", 1))
+    return stem in file and file.endswith(".py") and all(map(_ADDED.fullmatch, words))
 
 
 def _named_otherwise(folder: str, files: Sequence[str]) -> str:

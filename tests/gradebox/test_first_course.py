@@ -279,6 +279,11 @@ def test_exit_has_a_hint_of_its_own(graded: Graded) -> None:
     assert check.hint.startswith("a function returns; sys.exit() belongs below")
 
 
+@pytest.mark.parametrize("numbers", ["def product(left, right):\n    return input()\n", "WIDTH = int(input())\n"])
+def test_input_has_a_hint_of_its_own(graded: Graded, numbers: str) -> None:
+    assert graded(numbers=numbers)["product"].hint.startswith("nobody types anything while a submission is graded")
+
+
 def test_arguments_that_are_refused_have_a_hint_of_their_own(graded: Graded) -> None:
     refused = "raise ValueError('left starts at 1')"
     check = graded(numbers=NUMBERS.replace("return left * right", refused))["product"]
@@ -323,6 +328,30 @@ ABSENT = "labs/lab1_gpu_basics/environment.py does not exist in the submission (
         (
             ["lab1_gpu_basics/enviroment.py"],
             "lab1_gpu_basics holds enviroment.py; its name must be environment.py, to the letter: rename it",
+        ),
+        *(
+            (
+                [f"lab1_gpu_basics/{other}", "lab1_gpu_basics/benchmark.py"],
+                f"lab1_gpu_basics holds {other}; its name must be environment.py, to the letter: rename it",
+            )
+            for other in (
+                "Kopie von environment.py",
+                "environment - Copy.py",
+                "environment.py~",
+                "environment.py.txt",
+                "my_environment_final_v2.py",
+            )
+        ),
+        *(
+            (
+                [f"lab1_gpu_basics/{other}", "lab1_gpu_basics/benchmark.py"],
+                f"lab1_gpu_basics holds {other}, a shortcut without the file itself: hand in environment.py",
+            )
+            for other in (".environment.py.icloud", "environment.py.lnk", "environment.gdoc")
+        ),
+        (
+            ["lab1_gpu_basics/helpers_of_environment.py", "lab1_gpu_basics/benchmark.py"],
+            "lab1_gpu_basics holds helpers_of_environment.py, benchmark.py: add environment.py, as the hand-out has it",
         ),
         (
             ["lab1_gpu_basics/src/environment.py", "lab1_gpu_basics/REPORT.md"],
