@@ -179,10 +179,10 @@ def _show(result: ClassResult, out: Path) -> int:
         console.print(f"{len(review)} with checks that need review: {command()} review {out}", markup=False)
     if refused:
         console.print(
-            f"{len(refused)} refused, who have 0 and should hear of it: {command()} review {out}", markup=False
+            f"{len(refused)} refused, with 0 points; inform the students: {command()} review {out}", markup=False
         )
     if not_theirs:
-        text = "with older work, a part of it, or no score, perhaps through no fault of theirs, and in no export as 0"
+        text = "without a certain score (older work, a part of it, or none was found), so no export has a 0 for them"
         console.print(f"{len(not_theirs)} {text}: {command()} review {out}", markup=False)
     chosen = everything.options(class_summary.exports_table(out))
     decided = (*everything.held_back(overview), *everything.lowering(overview), *everything.older(overview))

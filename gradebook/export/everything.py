@@ -17,6 +17,8 @@ from gradebook.results import ClassResult
 from gradebox.report.document import points
 
 _FEEDBACK, _GRADESCOPE = "feedback", "gradescope"
+_GROUPS, _GROUP = 5, 3
+"""Groups of students in a message, and students of each."""
 _KINDS = {int: "number", str: "text", bool: "boolean"}
 
 
@@ -150,16 +152,23 @@ def same_files(class_view: view.View) -> list[str]:
         if line.grade is not None:
             groups.setdefault(line.grade.submission_sha256, []).append(line)
     named = [
-        text_files.some([line.who for line in lines], 3)
+        _together([line.who for line in lines])
         for lines in groups.values()
         if any(other.student not in lines[0].result.teammates for other in lines[1:])
     ]
     if not named:
         return []
+    more = f"; and {len(named) - _GROUPS} more groups" if len(named) > _GROUPS else ""
     return [
-        f"the same files, and not one team: {text_files.some([f'({group})' for group in named])}. "
+        f"students with the same files who are not one team: {'; '.join(named[:_GROUPS])}{more}. "
         f"{command()} similarity CLASS compares all"
     ]
+
+
+def _together(names: list[str]) -> str:
+    if len(names) > _GROUP:
+        return f"{', '.join(names[:_GROUP])} and {len(names) - _GROUP} more"
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def held_back(class_view: view.View) -> list[str]:

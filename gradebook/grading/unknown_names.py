@@ -153,6 +153,7 @@ def notices(
         _changing_clocks(settings, students),
         _mostly_missing(students),
         _without_deadline(settings),
+        _odd_rates(settings),
         _all_late(settings, students),
         _in_the_future(settings, students),
         _shorter(settings, students),
@@ -302,6 +303,17 @@ def _changing_clocks(settings: Settings, students: Sequence[Student]) -> str:
         "times have different offsets, and class.toml has no timezone: offsets that differ by an hour are taken for "
         'one clock before and after it changed. Set timezone, such as "Europe/Berlin", so that this is certain'
     )
+
+
+def _odd_rates(settings: Settings) -> str:
+    """Late rules that a person hardly means."""
+    late = settings.late
+    if late.at_most_percent < 100 and not late.deducts:
+        rates = "percent_per_day, percent_per_hour or points_per_day"
+        return f"[late] has at_most_percent and no rate, so lateness costs nothing: set {rates}"
+    if 0 < late.percent_per_day < 1:
+        return f"percent_per_day = {late.percent_per_day} deducts {late.percent_per_day} % a day: write 10 for 10 %"
+    return ""
 
 
 def _without_deadline(settings: Settings) -> str:

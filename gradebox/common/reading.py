@@ -217,7 +217,27 @@ def _plain(kind: Any, data: Any, place: tuple[str | int, ...], document: Documen
         dotted = f'"{place[-1]}.{next(iter(data))}"'
         text = f"{_name(place)} holds other keys, and is not {_NAMES.get(kind, kind.__name__)}; a name with a dot "
         text += f"needs quotes: {dotted} = ..."
+    if remedy := _remedy(kind, data):
+        text = f"{text.partition(', like ')[0]}: write {remedy}"
     raise document.error(place, text)
+
+
+def _remedy(kind: Any, data: Any) -> str:
+    """How a value that is nearly right is written."""
+    if kind is datetime and isinstance(data, date):
+        return f"{data.isoformat()}T23:59:00"
+    if not isinstance(data, str):
+        return ""
+    text = data.strip().removesuffix("%").strip()
+    try:
+        if kind is datetime:
+            moment = datetime.fromisoformat(text).isoformat()
+            return f"{moment}, without quotes" if len(text) > len("2026-03-01") else f"{text}T23:59:00, without quotes"
+        if kind in (Decimal, float, int):
+            return f"{kind(text)}, without quotes" if Decimal(text).is_finite() else ""
+    except (ValueError, ArithmeticError):
+        pass
+    return ""
 
 
 def _written(data: Any) -> str:

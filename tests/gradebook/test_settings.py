@@ -89,7 +89,11 @@ def test_nothing_needs_to_be_said() -> None:
         ("labs = 1", "labs must be a list, not 1"),
         ("labs = []", r"labs = \[\] is not a list of numbers"),
         ("deadline = 2026-03-01T23:59:00", "deadline 2026-03-01T23:59:00 has no time zone; add it"),
-        ("deadline = 2026-03-01", "deadline = 2026-03-01 is not a date with a time"),
+        ("deadline = 2026-03-01", ": write 2026-03-01T23:59:00"),
+        ("deadline = '2026-03-01 23:59'", ": write 2026-03-01T23:59:00, without quotes"),
+        ("deadline = '2026-03-01T23:59+01:00'", r"time: write 2026-03-01T23:59:00\+01:00, without quotes"),
+        ("deadline = '2026-03-01'", ": write 2026-03-01T23:59:00, without quotes"),
+        ("[late]\npercent_per_day = '10 %'", "percent_per_day = '10 %' is not a number: write 10, without quotes"),
         ("deadline = 23:59:00", "deadline = 23:59:00 is not a date with a time"),
         (
             'timezone = "Europe/Berlin"\ndeadline = 2026-03-29T02:30:00',

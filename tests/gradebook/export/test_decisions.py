@@ -336,4 +336,6 @@ def test_the_same_files_of_who_is_not_one_team_are_named(small_class: SmallClass
         small_class.hands_in(name, text)
     small_class.grade(roster=roster)
     said = run("export", "class", str(small_class.out))[1]
-    assert "the same files, and not one team: (ada, bob). gpulabs similarity CLASS compares all" in said
+    assert (
+        "students with the same files who are not one team: ada and bob. gpulabs similarity CLASS compares all" in said
+    )

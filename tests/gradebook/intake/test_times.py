@@ -295,3 +295,13 @@ def test_a_deadline_or_a_time_of_another_year_is_named(small_class: SmallClass) 
         assert ("all 3 submissions are late, the first at 2026-03-01 12:00 UTC: look at the deadline" in said) == late
         assert ("times of submission are in the future" in said and "ada (2062-03-01)" in said) == future
         assert ("[late] has no effect, because there is no deadline" in said) == without
+        assert "[late] has at_most_percent" not in said
+    for rules, words in (
+        (
+            "at_most_percent = 50",
+            "note: [late] has at_most_percent and no rate, so lateness costs nothing: set percent_",
+        ),
+        ("percent_per_day = 0.1", "note: percent_per_day = 0.1 deducts 0.1 % a day: write 10 for 10 %"),
+    ):
+        text = f"deadline = 2026-03-01T23:59:00Z\n[late]\n{rules}\n"
+        assert words in grade(small_class, small_class.submissions, text, roster)[1]
