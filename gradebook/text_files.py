@@ -38,7 +38,8 @@ def some(names: Sequence[str], most: int = 5) -> str:
 
 def with_name(key: str, name: str) -> str:
     """A student's key for people, with the name if the key does not show it: `Participant 1001 (Ada Lovelace)`."""
-    words = (word for word in _NO_LETTER.split(_plain(name)) if len(word) > 2)
+    words = [word for word in _NO_LETTER.split(_plain(name)) if word]
+    words = [word for word in words if len(word) > 2] or words
     shown = not name or name == key or any(word in _plain(key) for word in words)
     cut = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
     return key if shown else f"{key} ({printable(cut, lines=False)})"

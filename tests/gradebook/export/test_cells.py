@@ -17,7 +17,7 @@ from gradebook.text_files import file_names, neutral, to_csv, with_name, write_f
         ("al001", "Lovelace, Ada", "al001 (Lovelace, Ada)"),
         ("zoe", "Zoë Müller", "zoe"), ("alovelace", "Ada Lovelace", "alovelace"),
         ("a@uni.example", "", "a@uni.example"),
-        ("17", "17", "17"), ("17", "A\x1b[31m", "17 (A\\x1b[31m)"),
+        ("17", "17", "17"), ("liwu", "Li Wu", "liwu"), ("17", "A\x1b[31m", "17 (A\\x1b[31m)"),
     ],
 )  # fmt: skip
 def test_a_key_that_does_not_show_the_name_is_printed_with_it(key: str, name: str, text: str) -> None:
