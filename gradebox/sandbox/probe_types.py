@@ -35,16 +35,6 @@ Array: TypeAlias = Annotated[Any, "array"]
 """A NumPy array in the judge, and next to the submission what the course's devices make of it: a tensor."""
 
 
-def require_fields(returned: object) -> None:
-    """Raise `TypeError` if a probe returned something without names: a mistake of the course's author."""
-    if not isinstance(returned, Mapping) and not dataclasses.is_dataclass(returned):
-        raise TypeError(f"a probe must return a dictionary, and this one returned {_described(returned)}")
-
-
-def _described(value: object) -> str:
-    return "None" if value is None else f"an object of type {type(value).__name__}"
-
-
 class ProbeInputs(Generic[Reply]):
     """What one probe is given: a base for frozen dataclasses, whose type parameter is what the probe returns."""
 

@@ -242,6 +242,7 @@ def _observe(
     # Bound before the submission runs, as is all that is used after it.
     of_gpu, put_aside = module.parts, packing.putting_aside(taken, readings, of_system, module.from_probe)
     convert, describe, failed = codec.converter(), failures.describe, packing.failed
+    kind_of, table, failure = type, dict, TypeError
     try:
         module.seed(task.device, task.rank, threads=task.threads)
         probe: Callable[..., object] = (
@@ -300,12 +301,13 @@ def _observe(
                 returned = (
                     probe(student, inputs.pop()) if inputs else probe(student, **_emptied(arguments, task.params))
                 )
-                probe_types.require_fields(returned)
             finally:
                 finish()
                 tampered += check()
         # What runs from now on was bound before there was a submission: no comparison comes after it.
         value = convert(returned, put_aside)
+        if kind_of(value) is not table:
+            raise failure(f"a probe must return a dictionary, and this one returned {kind_of(returned).__name__}")
         outcome: dict[str, Any] = {"kind": "ok", "value": value}
     except BaseException as error:
         outcome = failed(

@@ -164,6 +164,6 @@ def test_what_a_probe_returns_keeps_its_meaning(results: dict[str, CheckResult])
 
 
 def test_a_probe_that_returns_no_dictionary_is_named(results: dict[str, CheckResult]) -> None:
-    problem = "TypeError: a probe must return a dictionary, and this one returned an object of type int"
+    problem = "TypeError: a probe must return a dictionary, and this one returned int"
     assert results["noted"].message == f"the probe basics.numbers.bare itself failed: {problem}"
     assert "a mistake of the course, not of the submission" in results["noted"].hint
