@@ -97,6 +97,11 @@ def problems(rubrics: Iterable[Rubric], hints: Mapping[str, Hint]) -> list[str]:
 
 def _require_whole(document: reading.Document, lab: Lab, hint: Hint, place: tuple[str, str]) -> None:
     """Raise unless a hint can be shown."""
+    needed = {"task": hint.task, "functions": hint.write, "hints": hint.steps}
+    lacking = [name for name, value in needed.items() if not value and (name != "task" or not _is_task("", lab))]
+    if lacking:
+        keys = " and ".join(lacking)
+        raise document.error(place, f"a check with hints needs the keys task, functions and hints: add {keys}")
     if not _is_task(hint.task, lab):
         raise document.error((*place, "task"), f"{hint.task!r} is no task of its lab")
     if not hint.write or not all(_PLACE.fullmatch(name) for name in hint.write):

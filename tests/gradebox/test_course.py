@@ -295,9 +295,11 @@ def test_hints_go_by_the_lab_whatever_it_is_called(tmp_path: Path) -> None:
     for old, new, said in (
         ("2.1", "1.1", r":7: '1\.1' is no task of its lab$"),
         ("2.1", "one", r":7: 'one' is no task of its lab$"),
-        ('hints = ["Add."]', "", r":4: one to 3 hints, each of them a text$"),
+        ('hints = ["Add."]', "", r":4: a check with hints needs the keys task, functions and hints: add hints$"),
+        ('hints = ["Add."]', "hints = []", r":4: .* add hints$"),
+        ('task = "2.1"\nfunctions = ["sums.py total"]', "", r":4: .* add task and functions$"),
         ('"sums.py total"', '"sums total"', r":8: functions names files and functions: \['sums total'\]$"),
-        ('functions = ["sums.py total"]', "", r":4: functions names files and functions: \[\]$"),
+        ('functions = ["sums.py total"]', "", r":4: .* add functions$"),
         ('"Add."', '"Add.", " "', ":9: one to 3 hints, each of them a text$"),
     ):
         other = write_course(tmp_path, (file, TOTAL, f"{TOTAL}\n{hint.replace(old, new)}"))
