@@ -21,7 +21,7 @@ from pathlib import Path
 from gradebox.common import files
 from gradebox.common.texts import printable
 
-_LONGEST_NAME = 60
+_LONGEST_SHOWN = 60
 _NO_LETTER = re.compile(r"[\W\d_]+")
 
 
@@ -41,7 +41,7 @@ def with_name(key: str, name: str) -> str:
     words = [word for word in _NO_LETTER.split(_plain(name)) if word]
     words = [word for word in words if len(word) > 2] or words
     shown = not name or name == key or any(word in _plain(key) for word in words)
-    cut = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
+    cut = name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}..."
     return key if shown else f"{key} ({printable(cut, lines=False)})"
 
 

@@ -29,10 +29,10 @@ _DOCUMENTS = (".pdf", ".doc", ".docx", ".odt", ".rtf", ".pages", ".html", ".htm"
               ".xls", ".xlsx", ".ods", ".numbers")  # fmt: skip
 _TEXTS = (".md", ".markdown", ".rst", ".tex")
 _SOURCES = (".py", ".cu", ".cuh", ".cpp", ".toml", ".yaml", ".yml", ".sh", *_TEXTS)
-_WORD = "copy|kopie|copie|copia|cópia|kopia|kopi|kopya|копия|コピー|副本|복사본"
+_COPY_WORDS = "copy|kopie|copie|copia|cópia|kopia|kopi|kopya|копия|コピー|副本|복사본"
 _COPY = re.compile(
     rf"(?:copy of|kopie von|kopie van|copie de|copia de|copia di|cópia de|kopia|kopi av|kopi af) .+"
-    rf"|.+(?: ?\([0-9]+\)| - (?:{_WORD})(?: ?\([0-9]+\))?| (?:{_WORD})(?: [0-9]+)?|のコピー|的副本)",
+    rf"|.+(?: ?\([0-9]+\)| - (?:{_COPY_WORDS})(?: ?\([0-9]+\))?| (?:{_COPY_WORDS})(?: [0-9]+)?|のコピー|的副本)",
     re.IGNORECASE,
 )
 """How browsers, Windows, macOS and Google Drive call a second file of one name, in some languages."""
