@@ -182,9 +182,10 @@ def acceptance_faults(recorded: Mapping[str, Any], drawn: Mapping[str, Any]) -> 
         "need no GPU. At the end you know which check finds the fault, and what the verdict is. No real GPU was broken "
         "for these tables.", "",
         f"The tests plant {verdicts.total()} faults. The acceptance test found {noticed} of them, and named the GPU, "
-        f"node or link if one is at fault. Verdicts: {counted}. {_made_by('python -m tests.cluster.faults.table', recorded)}", "",
-        "A second program simulates sound and faulty machines. It counts faulty machines that pass, and sound ones that "
-        "fail.", "",
+        f"node or link if one is at fault. Verdicts: {counted}. "
+        f"{_made_by('python -m tests.cluster.faults.table', recorded)}", "",
+        "A second program simulates sound and faulty machines. It counts faulty machines that pass, and sound ones "
+        "that fail.", "",
         *_drawn(drawn),
         "## Faults planted in records", "",
         "Each of these faults is one changed value in the record of a sound machine. The machine is a node with eight "
