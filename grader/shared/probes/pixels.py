@@ -35,8 +35,9 @@ def is_drawn(artist: Any, axes: Axes) -> bool:
     """
     if _is_matplotlibs_own(artist):
         return True
-    drawn, places = _pixels(axes), _places(artist)
-    if drawn is None or not len(places):
+    places = _places(artist)
+    drawn = _pixels(axes) if len(places) else None  # a copy of the whole figure
+    if drawn is None:
         return True
     inside = axes.bbox.contains
     height, width = drawn.shape[:2]

@@ -42,6 +42,8 @@ def is_simulated(module: ModuleType | None) -> bool:
 
 def _remove(finder: _Finder) -> None:
     sys.meta_path.remove(finder)
+    if NAME not in sys.modules:
+        return  # which is so nearly always, and there are thousands of names to go through
     for name in [name for name in sys.modules if name.startswith(NAME)]:
         if is_simulated(sys.modules[name]):
             del sys.modules[name]
