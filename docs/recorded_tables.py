@@ -26,6 +26,19 @@ _RESULTS = _DOCS.parent / "benchmarks" / "results"
 _MOST_SUBJECTS = 2
 """More subjects than these are counted, not named."""
 
+_PARTS = {
+    "The state of a GPU before the run": ("before", "board", "sound"),
+    "Number of GPUs, and expected values": ("baseline", "expected", "presence"),
+    "Work of a single GPU": ("compute", "copy", "gradient", "load", "memory", "product"),
+    "Times that vary": ("steadiness",),
+    "Communication": ("all_gather", "all_reduce", "broadcast", "pairs", "point_to_point", "reduce_scatter"),
+    "Network ports": ("network",),
+    "Training": ("training",),
+    "The state of a GPU after the run": ("health",),
+    "Processes and nodes": ("run",),
+}
+"""The subheadings of the faults in records. A fault belongs where the first word of the check that finds it is."""
+
 _KINDS = {
     "reference": "The reference, with several seeds",
     "styles with seeds": "Two correct styles, with several seeds",
@@ -181,17 +194,22 @@ def acceptance_faults(recorded: Mapping[str, Any], drawn: Mapping[str, Any]) -> 
         "For cluster engineers who want to know whether the [acceptance test](cluster.md) finds a certain fault. You "
         "need no GPU. At the end you know which check finds the fault, and what the verdict is. No real GPU was broken "
         "for these tables.", "",
-        f"The tests plant {verdicts.total()} faults. The acceptance test found {noticed} of them, and named the GPU, "
-        f"node or link if one is at fault. Verdicts: {counted}. "
+        "The page has three parts:", "",
+        "- [Simulated machines](#simulated-machines): how large a loss of speed must be for the test to find it",
+        "- [Faults planted in records](#faults-planted-in-records): which check finds a fault of a GPU, a link, a port "
+        "or a rank",
+        "- [Faults planted in running processes](#faults-planted-in-running-processes): what happens if a process, a "
+        "node or a disk fails during the run", "",
+        f"In records and in running processes, the tests plant {verdicts.total()} faults. The acceptance test found "
+        f"{noticed} of them, and named the GPU, node or link if one is at fault. Verdicts: {counted}. "
         f"{_made_by('python -m tests.cluster.faults.table', recorded)}", "",
-        "A second program simulates sound and faulty machines. It counts faulty machines that pass, and sound ones "
-        "that fail.", "",
         *_drawn(drawn),
         "## Faults planted in records", "",
         "Each of these faults is one changed value in the record of a sound machine. The machine is a node with eight "
         "H100s, or four nodes with two H100s each and InfiniBand. \"Added later\" marks faults that we took over from "
-        "[other tools](acceptance-compared.md). The last column says how long the judge took.", "",
-        columns, rule, *map(_fault, recorded["records"]), "",
+        "[other tools](acceptance-compared.md). *Named* is the part that the report blames. The last column says how "
+        "long the test took to judge the record.", "",
+        *_in_parts(recorded["records"], (columns, rule)),
         "## Faults planted in running processes", "",
         "The tests plant some of these faults with `--inject`, on two virtual T4s or on the CPU. For the others they "
         "kill processes or nodes (each node is a torchrun on one machine), or fill a disk. The seconds are the time of "
@@ -202,6 +220,15 @@ def acceptance_faults(recorded: Mapping[str, Any], drawn: Mapping[str, Any]) -> 
     ])  # fmt: skip
 
 
+def _in_parts(faults: Sequence[Mapping[str, Any]], head: Sequence[str]) -> Iterable[str]:
+    """A table per part of the machine. Every fault is in one, or the page is not written."""
+    parts = {word: part for part, words in _PARTS.items() for word in words}
+    of = [parts[fault["check"].partition(":")[0].partition(" ")[0]] for fault in faults]
+    for part in (part for part in _PARTS if part in of):
+        rows = [_fault(fault) for fault, own in zip(faults, of, strict=True) if own == part]
+        yield from (f"### {part}", "", *head, *rows, "")
+
+
 def _drawn(drawn: Mapping[str, Any]) -> Iterable[str]:
     """Machines that were drawn: false alarms, then detection by fault and size."""
     rows: Sequence[Mapping[str, Any]] = drawn["faults"]
@@ -210,15 +237,16 @@ def _drawn(drawn: Mapping[str, Any]) -> Iterable[str]:
     total, blamed = noticed + sum(row["PASS"] for row in rows), sum(row["blamed"] for row in rows)
     yield from (
         "## Simulated machines", "",
-        f"The machines have 1 to 64 nodes and GPUs of {drawn['cards']} models. Their rates, and the noise of these "
-        "rates, are drawn at random from published values. "
+        f"A program simulates machines of 1 to 64 nodes, with GPUs of {drawn['cards']} models, and lets the acceptance "
+        "test judge them. It draws their rates, and the noise of these rates, at random from published values. "
         f"{_made_by('python -m tests.cluster.faults.drawn', drawn)}", "",
         f"- {drawn['healthy']} machines were sound. Of these, {alarms} did not pass.",
         f"- {total} machines had one fault. Of these, {total - noticed} passed. For {blamed} machines, the report "
         "named the faulty part and no other.", "",
         "*Lost* is the share of a rate that the fault costs. The other columns count machines. *Incomplete* is not a "
-        "pass: the test asks whether the value is intended. Two kinds of faults are left out, because their records "
-        "look like the records of a sound machine:", "",
+        "pass: the test asks whether the value is intended. *Named* counts the reports that blame the faulty part and "
+        "no other. The program does not draw two kinds of faults, because the test cannot distinguish their records "
+        "from the records of a sound machine:", "",
         "- All GPUs of all nodes are slower by less than a quarter, and no reading says why.",
         "- Copies from one GPU are less than a quarter slower, as if the host's memory were on a distant NUMA node.",
         "",

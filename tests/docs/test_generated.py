@@ -11,6 +11,7 @@ import pytest
 from benchmarks.measure import RESULTS
 from benchmarks.measured import kernel_pages
 from benchmarks.published import figures, report
+from docs import recorded_tables
 
 pytest.importorskip("grimp", reason="import-linter, of the extra dev, is not installed")
 from gradebox.course.course import Course
@@ -38,6 +39,24 @@ def test_the_table_of_published_figures_is_that_of_the_recorded_results() -> Non
     comparisons = [figures.Comparison(figure, simulated[figure.id]) for figure in figures.load()]
     table = report.page_of("groups").read_text(encoding="utf-8").partition("<!-- published: groups -->")[2]
     assert table.partition("<!-- end of published -->")[0].strip().splitlines() == report.group_table(comparisons)
+
+
+def test_each_planted_fault_is_below_one_subheading() -> None:
+    faults, drawn = (
+        json.loads((RESULTS / name).read_text(encoding="utf-8"))
+        for name in ("acceptance_faults.json", "acceptance_drawn.json")
+    )
+    page = recorded_tables.acceptance_faults(faults, drawn)
+    parts = page.partition("## Faults planted in records")[2].partition("\n## ")[0].split("\n### ")[1:]
+    tables = {part.partition("\n")[0]: [line for line in part.splitlines() if line.startswith("| ")] for part in parts}
+    rows = {title: table[1:] for title, table in tables.items()}
+    assert sorted(row.split(" | ")[0][2:] for own in rows.values() for row in own) == sorted(
+        fault["what"] for fault in faults["records"]
+    )
+    assert all(row.split(" | ")[1].startswith("network:") for row in rows["Network ports"])
+    strange = {**faults, "records": [{**faults["records"][0], "check": "nobody: knows it"}]}
+    with pytest.raises(KeyError, match="nobody"):
+        recorded_tables.acceptance_faults(strange, drawn)
 
 
 def test_half_of_a_figure_is_as_wrong_as_twice_the_figure() -> None:
