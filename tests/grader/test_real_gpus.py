@@ -219,11 +219,11 @@ def _table(took: float, own_seconds: list[float]) -> None:
             {"checkpoint_every": every, "device": "cuda", "step_seconds": took, "peak_bytes": 10**9}
             for every in intervals
         ],
-        "steps": [{"seconds": own_seconds, "peak_bytes": 10**9, "flops": 10**9}] * 2,
+        "steps": [{"seconds": own_seconds, "peak_bytes": 10**9, "flops": 10**13}] * 2,
         "blocks_made": 40,
         "most_blocks": 3,
         "forwards": [begun, begun],
-        "flops": 2 * (steps + warmup) * 10**9,
+        "flops": 2 * (steps + warmup) * 10**13,
         "updates": 0,
         "device": "cuda",
         "on_cpu": [{"device": "cpu", "checkpoint_every": every, "peak_bytes": None} for every in CPU_INTERVALS],

@@ -52,7 +52,7 @@ def test_figures_are_those_of_the_results(monkeypatch: pytest.MonkeyPatch, tmp_p
     page = figures_table.with_figures("<!-- figures -->\nold\n<!-- end of figures -->\n")
     assert "12 seconds on 3 cores" in page
     assert "notices 1 of 2 planted bugs " in page
-    assert "by 10 % (median of 3;" in page
+    assert "by 11 % (median of 3;" in page  # 0.9 times and 1.11 times are equally wrong
     assert "old" not in page
 
 
