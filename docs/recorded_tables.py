@@ -195,31 +195,32 @@ def acceptance_faults(recorded: Mapping[str, Any], drawn: Mapping[str, Any]) -> 
         "need no GPU. At the end you know which check finds the fault, and what the verdict is. No real GPU was broken "
         "for these tables.", "",
         "The page has three parts:", "",
-        "- [Simulated machines](#simulated-machines): how often the test finds a fault, by the speed that the fault "
-        "costs",
+        "- [Simulated machines](#simulated-machines): how often the test finds a fault, by the share of a rate "
+        "that the fault costs",
         "- [Faults planted in records](#faults-planted-in-records): which check finds a fault of a GPU, a link, a port "
         "or a rank",
         "- [Faults planted in running processes](#faults-planted-in-running-processes): what happens if a process, a "
         "node or a disk fails during the run", "",
-        f"The last two parts have {verdicts.total()} faults. The acceptance test found {noticed} of them, and named "
-        f"the faulty GPU, node or link if there is one. The verdicts were: {counted}. "
+        f"The last two parts have {verdicts.total()} faults. The acceptance test found {noticed} of them. If a GPU, "
+        f"a node or a link was faulty, the report named it. The verdicts were: {counted}. "
         f"{_made_by('python -m tests.cluster.faults.table', recorded)}", "",
         *_drawn(drawn),
         "## Faults planted in records", "",
-        "A *record* is what a rank measured. Each of these faults is a change in the records of a sound machine: a "
-        "machine without a fault. The machine is a node with eight H100s, or four nodes with two H100s each and "
-        "InfiniBand.", "",
+        "A *rank* is one process of the test, with a GPU of its own. Its *record* is what it measured. For each fault "
+        "of this part, we changed the records of a machine without a fault, and let the test judge them. The machine "
+        "is a node with eight H100s, or four nodes with two H100s each and InfiniBand.", "",
         "- *Named* is the part that the report blames.",
         "- *Seconds* is the time that the test took to judge the records.",
         "- *Added later* marks faults that we took over from [other tools](acceptance-compared.md).", "",
         *_in_parts(recorded["records"], (columns, rule)),
         "## Faults planted in running processes", "",
         "Some of these faults are planted with [`--inject`](cluster-faults.md), on two virtual T4s or on the CPU. For "
-        "the others, a test kills or stops processes, or fills a disk. If a fault needs several nodes, each node is a "
-        "torchrun, and all of them run on one machine.", "",
+        "the others, a program kills or stops processes, or fills a disk. Some faults need several nodes. For these, "
+        "several torchruns ran on one machine, one for each node.", "",
+        "- The *store* is the process through which the ranks find each other.",
         "- *Seconds* is the time of the whole run, on two cores with other work.",
-        "- *Left running* counts processes that were still running after the test.",
-        "- The exit code -9 is the code of a killed torchrun.", "",
+        "- *Left running* counts processes of the test that were still running when it had ended.",
+        "- The exit code -9 means that torchrun itself was killed.", "",
         f"{columns} left running |", f"{rule}---:|",
         *(f"{_fault(fault)} {fault['left']} |" for fault in recorded["runs"]), "",
     ])  # fmt: skip
@@ -243,21 +244,22 @@ def _drawn(drawn: Mapping[str, Any]) -> Iterable[str]:
     yield from (
         "## Simulated machines", "",
         f"A program simulates machines of 1 to 64 nodes, with GPUs of {drawn['cards']} models, and lets the acceptance "
-        "test judge them. The rates of a machine, and the noise of these rates, are random. They are drawn from "
-        "published values. "
+        "test judge them. The rates of each machine are random, near published values. The times of repeated "
+        "work vary at random as well. "
         f"{_made_by('python -m tests.cluster.faults.drawn', drawn)}", "",
         f"- {drawn['healthy']} machines had no fault. Of these, {alarms} did not pass.",
         f"- {total} machines had one fault. Of these, {total - noticed} passed. For {blamed} machines, the report "
         "named the faulty part and no other.", "",
-        "Two kinds of faults are not among them. With these faults, a machine looks like one without a fault, so the "
-        "test cannot find them:", "",
+        "Two kinds of faults are not among them. The test cannot find these, because sound machines can look the "
+        "same:", "",
         "- All GPUs of all nodes are slower by less than a quarter, and no value that the test reads says why.",
-        "- Copies from one GPU are less than a quarter slower, as if the host's memory were on a distant NUMA node.",
+        "- Copies from one GPU are slower by less than a quarter. This also happens if the host's memory is on a "
+        "distant NUMA node.",
         "",
         "The columns of the table:", "",
         "- *Lost* is the share of a rate that the fault costs.",
-        "- *Fails*, *incomplete* and *passes* count machines by their verdict. *Incomplete* is not a pass: the report "
-        "asks whether the value is intended.",
+        "- *Fails*, *incomplete* and *passes* count machines by their verdict.",
+        "- *Incomplete* is not a pass: the report asks whether the value is intended.",
         "- *Named* counts machines whose report blames the faulty part and no other.", "",
         "| fault | lost | fails | incomplete | passes | named |", "|---|---:|---:|---:|---:|---:|",
     )  # fmt: skip
