@@ -114,7 +114,7 @@ def forgeable_table(of: Course, noticed_by: str) -> str:
     for reason, checks in by_reason.items():
         names = "<br>".join(f"`{check.id}` ({_number(check.points)})" for check in checks)
         rows.append(f"| {names} | {reason} |")
-    head = f"| checks (points, together {_number(total)}) | how a submission can forge the notes |"
+    head = f"| checks (points, together {_number(total)}) | what a submission can do, and what notices it |"
     return "\n".join([head, "|---|---|", *rows])
 
 
