@@ -225,7 +225,7 @@ def watch(
     function, method, modules, equal, size = FunctionType, MethodType, sys.modules.get, eq, len
     looked_up, labels, spaces, keys, values, *_, used, grown = fingerprints
     packages_are_there = _comparing(spaces, keys, values)
-    modules_are_there, of_classes = _by_kind_of_owner(used)
+    modules_are_there, of_others = _by_kind_of_owner(used)
     of_all, (_, homes, called, originals) = used[1:], zip(*looked_up, strict=True)
     _, grown_spaces, sizes, _ = grown
     draw, share = random.Random(os.urandom(8)).random, 1 / _ONE_IN
@@ -241,7 +241,7 @@ def watch(
             for label, module, name, value in looked_up:
                 if (found := attribute(modules(module), name, missing)) is not value:
                     now.append((label, found))
-        rows = of_all if whole else of_classes
+        rows = of_all if whole else of_others
         try:
             as_before = every(mapped(same, mapped(attribute, rows[0], rows[1], repeated(missing)), rows[2]))
             as_before = as_before and modules_are_there()
@@ -275,7 +275,7 @@ def _comparing(
 ) -> Callable[[], bool]:
     """A function that says whether each namespace has that value under that key; a KeyError says that it has none.
 
-    Neighbours of one namespace are looked up together, which takes less than half the time.
+    Neighbours of one namespace are looked up together, which is quicker.
     """
     rows_of = itertools.groupby(zip(spaces, keys, values, strict=True), lambda row: id(row[0]))
     groups = [list(rows) for _, rows in rows_of]
@@ -293,18 +293,29 @@ def _comparing(
 
 
 def _by_kind_of_owner(used: Used) -> tuple[Callable[[], bool], tuple[Any, Any, Any]]:
-    """For quick looks at what probes use: `_comparing` what modules have; and owners, names and values of classes.
+    """For quick looks at what probes use: `_comparing` what modules have; and owners, names and values of all else.
 
-    Without classes that Python lets nobody change (`int`, most of NumPy's): slow looks compare them.
+    Without classes that Python lets nobody change (`int`, most of NumPy's): slow looks compare them. A module that gets
+    a class of its own may answer otherwise than its namespace, so that is compared too.
     """
     rows = list(zip(*used[1:], strict=True))
-    of_modules = [(vars(owner), name, value) for owner, name, value in rows if isinstance(owner, ModuleType)]
-    of_classes = [row for row in rows if isinstance(row[0], type) and _can_change(row[0])]
-    return _comparing(*_columns(of_modules)), _columns(of_classes)
+    of_modules = [(vars(owner), name, value) for owner, name, value in rows if type(owner) is ModuleType]
+    modules = tuple({id(row[0]): row[0] for row in rows if type(row[0]) is ModuleType}.values())
+    of_others = [row for row in rows if type(row[0]) is not ModuleType and _can_change(row[0])]
+    names_are_there = _comparing(*_columns(of_modules))
+    every, mapped, same, kind, plain = all, map, is_, type, itertools.repeat(ModuleType)
+
+    def are_there() -> bool:
+        return every(mapped(same, mapped(kind, modules), plain)) and names_are_there()
+
+    return are_there, _columns(of_others)
 
 
-def _can_change(cls: type) -> bool:
-    return bool(cls.__flags__ & _HEAP_TYPE) and not cls.__flags__ & _IMMUTABLE_TYPE
+def _can_change(owner: object) -> bool:
+    """Whether attributes of a module or a class can be set at all."""
+    if not isinstance(owner, type):
+        return True
+    return bool(owner.__flags__ & _HEAP_TYPE) and not owner.__flags__ & _IMMUTABLE_TYPE
 
 
 def _columns(rows: list[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:

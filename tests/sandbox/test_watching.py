@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from types import ModuleType
+from typing import Any
+
 import pytest
 
 from gradebox.sandbox import Reply, Request, Sandbox
+from gradebox.sandbox.instruments import Fingerprint, watch
+from gradebox.sandbox.module_contents import Lacking, Used
 from tests.sandbox.sandbox_runs import call
 
 
@@ -48,6 +54,26 @@ def test_an_instrument_changed_for_a_while_is_seen_when_a_probe_notes_something(
     reply = sandbox.run(Request("drive.noting", params={"module": "tampering", "function": function}))
     assert reply.kind == "tampered"
     assert instrument in reply.message
+
+
+def test_a_quick_look_sees_a_module_that_gets_a_class_of_its_own() -> None:
+    class Answering(ModuleType):
+        clock = property(lambda _: lambda: 0.0)
+
+    module: Any = ModuleType("measures")
+    module.clock = time.perf_counter
+    nothing: Any = ()
+    fingerprint = Fingerprint(
+        (("time.time", "time", "time", time.time),), nothing, nothing, nothing, nothing, {}, nothing, nothing, nothing,
+        Used(("measures.clock",), (module,), ("clock",), (module.clock,)),
+        Lacking(nothing, nothing, nothing, nothing),
+    )  # fmt: skip
+    look = watch(fingerprint, frozenset())
+    assert look(False) == []
+    module.__class__ = Answering
+    assert look(False) == look(True) == ["measures.clock"]
+    module.__class__ = ModuleType
+    assert look(False) == []
 
 
 def test_what_is_changed_while_no_probe_notes_anything_changes_no_note(sandbox: Sandbox) -> None:
