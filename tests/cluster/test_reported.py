@@ -15,8 +15,8 @@ from tests.cluster.faults import (
     hidden,
     incidents,
     issues,
-    last,
-    others,
+    near_limits,
+    other_boards,
     quiet,
     reported,
     shared,
@@ -26,12 +26,22 @@ from tests.cluster.faults import (
 )
 from tests.cluster.faults.reported import Story
 
-BROKEN = reported.BROKEN + issues.BROKEN + threads.BROKEN + incidents.BROKEN + unseen.BROKEN
-BROKEN += hidden.BROKEN + shared.BROKEN + doubtful.BROKEN + quiet.BROKEN + trackers.BROKEN + others.BROKEN + last.BROKEN
-HEALTHY = reported.HEALTHY + issues.HEALTHY + threads.HEALTHY + incidents.HEALTHY + unseen.HEALTHY
-HEALTHY += hidden.HEALTHY + shared.HEALTHY + trackers.HEALTHY + last.HEALTHY
-IN_THE_BANNER = (
-    shared.IN_THE_BANNER + doubtful.IN_THE_BANNER + trackers.IN_THE_BANNER + others.IN_THE_BANNER + last.IN_THE_BANNER
+FILES = (
+    reported,
+    issues,
+    threads,
+    incidents,
+    unseen,
+    hidden,
+    shared,
+    doubtful,
+    quiet,
+    trackers,
+    other_boards,
+    near_limits,
+)
+BROKEN, HEALTHY, IN_THE_BANNER = (
+    [story for file in FILES for story in getattr(file, kind, ())] for kind in ("BROKEN", "HEALTHY", "IN_THE_BANNER")
 )
 NO_NORM = ("latencies", "images per second", "nccl", "rate of ports", "number of nodes", "8 bits",
            "messages of", "NVLinks of each pair", "number of GPUs")  # fmt: skip

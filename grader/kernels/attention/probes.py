@@ -16,6 +16,7 @@ from grader.kernels.attention.cases import Case, Memory, Run, Runs
 from grader.kernels.shared.cases import Refusals
 from grader.kernels.shared.probes.refusals import endings
 from grader.kernels.shared.probes.watching import observe, unchanged
+from grader.shared.probes.endings import graph_of
 from grader.shared.probes.record import mark, memory_since_now, reading
 from vgpu.device.errors import Unsupported
 
@@ -117,7 +118,10 @@ def memory(student: Student, *, length: int, width: int, causal: bool) -> Memory
     inputs = [torch.randn(shape, device=student.device, requires_grad=True) for _ in range(3)]
     upstream = torch.randn(shape, device=student.device)
     added, begun = memory_since_now(student.gpu), mark(student.gpu)
-    torch.autograd.grad(attention(*inputs, **_causal(causal)), inputs, upstream)
+    output = attention(*inputs, **_causal(causal))
+    with graph_of("flash_attention()"):
+        torch.autograd.grad(output, inputs, upstream)
+    del output
     return cast(
         Memory,  # on the other side
         {

@@ -4,7 +4,8 @@ passes on."""
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -43,26 +44,34 @@ def refused(call: Callable[[], object]) -> bool:
 
 
 def run_backward(output: Tensor, gradient: Tensor | None = None, *, of: str) -> None:
-    """`output.backward(gradient)`, for a graph that a submission recorded.
-
-    PyTorch refuses such a graph itself: a segment that computes something else again than before, a gradient of the
-    wrong shape, a saved tensor that was changed. No line of the submission runs then, so nothing else would say that
-    the mistake is the submission's.
+    """`output.backward(gradient)`, as `graph_of` wants it.
 
     Args:
         output: what the submission returned, or what the probe computed of it.
         gradient: of `output`; None where it is a number.
         of: what the submission calls it.
+    """
+    with graph_of(of):
+        output.backward(gradient)
+
+
+@contextmanager
+def graph_of(name: str) -> Iterator[None]:
+    """For a backward pass through a graph that a submission recorded in what it calls `name`.
+
+    PyTorch refuses some graphs itself: a segment that computes something else again than before, a gradient of the
+    wrong shape, a saved tensor that was changed. No line of the submission runs then, so nothing else would say that
+    the mistake is the submission's.
 
     Raises:
         WrongReturn: PyTorch refuses the graph.
         RuntimeError: a line of the submission raised it, the simulator lacks something, or the machine has failed.
     """
     try:
-        output.backward(gradient)
+        yield
     except RuntimeError as error:
         modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
-        is_ours = any(name.partition(".")[0] == "labs" for name in modules)
+        is_ours = any(module.partition(".")[0] == "labs" for module in modules)
         message = str(error)
         if (
             is_ours
@@ -72,6 +81,5 @@ def run_backward(output: Tensor, gradient: Tensor | None = None, *, of: str) -> 
         ):
             raise
         # The first line alone, so that the same mistake reads the same in each check.
-        first = message.strip().partition("\n")[0]
-        name = type(error).__name__
-        raise WrongReturn(f"backward of {of} ends with {name}: {first.rstrip('.')}{_ADVICE.get(name, '')}") from None
+        first, kind = message.strip().partition("\n")[0], type(error).__name__
+        raise WrongReturn(f"backward of {name} ends with {kind}: {first.rstrip('.')}{_ADVICE.get(kind, '')}") from None

@@ -11,7 +11,7 @@
 | incidents.py | faults that come and go, or that somebody left behind; sound machines whose pace varies              |
 | unseen.py    | the same, of which the judge let half pass when they were written                                   |
 | hidden.py, shared.py, doubtful.py | faults between two fields, of all alike, in small pieces                            |
-| quiet.py, trackers.py, others.py, last.py | faults that cost no rate at once, other boards, machines near the limits     |
+| quiet.py, trackers.py, other_boards.py, near_limits.py | what the names say; trackers.py follows public reports          |
 | noise.py, unsteady.py | how repetitions vary on sound machines, and faults that come and go, drawn                 |
 | machines.py, plants.py | healthy machines that are drawn, and one fault of each                                    |
 | drawn.py     | `python -m tests.cluster.faults.drawn`: judges them by the thousand; the site shows the result      |

@@ -1,7 +1,8 @@
 """Machines whose fault makes little noise: it costs no rate at once, or one of which nobody has a norm.
 
-They were written together with the checks that find them, which came of going through `FREE` of test_variations. Names of sources are as in issues.py; "llama 3" is
-the table of interruptions of that training, "sdc" arXiv:2605.04213, "perftest" linux-rdma/perftest.
+They were written together with the checks that find them, after a review of `FREE` of test_variations. Names of sources
+are as in issues.py; "llama 3" is the table of interruptions of that training, "sdc" arXiv:2605.04213, "perftest"
+linux-rdma/perftest.
 """
 
 from __future__ import annotations

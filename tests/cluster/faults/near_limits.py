@@ -14,7 +14,7 @@ from tests.cluster.faults.hidden import each_epoch, result
 from tests.cluster.faults.incidents import pace, stalling
 from tests.cluster.faults.issues import A100_40, FORMED, G2, L4, across, counted, state
 from tests.cluster.faults.machines import alone
-from tests.cluster.faults.others import rack
+from tests.cluster.faults.other_boards import rack
 from tests.cluster.faults.reported import (
     A10G,
     A100,
