@@ -11,7 +11,7 @@ from gradebox.run.assertions import Cause, CheckFailed
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab3.accumulation.cases import Pass, PassReply, classification
-from grader.lab3.accumulation.checks import require_right
+from grader.lab3.accumulation.checks.passes import require_right
 from grader.lab3.accumulation.reference import WRONG_LOSSES, follow, losses_with
 from grader.lab3.scaling.cases.analysis import KINDS, points
 from grader.lab3.scaling.checks import mistakes

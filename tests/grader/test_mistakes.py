@@ -29,7 +29,7 @@ from grader.lab2.stability.checks import mistakes as scale_by_hand
 from grader.lab2.stability.reference import mistaken_scales
 from grader.lab3.accumulation.cases import Pass, PassReply, classification, mixed
 from grader.lab3.accumulation.cases import regression as regression_pass
-from grader.lab3.accumulation.checks import CAUSES, cause_of
+from grader.lab3.accumulation.checks.mistakes import CAUSES, cause_of
 from grader.lab3.accumulation.reference import MISTAKES
 from grader.lab3.accumulation.reference import follow as follow_pass
 from grader.lab4.analysis import cases as memory_cases

@@ -22,7 +22,7 @@ from grader.lab1.benchmark.cases import ComparisonRow
 from grader.lab1.benchmark.checks import comparisons
 from grader.lab1.memory.checks import memory
 from grader.lab3.accumulation.cases import PassReply, whole_windows
-from grader.lab3.accumulation.checks import require_right
+from grader.lab3.accumulation.checks.passes import require_right
 from grader.lab3.accumulation.reference import follow
 from grader.lab5.monitoring.cases import ExportedReply
 from grader.lab5.monitoring.checks import exports, monitor
