@@ -114,6 +114,12 @@ _LOST = {
     "buffer": "A buffer of the model does not come back",
     "parameters": "The model's parameters do not come back",
 }
+ERROR_HIDDEN = Cause(
+    "error_of_writing_hidden",
+    "Let the error pass: the caller must learn that there is no new checkpoint.",
+    "lab3.checkpointing.saved_atomically",
+    mistake="save_checkpoint() hides an error, as if the file were written",
+)
 EVERY_RANK_WRITES = Cause(
     "every_rank_writes",
     "Let rank 0 alone write, temporary files included: the replicas are equal, and two ranks that write one file spoil "
@@ -210,21 +216,26 @@ class TestCheckpointing:
                 f"save_checkpoint(), over an old file, returned on rank {rank} before rank 0 had written it again",
                 "Call dist.barrier() after writing, on every rank: a rank that loads too early reads an old file.",
             )
+        hint = "Let rank 0's error through before the others learn that the file is there, or send it to them."
         for rank, reply in enumerate(replies):
             require(
                 not reply.returned_without_a_file,
                 f"save_checkpoint() returned on rank {rank} although rank 0's disk was full and there is no new file",
-                "Let rank 0's error through before the others learn that the file is there, or send it to them.",
+                ERROR_HIDDEN if replies[0].returned_without_a_file else hint,
             )
 
     def test_saved_atomically(self, submission: Submission, generator: InputGenerator) -> None:
         case = Interrupted(network=network(generator, "lab3.interrupted"))
         reply = submission.probe(case, device="cpu", limits=FULL_DISK)
-        require(reply.failed, "save_checkpoint() said nothing although the disk was full in the middle of writing")
+        require(
+            reply.failed,
+            "save_checkpoint() said nothing although the disk was full in the middle of writing",
+            ERROR_HIDDEN,
+        )
         require(
             not reply.silent,
             "save_checkpoint() said nothing although it could not write: a folder has the name of its file",
-            "Let the error pass: the caller must learn that there is no new checkpoint.",
+            ERROR_HIDDEN,
         )
         require(
             not reply.unread,

@@ -188,6 +188,14 @@ def runs_with_arguments(
     return _runs(submission, cases)
 
 
+def runs_if_possible(submission: Submission, generator: InputGenerator) -> list[Run]:
+    """`runs_with_arguments`; none where they end with an error, of which the check of arguments says so."""
+    try:
+        return runs_with_arguments(submission, generator)
+    except CheckFailed:
+        return []
+
+
 def _alike(case: Pass) -> Pass:
     """The same pass with batches of one size, in which everything counts."""
     size = min(size for rank in case.sizes for size in rank)

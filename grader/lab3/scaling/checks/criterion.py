@@ -39,7 +39,13 @@ from grader.lab3.scaling.cases.analysis import points as drawn_points
 from grader.lab3.scaling.cases.measuring import Call, CallReply, Measured, MeasuredReply, Several, Timed, TimedReply
 from grader.lab3.scaling.cases.mistakes import TimedWrongly
 from grader.lab3.scaling.checks import report
-from grader.lab3.scaling.checks.mistakes import cause_of_names, cause_of_parts, cause_of_ratios, cause_of_times
+from grader.lab3.scaling.checks.mistakes import (
+    NO_BASE,
+    cause_of_names,
+    cause_of_parts,
+    cause_of_ratios,
+    cause_of_times,
+)
 from grader.lab3.scaling.reference import named_steps, shared_steps, split
 from grader.lab3.setup.checks.joining import ALWAYS_GLOO, cause_of_error, joins_the_cpu_by_nccl
 from grader.lab3.shared.cases.modules import SCALING
@@ -137,6 +143,7 @@ class TestScaling:
                 refused,
                 f"{name}(points, {kind!r}) raised no ValueError, although only the other kind was measured on "
                 "one process",
+                NO_BASE,
             )
 
     def test_communication_share_found(self, submission: Submission, generator: InputGenerator) -> None:

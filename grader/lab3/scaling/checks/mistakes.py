@@ -97,6 +97,12 @@ def _explains(measured: Sequence[MeasuredReply], timed: Sequence[TimedReply]) ->
 
 
 _ALONE = "Compare with the measurement of this kind on one process, wherever it is among the points."
+NO_BASE = Cause(
+    "base_of_several_processes",
+    "Raise a ValueError where no point of this kind was measured on one process.",
+    _STRONG,
+    mistake="speedup() and efficiency() find something to compare with where nothing was measured on one process",
+)
 _WORK = "Compare samples per second: a step on n processes does n times the work under weak scaling."
 
 

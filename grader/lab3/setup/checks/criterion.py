@@ -424,10 +424,10 @@ class TestSetup:
         steps_of(replies)
         require_patience(replies, name="train_two_heads")
         require_waited(replies, case.patience, name="train_two_heads")
+        self._require_same_losses(replies)
         epochs = case.options["epochs"]
         for rank, reply in enumerate(replies):
             numbers(require_result(reply.result)["losses"], epochs, f"losses of train_two_heads() on rank {rank}")
-        self._require_same_losses(replies)
 
     @staticmethod
     def _require_same_losses(replies: list[TrainReply]) -> None:

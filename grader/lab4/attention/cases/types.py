@@ -168,6 +168,8 @@ class Installed(ProbeInputs[InstalledReply], probe="lab4.attention.library.insta
     causal: bool
     factors: Mapping[str, float] = field(default_factory=lambda: {"flash_attn": 1.0, "flash_attn.cute": 1.0})
     """By what each package's stand-in multiplies its outputs."""
+    broken: tuple[str, ...] = ()
+    """Packages that are there as well, and whose import fails."""
     benchmarks: tuple[str, ...] = ()
     """Dtypes in which a benchmark runs as well."""
 

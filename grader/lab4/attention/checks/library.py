@@ -87,6 +87,8 @@ class Library:
     packages: list[str]
     dtype: str
     expected: str
+    broken: tuple[str, ...] = ()
+    """Packages that are installed and cannot be imported."""
 
 
 @criterion("lab4.attention")
@@ -112,7 +114,7 @@ def libraries(generator: InputGenerator) -> list[Library]:
         Library(row["model"], row["float32"], "float32", "sdpa"),
         Library("T4", row["T4"], low[2], "sdpa"),
         Library("A100-80GB", cute, low[3], "sdpa"),
-        Library("H100", v2, low[4], "flash_attn"),
+        Library("H100", v2, low[4], "flash_attn", broken=("flash_attn.cute",)),
     ]
 
 
@@ -124,6 +126,7 @@ def require_library(
     reply, (q, k, v), factors = _installed(submission, generator, library, causal=causal)
     queries, keys = q.shape[-2], k.shape[-2]
     what = f"on a virtual {library.gpu} in {dtype}, with {' and '.join(packages) or 'no flash-attn'} installed"
+    what += "".join(f", and {name}, whose import fails," for name in library.broken)
     hint = _MISTAKES["looked_for_once"][1]
     require_equal(reply.before, "sdpa", what="attention_backend() before anything is installed", hint=hint)
     with recognising(lambda: _cause_of(submission, generator)):
@@ -171,7 +174,16 @@ def _installed(
     # One is far from the other, and both from 1, for any dtype.
     first, second = generator.shuffled([generator.uniform(1.5, 2.0), generator.uniform(2.5, 3.0)])
     factors = {"flash_attn": first, "flash_attn.cute": second}
-    inputs = Installed(modules=library.packages, dtype=library.dtype, causal=causal, q=q, k=k, v=v, factors=factors)
+    inputs = Installed(
+        modules=library.packages,
+        broken=library.broken,
+        dtype=library.dtype,
+        causal=causal,
+        q=q,
+        k=k,
+        v=v,
+        factors=factors,
+    )
     return submission.probe(inputs, device=f"vgpu:{library.gpu}"), [q, k, v], factors
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.machinery
 import itertools
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
 
 import torch
@@ -98,6 +99,25 @@ def _install(inputs: Installed, note: Callable[[LibraryCall], None]) -> None:
         package.__dict__["cute"] = cute
     sys.modules["flash_attn"] = package if modules else None  # type: ignore[assignment]
     sys.modules["flash_attn.cute"] = cute  # type: ignore[assignment]
+    for name in inputs.broken:
+        del sys.modules[name]
+    sys.meta_path.insert(0, _Broken(inputs.broken))
+
+
+class _Broken(MetaPathFinder, Loader):
+    """Finds packages that were built for another PyTorch: they are there, and their import fails."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if name in self._names else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        raise ImportError(f"{module.__name__} was built for another PyTorch: undefined symbol", name=module.__name__)
 
 
 def _multiplying(factor: float) -> Callable[[Tensor], Tensor]:
