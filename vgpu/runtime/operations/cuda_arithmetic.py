@@ -23,9 +23,11 @@ from typing import Any
 
 import torch
 
+from vgpu.runtime.operations import bindings
 from vgpu.runtime.operations.registries import registries
 
 _aten = torch.ops.aten
+_THRESHOLD, _THRESHOLD_ = map(bindings.direct, (_aten.threshold.default, _aten.threshold_.default))
 _LOW = (torch.float16, torch.bfloat16)
 _SINGLE = (torch.float32, *_LOW)
 _FLOATS = (torch.float32, torch.float64, *_LOW)
@@ -120,7 +122,7 @@ def rectified(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     data = args[0]
     if kwargs or data.dtype not in _SINGLE or data.layout is not torch.strided:
         return positive_zero(overload, args, kwargs)
-    return (_aten.threshold_ if overload._schema.is_mutable else _aten.threshold).default(data, 0, 0)
+    return (_THRESHOLD_ if overload._schema.is_mutable else _THRESHOLD)(data, 0, 0)
 
 
 def extreme(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vgpu.runtime.operations import cuda_dtypes
+from vgpu.runtime.operations import bindings, cuda_dtypes
 from vgpu.runtime.operations.operation import Known, Operation
 from vgpu.runtime.operations.table import TABLE
 
@@ -66,6 +66,7 @@ def _classify(overload: Any) -> Operation:
     return Operation(
         **columns,
         overload=_INSTEAD.get(overload, overload),
+        direct=bindings.direct(overload),
         name=f"{namespace}::{full}",
         base=base,
         is_view=is_view,

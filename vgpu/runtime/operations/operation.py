@@ -105,6 +105,8 @@ class Operation(Known):
     """All that never changes about one overload."""
 
     overload: Any
+    direct: Callable[..., Any] | None
+    """What runs it faster, on a plain tensor and other positional arguments."""
     name: str
     """With its namespace: "aten::addmm_"."""
     base: str

@@ -334,6 +334,8 @@ class DispatchMode(TorchDispatchMode):
             result = operation.overload(*args, **kwargs)
             cuda_values.convert(args[1] if operation.mutates else args[0], result)
             return result
+        if operation.direct is not None and not kwargs and type(args[0]) in _PLAIN_TENSORS:
+            return operation.direct(*args)
         return operation.overload(*args, **kwargs)
 
     def _random(self, gpu: VirtualGPU, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
