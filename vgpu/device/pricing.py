@@ -28,14 +28,14 @@ class Pricing:
         # Programs repeat their products at every step.
         self._products: dict[tuple[Product, str, int, bool], float] = {}
         self._launches: dict[tuple[int, str], float] = {}
-        # By identity, with the product itself, so that the identity stays taken.
-        self._priced: dict[int, tuple[KernelWork, float]] = {}
+        self.priced: dict[int, tuple[KernelWork, float]] = {}
+        """By identity, with the work itself, so that the identity stays taken."""
 
     def seconds(self, work: KernelWork) -> float:
         """Device seconds of `work`, hiccups aside. Raises SpecError for FP8 products of a card that has none."""
         kind = work.kind
         if kind == TRAFFIC:
-            priced = self._priced.get(id(work))
+            priced = self.priced.get(id(work))
             if priced is not None and priced[0] is work:
                 return priced[1]
             seconds = cost.traffic_seconds(
@@ -51,7 +51,7 @@ class Pricing:
         if work.product is not None:
             # Repeated products come as the same object (`vgpu.runtime.operations.kernel_cost`): no other look is as
             # quick.
-            priced = self._priced.get(id(work))
+            priced = self.priced.get(id(work))
             if priced is not None and priced[0] is work:
                 return priced[1]
             seconds = self._product(work.product, work) * work.ratio
@@ -68,9 +68,9 @@ class Pricing:
         return work.seconds
 
     def _keep(self, work: KernelWork, seconds: float) -> None:
-        if len(self._priced) >= _MOST_PRICED:
-            self._priced.clear()
-        self._priced[id(work)] = work, seconds
+        if len(self.priced) >= _MOST_PRICED:
+            self.priced.clear()
+        self.priced[id(work)] = work, seconds
 
     def launch_seconds(self, work: KernelWork) -> float:
         """Host seconds to hand it to the device."""

@@ -208,6 +208,7 @@ class DeviceQueue(Queue):
         self._entries: list[tuple[Any, ...]] = []
         self._kernels: list[Kernel] = []
         self._slowdowns: list[Slowdown] = []
+        self._priced = pricing.priced
         self.busy_seconds = 0.0
         self._busy_until = 0.0
         # How long the device had been busy when its work last waited for other ranks.
@@ -257,7 +258,8 @@ class DeviceQueue(Queue):
         flops = product.flops if product is not None and work.launches == 1 else 0.0  # `work.flops`, written out
         with self._lock:
             if seconds is None:
-                seconds = self.pricing.seconds(work)
+                priced = self._priced.get(id(work))  # `Pricing.seconds`, its common case written out
+                seconds = priced[1] if priced is not None and priced[0] is work else self.pricing.seconds(work)
                 if self._slowdowns:
                     seconds = self._slowed(name, seconds, flops)
             queue = self._streams[stream]

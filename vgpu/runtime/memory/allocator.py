@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+from bisect import bisect_left, insort
 
 from vgpu.runtime.memory.allocator_settings import AllocatorSettings, round_up
 from vgpu.runtime.memory.blocks import Block, Counter, Pool
@@ -44,6 +45,7 @@ _CHANGED = (
     "inactive_split",
 )  # fmt: skip
 _MOST_CHANGES = 100_000
+_INFINITE = math.inf
 
 
 class CachingAllocator:
@@ -186,7 +188,13 @@ class CachingAllocator:
         pool = self._pools.get((stream, small, self.private))
         if pool is None:
             pool = self._pools[stream, small, self.private] = Pool()
-        block = pool.take(rounded) if self._largest_split == math.inf else self._cached(pool, rounded)
+        free = pool.free
+        if self._largest_split != _INFINITE:
+            block = self._cached(pool, rounded)
+        elif (index := bisect_left(free, (rounded,))) < len(free):  # `Pool.best_fit` and `remove`, written out
+            block = free.pop(index)[3]
+        else:
+            block = None
         if block is None:
             block = self._new_block(rounded, small, stream)
         was_split = block.previous is not None or block.next is not None
@@ -194,7 +202,12 @@ class CachingAllocator:
         split_bytes = splits = 0
         # Every kind of allocator splits small blocks alike.
         if remaining >= MIN_BLOCK_BYTES and (small or self._splits(small, rounded, remaining)):
-            self._split(block, rounded, pool)
+            rest = block.rest(next(self._serial), rounded)
+            rest.previous, rest.next = block, block.next
+            if rest.next is not None:
+                rest.next.previous = rest
+            block.next, block.bytes = rest, rounded
+            insort(free, (remaining, rest.address, rest.serial, rest))
             split_bytes, splits = (-rounded, 0) if was_split else (remaining, 1)
         elif was_split:
             split_bytes, splits = -block.bytes, -1
@@ -237,14 +250,6 @@ class CachingAllocator:
             return None
         pool.remove(block)
         return block
-
-    def _split(self, block: Block, rounded: int, pool: Pool) -> None:
-        rest = block.rest(next(self._serial), rounded)
-        rest.previous, rest.next = block, block.next
-        if rest.next is not None:
-            rest.next.previous = rest
-        block.next, block.bytes = rest, rounded
-        pool.insert(rest)
 
     def _new_block(self, rounded: int, small: bool, stream: int) -> Block:
         size = self.segment_bytes(rounded)
@@ -334,24 +339,30 @@ class CachingAllocator:
         """`free_block`: back to the pool, merged with free neighbours; the change of what is allocated comes along."""
         small, active, requested = block.small, block.bytes, block.requested_bytes
         block.requested_bytes = 0
-        pool = self._pools[block.stream, small, block.private]
+        # `Pool.remove`, `Pool.insert`, `_absorb_next` and `_note`, written out: this is part of every operation.
+        free = self._pools[block.stream, small, block.private].free
         split_bytes = splits = 0
         following, previous = block.next, block.previous
         if following is not None and following.mapped and not (following.allocated or following.waiting):
-            pool.remove(following)
+            del free[bisect_left(free, (following.bytes, following.address, following.serial))]
             split_bytes, splits = -following.bytes, -1
-            self._absorb_next(block)
+            block.bytes += following.bytes
+            block.next = following.next
+            if block.next is not None:
+                block.next.previous = block
         if previous is not None and previous.mapped and not (previous.allocated or previous.waiting):
-            pool.remove(previous)
+            del free[bisect_left(free, (previous.bytes, previous.address, previous.serial))]
             split_bytes, splits = split_bytes - previous.bytes, splits - 1
             block = previous
             self._absorb_next(block)
-        pool.insert(block)
+        insort(free, (block.bytes, block.address, block.serial, block))
         if block.previous is not None or block.next is not None:
             split_bytes, splits = split_bytes + block.bytes, splits + 1
         if not self.counts_splits:
             split_bytes = splits = 0
-        self._note((small, size, number, -requested, -active, -1, split_bytes, splits))
+        self._changes.append((small, size, number, -requested, -active, -1, split_bytes, splits))
+        if len(self._changes) >= _MOST_CHANGES:
+            self._count_changes()
 
     @staticmethod
     def _absorb_next(block: Block) -> None:

@@ -39,9 +39,10 @@ class Block:
 
     def rest(self, serial: int, size: int) -> Block:
         """A block of what is behind its first `size` bytes."""
-        rest = Block(serial, self.address + size, self.bytes - size, self.small, self.stream)
-        rest.mapped, rest.private = self.mapped, self.private
-        return rest
+        return Block(
+            serial, self.address + size, self.bytes - size, self.small, self.stream,
+            mapped=self.mapped, private=self.private,
+        )  # fmt: skip
 
     @property
     def is_free(self) -> bool:
@@ -88,12 +89,6 @@ class Pool:
         """The block is no longer free."""
         index = bisect.bisect_left(self.free, (block.bytes, block.address, block.serial))
         del self.free[index]
-
-    def take(self, size: int) -> Block | None:
-        """The smallest free block of at least `size` bytes, which is no longer free."""
-        free = self.free
-        index = bisect.bisect_left(free, (size,))
-        return free.pop(index)[3] if index < len(free) else None
 
     def best_fit(self, size: int) -> Block | None:
         """The smallest free block of at least `size` bytes."""

@@ -57,6 +57,8 @@ def format_bytes(size: int) -> str:
     return f"{size / (1 << 30):.2f} GiB"
 
 
+_Event = tuple[float, int, int, list[int], int, int, int]
+"""The fields of a `MemoryEvent`."""
 # What the error advises while segments do not expand (CUDACachingAllocator.cpp).
 _TIP = (
     " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
@@ -123,25 +125,32 @@ class DeviceMemory:
         lives.
         """
         with self._lock:
-            if self._released:
-                self._settle()
+            # Kept in one go with the allocation: a message to the history costs more than what is in it.
+            events = self._settled_events() if self._released else []
             now = self._clock.now
             tag = tag if tag is not None else [OTHER]
             allocator = self.allocator
             try:
                 block = allocator.malloc(requested, stream, now)
             except OutOfMemory as error:
+                if events:
+                    self.history.keep(events)
                 requested_bytes = error.requested_bytes
                 self._tell_observers(requested_bytes)
             else:
                 if allocator.waited_until > now:
                     self._clock.jump(allocator.waited_until)
                 block.tag, block.since = tag, now
-                allocated, reserved = allocator.allocated_now, allocator.reserved.current
                 if self.stacks is not None:
                     self.stacks[self._event_count] = frames.of_program()
                 self._event_count += 1
-                self.history.keep((now, allocated, reserved, tag, block.bytes, block.address, stream))
+                reserved = allocator.reserved.current
+                event = (now, allocator.allocated_now, reserved, tag, block.bytes, block.address, stream)
+                if events:
+                    events.append(event)
+                    self.history.keep(events)
+                else:
+                    self.history.keep(event)
                 return block
         raise torch.OutOfMemoryError(self._out_of_memory_text(requested_bytes))
 
@@ -234,6 +243,12 @@ class DeviceMemory:
         return self.allocator.capacity_bytes - self.settled().current("reserved_bytes")
 
     def _settle(self) -> None:
+        if self._released:
+            self.history.keep(self._settled_events())
+
+    def _settled_events(self) -> list[_Event]:
+        """Do every noted release; the caller sends the history what is returned."""
+        events: list[_Event] = []
         while self._released:
             moment, until, block = self._released.popleft()
             tag, size, address, stream = block.tag, block.bytes, block.address, block.stream
@@ -241,15 +256,14 @@ class DeviceMemory:
             allocator.free(block, until)
             tag = tag if tag is not None else [OTHER]
             self._event_count += 1
-            self.history.keep(
-                (moment, allocator.allocated_now, allocator.reserved.current, tag, -size, address, stream)
-            )
+            events.append((moment, allocator.allocated_now, allocator.reserved.current, tag, -size, address, stream))
+        return events
 
     def _note(self, moment: float, tag: list[int], change: int, address: int, stream: int) -> None:
         allocator = self.allocator
         self._keep((moment, allocator.allocated_now, allocator.reserved.current, tag, change, address, stream))
 
-    def _keep(self, event: tuple[float, int, int, list[int], int, int, int]) -> None:
+    def _keep(self, event: _Event) -> None:
         if self.stacks is not None and event[4] > 0:
             self.stacks[self._event_count] = frames.of_program()
         self._event_count += 1
@@ -260,8 +274,8 @@ class DeviceMemory:
             allocated = self.allocator.current("allocated_bytes")
             observer(self._index, requested_bytes, allocated, self.allocator.capacity_bytes - allocated)
 
-    def _read(self) -> list[tuple[float, int, int, list[int], int, int, int]]:
-        events: list[tuple[float, int, int, list[int], int, int, int]] = self.history.tell(audit_events.READ)
+    def _read(self) -> list[_Event]:
+        events: list[_Event] = self.history.tell(audit_events.READ)
         return events
 
     @property
