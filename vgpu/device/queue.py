@@ -108,6 +108,8 @@ class Queue(abc.ABC):
     def __init__(self, pricing: Pricing, index: int = 0) -> None:
         self.pricing = pricing
         self.observer: Observer | None = None
+        self.has_several_streams = False
+        """Whether there is a stream in addition to the default one."""
         self._index = index
         # Priority -> the streams of its pool, the next one to hand out first.
         self._pools: dict[int, deque[int]] = {}
@@ -124,11 +126,6 @@ class Queue(abc.ABC):
         else:
             pool.rotate(-1)
         return pool[-1]
-
-    @property
-    @abc.abstractmethod
-    def has_several_streams(self) -> bool:
-        """Whether there is a stream in addition to the default one."""
 
     @abc.abstractmethod
     def submit(
@@ -229,6 +226,7 @@ class DeviceQueue(Queue):
                     self._engines[engine].add(min(now, ready), ready)
                 self._busy.add(0.0, self._busy_until)
             self._streams[number] = _Stream()
+            self.has_several_streams = True
             if self.observer is not None:
                 self.observer.opened(self._index, number)
             return number
@@ -237,11 +235,6 @@ class DeviceQueue(Queue):
     def streams(self) -> int:
         """How many there are; their numbers begin with 0."""
         return len(self._streams)
-
-    @property
-    def has_several_streams(self) -> bool:
-        """See `Queue`."""
-        return len(self._streams) > 1
 
     def submit(
         self,
@@ -267,7 +260,7 @@ class DeviceQueue(Queue):
             if len(pending) == LAUNCH_QUEUE_DEPTH and pending[0] > now:
                 now = pending[0]
             start = ready if ready > now else now
-            several = len(self._streams) > 1
+            several = self.has_several_streams
             if several and (engine := self.pricing.engine(work)):
                 used = self._engines[engine]
                 used.forget_before(now)

@@ -161,12 +161,8 @@ class RemoteQueue(Queue):
     def new_stream(self, now: float) -> int:
         """See `Queue`."""
         self.line.put(messages.STREAM.pack(b"S", self._index, now))
+        self.has_several_streams = True
         return self._add_stream()
-
-    @property
-    def has_several_streams(self) -> bool:
-        """See `Queue`."""
-        return len(self._room) > 1
 
     def submit(
         self,

@@ -152,6 +152,9 @@ class VirtualGPU:
         self.fault: Fault | None = None
         self._launch_blocking = launch_blocking()
         self._startup = Startup(spec, machine.once, index)
+        self.handles = self._startup.handles
+        self.repeats: dict[Any, Any] = {}
+        """Kernels that it has run, by what decides them (`vgpu.torch_integration.dispatch.repeats`)."""
 
     @property
     def uuid(self) -> str:
@@ -426,6 +429,25 @@ class VirtualGPU:
         if self._launch_blocking:
             self.clock.wait_until(queue.ready_at(stream), "cudaLaunchKernel")
             self.require_sound()
+
+    def is_undisturbed(self) -> bool:
+        """Whether it runs, has not failed, and nobody looks at single kernels, of which one stream has them all."""
+        queue = self.queue
+        return (
+            self.started
+            and self.fault is None
+            and self.recorder is None
+            and not self._launch_blocking
+            and queue.observer is None
+            and not queue.has_several_streams
+        )
+
+    def launch_again(self, work: KernelWork, host_seconds: float, stream: int) -> None:
+        """`launch` on an undisturbed GPU, while the thread neither captures nor joins kernels."""
+        clock = self.clock.mine()
+        begin = clock.now
+        free = self.queue.submit(work, stream, begin, host_seconds, clock.thread)
+        self.clock.launched(clock, begin + host_seconds, free)
 
     def charge_host(
         self,

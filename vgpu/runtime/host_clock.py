@@ -132,7 +132,7 @@ class HostClock:
 
     def launched(self, clock: ThreadClock, returns_at: float, free_at: float) -> None:
         """A thread's launch returns, or does so only when the device's queue has room for it."""
-        try:  # `move`, written out: this is part of every operation
+        try:  # noqa: SIM105 - `move`, written out: this is part of every operation
             clock.step(returns_at)
         except ValueError:
             pass

@@ -64,7 +64,8 @@ class Startup:
         self._spec = spec
         self._once = once
         self._index = index
-        self._handles: set[tuple[str, bool]] = set()
+        self.handles: set[tuple[str, bool]] = set()
+        """That there are: library, and whether autograd's thread has made it."""
 
     @property
     def has_begun(self) -> bool:
@@ -85,10 +86,10 @@ class Startup:
         Loading the library is the expensive part, and done once per process.
         """
         handle = (library, backward)
-        if handle in self._handles:
+        if handle in self.handles:
             return
         whole = self._spec.blas_handle_seconds if library == "blas" else self._spec.cudnn_handle_seconds
         name = f"{_LIBRARIES[library]} handle"
-        if not self._once.make(library, whole, name, library) and handle not in self._handles:
+        if not self._once.make(library, whole, name, library) and handle not in self.handles:
             self._once.make((library, backward, self._index), whole / 10, name, f"{library} again")
-        self._handles.add(handle)
+        self.handles.add(handle)

@@ -100,7 +100,8 @@ class Registry(Generic[_GPU]):
     """The storages on the virtual GPUs, those of pinned host memory, and those whose device is still open."""
 
     def __init__(self) -> None:
-        self._resident: dict[int, Resident] = {}
+        self.entries: dict[int, Resident] = {}
+        """The storages on GPUs, by their `_cdata`."""
         self._pinned: dict[int, weakref.ref[Any]] = {}
         # Tensors that C++ code made by itself (a zero gradient, a DDP bucket) carry the real device, CPU. Which
         # device was meant shows when they first meet another tensor.
@@ -109,12 +110,12 @@ class Registry(Generic[_GPU]):
         """The observer of memory that goes, once there are several streams."""
 
     def __len__(self) -> int:
-        return len(self._resident)
+        return len(self.entries)
 
     def has(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor lives on a GPU."""
         try:
-            if _storage_of(tensor)._cdata in self._resident:
+            if _storage_of(tensor)._cdata in self.entries:
                 return True
             part = _part(tensor)
             return part is not None and self.has(part)
@@ -125,7 +126,7 @@ class Registry(Generic[_GPU]):
     def gpu_of(self, tensor: torch.Tensor) -> _GPU | None:
         """The GPU that the tensor lives on, None for a tensor of the host."""
         try:
-            entry = self._resident.get(_storage_of(tensor)._cdata)
+            entry = self.entries.get(_storage_of(tensor)._cdata)
         except NotImplementedError:
             inner = _inside(tensor)
             return None if inner is None else self.gpu_of(inner)
@@ -136,7 +137,7 @@ class Registry(Generic[_GPU]):
 
     def devices_of(self, tensors: Sequence[torch.Tensor]) -> set[_GPU | None]:
         """Where these tensors live (None: on the host). Part of every operation."""
-        resident = self._resident
+        resident = self.entries
         homes: set[_GPU | None] = set()
         try:
             for tensor in tensors:
@@ -148,7 +149,7 @@ class Registry(Generic[_GPU]):
 
     def gpu_of_storage(self, storage: torch.UntypedStorage) -> _GPU | None:
         """The GPU that the storage lives on, None for one of the host."""
-        entry = self._resident.get(storage._cdata)
+        entry = self.entries.get(storage._cdata)
         return entry.gpu if entry is not None else None
 
     def add(self, tensor: torch.Tensor, gpu: _GPU, stream: int = 0, *, is_result: bool = False) -> None:
@@ -162,7 +163,7 @@ class Registry(Generic[_GPU]):
             for part in dense_parts(tensor):
                 self.add(part, gpu, stream, is_result=is_result)
             return
-        if storage._cdata not in self._resident:
+        if storage._cdata not in self.entries:
             # Some CPU kernels (mse_loss, smooth_l1_loss) return a number in the storage of all that they added up.
             size = tensor.element_size() if is_result and tensor.dim() == 0 else storage.nbytes()
             category = categories.of_result() if is_result else OTHER
@@ -183,7 +184,7 @@ class Registry(Generic[_GPU]):
         block = gpu.memory.allocate(size, stream, [category]) if size else None
         entry = Resident(storage, self._forget)
         entry.accesses, entry.key, entry.gpu, entry.block = None, key, gpu, block
-        self._resident[key] = entry
+        self.entries[key] = entry
         self._open.pop(key, None)
 
     def add_wrapper(self, tensor: torch.Tensor, gpu: _GPU) -> None:
@@ -191,7 +192,7 @@ class Registry(Generic[_GPU]):
         storage = _storage_of(tensor)
         entry = Resident(storage, self._forget)
         entry.accesses, entry.key, entry.gpu, entry.block = None, storage._cdata, gpu, None
-        self._resident[entry.key] = entry
+        self.entries[entry.key] = entry
 
     def refresh(self, tensor: torch.Tensor, stream: int = 0) -> None:
         """A tensor's storage may have been resized (`resize_`, `out=`): give it a block of its new size."""
@@ -206,7 +207,7 @@ class Registry(Generic[_GPU]):
 
     def refresh_storage(self, storage: torch.UntypedStorage, stream: int = 0) -> None:
         """A storage may have been resized: give it a block of its new size."""
-        entry = self._resident.get(storage._cdata)
+        entry = self.entries.get(storage._cdata)
         if entry is None:
             return
         size = storage.nbytes()
@@ -225,26 +226,26 @@ class Registry(Generic[_GPU]):
         but not while a dispatch mode is on, since a mode counts as a tensor subclass there.
         """
         storage = _storage_of(target)
-        entry, old = Resident(storage, self._forget), self._resident[_storage_of(source)._cdata]
+        entry, old = Resident(storage, self._forget), self.entries[_storage_of(source)._cdata]
         entry.accesses, entry.key, entry.gpu, entry.block = None, storage._cdata, gpu, old.block
         old.block = None
-        self._resident[entry.key] = entry
+        self.entries[entry.key] = entry
 
     def resident(self, tensor: torch.Tensor) -> Resident | None:
         """What is known of the storage of a strided tensor on a GPU; None for one of the host."""
-        return self._resident.get(_storage_of(tensor)._cdata)
+        return self.entries.get(_storage_of(tensor)._cdata)
 
     def block_of(self, tensor: torch.Tensor) -> Block | None:
         """The block behind a resident tensor."""
         try:
-            entry = self._resident.get(_storage_of(tensor)._cdata)
+            entry = self.entries.get(_storage_of(tensor)._cdata)
         except NotImplementedError:
             return None
         return entry.block if entry is not None else None
 
     def _forget(self, entry: Resident) -> None:
-        if self._resident.get(entry.key) is entry:
-            del self._resident[entry.key]
+        if self.entries.get(entry.key) is entry:
+            del self.entries[entry.key]
         if entry.block is not None:
             if self.watch is not None:
                 self.watch.released(entry)
@@ -252,7 +253,7 @@ class Registry(Generic[_GPU]):
 
     def clear(self) -> None:
         """Detach: nothing is resident any more."""
-        self._resident.clear()
+        self.entries.clear()
         self._pinned.clear()
         self._open.clear()
 

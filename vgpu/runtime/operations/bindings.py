@@ -21,7 +21,10 @@ _OF_FUNCTIONS = (
     "maximum minimum t permute unsqueeze add.Tensor sub.Tensor mul.Tensor transpose.int select.int sum.dim_IntList "
     "mean.dim amax relu relu_ addcmul addcdiv lerp.Scalar"
 )
-_OF_METHODS = "add_.Tensor sub_.Tensor mul_.Tensor addcmul_ addcdiv_ lerp_.Scalar sqrt_ neg_ zero_ fill_.Scalar view expand detach"
+_OF_METHODS = (
+    "add_.Tensor sub_.Tensor mul_.Tensor addcmul_ addcdiv_ lerp_.Scalar sqrt_ neg_ zero_ fill_.Scalar "
+    "view expand detach"
+)
 
 
 def _overload(name: str) -> tuple[Any, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vgpu.runtime.operations import bindings, cuda_dtypes
+from vgpu.runtime.operations import bindings, cuda_dtypes, sparse_dtypes
 from vgpu.runtime.operations.operation import Known, Operation
 from vgpu.runtime.operations.table import TABLE
 
@@ -23,17 +23,22 @@ _FUSED_GRADIENTS = 1
 # Zeros without memory (`ZeroTensor`, in gradients of `sgn`): PyTorch reads their null pointer under a dispatch mode.
 _INSTEAD = {torch.ops.aten._efficientzerotensor.default: torch.ops.aten.zeros.default}
 _NOTHING_KNOWN = Known()
+# Columns for which a call has to go the long way of the dispatch mode.
+_UNUSUAL = (
+    "is_metadata", "allocates_only", "is_like", "reads", "synchronises", "waits", "indexes", "is_cuda_kernel",
+    "few_dimensions", "nondeterministic",
+)  # fmt: skip
 _COLUMNS = tuple(field.name for field in fields(Known))
 
 # By identity, with the overload itself, so that the identity stays taken: an overload's hash is a Python function.
-_found: dict[int, tuple[Any, Operation]] = {}
+FOUND: dict[int, tuple[Any, Operation]] = {}
 
 
 def facts(overload: Any) -> Operation:
     """The facts about an overload, from the cache or from table and schema."""
-    found = _found.get(id(overload))
+    found = FOUND.get(id(overload))
     if found is None:
-        found = _found[id(overload)] = overload, _classify(overload)
+        found = FOUND[id(overload)] = overload, _classify(overload)
     return found[1]
 
 
@@ -63,6 +68,23 @@ def _classify(overload: Any) -> Operation:
         columns["strict_devices"] = bool(columns["wrapper"])
     columns["check"] = cuda_dtypes.missing_kernel(overload) or columns["check"]
     dtypes = (cuda_dtypes.rule_of(overload) if namespace == "aten" else None) or cuda_dtypes.NOTHING
+    may_resize = full in ("resize_", "resize_as_", "set_") or has_out
+    is_composite = not columns["is_cuda_kernel"] and torch._C._dispatch_has_kernel_for_dispatch_key(
+        overload.name(), "CompositeImplicitAutograd"
+    )
+    depends_on_data = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+    random = torch.Tag.nondeterministic_seeded in tags
+    repeats = (pointwise or known.copies) and known.traffic is None and known.product is None and not is_foreach
+    is_gemm = known.product is not None and known.library == "blas" and known.call == "product"
+    is_plain_view = is_view and not (dtypes.refused or columns["check"] or columns["arithmetic"])
+    may_be_short = (
+        namespace == "aten"
+        and takes_tensor
+        and (repeats or is_gemm or is_plain_view)
+        and not (is_composite or may_resize or random or depends_on_data or is_foreach)
+        and torch.Tag.inplace_view not in tags
+        and not any(columns[name] for name in _UNUSUAL)
+    )
     return Operation(
         **columns,
         overload=_INSTEAD.get(overload, overload),
@@ -71,16 +93,15 @@ def _classify(overload: Any) -> Operation:
         base=base,
         is_view=is_view,
         is_factory=not takes_tensor,
-        random=torch.Tag.nondeterministic_seeded in tags,
+        random=random,
         takes_generator=any(argument.name == "generator" for argument in schema.arguments),
         mutates=bool(writes),
-        may_resize=full in ("resize_", "resize_as_", "set_") or has_out,
-        is_composite=not columns["is_cuda_kernel"]
-        and torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd"),
+        may_resize=may_resize,
+        is_composite=is_composite,
         is_foreach=is_foreach,
         is_collective=namespace in _COLLECTIVES,
         is_custom=namespace not in _OWN_NAMESPACES,
-        depends_on_data=torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags,
+        depends_on_data=depends_on_data,
         launches=not (
             is_view
             or columns["is_metadata"]
@@ -91,7 +112,9 @@ def _classify(overload: Any) -> Operation:
         is_product=known.product is not None,
         is_sum=overload is torch.ops.aten.add.Tensor,
         elementwise=pointwise or known.copies,
-        repeats=(pointwise or known.copies) and known.traffic is None and known.product is None and not is_foreach,
+        repeats=repeats,
+        may_be_short=may_be_short,
+        checks_layouts=columns["check"] in sparse_dtypes.OF_PRODUCTS,
         written=_written(base, schema),
         # Elementwise results have their operands' shape; elsewhere a float may be a scale factor or the end of a range.
         shaped_by_floats=not pointwise and not is_foreach,

@@ -68,6 +68,17 @@ def of_operation(
     return _moving(operation, args, inputs, outputs, shapes, elements)
 
 
+def repeated(
+    operation: Operation,
+    args: Sequence[Any],
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+) -> KernelWork | None:
+    """The kernel, if it is kept: that of every call with tensors of these shapes and dtypes; else None."""
+    work = of_operation(operation, args, inputs, outputs, with_elements=False)
+    return work if of_operation(operation, args, inputs, outputs, with_elements=False) is work else None
+
+
 def _known(
     operation: Operation,
     args: Sequence[Any],

@@ -128,6 +128,10 @@ class Operation(Known):
     elementwise: bool
     repeats: bool
     """Shapes and dtypes decide what its kernel is, if that is small."""
+    may_be_short: bool
+    """Most of its calls need nothing but the kernel (`vgpu.torch_integration.dispatch.repeats`)."""
+    checks_layouts: bool
+    """Its `check` accepts all strided tensors."""
     written: tuple[int, ...]
     """Places of the arguments that it writes to."""
     shaped_by_floats: bool

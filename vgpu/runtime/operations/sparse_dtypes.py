@@ -37,6 +37,10 @@ def require_bmm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     require_addmm(args, kwargs, "bmm_sparse_cuda")
 
 
+OF_PRODUCTS = (require_addmm, require_bmm)
+"""Those that accept all strided tensors."""
+
+
 def require_softmax(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Refuse a softmax of sparse values in 16 bits or integers."""
     dtype = args[0].dtype

@@ -29,13 +29,13 @@ from vgpu.runtime.operations import (
     shapes_only,
 )
 from vgpu.runtime.operations.accumulation import is_accumulated
-from vgpu.runtime.operations.facts import facts
+from vgpu.runtime.operations.facts import FOUND, facts
 from vgpu.runtime.operations.operation import Operation
 from vgpu.runtime.operations.waiting import waits
 from vgpu.runtime.random import distributions
 from vgpu.runtime.thread_state import HOST, THREAD
 from vgpu.runtime.unsupported import unsupported
-from vgpu.torch_integration.dispatch import device_asserts, device_rules, extensions, foreach, transfers
+from vgpu.torch_integration.dispatch import device_asserts, device_rules, extensions, foreach, repeats, transfers
 from vgpu.torch_integration.dispatch.device_arguments import call_with_device, names_a_gpu
 from vgpu.torch_integration.dispatch.gradients import bring_home
 from vgpu.torch_integration.handling_mode import HandlingMode
@@ -48,6 +48,7 @@ _SCALARS = frozenset((int, float, bool, type(None), torch.dtype, str, torch.devi
 # Real work on the CPU that shapes-only mode skips: from this many FLOPs on, a product costs milliseconds.
 _SKIP_FLOPS = 2e7
 _STRIDED = torch.strided
+_function_modes = torch._C._len_torch_function_stack
 
 
 class DispatchMode(TorchDispatchMode):
@@ -59,13 +60,13 @@ class DispatchMode(TorchDispatchMode):
 
     def __init__(self, machine: Machine, function_mode: HandlingMode) -> None:
         super().__init__()
-        self._machine = machine
+        self.machine = machine
         self._function_mode = function_mode
 
     def begin(self) -> None:
         """Know which machine it is."""
         # Operations of the host are charged through any of its GPUs.
-        self._host = self._machine.gpus[0]
+        self._host = self.machine.gpus[0]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -83,6 +84,16 @@ class DispatchMode(TorchDispatchMode):
         # PyTorch takes this mode off its stack while it calls us, so what we call below is not seen again. Where a call
         # has to be seen (a decomposition, a subclass's own operations), we enter the mode once more: `with self`.
         #
+        # Most calls: known operations on plain tensors.
+        known = None if types else FOUND.get(id(func))
+        if known is not None and known[1].may_be_short:
+            if _function_modes():  # as in a backward pass
+                with torch._C.DisableTorchFunction():
+                    result = repeats.run(self, known[1], args, kwargs or {})
+            else:
+                result = repeats.run(self, known[1], args, kwargs or {})
+            if result is not NotImplemented:
+                return result
         # A subclass with a dispatch of its own (autograd's engine names plain tensors here, too).
         if types and not _PLAIN_TENSORS.issuperset(types):
             if extensions.are_fake(types):
@@ -114,14 +125,14 @@ class DispatchMode(TorchDispatchMode):
                 if result is not NotImplemented:
                     return result
             try:
-                return self._run(operation, args, kwargs or {})
+                return self.run(operation, args, kwargs or {})
             except Exception as error:
                 if THREAD.scripted is not None:
                     THREAD.scripted.raised(error)
                 raise
 
-    def _run(self, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        machine = self._machine
+    def run(self, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        machine = self.machine
         registry = machine.registry
         inputs = _tensors_in(args)
         if kwargs:
@@ -207,8 +218,7 @@ class DispatchMode(TorchDispatchMode):
             else:
                 capture = None
         result = self._compute_on(operation, args, kwargs, inputs, gpu)
-        outputs = [result] if type(result) is _Tensor else _tensors_in((result,))
-        self._settle(gpu, operation, args, kwargs, inputs, outputs)
+        outputs = self.settle(gpu, operation, args, kwargs, inputs, result)
         if watch is not None and watch.follows_streams and operation.launches:
             watch.operation(gpu, operation, args, kwargs, inputs, outputs)
             if waits(operation, args, kwargs):
@@ -227,35 +237,48 @@ class DispatchMode(TorchDispatchMode):
     ) -> Any:
         try:
             return self._compute(operation, args, kwargs, inputs, gpu)
-        except NotImplementedError as error:
+        except (NotImplementedError, IndexError, RuntimeError) as error:
+            return self.recover(error, operation, args, kwargs, inputs, gpu)
+
+    def recover(
+        self,
+        error: Exception,
+        operation: Operation,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        inputs: list[torch.Tensor],
+        gpu: VirtualGPU,
+    ) -> Any:
+        """The result where the CPU's kernel has failed; raises if a card's fails, too."""
+        if isinstance(error, NotImplementedError):
             # The CPU build lacks the kernel and CUDA has one: our limit, not the program's mistake.
             if str(error).startswith("Could not run") and extensions.has_cuda_kernel(operation.overload.name()):
                 raise unsupported("kernels that the CPU underneath lacks", operation.name) from error
             return cpu_gaps.compute(operation, args, kwargs, inputs, error)
-        except (IndexError, RuntimeError) as error:
-            # The CPU kernel says at once which value is wrong. On a card the kernel fails later.
-            if cuda_values.is_division_by_zero(operation, error):
-                return cuda_values.divide(operation, args, kwargs)
-            if wide := scalar_ranges.wider(operation, error):
-                return scalar_ranges.compute(operation, args, kwargs, wide)
-            assertion = device_asserts.assertion_of(operation, error)
-            if assertion is None:
-                if isinstance(error, RuntimeError):
-                    device_rules.require_room_for_failed(gpu, error)
-                return cpu_gaps.compute(operation, args, kwargs, inputs, error)
-            gpu.fail(assertion, error)
-            return device_asserts.outcome(operation, args, kwargs)
+        # The CPU kernel says at once which value is wrong. On a card the kernel fails later.
+        if cuda_values.is_division_by_zero(operation, error):
+            return cuda_values.divide(operation, args, kwargs)
+        if wide := scalar_ranges.wider(operation, error):
+            return scalar_ranges.compute(operation, args, kwargs, wide)
+        assertion = device_asserts.assertion_of(operation, error)
+        if assertion is None:
+            if isinstance(error, RuntimeError):
+                device_rules.require_room_for_failed(gpu, error)
+            return cpu_gaps.compute(operation, args, kwargs, inputs, error)
+        gpu.fail(assertion, error)
+        return device_asserts.outcome(operation, args, kwargs)
 
-    def _settle(
+    def settle(
         self,
         gpu: VirtualGPU,
         operation: Operation,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         inputs: list[torch.Tensor],
-        outputs: list[torch.Tensor],
-    ) -> None:
+        result: Any,
+    ) -> list[torch.Tensor]:
         """Results become resident (in the order of CUDA: the output is allocated, then the kernel launched)."""
+        results = outputs = [result] if type(result) is _Tensor else _tensors_in((result,))
         if operation.library:
             gpu.prepare_library(operation)
         add, is_result = gpu.registry.add, not operation.is_factory
@@ -273,7 +296,7 @@ class DispatchMode(TorchDispatchMode):
                 gpu.registry.refresh(tensor, stream)
         if not operation.launches:
             gpu.charge_metadata(operation)
-            return
+            return results
         if operation.mutates and not outputs:
             outputs = _tensors_in([args[place] for place in operation.written if place < len(args)]) or inputs
         gpu.charge(operation, args, inputs, outputs)
@@ -283,6 +306,7 @@ class DispatchMode(TorchDispatchMode):
         if may_wait and waits(operation, args, kwargs):
             gpu.report_wait()
             gpu.synchronize(stream)
+        return results
 
     def _charge_host(
         self, operation: Operation, args: Sequence[Any], inputs: list[torch.Tensor], outputs: list[torch.Tensor]
@@ -306,7 +330,7 @@ class DispatchMode(TorchDispatchMode):
             return run_operator(gpu, operation, args, kwargs)
         if operation.is_cuda_kernel and gpu is not None:
             return cuda_kernels.KERNELS[operation.base](gpu, args, kwargs)
-        if not self._machine.values:
+        if not self.machine.values:
             if gpu is not None:
                 return shapes_only.compute(operation, args, kwargs)
             product = operation.product if operation.library == "blas" else None
@@ -324,7 +348,7 @@ class DispatchMode(TorchDispatchMode):
                 return precision.compute(operation, args, kwargs, low)
             if gpu is not None and precision.uses_tf32(operation, inputs[0].dtype, gpu.spec):
                 args = precision.with_tf32_operands(operation, args)
-        if operation.arithmetic is not None and gpu is not None and self._machine.values:
+        if operation.arithmetic is not None and gpu is not None and self.machine.values:
             result = operation.arithmetic(operation.overload, args, kwargs)
             if result is not NotImplemented:
                 return result
@@ -383,7 +407,7 @@ class DispatchMode(TorchDispatchMode):
                 with self:
                     torch.ops.aten.copy_.default(tensor, other, non_blocking)
             return None
-        machine = self._machine
+        machine = self.machine
         bring_home(machine, source)
         to, origin = machine.registry.gpu_of(target), machine.registry.gpu_of(source)
         if to is not None and origin is not None:
