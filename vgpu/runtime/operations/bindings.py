@@ -47,3 +47,8 @@ def overloads() -> list[Any]:
 def direct(overload: Any) -> Callable[..., Any] | None:
     """What runs the overload on a plain tensor and other positional arguments; None if only the overload does."""
     return _DIRECT.get(overload)
+
+
+def of_threshold() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Those of `aten::threshold` and `aten::threshold_`."""
+    return _DIRECT[torch.ops.aten.threshold.default], _DIRECT[torch.ops.aten.threshold_.default]

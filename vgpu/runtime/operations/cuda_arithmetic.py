@@ -27,7 +27,7 @@ from vgpu.runtime.operations import bindings
 from vgpu.runtime.operations.registries import registries
 
 _aten = torch.ops.aten
-_THRESHOLD, _THRESHOLD_ = map(bindings.direct, (_aten.threshold.default, _aten.threshold_.default))
+_THRESHOLD, _THRESHOLD_ = bindings.of_threshold()
 _LOW = (torch.float16, torch.bfloat16)
 _SINGLE = (torch.float32, *_LOW)
 _FLOATS = (torch.float32, torch.float64, *_LOW)
