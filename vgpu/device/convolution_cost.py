@@ -9,6 +9,7 @@ Not here: which convolution an operation is (`vgpu.runtime.operations.convolutio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from vgpu.device import cost, tiles
@@ -42,6 +43,8 @@ _SUM_BYTES, _SUM_KERNELS = 4 + 4 + 2, {"volta": 1, "turing": 2}
 # half of that. One alone has half of the rate, two have two thirds, and so on; that stands for a tile's wait as well.
 # Volta adds up parts in 16 bits by three kernels.
 WEIGHT_AHEAD, _SPLIT_KERNELS = {"volta": 1.0, "cuda cores": 1.0}, {"volta": 3}
+# Of their tensor cores: windows of 20 x 5 run at what CUDA cores reach in FP32, on a V100 and on a T4.
+_LARGEST_WEIGHT_WINDOW = 64
 # The other passes in 16 bits load so many channels of a place at once there. Images' gradients have tiles of 128 places
 # and as many channels as there are, up to 128.
 _CHANNELS_AT_ONCE = 32
@@ -84,19 +87,23 @@ def seconds(spec: Spec, work: Convolution, dtype: str, *, tf32: bool) -> float:
     tensor_cores = cost.uses_tensor_cores(spec, dtype, tf32=tf32)
     taken = 0.0
     for kind in work.passes:
-        by_tensor_cores = tensor_cores and not (size == 4 and kind == "weight" and _is_left_to_cuda_cores(work))
-        taken += _product(spec, work, kind, dtype, size, tf32=tf32 and by_tensor_cores)
+        by_tensor_cores = tensor_cores and not (kind == "weight" and _is_left_to_cuda_cores(spec, work, size))
+        kernels_for = dtype if by_tensor_cores or not tensor_cores else "float32"
+        taken += _product(spec, work, kind, kernels_for, size, tf32=tf32 and by_tensor_cores)
         if by_tensor_cores:
             taken += _layout(spec, work, kind, size)
     return taken
 
 
-def _is_left_to_cuda_cores(work: Convolution) -> bool:
-    """Whether cuDNN takes a kernel for CUDA cores, which needs no change of layout, for TF32's weight gradient.
+def _is_left_to_cuda_cores(spec: Spec, work: Convolution, size: int) -> bool:
+    """Whether cuDNN takes a kernel for CUDA cores, which needs no change of layout, for the weight's gradient.
 
-    It does where the tiles of tensor cores would be empty for more than three quarters: 3 x 3 windows of 32 filters on
-    an H100 take as long with TF32 as without, and a third of that in NHWC.
+    With TF32 it does where the tiles of tensor cores would be empty for more than three quarters: 3 x 3 windows of 32
+    filters on an H100 take as long with TF32 as without, and a third of that in NHWC. In 16 bits it does on Volta and
+    Turing for large windows.
     """
+    if size < 4:
+        return spec.compute_capability < _AMPERE and work.window > _LARGEST_WEIGHT_WINDOW
     rows, columns, _, groups = _sides(work, "weight", 1)
     tiles_filled = rows * columns / (_rounded(rows, _LARGE) * _rounded(columns, _LARGE))
     return work.planar_input and work.window > 1 and groups == 1 and tiles_filled < _LEAST_FILLED
@@ -115,7 +122,7 @@ def _product(spec: Spec, work: Convolution, kind: str, dtype: str, size: int, *,
         splits=_splits(kind, kernels, k), ahead=ahead,
         sum_kernels=_SPLIT_KERNELS.get(kernels, 1) if kind == "weight" else 1,
     )  # fmt: skip
-    moved = size * (work.inputs + work.results + work.weights)
+    moved = size * (_touched_inputs(work, kind) + work.results + work.weights)
     moving = cost.traffic_seconds(spec, moved, cached=True)
     seconds = spec.minimum_kernel_seconds + cost.overlapped(moving, computing)
     if kind == "weight" and kernels in _SUM_KERNELS:
@@ -123,6 +130,18 @@ def _product(spec: Spec, work: Convolution, kind: str, dtype: str, size: int, *,
         if kernels == "turing":
             seconds += cost.traffic_seconds(spec, _SUM_BYTES * work.weights, cached=True)
     return seconds
+
+
+def _touched_inputs(work: Convolution, kind: str) -> int:
+    """Elements of the input that a pass reads; its gradient is written whole.
+
+    A window of 1 x 1 in steps of two passes three quarters of the places by. In NCHW lines of memory bring the other
+    columns along, so that only rows are left out.
+    """
+    if kind == "input" or work.window * work.result_places >= work.input_places:
+        return work.inputs
+    read_share = work.window * work.result_places / work.input_places
+    return round(work.inputs * (math.sqrt(read_share) if work.planar_input else read_share))
 
 
 def _kernels(spec: Spec, dtype: str, *, tf32: bool) -> str:
