@@ -45,10 +45,15 @@ _SUM_BYTES, _SUM_KERNELS = 4 + 4 + 2, {"volta": 1, "turing": 2}
 WEIGHT_AHEAD, _SPLIT_KERNELS = {"volta": 1.0, "cuda cores": 1.0}, {"volta": 3}
 # Of their tensor cores: windows of 20 x 5 run at what CUDA cores reach in FP32, on a V100 and on a T4.
 _LARGEST_WEIGHT_WINDOW = 64
-# The other passes in 16 bits load so many channels of a place at once there. Images' gradients have tiles of 128 places
-# and as many channels as there are, up to 128.
+# The other passes in 16 bits load so many channels of a place at once there. Their tiles have 128 places, and as many
+# columns as there are, up to 128: on a T4 all of them, on a V100 images' gradients and what a window passes in steps
+# (5 x 5 windows of 832 channels take a T4 26 ns for each step of the inner side, which nobody splits, and V100's 2,048
+# channels in steps 25 ns). Operands of narrow tiles are used less often: 64 columns reach three quarters, 32 half.
 _CHANNELS_AT_ONCE = 32
-_INPUT_TILE = 128
+_WIDE_TILE, _NARROW_LOSS = 128, 1 / 3
+# CUDA cores before Hopper have these (names: maxwell_scudnn_128x128_relu_..., 128x64, 128x32), and something for a few
+# columns: 8 and 16 images of 7 x 7 take a V100 equally long.
+_TILES_OF_CUDA_CORES = ((128, 128, 1.0), (128, 64, 1.0), (128, 32, 0.8), (128, 8, 0.6))
 # Of the rate, for gradients of images that a window passed in steps: places between the steps meet other products.
 STRIDED_INPUT_RATIO = 0.57
 # Winograd saves multiplications of 3 x 3 windows, and transforms images and results: less is left of that with few
@@ -168,9 +173,12 @@ def _tile_sizes(
             return ((_WEIGHT_TILE[kernels], _WEIGHT_TILE[kernels], 1.0),)
         if work.window > 1 and cost.is_hopper(spec):
             return tiles.LARGE_TILES if kernels == "hopper" else tiles.TILES[:5]
-    if kind == "input" and kernels in _WEIGHT_TILE:
-        width = _rounded(work.channels // work.groups, _CHANNELS_AT_ONCE)
-        return ((_INPUT_TILE, min(_INPUT_TILE, width), 1.0),)
+    if kind != "weight" and kernels == "cuda cores":
+        return _TILES_OF_CUDA_CORES
+    if kind != "weight" and kernels in _WEIGHT_TILE and (kind == "input" or kernels == "turing" or work.strided):
+        columns = (work.channels if kind == "input" else work.filters) // work.groups
+        width = min(_WIDE_TILE, _rounded(columns, _CHANNELS_AT_ONCE))
+        return ((_WIDE_TILE, width, 1 / (1 + _NARROW_LOSS * (_WIDE_TILE / width - 1))),)
     return sizes
 
 
