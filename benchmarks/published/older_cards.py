@@ -41,10 +41,10 @@ def of_convolutions() -> list[Constant]:
     of = convolution_cost
     known = [
         # F(2 x 2, 3 x 3) saves a factor of 2.25, F(4 x 4, 3 x 3) one of 4.
-        entry(of.WINOGRAD_GAIN, "cuda cores", 2.0, "gain of Winograd"),
-        entry(of.WINOGRAD_GAIN, "cuda cores weight", 4.0, "gain of Winograd, filters"),
-        entry(of.WINOGRAD_CHANNELS, "cuda cores", 32.0, "channels of Winograd"),
-        entry(of.WINOGRAD_CHANNELS, "cuda cores weight", 64.0, "channels of Winograd, filters"),
+        entry(of.WINOGRAD_GAIN, "2 x 2", 2.25, "gain of Winograd, 2 x 2"),
+        entry(of.WINOGRAD_GAIN, "4 x 4", 4.0, "gain of Winograd, 4 x 4"),
+        entry(of.WINOGRAD_CHANNELS, "2 x 2", 32.0, "channels of Winograd, 2 x 2"),
+        entry(of.WINOGRAD_CHANNELS, "4 x 4", 64.0, "channels of Winograd, 4 x 4"),
         attribute(of, "STRIDED_INPUT_RATIO", 0.5),
     ]
     known += [

@@ -54,18 +54,24 @@ _WIDE_TILE, _NARROW_LOSS = 128, 1 / 3
 # CUDA cores before Hopper have these (names: maxwell_scudnn_128x128_relu_..., 128x64, 128x32), and something for a few
 # columns: 8 and 16 images of 7 x 7 take a V100 equally long.
 _TILES_OF_CUDA_CORES = ((128, 128, 1.0), (128, 64, 1.0), (128, 32, 0.8), (128, 8, 0.6))
+# For the weight's gradient of windows larger than one, at least as many columns (channels times the window) as with
+# tensor cores, and fewer rows (filters): 3 channels of 3 x 3 fill a fifth of that on a T4, and a T4 is that slow.
+_WEIGHT_TILES_OF_CUDA_CORES = (
+    (128, 128, 1.0), (64, 128, 1.0), (32, 128, 0.8), (128, 64, 0.8), (64, 64, 0.8), (32, 64, 0.64),
+)  # fmt: skip
 # Of the rate, for gradients of images that a window passed in steps: places between the steps meet other products.
 STRIDED_INPUT_RATIO = 0.57
 # Winograd saves multiplications of 3 x 3 windows, and transforms images and results: less is left of that with few
 # channels (A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016). One fused kernel, with
 # small tiles, does it where cuDNN has one, and that saves less; gradients of weights have none. cuDNN's documentation
 # names 3 x 3 and 5 x 5.
-WINOGRAD_GAIN = {"cuda cores": 2.25, "cuda cores weight": 3.1, "hopper cuda cores": 3.4}
-WINOGRAD_CHANNELS = {"cuda cores": 20.0, "cuda cores weight": 74.0, "hopper cuda cores": 90.0}
+WINOGRAD_GAIN = {"2 x 2": 2.0, "4 x 4": 3.5, "hopper cuda cores": 3.4}
+WINOGRAD_CHANNELS = {"2 x 2": 20.0, "4 x 4": 80.0, "hopper cuda cores": 90.0}
 _WINOGRAD_WINDOWS = (9, 25)
 # cuDNN does not choose it for images below 8 x 8, which fill too little of its tiles; Hopper's for their gradients. Nor
 # for NHWC before Hopper: a V100 trains ResNet-50 in FP32 1.2 times as fast in NCHW (benchmarks/published/figures.toml).
 _WINOGRAD_PLACES = 64
+_WINOGRAD_IMAGES, _WINOGRAD_SIDE = 16, 4
 # Depthwise convolutions: clock cycles of a multiprocessor for a product of PyTorch's kernel, mostly to find places
 # (DepthwiseConv2d.cu, a thread for each result), and the share of the FP32 peak that cuDNN's reach. Both gradients take
 # so many times as long; one figure says it for both kernels of NCHW.
@@ -130,6 +136,8 @@ def _product(spec: Spec, work: Convolution, kind: str, dtype: str, size: int, *,
     moved = size * (_touched_inputs(work, kind) + work.results + work.weights)
     moving = cost.traffic_seconds(spec, moved, cached=True)
     seconds = spec.minimum_kernel_seconds + cost.overlapped(moving, computing)
+    if kind == "input" and work.strided and work.window == 1 and kernels == "cuda cores":
+        seconds += cost.traffic_seconds(spec, size * work.inputs, cached=True)
     if kind == "weight" and kernels in _SUM_KERNELS:
         seconds += _SUM_KERNELS[kernels] * spec.minimum_kernel_seconds
         if kernels == "turing":
@@ -153,8 +161,12 @@ def _kernels(spec: Spec, dtype: str, *, tf32: bool) -> str:
     """Which kernels of cuDNN's make products in this precision: a key of FILL_SECONDS."""
     kernels = cost.kernels_of(spec, dtype, tf32=tf32)
     if kernels == "tensor cores" and spec.compute_capability < _AMPERE:
-        return "turing" if spec.compute_capability >= _TURING else "volta"
+        return "turing" if _is_turing(spec) else "volta"
     return kernels
+
+
+def _is_turing(spec: Spec) -> bool:
+    return _TURING <= spec.compute_capability < _AMPERE
 
 
 def _channels_at_once(work: Convolution, kind: str, kernels: str, size: int) -> int:
@@ -173,6 +185,9 @@ def _tile_sizes(
             return ((_WEIGHT_TILE[kernels], _WEIGHT_TILE[kernels], 1.0),)
         if work.window > 1 and cost.is_hopper(spec):
             return tiles.LARGE_TILES if kernels == "hopper" else tiles.TILES[:5]
+        if work.window > 1 and kernels == "cuda cores":
+            least = _WEIGHT_TILE["turing" if _is_turing(spec) else "volta"]
+            return tuple(tile for tile in _WEIGHT_TILES_OF_CUDA_CORES if tile[1] >= least)
     if kind != "weight" and kernels == "cuda cores":
         return _TILES_OF_CUDA_CORES
     if kind != "weight" and kernels in _WEIGHT_TILE and (kind == "input" or kernels == "turing" or work.strided):
@@ -203,18 +218,33 @@ def _share_of_products(work: Convolution, kind: str, kernels: str, size: int) ->
     share *= RATIO[kernels]
     if kind == "weight":
         share *= WEIGHT_RATIO[f"{kernels} 1 x 1" if work.window == 1 else kernels]
-    places_suffice = work.result_places >= _WINOGRAD_PLACES or (hopper and kind == "input")
-    if places_suffice and (hopper or work.planar_input):
-        share *= _winograd(work, f"{kernels} weight" if kind == "weight" else kernels)
+    if hopper or work.planar_input:
+        share *= _winograd(work, kind, kernels)
     return share
 
 
-def _winograd(work: Convolution, kernels: str) -> float:
+def _winograd(work: Convolution, kind: str, kernels: str) -> float:
     """How many times as fast as the plain product cuDNN's FP32 kernels are."""
-    if work.window not in _WINOGRAD_WINDOWS or work.strided or work.groups > 1 or kernels not in WINOGRAD_GAIN:
+    if work.window not in _WINOGRAD_WINDOWS or work.strided or work.groups > 1:
         return 1.0
-    transformed = WINOGRAD_CHANNELS[kernels] * (1 / work.channels + 1 / work.filters) / 2
-    return max(1.0, WINOGRAD_GAIN[kernels] / (1 + transformed))
+    many_places = work.result_places >= _WINOGRAD_PLACES
+    if kernels == "hopper cuda cores":
+        return _gain(work, kernels) if kind == "input" or (kind == "forward" and many_places) else 1.0
+    gains = [1.0]
+    many_images = work.images >= _WINOGRAD_IMAGES and (many_places or work.window == _WINOGRAD_WINDOWS[0])
+    if many_images or (kind == "weight" and many_places):
+        side = math.sqrt(work.result_places)
+        filled = side / (math.ceil(side / _WINOGRAD_SIDE) * _WINOGRAD_SIDE)
+        gains.append(_gain(work, "4 x 4") * filled**2)
+    if kind != "weight" and many_places:
+        gains.append(_gain(work, "2 x 2"))
+    return max(gains)
+
+
+def _gain(work: Convolution, kernels: str) -> float:
+    """Of one of Winograd's algorithms: each transformation serves a window's products."""
+    transformed = (1 / work.channels + 1 / work.filters) / 2 * _WINOGRAD_WINDOWS[0] / work.window
+    return max(1.0, WINOGRAD_GAIN[kernels] / (1 + WINOGRAD_CHANNELS[kernels] * transformed))
 
 
 def _sides(work: Convolution, kind: str, vector: int) -> tuple[int, int, int, int]:
