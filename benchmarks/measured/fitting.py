@@ -74,8 +74,6 @@ def constants() -> list[Constant]:
         attribute(convolution_cost, "DEPTHWISE_CYCLES", _CYCLES),
         attribute(convolution_cost, "LAYOUT_CYCLES", _CYCLES),
         attribute(convolution_cost, "UNALIGNED_TF32", 0.5),
-        entry(convolution_cost.WINOGRAD_GAIN, "hopper cuda cores", 2.25),
-        entry(convolution_cost.WINOGRAD_CHANNELS, "hopper cuda cores", 64.0),
     ]
     return known
 

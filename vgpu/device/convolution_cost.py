@@ -18,15 +18,15 @@ from vgpu.device.spec import Spec
 
 # What a tile waits for, as `cost.FILL_SECONDS`: operands are gathered window by window.
 FILL_SECONDS = {
-    "cuda cores": 2.1e-6, "tensor cores": 1.0e-6, "volta": 2.0e-6, "turing": 2.0e-6, "hopper": 1.9e-6,
+    "cuda cores": 1.4e-6, "tensor cores": 1.0e-6, "volta": 2.0e-6, "turing": 2.0e-6, "hopper": 1.9e-6,
     "hopper cuda cores": 5.0e-7,
 }  # fmt: skip
 # Share of what products attain on CUDA cores: cuDNN's kernels do worse on Hopper than on the cards that they were
 # written for, and worst for the weight's gradient of windows of one.
 RATIO = {"cuda cores": 1.0, "hopper cuda cores": 0.56}
 WEIGHT_RATIO = {
-    "cuda cores": 1.1, "cuda cores 1 x 1": 0.66, "hopper cuda cores": 1.5, "hopper cuda cores 1 x 1": 0.56,
-    "tf32": 0.73, "turing": 1.26,
+    "cuda cores": 1.0, "cuda cores 1 x 1": 0.67, "hopper cuda cores": 1.5, "hopper cuda cores 1 x 1": 0.56,
+    "tf32": 0.73, "turing": 1.2,
 }  # fmt: skip
 # The weight's gradient sums over all places, which few multiprocessors share: a part has so many of them at least, as
 # an H100 shows, and fewer on cards before Ampere and on their CUDA cores. On Hopper tiles are large where windows are
@@ -42,7 +42,7 @@ _SUM_BYTES, _SUM_KERNELS = 4 + 4 + 2, {"volta": 1, "turing": 2}
 # These kernels wait unless a multiprocessor has several tiles: on a V100, 576 of them reach 94 TFLOP/s in 16 bits, 72
 # half of that. One alone has half of the rate, two have two thirds, and so on; that stands for a tile's wait as well.
 # Volta adds up parts in 16 bits by three kernels.
-WEIGHT_AHEAD, _SPLIT_KERNELS = {"volta": 1.0, "cuda cores": 1.0}, {"volta": 3}
+WEIGHT_ALONE, _SPLIT_KERNELS = {"volta": cost.ALONE, "cuda cores": cost.ALONE}, {"volta": 3}
 # Of their tensor cores: windows of 20 x 5 run at what CUDA cores reach in FP32, on a V100 and on a T4.
 _LARGEST_WEIGHT_WINDOW = 64
 # The other passes in 16 bits load so many channels of a place at once there. Their tiles have 128 places, and as many
@@ -60,13 +60,13 @@ _WEIGHT_TILES_OF_CUDA_CORES = (
     (128, 128, 1.0), (64, 128, 1.0), (32, 128, 0.8), (128, 64, 0.8), (64, 64, 0.8), (32, 64, 0.64),
 )  # fmt: skip
 # Of the rate, for gradients of images that a window passed in steps: places between the steps meet other products.
-STRIDED_INPUT_RATIO = 0.57
+STRIDED_INPUT_RATIO = 0.62
 # Winograd saves multiplications of 3 x 3 windows, and transforms images and results: less is left of that with few
 # channels (A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016). One fused kernel, with
 # small tiles, does it where cuDNN has one, and that saves less; gradients of weights have none. cuDNN's documentation
 # names 3 x 3 and 5 x 5.
-WINOGRAD_GAIN = {"2 x 2": 2.0, "4 x 4": 3.5, "hopper cuda cores": 3.4}
-WINOGRAD_CHANNELS = {"2 x 2": 20.0, "4 x 4": 80.0, "hopper cuda cores": 90.0}
+WINOGRAD_GAIN = {"2 x 2": 1.7, "4 x 4": 3.6}
+WINOGRAD_CHANNELS = {"2 x 2": 6.0, "4 x 4": 87.0}
 _WINOGRAD_WINDOWS = (9, 25)
 # cuDNN does not choose it for images below 8 x 8, which fill too little of its tiles; Hopper's for their gradients. Nor
 # for NHWC before Hopper: a V100 trains ResNet-50 in FP32 1.2 times as fast in NCHW (benchmarks/published/figures.toml).
@@ -85,7 +85,7 @@ _VECTOR_BYTES, UNALIGNED_TF32 = 16, 0.25
 # A window of one is a plain product of an image's channels and places, without any change of layout, if rows of places
 # can be loaded: in vectors forward, in whole lines of memory for the gradients, whose inner side they are.
 _LINE_BYTES = 128
-_TURING, _AMPERE = (7, 5), (8, 0)
+_TURING = (7, 5)
 
 
 def seconds(spec: Spec, work: Convolution, dtype: str, *, tf32: bool) -> float:
@@ -114,7 +114,7 @@ def _is_left_to_cuda_cores(spec: Spec, work: Convolution, size: int) -> bool:
     Turing for large windows.
     """
     if size < 4:
-        return spec.compute_capability < _AMPERE and work.window > _LARGEST_WEIGHT_WINDOW
+        return cost.is_before_ampere(spec) and work.window > _LARGEST_WEIGHT_WINDOW
     rows, columns, _, groups = _sides(work, "weight", 1)
     tiles_filled = rows * columns / (_rounded(rows, _LARGE) * _rounded(columns, _LARGE))
     return work.planar_input and work.window > 1 and groups == 1 and tiles_filled < _LEAST_FILLED
@@ -126,11 +126,11 @@ def _product(spec: Spec, work: Convolution, kind: str, dtype: str, size: int, *,
     m, n, k, batch = _sides(work, kind, _channels_at_once(work, kind, kernels, size) if tensor_cores else 1)
     rate = cost.peak_flops(spec, dtype, tf32=tf32) * cost.attained_ratio(spec, dtype, tf32=tf32)
     rate *= _share_of_products(work, kind, kernels, size)
-    ahead = WEIGHT_AHEAD.get(kernels, 0.0) if kind == "weight" and work.groups == 1 else 0.0
+    alone = WEIGHT_ALONE.get(kernels, 0.0) if kind == "weight" and work.groups == 1 else 0.0
     computing = cost.tile_seconds(
-        spec, m, n, k, batch, rate=rate, fill_seconds=0.0 if ahead else FILL_SECONDS[kernels],
+        spec, m, n, k, batch, rate=rate, fill_seconds=0.0 if alone else FILL_SECONDS[kernels],
         sizes=_tile_sizes(spec, work, kind, kernels, cost.tile_sizes(spec, dtype, tf32=tf32)),
-        splits=_splits(kind, kernels, k), ahead=ahead,
+        splits=_splits(kind, kernels, k), alone=alone,
         sum_kernels=_SPLIT_KERNELS.get(kernels, 1) if kind == "weight" else 1,
     )  # fmt: skip
     moved = size * (_touched_inputs(work, kind) + work.results + work.weights)
@@ -160,13 +160,13 @@ def _touched_inputs(work: Convolution, kind: str) -> int:
 def _kernels(spec: Spec, dtype: str, *, tf32: bool) -> str:
     """Which kernels of cuDNN's make products in this precision: a key of FILL_SECONDS."""
     kernels = cost.kernels_of(spec, dtype, tf32=tf32)
-    if kernels == "tensor cores" and spec.compute_capability < _AMPERE:
+    if kernels == "tensor cores" and cost.is_before_ampere(spec):
         return "turing" if _is_turing(spec) else "volta"
     return kernels
 
 
 def _is_turing(spec: Spec) -> bool:
-    return _TURING <= spec.compute_capability < _AMPERE
+    return spec.compute_capability >= _TURING and cost.is_before_ampere(spec)
 
 
 def _channels_at_once(work: Convolution, kind: str, kernels: str, size: int) -> int:
@@ -229,7 +229,7 @@ def _winograd(work: Convolution, kind: str, kernels: str) -> float:
         return 1.0
     many_places = work.result_places >= _WINOGRAD_PLACES
     if kernels == "hopper cuda cores":
-        return _gain(work, kernels) if kind == "input" or (kind == "forward" and many_places) else 1.0
+        return _gain(work, "4 x 4") if kind == "input" or (kind == "forward" and many_places) else 1.0
     gains = [1.0]
     many_images = work.images >= _WINOGRAD_IMAGES and (many_places or work.window == _WINOGRAD_WINDOWS[0])
     if many_images or (kind == "weight" and many_places):

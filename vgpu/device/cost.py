@@ -25,12 +25,16 @@ BYTES_PER_ELEMENT = {
 # What a tile waits for its first operands and for its last results, by the kernels that make it (`kernels_of`). Fitted
 # to products on three cards (benchmarks/published) and an H100 (benchmarks/results/h100.json).
 FILL_SECONDS = {"cuda cores": 2.1e-6, "tensor cores": 0.4e-6, "hopper": 1.35e-6, "hopper cuda cores": 3.0e-6}
+# A tile alone on a multiprocessor of Volta or Turing takes so many times as long as the multiprocessor computes for it:
+# tensor cores wait for operands, which later cards copy to shared memory beforehand (cp.async, Ampere). Gradients of
+# filters in 16 bits on a V100 show it (`convolution_cost`); products of few tiles on both cards take as long as it says.
+ALONE = 2.0
 # Share of the peak that remains when rows do not start at a multiple of 16 bytes, by the power of two they do start at.
 _ALIGNMENT = {16: 1.0, 8: 0.85, 4: 0.7, 2: 0.5}
 # Hopper's own kernels load operands by the tensor memory accelerator, which wants 16 bytes; all others are the previous
 # generation's (CUTLASS). Products of 4096 x 4095 on an H100: 0.38 with rows at multiples of 4 bytes, 0.19 of 2; 8 is
 # modelled.
-_HOPPER = 9
+_HOPPER, _AMPERE = 9, (8, 0)
 _ALIGNMENT_ON_HOPPER = {16: 1.0, 8: 0.6, 4: 0.38, 2: 0.19}
 _ALIGNMENT_WITHOUT_TENSOR_CORES = {16: 1.0, 8: 0.97, 4: 0.92, 2: 0.9}
 
@@ -205,6 +209,7 @@ def product_efficiency(
     taken = tile_seconds(
         spec, m, n, k, batch, rate=attained * alignment * peak,
         fill_seconds=FILL_SECONDS[kernels_of(spec, dtype, tf32=tf32)], sizes=tile_sizes(spec, dtype, tf32=tf32),
+        alone=ALONE if tensor_cores and is_before_ampere(spec) else 0.0,
     )  # fmt: skip
     efficiency: float = 2.0 * batch * m * n * k / (peak * taken)
     return efficiency
@@ -226,6 +231,11 @@ def tile_sizes(spec: Spec, dtype: str, *, tf32: bool = False) -> Sequence[tiles.
     return tiles.LARGE_TILES if dtype == "float32" else tiles.TILES_OF_HOPPER
 
 
+def is_before_ampere(spec: Spec) -> bool:
+    """Whether it is a Volta or a Turing, or older."""
+    return spec.compute_capability < _AMPERE
+
+
 def is_hopper(spec: Spec) -> bool:
     """Whether the libraries have kernels for Hopper or what came after it."""
     return spec.compute_capability[0] >= _HOPPER
@@ -242,17 +252,17 @@ def tile_seconds(
     fill_seconds: float,
     sizes: Sequence[tiles.Tile],
     splits: int = tiles.FEW_SPLITS,
-    ahead: float = 0.0,
+    alone: float = 0.0,
     sum_kernels: int = 1,
 ) -> float:
     """Device seconds of `batch` products by tiles of these sizes, at `rate` FLOP/s of the whole card.
 
-    Parts of a split inner side are added up by so many `sum_kernels`; `ahead` is that of `tiles.seconds`.
+    Parts of a split inner side are added up by so many `sum_kernels`; `alone` is that of `tiles.seconds`.
     """
     return tiles.seconds(
         spec.multiprocessors, m, n, k, batch, rate=rate / spec.multiprocessors, fill_seconds=fill_seconds,
         sum_bytes_per_second=spec.l2_bytes_per_second or spec.bandwidth_bytes_per_second,
-        sum_start_seconds=sum_kernels * spec.minimum_kernel_seconds, sizes=sizes, splits=splits, ahead=ahead,
+        sum_start_seconds=sum_kernels * spec.minimum_kernel_seconds, sizes=sizes, splits=splits, alone=alone,
     )  # fmt: skip
 
 

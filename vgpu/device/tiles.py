@@ -51,13 +51,13 @@ def seconds(
     sum_start_seconds: float,
     sizes: Sequence[Tile] = TILES,
     splits: int = FEW_SPLITS,
-    ahead: float = 0.0,
+    alone: float = 0.0,
 ) -> float:
     """Seconds of `batch` products (m, k) @ (k, n) on the multiprocessors, each of which does `rate` FLOP/s.
 
     `fill_seconds`: what a tile waits for its operands and results. Sums of a split inner side start after
-    `sum_start_seconds` and move at `sum_bytes_per_second`. A multiprocessor that reaches its rate only with several
-    tiles at once takes so many tiles' time longer as `ahead` says: with 1.0, one tile alone has half of the rate.
+    `sum_start_seconds` and move at `sum_bytes_per_second`. A multiprocessor reaches its rate only with several tiles at
+    once, some of which compute while others wait: one that is `alone` takes so many times as long.
     """
     best = math.inf
     for height, width, reached in sizes:
@@ -66,7 +66,7 @@ def seconds(
         for split in sorted({1, min(most, max(1, multiprocessors // tiles)), most}):
             waves = math.ceil(tiles * split / multiprocessors)
             each = 2.0 * height * width * k / (split * rate * reached)
-            taken = (waves + ahead) * each + waves * fill_seconds
+            taken = math.hypot(waves, alone) * each + waves * fill_seconds
             if split > 1:
                 taken += sum_start_seconds + split * batch * m * n * _SUM_BYTES / sum_bytes_per_second
             best = min(best, taken)
