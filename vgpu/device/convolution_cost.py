@@ -23,9 +23,9 @@ FILL_SECONDS = {
 }  # fmt: skip
 # Share of what products attain on CUDA cores: cuDNN's kernels do worse on Hopper than on the cards that they were
 # written for, and worst for the weight's gradient of windows of one.
-RATIO = {"cuda cores": 1.0, "hopper cuda cores": 0.56}
+RATIO = {"cuda cores": 1.0, "hopper cuda cores": 0.53}
 WEIGHT_RATIO = {
-    "cuda cores": 1.0, "cuda cores 1 x 1": 0.67, "hopper cuda cores": 1.5, "hopper cuda cores 1 x 1": 0.56,
+    "cuda cores": 1.0, "cuda cores 1 x 1": 0.67, "hopper cuda cores": 1.6, "hopper cuda cores 1 x 1": 0.59,
     "tf32": 0.73, "turing": 1.2,
 }  # fmt: skip
 # The weight's gradient sums over all places, which few multiprocessors share: a part has so many of them at least, as
