@@ -42,7 +42,7 @@ _SUM_BYTES, _SUM_KERNELS = 4 + 4 + 2, {"volta": 1, "turing": 2}
 # These kernels wait unless a multiprocessor has several tiles: on a V100, 576 of them reach 94 TFLOP/s in 16 bits, 72
 # half of that. One alone has half of the rate, two have two thirds, and so on; that stands for a tile's wait as well.
 # Volta adds up parts in 16 bits by three kernels.
-WEIGHT_ALONE, _SPLIT_KERNELS = {"volta": cost.ALONE, "cuda cores": cost.ALONE}, {"volta": 3}
+WEIGHT_ALONE, _SPLIT_KERNELS = {"volta": 2.0, "cuda cores": 2.0}, {"volta": 3}
 # Of their tensor cores: windows of 20 x 5 run at what CUDA cores reach in FP32, on a V100 and on a T4.
 _LARGEST_WEIGHT_WINDOW = 64
 # The other passes in 16 bits load so many channels of a place at once there. Their tiles have 128 places, and as many

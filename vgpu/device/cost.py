@@ -25,10 +25,10 @@ BYTES_PER_ELEMENT = {
 # What a tile waits for its first operands and for its last results, by the kernels that make it (`kernels_of`). Fitted
 # to products on three cards (benchmarks/published) and an H100 (benchmarks/results/h100.json).
 FILL_SECONDS = {"cuda cores": 2.1e-6, "tensor cores": 0.4e-6, "hopper": 1.35e-6, "hopper cuda cores": 3.0e-6}
-# A tile alone on a multiprocessor of Volta or Turing takes so many times as long as the multiprocessor computes for it:
-# tensor cores wait for operands, which later cards copy to shared memory beforehand (cp.async, Ampere). Gradients of
-# filters in 16 bits on a V100 show it (`convolution_cost`); products of few tiles on both cards take as long as it says.
-ALONE = 2.0
+# A tile alone on a multiprocessor of Volta or Turing waits for operands, which later cards copy to shared memory
+# beforehand (cp.async, Ampere): it takes longer than the multiprocessor computes for it. Tensor cores are done sooner, so
+# that it takes twice as long: gradients of filters on a V100 show that (`convolution_cost`), and products of few tiles.
+ALONE = {"tensor cores": 2.0, "cuda cores": 1.0}
 # Share of the peak that remains when rows do not start at a multiple of 16 bytes, by the power of two they do start at.
 _ALIGNMENT = {16: 1.0, 8: 0.85, 4: 0.7, 2: 0.5}
 # Hopper's own kernels load operands by the tensor memory accelerator, which wants 16 bytes; all others are the previous
@@ -206,10 +206,10 @@ def product_efficiency(
     row_bytes = math.gcd(n, k) * BYTES_PER_ELEMENT.get(dtype, 4)
     alignment = table[math.gcd(row_bytes, 16)] if row_bytes % 2 == 0 else table[2]
     peak = peak_flops(spec, dtype, tf32=tf32)
+    kernels = kernels_of(spec, dtype, tf32=tf32)
     taken = tile_seconds(
-        spec, m, n, k, batch, rate=attained * alignment * peak,
-        fill_seconds=FILL_SECONDS[kernels_of(spec, dtype, tf32=tf32)], sizes=tile_sizes(spec, dtype, tf32=tf32),
-        alone=ALONE if tensor_cores and is_before_ampere(spec) else 0.0,
+        spec, m, n, k, batch, rate=attained * alignment * peak, fill_seconds=FILL_SECONDS[kernels],
+        sizes=tile_sizes(spec, dtype, tf32=tf32), alone=ALONE[kernels] if is_before_ampere(spec) else 0.0,
     )  # fmt: skip
     efficiency: float = 2.0 * batch * m * n * k / (peak * taken)
     return efficiency
