@@ -43,6 +43,8 @@ class Constant:
 
 
 _FUSED, _RING = ("sdpa", "gpt_tokens"), ("allreduce_busbw",)
+# Windows of 3 x 3, and depthwise ones.
+_CNN = ("cnn_train", "cnn_infer", "cnn_evaluate", "yolov5_infer")
 # Forward alone is launched faster than it runs.
 _CALLED = ("product", "convolution", "norm")
 # The others keep the device busier than the host.
@@ -129,9 +131,14 @@ def fitted() -> list[Constant]:
         _constant("bytes lost by broadcasts", 1.0, _attribute(traffic, "_BROADCAST_BYTES")),
         _constant("bytes lost by transpositions", 2.0, _attribute(traffic, "_TRANSPOSED_BYTES")),
         _constant("depth of a product's end", 16.0, _entry(cost.EPILOGUE_DEPTH, "others")),
-        _constant("gain of Winograd", 2.25, _entry(convolution_cost.WINOGRAD_GAIN, "cuda cores")),
-        _constant("depthwise convolutions, 16 bits", 0.15, _entry(convolution_cost.DEPTHWISE_RATIO, "16 bits")),
-        _constant("depthwise convolutions, NHWC", 0.15, _entry(convolution_cost.DEPTHWISE_RATIO, "NHWC")),
+        _constant("gain of Winograd, 2 x 2", 2.25, _entry(convolution_cost.WINOGRAD_GAIN, "2 x 2"), workloads=_CNN),
+        _constant("gain of Winograd, 4 x 4", 4.0, _entry(convolution_cost.WINOGRAD_GAIN, "4 x 4"), workloads=_CNN),
+        _constant(
+            "depthwise convolutions, 16 bits", 0.15, _entry(convolution_cost.DEPTHWISE_RATIO, "16 bits"), workloads=_CNN
+        ),
+        _constant(
+            "depthwise convolutions, NHWC", 0.15, _entry(convolution_cost.DEPTHWISE_RATIO, "NHWC"), workloads=_CNN
+        ),
         _constant("cycles of layouts", 0.5, _attribute(convolution_cost, "LAYOUT_CYCLES")),
         _constant("rows of attention", 64.0, _attribute(attention_cost, "_ATTENTION_ROWS"), workloads=_FUSED),
         _constant("rows of causal attention", 128.0, _attribute(attention_cost, "_CAUSAL_ROWS"), workloads=_FUSED),

@@ -26,8 +26,9 @@ BYTES_PER_ELEMENT = {
 # to products on three cards (benchmarks/published) and an H100 (benchmarks/results/h100.json).
 FILL_SECONDS = {"cuda cores": 2.1e-6, "tensor cores": 0.4e-6, "hopper": 1.35e-6, "hopper cuda cores": 3.0e-6}
 # A tile alone on a multiprocessor of Volta or Turing waits for operands, which later cards copy to shared memory
-# beforehand (cp.async, Ampere): it takes longer than the multiprocessor computes for it. Tensor cores are done sooner, so
-# that it takes twice as long: gradients of filters on a V100 show that (`convolution_cost`), and products of few tiles.
+# beforehand (cp.async, Ampere), so it takes longer than the multiprocessor computes for it. Tensor cores compute
+# faster than they get operands: a tile takes twice as long. Gradients of filters on a V100 (`convolution_cost`) and
+# products of few tiles show that.
 ALONE = {"tensor cores": 2.0, "cuda cores": 1.0}
 # Share of the peak that remains when rows do not start at a multiple of 16 bytes, by the power of two they do start at.
 _ALIGNMENT = {16: 1.0, 8: 0.85, 4: 0.7, 2: 0.5}
