@@ -33,7 +33,7 @@ import vgpu
 from benchmarks.measure import percent, save
 from benchmarks.measured import captured
 from benchmarks.measured.fitting import Constant
-from benchmarks.published import older_cards, older_pytorch, report
+from benchmarks.published import contradictions, older_cards, older_pytorch, report
 from benchmarks.published.timing import device_seconds
 from vgpu.device import convolution_cost, cost
 from vgpu.device.kernel_work import PASSES, Convolution
@@ -54,7 +54,7 @@ class Compared(NamedTuple):
     """One published time of `group` on `gpu`, and what the virtual GPU says, both in seconds.
 
     `left_out`: the logarithms of published over predicted where a row was left out of a fit, by how it was. `fitted`:
-    whether the constants were fitted to its table.
+    whether the constants were fitted to its table. `kind` and `sides`: see `contradictions.Kernel`.
     """
 
     source: str
@@ -65,6 +65,9 @@ class Compared(NamedTuple):
     simulated: float
     left_out: Mapping[str, float] = MappingProxyType({})
     fitted: bool = False
+    kind: str = ""
+    sides: tuple[int, ...] = ()
+    contradicted: bool = False
 
     @property
     def error(self) -> float:
@@ -86,6 +89,7 @@ def main() -> Path:
     compared = [*products, *(row._replace(fitted=True) for row in convolutions)]
     of_cards = [*compared, *left_out(layers, timed, [*cards.constants(), *older_cards.of_rows()])]
     compared += (row._replace(fitted=True) for row in left_out(layers, timed, older_cards.of_rows()))
+    compared = _with_contradictions(compared)
     groups = _groups(compared)
     report.replace("held out", table(groups))
     report.replace("older cards", table_of_fits(_groups(of_cards)))
@@ -97,13 +101,21 @@ def main() -> Path:
                 {
                     "source": row.source, "gpu": row.gpu, "group": row.group, "name": row.name,
                     "published_seconds": row.published, "ratio": older_cards.ratio(row.error),
-                    "fitted": row.fitted,
+                    "fitted": row.fitted, "contradicted": row.contradicted,
                     "left_out": {name: older_cards.ratio(error) for name, error in row.left_out.items()},
                 }
                 for row in compared
             ],
         },
     )  # fmt: skip
+
+
+def _with_contradictions(compared: Sequence[Compared]) -> list[Compared]:
+    kernels = [
+        contradictions.Kernel(f"{row.source}, {row.gpu}: {row.group}, {row.kind}", row.sides, row.published)
+        for row in compared
+    ]
+    return [row._replace(contradicted=is_so) for row, is_so in zip(compared, contradictions.of(kernels), strict=True)]
 
 
 def _groups(compared: Iterable[Compared]) -> dict[str, list[Compared]]:
@@ -115,11 +127,14 @@ def _groups(compared: Iterable[Compared]) -> dict[str, list[Compared]]:
 
 def _summary(rows: Sequence[Compared]) -> dict[str, float]:
     sizes = [abs(row.held_out_error) for row in rows]
+    far = [row for row, size in zip(rows, sizes, strict=True) if size > math.log(2)]
     return {
         "values": len(rows),
         "median_error": round(math.expm1(statistics.median(sizes)), 4),
         "within_a_fifth": round(sum(size <= math.log(1.2) for size in sizes) / len(sizes), 4),
-        "beyond_a_factor_of_two": sum(size > math.log(2) for size in sizes),
+        "beyond_a_factor_of_two": len(far),
+        "contradicted": sum(row.contradicted for row in rows),
+        "beyond_and_not_contradicted": sum(not row.contradicted for row in far),
         "median_ratio": round(math.exp(statistics.median(row.held_out_error for row in rows)), 4),
     }
 
@@ -127,8 +142,9 @@ def _summary(rows: Sequence[Compared]) -> dict[str, float]:
 def table(groups: Mapping[str, Sequence[Compared]]) -> list[str]:
     """Lines of Markdown: a row for each group, one for each source, and one for all."""
     lines = [
-        "| what | times | median error | within 20 % | beyond a factor of two | median ratio |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| what | times | median error | within 20 % | beyond a factor of two | contradicted | "
+        "beyond, not contradicted | median ratio |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     everything = [row for members in groups.values() for row in members]
     by_source = {
@@ -140,6 +156,7 @@ def table(groups: Mapping[str, Sequence[Compared]]) -> list[str]:
         lines.append(
             f"| {name} | {summary['values']} | {percent(summary['median_error'])} "
             f"| {percent(summary['within_a_fifth'])} | {summary['beyond_a_factor_of_two']} "
+            f"| {summary['contradicted']} | {summary['beyond_and_not_contradicted']} "
             f"| {summary['median_ratio']:.2f} |"
         )
     return lines
@@ -184,16 +201,19 @@ def left_out(
 def _products() -> Iterator[Compared]:
     for timed, row in zip(_timed_products(None), _read("deepbench_products.csv"), strict=True):
         group = f"products {_precision(row['dtype'])}"
-        yield Compared(_DEEPBENCH, row["gpu"], group, timed.shape, timed.measured, timed.price())
+        yield Compared(_DEEPBENCH, row["gpu"], group, timed.shape, timed.measured, timed.price(), sides=_sides(row))
+
+
+def _sides(row: Row) -> tuple[int, ...]:
+    sides = (int(row[name]) for name in ("m", "n", "k"))
+    return tuple(_rounded(side) if row["dtype"] == "float16" else side for side in sides)
 
 
 def _timed_products(cards: older_cards.Cards | None) -> Iterator[older_cards.Timed]:
     """Priced on these cards; None: as they are."""
     spec = cards.spec if cards else vgpu.get_spec
     for row in _read("deepbench_products.csv"):
-        sides = [int(row[name]) for name in ("m", "n", "k")]
-        if row["dtype"] == "float16":
-            sides = [_rounded(side) for side in sides]
+        sides = _sides(row)
 
         def price(gpu: str = row["gpu"], sides: Sequence[int] = sides, dtype: str = row["dtype"]) -> float:
             return cost.matmul_seconds(spec(gpu), sides[0], sides[1], sides[2], dtype)
@@ -213,7 +233,11 @@ def _convolutions() -> Iterator[Compared]:
     for row, kind in _rows_of_convolutions():
         timed = _timed(row, kind)
         group = f"convolutions {_precision(row['dtype'])}, {_TITLES[kind]}"
-        yield Compared(_DEEPBENCH, row["gpu"], group, timed.shape, timed.measured, timed.price())
+        work = convolution_of(row, kind)
+        yield Compared(
+            _DEEPBENCH, row["gpu"], group, timed.shape, timed.measured, timed.price(), kind=f"{work.window}",
+            sides=(work.images, work.channels, work.filters, work.input_places, work.result_places),
+        )  # fmt: skip
 
 
 def _timed_convolutions() -> Iterator[older_cards.Timed]:
@@ -335,7 +359,8 @@ def _layers(cards: older_cards.Cards) -> Iterator[tuple[Compared, older_cards.Ti
             with version():
                 return sum(pricing.seconds(piece.now()) for piece in pieces)
 
-        compared = Compared(_LIGER, row["gpu"], group, name, measured, seconds)
+        kind, sides = f"{row['mode']} {row['dtype']}", (rows, columns)
+        compared = Compared(_LIGER, row["gpu"], group, name, measured, seconds, kind=kind, sides=sides)
         yield compared, older_cards.Timed(f"{group}, {rows} x {columns}", group, row["gpu"], measured, price)
 
 
