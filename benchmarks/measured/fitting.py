@@ -71,7 +71,8 @@ def constants() -> list[Constant]:
     # One shape of the record has them. EfficientNets that others ran on an A100 and a V100 say what they are there: in
     # NHWC from 0.08 to 0.11 of the peak, which stands for cuDNN's other kernel as well, and in NCHW 0.3 cycles.
     known += [entry(convolution_cost.DEPTHWISE_RATIO, kind, 0.1) for kind in ("16 bits", "NHWC")]
-    known += [entry(convolution_cost.DEPTHWISE_BACKWARD, kind, 2.0) for kind in ("NCHW", "NHWC")]
+    # For each product, the gradient of images loads one element, as the result does, and that of filters loads two.
+    known += [entry(convolution_cost.DEPTHWISE_BACKWARD, kind, 3.0) for kind in ("NCHW", "NHWC")]
     known += [
         attribute(convolution_cost, "DEPTHWISE_CYCLES", 0.3),
         attribute(convolution_cost, "LAYOUT_CYCLES", _CYCLES),
