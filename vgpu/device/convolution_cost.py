@@ -40,8 +40,8 @@ _LARGE, _LEAST_FILLED = 128, 0.25
 _WEIGHT_TILE = {"volta": 64, "turing": 128}
 _SUM_BYTES, _SUM_KERNELS = 4 + 4 + 2, {"volta": 1, "turing": 2}
 # These kernels wait unless a multiprocessor has several tiles: on a V100, 576 of them reach 94 TFLOP/s in 16 bits, 72
-# half of that. One alone has half of the rate, two have two thirds, and so on; that stands for a tile's wait as well.
-# Volta adds up parts in 16 bits by three kernels.
+# half of that. `tiles.seconds` says how long lone ones take; that stands for a tile's wait as well. Volta adds up parts
+# in 16 bits by three kernels.
 WEIGHT_ALONE, _SPLIT_KERNELS = {"volta": 2.0, "cuda cores": 2.0}, {"volta": 3}
 # Of their tensor cores: windows of 20 x 5 run at what CUDA cores reach in FP32, on a V100 and on a T4.
 _LARGEST_WEIGHT_WINDOW = 64
@@ -62,14 +62,16 @@ _WEIGHT_TILES_OF_CUDA_CORES = (
 # Of the rate, for gradients of images that a window passed in steps: places between the steps meet other products.
 STRIDED_INPUT_RATIO = 0.62
 # Winograd saves multiplications of 3 x 3 windows, and transforms images and results: less is left of that with few
-# channels (A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016). One fused kernel, with
-# small tiles, does it where cuDNN has one, and that saves less; gradients of weights have none. cuDNN's documentation
-# names 3 x 3 and 5 x 5.
+# channels (A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016). Tiles of 4 x 4 results save
+# most, by several kernels; one fused kernel has tiles of 2 x 2. cuDNN's documentation names 3 x 3 and 5 x 5. Fitted to
+# the older cards' table; Hopper's FP32 kernels gain as much.
 WINOGRAD_GAIN = {"2 x 2": 1.7, "4 x 4": 3.6}
 WINOGRAD_CHANNELS = {"2 x 2": 6.0, "4 x 4": 87.0}
 _WINOGRAD_WINDOWS = (9, 25)
-# cuDNN does not choose it for images below 8 x 8, which fill too little of its tiles; Hopper's for their gradients. Nor
-# for NHWC before Hopper: a V100 trains ResNet-50 in FP32 1.2 times as fast in NCHW (benchmarks/published/figures.toml).
+# The older cards' cuDNN chooses the large tiles from sixteen images on: of 128 to 256 channels and more, eight images take
+# nearly as long as sixteen. It chooses neither for images below 8 x 8, which fill too little of a tile, but for sixteen
+# with 3 x 3 windows; Hopper's does for their gradients. Nor for NHWC before Hopper: a V100 trains ResNet-50 in FP32 1.2
+# times as fast in NCHW (benchmarks/published/figures.toml).
 _WINOGRAD_PLACES = 64
 _WINOGRAD_IMAGES, _WINOGRAD_SIDE = 16, 4
 # Depthwise convolutions: clock cycles of a multiprocessor for a product of PyTorch's kernel, mostly to find places
