@@ -62,16 +62,16 @@ _WEIGHT_TILES_OF_CUDA_CORES = (
 # Of the rate, for gradients of images that a window passed in steps: places between the steps meet other products.
 STRIDED_INPUT_RATIO = 0.62
 # Winograd saves multiplications of 3 x 3 windows, and transforms images and results: less is left of that with few
-# channels (A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016). Tiles of 4 x 4 results save
-# most, by several kernels; one fused kernel has tiles of 2 x 2. cuDNN's documentation names 3 x 3 and 5 x 5. Fitted to
-# the older cards' table; Hopper's FP32 kernels gain as much.
+# channels (A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016). Tiles of 4 x 4 results
+# save most, by several kernels; one fused kernel has tiles of 2 x 2. cuDNN's documentation names 3 x 3 and 5 x 5.
+# Fitted to the older cards' table; Hopper's FP32 kernels gain as much.
 WINOGRAD_GAIN = {"2 x 2": 1.7, "4 x 4": 3.6}
 WINOGRAD_CHANNELS = {"2 x 2": 6.0, "4 x 4": 87.0}
 _WINOGRAD_WINDOWS = (9, 25)
-# The older cards' cuDNN chooses the large tiles from sixteen images on: of 128 to 256 channels and more, eight images take
-# nearly as long as sixteen. It chooses neither for images below 8 x 8, which fill too little of a tile, but for sixteen
-# with 3 x 3 windows; Hopper's does for their gradients. Nor for NHWC before Hopper: a V100 trains ResNet-50 in FP32 1.2
-# times as fast in NCHW (benchmarks/published/figures.toml).
+# The older cards' cuDNN chooses the large tiles from sixteen images on: with many channels, eight images take nearly as
+# long as sixteen. It chooses neither for images below 8 x 8, which fill too little of a tile, but for sixteen with 3 x 3
+# windows; Hopper's does for their gradients. Nor for NHWC before Hopper: a V100 trains ResNet-50 in FP32 1.2 times as
+# fast in NCHW (benchmarks/published/figures.toml).
 _WINOGRAD_PLACES = 64
 _WINOGRAD_IMAGES, _WINOGRAD_SIDE = 16, 4
 # Depthwise convolutions: clock cycles of a multiprocessor for a product of PyTorch's kernel, mostly to find places
