@@ -69,9 +69,9 @@ WINOGRAD_GAIN = {"2 x 2": 1.7, "4 x 4": 3.6}
 WINOGRAD_CHANNELS = {"2 x 2": 6.0, "4 x 4": 87.0}
 _WINOGRAD_WINDOWS = (9, 25)
 # The older cards' cuDNN chooses the large tiles from sixteen images on: with many channels, eight images take nearly as
-# long as sixteen. It chooses neither for images below 8 x 8, which fill too little of a tile, but for sixteen with 3 x 3
-# windows; Hopper's does for their gradients. Nor for NHWC before Hopper: a V100 trains ResNet-50 in FP32 1.2 times as
-# fast in NCHW (benchmarks/published/figures.toml).
+# long as sixteen. It chooses neither for images below 8 x 8, which fill too little of a tile, but for sixteen with
+# 3 x 3 windows; Hopper's does for their gradients. Nor for NHWC before Hopper: a V100 trains ResNet-50 in FP32 1.2
+# times as fast in NCHW (benchmarks/published/figures.toml).
 _WINOGRAD_PLACES = 64
 _WINOGRAD_IMAGES, _WINOGRAD_SIDE = 16, 4
 # Depthwise convolutions: clock cycles of a multiprocessor for a product of PyTorch's kernel, mostly to find places
