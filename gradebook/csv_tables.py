@@ -11,7 +11,7 @@ import io
 import re
 import shlex
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -22,6 +22,9 @@ _SEPARATOR = re.compile(r'"?sep=[^\r\n]"?[;,\t]*(\r\n|\r|\n)', re.IGNORECASE)
 _SEPARATORS = ",;\t"
 _ARCHIVE, _OLD_OFFICE, _PDF = b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"%PDF-"
 _PAGE = re.compile(rb"\s*<(!doctype|html|\?xml)\b", re.IGNORECASE)
+_END = "\x1eend of the table\x1e"
+"""A row that is put behind the last one: it is a row of its own unless a quote was never closed."""
+_WORD = re.compile(r"[\w.@+-]+")
 _KINDS = (("xl/", "an Excel workbook"), ("content.xml", "an OpenDocument table"), ("Index/", "a Numbers document"))
 """By a name in the archive that such a document is."""
 
@@ -53,23 +56,33 @@ class Table:
     """Without empty ones; there is at least one."""
 
 
-def read(path: Path) -> Table:
+def read(path: Path, texts: Collection[str] = ()) -> Table:
     """Read a table whose first line has the titles of its columns.
 
     It is UTF-8, or UTF-16 (Excel's "Unicode Text"), and may begin with the line `sep=;` that is for Excel alone. Older
     encodings cannot be told from one another, and a name read in the wrong one is another name.
 
+    Args:
+        path: the file.
+        texts: titles, small, of columns in which people write what they like, in several lines.
+
     Raises:
-        TableError: it cannot be opened, is no CSV file in such an encoding, or has no row.
+        TableError: it cannot be opened, is no CSV file in such an encoding, or has no row; or a quote that is not
+            closed would make one row of several.
     """
     text, first = _text(path)
     head = text.partition("\n")[0]
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=max(_SEPARATORS, key=head.count))
+    separator = max(_SEPARATORS, key=head.count)
+    ended = text if text.endswith(("\n", "\r")) else f"{text}\n"
+    lines = csv.reader(io.StringIO(f"{ended}{_END}\n", newline=""), delimiter=separator)
     try:
         titles = tuple(title.strip().removeprefix("\ufeff") for title in next(lines, []))
         rows = []
         line = first + lines.line_num
         for cells in lines:
+            if cells == [_END]:
+                break
+            _check_quotes(titles, cells, separator, texts, f"{path}, line {line}")
             if any(cell.strip() for cell in cells) and not _is_heading(titles, cells, f"{path}, line {line}"):
                 rows.append(Row(line, _by_title(titles, [cell.strip() for cell in cells], f"{path}, line {line}")))
             line = first + lines.line_num
@@ -78,6 +91,26 @@ def read(path: Path) -> Table:
     if not rows:
         raise TableError(f"{path} has no row below its titles" if any(titles) else f"{path} is empty")
     return Table(titles, tuple(rows))
+
+
+def _check_quotes(
+    titles: Sequence[str], cells: Sequence[str], separator: str, texts: Collection[str], where: str
+) -> None:
+    """Raise TableError if a cell holds other rows, because a quote in it is closed in one of them, or never."""
+    for title, cell in zip_longest(titles, cells, fillvalue=""):
+        first, *more = cell.splitlines() or [""]
+        swallowed = [line for line in more if _is_row(line.split(separator), len(titles))]
+        if cell.strip().endswith(_END) or (swallowed and title.casefold() not in texts):
+            raise TableError(
+                f"{where}: a quote before {first[:40]!r} is not closed in this line, so that what is below it would "
+                "belong to this cell: take the quote away, or write two of them"
+            )
+
+
+def _is_row(cells: Sequence[str], count: int) -> bool:
+    """Whether a line of a cell is rather a row of the table: people write a space behind a comma."""
+    words = _WORD.fullmatch(cells[0]) is not None and not any(cell.startswith(" ") for cell in cells)
+    return count > 1 and len(cells) == count and words
 
 
 def _is_heading(titles: Sequence[str], cells: Sequence[str], where: str) -> bool:

@@ -78,7 +78,7 @@ def read(path: Path) -> tuple[NewRequest, ...]:
         except reading.ReadingError as error:
             raise ManualGradingError(str(error)) from None
     try:
-        table = csv_tables.read(path)
+        table = csv_tables.read(path, texts=("text",))
     except csv_tables.TableError as error:
         raise ManualGradingError(str(error)) from None
     names = {title.casefold(): title for title in table.titles}

@@ -67,6 +67,23 @@ def test_a_row_that_could_be_read_in_two_ways_is_refused_with_its_line(way: str,
         WAYS[way](file)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_quote_that_is_not_closed_takes_no_rows_away(way: str, tmp_path: Path) -> None:
+    file, row = tmp_path / "class.csv", "one,https://x.example/a.git,2026-03-01T10:00Z"
+    for end in ("", '"'):
+        file.write_text(f'student,text,name,team,repository,submitted_at\nada,a,"Ada,{row}\nbob,b,Bob,{row}{end}\n')
+        with pytest.raises(ValueError, match="line 2: a quote before 'Ada,.*' is not closed in this line"):
+            WAYS[way](file)
+    file.write_text(f'student,text,name,team,repository,submitted_at\nada,"a,b\n1, 2,\n","Ada ""A"" L",{row}')
+    WAYS[way](file)
+
+
+def test_a_request_may_quote_lines_that_look_like_rows(tmp_path: Path) -> None:
+    (tmp_path / "requests.csv").write_text('student,about,text\nada,all,"see\na,b,c\nx,y,z"\n')
+    (request,) = requests.read(tmp_path / "requests.csv")
+    assert request.text == "see\na,b,c\nx,y,z"
+
+
 @pytest.mark.parametrize(
     ("titles", "expected"),
     [
