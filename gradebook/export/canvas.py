@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
 from gradebook.export.view import Line, View
-from gradebook.roster import CANVAS_POINTS, folded
+from gradebook.roster import CANVAS_POINTS, LOGINS, folded
 from gradebook.text_files import to_csv
 from gradebox.report.document import points
 
@@ -99,7 +99,8 @@ def _number(text: str) -> Decimal | None:
 
 def _who(line: Line, who: list[str]) -> list[str]:
     cells: Mapping[str, str] = line.result.columns
-    if not any(cells.get(name) for name in _IDS):
+    # A name on GitHub may be another student's login.
+    if not any(cells.get(name) for name in _IDS) and line.student not in [cells.get(name) for name in LOGINS]:
         cells = {**cells, "SIS Login ID": line.student}
     if who[0] == "Student":
         cells = {**cells, "Student": cells.get("Student") or line.label}

@@ -98,14 +98,17 @@ def _unnamed(view: View) -> str:
     columns = _columns(view)
     keys = [name for name in _KEYS if name in columns]
     unnamed = [
-        line.student
-        for line in view.for_platforms
-        if keys and _IDENTIFIER in columns and not any(line.result.columns.get(name) for name in keys)
+        line.student for line in view.for_platforms if keys and not any(line.result.columns.get(name) for name in keys)
     ]
     if not unnamed:
         return ""
-    where = "so they are in moodle-worksheet.csv and not in moodle-grades.csv"
-    return f"Moodle hides who these are, {where}: {text_files.some(unnamed)}"
+    if _IDENTIFIER in columns:
+        where = "so they are in moodle-worksheet.csv and not in moodle-grades.csv"
+        return f"Moodle hides who these are, {where}: {text_files.some(unnamed)}"
+    return (
+        f"not in moodle-grades.csv, because the roster has nothing in {' or '.join(keys)} by which Moodle knows them: "
+        f"{text_files.some(unnamed)}"
+    )
 
 
 def _filled_in(line: Line, header: Sequence[str]) -> list[str]:

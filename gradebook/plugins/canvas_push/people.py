@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from gradebook.export.view import Line
 from gradebook.plugins.canvas_push.client import PushError
 from gradebook.plugins.canvas_push.service import Person
+from gradebook.roster import LOGINS
 
 _SIS, _LOGIN, _EMAIL = (
     ("SIS User ID", "ID number"),
-    ("SIS Login ID", "Username", "username"),
-    ("Email address", "Email"),
+    ("SIS Login ID", "Username"),
+    ("Email address", "Email", "email"),
 )
 _OF_CANVAS = ("SIS Login ID", "SIS User ID", "Section")
 """Columns that identify Canvas's own export, whose `ID` is Canvas's number of a student."""
@@ -25,6 +26,7 @@ class Matched:
     users: Mapping[str, int]
     """The number on Canvas of each student of the class."""
     unknown: tuple[str, ...]
+    """With the reason, if identifiers mean several there."""
 
 
 LookUp = Callable[[str, str], int | None]
@@ -51,23 +53,41 @@ def match(lines: Iterable[Line], people: Sequence[Person], look_up: LookUp) -> M
     }
     shown = {"sis": bool(tables["sis"]), "login": bool(tables["login"])}
     users: dict[str, int] = {}
+    unknown: list[str] = []
     for line in lines:
         handles = list(_handles(line))
-        user_found = next(
-            (user for kind, value in handles if (user := tables[kind].get(_folded(value))) is not None), None
-        )
-        for kind, value in handles if user_found is None else ():
+        candidates = _candidates(handles, tables) or _candidates(list(_guesses(line)), tables)
+        if len(candidates) > 1:
+            called = {person.id: person.name or str(person.id) for person in people}
+            meant = ", ".join(f"{value!r} is {called[user]}" for user, value in candidates.items())
+            unknown.append(f"{line.student} (there {meant})")
+            continue
+        user_found = next(iter(candidates), None)
+        for kind, value in [*handles, *_guesses(line)] if user_found is None else ():
             if kind in shown and not shown[kind]:
                 user = look_up({"sis": "sis_user_id", "login": "sis_login_id"}[kind], value)
                 user_found = user if user in known else None
                 if user_found is not None:
                     break
-        if user_found is not None:
-            other = next((student for student, user in users.items() if user == user_found), None)
-            if other is not None:
-                raise PushError(f"{line.student} and {other} are one student on Canvas ({user_found}); fix the roster")
-            users[line.student] = user_found
-    return Matched(users, tuple(line.student for line in lines if line.student not in users))
+        if user_found is None:
+            unknown.append(line.student)
+            continue
+        other = next((student for student, user in users.items() if user == user_found), None)
+        if other is not None:
+            raise PushError(f"{line.student} and {other} are one student on Canvas ({user_found}); fix the roster")
+        users[line.student] = user_found
+    return Matched(users, tuple(unknown))
+
+
+def _candidates(handles: Sequence[tuple[str, str]], tables: Mapping[str, Mapping[str, int]]) -> dict[int, str]:
+    """Who has one of these identifiers on Canvas, and which; Canvas's own number is certain by itself."""
+    found: dict[int, str] = {}
+    for kind, value in handles:
+        if (user := tables[kind].get(_folded(value))) is not None:
+            found.setdefault(user, value)
+            if kind == "id":
+                break
+    return found
 
 
 def _handles(line: Line) -> Iterator[tuple[str, str]]:
@@ -79,9 +99,15 @@ def _handles(line: Line) -> Iterator[tuple[str, str]]:
         for name in names:
             if columns.get(name):
                 yield kind, columns[name]
-    for kind in ("login", "sis", "email"):
-        yield kind, line.student
-    for name in _EMAIL:  # many a Canvas has people log in with their address
+
+
+def _guesses(line: Line) -> Iterator[tuple[str, str]]:
+    """What may be one as well, if no column is: the key, and an address, because many a Canvas has logins of them."""
+    columns = line.result.columns
+    if line.student not in [columns.get(name) for name in LOGINS]:  # on GitHub, and somebody else's login here
+        for kind in ("login", "sis", "email"):
+            yield kind, line.student
+    for name in _EMAIL:
         if columns.get(name):
             yield "login", columns[name]
 

@@ -163,6 +163,12 @@ def test_canvas_finds_students_without_a_roster_by_their_login() -> None:
     assert (rows[1]["Student"], rows[1]["SIS Login ID"]) == ("ada", "ada")
 
 
+def test_a_name_on_github_is_no_login_of_canvas() -> None:
+    github = student("ada-l", graded({}), name="Ada", columns={"username": "ada-l", "email": "ada@x.edu"})
+    (_, row) = read(canvas.gradebook(view.of(a_class([github]))))
+    assert (row["Student"], row["SIS Login ID"]) == ("Ada", "")
+
+
 def test_a_roster_cannot_plant_formulas() -> None:
     class_view = some_class(Student='=HYPERLINK("http://example.org","x")', Section="@SUM(A1)")
     for text in (canvas.gradebook(class_view), tables.grades(class_view), moodle.grade_import(class_view)):
@@ -247,3 +253,15 @@ def test_who_is_hidden_in_moodle_is_in_the_worksheet_only() -> None:
     assert read(moodle.grade_import(hidden)) == [], "Moodle refuses a row that names nobody"
     assert "Participant 17" in (moodle.worksheet(hidden) or "")
     assert "in moodle-worksheet.csv and not in moodle-grades.csv: 17" in " ".join(moodle.notices(hidden))
+
+
+def test_who_lacks_what_moodle_knows_students_by_is_named() -> None:
+    rows = [
+        student(key, graded({}), columns={"student": key, "Email address": f"{key}@x.edu"}) for key in ("ada", "bob")
+    ]
+    rows.append(student("eve", graded({}), columns={"student": "eve", "Email address": ""}))
+    made = view.of(a_class(rows))
+    assert [row["Email address"] for row in read(moodle.grade_import(made))] == ["ada@x.edu", "bob@x.edu"]
+    assert moodle.notices(made) == (
+        "not in moodle-grades.csv, because the roster has nothing in Email address by which Moodle knows them: eve",
+    )

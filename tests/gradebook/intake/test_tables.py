@@ -72,7 +72,7 @@ def test_a_quote_that_is_not_closed_takes_no_rows_away(way: str, tmp_path: Path)
     file, row = tmp_path / "class.csv", "one,https://x.example/a.git,2026-03-01T10:00Z"
     for end in ("", '"'):
         file.write_text(f'student,text,name,team,repository,submitted_at\nada,a,"Ada,{row}\nbob,b,Bob,{row}{end}\n')
-        with pytest.raises(ValueError, match="line 2: a quote before 'Ada,.*' is not closed in this line"):
+        with pytest.raises(ValueError, match=r"line 2: a quote before 'Ada,.*' is not closed in this line"):
             WAYS[way](file)
     file.write_text(f'student,text,name,team,repository,submitted_at\nada,"a,b\n1, 2,\n","Ada ""A"" L",{row}')
     WAYS[way](file)

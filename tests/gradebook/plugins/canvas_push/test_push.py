@@ -428,6 +428,19 @@ def test_two_students_here_are_never_one_there(teaching: Teaching) -> None:
     assert teaching.updates == 0
 
 
+def test_identifiers_of_two_students_there_are_nobodys(teaching: Teaching) -> None:
+    """A login that was given to somebody else since, and a name on GitHub that is another student's login."""
+    teaching.scores = {"ada": 20, "bob": 19, "eve": 18}
+    teaching.columns = lambda name: {
+        "ada": {"SIS Login ID": "mia", "Email address": "ada@uni.edu"},
+        "bob": {"username": "bob", "email": "eve@uni.example"},
+        "eve": {"username": "zoe", "Email": "eve@uni.edu"},
+    }[name]
+    text = messages.text(teaching.push())
+    assert "from others: ada (there 'mia' is Mia, 'ada@uni.edu' is Ada), bob" in text
+    assert teaching.on_canvas == {**dict.fromkeys(NAMES), "eve": 18.0}
+
+
 def test_one_section_only(teaching: Teaching) -> None:
     teaching.push(section="Friday")
     assert teaching.on_canvas == {"ada": None, "bob": 20.0, "eve": None, "mia": 20.0, "zoe": None}
