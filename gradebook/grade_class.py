@@ -108,7 +108,8 @@ class _Run:
         decisions = unknown_names.resolve(self.settings, self._overrides(), self._directory, *files)
         self.settings = decisions.settings
         criteria_here = self._criteria(plan)
-        without_effect = unknown_names.notices(self.settings, decisions.overrides, students, criteria_here)
+        given = decisions.overrides, students, criteria_here, decisions.excused
+        without_effect = unknown_names.notices(self.settings, *given)
         for text in (*decisions.of_gone, *without_effect, *moodle_status.notices(self.settings, students)):
             self._progress.say(f"note: {text}")
         contents, criteria = self._to_discard(students, plan)

@@ -99,7 +99,7 @@ def grade_submissions(
             commit=commit,
             jobs=jobs or (_MANY if other_machines else None),
             elsewhere=other_machines,
-            regrade=tuple(name.strip() for name in regrade.split(",")) if regrade else (),
+            regrade=tuple(name.strip() for name in regrade.split(",") if name.strip()) if regrade else (),
         )
         opened = _local_engine() if elsewhere is None else elsewhere.open(ClassRun(course(), out, say))
         result = grade_class(request, opened, console)

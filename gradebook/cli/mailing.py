@@ -81,4 +81,8 @@ def _server(server: str, sender: str, login: str) -> Server:
     host, _, port = server.rpartition(":")
     if not host or not port.isdecimal() or "@" not in sender:
         raise MailError("say where from and through what: --sender course@uni.example --server smtp.uni.example:587")
+    if login and not os.environ.get(PASSWORD):
+        raise MailError(
+            f"the password of {login!r} is missing: put it into the variable {PASSWORD}, or leave --login out"
+        )
     return Server(host, int(port), sender, login, os.environ.get(PASSWORD, ""))

@@ -75,9 +75,9 @@ def write(view: View, exports: Path, form: Form, out: Path) -> tuple[Path, list[
         # What marks the folder as ours goes first: a command that was stopped midway is given again.
         for name in sorted(content, key=lambda name: name != _MARKS[form]):
             write_file(out / name, content[name]).chmod(0o755 if name.endswith(".sh") else 0o644)
-    return out, [
-        f"{line.who} (held back)" if line.is_held_back else line.who for line in members if line.student not in reached
-    ]
+    why = {line.student: " (held back)" for line in members if line.is_held_back}
+    why |= {line.student: " (not in the roster)" for line in view.strangers}
+    return out, [f"{line.who}{why.get(line.student, '')}" for line in view.lines if line.student not in reached]
 
 
 _MARKS = {"github": "deliver.sh", "folders": "students.json"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -260,8 +260,20 @@ def _that_do_not_fit(folder: Path) -> list[str]:
 
 
 def _of_no_criterion(folder: Path) -> list[str]:
-    """Marks for a criterion that somebody has renamed, or taken out of the rubric."""
+    """Marks and comments for a criterion that somebody has renamed, or taken out of the rubric."""
     known = reports.criteria_of(folder)
+    unread = sorted({comment.criterion for comment in comments.load(folder).values()} - known)
+    return [*_marks_of_no_criterion(folder, known), *map(_unread_comments, unread)]
+
+
+def _unread_comments(criterion: str) -> str:
+    return (
+        f"manual_grading/comments.toml has comments for a criterion {criterion!r}, which no rubric has, so nobody sees "
+        "them: correct its name there"
+    )
+
+
+def _marks_of_no_criterion(folder: Path, known: Collection[str]) -> list[str]:
     counts = Counter(name for of_unit in marks.load_all(folder).values() for name in of_unit if name not in known)
     return [
         f"manual_grading/rubric.toml has no criterion {name!r}, for which {count} "

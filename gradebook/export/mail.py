@@ -86,7 +86,7 @@ def letters(view: View, folder: Path, subject: str = "") -> tuple[list[Letter], 
     lines = [line for line in view.lines if line not in view.strangers]
     shared = Counter(address.casefold() for line in lines if (address := _address(line)))
     made: list[Letter] = []
-    left_out: dict[str, str] = {}
+    left_out = {line.student: "is not in the roster" for line in view.strangers}
     for line in lines:
         address = _address(line)
         if line.is_held_back:

@@ -15,7 +15,7 @@ from gradebook.grading.held_back import HeldBackError
 from gradebook.identity import Directory, GoneStudentError, UnknownStudentError
 from gradebook.results import Excused, GradebookError, HeldBack, Student
 from gradebook.settings import Settings, SettingsError
-from gradebook.text_files import some
+from gradebook.text_files import some, with_name
 from gradebox.run.overrides import Override, OverrideError
 
 _MANY = 3
@@ -138,7 +138,11 @@ def held_by_key(held: Sequence[HeldBack], directory: Directory) -> tuple[HeldBac
 
 
 def notices(
-    settings: Settings, overrides: Sequence[Override], students: Sequence[Student], criteria: Collection[str]
+    settings: Settings,
+    overrides: Sequence[Override],
+    students: Sequence[Student],
+    criteria: Collection[str],
+    let_off: Sequence[Excused] = (),
 ) -> list[str]:
     """What an instructor should know: what they decided without any effect.
 
@@ -147,6 +151,7 @@ def notices(
         overrides: all of them.
         students: everybody.
         criteria: the identifiers of those that are graded here.
+        let_off: who is excused, and from what.
     """
     said = (
         _unknown_times(settings, students),
@@ -158,7 +163,14 @@ def notices(
         _in_the_future(settings, students),
         _shorter(settings, students),
     )
-    return [*_without_effect(overrides, students, criteria), *_torn_teams(settings, students), *filter(None, said)]
+    labs = {name.partition(".")[0] for name in criteria}
+    excuses = [
+        f"excused.toml lets {entry.student} off lab {entry.lab}, which is not graded in this class, so it has no effect"
+        for entry in let_off
+        if entry.lab is not None and f"lab{entry.lab}" not in labs
+    ]
+    without_effect = _without_effect(overrides, students, criteria)
+    return [*without_effect, *excuses, *_torn_teams(settings, students), *filter(None, said)]
 
 
 def _shorter(settings: Settings, students: Sequence[Student]) -> str:
@@ -353,16 +365,17 @@ def _in_the_future(settings: Settings, students: Sequence[Student]) -> str:
 def _unknown_times(settings: Settings, students: Sequence[Student]) -> str | None:
     if not settings.late.deducts or (settings.deadline is None and not settings.extensions):
         return None
-    unknown = sum(
-        student.content is not None
-        and student.submitted_at is None
-        and settings.deadline_of(student.student) is not None
-        for student in students
-    )
+    handed_in = [student for student in students if student.content is not None]
+    unknown = [
+        with_name(student.student, student.name)
+        for student in handed_in
+        if student.submitted_at is None and settings.deadline_of(student.student) is not None
+    ]
     if not unknown:
         return None
-    plural = "" if unknown == 1 else "s"
+    plural = "" if len(unknown) == 1 else "s"
+    names = "" if len(unknown) == len(handed_in) else f" ({some(unknown)})"
     return (
-        f"no submission time is known for {unknown} submission{plural}, so no penalty was applied: "
+        f"no submission time is known for {len(unknown)} submission{plural}{names}, so no penalty was applied: "
         'name a table of times in class.toml, submitted = "times.csv", or give the roster a column submitted_at'
     )

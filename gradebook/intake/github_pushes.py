@@ -25,6 +25,8 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _ADDRESS = re.compile(
     r"(?:https://|ssh://git@|git@)(?:www\.)?github\.com[/:](?P<owner>[^/]+)/(?P<name>[^/]+?)(?:\.git)?/?"
 )
+_ELSEWHERE = re.compile(r"[a-z+]+://|[\w.-]+@[\w.-]+:", re.IGNORECASE)
+"""How an address begins that names a server; those of GitHub are known before."""
 
 
 class PushesError(ValueError):
@@ -63,6 +65,8 @@ def _name(thing: HandedIn, owner: str | None) -> str:
         return ""
     if thing.address and (match := _ADDRESS.fullmatch(thing.address)):
         return f"{match['owner']}/{match['name']}"
+    if thing.address and _ELSEWHERE.match(thing.address):
+        return thing.address
     name = repository_name(thing.address or thing.label)
     return f"{owner}/{name}" if owner else name
 
@@ -80,7 +84,10 @@ def ask(names: Sequence[str], announce: Callable[[str], None]) -> Pushes:
     rows: list[tuple[str, ...]] = []
     failures: list[str] = []
     for name in names:
-        announce(name)
+        announce(shown(name))
+        if _ELSEWHERE.match(name):
+            failures.append(f"{shown(name)}: it is not on GitHub; give its times in a table of students")
+            continue
         if not all(_PART.fullmatch(part) for part in name.split("/", 1)):
             failures.append(f"{shown(name)}: it is no name of a repository")
             continue

@@ -261,6 +261,8 @@ class _File:
     submission: tuple[_Row, ...] = ()
 
 
+_UNREAD = ("branch", "ref", "tag", "sha", "revision", "commit_sha", "commit_id")
+"""Titles of columns that people would take for what `commit` is."""
 _FIELDS = tuple(field.name for field in fields(_Row))
 
 
@@ -276,6 +278,11 @@ def _listed(file: Path) -> list[HandedIn]:
                 raise IntakeError(
                     f"{file} has no column {lacking[0]!r}; a list of repositories needs student and repository. If it "
                     "says who is in the class, name it with --roster, and the folder of submissions instead of it"
+                )
+            if unread := next((title for title in table.titles if title.casefold() in _UNREAD), None):
+                raise IntakeError(
+                    f"{file} has a column {unread!r}, which nothing reads: if it says what to grade, call it commit, "
+                    "which may be a commit, a tag or a branch; else remove it"
                 )
             rows = [
                 (f"line {row.line}", dict.fromkeys(_FIELDS, "") | column_titles.renamed(row.cells, meant))

@@ -88,8 +88,13 @@ def load(path: Path, roster: Roster | None, zone: tzinfo | None) -> Times:
     strangers: list[str] = []
     for row in table.rows:
         handles = [value for name in who if (value := row.cell(name))]
-        if row.cell(when).casefold() in _NEVER or not handles:
+        if row.cell(when).casefold() in _NEVER:
             continue
+        if not handles:
+            raise TimesError(
+                f"{path}, line {row.line}: it has a time and names no student; write who it is into the column "
+                f"{who[0]}, or remove the row"
+            )
         moment = _moment(row, when, zone, path)
         if roster is None:
             keys = [repository_name(handles[0]) if folded(who[0]) == _REPOSITORY else handles[0]]
@@ -114,12 +119,15 @@ def _pushes(
     pushes: dict[str, list[Push]] = {}
     for row in table.rows:
         name, pushed = repository_name(row.cell(whose)), row.cell(commit)
+        if not _COMMIT.fullmatch(pushed) or not name:
+            lacking = f"{commit} {pushed!r} is no whole commit, of 40 digits" if name else f"{whose} is empty"
+            raise TimesError(f"{path}, line {row.line}: {lacking}; so nobody knows whose push it is. Correct the row")
         # GitHub writes zeros for the commit of a branch that was deleted.
-        if name and _COMMIT.fullmatch(pushed) and set(pushed) != {"0"}:
+        if set(pushed) != {"0"}:
             push = Push(pushed.lower(), _moment(row, when, zone, path), row.cell(branch))
             pushes.setdefault(folded(name), []).append(push)
     if not pushes:
-        raise TimesError(f"{path} holds no push: its column {commit} needs whole commits, of 40 digits")
+        raise TimesError(f"{path} holds no push, only branches that were deleted")
     return {name: tuple(theirs) for name, theirs in pushes.items()}
 
 

@@ -19,6 +19,8 @@ from gradebox.common import reading
 
 FILE = "requests.toml"
 MAX_CHARACTERS = 10_000
+_LIKE_ABOUT = ("criterion", "criteria", "question", "problem", "part", "check", "task", "lab", "regarding", "topic")
+"""Titles of columns, small, that people would take for what `about` is."""
 _HEAD = (
     "# What students ask to be looked at again. An entry with an answer is settled, and is in the student's feedback.\n"
 )
@@ -89,6 +91,11 @@ def read(path: Path) -> tuple[NewRequest, ...]:
         raise ManualGradingError(
             f"{path} has no column {lacking!r}; it needs text, student (or another column that identifies students, "
             "such as Email), and perhaps about"
+        )
+    if "about" not in names and (unread := next((names[title] for title in _LIKE_ABOUT if title in names), None)):
+        raise ManualGradingError(
+            f"{path} has a column {unread!r}, which nothing reads: call it about if it has criteria, such as "
+            "lab1.memory, or remove it"
         )
     return tuple(
         NewRequest(

@@ -107,8 +107,8 @@ def test_each_login_on_github_has_a_file(small_class: SmallClass, tmp_path: Path
 
 
 def test_a_folder_for_each_student(small_class: SmallClass, tmp_path: Path) -> None:
-    folder = grade(small_class, "student,name\nada,Ada\na/b,Bob\n", "ada")
-    export(folder, "folders", tmp_path / "target")
+    folder = grade(small_class, "student,name\nada,Ada\na/b,Bob\n", "ada", "zed")
+    assert "not in it: zed (not in the roster)" in export(folder, "folders", tmp_path / "target")
     index = json.loads((tmp_path / "target" / "students.json").read_text())
     names = {row["student"]: name for name, row in index.items()}
     assert re.fullmatch(r"a_b-[0-9a-f]{8}", names["a/b"])

@@ -86,7 +86,7 @@ def office() -> Iterator[PostOffice]:
 
 @pytest.fixture
 def folder(small_class: SmallClass) -> Path:
-    for student in ("ada", "bob", "cat", "dan", "eve", "fay"):
+    for student in ("ada", "bob", "cat", "dan", "eve", "fay", "gus"):
         small_class.hands_in(student)
     roster = small_class.submissions.parent / "roster.csv"
     roster.write_text(ROSTER)
@@ -108,6 +108,7 @@ def test_it_is_shown_then_sent_and_sent_once(folder: Path, office: PostOffice) -
     assert "not to cat: shares family@uni.example with another student, who would read this" in shown
     assert "not to dan: shares Family@uni.example" in shown
     assert "not to eve: has no address in the roster" in shown
+    assert "not to gus: is not in the roster" in shown
     assert "not to fay: has 'no address', which is no address" in shown
     assert "2 to send; nothing was sent" in shown
     assert office.letters == []
@@ -197,6 +198,7 @@ def test_who_is_refused_is_named_and_the_others_get_theirs(folder: Path, office:
     [
         (("--server", "nowhere", "--sender", "a@b.c"), "--server smtp.uni.example:587"),
         (("--server", "127.0.0.1:1", "--sender", "a@b.c"), "127.0.0.1:1 cannot be used"),
+        (("--server", "127.0.0.1:1", "--sender", "a@b.c", "--login", "me"), "put it into the variable SMTP_PASSWORD"),
     ],
 )
 def test_a_server_that_is_none_is_one_line(folder: Path, options: tuple[str, ...], message: str) -> None:

@@ -86,7 +86,9 @@ def test_an_override_in_another_lab_is_said_to_have_no_effect(small_class: Small
     small_class.hands_in("ada")
     small_class.out.mkdir()
     (small_class.out / "overrides.toml").write_text(override("ada", "lab2.amp"))
+    (small_class.out / "excused.toml").write_text('[[excused]]\nstudent = "ada"\nlab = 2\nreason = "ill"\n')
     _, said = grade(small_class)
+    assert "excused.toml lets ada off lab 2, which is not graded in this class, so it has no effect" in said
     assert "the override of lab2.amp for ada has no effect: its lab is not graded in this class" in said
 
 
@@ -100,6 +102,10 @@ def test_penalties_that_can_meet_nobody_are_said(small_class: SmallClass) -> Non
     result, said = grade(small_class, LATE.format(""))
     assert result.students[0].late is None
     assert "no submission time is known for 1 submission, so no penalty was applied" in said
+    small_class.hands_in("bob")
+    _, said = grade(small_class, LATE.format(""), "student,submitted_at\nada,2026-03-01T10:00Z\nbob,\n")
+    assert "no submission time is known for 1 submission (bob), so no penalty was applied" in said
+    shutil.rmtree(small_class.submissions / "bob")
     result, said = grade(small_class, LATE.format('submitted = "files"\n'))
     assert result.students[0].late is not None
     assert "no submission time is known" not in said

@@ -117,9 +117,14 @@ def test_what_a_later_push_replaced_is_named(graded: Class) -> None:
 
 
 def test_a_table_without_whole_commits_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "pushes.csv").write_text("repository,commit,pushed_at\norg/a,abc123,2026-03-01T10:00Z\n")
-    with pytest.raises(TimesError, match="holds no push: its column commit needs whole commits, of 40 digits"):
-        times.load(tmp_path / "pushes.csv", None, None)
+    head, time = f"repository,commit,pushed_at\norg/a,{40 * 'a'},2026-03-01T10:00Z\n", "2026-03-01T10:00Z"
+    for row, message in (
+        (f"org/b,abc123,{time}", "line 3: commit 'abc123' is no whole commit, of 40 digits"),
+        (f",{40 * 'b'},{time}", "line 3: repository is empty"),
+    ):
+        (tmp_path / "pushes.csv").write_text(f"{head}{row}\n")
+        with pytest.raises(TimesError, match=message):
+            times.load(tmp_path / "pushes.csv", None, None)
 
 
 # --- asking GitHub ----------------------------------------------------------------------------------------------------
@@ -177,7 +182,8 @@ def test_github_is_asked_by_its_own_program(gh: Path, tmp_path: Path) -> None:
     [
         ("https://github.com/org/lab1-ada", (), "wrote 2 pushes"),
         ("git@github.com:org/lab1-ada.git", (), "wrote 2 pushes"),
-        ("https://git.example.edu/x/lab1-ada.git", (), "whose is lab1-ada on GitHub? Say it with --org"),
+        ("lab1-ada.git", (), "whose is lab1-ada on GitHub? Say it with --org"),
+        ("https://git.example.edu/x/lab1-ada.git", ("--org", "org"), "lab1-ada.git: it is not on GitHub"),
         ("https://github.com/org/logged-out", (), "gh is not logged in: run gh auth login"),
         ("https://github.com/org/--help", (), "it is no name of a repository"),
     ],

@@ -125,6 +125,9 @@ def test_lists_of_repositories_are_read_as_other_tables_are(tmp_path: Path) -> N
     file.write_text("sep=;\nstudent;repository\n\nada;https://x.example/a.git\n;https://x.example/b.git\n")
     with pytest.raises(handed_in.IntakeError, match="line 5: name its student and its repository"):
         handed_in.find(file)
+    file.write_text("student,repository,Branch\nada,https://x.example/a.git,final\n")
+    with pytest.raises(handed_in.IntakeError, match=r"column 'Branch', which nothing reads: .* call it commit"):
+        handed_in.find(file)
     file.write_bytes("student\trepository\nada\thttps://x.example/a.git\n".encode("utf-16"))
     (listed,) = handed_in.find(file)
     assert (listed.key, listed.address) == ("ada", "https://x.example/a.git")

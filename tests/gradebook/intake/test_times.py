@@ -157,6 +157,10 @@ def test_a_table_says_who_handed_in_when(small_class: SmallClass, table: str, wh
         ("student,submitted_at\n\n", "has no row below its titles"),
         ("", "times.csv is empty"),
         ("student,submitted_at\nada,\nbob,-\n", "says of nobody when they handed in: nobody's row has a moment in its"),
+        (
+            "student,submitted_at\nada,2026-03-28T20:00Z\n,2026-03-28T20:00Z\n",
+            "line 3: it has a time and names no stud",
+        ),
         ("student,submitted_at\nada,2026-03-28 20:00\n", "has no time zone: set timezone in class.toml"),
     ],
 )

@@ -16,7 +16,8 @@ from gradebook.export import everything
 from gradebook.export.book import Book
 from gradebook.export.gradescope import SCHEMA_FILE
 from gradebook.grading import excused
-from gradebook.grading.manual_grading import marks, units
+from gradebook.grading.manual_grading import comments, marks, units
+from gradebook.grading.manual_grading.comments import Comment
 from gradebook.results import Excused, GradebookError, Student
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.manual_grading.conftest import RUBRIC, ManualClass
@@ -108,6 +109,10 @@ def test_points_in_the_place_of_a_submission_are_none_that_people_grade(
 def test_marks_for_a_criterion_that_was_renamed_are_named(manual: ManualClass) -> None:
     grade_all(manual)
     manual.write_rubric(text=RUBRIC.replace('id = "figures"', 'id = "plots"'))
+    comments.save(manual.folder, [*comments.load(manual.folder).values(), Comment("x1", "figurs", "Axes?")])
+    assert "comments for a criterion 'figurs', which no rubric has" in str(
+        everything.notices(manual.read(), manual.folder)
+    )
     (notice,) = [text for text in everything.notices(manual.read(), manual.folder) if "no criterion" in text]
     assert "no criterion 'figures', for which 2 submissions have marks" in notice
 

@@ -81,6 +81,9 @@ def test_a_file_without_the_columns_says_which(tmp_path: Path) -> None:
     (tmp_path / "form.csv").write_text("who,text\nada,x\n")
     with pytest.raises(ManualGradingError, match="no column 'student'"):
         requests.read(tmp_path / "form.csv")
+    (tmp_path / "form.csv").write_text("student,Question,text\nada,lab1.memory,x\n")
+    with pytest.raises(ManualGradingError, match="a column 'Question', which nothing reads: call it about"):
+        requests.read(tmp_path / "form.csv")
 
 
 def test_the_answer_stands_in_the_feedback_of_who_asked_only(manual: ManualClass) -> None:
