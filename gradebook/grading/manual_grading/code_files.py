@@ -11,7 +11,8 @@ from gradebox.common import files
 from gradebox.common.texts import printable
 from gradebox.sandbox import SubmissionError, copying
 
-SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".c", ".h", ".sh", ".toml", ".yaml", ".yml")
+SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".c", ".h", ".sh", ".sbatch", ".toml", ".yaml", ".yml")
+NAMES = ("Dockerfile", "Containerfile", "Makefile")
 MAX_FILES, MAX_LINES, MAX_BYTES = 60, 3000, 256 * 1024
 Part = tuple[str, str]
 """The kind (`keyword`, `string`, `comment`, `number`, `name`, or empty) and the text."""
@@ -20,21 +21,42 @@ _KINDS = {"Keyword": "keyword", "String": "string", "Comment": "comment", "Numbe
 
 
 def read(labs: Path) -> dict[str, list[str]]:
-    """The lines of each file of code below the labs, by its path; what is too large to read is left out."""
+    """The lines of each file of code below the labs, by its path; without what `left_out` names."""
+    return _read(labs)[0]
+
+
+def left_out(labs: Path) -> list[str]:
+    """Which code of a submission graders do not see, or not whole, and why."""
+    return _read(labs)[1]
+
+
+def _read(labs: Path) -> tuple[dict[str, list[str]], list[str]]:
     try:
         entries = copying.scan(labs)
-    except SubmissionError:
-        return {}
+    except SubmissionError as error:
+        return {}, [str(error)]
     texts: dict[str, list[str]] = {}
+    hidden: list[str] = []
     for entry in sorted(entries, key=lambda entry: entry.target):
-        if entry.source.suffix.lower() in SUFFIXES and entry.size_bytes <= MAX_BYTES and len(texts) < MAX_FILES:
+        if entry.source.suffix.lower() not in SUFFIXES and entry.source.name not in NAMES:
+            continue
+        name = printable(entry.target, lines=False)
+        if entry.size_bytes > MAX_BYTES:
+            hidden.append(f"{name} (more than {MAX_BYTES // 1024} KiB)")
+        elif len(texts) >= MAX_FILES:
+            hidden.append(f"{name} (more than {MAX_FILES} files)")
+        else:
             try:
                 text = files.read_text(entry.source)
-            except OSError:
+            except OSError as error:
+                hidden.append(f"{name} ({error.strerror})")
                 continue
             text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-            texts[entry.target] = [printable(line, lines=False) for line in text.split("\n")[:MAX_LINES]]
-    return texts
+            lines = text.split("\n")
+            texts[entry.target] = [printable(line, lines=False) for line in lines[:MAX_LINES]]
+            if len(lines) > MAX_LINES:
+                hidden.append(f"{name}, from line {MAX_LINES + 1} on")
+    return texts, hidden
 
 
 def highlighted(name: str, lines: list[str]) -> list[list[Part]]:

@@ -189,7 +189,8 @@ class Board:
             {"name": printable(file, lines=False), "lines": code_files.highlighted(file, lines)}
             for file, lines in texts.items()
         ]
-        return _plain({"content": unit.content, "files": rows, "comments": comments_of})
+        hidden = code_files.left_out(self._store.path(unit.content))
+        return _plain({"content": unit.content, "files": rows, "comments": comments_of, "left_out": hidden})
 
     def say(self, name: str, body: Mapping[str, Any]) -> Any:
         """Comment on a line. Raises `ChangedMeanwhileError` if other files are there now."""

@@ -26,6 +26,7 @@ async function renderCode(id) {
     parts.push(details);
     fill();
   }
+  if (code.left_out.length) parts.push(h("p", { className: "notice" }, `Not shown here: ${code.left_out.join("; ")}.`));
   if (!code.files.length) parts.push(h("p", {}, "There is no code in this submission."));
   place.replaceChildren(...parts);
 }

@@ -164,15 +164,16 @@ def difference(before: Sequence[Report], after: Sequence[Report]) -> list[str]:
 
 
 def _image(base: str, numbers: dict[str, int]) -> Any:
-    """What the renderer makes of a picture that a report names: words where the submission does not have it."""
+    """What the renderer makes of a picture that a report names: words if none of those that are shown is it."""
 
     def rule(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
         token = tokens[index]
         source = str(token.attrGet("src") or "")
         if posixpath.normpath(posixpath.join(base, urllib.parse.unquote(source))) in numbers:
             return str(self.image(tokens, index, options, env))
+        what = f"not in the submission, or no picture of at most {MAX_PICTURE_BYTES // 2**20} MiB"
         alt = self.renderInlineAsText(token.children, options, env) if token.children else ""
-        return f"<mark>[not in the submission: {html.escape(f'{alt} {source[:_LONGEST_SOURCE]}'.strip())}]</mark>"
+        return f"<mark>[{what}: {html.escape(f'{alt} {source[:_LONGEST_SOURCE]}'.strip())}]</mark>"
 
     return rule
 

@@ -111,4 +111,10 @@ def test_code_is_highlighted_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
     lab.mkdir()
     (lab / "a.py").write_bytes(b"\xef\xbb\xbfx = 1\r\ny = '\x1b[2J\xe2\x80\xae'\r")
     (lab / "large.py").write_text("x\n" * code_files.MAX_BYTES)
+    (lab / "long.py").write_text("x\n" * code_files.MAX_LINES)
+    assert code_files.left_out(tmp_path) == [
+        "lab1_gpu_basics/large.py (more than 256 KiB)",
+        "lab1_gpu_basics/long.py, from line 3001 on",
+    ]
+    (lab / "long.py").unlink()
     assert code_files.read(tmp_path) == {"lab1_gpu_basics/a.py": ["x = 1", r"y = '\x1b[2J\u202e'", ""]}

@@ -251,7 +251,10 @@ def test_a_report_that_means_harm_does_none(browser: api.Browser, ana: Grader) -
     page.wait_for_timeout(300)
     assert page.title() == "Report: grading by hand"
     assert page.locator(".report script").count() == 0
-    assert "[not in the submission: out https://evil.example/y.png]" in page.inner_text(".report")
+    assert (
+        "[not in the submission, or no picture of at most 10 MiB: out https://evil.example/y.png]"
+        in page.inner_text(".report")
+    )
     assert {url for url in urls if not url.startswith(ana.address)} == set()
 
 

@@ -71,7 +71,8 @@ def test_a_picture_of_the_submission_is_shown_by_its_number(text: str) -> None:
 
 
 def test_a_picture_that_is_not_there_is_named_in_words() -> None:
-    assert "[not in the submission: the plot results/b.png]" in to_html("![the plot](results/b.png)", PLOT)
+    said = "[not in the submission, or no picture of at most 10 MiB: the plot results/b.png]"
+    assert said in to_html("![the plot](results/b.png)", PLOT)
 
 
 def test_tables_and_code_are_rendered_and_comments_of_the_template_are_not() -> None:
