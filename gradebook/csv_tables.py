@@ -138,6 +138,11 @@ def _by_title(titles: Sequence[str], cells: Sequence[str], where: str) -> dict[s
     Raises:
         TableError: it cannot be known which cell a title means.
     """
+    if any(cells[len(titles) :]) and len(list(filter(None, titles))) < 2:
+        raise TableError(
+            f"{where} has {len(cells)} cells, but the first line has only {''.join(titles)!r}: it must have the titles "
+            "of the columns, so remove what is above them"
+        )
     if any(cells[len(titles) :]):
         raise TableError(
             f"{where} has {len(cells)} cells, but there are {len(titles)} titles: put quotes around a cell that holds "

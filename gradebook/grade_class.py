@@ -58,7 +58,7 @@ def grade_class(request: ClassRequest, open_engine: OpenEngine, console: Console
         run.grade(open_engine)
         with deciding(request.out):
             result, before = class_summary.of(gradebook), changes.scores(request.out)
-            everything.write(result, request.out, configuration=run.settings.exports)
+            everything.write(result, request.out, configuration=run.settings.exports, say=run.say)
         run.say(changes.text(before, changes.scores(request.out)))
     return result
 

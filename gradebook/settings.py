@@ -205,6 +205,7 @@ def parse(text: str, path: Path) -> Settings:
     """The settings in `text`, which stands in the file `path`. Raises as `load` does."""
     try:
         document = reading.toml(path, text)
+        _check_one_deadline(document)
         content = reading.into(_File, document)
         zone = _zone(document, content.timezone)
         _check_offsets(document, content, zone)
@@ -244,6 +245,16 @@ def parse(text: str, path: Path) -> Settings:
         by_hand=content.by_hand,
         exports=dict(content.exports),
     )
+
+
+def _check_one_deadline(document: Document) -> None:
+    """Refuse deadlines of single labs or sections, which people write in several ways."""
+    for key in ("deadline", "deadlines", "due_dates"):
+        value = document.data.get(key)
+        if isinstance(value, (dict, list)) or (value is not None and key != "deadline"):
+            text = f"{key}: a class has one deadline. If each lab has its own, grade each as a class of its own, with a"
+            text += " class.toml (labs = [1]) and an --out for it. For some students, write [extensions]"
+            raise document.error((key,), text)
 
 
 def _zone(document: Document, name: str) -> ZoneInfo | None:

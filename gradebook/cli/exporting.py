@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradebook.cli.echo import echo
+from gradebook.cli.echo import echo, note
 from gradebook.cli.host import course
 from gradebook.cli.host import folder as course_folder
 from gradebook.cli.plugins import commands_of, fail, put
@@ -51,13 +51,13 @@ def export_class(
     try:
         with deciding(folder):
             book = Book.open(folder)
-            written = book.export(canvas_assignment_id)
+            written = book.export(canvas_assignment_id, note)
         notices = book.notices(canvas_assignment_id)
     except (ValueError, OSError) as error:
         raise fail(error) from None
     echo(f"wrote {len(written)} files; begin with {written[0]}")
     for text in notices:
-        echo(f"note: {text}")
+        note(text)
 
 
 @export_app.command("feedback")
@@ -82,7 +82,7 @@ def export_feedback(
     try:
         with deciding(folder):
             book = Book.open(folder)
-            book.export()
+            book.export(say=note)
         written, left_out = delivery.write(book.view, folder / EXPORTS, chosen, target)
     except (ValueError, OSError) as error:
         raise fail(error) from None
@@ -282,7 +282,7 @@ def review_class(
             return
         with deciding(folder) as was_stopped:
             if was_stopped:  # after its decision, which may leave nothing to decide now
-                Book.open(folder).export()
+                Book.open(folder).export(say=note)
         by = grader_name(as_)
         with deciding(folder):
             book = Book.open(folder)
@@ -296,7 +296,9 @@ def review_class(
                 echo(book.hold_back(*hold_back, by))
             elif release is not None:
                 echo(book.release(release))
-            Book.open(folder).export()
+            named = next((choice[0] for choice in (accept, override, excuse, hold_back) if choice), release or "")
+            decided = [line.student for line in book.view.lines] if named == "all" else book.keys(named)
+            Book.open(folder).export(say=note, decided=decided)
     except (ValueError, OSError, RubricError, DeviceError, EngineError) as error:
         raise fail(error) from None
 

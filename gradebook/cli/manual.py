@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradebook.cli.echo import echo
+from gradebook.cli.echo import echo, note
 from gradebook.cli.plugins import commands_of, fail
 from gradebook.command_name import command
 
@@ -126,15 +126,24 @@ def _record(folder: Path, incoming: Sequence[NewRequest]) -> None:
             book = Book.open(folder)
             students = [line.student for line in book.view.lines]
             # A team's request is one of each member, whose feedback has the answer.
-            incoming = [replace(request, student=key) for request in incoming for key in book.keys(request.student)]
+            incoming = [replace(request, student=key) for request in incoming for key in _askers(book, request)]
             new = requests.add(folder, incoming, students, _criteria(book))
-            Book.open(folder).export()
+            Book.open(folder).export(say=note)
     except (ValueError, OSError) as error:
         raise fail(error) from None
     known = len(incoming) - len(new)
     echo(f"recorded {', '.join(new) or 'nothing new'}{f'; {known} known already' if known else ''}")
     if settled := requests.settled(folder, incoming, new):
         echo(f"answered before: {', '.join(settled)}. To open one again: {command()} manual answer {folder} ID ''")
+
+
+def _askers(book: Book, request: NewRequest) -> tuple[str, ...]:
+    """The keys of who asks. Raises `ReviewError`, so that nothing of a file is recorded."""
+    try:
+        return book.keys(request.student)
+    except ValueError as error:
+        text = " ".join(request.text.split())
+        raise type(error)(f"nothing was recorded, because of the request {text[:40]!r}: {error}") from None
 
 
 def _criteria(book: Book) -> list[str]:
@@ -181,7 +190,7 @@ def answer_request(
     try:
         with deciding(folder):
             made = requests.answer(folder, request, text, grader_name(as_))
-            Book.open(folder).export()
+            Book.open(folder).export(say=note)
     except (ValueError, OSError) as error:
         raise fail(error) from None
     echo(f"{made.id} of {made.student}: {'answered' if made.answer else 'open again'}; the feedback is written again")

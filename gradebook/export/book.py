@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from gradebook.export import decisions, everything, reviews, view
+from gradebook.export import changes, decisions, everything, reviews, view
 from gradebook.grading import class_summary, excused, held_back
 from gradebook.grading.manual_grading import now
 from gradebook.identity import Directory, UnknownStudentError
@@ -49,9 +50,28 @@ class Book:
         class_view = view.of(result, reviews.load(folder))
         return cls(folder, result, settings, points_of, class_view, Path(plan.settings["file"]), directory)
 
-    def export(self, canvas_assignment_id: int | None = None) -> list[Path]:
-        """Write all exports again. Raises `ValueError` where `[exports]` cannot be used."""
-        return everything.write(self.result, self.folder, configuration=self.options(canvas_assignment_id))
+    def export(
+        self,
+        canvas_assignment_id: int | None = None,
+        say: Callable[[str], None] = lambda text: None,
+        decided: Collection[str] = (),
+    ) -> list[Path]:
+        """Write all exports again.
+
+        Args:
+            canvas_assignment_id: instead of that of `class.toml`.
+            say: takes a line about tables that were edited, and about scores that are other ones now.
+            decided: students of whose score somebody has just heard.
+
+        Raises:
+            ValueError: `[exports]` cannot be used.
+        """
+        before, options = changes.scores(self.folder), self.options(canvas_assignment_id)
+        written = everything.write(self.result, self.folder, configuration=options, say=say)
+        before = {student: score for student, score in before.items() if student not in decided}
+        if changed := changes.text(before, changes.scores(self.folder)):
+            say(changed)
+        return written
 
     def options(self, canvas_assignment_id: int | None = None) -> everything.Options:
         """Those of `class.toml`, with another assignment if one is named."""

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gradebook import text_files
 from gradebook.command_name import command
-from gradebook.export import FOLDER, canvas, feedback, gradescope, moodle, page, reviews, statistics, tables, view
+from gradebook.export import (
+    FOLDER,
+    canvas,
+    edited,
+    feedback,
+    gradescope,
+    moodle,
+    page,
+    reviews,
+    statistics,
+    tables,
+    view,
+)
 from gradebook.grading.manual_grading import comments, marks, reports, units
 from gradebook.results import ClassResult
 from gradebox.report.document import points
@@ -57,13 +69,22 @@ def options(values: Mapping[str, Any]) -> Options:
     return Options(**values)
 
 
-def write(result: ClassResult, folder: Path, *, configuration: Mapping[str, Any] | Options | None = None) -> list[Path]:
+def write(
+    result: ClassResult,
+    folder: Path,
+    *,
+    configuration: Mapping[str, Any] | Options | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Path]:
     """Write every export of a class into `folder/exports`, each file whole or not at all, and return their paths.
+
+    A table that somebody has edited is kept next to the new one.
 
     Args:
         result: the class.
         folder: that of the class: it holds the gradebook, and `reviews.toml` if somebody has reviewed.
         configuration: the table `[exports]` of `class.toml`; `Options` lists what it may hold.
+        say: takes a line about each table that was kept.
 
     Raises:
         ValueError: the table or `reviews.toml` cannot be used; the message is one line.
@@ -71,10 +92,9 @@ def write(result: ClassResult, folder: Path, *, configuration: Mapping[str, Any]
     chosen = configuration if isinstance(configuration, Options) else options(configuration or {})
     class_view = view.of(result, reviews.load(folder))
     target = folder / FOLDER
-    written = [
-        text_files.write_file(target / name, text)
-        for name, text in _files(class_view, chosen, f"{command()} review {shlex.quote(str(folder))}")
-    ]
+    files = dict(_files(class_view, chosen, f"{command()} review {shlex.quote(str(folder))}"))
+    edited.keep(target, {name: text for name, text in files.items() if "/" not in name}, say)
+    written = [text_files.write_file(target / name, text) for name, text in files.items()]
     _remove_old(target, written)
     return written
 

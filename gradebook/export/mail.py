@@ -31,6 +31,8 @@ from gradebox.report.document import points
 FOLDER, SENT = "mail", "sent.jsonl"
 _ADDRESSES = ("Email address", "Email", "email")
 _SECONDS = 60
+_CLOSING = 421
+"""SMTP's answer of a server that ends the connection, such as after too many letters in an hour."""
 State = Literal["new", "changed", "moved", "sent", "unknown"]
 
 
@@ -144,6 +146,7 @@ def send(
         for letter in chosen:
             if letter.state != "sent" and _history(folder).state(letter) == "sent":  # by another run, meanwhile
                 continue
+            _check_open(session)
             _note(folder, letter, "sending")
             try:
                 session.send_message(_message(letter, server.sender))
@@ -153,6 +156,8 @@ def send(
                 continue
             except smtplib.SMTPResponseException as error:
                 _note(folder, letter, "refused")
+                if error.smtp_code == _CLOSING:
+                    raise _ended((error.smtp_code, error.smtp_error)) from None
                 failed[letter.student] = _said((error.smtp_code, error.smtp_error))
                 continue
             except (smtplib.SMTPException, OSError) as error:
@@ -164,6 +169,23 @@ def send(
             sent.append(letter.student)
             say(f"sent: {letter.student} <{letter.address}>")
     return sent, failed
+
+
+def _check_open(session: smtplib.SMTP) -> None:
+    """Raise MailError if the server has ended the connection, before another letter is under way."""
+    try:
+        answer = session.noop()
+    except (smtplib.SMTPException, OSError):
+        answer = (_CLOSING, "it does not answer")
+    if answer[0] == _CLOSING:
+        raise _ended(answer)
+
+
+def _ended(answer: tuple[int, bytes | str]) -> MailError:
+    return MailError(
+        f"the server takes no more letters now ({_said(answer)}). Give the same command later: it goes on, and nobody "
+        "gets the same twice"
+    )
 
 
 @contextlib.contextmanager

@@ -245,10 +245,19 @@ def _torn_teams(settings: Settings, students: Sequence[Student]) -> list[str]:
         in_time = [member.student for member in members if member.student not in late]
         if late and in_time:
             texts.append(
-                f"the work of the team {team} is late for {', '.join(late)} and, by another deadline, in time for "
-                f"{', '.join(in_time)}. If that is not meant, write {team!r} into [extensions]"
+                f"the work of the team {team} is late for {_with_deadlines(settings, late)} and in time for "
+                f"{_with_deadlines(settings, in_time)}. If that is not meant, write {team!r} into [extensions] for "
+                "all of them, and remove entries of its members, which go before the team's"
             )
     return texts
+
+
+def _with_deadlines(settings: Settings, students: Sequence[str]) -> str:
+    moments = {student: settings.deadline_of(student) for student in students}
+    return ", ".join(
+        f"{student} (deadline {settings.local(moment):%Y-%m-%d %H:%M})" if moment else student
+        for student, moment in moments.items()
+    )
 
 
 def other_teams(before: Sequence[Student], now: Sequence[Student]) -> list[str]:

@@ -108,6 +108,8 @@ class Intake:
         self._times = known_times or Times()
         self._graded_before = graded_before or {}
         self._sources: Counter[str] = Counter()
+        self._torn: Counter[str] = Counter()
+        """Teams of which several members handed in different work, and how many."""
         self._stamped: list[Stamped] = []
         self._tabled: list[Stamped] = []
         """What has a time by a table or the roster, and a mark of its platform."""
@@ -138,6 +140,7 @@ class Intake:
                         theirs = by_key.setdefault(key, [])
                         if all(other.handed_in is not submission for other in theirs):
                             theirs.append(Theirs(person, submission))
+            doubts.check_depth(self._owners.unmatched(by_key), self._roster, source)
             self.passed_over = handed_in.passed_over(folder)
             earlier = handed_in.earlier_attempts(folder, self._settings.zone)
             self._owners.notices += doubts.shared_repositories(by_key, self._roster)
@@ -150,6 +153,7 @@ class Intake:
                 students.append(replace(self._take(key, ones), teammates=tuple(sorted(mates))))
         times.check_files(self._stamped, self._settings)
         self._say_sources()
+        self._owners.notices += doubts.sections(self._torn)
         said = times.contradictions(self._tabled, self._settings), times.repeated(self._tabled, self._settings)
         self._owners.notices += filter(None, said)
         if self._stamped:
@@ -226,6 +230,7 @@ class Intake:
                 raise CouldNotFetch(reasons, nowhere=all(failure.nowhere for failure in failures))
             raise Refused(reasons)
         if len({result.content for result in taken}) > 1:
+            self._torn[student.team] = max(len({result.content for result in taken}), self._torn[student.team])
             raise Refused(
                 f"the team {student.team!r} handed in more than once, and not the same: {names}; keep one of them"
             )

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from gradebook.intake.handed_in import HandedIn
+from gradebook.intake import platforms, zip_and_tar
+from gradebook.intake.handed_in import HandedIn, IntakeError
 from gradebook.intake.owners import Theirs
 from gradebook.intake.repositories import shown
 from gradebook.roster import Roster, folded
 from gradebook.settings import Settings
+from gradebook.text_files import some
+
+_SEVERAL = 3
+"""So many different submissions of one team, or so many teams that have different ones, are hardly mistakes."""
 
 
 def shared_repositories(by_key: Mapping[str, Sequence[Theirs]], roster: Roster | None) -> list[str]:
@@ -23,6 +29,55 @@ def shared_repositories(by_key: Mapping[str, Sequence[Theirs]], roster: Roster |
         "put them into one team"
         for address, keys in owners.items()
         if len({teams.get(key) or key for key in keys}) > 1
+    ]
+
+
+def check_depth(unmatched: Sequence[HandedIn], roster: Roster | None, source: Path) -> None:
+    """Refuse a folder above that of the submissions, or one with a folder for each section.
+
+    Args:
+        unmatched: the folders that belong to nobody.
+        roster: who is in the class.
+        source: as the command was given it.
+
+    Raises:
+        IntakeError: it is so.
+    """
+    holding: dict[str, list[str]] = {}
+    for thing in unmatched if roster is not None else ():
+        inside = sorted(thing.path.iterdir()) if thing.path is not None else []
+        owners = [roster.owners(_handles(path.name)) for path in inside] if roster is not None else []
+        students = dict.fromkeys(theirs[0].student for theirs in owners if theirs)
+        if len(students) > 1:
+            holding[thing.label] = list(students)
+    if not holding:
+        return
+    first, students = next(iter(holding.items()))
+    what = f"{source / first} has the work of several students ({some(students, 3)}), so it is no submission"
+    if len(holding) == 1:
+        raise IntakeError(f"{what}: name that folder instead of {source}")
+    raise IntakeError(
+        f"{what}; neither {'is' if len(holding) == 2 else 'are'} {some([name for name in holding if name != first])}. "
+        "Put what is in these folders into one folder, and name that"
+    )
+
+
+def _handles(name: str) -> tuple[str, ...]:
+    """Whose a folder or archive of this name may be."""
+    mark = platforms.mark(name) or platforms.mark(zip_and_tar.stem(name))
+    return mark.handles if mark is not None else (zip_and_tar.stem(name).removesuffix(".git"),)
+
+
+def sections(torn: Mapping[str, int]) -> list[str]:
+    """What to say of teams whose members handed in different work each: they may be no teams.
+
+    `torn` has how many different ones there are of each team.
+    """
+    if max(torn.values(), default=0) < _SEVERAL and len(torn) < _SEVERAL:
+        return []
+    return [
+        f"members of one team handed in different work: {some(list(torn))}. If these are sections, and not teams, "
+        "nobody should be in a team: remove teams from class.toml, or the column team from the roster"
     ]
 
 

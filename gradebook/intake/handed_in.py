@@ -17,6 +17,7 @@ file with `[[submission]]` tables of the same keys.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, tzinfo
@@ -249,6 +250,23 @@ def _of_gradescope(source: Path) -> Iterator[HandedIn]:
             )
 
 
+_PAGE = re.compile(
+    r"(https?://[^/\s]+/[^/\s]+/[^/\s]+?)(?:\.git)?/(?:-/)?(tree|blob|commit|commits|pull|src)(?:/(.*))?"
+)
+"""The address that a browser shows of a folder or file in a repository, on GitHub or GitLab."""
+_CLONE = re.compile(r"(?:git|gh repo) clone\s+(\S+).*")
+
+
+def _no_address(text: str) -> str:
+    """Why this is no address of a repository, and what to write; empty if it may be one."""
+    if match := _CLONE.fullmatch(text):
+        return f"is a command; write the address alone: {shown(match[1])}"
+    if match := _PAGE.fullmatch(text):
+        what = f", and {match[3]!r} into the column commit" if match[2] == "tree" and match[3] else ""
+        return f"is a page of the web; write the repository's address, {shown(match[1])}{what}"
+    return "has spaces in it; write one address alone" if " " in text else ""
+
+
 @dataclass(frozen=True)
 class _Row:
     student: str = ""
@@ -294,12 +312,19 @@ def _listed(file: Path) -> list[HandedIn]:
     for place, row in rows:
         values = {name: row[name].strip() for name in _FIELDS}
         student, address = values["student"], values["repository"]
-        if not student or not address:
+        if not student:
             raise IntakeError(f"{file}, {place}: name its student and its repository")
+        if not address:
+            raise IntakeError(
+                f"{file}, {place}: {student} has no repository; write its address, or remove the row: who is in the "
+                "roster and not in the list has handed in nothing"
+            )
         if student in by_student:
             raise IntakeError(f"{file}, {place}: {student} stands twice; keep one")
         if "://" not in address and (beside := file.parent / address).exists():
             address = str(beside.resolve())
+        elif why := _no_address(address):
+            raise IntakeError(f"{file}, {place}: {shown(address)!r} {why}")
         by_student[student] = HandedIn(
             people=(Person(student, (student,)),), label=shown(address), kind="repository", address=address,
             rev=values["commit"] or None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gradebook.intake.handed_in import HandedIn, Person
@@ -109,6 +109,12 @@ class Owners:
                 "one whose it is"
             )
         return [owner.student for owner in owners] or [person.key]
+
+    def unmatched(self, by_key: Mapping[str, Sequence[Theirs]]) -> list[HandedIn]:
+        """The folders that belong to nobody in the roster; none without a roster."""
+        known = {entry.student for entry in self._roster.entries} if self._roster else by_key.keys()
+        others = [owned.handed_in for key, theirs in by_key.items() if key not in known for owned in theirs]
+        return [thing for thing in others if thing.kind == "folder"]
 
     def _is_a_groups(self, person: Person, entry: Entry, platform: str) -> bool:
         """Whether it is that of a group which only has the number of this student."""

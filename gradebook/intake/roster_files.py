@@ -50,6 +50,7 @@ _PARTS = (
     *(("first name", "last name"), ("first name", "surname"), ("first_name", "last_name"), ("firstname", "lastname")),
 )
 """The last pair is Canvas's, where an account shows last and first names in columns of their own."""
+_GITHUB = re.compile(r"\s*(?:@|(?:https?://)?(?:www\.)?github\.com/@?)(?=[\w-]+/?\s*$)", re.IGNORECASE)
 _LETTER = re.compile(r"\w")
 _ADDRESSES = ("Email address", "Email", "email")
 _SUBMITTED_AT = "submitted_at"
@@ -206,7 +207,11 @@ def _is_points(row: Mapping[str, str]) -> bool:
 
 
 def _unmarked(cells: dict[str, str]) -> dict[str, str]:
-    """A row without the `#` by which Brightspace keeps spreadsheets from taking identifiers for numbers."""
+    """A row without the `#` by which Brightspace keeps spreadsheets from taking identifiers for numbers, and with names
+    on GitHub alone where people wrote `@ada-l` or the address of their page."""
+    cells |= {
+        name: _GITHUB.sub("", cells[name].strip()).rstrip("/") for name in LOGINS if _GITHUB.match(cells.get(name, ""))
+    }
     marked = ("OrgDefinedId", "Username")
     if "OrgDefinedId" not in cells:
         return cells

@@ -36,6 +36,7 @@ _WHO = ("login_id", "user_id", "sis_user_id", "sis_login_id", "Login", "reposito
 _REPOSITORY, _PUSHED_AT = "repository", "pushed_at"
 _COMMITS, _BRANCHES = ("commit", "after"), ("branch", "ref")
 """Of a table of pushes: `after` and `ref` are GitHub's own words."""
+_LIKE_TIME = re.compile(r"submission time|submitted|time ?stamp|\bdate\b", re.IGNORECASE)
 _COMMIT = re.compile(r"[0-9a-fA-F]{40}")
 _NEVER = ("", "-", "\u2013", "never", "n/a", "none", "no submission")
 _ALIKE = timedelta(seconds=4)
@@ -78,7 +79,8 @@ def load(path: Path, roster: Roster | None, zone: tzinfo | None) -> Times:
     when = next((names[title] for title in COLUMNS if title in names), None)
     who = [names[title] for title in dict.fromkeys(map(folded, (*KEYS, *_WHO))) if title in names]
     if when is None or not who:
-        lacking = "says when; call it submitted_at" if when is None else "identifies students; call it student"
+        like = next((f" (perhaps {title!r})" for title in table.titles if _LIKE_TIME.search(title)), "")
+        lacking = f"says when; call it submitted_at{like}" if when is None else "identifies students; call it student"
         raise TimesError(f"{path} has no column that {lacking}")
     if commit := next((names[title] for title in _COMMITS if title in names), ""):
         branch = next((names[title] for title in _BRANCHES if title in names), "")

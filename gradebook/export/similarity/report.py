@@ -45,7 +45,7 @@ def write(
             *(f"{share:.3f}" for share in pair.shares),
             f"{pair.median:.3f}",
             "yes" if pair.identical else "no",
-            pair.archive,
+            f"{pair.archive} (the same student)" if pair.same_student else pair.archive,
         )
         for pair in pairs
     ]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gradebook.export.similarity import moved
+from gradebook.roster import folded
 from gradebox.sandbox import SubmissionError, copying
 
 NOISE_CHARACTERS = 25
@@ -69,6 +70,11 @@ class Pair:
     def paths(self) -> tuple[str, str]:
         """The file of each of both students."""
         return self.files or (self.module, self.module)
+
+    @property
+    def same_student(self) -> bool:
+        """Whether somebody repeats the course, as far as the key shows it."""
+        return bool(self.archive) and folded(self.students[1]) == folded(f"{self.archive}: {self.students[0]}")
 
     @property
     def share(self) -> float:
