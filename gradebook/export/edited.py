@@ -1,7 +1,7 @@
 """Tables of a class that somebody has edited since they were written: kept, because the next ones take their place.
 
-Their digests are in `exports/.digests.json`, which is written before the tables, with the digests of those that were
-there: so a command that was stopped midway makes no table an edited one. Not for feedback, which nobody edits there.
+Their digests are in `.exports.json` of the class, which is written before the tables, with the digests of those that
+were there: so a command that was stopped midway makes no table an edited one. Not for feedback, which nobody edits.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from pathlib import Path
 
 from gradebook.text_files import write_file
 
-_DIGESTS = ".digests.json"
+_DIGESTS = ".exports.json"
 
 
-def keep(folder: Path, texts: Mapping[str, str], say: Callable[[str], None]) -> None:
+def keep(folder: Path, exports: Path, texts: Mapping[str, str], say: Callable[[str], None]) -> None:
     """Give each table that somebody has edited another name, and note what is written now.
 
     Args:
-        folder: of the exports.
+        folder: of the class.
+        exports: of the exports.
         texts: what will be written, by name.
         say: takes a line about each.
     """
     known = _known(folder / _DIGESTS)
     digests: dict[str, list[str]] = {}
     for name, text in texts.items():
-        path = folder / name
+        path = exports / name
         digests[name] = [_digest(text.encode("utf-8", "replace"))]
         if not path.is_file():
             continue

@@ -93,7 +93,7 @@ def write(
     class_view = view.of(result, reviews.load(folder))
     target = folder / FOLDER
     files = dict(_files(class_view, chosen, f"{command()} review {shlex.quote(str(folder))}"))
-    edited.keep(target, {name: text for name, text in files.items() if "/" not in name}, say)
+    edited.keep(folder, target, {name: text for name, text in files.items() if "/" not in name}, say)
     written = [text_files.write_file(target / name, text) for name, text in files.items()]
     _remove_old(target, written)
     return written

@@ -73,6 +73,24 @@ def test_an_override_reports_the_score_that_the_exports_then_have(folder: Path) 
     assert "ada: the points have no effect, because lab2 is not graded in this class" in said
 
 
+def test_an_edited_table_is_kept_and_scores_that_change_are_named(folder: Path) -> None:
+    table = folder / "exports" / "grades.csv"
+    assert "edited" not in run("export", "class", str(folder))[1]
+    mine = table.read_bytes().replace(b"Ada Lovelace", b"Ada Lovelace (oral: 5)")
+    table.write_bytes(mine)
+    (folder / "overrides.toml").write_text(
+        '[[override]]\nstudent = "ada"\ncriterion = "lab1.memory"\npoints = 1\nreason = "x"\n'
+    )
+    before = scores(folder)["ada"]
+    said = run("review", str(folder), "--override", "bob", "lab1.memory", "5", "x")[1]
+    assert "grades.csv was edited since it was written: the edited one is grades.edited.csv now" in said
+    assert f"note: 1 score changed since the exports before: ada {before} → {scores(folder)['ada']}\n" in said
+    assert (table.with_name("grades.edited.csv").read_bytes(), b"oral" in table.read_bytes()) == (mine, False)
+    table.write_text("mine again\n")
+    assert "is grades.edited-2.csv now" in run("export", "class", str(folder))[1]
+    assert run("export", "class", str(folder))[1].count("edited") == 0
+
+
 REFUSED = (
     ("review", "--override", "nobody", "lab1.memory", "1", "x"),
     ("review", "--override", "ada", "lab1.memroy", "1", "x"),

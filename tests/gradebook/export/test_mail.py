@@ -37,6 +37,8 @@ class PostOffice(socketserver.ThreadingTCPServer):
         self.letters: list[tuple[str, EmailMessage]] = []
         self.refused: set[str] = set()
         self.hangs_up_on = ""
+        self.most = 1000
+        """So many letters it takes until it closes."""
 
     @property
     def address(self) -> str:
@@ -53,6 +55,9 @@ class Counter(socketserver.StreamRequestHandler):
         to = ""
         while line := self.rfile.readline().decode().strip():
             verb = line[:4].upper()
+            if verb == "MAIL" and len(office.letters) >= office.most:
+                self.answer("421 too many letters")
+                return
             if verb == "RCPT":
                 to = line.partition("<")[2].partition(">")[0]
                 self.answer("550 no such user" if to in office.refused else "250 ok")
@@ -184,6 +189,15 @@ def test_a_connection_that_breaks_is_gone_on_with(folder: Path, office: PostOffi
     mail(folder, office, "--send", "--again", "bob")
     assert "sent to 0 students" in mail(folder, office, "--send")
     assert (len(office.to("ada")), len(office.to("bob"))) == (1, 2)
+
+
+def test_a_server_that_takes_no_more_is_gone_on_with_later(folder: Path, office: PostOffice) -> None:
+    office.most = 1
+    said = mail(folder, office, "--send", code=2)
+    assert "takes no more letters now (421 too many letters). Give the same command later: it goes on" in said
+    office.most = 1000
+    assert "may have got" not in mail(folder, office, "--send")
+    assert (len(office.to("ada")), len(office.to("bob"))) == (1, 1)
 
 
 def test_who_is_refused_is_named_and_the_others_get_theirs(folder: Path, office: PostOffice) -> None:

@@ -16,7 +16,7 @@ from gradebook.intake.handed_in import IntakeError, find
 from gradebook.results import Student
 from gradebook.settings import IntakeLimits, Settings
 from gradebox.sandbox import Sandbox
-from tests.gradebook.intake.downloads import Downloads
+from tests.gradebook.intake.downloads import LAB, Downloads
 from tests.gradebook.synthetic import make_class
 
 Take = Callable[..., dict[str, Student]]
@@ -248,7 +248,31 @@ def test_a_source_that_is_none_is_one_line(
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("list.csv", "student,repository\nada,\n", "line 2: name its student and its repository"),
+        (
+            "list.csv",
+            "student,repository\nada,\n",
+            "line 2: ada has no repository; write its address, or remove the row",
+        ),
+        (
+            "list.csv",
+            "student,repository\nada,https://x.org/o/r/tree/final\n",
+            "address, https://x.org/o/r, and 'final' i",
+        ),
+        (
+            "list.csv",
+            "student,repository\nada,https://x.org/o/r/-/blob/a/b.py\n",
+            "repository's address, https://x.org/o/r",
+        ),
+        (
+            "list.csv",
+            "student,repository\nada,git clone git@x.org:o/r.git r\n",
+            "write the address alone: git@x.org:o/r.",
+        ),
+        (
+            "list.csv",
+            "student,repository\nada,https://x.org/r or my other one\n",
+            "has spaces in it; write one address",
+        ),
         ("list.csv", "student,repository\n", "has no row below its titles"),
         ("list.toml", "[[submission]]\nstudent = 'ada'\naddress = 'x'\n", "unknown key 'address'"),
         ("list.toml", "submission = 1\n", r"write each submission as \[\[submission\]\]"),
@@ -258,6 +282,22 @@ def test_a_list_that_makes_no_sense_is_one_line(tmp_path: Path, name: str, text:
     (tmp_path / name).write_text(text)
     with pytest.raises(IntakeError, match=message):
         find(tmp_path / name)
+
+
+def test_a_folder_above_the_submissions_and_one_of_sections_are_named(downloads: Downloads) -> None:
+    roster = "student,name\nada,Ada Lovelace\nbob,Bob Ross\ncat,Cat C\ndan,Dan D\n"
+    downloads.put(f"A/ada/{LAB}/benchmark.py")
+    downloads.put(f"A/Bob Ross/{LAB}/benchmark.py")
+    with pytest.raises(
+        IntakeError, match=r"source/A has the work of several students \(bob, ada\).*: name that folder"
+    ):
+        downloads.take(roster=roster)
+    downloads.pack("B/cat.zip", {f"{LAB}/benchmark.py": b"1"})
+    downloads.pack("B/dand_LATE_17_4711_labs.zip", {f"{LAB}/benchmark.py": b"1"})
+    downloads.put(f"B/dan/{LAB}/benchmark.py")
+    with pytest.raises(IntakeError, match=r"neither is B\. Put what is in these folders into one folder"):
+        downloads.take(roster=roster)
+    assert downloads.take()["A"].status == "refused", "without a roster nobody knows who is who"
 
 
 def test_a_file_that_only_has_a_students_name_does_not_stand_beside_the_students_own(downloads: Downloads) -> None:

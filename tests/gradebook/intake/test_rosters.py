@@ -172,6 +172,14 @@ def test_who_has_one_name_only_has_that_one(tmp_path: Path, titles: str, cells: 
     assert [entry.student for entry in people.owners(["Suharto"])] == ["s@x.edu"]
 
 
+@pytest.mark.parametrize(
+    "cell", ["@ada-l", "https://github.com/ada-l", "github.com/@ada-l/", "http://www.github.com/ada-l"]
+)
+def test_a_name_on_github_is_read_however_students_typed_it(tmp_path: Path, cell: str) -> None:
+    (ada,) = roster(tmp_path, f"student,github_username\nada,{cell}\n").owners(["lab1-ada-l"])
+    assert (ada.student, ada.columns["github_username"]) == ("ada", "ada-l")
+
+
 @pytest.mark.parametrize("row", ['"Ross, Bob",,,,A,', '"Ross, Bob",-,,,A,'])
 def test_a_student_without_any_identifier_is_not_passed_over(tmp_path: Path, row: str) -> None:
     with pytest.raises(RosterError, match=r"line 4: 'Ross, Bob' has no identifier; write one into the column"):

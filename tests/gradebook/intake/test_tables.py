@@ -62,6 +62,11 @@ def test_a_row_that_could_be_read_in_two_ways_is_refused_with_its_line(way: str,
     file.write_text(f"{head}\nada,a,b,c,2026-03-01T10:00Z,Lovelace, Ada\n")
     with pytest.raises(ValueError, match=r"line 2 has 7 cells, but there are 6 titles: put quotes around"):
         WAYS[way](file)
+    file.write_text("GPU computing\nstudent,text\nada,a\n")
+    with pytest.raises(
+        ValueError, match=r"line 2 has 2 cells, but the first line has only 'GPU computing': it must have"
+    ):
+        WAYS[way](file)
     file.write_text(f"{head},name\nada,a,b,c,2026-03-01T10:00Z,Ada,\nbob,a,b,c,2026-03-01T10:00Z,Bob,Rob\n")
     with pytest.raises(ValueError, match=r"line 3: two columns are called 'name', one with 'Bob' and one with 'Rob'"):
         WAYS[way](file)

@@ -52,6 +52,15 @@ def statuses(result: ClassResult) -> dict[str, str]:
     return {row.student: row.status for row in result.students}
 
 
+def test_a_team_of_which_everybody_hands_in_something_else_may_be_a_section(course: Course) -> None:
+    for name in ("ada", "bob", "carl"):
+        course.small.hands_in(name)
+    said = StringIO()
+    (course.folder / "roster.csv").write_text(ROSTER.replace("19,", "19,team 1"))
+    course.small.grade(roster=course.folder / "roster.csv", console=Console(file=said, width=400))
+    assert "members of one team handed in different work: Team 1. If these are sections" in said.getvalue()
+
+
 @pytest.mark.parametrize(
     "name",
     ["Team 1_45_assignsubmission_file_labs.zip", "project_17_4711_labs.zip", "Team 1.zip", "bob.zip"],

@@ -147,6 +147,7 @@ def test_a_table_says_who_handed_in_when(small_class: SmallClass, table: str, wh
 @pytest.mark.parametrize(
     ("table", "message"),
     [
+        ("student,Lab 1 - Submission Time\nada,1\n", r"call it submitted_at \(perhaps 'Lab 1 - Submission Time'\)"),
         ("student,score\nada,1\n", "has no column that says when; call it submitted_at"),
         ("when,submitted_at\nada,2026-03-28T20:00Z\n", "has no column that identifies students"),
         ("student,submitted_at\nada,soon\n", "line 2: submitted_at 'soon' cannot be read as a day and a time of day"),

@@ -86,6 +86,14 @@ def test_a_file_without_the_columns_says_which(tmp_path: Path) -> None:
         requests.read(tmp_path / "form.csv")
 
 
+def test_of_a_form_with_somebody_unknown_nothing_is_recorded(manual: ManualClass, tmp_path: Path) -> None:
+    (tmp_path / "form.csv").write_text("Email Address,text\nbob,my peak\nprivate@x.example,look  again\n")
+    done = CliRunner().invoke(app, ["manual", "import", str(manual.folder), str(tmp_path / "form.csv")])
+    assert done.exit_code == 2
+    assert "nothing was recorded, because of the request 'look again': 'private@x.example': there is no" in done.output
+    assert requests.load(manual.folder) == ()
+
+
 def test_the_answer_stands_in_the_feedback_of_who_asked_only(manual: ManualClass) -> None:
     new = [NewRequest("bob", TEXT, "lab1.memory"), NewRequest("eve", "I was ill")]
     names = requests.add(manual.folder, new, ["bob", "eve"], ["lab1.memory"])
