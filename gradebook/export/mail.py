@@ -176,7 +176,7 @@ def _check_open(session: smtplib.SMTP) -> None:
     try:
         answer = session.noop()
     except (smtplib.SMTPException, OSError):
-        answer = (_CLOSING, "it does not answer")
+        answer = (_CLOSING, b"it does not answer")
     if answer[0] == _CLOSING:
         raise _ended(answer)
 

@@ -47,9 +47,9 @@ def check_depth(unmatched: Sequence[HandedIn], roster: Roster | None, source: Pa
     for thing in unmatched if roster is not None else ():
         inside = sorted(thing.path.iterdir()) if thing.path is not None else []
         owners = [roster.owners(_handles(path.name)) for path in inside] if roster is not None else []
-        students = dict.fromkeys(theirs[0].student for theirs in owners if theirs)
-        if len(students) > 1:
-            holding[thing.label] = list(students)
+        inner = list(dict.fromkeys(theirs[0].student for theirs in owners if theirs))
+        if len(inner) > 1:
+            holding[thing.label] = inner
     if not holding:
         return
     first, students = next(iter(holding.items()))

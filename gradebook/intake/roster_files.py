@@ -157,6 +157,11 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
     doubtful_rows.check(rows, path)
     key = next((name for name in KEYS if any(cell_of(row, name).strip() for row in rows.values())), None)
     if key is None:
+        below = next((row.line for row in table.rows if any(cell in KEYS for cell in row.cells.values())), None)
+        if below is not None:
+            raise RosterError(
+                f"{path}: line {below} looks like the titles, which must be in the first line: remove what is above"
+            )
         raise RosterError(
             f"{path} has no column that names students, only {', '.join(filter(None, table.titles))}; the first line "
             f"has the titles, so call one of them {', '.join(KEYS[:4])}, ... A worksheet of Moodle's is read in "

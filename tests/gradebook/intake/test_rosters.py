@@ -164,6 +164,11 @@ def test_canvas_may_show_last_and_first_names_in_columns_of_their_own(tmp_path: 
     assert people.outsiders[0].announced
 
 
+def test_titles_below_other_lines_are_found(tmp_path: Path) -> None:
+    with pytest.raises(RosterError, match="line 3 looks like the titles, which must be in the first line: remove what"):
+        roster(tmp_path, "GPU computing,,\nspring,,\nstudent,name,Email\nada,Ada,a@x.edu\n")
+
+
 @pytest.mark.parametrize("titles", ["First name,Last name", "First name,Surname", "first_name,last_name"])
 @pytest.mark.parametrize("cells", [",Suharto", "Suharto,", ".,Suharto", "Suharto,-"])
 def test_who_has_one_name_only_has_that_one(tmp_path: Path, titles: str, cells: str) -> None:
