@@ -40,6 +40,15 @@ def keep(folder: Path, exports: Path, texts: Mapping[str, str], say: Callable[[s
             say(f"{path} was edited since it was written: the edited one is {kept.name} now, and nothing reads it")
         else:
             digests[name].append(_digest(data))
+    _store(folder, digests)
+
+
+def note(folder: Path, texts: Mapping[str, str]) -> None:
+    """Note what was written, to its end."""
+    _store(folder, {name: [_digest(text.encode("utf-8", "replace"))] for name, text in texts.items()})
+
+
+def _store(folder: Path, digests: Mapping[str, list[str]]) -> None:
     write_file(folder / _DIGESTS, json.dumps(digests, indent=1) + "\n")
 
 

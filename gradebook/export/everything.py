@@ -93,8 +93,10 @@ def write(
     class_view = view.of(result, reviews.load(folder))
     target = folder / FOLDER
     files = dict(_files(class_view, chosen, f"{command()} review {shlex.quote(str(folder))}"))
-    edited.keep(folder, target, {name: text for name, text in files.items() if "/" not in name}, say)
+    tables_of_class = {name: text for name, text in files.items() if name.endswith(".csv")}
+    edited.keep(folder, target, tables_of_class, say)
     written = [text_files.write_file(target / name, text) for name, text in files.items()]
+    edited.note(folder, tables_of_class)
     _remove_old(target, written)
     return written
 
