@@ -189,8 +189,14 @@ def answer_request(
 
     try:
         with deciding(folder):
-            made = requests.answer(folder, request, text, grader_name(as_))
+            view = Book.open(folder).view
+            asker = next((row.student for row in requests.load(folder) if row.id == request), "")
+            line = view.line(asker)
+            mates = line.result.teammates if line is not None else ()
+            made, *others = requests.answer(folder, request, text, grader_name(as_), mates)
             Book.open(folder).export(say=note)
     except (ValueError, OSError) as error:
         raise fail(error) from None
-    echo(f"{made.id} of {made.student}: {'answered' if made.answer else 'open again'}; the feedback is written again")
+    team = f", and {', '.join(other.student for other in others)}, who asked the same" if others else ""
+    state = "answered" if made.answer else "open again"
+    echo(f"{made.id} of {made.student}{team}: {state}; the feedback is written again")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from gradebook.intake import zip_and_tar
 from gradebook.intake.accepted_files import Refused
 from gradebox.course.rubric import Lab
 from gradebox.sandbox import copying
@@ -19,6 +20,8 @@ from gradebox.sandbox import copying
 
 _DEPTH = 24
 """So many folders around everything are looked through; `copying.scan` takes as many."""
+_VERSION = re.compile(r"Version (\d{1,6})")
+"""What Microsoft Teams calls the folder of an attempt."""
 IsLab = Callable[[str], bool]
 """Whether a folder of this name is a lab."""
 
@@ -51,6 +54,26 @@ def _labs_at(folder: Path, is_lab: IsLab) -> Path | None:
         if not place.is_symlink() and any(is_lab(path.name) for path in folders(place)):
             return place
     return None
+
+
+def packed(place: Path, is_lab: IsLab) -> Path | None:
+    """The only lab in `place`, if there is nothing in it but archives: somebody has packed what should be in it."""
+    labs = [path for path in folders(place) if is_lab(path.name)]
+    if len(labs) != 1 or folders(labs[0]):
+        return None
+    names = [path.name for path in files(labs[0]) if not is_hidden(path)]
+    return labs[0] if names and all(map(zip_and_tar.has_suffix, names)) else None
+
+
+def versions(top: Path) -> list[Path]:
+    """The folders `Version 1`, `Version 2`, ... in the only folder in `top`, in this order; none for another form."""
+    assignments = inner(top)
+    if len(assignments) != 1 or any(not is_hidden(path) for path in files(top)):
+        return []
+    numbered = {path: match for path in inner(assignments[0]) if (match := _VERSION.fullmatch(path.name))}
+    if len(numbered) < len(inner(assignments[0])) or any(not is_hidden(path) for path in files(assignments[0])):
+        return []
+    return sorted(numbered, key=lambda path: int(numbered[path][1]))
 
 
 def code_of(top: Path) -> Path | None:

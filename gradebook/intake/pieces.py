@@ -176,7 +176,14 @@ class _Assembly:
 
     def _take_folder(self, top: Path, name: str, depth: int) -> None:
         """Take the labs below `top`; raises `_NoLab` where there are none."""
+        if (last := self._last_version(top)) is not None:
+            top = last
         place = self._place(top)
+        archived = lab_folders.packed(place, self._looks_like_a_lab) if place and depth else None
+        if archived is not None:
+            self._take_folder(archived, name, depth)
+            self._beside += not_counted.outside_of(top, archived)
+            return
         if place is not None:
             self._take_labs(place, name)
             self._beside += not_counted.outside_of(top, place)
@@ -224,6 +231,14 @@ class _Assembly:
         if inner:
             raise _Told
         raise _NoLab(not_counted.no_lab(top, self._names))
+
+    def _last_version(self, top: Path) -> Path | None:
+        """The last of the versions that Microsoft Teams keeps, `STUDENT/ASSIGNMENT/Version 2`; None for another form."""
+        versions = lab_folders.versions(top)
+        if len(versions) > 1:
+            others = ", ".join(repr(path.name) for path in versions[:-1])
+            self._remarks.append(f"{versions[-1].name!r} counts, and earlier ones do not: {others}")
+        return versions[-1] if versions else None
 
     def _place(self, top: Path) -> Path | None:
         """Where labs lie: folders that are spelt right go before others, unless they lie in several of these."""

@@ -25,6 +25,7 @@ from gradebook.roster import (
     KEYS,
     LOGINS,
     NAME_COLUMNS,
+    PERMANENT_COLUMNS,
     TEAM_COLUMN,
     TEAM_COLUMNS,
     Entry,
@@ -168,6 +169,7 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
             f"{len(moodle_words.LANGUAGES)} languages; download it in one that docs/platforms/moodle.md lists"
         )
     addresses = Counter(folded(cell_of(row, name)) for row in rows.values() for name in _ADDRESSES)
+    _check_twice(rows, path)
     entries: dict[str, Entry] = {}
     spelt: dict[tuple[str, str], str] = {}
     for number, row in rows.items():
@@ -195,6 +197,20 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
     if not entries:
         raise RosterError(f"{path} names no student in its column {key}")
     return Roster(entries.values(), outsiders=outsiders.values())
+
+
+def _check_twice(rows: Mapping[int, Mapping[str, str]], path: Path) -> None:
+    """Raise RosterError if one student is in two rows, by the name and a number that never changes."""
+    lines: dict[tuple[str, str, str], int] = {}
+    for number, row in rows.items():
+        for title in PERMANENT_COLUMNS:
+            cell, name = cell_of(row, title).strip(), folded(_name({key: cell.strip() for key, cell in row.items()}))
+            if doubtful_rows.says_nothing(cell) or not name:
+                continue
+            if (other := lines.setdefault((title, folded(cell), name), number)) != number:
+                raise RosterError(
+                    f"{path}, lines {other} and {number}: one student, by the name and {title} {cell!r}; keep one"
+                )
 
 
 def _canvas_points(rows: Iterable[Mapping[str, str]]) -> dict[str, str]:

@@ -150,8 +150,18 @@ def settled(folder: Path, incoming: Sequence[NewRequest], new: Collection[str]) 
     return [name for name in ids if name in answered and name not in new]
 
 
-def answer(folder: Path, name: str, text: str, by: str) -> RegradeRequest:
+def answer(folder: Path, name: str, text: str, by: str, mates: Collection[str] = ()) -> tuple[RegradeRequest, ...]:
     """Answer a request; another answer takes the place of the first, an empty one opens it again.
+
+    Args:
+        folder: of the class.
+        name: the request's id.
+        text: the answer.
+        by: who answers.
+        mates: students of the same team, whose request it is as well if they asked the same.
+
+    Returns:
+        The request, and those of the team that are the same.
 
     Raises:
         ManualGradingError: there is no such request.
@@ -162,12 +172,17 @@ def answer(folder: Path, name: str, text: str, by: str) -> RegradeRequest:
         known = {request.id: request for request in load(folder)}
         if name not in known:
             raise ManualGradingError(f"there is no request {name!r}; {command()} manual requests lists them")
-        said = text.strip()
-        known[name] = replace(
-            known[name], answer=said, answered_by=by if said else "", answered_at=_now() if said else None
+        said, asked = text.strip(), known[name]
+        same = [other for other in known.values() if other.student in mates and _words(other) == _words(asked)]
+        settled = [other for other in same if other.answer == asked.answer]
+        moment = _now() if said else None
+        made = tuple(
+            replace(request, answer=said, answered_by=by if said else "", answered_at=moment)
+            for request in (asked, *settled)
         )
+        known |= {request.id: request for request in made}
         _save(folder, list(known.values()))
-    return known[name]
+    return made
 
 
 def _save(folder: Path, entries: Sequence[RegradeRequest]) -> None:
@@ -186,8 +201,19 @@ def _save(folder: Path, entries: Sequence[RegradeRequest]) -> None:
     replace_file(folder / FOLDER / FILE, _HEAD + "".join(blocks))
 
 
+def once(recorded: Sequence[RegradeRequest], members: Collection[str]) -> list[RegradeRequest]:
+    """The requests of the members of one team, each once if several ask the same and have the same answer."""
+    theirs = [request for request in recorded if request.student in members]
+    first = {(*_words(request), request.answer): request for request in reversed(theirs)}
+    return [request for request in theirs if request in first.values()]
+
+
+def _words(request: NewRequest | RegradeRequest) -> tuple[str, str]:
+    return request.about, " ".join(request.text.split())
+
+
 def _id(request: NewRequest) -> str:
-    words = "\n".join((request.student, request.about, " ".join(request.text.split())))
+    words = "\n".join((request.student, *_words(request)))
     return f"r{hashlib.sha256(words.encode('utf-8', 'replace')).hexdigest()[:7]}"
 
 

@@ -123,7 +123,7 @@ class Board:
                     "revisions": {name: mark.revision for name, mark in of_unit.items()},
                     "open_by": open_by.get(unit.id, ""),
                     "requests": sum(
-                        request.answered_at is None and request.student in members for request in regrade_requests
+                        request.answered_at is None for request in requests.once(regrade_requests, members)
                     ),
                 }
             )
@@ -173,8 +173,7 @@ class Board:
                 },
                 "requests": [
                     {**vars(request), "student": "" if points.blind else request.student}
-                    for request in requests.load(self.folder)
-                    if request.student in members
+                    for request in requests.once(requests.load(self.folder), members)
                 ],
             }
         )
@@ -301,7 +300,14 @@ class Board:
 
     def answer(self, name: str, body: Mapping[str, Any]) -> Any:
         """Answer a request."""
-        answered = requests.answer(self.folder, name, str(body.get("text", "")), self.grader)
+        asker = next((request.student for request in requests.load(self.folder) if request.id == name), "")
+        mates = {
+            member.student
+            for unit in self._units().values()
+            for member in unit.members
+            if asker in {other.student for other in unit.members} and member.student != asker
+        }
+        answered, *_ = requests.answer(self.folder, name, str(body.get("text", "")), self.grader, mates)
         return _plain(replace(answered, student="") if self._rubric().blind else answered)
 
     def _rubric(self) -> Rubric:

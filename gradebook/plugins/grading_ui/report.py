@@ -123,7 +123,7 @@ def to_html(report: Report, shown: tuple[Picture, ...], address: str) -> str:
 
     def attribute(tag: str, name: str, value: str) -> str | None:
         if (tag, name) == ("img", "src"):
-            path = posixpath.normpath(posixpath.join(base, urllib.parse.unquote(value)))
+            path = _below(base, value)
             return f"{address}{numbers[path]}" if path in numbers else None
         if name == "href":
             return value if value.lower().startswith(("https://", "http://")) else None
@@ -141,6 +141,11 @@ def to_html(report: Report, shown: tuple[Picture, ...], address: str) -> str:
         set_tag_attribute_values={"a": {"target": "_blank"}},
     )
     return cleaned
+
+
+def _below(base: str, source: str) -> str:
+    """The path of a picture that a report in the folder `base` names, with the separators of Windows, too."""
+    return posixpath.normpath(posixpath.join(base, urllib.parse.unquote(source).replace("\\", "/")))
 
 
 def _plain(text: str) -> str:
@@ -169,7 +174,7 @@ def _image(base: str, numbers: dict[str, int]) -> Any:
     def rule(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
         token = tokens[index]
         source = str(token.attrGet("src") or "")
-        if posixpath.normpath(posixpath.join(base, urllib.parse.unquote(source))) in numbers:
+        if _below(base, source) in numbers:
             return str(self.image(tokens, index, options, env))
         what = f"not in the submission, or no picture of at most {MAX_PICTURE_BYTES // 2**20} MiB"
         alt = self.renderInlineAsText(token.children, options, env) if token.children else ""

@@ -69,6 +69,23 @@ def test_a_merge_that_was_not_finished_is_named(downloads: Downloads) -> None:
     assert "REPORT" not in reason
 
 
+@pytest.mark.parametrize("folder", ["Lab 1", LAB])
+@pytest.mark.parametrize("inside", [f"{LAB}/benchmark.py", "benchmark.py", f"labs/{LAB}/benchmark.py"])
+def test_an_archive_alone_in_the_labs_folder_is_unpacked(downloads: Downloads, folder: str, inside: str) -> None:
+    downloads.pack(f"ada/{folder}/labs.zip", {inside: CODE})
+    assert list(downloads.files(downloads.take()["ada"])) == [f"{LAB}/benchmark.py"]
+
+
+def test_of_the_versions_that_teams_keeps_the_last_one_counts(downloads: Downloads) -> None:
+    for version in (1, 2, 10):
+        downloads.pack(f"Ada Lovelace/Lab 1/Version {version}/labs.zip", {f"{LAB}/a.py": b"%d" % version})
+    downloads.put(f"Bob/Lab 1/Version 1/{LAB}/a.py", b"of bob")
+    taken = downloads.take()
+    assert downloads.files(taken["Ada Lovelace"]) == {f"{LAB}/a.py": b"10"}
+    assert "'Version 10' counts, and earlier ones do not: 'Version 1', 'Version 2'" in taken["Ada Lovelace"].reason
+    assert downloads.files(taken["Bob"]) == {f"{LAB}/a.py": b"of bob"}
+
+
 @pytest.mark.parametrize("left", ["", "__pycache__/benchmark.cpython-312.pyc"])
 def test_a_lab_without_files_is_refused_with_a_reason(downloads: Downloads, left: str) -> None:
     (downloads.put(f"ada/{LAB}/x").parent / "x").unlink()

@@ -164,6 +164,15 @@ def test_canvas_may_show_last_and_first_names_in_columns_of_their_own(tmp_path: 
     assert people.outsiders[0].announced
 
 
+@pytest.mark.parametrize("title", ["SIS User ID", "ID number", "Student ID", "github_id"])
+def test_a_student_in_two_rows_is_refused_and_namesakes_are_not(tmp_path: Path, title: str) -> None:
+    head = f"student,name,{title}\n"
+    with pytest.raises(RosterError, match=f"lines 2 and 4: one student, by the name and {title} 'S1'; keep one"):
+        roster(tmp_path, f"{head}a,Ada L,S1\nb,Bob,S2\na2,Ada L,S1\n")
+    rows = "a,Ada L,S1\na2,Ada L,S2\nb,Bob,S1\nc,Cat,-\nc2,Cat,-\n"
+    assert len(roster(tmp_path, f"{head}{rows}").entries) == 5
+
+
 def test_titles_below_other_lines_are_found(tmp_path: Path) -> None:
     with pytest.raises(RosterError, match="line 3 looks like the titles, which must be in the first line: remove what"):
         roster(tmp_path, "GPU computing,,\nspring,,\nstudent,name,Email\nada,Ada,a@x.edu\n")

@@ -86,6 +86,22 @@ def test_a_file_without_the_columns_says_which(tmp_path: Path) -> None:
         requests.read(tmp_path / "form.csv")
 
 
+def test_a_request_of_a_team_is_answered_once(manual: ManualClass) -> None:
+    def run(*arguments: str) -> str:
+        return CliRunner().invoke(app, ["manual", arguments[0], str(manual.folder), *arguments[1:]]).output
+
+    run("ask", "blue", "lab1.memory", "our peak")
+    first, second = requests.load(manual.folder)
+    assert requests.once([first, second], {"bob", "cleo"}) == [first]
+    assert f"{first.id} of bob, and cleo, who asked the same: answered" in run("answer", first.id, "No.")
+    assert {request.answer for request in requests.load(manual.folder)} == {"No."}
+    assert f"{second.id} of cleo: answered" not in run("answer", second.id, "")
+    assert {request.answer for request in requests.load(manual.folder)} == {""}
+    run("ask", "ada", "lab1.memory", "our peak")
+    run("answer", first.id, "Yes.")
+    assert [request.answer for request in requests.load(manual.folder)] == ["Yes.", "Yes.", ""]
+
+
 def test_of_a_form_with_somebody_unknown_nothing_is_recorded(manual: ManualClass, tmp_path: Path) -> None:
     (tmp_path / "form.csv").write_text("Email Address,text\nbob,my peak\nprivate@x.example,look  again\n")
     done = CliRunner().invoke(app, ["manual", "import", str(manual.folder), str(tmp_path / "form.csv")])

@@ -64,7 +64,12 @@ def test_a_link_tells_its_target_nothing() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["![the plot](results/a%20plot.png)", "![the plot](<results/a plot.png>)", '<img src="./results/a plot.png">'],
+    [
+        "![the plot](results/a%20plot.png)",
+        "![the plot](<results/a plot.png>)",
+        r"![the plot](<results\a plot.png>)",
+        '<img src="./results/a plot.png">',
+    ],
 )
 def test_a_picture_of_the_submission_is_shown_by_its_number(text: str) -> None:
     assert 'src="unit/u/picture/0"' in to_html(text, PLOT)
