@@ -233,7 +233,7 @@ class _Assembly:
         raise _NoLab(not_counted.no_lab(top, self._names))
 
     def _last_version(self, top: Path) -> Path | None:
-        """The last of the versions that Microsoft Teams keeps, `STUDENT/ASSIGNMENT/Version 2`; None for another form."""
+        """The last version that Microsoft Teams keeps, `STUDENT/ASSIGNMENT/Version 2`; None for another form."""
         versions = lab_folders.versions(top)
         if len(versions) > 1:
             others = ", ".join(repr(path.name) for path in versions[:-1])
