@@ -111,7 +111,8 @@ def letters(view: View, folder: Path, subject: str = "") -> tuple[list[Letter], 
 
 
 def _text(line: Line, title: str) -> Iterator[str]:
-    yield f"Hello {line.result.name or line.student},"
+    last, _, first = line.result.name.partition(", ")  # as Canvas has names
+    yield f"Hello {f'{first} {last}' if first else last or line.student},"
     yield ""
     if line.result.score is not None:
         yield f"{title}: {points(line.result.score)} of {points(line.most)} points."

@@ -19,7 +19,7 @@ from tests.gradebook.conftest import SmallClass
 
 ROSTER = """student,name,Email
 ada,Ada Lovelace,ada@uni.example
-bob,Bob Ross,bob@uni.example
+bob,"Ross, Bob",bob@uni.example
 cat,Cat C,family@uni.example
 dan,Dan D,Family@uni.example
 eve,Eve E,
@@ -128,6 +128,7 @@ def test_it_is_shown_then_sent_and_sent_once(folder: Path, office: PostOffice) -
     assert len(office.letters) == 2
     mail(folder, office, "--send", "--only", "Bob Ross", "--again", "bob", code=0)
     assert len(office.to("bob")) == 2
+    assert "Hello Bob Ross," in str(office.to("bob")[0])
     assert len(office.to("ada")) == 1
 
 
