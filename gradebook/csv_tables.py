@@ -24,6 +24,7 @@ _ARCHIVE, _OLD_OFFICE, _PDF = b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _PAGE = re.compile(rb"\s*<(!doctype|html|\?xml)\b", re.IGNORECASE)
 _END = "\x1eend of the table\x1e"
 """A row that is put behind the last one: it is a row of its own unless a quote was never closed."""
+_ADDRESS = re.compile(r"\bhttps?:/")
 _WORD = re.compile(r"[\w.@+-]+")
 _KINDS = (("xl/", "an Excel workbook"), ("content.xml", "an OpenDocument table"), ("Index/", "a Numbers document"))
 """By a name in the archive that such a document is."""
@@ -163,6 +164,10 @@ def _text(path: Path) -> tuple[str, int]:
     try:
         data = path.read_bytes()
     except OSError as error:
+        if _ADDRESS.search(str(path)):
+            raise TableError(
+                f"{path} is an address, and only files are read: download it as CSV, and name the file"
+            ) from None
         raise TableError(f"{path} cannot be read: {error.strerror}") from None
     if kind := _other_kind(data):
         raise TableError(

@@ -222,10 +222,10 @@ def parse(text: str, path: Path) -> Settings:
         deadline=content.deadline,
         timezone=zone,
         times_of_files=content.submitted == _FILES,
-        times=None if content.submitted in (_FILES, _UNKNOWN) else path.parent / content.submitted,
-        roster=None if content.roster is None else path.parent / content.roster,
-        teams=None if content.teams is None else path.parent / content.teams,
-        overrides=None if content.overrides is None else path.parent / content.overrides,
+        times=None if content.submitted in (_FILES, _UNKNOWN) else _beside(path, Path(content.submitted)),
+        roster=content.roster and _beside(path, content.roster),
+        teams=content.teams and _beside(path, content.teams),
+        overrides=content.overrides and _beside(path, content.overrides),
         late=LateRules(
             grace=timedelta(minutes=float(late.grace_minutes)),
             percent_per_day=late.percent_per_day,
@@ -245,6 +245,14 @@ def parse(text: str, path: Path) -> Settings:
         by_hand=content.by_hand,
         exports=dict(content.exports),
     )
+
+
+def _beside(path: Path, named: Path) -> Path:
+    """A file that `class.toml` names: from its own folder on, or from the home folder."""
+    try:
+        return path.parent / named.expanduser()
+    except RuntimeError:  # nobody has such a home
+        return path.parent / named
 
 
 def _check_one_deadline(document: Document) -> None:

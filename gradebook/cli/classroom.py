@@ -175,6 +175,8 @@ def _show(result: ClassResult, out: Path) -> int:
                 console.print(f"  {text_files.with_name(student.student, student.name)}: {text}{why}", markup=False)
     if late := [line.who for line in overview.lines if line.grade is not None and line.result.late is not None]:
         console.print(f"{len(late)} late: {text_files.some(late)}", markup=False)
+    if nothing := [line.who for line in overview.counted if line.result.score == 0]:
+        console.print(f"{len(nothing)} graded with 0 points: {text_files.some(nothing)}", markup=False)
     if review:
         console.print(f"{len(review)} with checks that need review: {command()} review {out}", markup=False)
     if refused:

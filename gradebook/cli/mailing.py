@@ -71,7 +71,11 @@ def mail_feedback(
     left_out = {student: why for student, why in left_out.items() if not only or student in named}
     for student, why in left_out.items():
         echo(f"not to {student}: {why}")
-    echo(f"sent to {len(sent)} student{'' if len(sent) == 1 else 's'}" if really else f"{len(open_)} to send; nothing was sent, --send does it")
+    echo(
+        f"sent to {len(sent)} student{'' if len(sent) == 1 else 's'}"
+        if really
+        else f"{len(open_)} to send; nothing was sent, --send does it"
+    )
     raise typer.Exit(3 if left_out else 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,7 +88,8 @@ class Book:
         try:
             return self.directory.keys(name)
         except UnknownStudentError as error:
-            raise reviews.ReviewError(f"{name!r}: {error}") from None
+            alone = ". Name one student or team at a time" if re.search("[,;]", name) else ""
+            raise reviews.ReviewError(f"{name!r}: {error}{alone}") from None
 
     def accept(self, student: str, criterion: str, by: str = "") -> str:
         """Accept what is open; says what was. Raises `ReviewError`."""

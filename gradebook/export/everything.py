@@ -106,6 +106,7 @@ def _files(class_view: view.View, chosen: Options, command: str) -> Iterator[tup
     yield "class.html", page.render(class_view, rows, command=command, feedback=_FEEDBACK)
     yield "grades.csv", text_files.for_spreadsheets(tables.grades(class_view))
     yield "checks.csv", text_files.for_spreadsheets(tables.checks(rows))
+    yield "results.csv", text_files.for_spreadsheets(tables.results(class_view))
     yield "canvas.csv", canvas.gradebook(class_view, assignment_id=chosen.canvas_assignment_id)
     yield "moodle-grades.csv", moodle.grade_import(class_view)
     if (sheet := moodle.worksheet(class_view)) is not None:

@@ -86,6 +86,21 @@ def checks(statistics: Sequence[CheckStatistics]) -> str:
     return to_csv(header, map(_check, statistics))
 
 
+def results(view: View) -> str:
+    """What each check found of each student who has a grade, as CSV."""
+    header = ("student", "name", "check", "title", "outcome", "points", "max_points", "message")
+    rows = [
+        (
+            *(line.student, line.result.name, check.id, check.name, check.outcome.value),
+            *(points(check.points), points(check.max_points), check.message),
+        )
+        for line in map(Line.as_exported, view.lines)
+        if line.grade is not None
+        for check in line.grade.checks
+    ]
+    return to_csv(header, rows)
+
+
 def _check(row: CheckStatistics) -> list[str]:
     counts = (row.submissions, row.passed, row.failed, row.blocked, row.needs_review)
     return [

@@ -162,6 +162,7 @@ def notices(
         _all_late(settings, students),
         _in_the_future(settings, students),
         _shorter(settings, students),
+        _untitled(settings, students),
     )
     labs = {name.partition(".")[0] for name in criteria}
     excuses = [
@@ -171,6 +172,14 @@ def notices(
     ]
     without_effect = _without_effect(overrides, students, criteria)
     return [*without_effect, *excuses, *_torn_teams(settings, students), *filter(None, said)]
+
+
+def _untitled(settings: Settings, students: Sequence[Student]) -> str:
+    """What to say if Moodle would call the assignment as the folder of submissions is called."""
+    of_moodle = any("Identifier" in student.columns for student in students)
+    if settings.title or not of_moodle:
+        return ""
+    return "class.toml has no title, so the files for Moodle are named after the folder of submissions: set title"
 
 
 def _shorter(settings: Settings, students: Sequence[Student]) -> str:

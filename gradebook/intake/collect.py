@@ -161,15 +161,8 @@ class Intake:
             self._owners.notices.append(f"times of submission are those of files; zip files' are taken as {zone}")
         for entry in self._roster.entries if self._roster else ():
             if entry.student not in by_key:
-                students.append(
-                    Student(
-                        student=entry.student,
-                        name=entry.name,
-                        columns=entry.columns,
-                        status="missing",
-                        team=entry.team,
-                    )
-                )
+                who = {"student": entry.student, "name": entry.name, "team": entry.team}
+                students.append(Student(**who, columns=entry.columns, status="missing"))
         return sorted(students, key=lambda student: student.student)
 
     def _take(self, key: str, theirs: list[Theirs]) -> Student:
@@ -190,11 +183,8 @@ class Intake:
         )
         names = ", ".join(sorted(owned.handed_in.label for owned in theirs))
         try:
-            if len(several) > 1 and not student.team:
-                raise Refused(f"handed in more than once: {names}; keep one of them")
             if not student.team:
-                (ones,) = several.values()
-                return self._taken(student, ones)
+                return self._taken_once(student, list(several.values()), names)
             return self._taken_of_team(student, list(several.values()), names)
         except Refused as refusal:
             return replace(student, reason=printable(str(refusal), lines=False))
@@ -206,6 +196,16 @@ class Intake:
             raise IntakeError(str(error)) from None
         except OSError as error:
             raise IntakeError(f"{key} cannot be taken in: {error.filename or ''} {error.strerror}") from None
+
+    def _taken_once(self, student: Student, several: list[list[HandedIn]], names: str) -> Student:
+        """What a student handed in; of several only if they are the same, such as an archive next to its files."""
+        if len(several) == 1:
+            return self._taken(student, several[0])
+        with contextlib.suppress(Refused):
+            taken = [self._taken(student, ones) for ones in several if ones[0].address is None]
+            if len(taken) == len(several) and len({result.content for result in taken}) == 1:
+                return taken[0]
+        raise Refused(f"handed in more than once: {names}; keep one of them")
 
     def _taken_of_team(self, student: Student, several: list[list[HandedIn]], names: str) -> Student:
         """What the members handed in, where those of them that can be graded are the same."""

@@ -133,6 +133,13 @@ def test_a_mistake_is_one_line_that_names_it(text: str, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_a_file_in_the_home_folder_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    made = parse('roster = "~/roster.csv"\nsubmitted = "~/times.csv"\nteams = "~nobody-at-all/x.csv"')
+    assert (str(made.roster), str(made.times)) == ("/home/ada/roster.csv", "/home/ada/times.csv")
+    assert str(made.teams) == "/class/~nobody-at-all/x.csv"
+
+
 @pytest.mark.parametrize("text", ["2026-03-01T23:59", "tomorrow"])
 def test_a_deadline_on_the_command_line_needs_a_zone_as_well(text: str) -> None:
     with pytest.raises(settings.SettingsError, match="--deadline"):

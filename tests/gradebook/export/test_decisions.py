@@ -97,6 +97,7 @@ REFUSED = (
     ("review", "--override", "ada", "lab1.memory", "99", "x"),
     ("review", "--override", "ada", "lab1.memory", "1e400", "x"),
     ("review", "--override", "ada", "lab1.memory", "1", " "),
+    ("review", "--override", "ada,bob", "lab1.memory", "1", "x"),
     ("review", "--excuse", "nobody", "all", "x"),
     ("review", "--excuse", "ada", "lab9", "x"),
     ("review", "--accept", "nobody", "all"),

@@ -81,7 +81,14 @@ def test_a_graded_class_has_all_exports(book: Path) -> None:
     each = [f"{folder}.{suffix}" for folder, suffix in (("feedback/{}", "html"), ("feedback/{}", "md"))]
     each.append("gradescope/{}.json")
     people = {name.format(who) for name in each for who in ("ada", "bob", "eve")}
-    assert names == people | {"class.html", "grades.csv", "checks.csv", "canvas.csv", "moodle-grades.csv"}
+    assert names == people | {
+        "class.html",
+        "grades.csv",
+        "checks.csv",
+        "results.csv",
+        "canvas.csv",
+        "moodle-grades.csv",
+    }
     assert "Lab 1 (42)" in (book / "exports" / "canvas.csv").read_text()
     assert (score(book, "ada"), score(book, "eve")) == ("19", "0")
 
@@ -206,4 +213,8 @@ def test_tables_for_people_begin_with_the_mark_that_spreadsheets_need(book: Path
     assert {path.name for path in exports.glob("*.csv") if path.read_bytes().startswith(b"\xef\xbb\xbf")} == {
         "grades.csv",
         "checks.csv",
+        "results.csv",
     }
+    lines = (exports / "results.csv").read_text("utf-8-sig").splitlines()
+    assert lines[0] == "student,name,check,title,outcome,points,max_points,message"
+    assert {line.partition(",")[0] for line in lines[1:]} == {"ada", "bob"}, "who has no grade has no results"

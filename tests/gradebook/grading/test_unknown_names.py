@@ -111,6 +111,14 @@ def test_penalties_that_can_meet_nobody_are_said(small_class: SmallClass) -> Non
     assert "no submission time is known" not in said
 
 
+def test_a_class_without_a_title_is_said_to_be_named_after_its_folder_in_moodle(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    moodle = "Identifier,Full name\nParticipant 7,Ada\n"
+    said = "class.toml has no title, so the files for Moodle are named after the folder of submissions: set title"
+    assert [said in grade(small_class, text, moodle)[1] for text in ("", 'title = "Lab 1"\n')] == [True, False]
+    assert said not in grade(small_class, "", "student,name\nada,Ada\n")[1]
+
+
 def test_without_penalties_nobody_need_know_the_time(small_class: SmallClass) -> None:
     small_class.hands_in("ada")
     assert "no submission time is known" not in grade(small_class, "deadline = 2026-03-01T12:00:00+00:00\n")[1]

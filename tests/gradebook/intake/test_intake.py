@@ -201,7 +201,9 @@ def test_a_name_for_people_is_printable_and_utf_8(source: Path) -> None:
 
 def test_handing_in_twice_is_refused(take: Take, source: Path) -> None:
     packed(lab(source / "ada"))
-    lab(source / "ada")
+    folder = lab(source / "ada")
+    assert take()["ada"].status == "taken", "it was unpacked next to the archive"
+    (folder / "lab1_gpu_basics" / "more.py").write_text("x = 1\n")
     assert take()["ada"].reason == "handed in more than once: ada, ada.zip; keep one of them"
 
 

@@ -173,6 +173,11 @@ def test_a_student_in_two_rows_is_refused_and_namesakes_are_not(tmp_path: Path, 
     assert len(roster(tmp_path, f"{head}{rows}").entries) == 5
 
 
+def test_the_address_of_a_table_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(RosterError, match="is an address, and only files are read: download it as CSV"):
+        load(tmp_path / "https:/docs.example/sheet")
+
+
 def test_titles_below_other_lines_are_found(tmp_path: Path) -> None:
     with pytest.raises(RosterError, match="line 3 looks like the titles, which must be in the first line: remove what"):
         roster(tmp_path, "GPU computing,,\nspring,,\nstudent,name,Email\nada,Ada,a@x.edu\n")
