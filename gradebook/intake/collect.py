@@ -161,8 +161,8 @@ class Intake:
             self._owners.notices.append(f"times of submission are those of files; zip files' are taken as {zone}")
         for entry in self._roster.entries if self._roster else ():
             if entry.student not in by_key:
-                who = {"student": entry.student, "name": entry.name, "team": entry.team}
-                students.append(Student(**who, columns=entry.columns, status="missing"))
+                key, name, columns = entry.student, entry.name, entry.columns
+                students.append(Student(student=key, name=name, columns=columns, status="missing", team=entry.team))
         return sorted(students, key=lambda student: student.student)
 
     def _take(self, key: str, theirs: list[Theirs]) -> Student:
