@@ -16,7 +16,9 @@
 | hardware.py   | what boards can do by their maker's documents (hardware.toml), by name                            |
 | checks/links.py | what joins two GPUs, and how much it carries: the bars of bandwidth                             |
 | ledger.py     | every field that is recorded (readings.toml), with the checks that judge it, or why none does     |
+| names.py      | the names that a worker gives to what it measures                                                 |
 | form.py       | takes out of a record what does not look like what the ledger says                                |
+| checks/unusual.py | figures that stand out from those of siblings, or that no sound machine shows                 |
 | unjudged.py   | what a run read and nobody judges, and what it could not read                                     |
 | guard.py      | a part of the judge that breaks costs a check, and not the report                                 |
 | report.py, page.py | the banner, the JSON report (report.schema.json), the page (report.html.jinja)               |

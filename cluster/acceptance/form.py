@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from cluster.acceptance import ledger
-from cluster.acceptance.nvml import FABRIC_STATES, RECOVERY_ACTIONS
+from cluster.acceptance.names import NAMES, SUMMARY, WAYS
+from cluster.acceptance.nvml import FABRIC_FAULTS, FABRIC_STATES, MISCONFIGURED, RECOVERY_ACTIONS
 from cluster.acceptance.records import STAGES, Record
 from labkit.data import NAMES as DATA_SETS
 from labkit.monitoring.nvml import THROTTLE_REASONS
@@ -25,13 +26,11 @@ MOST_CELSIUS = 150
 MOST_NVLINKS = 72
 """More than any GPU has so far."""
 LANES = (1, 2, 4, 8, 12, 16, 32)
-SUMMARY = ("samples", "p25_seconds", "p50_seconds", "p95_seconds", "p99_seconds", "longest_seconds", "mean_seconds",
-           "slow_share")  # fmt: skip
-WAYS = ("to_device", "to_host")
 REQUIRED = {("copies", "seconds"): WAYS, ("bandwidth", "rates"): ("copy", "triad")}
 NOT_EMPTY = {"training": "epochs", "load": "series", "collectives": "measurements"}
 READ_TWICE = ("before", "after")
 NONSENSE = "does not look like what NVML reports"
+UNKNOWN = "is no field or name that this version of the test knows"
 LEFT_OUT = "does not look like what a worker records: "
 """Begins the reason why a stage is left out."""
 
@@ -98,7 +97,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "table": (lambda value: isinstance(value, dict) and bool(value), "a table"),
     "word": (_text(r"[\x20-\x7e]*[!-~][\x20-\x7e]*"), "a word"),
     "identity": (_text(r"[a-zA-Z0-9_:-]+"), "an identity"),
-    "version": (_text(r"(?=[!-~]*\d)[!-~]+(\.[!-~]+)*"), "a version"),
+    "version": (_text(r"\d[0-9A-Fa-f]*(\.[0-9A-Za-z]+)+([+._-][0-9A-Za-z.+_-]+)?"), "a version: 1.2.3"),
     "hash": (_text(r"[0-9a-f]{64}"), "a SHA-256"),
     "hexadecimal": (_text(r"[0-9a-f]*"), "hexadecimal digits"),
     "reasons": (
@@ -106,6 +105,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "reasons that NVML knows, each once",
     ),
     "fabric state": (_one_of(*FABRIC_STATES.values()), "a state of joining"),
+    "fabric faults": (_each(_one_of(*FABRIC_FAULTS, *MISCONFIGURED.values())), "faults that NVML knows"),
     "recovery action": (_one_of(*RECOVERY_ACTIONS), "an action that NVML knows"),
     "topology": (
         _text("same board|one PCIe switch|PCIe switches|one host bridge|one NUMA node|between NUMA nodes|level \\d+"),
@@ -230,7 +230,7 @@ def misfits(record: Record) -> Iterator[Misfit]:
 def _of_stage(stage: str, result: dict[str, Any]) -> Iterator[Misfit]:
     name = ledger.PREFIXES.get(stage, stage)
     for path, value in _leaves(result, name):
-        if (reason := _reason(path, value)) is not None:
+        if (reason := _reason(path, value) or _nameless(path)) is not None:
             yield Misfit(stage=stage, field=path, reason=reason)
     yield from _summaries(stage, result)
     if stage == "presence" and "index" not in result:  # a rank without a GPU
@@ -316,6 +316,19 @@ def _reason(path: str, value: Any) -> str | None:
     return None if fits(value) else f"is {_shown(value)}, should be {words}"
 
 
+@lru_cache(maxsize=4096)
+def _nameless(path: str) -> str | None:
+    """Whether the ledger has no such field, or a table no such name: another version of the worker, or a damaged one."""
+    if ledger.entry(path) is None:
+        inside = any(field.startswith(f"{path}.") for field in ledger.readings())
+        return None if inside or path in ledger.WHOLE else UNKNOWN
+    for table, fits in NAMES.items():
+        if path.startswith(f"{table}."):
+            name = path.removeprefix(f"{table}.").partition(".")[0]
+            return None if re.fullmatch(fits, name) else UNKNOWN
+    return None
+
+
 def _has(value: Any, path: Sequence[str]) -> bool:
     """Whether everything has the field; None counts as something, `_reason` looks at it."""
     if not path:
@@ -339,6 +352,8 @@ def _without(record: Record, found: Sequence[Misfit]) -> Record:
     results = dict(record.results)
     for misfit in found:
         stage = misfit.stage
+        if misfit.reason == UNKNOWN:
+            continue  # nobody looks at it, so that it can stay
         if stage in READ_TWICE and misfit.field.startswith("reading.") and misfit.reason != "is missing":
             if results[stage] is record.results[stage]:
                 results[stage] = copy.deepcopy(results[stage])

@@ -26,7 +26,21 @@ MOST_NVLINKS = 18
 NVLINK_COUNTERS = (0, 1, 2, 3)
 """Replays, recoveries, CRC errors of flits and of data."""
 FABRIC_STATES = {1: "not started", 2: "in progress", 3: "completed"}
-"""nvmlGpuFabricState_t."""
+"""nvmlGpuFabricState_t, but for 0: there is none."""
+FABRIC_FAULTS = {
+    "at a part of its bandwidth": ("DEGRADED_BW", 1),
+    "routes are being recovered": ("ROUTE_RECOVERY", 1),
+    "routes are unhealthy": ("ROUTE_UNHEALTHY", 1),
+    "recovers from a timeout": ("ACCESS_TIMEOUT_RECOVERY", 1),
+    "in no partition": ("PARTITION_ASSIGNED", 2),
+    "without its fabric manager": ("GFM_STATE", 2),
+}
+"""Of the mask of health: what is wrong if these bits have this value."""
+MISCONFIGURED = {
+    2: "another system's identity", 3: "another chassis's number", 4: "no partition", 5: "too few NVLinks",
+    6: "firmware that does not fit", 7: "a location that cannot be", 8: "an invalid state",
+}  # fmt: skip
+"""NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_*, but for 0 and 1: not told, and none."""
 RECOVERY_ACTIONS = ("none", "reset the GPU", "reboot the node", "drain peer-to-peer", "drain and reset",
                     "recover the IMEX domain", "reset the bus", "reboot the system")  # fmt: skip
 """NVML_GPU_RECOVERY_ACTION_*."""
@@ -44,7 +58,7 @@ def read(handle: Any, xids: XidCounter) -> dict[str, Any]:
     asks: dict[str, Callable[[], Any]] = {query.field: _in_base_unit(query, handle) for query in QUERIES}
     asks |= {
         "identity": lambda: identity(handle),
-        "throttle_reasons": lambda: [name for bit, name in THROTTLE_REASONS.items() if throttle_mask(handle) & bit],
+        "throttle_reasons": lambda: throttle_reasons(handle),
         "maximum_celsius": lambda: _limit(handle),
         "sm_clock_max_hertz": lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM) * 1e6,
         "pcie_generation": lambda: pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle),
@@ -95,7 +109,7 @@ def _recent(handle: Any) -> dict[str, Callable[[], Any]]:
     """What not every driver tells, and not every user may read."""
     return {
         "fabric": lambda: _fabric(handle),
-        "recovery_action": lambda: RECOVERY_ACTIONS[_field(handle, pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)],
+        "recovery_action": lambda: _action(_field(handle, pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)),
         "ecc_lifetime": lambda: int(pynvml.nvmlDeviceGetTotalEccErrors(handle, 1, 1)),
         "sram_errors": lambda: _sram(handle),
         "memory_clock_max_hertz": lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_MEM) * 1e6,
@@ -103,6 +117,22 @@ def _recent(handle: Any) -> dict[str, Callable[[], Any]]:
         "nvlink_peers": lambda: _peers(handle),
         "xids_before": lambda: _xids(handle),
     }
+
+
+def throttle_reasons(handle: Any) -> list[str]:
+    """Why clocks are not at their highest; a bit that nobody knows has its number as a name, so that nobody passes it.
+
+    Raises:
+        pynvml.NVMLError: as `throttle_mask` does.
+    """
+    mask = throttle_mask(handle)
+    unknown = mask & ~sum(THROTTLE_REASONS)
+    names = [name for bit, name in THROTTLE_REASONS.items() if mask & bit]
+    return [*names, *([f"unknown {unknown:#x}"] if unknown else [])]
+
+
+def _action(number: int) -> str:
+    return RECOVERY_ACTIONS[number] if 0 <= number < len(RECOVERY_ACTIONS) else f"unknown {number}"
 
 
 def _field(handle: Any, number: int) -> int:
@@ -116,16 +146,28 @@ def _fabric(handle: Any) -> dict[str, Any] | None:
     """How far this GPU has joined its NVLink domain; None on a board that has none."""
     info = pynvml.c_nvmlGpuFabricInfo_v2_t()
     pynvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
-    if info.state not in FABRIC_STATES:
+    if info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
         return None
-    degraded = (info.healthMask >> pynvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW) & 3
     return {
-        "state": FABRIC_STATES[info.state],
+        "state": FABRIC_STATES.get(info.state, f"unknown {info.state}"),
         "status": int(info.status),
         "clique": int(info.cliqueId),
         "cluster": bytes(info.clusterUuid).hex().strip("0"),
-        "degraded": degraded == pynvml.NVML_GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE,
+        "degraded": bool(_bits(info.healthMask, "DEGRADED_BW") == pynvml.NVML_GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE),
+        "faults": _fabric_faults(info.healthMask),
     }
+
+
+def _bits(mask: int, name: str) -> int:
+    shift, width = (getattr(pynvml, f"NVML_GPU_FABRIC_HEALTH_MASK_{what}_{name}") for what in ("SHIFT", "WIDTH"))
+    return int((mask >> shift) & width)
+
+
+def _fabric_faults(mask: int) -> list[str]:
+    """All that the mask of health says is wrong, not its bandwidth alone; empty on a driver that tells none."""
+    faults = [words for words, (name, value) in FABRIC_FAULTS.items() if _bits(mask, name) == value]
+    wrong = _bits(mask, "INCORRECT_CONFIGURATION")
+    return faults + ([MISCONFIGURED.get(wrong, f"unknown {wrong}")] if wrong > 1 else [])
 
 
 def _sram(handle: Any) -> list[int]:

@@ -30,6 +30,7 @@ from cluster.acceptance.checks import (
     siblings,
     steadiness,
     training,
+    unusual,
 )
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.guard import Guard
@@ -50,6 +51,7 @@ from cluster.acceptance.verdict import (
     decide,
     not_excluded,
     part_status,
+    standing_out,
 )
 from labkit.monitoring import plain
 
@@ -160,6 +162,7 @@ def _checks(
         "board": lambda: board.judge(records, file),
         "siblings": lambda: siblings.judge(records),
         "health": lambda: health_diff.judge(records),
+        "unusual": lambda: unusual.judge(records),
         "consistency": lambda: consistency.judge(records, wrong),
     }
     checks = [check for part, of_part in judges.items() for check in guard(part, of_part, [])]
@@ -224,7 +227,7 @@ def _notes(
     first = note_of(unjudged, records, options, standards.expected, has_baseline=has_baseline)
     # What an earlier report was compared with, that one has judged.
     open_ones = [check for check in checks if not (has_baseline and check.name.endswith(baseline.COMPARED))]
-    return [first, *filter(None, [not_excluded(open_ones)])]
+    return [first, *filter(None, [not_excluded(open_ones), standing_out(checks)])]
 
 
 def refuse(options: Options, reason: str) -> int:

@@ -18,6 +18,8 @@ HARDWARE_COUNTERS = (
     "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err", "req_transport_retries_exceeded",
 )  # fmt: skip
 """Of the adapter, in its folder `hw_counters`."""
+FLAPS = "carrier_down_count"
+"""Of the interface."""
 
 
 def ports(root: Path) -> list[dict[str, Any]]:
@@ -38,7 +40,7 @@ def ports(root: Path) -> list[dict[str, Any]]:
                     "name": name,
                     "kind": _text(port / "link_layer") or "InfiniBand",
                     "rdma": True,
-                    "up": "ACTIVE" in (_text(port / "state") or ""),
+                    "up": (_text(port / "state") or "").partition(":")[2].strip() == "ACTIVE",
                     "rate_gigabits": _gigabits(_text(port / "rate")),
                     **_slot(device / "device"),
                     "counters": _counters(port) | (_flaps(joined[0]) if len(joined) == 1 else {}),
@@ -93,8 +95,8 @@ def _counters(port: Path) -> dict[str, int]:
 
 
 def _flaps(interface: Path) -> dict[str, int]:
-    value = _count(interface / "carrier_down_count")
-    return {} if value is None else {"carrier_down_count": value}
+    value = _count(interface / FLAPS)
+    return {} if value is None else {FLAPS: value}
 
 
 def _text(path: Path) -> str | None:

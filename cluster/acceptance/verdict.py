@@ -28,6 +28,10 @@ _RANKS: dict[Status, int] = {"skipped": 0, "pass": 0, "unverified": 1, "fail": 2
 MOST_ERRORS = 8
 """Lines of the banner."""
 EXIT_CODES: dict[Outcome, int] = {"PASS": 0, "FAIL": 1, "COULD NOT RUN": 2, "INCOMPLETE": 3}
+UNUSUAL = "unusual"
+"""Name of a check of what stands out; if it passes all bounds, the banner says it."""
+MOST_UNUSUAL = 4
+"""Subjects of them in the banner."""
 MOST_HIDDEN = 0.15
 """Of a rate, that all may have lost alike before the banner says so."""
 NOT_WRITTEN = 4
@@ -216,6 +220,16 @@ def not_excluded(checks: Iterable[Check]) -> str:
     shown = ", ".join(f"{name} by up to {loss:.0%}" for loss, name in large[:MOST_ERRORS])
     more = f" and {len(large) - MOST_ERRORS} more" if len(large) > MOST_ERRORS else ""
     return f"Not excluded: all alike may be slower than they should be: {shown}{more}; --baseline or --expect shows it"
+
+
+def standing_out(checks: Iterable[Check]) -> str:
+    """One line on what passed all bounds, and stands out from its siblings or from sound machines."""
+    odd = [check for check in checks if check.name == UNUSUAL and check.status == "pass"]
+    if not odd:
+        return ""
+    shown = "; ".join(f"{check.subject}: {check.evidence}" for check in odd[:MOST_UNUSUAL])
+    more = f"; and {len(odd) - MOST_UNUSUAL} more (see the report)" if len(odd) > MOST_UNUSUAL else ""
+    return f"Not excluded: unusual, though within all bounds: {shown}{more}"
 
 
 def could_not_run(reason: str) -> Verdict:

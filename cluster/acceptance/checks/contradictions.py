@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from cluster.acceptance.checks.collectives import STEADY
-from cluster.acceptance.form import SUMMARY
+from cluster.acceptance.names import SUMMARY
 from cluster.acceptance.pace import SLOW
 from cluster.acceptance.records import Record, percentile
 

@@ -194,9 +194,10 @@ def _history(record: Record, before: dict[str, Any]) -> list[Check]:
         checks.append(_check(record, "recovery action", status, f"the driver asks for: {action}", f"do that: {action}"))
     if (fabric := before.get("fabric")) is not None:
         good = fabric.get("state") == "completed" and not fabric.get("status")
-        bad = not good or fabric.get("degraded")
+        bad = not good or fabric.get("degraded") or fabric.get("faults")
         evidence = f"{fabric.get('state')}, status {fabric.get('status', 0)}, clique {fabric.get('clique')}"
-        evidence += ", at a part of its bandwidth" if fabric.get("degraded") else ""
+        faults = list(fabric.get("faults") or (["at a part of its bandwidth"] if fabric.get("degraded") else []))
+        evidence += f"; {', '.join(faults)}" if faults else ""
         remedy = "systemctl status nvidia-fabricmanager (on a rack: nvidia-imex, and the switches' NMX controller)"
         checks.append(_check(record, "NVLink fabric", "fail" if bad else "pass", evidence, remedy))
     if (sram := before.get("sram_errors")) is not None:

@@ -19,9 +19,9 @@ from cluster.acceptance.checks.health_diff import HARMFUL, NEAR_CELSIUS, USUAL_C
 from cluster.acceptance.context import Context
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.faults import SLOW_FACTOR
+from cluster.acceptance.nvml import throttle_reasons
 from cluster.acceptance.records import Record, against_good
 from cluster.acceptance.verdict import Check, Status, Threshold, believable, compared, graded
-from labkit.monitoring.nvml import THROTTLE_REASONS, throttle_mask
 
 SAMPLES = 120
 """Over the whole time: one every five seconds of ten minutes."""
@@ -79,7 +79,7 @@ def _sample(context: Context) -> dict[str, Any]:
         "celsius": lambda: pynvml.nvmlDeviceGetTemperature(handle, 0),
         "watts": lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
         "sm_clock_hertz": lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM) * 1e6,
-        "throttle_reasons": lambda: [name for bit, name in THROTTLE_REASONS.items() if throttle_mask(handle) & bit],
+        "throttle_reasons": lambda: throttle_reasons(handle),
     }
     sample: dict[str, Any] = {}
     for name, ask in asks.items():

@@ -1,0 +1,312 @@
+"""Every figure of a record against the same figure of its siblings, and against what sound machines show.
+
+The other checks know what a figure means, and have bounds for it. These know its unit alone, and hold for all of the
+ledger: a GPU, port or node that stands out from its siblings, and figures that no sound machine of the tests shows, are
+in the banner, although they pass all bounds. Far from its siblings a figure is no pass.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from statistics import median
+from typing import Any
+
+from cluster.acceptance import ledger
+from cluster.acceptance.records import Record, percentile
+from cluster.acceptance.verdict import UNUSUAL, Check, Part, Status
+
+FEWEST, FEWEST_NODES = 4, 3
+"""Siblings, below which nobody knows which one is unusual."""
+FEWEST_TIMES = 20
+"""Repetitions of which quarters are compared."""
+SIGMAS, TO_SIGMA = 8.0, 1.4826
+"""Of the siblings' own spread; a median deviation is so much of a standard deviation."""
+FAR = 4.0
+"""Times the distance at which a figure stands out: then it is no pass."""
+OF_A_NODE = 0.7
+"""Of that distance, for the median of a node's GPUs: these vary less than single ones."""
+MOST_SHOWN = 3
+SINGLE = ("before", "after", "presence", "copies", "bandwidth", "compute", "steadiness", "memory", "load", "gradients",
+          "training")  # fmt: skip
+"""Stages whose figures each GPU has by itself."""
+PARTS: dict[str, Part] = {"before": "health", "after": "health", "change": "health", "training": "training",
+                          "network": "network"}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """How far from the median of its siblings a figure may be, however alike these are."""
+
+    share: float = 0.0
+    """Of the median."""
+    amount: float = 0.0
+    """In its unit."""
+
+
+FLOORS: dict[str, Floor] = {
+    "*longest_seconds": Floor(share=1e3),
+    "*p99_seconds": Floor(share=2.0),
+    "*p95_seconds": Floor(share=0.5),
+    "*slow_share": Floor(amount=0.05),
+    "*samples": Floor(share=0.2),
+    "*losses*": Floor(share=0.25),
+    "gradients.deviation": Floor(share=4.0, amount=1e-4),
+    "training*own_seconds quarter": Floor(share=0.3),
+    "*quarter": Floor(share=0.15),
+    "*memory_peak_bytes": Floor(share=0.35),
+    "change*clock_hertz": Floor(share=1.0, amount=1e9),
+    "before*clock_hertz": Floor(amount=1e9),
+    "*time": Floor(amount=60.0),
+}
+"""By the name of a figure, before those of UNITS."""
+UNITS: dict[str, Floor] = {
+    "degrees Celsius": Floor(amount=15.0),
+    "W": Floor(share=0.35, amount=30.0),
+    "J": Floor(share=0.5),
+    "bytes": Floor(share=0.2, amount=1.5 * 2**30),
+    "Hz": Floor(share=0.12),
+    "1": Floor(amount=0.4),
+    "bytes/s": Floor(share=0.1, amount=1e9),
+    "": Floor(amount=10.0),
+    "pages": Floor(amount=4.0),
+}
+COUNTED = ("", "pages")
+"""Units of what is counted since an unknown day: far from the others it may be old."""
+"""By the ledger's unit. Ours: boards of a fleet differ by 8 % from end to end in their rates, by 30 degrees and a third
+of their power under load (Sinha et al. 2022, arXiv:2208.11035)."""
+RATES = Floor(share=0.1)
+"""Everything else: times and rates."""
+USUAL: dict[str, tuple[float, float]] = {
+    "idle after the work": (0, 0),
+    "before reading.temperature_celsius": (5, 75),
+    "after reading.temperature_celsius": (15, 110),
+    "change reading.temperature_celsius": (1, 75),
+    "change reading.power_watts": (5, 1500),
+    "change reading.energy_joules": (50, 1e8),
+    "before reading.ecc_corrected": (0, 200),
+    "before reading.pcie_replays": (0, 200),
+    "before reading.nvlink_errors": (0, 200),
+    "before reading.ecc_lifetime": (0, 8),
+    "before reading.remapped_rows*": (0, 8),
+    "before reading.retired_pages*": (0, 8),
+    "before reading.memory_busy_ratio": (0, 0.05),
+    "before reading.utilization_ratio": (0, 0.05),
+    "before reading.memory_used_bytes": (0, 1.5 * 2**30),
+    "before reading.xids_before": (0, 0),
+    "before reading.nvlinks": (0, 18),
+    "change time": (5, 7200),
+    "gradients.deviation": (1e-8, 2e-4),
+    "load.series.celsius": (15, 92),
+    "compute.products.*.seconds quarter": (1.0, 1.25),
+    "network.ports.counters.link_downed": (0, 100),
+    "network.ports.counters.carrier_down_count": (0, 100),
+    "network.ports.counters.link_error_recovery": (0, 100),
+    "network.ports.counters.*": (0, 1000),
+}  # fmt: skip
+"""Ours: what sound machines show, theirs of the tests and those of public reports. Beyond it a figure is in the banner."""
+HELD = ("presence.seen_by*", "presence.given_by_slurm", "presence.restricted", "reading.pcie_sent*", "reading.pcie_received*", "before reading.energy*", "after reading.energy*",
+        "presence.index", "before reading.nvlink_peers*", "*.topology*", "*total_bytes", "after reading.pcie_*_bytes*",
+        "change reading.pcie_*_bytes*", "memory.first_byte*")  # fmt: skip
+"""Counters of unknown beginning, numbers that are names, traffic of a moment."""
+
+
+def judge(records: Sequence[Record]) -> list[Check]:
+    """A check for each GPU, node or port that stands out; nothing of virtual GPUs, whose clock is not real."""
+    real = [record for record in records if record.gpu is not None and record.result("presence").get("nccl")]
+    models: dict[Any, dict[str, dict[str, float]]] = {}
+    nodes: dict[Any, dict[str, list[dict[str, float]]]] = {}
+    for record in real:
+        model, own = record.result("presence").get("device_name"), dict(figures(record))
+        models.setdefault(model, {})[record.subject] = own
+        nodes.setdefault(model, {}).setdefault(f"node {record.node}", []).append(own)
+    found: list[Oddity] = []
+    for of_model in models.values():
+        found += _outlying(of_model, fewest=FEWEST)
+        found += _beyond(of_model)
+    for of_nodes in nodes.values():
+        found += _outlying({node: _middle(own) for node, own in of_nodes.items()}, fewest=FEWEST_NODES, scale=OF_A_NODE)
+    ports = _ports(real)
+    for of_kind in ports.values():
+        found += [*_outlying(of_kind, fewest=FEWEST), *_beyond(of_kind)]
+    ranks = {record.subject: record.rank for record in records}
+    return list(_checks(found, ranks))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oddity:
+    """A figure that stands out."""
+
+    subject: str
+    name: str
+    evidence: str
+    far: bool = False
+
+
+def figures(record: Record) -> Iterator[tuple[str, float]]:
+    """All figures that a GPU has by itself, by their place; and how each changed in the run."""
+    both: dict[str, dict[str, float]] = {"before": {}, "after": {}}
+    for stage in SINGLE:
+        if not record.measured(stage):
+            continue
+        if stage == "after" and _idle(record):
+            yield "idle after the work", 1.0
+            continue
+        for path, value in _numbers(record.result(stage), ledger.PREFIXES.get(stage, stage)):
+            if stage in both:
+                both[stage][path] = value
+                path = f"{stage} {path}"
+            if not _held(path):
+                yield path, value
+    for path, value in both["before"].items():
+        if path in both["after"] and not _held(f"change {path}"):
+            yield f"change {path}", both["after"][path] - value
+
+
+def _idle(record: Record) -> bool:
+    """Whether the last reading came too late: then it says nothing of work."""
+    return "idle" in ((record.result("after").get("reading") or {}).get("throttle_reasons") or ())
+
+
+def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _numbers(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        yield from _series(value, path)
+    elif path.endswith("xids_before"):
+        yield path, float(len(value or ()))
+    elif isinstance(value, list) and value and all(isinstance(one, float) for one in value):
+        yield path, float(median(value))
+        if len(value) >= FEWEST_TIMES and (low := percentile(value, 25)):
+            yield f"{path} quarter", percentile(value, 75) / low
+    elif isinstance(value, list):
+        yield from ((f"{path} {place}", float(one)) for place, one in enumerate(value) if isinstance(one, int))
+    elif isinstance(value, bool | int | float):
+        yield path, float(value)
+
+
+def _series(rows: Sequence[dict[str, Any]], path: str) -> Iterator[tuple[str, float]]:
+    """Epochs by their number, all samples of a load together."""
+    if path.endswith("epochs"):
+        for number, row in enumerate(rows):
+            yield from ((f"{name} of epoch {number}", value) for name, value in _numbers(row, path))
+        return
+    for key in rows[0]:
+        values = [float(row[key]) for row in rows if isinstance(row.get(key), int | float)]
+        if values and key != "seconds":
+            yield f"{path}.{key}", float(median(values))
+            yield f"{path}.{key} at most", max(values)
+            yield f"{path}.{key} at least", min(values)
+
+
+@lru_cache(maxsize=4096)
+def _held(path: str) -> bool:
+    name = path.removeprefix("change ").removeprefix("before ").removeprefix("after ")
+    return any(fnmatchcase(path, pattern) or fnmatchcase(name, pattern) for pattern in HELD)
+
+
+@lru_cache(maxsize=4096)
+def _unit(path: str) -> str | None:
+    field = path.removeprefix("change ").removeprefix("before ").removeprefix("after ").partition(" ")[0]
+    entry = ledger.entry(field)
+    return ledger.readings()[entry].unit if entry is not None else None
+
+
+@lru_cache(maxsize=4096)
+def _words(path: str) -> str:
+    """For people: "temperature of the chip (reading.temperature_celsius), after"."""
+    when, _, rest = path.partition(" ") if path.startswith(("before ", "after ", "change ")) else ("", "", path)
+    field, _, more = rest.partition(" ")
+    entry = ledger.entry(field)
+    if entry is None:
+        return path
+    known = ledger.readings()[entry]
+    words = [f"{known.meaning} ({field})", {"change": "its change"}.get(when, when), more, known.unit]
+    return ", ".join(word for word in words if word)
+
+
+@lru_cache(maxsize=4096)
+def _floor(path: str) -> Floor:
+    for pattern, floor in FLOORS.items():
+        if fnmatchcase(path, pattern):
+            return floor
+    unit = _unit(path)
+    return RATES if unit is None else UNITS.get(unit, RATES)
+
+
+@lru_cache(maxsize=4096)
+def _usual(path: str) -> tuple[float, float] | None:
+    return next((bounds for pattern, bounds in USUAL.items() if fnmatchcase(path, pattern)), None)
+
+
+def _middle(own: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    paths = set(own[0]).intersection(*own[1:]) if own else set()
+    return {path: median(figures[path] for figures in own) for path in paths}
+
+
+def _outlying(figures: Mapping[str, Mapping[str, float]], *, fewest: int, scale: float = 1.0) -> Iterator[Oddity]:
+    """Who is further from the middle than the others' spread, and a floor, explain."""
+    paths = dict.fromkeys(path for own in figures.values() for path in own)
+    for path in paths:
+        values = {subject: own[path] for subject, own in figures.items() if path in own}
+        if len(values) < fewest:
+            continue
+        middle = median(values.values())
+        spread = TO_SIGMA * median(abs(value - middle) for value in values.values())
+        floor = _floor(path)
+        allowed = max(SIGMAS * spread, scale * (floor.share * abs(middle) + floor.amount))
+        for subject, value in values.items():
+            distance = abs(value - middle)
+            if distance > allowed:
+                evidence = f"{_words(path)} {value:.4g}, the median of its siblings is {middle:.4g}"
+                far = distance > FAR * allowed and _unit(path) not in COUNTED
+                yield Oddity(subject=subject, name=path, evidence=evidence, far=far)
+
+
+def _beyond(figures: Mapping[str, Mapping[str, float]]) -> Iterator[Oddity]:
+    """Figures that no sound machine shows, on whomever."""
+    places: dict[str, dict[str, float]] = {}
+    for subject, own in figures.items():
+        for path, value in own.items():
+            if (bounds := _usual(path)) is not None and not bounds[0] <= value <= bounds[1]:
+                places.setdefault(path, {})[subject] = value
+    for path, values in places.items():
+        low, high = _usual(path) or (0.0, 0.0)
+        subject, worst = max(values.items(), key=lambda item: max(low - item[1], item[1] - high))
+        usual = f"{low:g} to {high:g}" if high else f"{high:g}"
+        evidence = f"{_words(path)} {worst:.4g}, usual is {usual} (so on {len(values)} of {len(figures)})"
+        yield Oddity(subject=subject, name=path, evidence=evidence)
+
+
+def _ports(records: Sequence[Record]) -> dict[tuple[Any, ...], dict[str, dict[str, float]]]:
+    """Figures of all ports that are up, by kind and rate: before the run, and what is new after it."""
+    groups: dict[tuple[Any, ...], dict[str, dict[str, float]]] = {}
+    for record in records:
+        after = {port["name"]: port for port in record.result("network_after").get("ports") or ()}
+        for port in record.result("network").get("ports") or ():
+            if port["up"]:
+                counts = {f"network.ports.counters.{name}": float(count) for name, count in port["counters"].items()}
+                now = after.get(port["name"], port)["counters"]
+                counts |= {f"change network.ports.counters.{name}": float(now[name] - count)
+                           for name, count in port["counters"].items() if name in now}  # fmt: skip
+                key = (port["kind"], port["rdma"], port["rate_gigabits"])
+                groups.setdefault(key, {})[f"node {record.node} port {port['name']}"] = counts
+    return groups
+
+
+def _checks(found: Sequence[Oddity], ranks: Mapping[str, int]) -> Iterator[Check]:
+    """One for each subject."""
+    by_subject: dict[str, list[Oddity]] = {}
+    for oddity in found:
+        by_subject.setdefault(oddity.subject, []).append(oddity)
+    for subject, oddities in by_subject.items():
+        oddities.sort(key=lambda oddity: not oddity.far)
+        evidence = "; ".join(oddity.evidence for oddity in oddities[:MOST_SHOWN])
+        evidence += f"; and {len(oddities) - MOST_SHOWN} more" if len(oddities) > MOST_SHOWN else ""
+        status: Status = "unverified" if any(oddity.far for oddity in oddities) else "pass"
+        stage = oddities[0].name.replace(" ", ".").partition(".")[0]
+        yield Check(
+            name=UNUSUAL, part=PARTS.get(stage, "gpu"), subject=subject, rank=ranks.get(subject), status=status,
+            evidence=evidence, remedy="what is different there? Compare it with the others (nvidia-smi -q, ibstat)",
+        )  # fmt: skip
