@@ -80,6 +80,8 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "positive count": (lambda value: _count(value) and value > 0, "a whole number above 0"),
     "counts": (_each(_count), "whole numbers"),
     "two counts": (_each(_count, count=2), "two whole numbers"),
+    "three counts": (_each(_count, count=3), "three whole numbers"),
+    "three figures": (_each(lambda value: _finite(value) and value >= 0, count=3), "three numbers from 0 on"),
     "four counts": (_each(_count, count=4), "four whole numbers"),
     "counter": (lambda value: _finite(value) and value >= 0, "a number from 0 on"),
     "figure": (lambda value: _finite(value) and value >= 0, "a number from 0 on"),
@@ -318,7 +320,7 @@ def _reason(path: str, value: Any) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _nameless(path: str) -> str | None:
-    """Whether the ledger has no such field, or a table no such name: another version of the worker, or a damaged one."""
+    """Whether the ledger has no such field, or a table no such name: another version, or damage."""
     if ledger.entry(path) is None:
         inside = any(field.startswith(f"{path}.") for field in ledger.readings())
         return None if inside or path in ledger.WHOLE else UNKNOWN

@@ -13,7 +13,7 @@ from cluster.acceptance.records import Record
 WAYS = ("absolute", "siblings", "history")
 NOT = "not: "
 """Begins the reason why a field is not judged in one of WAYS."""
-WHOLE = ("reading", "network.ports", "steadiness.products", "steadiness.copies", "collectives.steady")
+WHOLE = ("reading", "presence.host", "network.ports", "steadiness.products", "steadiness.copies", "collectives.steady")
 """Tables of which each field has an entry of its own."""
 PREFIXES = {"before": "", "after": "", "network_after": "network"}
 """Of stages that another one repeats: the same fields."""

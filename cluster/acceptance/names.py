@@ -22,6 +22,7 @@ NAMES = {
     "reading.untold": r"[a-z][a-z_]*",
     "presence.peak_tflops": PRECISION,
     "presence.held_ratio": PRECISION,
+    "presence.environment": r"[A-Z][A-Z0-9_]*",
     "network.ports.counters": _one_of(*COUNTERS, *HARDWARE_COUNTERS, FLAPS),
     "copies.seconds": _one_of(*WAYS),
     "bandwidth.rates": _one_of(*STREAMS),

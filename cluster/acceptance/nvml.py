@@ -7,7 +7,7 @@ from typing import Any
 
 import pynvml
 
-from cluster.acceptance import kernel_log
+from cluster.acceptance import kernel_log, sysfs
 from labkit.monitoring.nvml import QUERIES, THROTTLE_REASONS, Query, XidCounter, identity, throttle_mask
 
 BASE_UNITS = {
@@ -47,6 +47,13 @@ RECOVERY_ACTIONS = ("none", "reset the GPU", "reboot the node", "drain peer-to-p
 RETIREMENT_CAUSES = (pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,
                      pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR)  # fmt: skip
 KERNEL_LOG = Path("/dev/kmsg")
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+SLOWED = (
+    pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
+    pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
+    pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
+)
+"""For how many ns heat, or the power supply, has held clocks down since the driver was loaded."""
 
 
 def read(handle: Any, xids: XidCounter) -> dict[str, Any]:
@@ -116,6 +123,8 @@ def _recent(handle: Any) -> dict[str, Callable[[], Any]]:
         "nvlink_megabytes_per_second": lambda: _field(handle, pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON),
         "nvlink_peers": lambda: _peers(handle),
         "xids_before": lambda: _xids(handle),
+        "pcie_errors": lambda: sysfs.pcie_errors(PCI_DEVICES / _bus(handle)),
+        "slowed_seconds": lambda: [_nanoseconds(handle, field) / 1e9 for field in SLOWED],
     }
 
 
@@ -191,10 +200,23 @@ def _peers(handle: Any) -> dict[str, int]:
     return peers
 
 
+def _bus(handle: Any) -> str:
+    """PCI domain, bus, device and function, as Linux names them: "0000:17:00.0"."""
+    bus = pynvml.nvmlDeviceGetPciInfo(handle).busId
+    domain, _, rest = (bus.decode() if isinstance(bus, bytes) else str(bus)).lower().partition(":")
+    return f"{domain[-4:]}:{rest}"
+
+
+def _nanoseconds(handle: Any, number: int) -> int:
+    value = pynvml.nvmlDeviceGetFieldValues(handle, [number])[0]
+    if value.nvmlReturn != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(value.nvmlReturn)
+    return int(value.value.ullVal)
+
+
 def _xids(handle: Any) -> list[int]:
     """XIDs of this GPU that the kernel's log still holds; raises OSError where it may not be read."""
-    bus = pynvml.nvmlDeviceGetPciInfo(handle).busId
-    name = (bus.decode() if isinstance(bus, bytes) else str(bus)).lower().rpartition(".")[0]
+    name = _bus(handle).rpartition(".")[0]
     return [xid.number for xid in kernel_log.read(KERNEL_LOG) if name.endswith(xid.bus.lower().partition(".")[0])]
 
 

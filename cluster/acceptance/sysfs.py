@@ -69,6 +69,21 @@ def peer_memory(root: Path) -> bool:
     return any((root / "module" / name).exists() for name in ("nvidia_peermem", "nv_peer_mem"))
 
 
+def pcie_errors(device: Path) -> list[int] | None:
+    """Errors of a device's PCIe link that the kernel counted: correctable, not fatal, fatal; None if it counts none.
+
+    Source: the kernel's Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats.
+    """
+    totals = []
+    for name in ("correctable", "nonfatal", "fatal"):
+        words = [line.split() for line in (_text(device / f"aer_dev_{name}") or "").splitlines()]
+        total = [line[1] for line in words if len(line) == 2 and line[0].startswith("TOTAL_ERR")]
+        if len(total) != 1 or not total[0].isdigit():
+            return None
+        totals.append(int(total[0]))
+    return totals
+
+
 def _interfaces(root: Path) -> list[Path]:
     return [path for path in sorted((root / "class" / "net").glob("*")) if (path / "device").exists()]
 

@@ -1,19 +1,20 @@
 """What this run read and nobody judges, and what it could not read: the report says so, and its banner."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
-from cluster.acceptance.checks import adapters
+from cluster.acceptance.checks import adapters, network
 from cluster.acceptance.checks.compute import EIGHT_BITS
 from cluster.acceptance.checks.links import board_of
 from cluster.acceptance.expectations import Expectations
-from cluster.acceptance.ledger import NOT, cannot, entry, fields, readings
+from cluster.acceptance.ledger import NOT, PREFIXES, cannot, entry, fields, readings
 from cluster.acceptance.options import Options
-from cluster.acceptance.records import TOGETHER, Record, readable
+from cluster.acceptance.records import STAGES, TOGETHER, Record, readable
 
 EIGHT_BITS_FROM = (8, 9)
 """Compute capability."""
-MOST_NAMED = 6
+MOST_NAMED = 16
 """Things that this run could not read, in the banner."""
 
 
@@ -35,8 +36,53 @@ def unjudged(records: Sequence[Record]) -> dict[str, dict[str, str]]:
         "not_judged": {
             name: known[name].absolute.removeprefix(NOT) for name in sorted(recorded) if not known[name].judged
         },
-        "not_read": {**_unmeasured(records), **missing, **cannot()},
+        "not_read": {**_unmeasured(records), **missing, **dict(_lacking(records)), **cannot()},
     }
+
+
+CHOSEN = ("reading.untold.*", "memory.wrong.*", "memory.first_byte.*", "presence.environment.*",
+          "presence.given_by_slurm", "presence.host.processors_allowed", "adapters.measured.reason", "adapters.measured.server",
+          "presence.index", "network.ports.counters.*", "reading.fabric*", "presence.peak_tflops.*", "presence.held_ratio.*")  # fmt: skip
+"""Fields that a sound machine may lack for a reason of its own, or that have a line of their own here."""
+ON_REQUEST = {"load": "minutes of load: --thorough", "training": "a training: left out by --validation-only",
+              "collectives": "messages between GPUs: one rank has nobody to talk to"}  # fmt: skip
+COUNTED = {"lost links": network.LINK_LOST, "damaged packets": network.DAMAGED}
+"""Counters of ports, of which one at least should be there."""
+
+
+def _lacking(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
+    """Fields of the ledger that no rank of a stage has measured; and stages that nobody went through."""
+    known = readings()
+    recorded = {field for record in records for field in _told(record)}
+    stages = {stage for record in records for stage in STAGES if record.measured(stage)}
+    for field, entry_ in known.items():
+        stage = field.partition(".")[0]
+        if stage in stages and field not in recorded and not any(fnmatchcase(field, name) for name in CHOSEN):
+            yield field, entry_.meaning
+    for stage, words in ON_REQUEST.items():
+        if stage not in stages and any(record.result(stage).get("asked") for record in records):
+            yield words.partition(":")[0], words
+    used = [port for port in _ports(records) if port["up"]]
+    for what, names in COUNTED.items():
+        if used and not any(set(names) & set(port["counters"]) for port in used):
+            yield f"{what} of ports", "their drivers count none"
+
+
+def _told(record: Record) -> Iterator[str]:
+    for stage, result in record.results.items():
+        if record.measured(stage):
+            yield from _names(result, PREFIXES.get(stage, stage))
+
+
+def _names(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _names(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and any(isinstance(inner, dict) for inner in value):
+        for inner in value:
+            yield from _names(inner, path)
+    elif value is not None and (name := entry(path)) is not None:
+        yield name
 
 
 def _ports(records: Sequence[Record]) -> list[dict[str, Any]]:

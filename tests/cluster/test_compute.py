@@ -107,7 +107,7 @@ def test_of_two_replicas_that_differ_both_may_be_the_wrong_one() -> None:
 
 def test_of_two_drivers_both_are_named() -> None:
     ranks = sound.records()
-    ranks[1].results["before"]["reading"]["driver"] = "535"
+    ranks[1].results["before"]["reading"]["driver"] = "535.183.01"
     assert sound.failures(sound.report(ranks)) == [("sound: same driver", record.subject) for record in ranks]
 
 

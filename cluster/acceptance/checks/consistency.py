@@ -187,6 +187,10 @@ def _lasting(records: Sequence[Record]) -> Iterator[Finding]:
             for before, after in [(readings["before"].get("fabric") or {}, readings["after"].get("fabric") or {})]:
                 pairs += [(f"reading.fabric.{key}", before.get(key), after.get(key)) for key in before]
             yield from _changed(record.subject, pairs)
+            for name in ("nvlink_peers", "topology"):
+                before, after = (readings[stage].get(name) for stage in ("before", "after"))
+                if before and after and before != after:
+                    yield record.subject, "unchanged", f"{name} {before} before, {after} after"
         ports = {port["name"]: port for port in _ports(record, "network")}
         for port in _ports(record, "network_after"):
             earlier = ports.get(port["name"], {})

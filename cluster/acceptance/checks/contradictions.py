@@ -42,6 +42,8 @@ UNTRAINED = (1.5, 5.0)
 """Cross entropy of ten classes before the first step: chance is 2.3, and a net's first weights add some."""
 GRADIENT_BYTES = 4 * 11_173_962
 """Of the ResNet-18 that is trained."""
+WHOLE_IDENTITY = 16
+"""Digits from which on a UUID of one digit alone is none."""
 SAME_CORES = 1.18
 """Times: what a board at its power limit has more in bfloat16 is 7 % at most (vgpu/device/gpus.toml)."""
 BFLOAT16_FROM = 8
@@ -90,6 +92,10 @@ def _board(record: Record) -> Iterator[str]:
         uuid, own = reading.get("uuid"), presence.get("uuid")
         if uuid and own and str(uuid).removeprefix("GPU-") != str(own).removeprefix("GPU-"):
             yield f"{stage}: NVML read the GPU {uuid}, CUDA worked on {own}"
+        for identity in (uuid, own):
+            digits = str(identity or "").removeprefix("GPU-").replace("-", "")
+            if str(identity).startswith("MIG-") or (len(digits) >= WHOLE_IDENTITY and len(set(digits)) == 1):
+                yield f"{stage}: {identity} is no identity of a whole board"
         names = [str(name).casefold() for name in (reading.get("name"), presence.get("device_name")) if name]
         if len(names) == 2 and names[0] not in names[1] and names[1] not in names[0]:
             yield f"{stage}: {reading['name']} by NVML, {presence['device_name']} by CUDA"
@@ -367,6 +373,11 @@ def _ports(record: Record) -> Iterator[str]:
     used = [port for port in ports if port["rdma"] and port["up"]]
     if odd := [port["name"] for port in ports if port["kind"] == "InfiniBand" and not port["rdma"]]:
         yield f"InfiniBand without RDMA: {', '.join(odd)}"
+    slots = ("pcie_width", "pcie_width_max", "pcie_generation", "pcie_generation_max")
+    for port in used:
+        told = [key for key in slots if port.get(key) is not None]
+        if 0 < len(told) < len(slots):
+            yield f"{port['name']}: of its slot only {', '.join(told)} is known"
     for key in ("rate_gigabits", "pcie_width", "pcie_width_max", "pcie_generation", "pcie_generation_max", "numa_node"):
         without = [port["name"] for port in used if port.get(key) is None]
         if 0 < len(without) < len(used):

@@ -9,13 +9,15 @@ from cluster.acceptance.checks.links import board_of
 from cluster.acceptance.kernel_log import OF_PROGRAMS
 from cluster.acceptance.records import Record
 from cluster.acceptance.verdict import Check, Status, Threshold
+from labkit.monitoring.nvml import THROTTLE_REASONS
 
 USUAL_CELSIUS = 85
 """Where NVML names no limit: GPUs usually stay below it."""
 NEAR_CELSIUS = 3
 """Ours, below the board's limit: a warmer day, and it slows down."""
-HARMFUL = ("hardware_slowdown", "thermal_slowdown", "hardware_thermal_slowdown", "power_brake")
-"""Reasons for lower clocks that a sound machine does not have; a power cap under load is ordinary."""
+HARMLESS = frozenset({"idle", "power_cap", "application_clocks", "sync_boost", "display_clocks"})
+"""Reasons for lower clocks that a sound machine may have; clocks that somebody has set are judged by `board`."""
+HARMFUL = tuple(reason for reason in THROTTLE_REASONS.values() if reason not in HARMLESS)
 FULL = Threshold(
     value=0.95,
     unit="of the GPU's memory",

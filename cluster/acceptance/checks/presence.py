@@ -9,6 +9,7 @@ from typing import Any
 import pynvml
 import torch
 
+from cluster.acceptance import host
 from cluster.acceptance.checks import broken
 from cluster.acceptance.checks.links import board_of
 from cluster.acceptance.context import Context
@@ -31,7 +32,7 @@ def measure(context: Context) -> dict[str, Any]:
         RuntimeError: there is no GPU left for this rank, or what comes back is not what was sent.
     """
     software = {"torch": torch.__version__, "cuda": torch.version.cuda, "kind": context.device.torch_device,
-                "boot_id": _boot_id()}  # fmt: skip
+                "boot_id": _boot_id(), "host": host.measure(), "environment": host.variables(os.environ)}  # fmt: skip
     if not context.on_gpu:
         return {**software, "device_name": context.device.name}
     count = torch.cuda.device_count()

@@ -13,6 +13,8 @@ from statistics import median
 from typing import Any
 
 from cluster.acceptance import ledger
+from cluster.acceptance.checks import surroundings
+from cluster.acceptance.checks.surroundings import Oddity
 from cluster.acceptance.records import Record, percentile
 from cluster.acceptance.verdict import UNUSUAL, Check, Part, Status
 
@@ -57,7 +59,11 @@ FLOORS: dict[str, Floor] = {
     "*memory_peak_bytes": Floor(share=0.35),
     "change*clock_hertz": Floor(share=1.0, amount=1e9),
     "before*clock_hertz": Floor(amount=1e9),
+    "change reading.slowed_seconds*": Floor(amount=1.0),
     "*time": Floor(amount=60.0),
+    "presence.host.memory_available_bytes": Floor(share=0.6),
+    "presence.host.memory_errors*": Floor(amount=100.0),
+    "presence.host.locked_memory_bytes": Floor(share=1.0),
 }
 """By the name of a figure, before those of UNITS."""
 UNITS: dict[str, Floor] = {
@@ -94,19 +100,34 @@ USUAL: dict[str, tuple[float, float]] = {
     "before reading.utilization_ratio": (0, 0.05),
     "before reading.memory_used_bytes": (0, 1.5 * 2**30),
     "before reading.xids_before": (0, 0),
+    "before reading.pcie_errors 0": (0, 1000),
+    "* reading.pcie_errors 0": (0, 10),
+    "* reading.pcie_errors *": (0, 0),
+    "change reading.slowed_seconds*": (0, 1.0),
     "before reading.nvlinks": (0, 18),
+    "before reading.maximum_celsius": (70, 110),
     "change time": (5, 7200),
     "gradients.deviation": (1e-8, 2e-4),
     "load.series.celsius": (15, 92),
+    "presence.host.processors*": (2, 1e4),
+    "presence.host.busy_ratio": (0, 0.5),
+    "presence.host.memory_available_bytes": (8 * 2**30, 1e14),
+    "presence.host.memory_errors 0": (0, 1000),
+    "presence.host.memory_errors 1": (0, 0),
+    "presence.host.shared_memory_bytes": (2**30, 1e14),
+    "presence.host.locked_memory_bytes": (2**30, 1e19),
+    "presence.host.open_files": (4096, 1e19),
     "compute.products.*.seconds quarter": (1.0, 1.25),
     "network.ports.counters.link_downed": (0, 100),
     "network.ports.counters.carrier_down_count": (0, 100),
     "network.ports.counters.link_error_recovery": (0, 100),
     "network.ports.counters.*": (0, 1000),
 }  # fmt: skip
-"""Ours: what sound machines show, theirs of the tests and those of public reports. Beyond it a figure is in the banner."""
-HELD = ("presence.seen_by*", "presence.given_by_slurm", "presence.restricted", "reading.pcie_sent*", "reading.pcie_received*", "before reading.energy*", "after reading.energy*",
-        "presence.index", "before reading.nvlink_peers*", "*.topology*", "*total_bytes", "after reading.pcie_*_bytes*",
+"""Ours: what sound machines show, of the tests and of public reports. Beyond it a figure is in the banner."""
+HELD = ("presence.seen_by*", "presence.given_by_slurm", "presence.restricted", "presence.index",
+        "reading.pcie_sent*", "reading.pcie_received*", "before reading.energy*", "after reading.energy*",
+        "before reading.nvlink_peers*", "*.topology*", "*total_bytes", "presence.environment*",
+        "before reading.slowed*", "after reading.slowed*", "after reading.pcie_errors*", "after reading.pcie_*_bytes*",
         "change reading.pcie_*_bytes*", "memory.first_byte*")  # fmt: skip
 """Counters of unknown beginning, numbers that are names, traffic of a moment."""
 
@@ -124,6 +145,7 @@ def judge(records: Sequence[Record]) -> list[Check]:
     for of_model in models.values():
         found += _outlying(of_model, fewest=FEWEST)
         found += _beyond(of_model)
+    found += surroundings.found(real)
     for of_nodes in nodes.values():
         found += _outlying({node: _middle(own) for node, own in of_nodes.items()}, fewest=FEWEST_NODES, scale=OF_A_NODE)
     ports = _ports(real)
@@ -131,16 +153,6 @@ def judge(records: Sequence[Record]) -> list[Check]:
         found += [*_outlying(of_kind, fewest=FEWEST), *_beyond(of_kind)]
     ranks = {record.subject: record.rank for record in records}
     return list(_checks(found, ranks))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Oddity:
-    """A figure that stands out."""
-
-    subject: str
-    name: str
-    evidence: str
-    far: bool = False
 
 
 def figures(record: Record) -> Iterator[tuple[str, float]]:
@@ -176,12 +188,12 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
         yield from _series(value, path)
     elif path.endswith("xids_before"):
         yield path, float(len(value or ()))
-    elif isinstance(value, list) and value and all(isinstance(one, float) for one in value):
+    elif isinstance(value, list) and value and all(isinstance(one, float) for one in value) and "slowed" not in path:
         yield path, float(median(value))
         if len(value) >= FEWEST_TIMES and (low := percentile(value, 25)):
             yield f"{path} quarter", percentile(value, 75) / low
     elif isinstance(value, list):
-        yield from ((f"{path} {place}", float(one)) for place, one in enumerate(value) if isinstance(one, int))
+        yield from ((f"{path} {place}", float(one)) for place, one in enumerate(value) if isinstance(one, int | float))
     elif isinstance(value, bool | int | float):
         yield path, float(value)
 
@@ -215,15 +227,16 @@ def _unit(path: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _words(path: str) -> str:
-    """For people: "temperature of the chip (reading.temperature_celsius), after"."""
+    """For people: "reading.power_watts, power drawn, W before the run:"."""
     when, _, rest = path.partition(" ") if path.startswith(("before ", "after ", "change ")) else ("", "", path)
     field, _, more = rest.partition(" ")
     entry = ledger.entry(field)
     if entry is None:
         return path
     known = ledger.readings()[entry]
-    words = [f"{known.meaning} ({field})", {"change": "its change"}.get(when, when), more, known.unit]
-    return ", ".join(word for word in words if word)
+    unit = f", {known.unit}" if known.unit not in ("", "1") else ""
+    words = {"before": "before the run", "after": "after it", "change": "its change", "": ""}[when]
+    return " ".join(word for word in (f"{field}, {known.meaning}{unit}", words, more) if word) + ":"
 
 
 @lru_cache(maxsize=4096)
