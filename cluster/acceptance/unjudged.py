@@ -40,9 +40,11 @@ def unjudged(records: Sequence[Record]) -> dict[str, dict[str, str]]:
     }
 
 
-CHOSEN = ("reading.untold.*", "memory.wrong.*", "memory.first_byte.*", "presence.environment.*",
-          "presence.given_by_slurm", "presence.host.processors_allowed", "adapters.measured.reason", "adapters.measured.server",
-          "presence.index", "network.ports.counters.*", "reading.fabric*", "presence.peak_tflops.*", "presence.held_ratio.*")  # fmt: skip
+CHOSEN = (
+    "reading.untold.*", "reading.fabric*", "memory.wrong.*", "memory.first_byte.*", "presence.environment.*",
+    "presence.given_by_slurm", "presence.host.processors_allowed", "presence.index", "presence.peak_tflops.*",
+    "presence.held_ratio.*", "adapters.measured.reason", "adapters.measured.server", "network.ports.counters.*",
+)  # fmt: skip
 """Fields that a sound machine may lack for a reason of its own, or that have a line of their own here."""
 ON_REQUEST = {"load": "minutes of load: --thorough", "training": "a training: left out by --validation-only",
               "collectives": "messages between GPUs: one rank has nobody to talk to"}  # fmt: skip
@@ -57,7 +59,9 @@ def _lacking(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
     stages = {stage for record in records for stage in STAGES if record.measured(stage)}
     for field, entry_ in known.items():
         stage = field.partition(".")[0]
-        if stage in stages and field not in recorded and not any(fnmatchcase(field, name) for name in CHOSEN):
+        joined = field.startswith("reading.fabric") and "reading.fabric.state" in recorded
+        chosen = any(fnmatchcase(field, name) for name in CHOSEN) and not joined
+        if (stage in stages or joined) and field not in recorded and not chosen and field != "reading.fabric":
             yield field, entry_.meaning
     for stage, words in ON_REQUEST.items():
         if stage not in stages and any(record.result(stage).get("asked") for record in records):

@@ -41,7 +41,7 @@ images_per_second = 9000
 HOST = {
     "kernel": "6.8.0-60-generic", "clock_source": "tsc", "governor": "performance", "processors": 112,
     "processors_allowed": 96.0, "busy_ratio": 0.02, "memory_bytes": 2**41, "memory_available_bytes": 2**41 - 2**36,
-    "memory_errors": [0, 0], "shared_memory_bytes": 2**40, "locked_memory_bytes": 2**63 - 1, "open_files": 2**20,
+    "memory_errors": [0, 0], "shared_memory_bytes": 2**38, "locked_memory_bytes": 2**63 - 1, "open_files": 2**20,
 }  # fmt: skip
 
 
@@ -177,8 +177,8 @@ STAGES = {
     SIBLINGS: ("before", "after", "network", "network_after"),
     HISTORY: ("after", "network_after"),
 }
-EMPTY = ("reading.untold.*", "memory.wrong.*", "reading.fabric")
-"""Tables that a sound machine leaves empty; the planted faults fill them."""
+EMPTY = ("reading.untold.*", "memory.wrong.*", "reading.fabric", "presence.environment.*")
+"""Tables that a sound machine leaves empty, or fills with what does no harm; the planted faults fill them."""
 OVER_TIME = ("load.", "bandwidth.", "training.", "compute.", "collectives.", "steadiness.")
 """History that is inside one stage, or in a report of another day."""
 
@@ -216,7 +216,7 @@ def test_what_the_ledger_says_is_judged_is_no_pass_when_it_changes(way: str, tmp
                 break
         else:
             silent.append(f"{field}: {pattern}")
-    assert not silent
+    assert not silent, silent
 
 
 def _change(record: Record, field: str, stages: tuple[str, ...], number: int) -> None:

@@ -21,6 +21,8 @@ DRIVERS_OF_CHIPS = {(7, 0): 384, (7, 5): 410, (8, 0): 450, (8, 9): 525, (9, 0): 
 DRIVERS_OF_CUDA = {(11, 0): 450, (12, 0): 525, (13, 0): 580}
 """Without the package for forward compatibility (NVIDIA, CUDA compatibility)."""
 NCCL_OF_CHIPS = {(8, 0): (2, 7), (9, 0): (2, 12), (10, 0): (2, 25)}
+PORT_RATES = frozenset((1, 2.5, 5, 10, 14, 20, 25, 28, 40, 50, 56, 80, 100, 112, 200, 400, 800))
+"""Gbit/s that ports of InfiniBand and Ethernet have."""
 HARMLESS = frozenset(
     {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX",
      "NCCL_TOPO_FILE", "NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "CUDA_DEVICE_ORDER",
@@ -41,7 +43,7 @@ class Oddity:
 
 def found(records: Sequence[Record]) -> list[Oddity]:
     """All of them."""
-    return [*_odd_words(records), *_variables(records), *_old(records)]
+    return [*_odd_words(records), *_variables(records), *_old(records), *_rates(records)]
 
 
 def _odd_words(records: Sequence[Record]) -> Iterator[Oddity]:
@@ -78,6 +80,15 @@ def _old(records: Sequence[Record]) -> Iterator[Oddity]:
         if nccl and nccl < least_nccl:
             evidence = f"NCCL {'.'.join(map(str, nccl))}, this chip needs {'.'.join(map(str, least_nccl))} and newer"
             yield Oddity(subject=record.subject, name="presence.nccl", evidence=evidence)
+
+
+def _rates(records: Sequence[Record]) -> Iterator[Oddity]:
+    for record in records:
+        for port in record.result("network").get("ports") or ():
+            rate = port["rate_gigabits"]
+            if port["up"] and rate is not None and rate not in PORT_RATES:
+                evidence = f"{port['name']} has {rate:g} Gbit/s, which no kind of port has"
+                yield Oddity(subject=f"node {record.node}", name="network.ports.rate_gigabits", evidence=evidence)
 
 
 def _version(text: Any) -> tuple[int, ...]:

@@ -100,6 +100,21 @@ USUAL: dict[str, tuple[float, float]] = {
     "before reading.utilization_ratio": (0, 0.05),
     "before reading.memory_used_bytes": (0, 1.5 * 2**30),
     "before reading.xids_before": (0, 0),
+    "before reading.xid_errors": (0, 0),
+    "before reading.slowed_seconds*": (0, 3600),
+    "change reading.ecc_corrected": (0, 0),
+    "change reading.pcie_replays": (0, 0),
+    "change reading.nvlink_errors": (0, 0),
+    "presence.compute_capability 0": (7, 12),
+    "presence.nccl 0": (2, 2),
+    "presence.nccl 1": (7, 60),
+    "compute.rows": (1024, 65536),
+    "compute.depth": (512, 65536),
+    "copies.bytes": (2**20, 2**34),
+    "bandwidth.bytes": (2**20, 2**35),
+    "steadiness.*samples": (20, 1e6),
+    "memory.rounds": (1, 10),
+    "gradients.parameters": (10, 1000),
     "before reading.pcie_errors 0": (0, 1000),
     "* reading.pcie_errors 0": (0, 10),
     "* reading.pcie_errors *": (0, 0),
@@ -122,12 +137,13 @@ USUAL: dict[str, tuple[float, float]] = {
     "network.ports.counters.carrier_down_count": (0, 100),
     "network.ports.counters.link_error_recovery": (0, 100),
     "network.ports.counters.*": (0, 1000),
+    "network.ports.numa_node": (0, 15),
 }  # fmt: skip
 """Ours: what sound machines show, of the tests and of public reports. Beyond it a figure is in the banner."""
 HELD = ("presence.seen_by*", "presence.given_by_slurm", "presence.restricted", "presence.index",
         "reading.pcie_sent*", "reading.pcie_received*", "before reading.energy*", "after reading.energy*",
         "before reading.nvlink_peers*", "*.topology*", "*total_bytes", "presence.environment*",
-        "before reading.slowed*", "after reading.slowed*", "after reading.pcie_errors*", "after reading.pcie_*_bytes*",
+        "after reading.slowed*", "after reading.pcie_errors*", "after reading.pcie_*_bytes*",
         "change reading.pcie_*_bytes*", "memory.first_byte*")  # fmt: skip
 """Counters of unknown beginning, numbers that are names, traffic of a moment."""
 
@@ -303,6 +319,8 @@ def _ports(records: Sequence[Record]) -> dict[tuple[Any, ...], dict[str, dict[st
                 now = after.get(port["name"], port)["counters"]
                 counts |= {f"change network.ports.counters.{name}": float(now[name] - count)
                            for name, count in port["counters"].items() if name in now}  # fmt: skip
+                if port.get("numa_node") is not None:
+                    counts["network.ports.numa_node"] = float(port["numa_node"])
                 key = (port["kind"], port["rdma"], port["rate_gigabits"])
                 groups.setdefault(key, {})[f"node {record.node} port {port['name']}"] = counts
     return groups
