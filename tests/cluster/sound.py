@@ -29,6 +29,14 @@ BEGAN = 1.7e9
 NOT_READ = {"skipped": "local rank 0 reads the ports", "asked": True}
 
 
+HOST = {
+    "kernel": "6.8.0-60-generic", "clock_source": "tsc", "governor": "performance", "processors": 112,
+    "processors_allowed": 96.0, "busy_ratio": 0.02, "memory_bytes": 2**41, "memory_available_bytes": 2**41 - 2**36,
+    "memory_errors": [0, 0], "shared_memory_bytes": 2**38, "locked_memory_bytes": 2**63 - 1, "open_files": 2**20,
+}  # fmt: skip
+"""A server for eight GPUs."""
+
+
 def options(*words: str) -> Options:
     return parse(list(words))
 

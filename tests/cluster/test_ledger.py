@@ -38,13 +38,6 @@ images_per_second = 9000
 """
 
 
-HOST = {
-    "kernel": "6.8.0-60-generic", "clock_source": "tsc", "governor": "performance", "processors": 112,
-    "processors_allowed": 96.0, "busy_ratio": 0.02, "memory_bytes": 2**41, "memory_available_bytes": 2**41 - 2**36,
-    "memory_errors": [0, 0], "shared_memory_bytes": 2**38, "locked_memory_bytes": 2**63 - 1, "open_files": 2**20,
-}  # fmt: skip
-
-
 class NoXids:
     """What `nvml.read` wants to know XIDs from."""
 
@@ -58,7 +51,7 @@ def machine() -> list[Record]:
     load()(ranks)
     for record in ranks:
         record.results["presence"] |= {"given_by_slurm": 2, "restricted": record.rank > 1,
-                                       "host": dict(HOST), "environment": {"NCCL_DEBUG": "WARN"}}  # fmt: skip
+                                       "host": dict(sound.HOST), "environment": {"NCCL_DEBUG": "WARN"}}  # fmt: skip
         for stage in ("before", "after"):
             record.results[stage]["reading"] |= {
                 "fabric": {"state": "completed", "status": 0, "clique": 0, "cluster": "", "degraded": False,
