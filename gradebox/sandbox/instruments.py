@@ -18,7 +18,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from operator import call, eq, getitem, is_, itemgetter
+from operator import call, eq, is_, itemgetter
 from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -56,6 +56,17 @@ Seal = tuple[tuple[tuple[FunctionType, CodeType], ...], tuple[tuple[dict[str, An
 """Functions with their code, and entries of namespaces with their value: see `seal`."""
 
 
+class Quick(NamedTuple):
+    """What quick looks ask, put together before the fork: whoever goes through all entries copies their pages."""
+
+    of_packages: Callable[[], bool]
+    """Whether the namespaces of packages and classes have their values, all of them; or a KeyError."""
+    of_modules: Callable[[], bool]
+    """Whether modules of others have what probes use of them; or a KeyError."""
+    of_others: tuple[Any, Any, Any]
+    """Owners, names and values of what probes use of all else."""
+
+
 class Fingerprint(NamedTuple):
     """What code consists of, each part with a label. Compared by identity; holding the objects keeps their ids unique.
 
@@ -80,6 +91,7 @@ class Fingerprint(NamedTuple):
     """Their namespaces, with the names in them and the number of their methods."""
     used: Used
     grown: Lacking
+    quick: Quick
 
     def __repr__(self) -> str:
         return "a fingerprint"
@@ -150,6 +162,8 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
     inner = {id(part): (label, part) for label, _, parts in others for part in parts}
     functions = [(label, function) for label, function in (inner | held).values() if isinstance(function, FunctionType)]
     labels, spaces, keys, values = zip(*entries, strict=True)
+    unread = {"gradebox", devices.SIMULATOR.package if devices.SIMULATOR else ""}
+    used, grown = names_used(packages, devices.EXCHANGED, unread)
     return Fingerprint(
         tuple(looked_up),
         *(labels, spaces, keys, values),
@@ -161,8 +175,15 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
         ),
         tuple(others),
         tuple((label, vars(cls), tuple(vars(cls)), _count(vars(cls))) for label, cls in classes),
-        *names_used(packages, devices.EXCHANGED, {"gradebox", devices.SIMULATOR.package if devices.SIMULATOR else ""}),
+        used,
+        grown,
+        quick(spaces, keys, values, used),
     )
+
+
+def quick(spaces: Iterable[Mapping[str, Any]], keys: Iterable[str], values: Iterable[object], used: Used) -> Quick:
+    """What quick looks at these entries, and at what probes use of others, ask."""
+    return Quick(_comparing(spaces, keys, values), *_by_kind_of_owner(used))
 
 
 def parts(
@@ -184,7 +205,7 @@ def changed(
     of_gpu: Callable[[Any], Mapping[str, tuple[Any, ...]]],
 ) -> list[str]:
     """Labels of the instruments that are not what they were, sorted; empty when all is well."""
-    looked_up, labels, spaces, keys, values, _, keywords, others, classes, used, grown = fingerprints
+    looked_up, labels, spaces, keys, values, _, keywords, others, classes, used, grown, looks = fingerprints
     now = parts(gpu, packages, of_gpu)
     differences = [
         *(label for label, module, name, value in looked_up if _get(module, name) is not value),
@@ -204,7 +225,7 @@ def changed(
         differences += [
             label for label, owner, key, value in zip(*used, strict=True) if getattr(owner, key, _MISSING) is not value
         ]
-    if not _all_there(spaces, keys, values):
+    if not _holds(looks.of_packages):
         columns = zip(labels, spaces, keys, values, strict=True)
         differences += [label for label, space, key, value in columns if space.get(key, _MISSING) is not value]
     return sorted(set(differences))
@@ -223,9 +244,8 @@ def watch(
     every, some, same, attribute, missing = all, any, is_, getattr, _MISSING
     mapped, zipped, repeated, ordered, kind, identity, absent = map, zip, itertools.repeat, sorted, type, id, KeyError
     function, method, modules, equal, size = FunctionType, MethodType, sys.modules.get, eq, len
-    looked_up, labels, spaces, keys, values, *_, used, grown = fingerprints
-    packages_are_there = _comparing(spaces, keys, values)
-    modules_are_there, of_others = _by_kind_of_owner(used)
+    looked_up, labels, spaces, keys, values, *_, used, grown, looks = fingerprints
+    packages_are_there, modules_are_there, of_others = looks
     of_all, (_, homes, called, originals) = used[1:], zip(*looked_up, strict=True)
     _, grown_spaces, sizes, _ = grown
     draw, share = random.Random(os.urandom(8)).random, 1 / _ONE_IN
@@ -323,9 +343,9 @@ def _columns(rows: list[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
     return first, second, third
 
 
-def _all_there(spaces: tuple[Mapping[str, Any], ...], keys: tuple[str, ...], values: tuple[Any, ...]) -> bool:
+def _holds(are_there: Callable[[], bool]) -> bool:
     try:
-        return all(map(is_, map(getitem, spaces, keys), values))
+        return are_there()
     except KeyError:
         return False
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradebox.sandbox import Reply, Request, Sandbox
-from gradebox.sandbox.instruments import Fingerprint, watch
+from gradebox.sandbox.instruments import Fingerprint, quick, watch
 from gradebox.sandbox.module_contents import Lacking, Used
 from tests.sandbox.sandbox_runs import call
 
@@ -63,10 +63,10 @@ def test_a_quick_look_sees_a_module_that_gets_a_class_of_its_own() -> None:
     module: Any = ModuleType("measures")
     module.clock = time.perf_counter
     nothing: Any = ()
+    used = Used(("measures.clock",), (module,), ("clock",), (module.clock,))
     fingerprint = Fingerprint(
         (("time.time", "time", "time", time.time),), nothing, nothing, nothing, nothing, {}, nothing, nothing, nothing,
-        Used(("measures.clock",), (module,), ("clock",), (module.clock,)),
-        Lacking(nothing, nothing, nothing, nothing),
+        used, Lacking(nothing, nothing, nothing, nothing), quick(nothing, nothing, nothing, used),
     )  # fmt: skip
     look = watch(fingerprint, frozenset())
     assert look(False) == []
