@@ -232,12 +232,17 @@ class CachingAllocator:
         pool = self._pools.get((stream, small, self.private))
         if pool is None or self._waiting or self._divides or self._largest_split != math.inf:
             return 0, 0
-        block = pool.best_fit(rounded)
-        if block is None:
+        free = pool.free
+        index = bisect_left(free, (rounded,))  # `Pool.best_fit` and `_note`, written out: this is part of products
+        if index == len(free):
             return 0, 0
+        block = free[index][3]
         size = rounded if self._splits(small, rounded, block.bytes - rounded) else block.bytes
-        self._changes.append((small, size, 1, requested, size, 1, 0, 0))
-        self._note((small, -size, -1, -requested, -size, -1, 0, 0))
+        changes = self._changes
+        changes.append((small, size, 1, requested, size, 1, 0, 0))
+        changes.append((small, -size, -1, -requested, -size, -1, 0, 0))
+        if len(changes) >= _MOST_CHANGES:
+            self._count_changes()
         return size, block.address
 
     def _cached(self, pool: Pool, rounded: int) -> Block | None:

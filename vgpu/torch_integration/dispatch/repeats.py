@@ -2,9 +2,10 @@
 
 `DispatchMode` asks about all that may be special in a call, one thing after the other. For most calls nothing is:
 plain tensors of one GPU, and nobody who captures, joins, profiles or watches kernels. Then shapes and dtypes decide
-what the kernel is, and it is known from the last time. The short way asks the same questions at once, and leaves every
-call for which one has another answer, and the first one of each kind, to the long way. Values, times and memory are the
-same on both (a test compares). Not here: the long way (`vgpu.torch_integration.dispatch.dispatch_mode`).
+what the kernel is, and it is known from the last time. With shapes only, so is what the result looks like. The short
+way asks the same questions at once. Every call for which one has another answer, and the first one of each kind, goes
+the long way. Values, times and memory are the same on both (a test compares). Not here: the long way
+(`vgpu.torch_integration.dispatch.dispatch_mode`).
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -33,11 +34,13 @@ _FLOAT32 = torch.float32
 _storage_of = torch.Tensor.untyped_storage
 _graph_task, _is_grad_enabled = torch._C._current_graph_task_id, torch.is_grad_enabled
 _precision_of = torch._C._get_fp32_precision_getter
+_empty_strided, _META = torch.empty_strided, torch.device("meta")
 _MOST_KNOWN = 20_000
 _UNKNOWN: Any = object()
 
-Repeat = tuple[KernelWork, float, torch.dtype]
-"""What a kernel is, how long its launch takes the host, and the dtype of its result."""
+Repeat = tuple[KernelWork, float, torch.dtype, Any]
+"""What a kernel is, how long its launch takes the host, the dtype of its result, and with shapes only the result's
+number among the inputs, or its shape and strides."""
 
 
 class Mode(Protocol):
@@ -86,7 +89,7 @@ def run(mode: Mode, operation: Operation, args: Sequence[Any], kwargs: Mapping[s
     inner = backward and not _is_grad_enabled()
     if inner and operation.is_sum:
         return NotImplemented  # perhaps a sum of gradients, which a card adds up in place
-    resident = machine.registry.entries
+    resident, values = machine.registry.entries, machine.values
     gpu: Any = None
     inputs: list[torch.Tensor] = []
     kind: list[Any] = [id(operation), inner]
@@ -102,16 +105,24 @@ def run(mode: Mode, operation: Operation, args: Sequence[Any], kwargs: Mapping[s
                         return NotImplemented
                     gpu = entry.gpu
                 kind += (value.shape, value.dtype)
+                if not values:
+                    kind += (value.stride(), value.is_meta)
                 if inputs:
                     kind.append(value is inputs[0])
                 inputs.append(value)
-            elif of not in _NUMBERS and not operation.is_view:
+            elif of in _NUMBERS:
+                if not values:
+                    kind.append(_sign(operation, of, value))
+            elif not operation.is_view:
                 return NotImplemented
     except NotImplementedError:  # sparse and other tensors without a storage
         return NotImplemented
-    for value in kwargs.values():
-        if type(value) not in _NUMBERS:
+    for name, value in kwargs.items():
+        of = type(value)
+        if of not in _NUMBERS:
             return NotImplemented
+        if not values:
+            kind += (name, _sign(operation, of, value))
     if gpu is None or not gpu.is_undisturbed():
         return NotImplemented
     if operation.is_view:
@@ -126,9 +137,9 @@ def run(mode: Mode, operation: Operation, args: Sequence[Any], kwargs: Mapping[s
     if operation.check is not None and not operation.checks_layouts:
         operation.check(args, kwargs)
     try:
-        result = NotImplemented
-        if not machine.values:
-            result = shapes_only.compute(operation, args, kwargs)
+        result, like = NotImplemented, repeat[3]
+        if like is not None:
+            result = inputs[like] if type(like) is int else _empty_strided(*like, dtype=repeat[2], device=_META)
         elif operation.arithmetic is not None:
             result = operation.arithmetic(operation.overload, args, kwargs)
         if result is NotImplemented:
@@ -137,7 +148,7 @@ def run(mode: Mode, operation: Operation, args: Sequence[Any], kwargs: Mapping[s
         result = mode.recover(error, operation, args, kwargs, inputs, gpu)
         mode.settle(gpu, operation, args, kwargs, inputs, result)
         return result
-    work, host_seconds, dtype = repeat
+    work, host_seconds, dtype, _ = repeat
     if type(result) not in _PLAIN_TENSORS or result.dtype is not dtype:  # by the type of a number, say
         mode.settle(gpu, operation, args, kwargs, inputs, result)
         return result
@@ -153,6 +164,11 @@ def run(mode: Mode, operation: Operation, args: Sequence[Any], kwargs: Mapping[s
         gpu.workspaces.use(operation, args, inputs, (result,))
     gpu.launch_again(work, host_seconds, stream)
     return result
+
+
+def _sign(operation: Operation, of: type, value: Any) -> Any:
+    """What the shape of a result may depend on, as in `vgpu.runtime.operations.shapes_only`."""
+    return of if of is float and not operation.shaped_by_floats else (of, value)
 
 
 def _view(
@@ -189,22 +205,32 @@ def _first(
 ) -> Any:
     """The long way, after which it is known whether shapes and dtypes decide all of the kernel, and which it is."""
     result = mode.run(operation, args, kwargs)
-    if type(result) not in _PLAIN_TENSORS or len(gpu.repeats) >= _MOST_KNOWN:
+    if (
+        type(result) not in _PLAIN_TENSORS
+        or not (mode.machine.values or result.is_meta)
+        or len(gpu.repeats) >= _MOST_KNOWN
+    ):
         return result
     repeat: Repeat | None = None
-    if _is_plain(operation, args, inputs):
+    if _is_plain(operation, args, inputs, values=mode.machine.values):
         work = kernel_cost.repeated(operation, args, inputs, [result])
         if work is not None:
-            repeat = work, gpu.queue.pricing.launch_seconds(work), result.dtype
+            like: Any = None
+            if not mode.machine.values:
+                numbers = [number for number, tensor in enumerate(inputs) if tensor is result]
+                like = numbers[0] if numbers else (tuple(result.shape), result.stride())
+            repeat = work, gpu.queue.pricing.launch_seconds(work), result.dtype, like
     # Plain tuples: the garbage collector would look at each torch.Size that is kept again and again.
     gpu.repeats[tuple([tuple(part) if type(part) is torch.Size else part for part in kind])] = repeat
     return result
 
 
-def _is_plain(operation: Operation, args: Sequence[Any], inputs: Sequence[torch.Tensor]) -> bool:
-    """Whether nothing but the CPU's kernel computes the result, whatever the values are."""
+def _is_plain(operation: Operation, args: Sequence[Any], inputs: Sequence[torch.Tensor], *, values: bool) -> bool:
+    """Whether nothing but the CPU's kernel, or nothing at all, computes the result, whatever the values are."""
+    if any(tensor.dtype in operation.refused for tensor in inputs):
+        return False
+    if not values:
+        return True
     if operation.in_float32 and precision.low_dtype(inputs) is not None:
         return False
-    if operation.copies and cuda_values.conversion(operation, args, {}) is not None:
-        return False
-    return all(tensor.dtype not in operation.refused for tensor in inputs)
+    return not operation.copies or cuda_values.conversion(operation, args, {}) is None
