@@ -137,7 +137,8 @@ def run(mode: Mode, operation: Operation, args: Sequence[Any], kwargs: Mapping[s
     if operation.check is not None and not operation.checks_layouts:
         operation.check(args, kwargs)
     try:
-        result, like = NotImplemented, repeat[3]
+        result: Any = NotImplemented
+        like = repeat[3]
         if like is not None:
             result = inputs[like] if type(like) is int else _empty_strided(*like, dtype=repeat[2], device=_META)
         elif operation.arithmetic is not None:
