@@ -36,7 +36,18 @@ def arithmetic() -> Any:
             x.exp(),
             torch.where(x > y, x, y),
         ]
-        results += [x + y[0], x * y[:, :1], x[0] + 1, torch.addcmul(x, y, y, value=3), torch.maximum(x, y)]
+        results += [
+            x * y,
+            x.T * y.T,
+            x.T * y,
+            x.T * 2,
+            x * 2,
+            x + y[0],
+            x * y[:, :1],
+            x[0] + 1,
+            torch.addcmul(x, y, y, value=3),
+            torch.maximum(x, y),
+        ]
     return results
 
 
@@ -101,10 +112,11 @@ def divided_by_zero() -> Any:
 def refused() -> Any:
     """The same error again, and the sound call after it."""
     x, y = torch.zeros(3, device="cuda"), torch.zeros(4, device="cuda")
+    half = x.half().fill_(1)
     whole = torch.zeros(3, 3, dtype=torch.int64, device="cuda")
     texts = []
     for call in (
-        lambda: x + y, lambda: x.add_(x), lambda: x.add_(y), lambda: whole @ whole, lambda: x.half().fill_(1e6),
+        lambda: x + y, lambda: x.add_(x), lambda: x.add_(y), lambda: whole @ whole, lambda: half.fill_(1e6),
         lambda: whole.add_(0.5), lambda: x.view(2), lambda: x + torch.zeros(3), lambda: x.view(3, 1),
     ):  # fmt: skip
         for _ in range(3):
@@ -130,6 +142,17 @@ def training() -> Any:
         optimizer.step()
         losses.append(loss.detach().clone())
     return [*losses, *layer.parameters(), torch.cuda.max_memory_allocated()]
+
+
+def sums_of_gradients() -> Any:
+    """The first of two gradients takes the sum, so that no memory is needed for it."""
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    gradients = []
+    for _ in range(3):
+        y = x * 2
+        (y.exp() + y.sin()).sum().backward()
+        gradients.append(x.grad.clone())
+    return gradients
 
 
 def on_streams() -> Any:
@@ -186,7 +209,7 @@ def of_one_dimension_and_none() -> Any:
 
 PROGRAMS: list[Callable[[], Any]] = [
     arithmetic, promoted, products, switched_products, half_precision, copies_and_fills, divided_by_zero, refused,
-    training, on_streams, graphs, profiled, transforms, of_one_dimension_and_none,
+    training, sums_of_gradients, on_streams, graphs, profiled, transforms, of_one_dimension_and_none,
 ]  # fmt: skip
 
 
@@ -205,9 +228,10 @@ def _record(program: Callable[[], Any], card: str, *, values: bool) -> dict[str,
         shown = [item.cpu() if isinstance(item, torch.Tensor) else item for item in result]
         return {
             "results": _plain(shown),
+            "layouts": [item.stride() for item in result if isinstance(item, torch.Tensor)],
             "kernels": list(gpu.timeline),
             "memory": list(gpu.memory_timeline),
-            "categories": gpu.memory_by_category(),
+            "categories": gpu.category_timeline,
             "statistics": dict(torch.cuda.memory_stats()),
             "seconds": gpu.now(),
             "host": gpu.clock.spans,
