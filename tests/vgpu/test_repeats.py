@@ -112,11 +112,11 @@ def divided_by_zero() -> Any:
 def refused() -> Any:
     """The same error again, and the sound call after it."""
     x, y = torch.zeros(3, device="cuda"), torch.zeros(4, device="cuda")
-    half = x.half().fill_(1)
+    half, _ = x.half().fill_(1), [x**2.0, x**2.0]
     whole = torch.zeros(3, 3, dtype=torch.int64, device="cuda")
     texts = []
     for call in (
-        lambda: x + y, lambda: x.add_(x), lambda: x.add_(y), lambda: whole @ whole, lambda: half.fill_(1e6),
+        lambda: x + y, lambda: x.add_(x), lambda: x.add_(y), lambda: whole @ whole, lambda: half.fill_(1e6), lambda: x**1e300,
         lambda: whole.add_(0.5), lambda: x.view(2), lambda: x + torch.zeros(3), lambda: x.view(3, 1),
     ):  # fmt: skip
         for _ in range(3):
