@@ -116,8 +116,8 @@ def refused() -> Any:
     whole = torch.zeros(3, 3, dtype=torch.int64, device="cuda")
     texts = []
     for call in (
-        lambda: x + y, lambda: x.add_(x), lambda: x.add_(y), lambda: whole @ whole, lambda: half.fill_(1e6), lambda: x**1e300,
-        lambda: whole.add_(0.5), lambda: x.view(2), lambda: x + torch.zeros(3), lambda: x.view(3, 1),
+        lambda: x + y, lambda: x.add_(x), lambda: x.add_(y), lambda: whole @ whole, lambda: half.fill_(1e6),
+        lambda: x**1e300, lambda: whole.add_(0.5), lambda: x.view(2), lambda: x + torch.zeros(3), lambda: x.view(3, 1),
     ):  # fmt: skip
         for _ in range(3):
             try:
