@@ -113,6 +113,7 @@ class _Run:
         for text in (*decisions.of_gone, *without_effect, *moodle_status.notices(self.settings, students)):
             self._progress.say(f"note: {text}")
         contents, criteria = self._to_discard(students, plan)
+        self._check_copies(students, contents)
         self._gradebook.begin(plan, self._rubric_text, students, identity.stored(self._known))
         if self._request.regrade:
             shared = self._gradebook.sharing(contents or ())
@@ -370,6 +371,22 @@ class _Run:
                 raise IntakeError(f"--regrade {name}: it is no criterion{criterion} and no lab, and {error}") from None
         named_contents = [content for name in named if (content := contents[name]) is not None]
         return named_contents if named else None, criteria or None
+
+    def _check_copies(self, students: Sequence[Student], contents: Collection[str] | None) -> None:
+        """Raise IntakeError if something is to be graded again whose copy is gone: its score would be lost."""
+        lost = [
+            student.student
+            for student in students
+            if self._request.regrade
+            and student.content is not None
+            and (contents is None or student.content in contents)
+            and not self._store.path(student.content).is_dir()
+        ]
+        if lost:
+            raise IntakeError(
+                f"the copies of what these students handed in are no longer in {self._request.out / STORE}: "
+                f"{text_files.some(lost)}. Their scores stay as they are; give the submissions to grade them again"
+            )
 
     def _criteria(self, plan: Plan) -> list[str]:
         return [

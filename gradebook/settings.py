@@ -38,15 +38,15 @@ report_points = { lab1 = 5 }                # default: those of the lab's automa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
+from gradebook import course_zones
 from gradebook.lateness import LateRules, end_of_minute
 from gradebox.common import reading
 from gradebox.common.reading import Document
@@ -56,9 +56,6 @@ _NEVER = 100_000
 """Days, minutes or files: more than any class needs, and not too much to calculate with."""
 _FILES, _UNKNOWN = "files", "unknown"
 """What `submitted` may be instead of a file."""
-_WINTER = {"EST": "America/New_York", "MST": "America/Denver (or America/Phoenix, which has no summer time)"}
-"""Names that people write for a zone with summer time, and that have none."""
-_SIGNED = re.compile(r"(?:Etc/)?GMT([+-])(\d+)")
 _RATES = ("percent_per_day", "percent_per_hour", "points_per_day")
 
 
@@ -206,13 +203,15 @@ def parse(text: str, path: Path) -> Settings:
     try:
         document = reading.toml(path, text)
         _check_one_deadline(document)
+        _check_tables(document)
         content = reading.into(_File, document)
-        zone = _zone(document, content.timezone)
+        zone = course_zones.zone(document, content.timezone)
         _check_offsets(document, content, zone)
         content = _placed(content, zone)
         _check(document, content)
     except reading.ReadingError as error:
-        raise SettingsError(str(error)) from None
+        where, twice, _ = str(error).partition(": not valid TOML: Cannot overwrite a value")
+        raise SettingsError(f"{where}: a key stands twice in one table; keep one" if twice else str(error)) from None
     late, git, limits = content.late, content.git, content.limits
     days = late.no_credit_after_days
     return Settings(
@@ -247,6 +246,26 @@ def parse(text: str, path: Path) -> Settings:
     )
 
 
+def _check_tables(document: Document) -> None:
+    """Refuse a value in the place of a table, and keys of the whole file below the name of a table."""
+    own = {field.name for field in fields(_File)}
+    for table, known in (
+        ("late", _Late),
+        ("extensions", None),
+        ("git", _Git),
+        ("limits", _Limits),
+        ("by_hand", ByHand),
+    ):
+        value = document.data.get(table, {})
+        if not isinstance(value, dict):
+            text = f"{table} = {value!r} is no table: write [{table}] in a line, and its keys in the lines below"
+            raise document.error((table,), text)
+        theirs = {field.name for field in fields(known)} if known else set()
+        if misplaced := next((key for key in value if key in own and key not in theirs), None):
+            text = f"{misplaced} stands below [{table}], and so belongs to it: write it above the first line with a ["
+            raise document.error((table, misplaced), text)
+
+
 def _beside(path: Path, named: Path) -> Path:
     """A file that `class.toml` names: from its own folder on, or from the home folder."""
     try:
@@ -263,22 +282,6 @@ def _check_one_deadline(document: Document) -> None:
             text = f"{key}: a class has one deadline. If each lab has its own, grade each as a class of its own, with a"
             text += " class.toml (labs = [1]) and an --out for it. For some students, write [extensions]"
             raise document.error((key,), text)
-
-
-def _zone(document: Document, name: str) -> ZoneInfo | None:
-    if name in _WINTER:
-        text = f"timezone = {name!r} is {name} in summer as well, an hour off; write the course's city, {_WINTER[name]}"
-        raise document.error(("timezone",), text)
-    if match := _SIGNED.fullmatch(name):
-        text = (
-            f"timezone = {name!r} means UTC{'-' if match[1] == '+' else '+'}{match[2]}, with the other sign, all year"
-        )
-        raise document.error(("timezone",), f"{text}; write the course's city, like Europe/Berlin")
-    try:
-        return ZoneInfo(name) if name else None
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        text = f"timezone = {name!r}: this machine knows no such zone; write it like Europe/Berlin"
-        raise document.error(("timezone",), f"{text} (or install tzdata: pip install tzdata)") from None
 
 
 def _check_offsets(document: Document, content: _File, zone: ZoneInfo | None) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -107,7 +108,8 @@ class Gradebook:
             self._lock = _lock(folder)
         elif not path.is_file():
             raise GradebookError(
-                f"there is no gradebook in {folder}; {command()} class SUBMISSIONS --out {folder} makes one"
+                f"there is no gradebook in {folder}; {command()} class SUBMISSIONS --out "
+                f"{shlex.quote(str(folder))} makes one"
             )
         try:
             self._database = sqlite3.connect(path, isolation_level=None, timeout=60)

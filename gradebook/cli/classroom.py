@@ -178,14 +178,17 @@ def _show(result: ClassResult, out: Path) -> int:
     if nothing := [line.who for line in overview.counted if line.result.score == 0]:
         console.print(f"{len(nothing)} graded with 0 points: {text_files.some(nothing)}", markup=False)
     if review:
-        console.print(f"{len(review)} with checks that need review: {command()} review {out}", markup=False)
+        console.print(
+            f"{len(review)} with checks that need review: {command()} review {shlex.quote(str(out))}", markup=False
+        )
     if refused:
         console.print(
-            f"{len(refused)} refused, with 0 points; inform the students: {command()} review {out}", markup=False
+            f"{len(refused)} refused, with 0 points; inform the students: {command()} review {shlex.quote(str(out))}",
+            markup=False,
         )
     if not_theirs:
         text = "without a certain score (older work, a part of it, or none was found), so no export has a 0 for them"
-        console.print(f"{len(not_theirs)} {text}: {command()} review {out}", markup=False)
+        console.print(f"{len(not_theirs)} {text}: {command()} review {shlex.quote(str(out))}", markup=False)
     chosen = everything.options(class_summary.exports_table(out))
     decided = (*everything.held_back(overview), *everything.lowering(overview), *everything.older(overview))
     decided += tuple(everything.same_files(overview))

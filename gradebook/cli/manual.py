@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +41,7 @@ def write_rubric(folder: _Class) -> None:
         path = rubric.write_template(folder)
     except (ValueError, OSError) as error:
         raise fail(error) from None
-    echo(f"wrote {path}; say in it what is graded, then: {command()} manual grade {folder} --as NAME")
+    echo(f"wrote {path}; say in it what is graded, then: {command()} manual grade {shlex.quote(str(folder))} --as NAME")
 
 
 @manual_app.command("list")
@@ -54,7 +55,9 @@ def list_progress(folder: _Class) -> None:
     except (ValueError, OSError) as error:
         raise fail(error) from None
     if not (book.result.manual_max or book.result.reports_title):
-        raise fail(f"nothing is graded by hand here: {command()} manual init {folder} writes a rubric")
+        raise fail(
+            f"nothing is graded by hand here: {command()} manual init {shlex.quote(str(folder))} writes a rubric"
+        )
     left = _say_progress(book)
     result = book.result
     if not left and result.reports_title and not result.reports_released:
@@ -134,7 +137,8 @@ def _record(folder: Path, incoming: Sequence[NewRequest]) -> None:
     known = len(incoming) - len(new)
     echo(f"recorded {', '.join(new) or 'nothing new'}{f'; {known} known already' if known else ''}")
     if settled := requests.settled(folder, incoming, new):
-        echo(f"answered before: {', '.join(settled)}. To open one again: {command()} manual answer {folder} ID ''")
+        again = f"{command()} manual answer {shlex.quote(str(folder))} ID ''"
+        echo(f"answered before: {', '.join(settled)}. To open one again: {again}")
 
 
 def _askers(book: Book, request: NewRequest) -> tuple[str, ...]:
@@ -170,7 +174,7 @@ def list_requests(
         if request.answered_at is not None:
             echo(f"  answered by {request.answered_by}: {' '.join(request.answer.split())}")
         else:
-            echo(f"  → {command()} manual answer {folder} {request.id} 'TEXT'")
+            echo(f"  → {command()} manual answer {shlex.quote(str(folder))} {request.id} 'TEXT'")
     echo(f"{len(left)} of {len(recorded)} are open" if recorded else "nobody has asked")
     raise typer.Exit(3 if left else 0)
 

@@ -51,6 +51,7 @@ _PARTS = (
     *(("first name", "last name"), ("first name", "surname"), ("first_name", "last_name"), ("firstname", "lastname")),
 )
 """The last pair is Canvas's, where an account shows last and first names in columns of their own."""
+_NAMED_ADDRESS = re.compile(r"[^<>@]*<\s*([^<>\s]+@[^<>\s]+)\s*>\s*")
 _GITHUB = re.compile(r"\s*(?:@|(?:https?://)?(?:www\.)?github\.com/@?)(?=[\w-]+/?\s*$)", re.IGNORECASE)
 _LETTER = re.compile(r"\w")
 _ADDRESSES = ("Email address", "Email", "email")
@@ -177,6 +178,8 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
         named = [cells[name] for name in (key, *KEYS) if not doubtful_rows.says_nothing(cells.get(name, ""))]
         # An address that two students share names neither, where something else names them.
         student = next((cell for cell in named if addresses[folded(cell)] < 2), next(iter(named), ""))
+        if student.startswith("#") and "OrgDefinedId" not in cells:
+            raise RosterError(f"{path}, line {number}: {student!r} looks like a remark; remove the row, or the #")
         if not student and (name := _name(cells)) and not doubtful_rows.says_nothing(name) and not _is_points(cells):
             raise RosterError(
                 f"{path}, line {number}: {name!r} has no identifier; write one into the column {key}, or remove the row"
@@ -233,6 +236,7 @@ def _unmarked(cells: dict[str, str]) -> dict[str, str]:
     cells |= {
         name: _GITHUB.sub("", cells[name].strip()).rstrip("/") for name in LOGINS if _GITHUB.match(cells.get(name, ""))
     }
+    cells |= {name: match[1] for name in _ADDRESSES if (match := _NAMED_ADDRESS.fullmatch(cells.get(name, "")))}
     marked = ("OrgDefinedId", "Username")
     if "OrgDefinedId" not in cells:
         return cells
@@ -329,8 +333,8 @@ def load_teams(path: Path, columns: Iterable[str], find: Callable[[Mapping[str, 
     column = team_column(meant.values())
     who = [name for name in columns if name in meant.values()]
     if column is None or not who:
-        lacking = "names teams; call one of them team" if column is None else "identifies students"
-        raise TeamsError(f"{path} has no column that {lacking}")
+        lacking = "names teams; call one of them team" if column is None else "identifies students; call one student"
+        raise TeamsError(f"{path} has no column that {lacking}, only {', '.join(filter(None, table.titles))}")
     called = [title for title in meant.values() if folded(title) in NAME_COLUMNS and title not in who]
     teams: dict[str, str] = {}
     strangers = []

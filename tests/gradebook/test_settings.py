@@ -99,6 +99,16 @@ def test_nothing_needs_to_be_said() -> None:
             'timezone = "Europe/Berlin"\ndeadline = 2026-03-29T02:30:00',
             "has no such time, because the clocks go forward; wr",
         ),
+        (
+            "late = 10",
+            r"class.toml:1: late = 10 is no table: write \[late\] in a line, and its keys in the lines below",
+        ),
+        (
+            "[late]\npercent_per_day = 10\ndeadline = 2026-03-01T23:59:00Z",
+            r"toml:3: deadline stands below \[late\], and so",
+        ),
+        ("[extensions]\nada = 2026-03-01T23:59:00Z\ntitle = 'x'", r"toml:3: title stands below \[extensions\]"),
+        ("[extensions]\nada = 2026-03-01T23:59:00Z\nada = 2026-03-02T23:59:00Z", ":3: a key stands twice in one table"),
         ("[deadlines]\nlab1 = 2026-03-01T23:59:00Z", "class.toml:1: deadlines: a class has one deadline. If each lab"),
         ("title = 'x'\ndeadline = [2026-03-01T23:59:00Z]", "class.toml:2: deadline: a class has one deadline"),
         ("deadline = { lab1 = 2026-03-01T23:59:00Z }", "class.toml:1: deadline: a class has one deadline"),

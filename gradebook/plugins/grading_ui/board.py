@@ -6,6 +6,7 @@ Reads the class's folder again for every question, because other graders write i
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -212,7 +213,9 @@ class Board:
         if self._rubric().blind:
             raise NotThereError("graders see no names, which the page of similar submissions has")
         if not path.is_file():
-            raise NotThereError(f"nobody has compared the submissions yet: {command()} similarity {self.folder}")
+            raise NotThereError(
+                f"nobody has compared the submissions yet: {command()} similarity {shlex.quote(str(self.folder))}"
+            )
         return path
 
     def picture(self, name: str, number: int) -> report.Picture:
@@ -314,7 +317,7 @@ class Board:
         whole = reports.whole_rubric(self.folder)
         if whole is None:
             raise ManualGradingError(
-                f"nothing is graded by hand here: {command()} manual init {self.folder} writes a rubric"
+                f"nothing is graded by hand here: {command()} manual init {shlex.quote(str(self.folder))} writes a rubric"
             )
         return whole
 

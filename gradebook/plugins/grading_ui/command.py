@@ -49,7 +49,7 @@ def command(host: Host) -> Callable[..., None]:
         server.serve_forever()
         board.open("")
         host.echo(
-            f"ended; what was given is in {folder / FOLDER}. {command_name.command()} export class {folder} writes the "
+            f"ended; what was given is in {folder / FOLDER}. {command_name.command()} export class {shlex.quote(str(folder))} writes the "
             "exports again"
         )
 

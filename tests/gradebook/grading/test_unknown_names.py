@@ -14,6 +14,7 @@ import grader
 from gradebook.grade_class import grade_class
 from gradebook.grading import class_summary
 from gradebook.grading.description import ClassRequest
+from gradebook.intake.handed_in import IntakeError
 from gradebook.results import ClassResult, GradebookError
 from gradebook.settings import SettingsError
 from gradebox.run.overrides import OverrideError
@@ -109,6 +110,30 @@ def test_penalties_that_can_meet_nobody_are_said(small_class: SmallClass) -> Non
     result, said = grade(small_class, LATE.format('submitted = "files"\n'))
     assert result.students[0].late is not None
     assert "no submission time is known" not in said
+
+
+def test_work_of_who_was_excused_is_named(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    small_class.hands_in("bob")
+    small_class.out.mkdir()
+    entries = '[[excused]]\nstudent = "ada"\nreason = "ill"\n[[excused]]\nstudent = "bob"\nreason = "ill"\n'
+    (small_class.out / "excused.toml").write_text(f"{entries}at = 2126-03-01T12:00:00Z\n")
+    said = "excused, and handed in after that, which does not count: ada. excused.toml has the entries"
+    assert said in grade(small_class)[1]
+
+
+def test_what_has_no_copy_any_more_is_not_graded_again(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    before = grade(small_class)[0].students[0].score
+    shutil.rmtree(small_class.out / "submissions")
+    with pytest.raises(
+        IntakeError, match="no longer in .*submissions: ada. Their scores stay as they are; give the sub"
+    ):
+        small_class.grade(submissions=None, regrade=("ada",))
+    with pytest.raises(IntakeError, match="no longer in .*submissions: ada"):
+        small_class.grade(submissions=None, regrade=("lab1.memory",))
+    assert class_summary.read(small_class.out).students[0].score == before
+    small_class.grade(regrade=("ada",))
 
 
 def test_a_class_without_a_title_is_said_to_be_named_after_its_folder_in_moodle(small_class: SmallClass) -> None:

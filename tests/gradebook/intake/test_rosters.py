@@ -178,6 +178,20 @@ def test_the_address_of_a_table_is_no_file(tmp_path: Path) -> None:
         load(tmp_path / "https:/docs.example/sheet")
 
 
+def test_remarks_and_sums_are_no_students(tmp_path: Path) -> None:
+    with pytest.raises(RosterError, match="line 3: '# left: bob' looks like a remark; remove the row, or the #"):
+        roster(tmp_path, "student,name\nada,Ada\n# left: bob,Bob\n")
+    for text in ("Total: 60 students", "60 students", "Number of students = 60", "Summe: 60", "Average (of 2) 7.5"):
+        people = roster(tmp_path, f"student,name\nada,Ada\n{text},\ncount2,\nnumber,\n")
+        assert [entry.student for entry in people.entries] == ["ada", "count2", "number"], text
+        assert [outsider.announced for outsider in people.outsiders] == [True]
+
+
+def test_an_address_with_a_name_is_the_address(tmp_path: Path) -> None:
+    (ada,) = roster(tmp_path, 'student,Email\nada,"Lovelace, Ada <a@x.edu>"\n').owners(["A@x.edu"])
+    assert ada.columns["Email"] == "a@x.edu"
+
+
 def test_titles_below_other_lines_are_found(tmp_path: Path) -> None:
     with pytest.raises(RosterError, match="line 3 looks like the titles, which must be in the first line: remove what"):
         roster(tmp_path, "GPU computing,,\nspring,,\nstudent,name,Email\nada,Ada,a@x.edu\n")

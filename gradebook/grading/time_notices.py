@@ -1,0 +1,121 @@
+"""What an instructor should know about deadlines, times of submission and rules for late work that may be mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from gradebook.results import Student
+from gradebook.settings import Settings
+from gradebook.text_files import some, with_name
+
+_MANY = 3
+"""Fewer students who are late are no news."""
+
+
+def notices(settings: Settings, students: Sequence[Student]) -> tuple[str, ...]:
+    """All of it, without empty ones."""
+    said = (
+        _unknown_times(settings, students),
+        _changing_clocks(settings, students),
+        _without_deadline(settings),
+        _odd_rates(settings),
+        _all_late(settings, students),
+        _in_the_future(settings, students),
+        _shorter(settings, students),
+    )
+    return tuple(filter(None, said))
+
+
+def _shorter(settings: Settings, students: Sequence[Student]) -> str:
+    """Whose extension ends before the deadline of all, perhaps because that was moved later."""
+    deadline = settings.deadline
+    names = [
+        student.student
+        for student in students
+        if deadline is not None and settings.extensions.get(student.student, deadline) < deadline
+    ]
+    if not names:
+        return ""
+    verb = "ends" if len(names) == 1 else "end"
+    return (
+        f"[extensions] of {', '.join(names)} {verb} before the deadline of the class, and count as they stand: remove "
+        "them if the deadline was moved later"
+    )
+
+
+def _changing_clocks(settings: Settings, students: Sequence[Student]) -> str:
+    """What to say of a course whose moments have several offsets, and which names no time zone."""
+    handed_in = [student.submitted_at for student in students if student.submitted_at and not student.commit]
+    deadlines = [moment for moment in (settings.deadline, *settings.extensions.values()) if moment]
+    offsets = {moment.utcoffset() for moment in (*handed_in, *deadlines)} - {timedelta(0)}  # platforms say UTC
+    if settings.timezone or len(offsets) < 2 or settings.deadline is None or not settings.late.deducts:
+        return ""
+    return (
+        "times have different offsets, and class.toml has no timezone: offsets that differ by an hour are taken for "
+        'one clock before and after it changed. Set timezone, such as "Europe/Berlin", so that this is certain'
+    )
+
+
+def _odd_rates(settings: Settings) -> str:
+    """Late rules that a person hardly means."""
+    late = settings.late
+    if late.at_most_percent < 100 and not late.deducts:
+        rates = "percent_per_day, percent_per_hour or points_per_day"
+        return f"[late] has at_most_percent and no rate, so lateness costs nothing: set {rates}"
+    if 0 < late.percent_per_day < 1:
+        return f"percent_per_day = {late.percent_per_day} deducts {late.percent_per_day} % a day: write 10 for 10 %"
+    return ""
+
+
+def _without_deadline(settings: Settings) -> str:
+    if not settings.late.deducts or settings.deadline is not None or settings.extensions:
+        return ""
+    return "[late] has no effect, because there is no deadline: set deadline in class.toml"
+
+
+def _all_late(settings: Settings, students: Sequence[Student]) -> str:
+    """What to say if nobody was in time, which is rather a mistake of the deadline."""
+    times = [
+        (student.submitted_at, until)
+        for student in students
+        if student.submitted_at is not None and (until := settings.in_time_until(student.student)) is not None
+    ]
+    if len(times) < _MANY or settings.deadline is None or not all(at > until for at, until in times):
+        return ""
+    first = settings.local(min(at for at, _ in times))
+    return (
+        f"all {len(times)} submissions are late, the first at {first:%Y-%m-%d %H:%M %Z}: look at the deadline, "
+        f"{settings.local(settings.deadline):%Y-%m-%d %H:%M %Z}"
+    )
+
+
+def _in_the_future(settings: Settings, students: Sequence[Student]) -> str:
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    texts = [
+        f"{student.student} ({settings.local(student.submitted_at):%Y-%m-%d})"
+        for student in students
+        if student.submitted_at is not None and student.submitted_at > tomorrow
+    ]
+    if not texts:
+        return ""
+    return f"times of submission are in the future, so somebody's clock or table is wrong: {some(texts)}"
+
+
+def _unknown_times(settings: Settings, students: Sequence[Student]) -> str | None:
+    if not settings.late.deducts or (settings.deadline is None and not settings.extensions):
+        return None
+    handed_in = [student for student in students if student.content is not None]
+    unknown = [
+        with_name(student.student, student.name)
+        for student in handed_in
+        if student.submitted_at is None and settings.deadline_of(student.student) is not None
+    ]
+    if not unknown:
+        return None
+    plural = "" if len(unknown) == 1 else "s"
+    names = "" if len(unknown) == len(handed_in) else f" ({some(unknown)})"
+    return (
+        f"no submission time is known for {len(unknown)} submission{plural}{names}, so no penalty was applied: "
+        'name a table of times in class.toml, submitted = "times.csv", or give the roster a column submitted_at'
+    )
