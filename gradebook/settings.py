@@ -210,7 +210,8 @@ def parse(text: str, path: Path) -> Settings:
         content = _placed(content, zone)
         _check(document, content)
     except reading.ReadingError as error:
-        where, twice, _ = str(error).partition(": not valid TOML: Cannot overwrite a value")
+        where, twice, rest = str(error).partition(": not valid TOML: Cannot overwrite a value")
+        where = f"{path}:{len(text.splitlines())}" if "end of document" in rest else where
         raise SettingsError(f"{where}: a key stands twice in one table; keep one" if twice else str(error)) from None
     late, git, limits = content.late, content.git, content.limits
     days = late.no_credit_after_days

@@ -101,11 +101,11 @@ def test_nothing_needs_to_be_said() -> None:
         ),
         (
             "late = 10",
-            r"class.toml:1: late = 10 is no table: write \[late\] in a line, and its keys in the lines below",
+            r"class.toml:1: late = 10 is no table: write \[late\] in a line, and its keys",
         ),
         (
             "[late]\npercent_per_day = 10\ndeadline = 2026-03-01T23:59:00Z",
-            r"toml:3: deadline stands below \[late\], and so",
+            r":3: deadline stands below \[late\]",
         ),
         ("[extensions]\nada = 2026-03-01T23:59:00Z\ntitle = 'x'", r"toml:3: title stands below \[extensions\]"),
         ("[extensions]\nada = 2026-03-01T23:59:00Z\nada = 2026-03-02T23:59:00Z", ":3: a key stands twice in one table"),

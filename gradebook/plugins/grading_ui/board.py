@@ -317,7 +317,8 @@ class Board:
         whole = reports.whole_rubric(self.folder)
         if whole is None:
             raise ManualGradingError(
-                f"nothing is graded by hand here: {command()} manual init {shlex.quote(str(self.folder))} writes a rubric"
+                f"nothing is graded by hand here: {command()} manual init {shlex.quote(str(self.folder))} writes a "
+                "rubric"
             )
         return whole
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -49,8 +50,8 @@ def command(host: Host) -> Callable[..., None]:
         server.serve_forever()
         board.open("")
         host.echo(
-            f"ended; what was given is in {folder / FOLDER}. {command_name.command()} export class {shlex.quote(str(folder))} writes the "
-            "exports again"
+            f"ended; what was given is in {folder / FOLDER}. {command_name.command()} export class "
+            f"{shlex.quote(str(folder))} writes the exports again"
         )
 
     return grade_by_hand
