@@ -1,6 +1,7 @@
 """`gpulabs similarity`: which submissions are alike."""
 
 import tempfile
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -19,6 +20,7 @@ from gradebook.store import FILE, Gradebook
 from gradebook.text_files import some, with_name
 
 _SHOWN = 50
+_GONE = "the copy of this submission is no longer there; give the submissions to the command class again"
 
 
 def report_similarity(
@@ -126,6 +128,9 @@ def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Studen
         ):
             taken[student.student] = store.path(student.content)
     refused = [student for student in students if not student.content and student.status != "missing"]
+    gone = {key for key, path in taken.items() if not path.is_dir()}
+    refused += [replace(student, reason=_GONE) for student in students if student.student in gone]
+    taken = {key: path for key, path in taken.items() if key not in gone}
     return taken, refused, _names(students)
 
 

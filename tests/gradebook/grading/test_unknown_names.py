@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 import grader
+from gradebook.cli import integrity
 from gradebook.grade_class import grade_class
 from gradebook.grading import class_summary
 from gradebook.grading.description import ClassRequest
@@ -131,7 +132,10 @@ def test_what_has_no_copy_any_more_is_not_graded_again(small_class: SmallClass) 
     with pytest.raises(IntakeError, match=r"no longer in .*submissions: ada"):
         small_class.grade(submissions=None, regrade=("lab1.memory",))
     assert class_summary.read(small_class.out).students[0].score == before
+    folders, gone, _ = integrity._submissions(small_class.out, small_class.out)
+    assert (folders, [student.student for student in gone]) == ({}, ["ada"])
     small_class.grade(regrade=("ada",))
+    assert list(integrity._submissions(small_class.out, small_class.out)[0]) == ["ada"]
 
 
 def test_a_class_without_a_title_is_said_to_be_named_after_its_folder_in_moodle(small_class: SmallClass) -> None:

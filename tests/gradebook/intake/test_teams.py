@@ -217,8 +217,8 @@ def test_a_platforms_list_says_who_works_together(course: Course, groups: str) -
     ("roster", "groups", "message"),
     [
         (ROSTER, "student,team\nada,x\n", r"both .* and .* say who works together; keep one of them"),
-        ("student\nada\n", "student\nada\n", "has no column that names teams; call one of them team"),
-        ("student\nada\n", "who,team\nada,x\n", "has no column that identifies students"),
+        ("student\nada\n", "student\nada\n", "has no column that names teams, only student; call one of them team"),
+        ("student\nada\n", "who,team\nada,x\n", "identifies students, only who, team; call one of them s"),
         ("student\nada\n", "student,team\nada,x\nada,y\n", "line 3: ada is in 'x' and in 'y'; keep one"),
     ],
 )
