@@ -140,7 +140,8 @@ class Intake:
                         theirs = by_key.setdefault(key, [])
                         if all(other.handed_in is not submission for other in theirs):
                             theirs.append(Theirs(person, submission))
-            doubts.check_depth(self._owners.unmatched(by_key), self._roster, source)
+            has_others = any(key in self._entries for key in by_key)
+            doubts.check_depth(self._owners.unmatched(by_key), self._roster, source, has_others=has_others)
             self.passed_over = handed_in.passed_over(folder)
             earlier = handed_in.earlier_attempts(folder, self._settings.zone)
             self._owners.notices += doubts.shared_repositories(by_key, self._roster)

@@ -32,13 +32,16 @@ def shared_repositories(by_key: Mapping[str, Sequence[Theirs]], roster: Roster |
     ]
 
 
-def check_depth(unmatched: Sequence[HandedIn], roster: Roster | None, source: Path) -> None:
+def check_depth(
+    unmatched: Sequence[HandedIn], roster: Roster | None, source: Path, *, has_others: bool = False
+) -> None:
     """Refuse a folder above that of the submissions, or one with a folder for each section.
 
     Args:
         unmatched: the folders that belong to nobody.
         roster: who is in the class.
         source: as the command was given it.
+        has_others: whether something next to them is a student's.
 
     Raises:
         IntakeError: it is so.
@@ -54,6 +57,11 @@ def check_depth(unmatched: Sequence[HandedIn], roster: Roster | None, source: Pa
         return
     first, students = next(iter(holding.items()))
     what = f"{source / first} has the work of several students ({some(students, 3)}), so it is no submission"
+    if has_others:
+        raise IntakeError(
+            f"{what}, although there are submissions next to it: if these are older ones, move {some(list(holding))} "
+            f"out of {source}; else put what is in it next to the others"
+        )
     if len(holding) == 1:
         raise IntakeError(f"{what}: name that folder instead of {source}")
     raise IntakeError(

@@ -294,6 +294,12 @@ def test_a_folder_above_the_submissions_and_one_of_sections_are_named(downloads:
         IntakeError, match=r"source/A has the work of several students \(bob, ada\).*: name that folder"
     ):
         downloads.take(roster=roster)
+    downloads.put(f"dan/{LAB}/benchmark.py")
+    with pytest.raises(
+        IntakeError, match=r"next to it: if these are older ones, move A out of .*source; else put what"
+    ):
+        downloads.take(roster=roster)
+    shutil.rmtree(downloads.folder / "dan")
     downloads.pack("B/cat.zip", {f"{LAB}/benchmark.py": b"1"})
     downloads.pack("B/dand_LATE_17_4711_labs.zip", {f"{LAB}/benchmark.py": b"1"})
     downloads.put(f"B/dan/{LAB}/benchmark.py")
