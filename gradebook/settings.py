@@ -263,7 +263,7 @@ def _check_tables(document: Document) -> None:
             raise document.error((table,), text)
         theirs = {field.name for field in fields(known)} if known else set()
         if misplaced := next((key for key in value if key in own and key not in theirs), None):
-            text = f"{misplaced} stands below [{table}], and so belongs to it: write it above the first line with a ["
+            text = f"{misplaced} is below [{table}], and so belongs to it: write it above the first line with a ["
             raise document.error((table, misplaced), text)
 
 

@@ -105,9 +105,9 @@ def test_nothing_needs_to_be_said() -> None:
         ),
         (
             "[late]\npercent_per_day = 10\ndeadline = 2026-03-01T23:59:00Z",
-            r":3: deadline stands below \[late\]",
+            r":3: deadline is below \[late\]",
         ),
-        ("[extensions]\nada = 2026-03-01T23:59:00Z\ntitle = 'x'", r"toml:3: title stands below \[extensions\]"),
+        ("[extensions]\nada = 2026-03-01T23:59:00Z\ntitle = 'x'", r"toml:3: title is below \[extensions\]"),
         ("[extensions]\nada = 2026-03-01T23:59:00Z\nada = 2026-03-02T23:59:00Z", ":3: a key stands twice in one table"),
         ("[deadlines]\nlab1 = 2026-03-01T23:59:00Z", "class.toml:1: deadlines: a class has one deadline. If each lab"),
         ("title = 'x'\ndeadline = [2026-03-01T23:59:00Z]", "class.toml:2: deadline: a class has one deadline"),
