@@ -66,6 +66,8 @@ class CanvasState:
     """One course with its assignments; a test reads and changes it as a teacher would by hand."""
 
     students: list[Student] = field(default_factory=list)
+    left: list[Student] = field(default_factory=list)
+    """Who is no longer in the course, and has a submission."""
     assignments: list[dict[str, Any]] = field(default_factory=list)
     sections: dict[int, str] = field(default_factory=lambda: {31: "Monday", 32: "Friday"})
     records: dict[int, StudentRecord] = field(default_factory=dict)
@@ -286,7 +288,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._not_found()
             return
         rows = []
-        for student in sorted(self.state.students, key=lambda person: person.id):
+        for student in sorted([*self.state.students, *self.state.left], key=lambda person: person.id):
             records = self.state.records.get(student.id)
             if records is None:
                 continue

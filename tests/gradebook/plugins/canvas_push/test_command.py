@@ -83,9 +83,12 @@ def test_shown_then_sent_then_nothing_is_left(folder: Path, state: CanvasState) 
 
 def test_canvas_says_who_handed_in_when(folder: Path, state: CanvasState, tmp_path: Path) -> None:
     state.of("ada").submitted_at = "2026-03-28T22:58:00Z"
+    state.left.append(Student(999, "Zed", "S9", "zed", "zed@uni.edu", 31))
+    state.records[999] = StudentRecord(submitted_at="2026-03-28T22:58:00Z")
     written = export(folder, "--times", str(tmp_path / "times.csv"))
     assert written.exit_code == 0, written.output
-    assert 'wrote when 1 students handed in: submitted = "times.csv"' in written.output
+    assert 'wrote when 1 student handed in: submitted = "times.csv"' in written.output
+    assert "note: 1 handed in and is not in the course any more, so not in times.csv" in written.output
     table = times.load(tmp_path / "times.csv", None, None)
     assert list(table.of.values()) == [datetime(2026, 3, 28, 22, 58, tzinfo=UTC)]
     assert not any("POST" in request or "PUT" in request for request in state.requests)
