@@ -75,9 +75,8 @@ def command(host: Host) -> Callable[..., None]:
             )
             if times is not None:
                 count = _write_times(times, address, source, request, _token(token_file), host.echo)
-                host.echo(
-                    f'wrote when {count} student{"" if count == 1 else "s"} handed in: submitted = "{times.name}" in class.toml uses it'
-                )
+                students = "1 student" if count == 1 else f"{count} students"
+                host.echo(f'wrote when {students} handed in: submitted = "{times.name}" in class.toml uses it')
                 return
             report = _carried_out(book, address, source, request, _token(token_file), host.echo)
         except (ValueError, OSError) as error:
@@ -139,9 +138,8 @@ def _write_times(file: Path, address: str, source: str, request: PushRequest, to
         if submission.submitted_at and (person := people.get(user)) is not None
     ]
     if gone := sum(bool(row.submitted_at) and user not in people for user, row in submissions.items()):
-        echo(
-            f"note: {gone} handed in and {'is' if gone == 1 else 'are'} not in the course any more, so not in {file.name}"
-        )
+        are = "is" if gone == 1 else "are"
+        echo(f"note: {gone} handed in and {are} not in the course any more, so not in {file.name}")
     write_file(file, to_csv(["ID", "SIS User ID", "SIS Login ID", "name", "submitted_at"], sorted(rows)))
     return len(rows)
 
