@@ -334,9 +334,9 @@ def load_teams(path: Path, columns: Iterable[str], find: Callable[[Mapping[str, 
     who = [name for name in columns if name in meant.values()]
     if column is None or not who:
         lacking = "names teams" if column is None else "identifies students"
-        called = "team" if column is None else "student"
+        wanted = "team" if column is None else "student"
         there = ", ".join(filter(None, table.titles))
-        raise TeamsError(f"{path} has no column that {lacking}, only {there}; call one of them {called}")
+        raise TeamsError(f"{path} has no column that {lacking}, only {there}; call one of them {wanted}")
     called = [title for title in meant.values() if folded(title) in NAME_COLUMNS and title not in who]
     teams: dict[str, str] = {}
     strangers = []
