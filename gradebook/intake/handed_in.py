@@ -264,7 +264,7 @@ def _no_address(text: str) -> str:
     if match := _PAGE.fullmatch(text):
         what = f", and {match[3]!r} into the column commit" if match[2] == "tree" and match[3] else ""
         return f"is a page of the web; write the repository's address, {shown(match[1])}{what}"
-    return "has spaces in it; write one address alone" if " " in text else ""
+    return "has spaces in it; write one address alone" if re.match(r"(https?://|ssh://|git@)\S* ", text) else ""
 
 
 @dataclass(frozen=True)
