@@ -20,8 +20,6 @@ KEYS = (
     *("student", "SIS Login ID", "SIS User ID", "Identifier", "Username", "Email address", "Email", "ID number"),
     *("ID", "SID", "username", "github_username", "identifier", "email", "OrgDefinedId", "Student ID"),
 )
-PERMANENT_COLUMNS = ("ID", "SIS User ID", "ID number", "SID", "OrgDefinedId", "Student ID", "github_id")
-"""Numbers that stay a student's."""
 LOGINS = ("username", "github_username")
 """Names on GitHub: Classroom 50's `roster.csv`, formerly `students.csv`, has username, first_name, last_name, email,
 section, github_id and perhaps role (its `Web-Teacher-Guide.md`, read in November 2026; who was invited by address has

@@ -217,6 +217,27 @@ _COURSES = ("gradebox", "gradebook", "notebooks", "docs", "examples", "solutions
 _WORD = re.compile(r"\w+")
 
 
+def left_out(top: Path) -> list[str]:
+    """What `copying.scan` passes over of what somebody may have meant to hand in."""
+    left_out, compiled = [], []
+    root = top.resolve()
+    for folder, inner, names in os.walk(top):
+        here = [name for name in (*inner, *names) if name not in copying.LEFT_BEHIND]
+        inner[:] = [name for name in inner if name in here and not Path(folder, name, "pyvenv.cfg").exists()]
+        for path in (Path(folder, name) for name in here):
+            shown = repr(path.relative_to(top).as_posix())
+            if path.is_symlink() and (path.is_dir() or not Path(os.path.realpath(path)).is_relative_to(root)):
+                left_out.append(f"{shown} is a link, and does not count")
+            elif path.is_file() and is_compiled(path.name):
+                compiled.append(shown)
+            elif path.is_file() and path.stat().st_size > copying.MAX_FILE_BYTES:
+                left_out.append(f"{shown} is larger than {copying.MAX_FILE_BYTES // 2**20} MiB, and does not count")
+    if compiled:
+        verb = "is compiled code, and does" if len(compiled) == 1 else "are compiled code, and do"
+        left_out.append(f"{some(sorted(compiled))} {verb} not count")
+    return sorted(left_out)
+
+
 def outside_of(top: Path, place: Path | None = None) -> list[str]:
     """The files below `top` that do not lie in `place`, without what systems hide and what the course itself has."""
     if place == top:

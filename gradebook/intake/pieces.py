@@ -290,7 +290,7 @@ class _Assembly:
 
     def _add(self, folder: Path, name: str, target: Callable[[str], str | None]) -> None:
         """Take everything in `folder`, each file as `target` says, which is None for what does not matter."""
-        self._remarks += _left_out(folder)
+        self._remarks += not_counted.left_out(folder)
         for entry in _scanned(folder):
             if (place := target(entry.target)) is None:
                 continue
@@ -380,27 +380,6 @@ def _scanned(folder: Path) -> tuple[Entry, ...]:
         return copying.scan(folder, as_it_is=True)
     except SubmissionError as error:
         raise Refused(str(error).replace(f"{folder} ", "", 1)) from None
-
-
-def _left_out(top: Path) -> list[str]:
-    """What `copying.scan` passes over of what somebody may have meant to hand in."""
-    left_out, compiled = [], []
-    root = top.resolve()
-    for folder, inner, names in os.walk(top):
-        here = [name for name in (*inner, *names) if name not in copying.LEFT_BEHIND]
-        inner[:] = [name for name in inner if name in here and not Path(folder, name, "pyvenv.cfg").exists()]
-        for path in (Path(folder, name) for name in here):
-            shown = repr(path.relative_to(top).as_posix())
-            if path.is_symlink() and (path.is_dir() or not Path(os.path.realpath(path)).is_relative_to(root)):
-                left_out.append(f"{shown} is a link, and does not count")
-            elif path.is_file() and not_counted.is_compiled(path.name):
-                compiled.append(shown)
-            elif path.is_file() and path.stat().st_size > copying.MAX_FILE_BYTES:
-                left_out.append(f"{shown} is larger than {copying.MAX_FILE_BYTES // 2**20} MiB, and does not count")
-    if compiled:
-        verb = "is compiled code, and does" if len(compiled) == 1 else "are compiled code, and do"
-        left_out.append(f"{not_counted.some(sorted(compiled))} {verb} not count")
-    return sorted(left_out)
 
 
 def _same(entry: Entry, other: Entry) -> bool:

@@ -25,7 +25,6 @@ from gradebook.roster import (
     KEYS,
     LOGINS,
     NAME_COLUMNS,
-    PERMANENT_COLUMNS,
     TEAM_COLUMN,
     TEAM_COLUMNS,
     Entry,
@@ -51,6 +50,8 @@ _PARTS = (
     *(("first name", "last name"), ("first name", "surname"), ("first_name", "last_name"), ("firstname", "lastname")),
 )
 """The last pair is Canvas's, where an account shows last and first names in columns of their own."""
+_PERMANENT = ("ID", "SIS User ID", "ID number", "SID", "OrgDefinedId", "Student ID", "github_id")
+"""Numbers that stay a student's."""
 _NAMED_ADDRESS = re.compile(r"[^<>@]*<\s*([^<>\s]+@[^<>\s]+)\s*>\s*")
 _GITHUB = re.compile(r"\s*(?:@|(?:https?://)?(?:www\.)?github\.com/@?)(?=[\w-]+/?\s*$)", re.IGNORECASE)
 _LETTER = re.compile(r"\w")
@@ -206,7 +207,7 @@ def _check_twice(rows: Mapping[int, Mapping[str, str]], path: Path) -> None:
     """Raise RosterError if one student is in two rows, by the name and a number that never changes."""
     lines: dict[tuple[str, str, str], int] = {}
     for number, row in rows.items():
-        for title in PERMANENT_COLUMNS:
+        for title in _PERMANENT:
             cell, name = cell_of(row, title).strip(), folded(_name({key: cell.strip() for key, cell in row.items()}))
             if doubtful_rows.says_nothing(cell) or not name:
                 continue
