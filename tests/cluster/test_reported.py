@@ -19,6 +19,7 @@ from tests.cluster.faults import (
     other_boards,
     quiet,
     reported,
+    settings,
     shared,
     threads,
     trackers,
@@ -39,6 +40,7 @@ FILES = (
     trackers,
     other_boards,
     near_limits,
+    settings,
 )
 BROKEN, HEALTHY, IN_THE_BANNER = (
     [story for file in FILES for story in getattr(file, kind, ())] for kind in ("BROKEN", "HEALTHY", "IN_THE_BANNER")

@@ -34,6 +34,7 @@ REMEDIES = {
     "alike": "the same image, options and settings on every node, then run it again",
     "consistent": "which of the two is right? Look at the node's clock, at what else runs there, and run it again",
 }
+VARIABLE = "presence environment"
 Finding = tuple[str, str, str]
 """Subject, question, what was seen."""
 
@@ -129,6 +130,12 @@ def _untold(records: Sequence[Record]) -> Iterator[Finding]:
         known = set().union(*told.values()) if told else set()
         for record in same:
             lacking = sorted(known - set(told[record.rank])) if record.ending == "finished" else []
+            # A variable that few have is theirs, not what the others lack.
+            rare = {name for name in known if name.startswith(VARIABLE)
+                    and 2 * sum(name in own for own in told.values()) < len(same)}  # fmt: skip
+            lacking = [name for name in lacking if name not in rare]
+            if own := sorted(rare & set(told[record.rank])):
+                yield record.subject, "alike", f"{', '.join(own)} is set here alone"
             explained = [name for name in lacking if _explained(record, name)]
             if lacking:
                 why = f"; NVML gave a reason for {', '.join(explained)}" if explained else ""

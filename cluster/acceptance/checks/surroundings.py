@@ -16,6 +16,14 @@ WORDS: dict[str, frozenset[str]] = {
     "presence.host.governor": frozenset({"performance"}),
 }
 """Of a field the only words that nobody has to ask about."""
+FEWEST = 4
+"""GPUs of a node, below which nobody knows which one is in the wrong slot."""
+CHIPS = {
+    r"\bV100": (7, 0), r"\bT4\b": (7, 5), r"\b(A100|A800|A30)\b": (8, 0), r"\b(A10G?|A2|A16|A40)\b": (8, 6),
+    r"\b(L4|L40S?|L20)\b|RTX 40\d\d": (8, 9), r"\b(H100|H200|H800|H20|GH200)\b": (9, 0), r"\bG?B200\b": (10, 0),
+    r"\bG?B300\b": (10, 3), r"RTX 50\d\d": (12, 0),
+}  # fmt: skip
+"""Compute capability by the name of the board (NVIDIA, CUDA GPUs)."""
 DRIVERS_OF_CHIPS = {(7, 0): 384, (7, 5): 410, (8, 0): 450, (8, 9): 525, (9, 0): 525, (10, 0): 570}
 """By compute capability (NVIDIA, data-centre driver releases)."""
 DRIVERS_OF_CUDA = {(11, 0): 450, (12, 0): 525, (13, 0): 580}
@@ -43,7 +51,7 @@ class Oddity:
 
 def found(records: Sequence[Record]) -> list[Oddity]:
     """All of them."""
-    return [*_odd_words(records), *_variables(records), *_old(records), *_rates(records)]
+    return [*_odd_words(records), *_variables(records), *_old(records), *_rates(records), *_paths(records)]
 
 
 def _odd_words(records: Sequence[Record]) -> Iterator[Oddity]:
@@ -63,23 +71,51 @@ def _odd_words(records: Sequence[Record]) -> Iterator[Oddity]:
 
 
 def _old(records: Sequence[Record]) -> Iterator[Oddity]:
-    """Drivers and libraries that are older than what the chip, or PyTorch, was made for: they run by a detour."""
+    """Drivers and libraries that are older than what the chip, or PyTorch, was made for; chips of another name."""
+    places: dict[tuple[str, str], list[str]] = {}
     for record in records:
-        presence, reading = record.result("presence"), record.result("before").get("reading") or {}
-        chip, driver = tuple(presence.get("compute_capability") or ()), _version(reading.get("driver"))
-        for what, table, key in (
-            ("this chip", DRIVERS_OF_CHIPS, chip),
-            ("CUDA", DRIVERS_OF_CUDA, _version(presence["cuda"])),
-        ):
-            least = max((need for since, need in table.items() if key >= since), default=0)
-            if driver and driver[0] < least:
-                evidence = f"driver {reading['driver']}, {what} needs {least} and newer"
-                yield Oddity(subject=record.subject, name="presence.driver", evidence=evidence)
-        nccl = tuple(presence.get("nccl") or ())
-        least_nccl = max((need for since, need in NCCL_OF_CHIPS.items() if chip >= since), default=(0,))
-        if nccl and nccl < least_nccl:
-            evidence = f"NCCL {'.'.join(map(str, nccl))}, this chip needs {'.'.join(map(str, least_nccl))} and newer"
-            yield Oddity(subject=record.subject, name="presence.nccl", evidence=evidence)
+        for field, evidence in _unfit(record):
+            places.setdefault((field, evidence), []).append(record.subject)
+    for (field, evidence), subjects in places.items():
+        subject = "all ranks" if len(subjects) == len(records) else subjects[0]
+        yield Oddity(subject=subject, name=field, evidence=f"{evidence} (so on {len(subjects)} of {len(records)})")
+
+
+def _unfit(record: Record) -> Iterator[tuple[str, str]]:
+    """Field and evidence."""
+    presence, reading = record.result("presence"), record.result("before").get("reading") or {}
+    chip, driver = tuple(presence.get("compute_capability") or ()), _version(reading.get("driver"))
+    cuda = _version(presence.get("cuda"))
+    for what, table, key in (("this chip", DRIVERS_OF_CHIPS, chip), ("CUDA", DRIVERS_OF_CUDA, cuda)):
+        least = max((need for since, need in table.items() if key >= since), default=0)
+        if driver and driver[0] < least:
+            yield "presence.driver", f"driver {reading['driver']}, {what} needs {least} and newer"
+    name = str(presence.get("device_name"))
+    meant = next((own for words, own in CHIPS.items() if re.search(words, name)), chip)
+    if chip and chip != meant:
+        evidence = f"compute_capability {chip[0]}.{chip[1]}, and {name} has {meant[0]}.{meant[1]}"
+        yield "presence.compute_capability", evidence
+    nccl = tuple(presence.get("nccl") or ())
+    least_nccl = max((need for since, need in NCCL_OF_CHIPS.items() if chip >= since), default=(0,))
+    if nccl and nccl < least_nccl:
+        evidence = f"NCCL {'.'.join(map(str, nccl))}, this chip needs {'.'.join(map(str, least_nccl))} and newer"
+        yield "presence.nccl", evidence
+
+
+def _paths(records: Sequence[Record]) -> Iterator[Oddity]:
+    """A GPU that PCIe joins to its neighbours in another way than these to each other: another slot, or processor."""
+    nodes: dict[str, dict[str, str]] = {}
+    for record in records:
+        paths = (record.result("before").get("reading") or {}).get("topology") or {}
+        if paths:
+            nodes.setdefault(record.node, {})[record.subject] = ", ".join(
+                f"{count} x {kind}" for kind, count in sorted(Counter(paths.values()).items())
+            )
+    for own in nodes.values():
+        usual, count = Counter(own.values()).most_common(1)[0]
+        for subject, kinds in own.items() if len(own) >= FEWEST and 2 * count > len(own) else ():
+            if kinds != usual:
+                yield Oddity(subject=subject, name="reading.topology", evidence=f"topology: {kinds}; others {usual}")
 
 
 def _rates(records: Sequence[Record]) -> Iterator[Oddity]:

@@ -53,7 +53,9 @@ FLOORS: dict[str, Floor] = {
     "*slow_share": Floor(amount=0.05),
     "*samples": Floor(share=0.2),
     "*losses*": Floor(share=0.25),
-    "gradients.deviation": Floor(share=4.0, amount=1e-4),
+    "gradients.deviation": Floor(share=3.0, amount=2e-5),
+    "* of *_max_hertz": Floor(share=1e3),
+    "* of *": Floor(share=0.15, amount=0.02),
     "training*own_seconds quarter": Floor(share=0.3),
     "*quarter": Floor(share=0.15),
     "*memory_peak_bytes": Floor(share=0.35),
@@ -83,7 +85,19 @@ COUNTED = ("", "pages")
 of their power under load (Sinha et al. 2022, arXiv:2208.11035)."""
 RATES = Floor(share=0.1)
 """Everything else: times and rates."""
+OF = (
+    ("memory.tested_bytes", "memory.total_bytes"),
+    ("before reading.sm_clock_hertz", "before reading.sm_clock_max_hertz"),
+    ("before reading.power_limit_watts", "before reading.power_limit_default_watts"),
+    ("load.series.products_per_second at least", "load.series.products_per_second"),
+)
+"""Figures that mean something as a share of another one."""
 USUAL: dict[str, tuple[float, float]] = {
+    "memory.tested_bytes of *": (0.84, 1.0),
+    "before reading.sm_clock_hertz of *": (0, 0.9),
+    "before reading.power_limit_watts of *": (0, 1.02),
+    "load.series.products_per_second at least of *": (0.85, 1.0),
+    "training.epochs.images_per_second of the best one": (0.85, 1.0),
     "idle after the work": (0, 0),
     "before reading.temperature_celsius": (5, 75),
     "after reading.temperature_celsius": (15, 110),
@@ -174,6 +188,7 @@ def judge(records: Sequence[Record]) -> list[Check]:
 def figures(record: Record) -> Iterator[tuple[str, float]]:
     """All figures that a GPU has by itself, by their place; and how each changed in the run."""
     both: dict[str, dict[str, float]] = {"before": {}, "after": {}}
+    seen: dict[str, float] = {}
     for stage in SINGLE:
         if not record.measured(stage):
             continue
@@ -184,11 +199,23 @@ def figures(record: Record) -> Iterator[tuple[str, float]]:
             if stage in both:
                 both[stage][path] = value
                 path = f"{stage} {path}"
+            seen[path] = value
             if not _held(path):
                 yield path, value
+    yield from _shares(seen)
     for path, value in both["before"].items():
         if path in both["after"] and not _held(f"change {path}"):
             yield f"change {path}", both["after"][path] - value
+
+
+def _shares(seen: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    for part, whole in OF:
+        if part in seen and seen.get(whole):
+            yield f"{part} of {whole}", seen[part] / seen[whole]
+    rates = [value for path, value in seen.items() if path.startswith("training.epochs.images_per_second of epoch")]
+    if len(rates) > 1:
+        # The first steps choose kernels, so that the first epoch may be slow.
+        yield "training.epochs.images_per_second of the best one", min(rates[1:]) / max(rates)
 
 
 def _idle(record: Record) -> bool:
@@ -244,6 +271,8 @@ def _unit(path: str) -> str | None:
 @lru_cache(maxsize=4096)
 def _words(path: str) -> str:
     """For people: "reading.power_watts, power drawn, W before the run:"."""
+    if " of " in path and " of epoch" not in path:
+        return f"{path}:"
     when, _, rest = path.partition(" ") if path.startswith(("before ", "after ", "change ")) else ("", "", path)
     field, _, more = rest.partition(" ")
     entry = ledger.entry(field)

@@ -96,13 +96,27 @@ LANE = {3: 0.985, 4: 1.969, 5: 3.938}
 
 
 PRECISIONS = ("float16", "bfloat16")
+CAPABILITIES = {
+    "V100": [7, 0], "T4": [7, 5], "GB300": [10, 3], "B300": [10, 3], "B200": [10, 0], "RTX 50": [12, 0],
+    "RTX 40": [8, 9], "L40": [8, 9], "L4": [8, 9], "L20": [8, 9], "A100": [8, 0], "A800": [8, 0], "A30": [8, 0],
+    "A10": [8, 6], "A40": [8, 6],
+}  # fmt: skip
+"""By what is in the name; all others here are of Hopper."""
+
+
+def capability(name: str) -> list[int]:
+    return next((list(own) for words, own in CAPABILITIES.items() if words in name), [9, 0])
+
+
+def precisions(name: str) -> tuple[str, ...]:
+    return PRECISIONS if capability(name)[0] >= 8 else PRECISIONS[:1]
 
 
 def products(model: Model) -> dict[str, Any]:
     """Of every precision, float32 by the data sheet."""
     known = board(model.name)
     single = (known.tflops or {}).get("float32") if known is not None else None
-    rates = dict.fromkeys(PRECISIONS, model.tflops) | {"float32": 0.75 * (single or SINGLE)}
+    rates = dict.fromkeys(precisions(model.name), model.tflops) | {"float32": 0.75 * (single or SINGLE)}
     return {name: sound.product(seconds=sound.WORK / rate, tflops=rate) for name, rate in rates.items()}
 
 
@@ -130,11 +144,12 @@ def cluster(
         for stage in ("before", "after"):
             record.results[stage]["reading"] |= of_board | of_sheet
         single = products(model)["float32"]["tflops"]
-        peak = {"float32": single / 0.75} | (dict.fromkeys(PRECISIONS, model.peak) if model.peak else {})
+        peak = {"float32": single / 0.75} | (dict.fromkeys(precisions(model.name), model.peak) if model.peak else {})
         record.results["presence"] |= {
             "index": local, "device_name": model.name, "memory_bytes": model.gib * 2**30, "multiprocessors": model.sms,
             "seen_by_cuda": gpus, "seen_by_nvml": gpus, "uuid": str(rank), "peak_tflops": peak,
-            "boot_id": str(number), "held_ratio": {"float32": 0.8} | dict.fromkeys(PRECISIONS if model.peak else (), model.held),
+            "boot_id": str(number), "held_ratio": {"float32": 0.8} | dict.fromkeys(
+                precisions(model.name) if model.peak else (), model.held), "compute_capability": capability(model.name),
         }  # fmt: skip
         record.results["compute"]["products"] = products(model)
         record.results["bandwidth"] = {
@@ -350,7 +365,14 @@ def _rename(ranks: Sequence[int], model: Model) -> Change:
             presence = other.results["presence"]
             own.results["presence"] |= {
                 key: presence[key]
-                for key in ("device_name", "memory_bytes", "multiprocessors", "peak_tflops", "held_ratio")
+                for key in (
+                    "device_name",
+                    "memory_bytes",
+                    "multiprocessors",
+                    "peak_tflops",
+                    "held_ratio",
+                    "compute_capability",
+                )
             }
             for stage in ("compute", "bandwidth", "copies", "memory", "steadiness"):
                 own.results[stage] = other.results[stage]
