@@ -53,19 +53,8 @@ BFLOAT16_FROM = 8
 def found(records: Sequence[Record]) -> Iterator[Finding]:
     """All contradictions."""
     for record in records:
-        for of_one in (
-            _board,
-            _energy,
-            _memory,
-            _products,
-            _figures,
-            _backend,
-            _trained,
-            _first_loss,
-            _load,
-            _adapters,
-            _gradient,
-        ):
+        for of_one in (_board, _energy, _memory, _products, _figures, _backend, _trained, _first_loss, _load,
+                       _adapters, _gradient):  # fmt: skip
             for evidence in of_one(record):
                 yield record.subject, "consistent", evidence
         for evidence in _ports(record):
@@ -87,6 +76,9 @@ def times_as_much(one: float, other: float) -> float:
 def _board(record: Record) -> Iterator[str]:
     """NVML's board is CUDA's, and its figures are within each other's bounds."""
     presence = record.result("presence")
+    name = presence.get("device_name")
+    if record.gpu is not None and name and not any(character.isdigit() for character in str(name)):
+        yield f"{name} is no name of a model: is the driver older than the board?"
     for stage in ("before", "after"):
         reading = reading_of(record, stage)
         uuid, own = reading.get("uuid"), presence.get("uuid")

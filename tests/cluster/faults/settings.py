@@ -187,7 +187,7 @@ BROKEN: tuple[Story, ...] = (
 IN_THE_BANNER: tuple[Story, ...] = (
     Story(what="a pump that fails: one GPU at 84 degrees in the load, the others at 60", records=lambda: hosted(H100), change=in_load(3, "celsius", 84), named=G3),
     Story(what="images that arrive late in the second epoch: a quarter of the rate, on all", records=lambda: hosted(A100), change=starved, named="images_per_second of the best one"),
-    Story(what="chips of capability 8.9 that are called H100", records=lambda: hosted(H100), change=present(compute_capability=[8, 9]), named=G3),
+    Story(what="chips of capability 8.9 that are called H100", records=lambda: hosted(H100), change=present(compute_capability=[8, 9]), named="compute_capability"),
     Story(what="64 MiB of shared memory in all pods (nccl 290)", records=lambda: hosted(H100), change=host(shared_memory_bytes=64 * MIB), named="shared_memory_bytes"),
     Story(what="GPUDirect off by a variable in the image (awsome 1106)", records=lambda: hosted(H100, nodes=2), change=both(variables(NCCL_NET_GDR_LEVEL="LOC"), network(1.05)), named="NCCL_NET_GDR_LEVEL"),
     Story(what="a driver of 2021 with a PyTorch of today (nccl 716)", records=lambda: hosted(A100), change=state(driver="470.129.06"), named="470.129.06"),
