@@ -11,6 +11,7 @@ from cluster.acceptance.records import apart
 from cluster.acceptance.verdict import Check, decide
 from tests.cluster import sound
 from tests.cluster.faults import (
+    alike,
     doubtful,
     hidden,
     incidents,
@@ -41,6 +42,7 @@ FILES = (
     other_boards,
     near_limits,
     settings,
+    alike,
 )
 BROKEN, HEALTHY, IN_THE_BANNER = (
     [story for file in FILES for story in getattr(file, kind, ())] for kind in ("BROKEN", "HEALTHY", "IN_THE_BANNER")
@@ -92,5 +94,5 @@ def test_what_is_unusual_and_healthy_passes(story: Story, tmp_path: Path) -> Non
 
 
 def test_there_are_enough_of_both() -> None:
-    assert len({story.what for story in BROKEN}) == len(BROKEN) >= 420
-    assert len({story.what for story in HEALTHY}) == len(HEALTHY) >= 253
+    assert len({story.what for story in BROKEN}) == len(BROKEN) >= 440
+    assert len({story.what for story in HEALTHY}) == len(HEALTHY) >= 283

@@ -8,17 +8,18 @@ in the banner, although they pass all bounds. Far from its siblings a figure is 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from cluster.acceptance import ledger
 from cluster.acceptance.checks import surroundings
+from cluster.acceptance.checks.pairs import met
 from cluster.acceptance.checks.surroundings import Oddity
-from cluster.acceptance.checks.usual import COUNTED, FLOORS, HELD, OF, RATES, UNITS, USUAL, Floor
+from cluster.acceptance.checks.usual import COUNTED, FLOORS, HELD, NEVER, OF, RATES, UNITS, USUAL, Floor
 from cluster.acceptance.records import Record, percentile
 from cluster.acceptance.verdict import UNUSUAL, Check, Part, Status
 
-FEWEST, FEWEST_NODES = 4, 3
+FEWEST, FEWEST_NODES, FEWEST_PAIRS = 4, 3, 10
 """Siblings, below which nobody knows which one is unusual."""
 FEWEST_TIMES = 20
 """Repetitions of which quarters are compared."""
@@ -52,8 +53,9 @@ def judge(records: Sequence[Record]) -> list[Check]:
     found += surroundings.found(real)
     for of_nodes in nodes.values():
         found += _outlying({node: _middle(own) for node, own in of_nodes.items()}, fewest=FEWEST_NODES, scale=OF_A_NODE)
-    ports = _ports(real)
-    for of_kind in ports.values():
+    for of_kind in _pairs(real).values():
+        found += _outlying(of_kind, fewest=FEWEST_PAIRS)
+    for of_kind in _ports(real).values():
         found += [*_outlying(of_kind, fewest=FEWEST), *_beyond(of_kind)]
     ranks = {record.subject: record.rank for record in records}
     return list(_checks(found, ranks))
@@ -76,6 +78,8 @@ def figures(record: Record) -> Iterator[tuple[str, float]]:
             seen[path] = value
             if not _held(path):
                 yield path, value
+    if "power_cap" in _reasons(record):  # which is why its clock is lower
+        seen.pop("after reading.sm_clock_hertz", None)
     yield from _shares(seen)
     for path, value in both["before"].items():
         if path in both["after"] and not _held(f"change {path}"):
@@ -94,7 +98,11 @@ def _shares(seen: Mapping[str, float]) -> Iterator[tuple[str, float]]:
 
 def _idle(record: Record) -> bool:
     """Whether the last reading came too late: then it says nothing of work."""
-    return "idle" in ((record.result("after").get("reading") or {}).get("throttle_reasons") or ())
+    return "idle" in _reasons(record)
+
+
+def _reasons(record: Record) -> Sequence[str]:
+    return (record.result("after").get("reading") or {}).get("throttle_reasons") or ()
 
 
 def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
@@ -107,6 +115,8 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
         yield path, float(len(value or ()))
     elif isinstance(value, list) and value and all(isinstance(one, float) for one in value) and "slowed" not in path:
         yield path, float(median(value))
+        if path.endswith("losses"):
+            yield f"{path} in the last quarter", fmean(value[-max(1, len(value) // 4) :])
         if len(value) >= FEWEST_TIMES and (low := percentile(value, 25)):
             yield f"{path} quarter", percentile(value, 75) / low
     elif isinstance(value, list):
@@ -216,7 +226,16 @@ def _beyond(figures: Mapping[str, Mapping[str, float]]) -> Iterator[Oddity]:
         subject, worst = max(values.items(), key=lambda item: max(low - item[1], item[1] - high))
         usual = f"{low:g} to {high:g}" if high else f"{high:g}"
         evidence = f"{_words(path)} {worst:.4g}, usual is {usual} (so on {len(values)} of {len(figures)})"
-        yield Oddity(subject=subject, name=path, evidence=evidence)
+        yield Oddity(subject=subject, name=path, evidence=evidence, far=path in NEVER)
+
+
+def _pairs(records: Sequence[Record]) -> dict[str, dict[str, dict[str, float]]]:
+    """Seconds of each pair, by what joins it."""
+    groups: dict[str, dict[str, dict[str, float]]] = {}
+    for pair in met(records):
+        subject = " and ".join(end.subject for end in pair.ends)
+        groups.setdefault(pair.kind, {})[subject] = {"pairs.met.seconds": pair.seconds}
+    return groups
 
 
 def _ports(records: Sequence[Record]) -> dict[tuple[Any, ...], dict[str, dict[str, float]]]:

@@ -75,7 +75,7 @@ USUAL: dict[str, tuple[float, float]] = {
     "before reading.sm_clock_hertz of *": (0, 0.9),
     "before reading.power_limit_watts of *": (0, 1.02),
     "load.series.products_per_second at least of *": (0.85, 1.0),
-    "after reading.sm_clock_hertz of *": (0.62, 1.02),
+    "after reading.sm_clock_hertz of *": (0.67, 1.02),
     "after reading.memory_used_bytes of *": (0, 0.7),
     "bandwidth.rates.copy of *": (0.9, 1.1),
     "copies.seconds.to_host of *": (0.8, 1.25),
@@ -145,6 +145,8 @@ USUAL: dict[str, tuple[float, float]] = {
     "network.ports.numa_node": (0, 15),
 }  # fmt: skip
 """Ours: what sound machines show, of the tests and of public reports. Beyond it a figure is in the banner."""
+NEVER = ("change reading.pcie_errors 1", "change reading.pcie_errors 2")
+"""What a sound machine never shows: no pass."""
 HELD = ("presence.seen_by*", "presence.given_by_slurm", "presence.restricted", "presence.index",
         "reading.pcie_sent*", "reading.pcie_received*", "before reading.energy*", "after reading.energy*",
         "before reading.nvlink_peers*", "*.topology*", "*total_bytes", "presence.environment*",
