@@ -8,6 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from tests.by_day import one_in
 from tests.cluster.faults import running, table
 from tests.cluster.faults.measured import FAULTS, Fault, judged, machine
 from tests.cluster.sound import failures, outcomes, report
@@ -17,7 +18,7 @@ VALID = jsonschema.Draft202012Validator(SCHEMA)
 RECORDED = Path(__file__).parents[2] / "benchmarks" / "results" / "acceptance_faults.json"
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
+@pytest.mark.parametrize("fault", one_in(2, FAULTS), ids=lambda fault: fault.what)
 def test_a_fault_is_found_and_named_rightly(fault: Fault) -> None:
     document = judged(fault)
     assert not list(VALID.iter_errors(document))

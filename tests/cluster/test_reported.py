@@ -9,6 +9,7 @@ import pytest
 from cluster.acceptance import expectations, report
 from cluster.acceptance.records import apart
 from cluster.acceptance.verdict import Check, decide
+from tests.by_day import one_in
 from tests.cluster import sound
 from tests.cluster.faults import (
     alike,
@@ -65,7 +66,7 @@ def judged(story: Story, folder: Path) -> tuple[str, list[Check]]:
     return verdict, [check for check in checks if check.status in ("fail", "unverified")]
 
 
-@pytest.mark.parametrize("story", BROKEN, ids=lambda story: story.what)
+@pytest.mark.parametrize("story", one_in(3, BROKEN), ids=lambda story: story.what)
 def test_what_is_broken_does_not_pass_and_is_named(story: Story, tmp_path: Path) -> None:
     verdict, checks = judged(story, tmp_path)
     assert verdict != "PASS"
@@ -87,7 +88,7 @@ def test_what_all_have_lost_is_named_in_the_banner(story: Story) -> None:
     assert story.named in NO_NORM or any(line not in sound_one for line in lines), "no word of what was lost"
 
 
-@pytest.mark.parametrize("story", HEALTHY, ids=lambda story: story.what)
+@pytest.mark.parametrize("story", one_in(3, HEALTHY), ids=lambda story: story.what)
 def test_what_is_unusual_and_healthy_passes(story: Story, tmp_path: Path) -> None:
     verdict, checks = judged(story, tmp_path)
     assert verdict == "PASS", [(check.name, check.subject, check.status, check.evidence) for check in checks]
