@@ -170,6 +170,8 @@ def _untold(records: Sequence[Record]) -> Iterator[Finding]:
             before, after = (
                 {**readings[stage], "time": record.result(stage).get("time")} for stage in ("before", "after")
             )
+            for one in (before, after):
+                one |= {f"fabric.{name}": value for name, value in (one.get("fabric") or {}).items()}
             for name in sorted({*before, *after} - {"topology", "untold"}):
                 if (before.get(name) in (None, {})) != (after.get(name) in (None, {})):
                     stage = "before" if before.get(name) in (None, {}) else "after"

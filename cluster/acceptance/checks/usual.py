@@ -32,7 +32,8 @@ FLOORS: dict[str, Floor] = {
     "*time": Floor(amount=60.0),
     "presence.host.memory_available_bytes": Floor(share=0.6),
     "presence.host.memory_errors*": Floor(amount=100.0),
-    "presence.host.locked_memory_bytes": Floor(share=1.0),
+    "presence.host.locked_memory_bytes": Floor(share=0.15),
+    "presence.host.*memory_bytes": Floor(share=0.1),
 }
 """By the name of a figure, before those of UNITS."""
 UNITS: dict[str, Floor] = {
