@@ -13,6 +13,7 @@ from cluster.acceptance.checks.collectives import BUS_FACTORS
 from cluster.acceptance.hardware import board
 from cluster.acceptance.records import Record
 from tests.cluster import sound
+from tests.cluster.faults.chips import capability, precisions
 
 MIB = 2**20
 Change = Callable[[list[Record]], None]
@@ -93,23 +94,6 @@ GH200 = Model(name="NVIDIA GH200 480GB", gib=94.5, mhz=2619, memory=3550, sms=13
 SINGLE = 20.0
 """TFLOPS in float32 of a board whose data sheet is elsewhere."""
 LANE = {3: 0.985, 4: 1.969, 5: 3.938}
-
-
-PRECISIONS = ("float16", "bfloat16")
-CAPABILITIES = {
-    "V100": [7, 0], "T4": [7, 5], "GB300": [10, 3], "B300": [10, 3], "B200": [10, 0], "RTX 50": [12, 0],
-    "RTX 40": [8, 9], "L40": [8, 9], "L4": [8, 9], "L20": [8, 9], "A100": [8, 0], "A800": [8, 0], "A30": [8, 0],
-    "A10": [8, 6], "A40": [8, 6],
-}  # fmt: skip
-"""By what is in the name; all others here are of Hopper."""
-
-
-def capability(name: str) -> list[int]:
-    return next((list(own) for words, own in CAPABILITIES.items() if words in name), [9, 0])
-
-
-def precisions(name: str) -> tuple[str, ...]:
-    return PRECISIONS if capability(name)[0] >= 8 else PRECISIONS[:1]
 
 
 def products(model: Model) -> dict[str, Any]:
