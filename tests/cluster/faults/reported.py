@@ -41,17 +41,8 @@ class Model:
 
 
 H100 = Model(
-    name="NVIDIA H100 80GB HBM3",
-    gib=79.1,
-    mhz=2619,
-    memory=2950,
-    sms=132,
-    pcie=5,
-    links=18,
-    ring=368,
-    tflops=690,
-    peak=989,
-)
+    name="NVIDIA H100 80GB HBM3", gib=79.1, mhz=2619, memory=2950, sms=132, pcie=5, links=18, ring=368, tflops=690, peak=989
+)  # fmt: skip
 H200 = Model(
     name="NVIDIA H200", gib=139.8, mhz=3201, memory=4200, sms=132, pcie=5, links=18, ring=368, tflops=690, peak=989
 )
