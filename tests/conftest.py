@@ -1,6 +1,7 @@
 """What several test folders share."""
 
 import gc
+import itertools
 import os
 import secrets
 import signal
@@ -34,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "night: takes long and is seldom news; `make test-all` runs it (--night)")
+    config.addinivalue_line("markers", "long: takes a worker a quarter of a minute or more, so it is run early")
     if config.option.seed == "random":
         # Workers of pytest-xdist read the same command line, and inherit this.
         config.option.seed = os.environ.setdefault("GPULABS_TEST_SEED", str(secrets.randbelow(2**31)))
@@ -42,12 +44,26 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests of the night, unless `--night` or the name of a test (`FILE::TEST`, `-k`) selects them."""
     is_named = config.option.keyword or any("::" in word for word in config.option.file_or_dir or ())
-    if config.option.night or is_named:
-        return
-    night = [item for item in items if item.get_closest_marker("night")]
-    if night:
-        config.hook.pytest_deselected(items=night)
-        items[:] = [item for item in items if not item.get_closest_marker("night")]
+    if not (config.option.night or is_named):
+        night = [item for item in items if item.get_closest_marker("night")]
+        if night:
+            config.hook.pytest_deselected(items=night)
+            items[:] = [item for item in items if not item.get_closest_marker("night")]
+    items[:] = _each_with_a_long_one_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def _each_with_a_long_one_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Let each worker begin with its share of the tests marked `long`: at the end all others would wait for them.
+
+    pytest-xdist gives each worker as many neighbours as any other. What a worker has not begun, another may take.
+    """
+    long = [item for item in items if item.get_closest_marker("long")]
+    others = iter([item for item in items if not item.get_closest_marker("long")])
+    order: list[pytest.Item] = []
+    for worker in range(workers):
+        share, size = long[worker::workers], (len(items) - len(order)) // (workers - worker)
+        order += [*share, *itertools.islice(others, max(0, size - len(share)))]
+    return [*order, *others]
 
 
 def pytest_collection_finish() -> None:

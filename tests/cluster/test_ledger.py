@@ -92,6 +92,7 @@ def names(document: dict[str, Any]) -> set[str]:
     return {check["name"] for check in document["validation"]["checks"]}
 
 
+@pytest.mark.long
 def test_every_check_of_the_ledger_is_one_that_there_is(tmp_path: Path) -> None:
     (tmp_path / "file.toml").write_text(EXPECTED)
     standards = report.Standards(expected=expectations.read(tmp_path / "file.toml"))

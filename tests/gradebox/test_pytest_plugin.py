@@ -270,6 +270,7 @@ def test_workers_of_xdist_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.long
 def test_stubs_earn_nothing_and_each_criterion_names_its_task(tmp_path: Path) -> None:
     done = ours("--lab=1", f"--grade-report={tmp_path}")
     assert done.returncode == 1, done.stdout + done.stderr

@@ -31,6 +31,7 @@ def test_a_planted_bug_loses_points_in_its_criteria_and_in_no_other(bug: Scenari
     assert_caught_alone(bug, grade(bug, LAB, cold=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", scenarios("lab1/variants"), ids=lambda scenario: scenario.name)
 def test_a_correct_solution_keeps_every_point_in_any_style(variant: Scenario, grade: Grade) -> None:
     assert_complete(grade(variant, LAB), POINTS)

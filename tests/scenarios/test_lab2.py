@@ -37,6 +37,7 @@ def test_a_correct_solution_keeps_every_point_in_any_style(variant: Scenario, gr
 
 # On the T4 it says by day that right work passes each check; most of its replies serve the bugs as well. `make matrix`
 # grades it there with twenty seeds.
+@pytest.mark.long
 @pytest.mark.parametrize("model", one_in(2, ["T4", "H200"]))
 def test_the_reference_keeps_every_point(model: str, grade: Grade) -> None:
     assert_complete(grade(load(SCENARIOS / "exploits" / "honest_right"), LAB, device=f"vgpu:{model}"), POINTS)

@@ -165,6 +165,7 @@ def test_more_submissions_than_an_array_may_have(on_cluster: OnCluster) -> None:
     assert [len(batch.keys) for batch in on_cluster.table.submitted] == [2, 1]
 
 
+@pytest.mark.long
 def test_a_thousand_submissions_are_a_few_arrays_and_few_questions(tmp_path: Path) -> None:
     table = Table(tmp_path)
     table.most = 1001  # what Slurm's own default allows
