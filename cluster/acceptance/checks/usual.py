@@ -47,10 +47,10 @@ UNITS: dict[str, Floor] = {
     "": Floor(amount=10.0),
     "pages": Floor(amount=4.0),
 }
-COUNTED = ("", "pages")
-"""Units of what is counted since an unknown day: far from the others it may be old."""
 """By the ledger's unit. Ours: boards of a fleet differ by 8 % from end to end in their rates, by 30 degrees and a third
 of their power under load (Sinha et al. 2022, arXiv:2208.11035)."""
+COUNTED = ("", "pages")
+"""Units of what is counted since an unknown day: far from the others it may be old."""
 RATES = Floor(share=0.1)
 """Everything else: times and rates."""
 OF = (

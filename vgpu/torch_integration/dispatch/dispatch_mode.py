@@ -20,34 +20,27 @@ from vgpu.runtime.gpu import VirtualGPU
 from vgpu.runtime.hazards.watch import written
 from vgpu.runtime.machine import Machine
 from vgpu.runtime.operations import (
-    cpu_gaps,
     cuda_values,
     determinism,
     dimensions,
     precision,
-    scalar_ranges,
     shapes_only,
 )
-from vgpu.runtime.operations.accumulation import is_accumulated
 from vgpu.runtime.operations.facts import FOUND, facts
 from vgpu.runtime.operations.operation import Operation
 from vgpu.runtime.operations.waiting import waits
 from vgpu.runtime.random import distributions
 from vgpu.runtime.thread_state import HOST, THREAD
-from vgpu.runtime.unsupported import unsupported
-from vgpu.torch_integration.dispatch import device_asserts, device_rules, extensions, foreach, repeats, transfers
+from vgpu.torch_integration.dispatch import device_rules, extensions, foreach, repeats, transfers
 from vgpu.torch_integration.dispatch.device_arguments import call_with_device, names_a_gpu
 from vgpu.torch_integration.dispatch.gradients import bring_home
+from vgpu.torch_integration.dispatch.outcomes import PLAIN_TENSORS, recover, settle, tensors_in
 from vgpu.torch_integration.handling_mode import HandlingMode
 from vgpu.torch_integration.kernels import cuda_kernels
 
 _Tensor = torch.Tensor
-# Asking `isinstance` of what is no plain tensor is slow (PyTorch's metaclass answers): the common types come first.
-_PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
-_SCALARS = frozenset((int, float, bool, type(None), torch.dtype, str, torch.device))
 # Real work on the CPU that shapes-only mode skips: from this many FLOPs on, a product costs milliseconds.
 _SKIP_FLOPS = 2e7
-_STRIDED = torch.strided
 _function_modes = torch._C._len_torch_function_stack
 
 
@@ -95,7 +88,7 @@ class DispatchMode(TorchDispatchMode):
             if result is not NotImplemented:
                 return result
         # A subclass with a dispatch of its own (autograd's engine names plain tensors here, too).
-        if types and not _PLAIN_TENSORS.issuperset(types):
+        if types and not PLAIN_TENSORS.issuperset(types):
             if extensions.are_fake(types):
                 # torch.compile and FakeTensorMode compute shapes: that is no work of any device.
                 return func(*args, **(kwargs or {}))
@@ -134,9 +127,9 @@ class DispatchMode(TorchDispatchMode):
     def run(self, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         machine = self.machine
         registry = machine.registry
-        inputs = _tensors_in(args)
+        inputs = tensors_in(args)
         if kwargs:
-            inputs += _tensors_in(tuple(kwargs.values()))
+            inputs += tensors_in(tuple(kwargs.values()))
         # Every tensor is a CPU tensor to PyTorch; only the registry knows which of them live on a GPU. So the rules
         # that CUDA's dispatcher would apply (all operands on one device, 0-dim CPU scalars excepted) are applied here.
         gpu: VirtualGPU | None = None
@@ -177,7 +170,7 @@ class DispatchMode(TorchDispatchMode):
             if watch is not None and watch.has_copies and operation.launches:
                 watch.host_operation(inputs, written(operation, args, kwargs))
             result = self._compute(operation, args, kwargs, inputs, None)
-            outputs = _tensors_in((result,))
+            outputs = tensors_in((result,))
             if open_result or registry.all_open(inputs):
                 for tensor in outputs:
                     registry.mark_unplaced(tensor)
@@ -218,7 +211,7 @@ class DispatchMode(TorchDispatchMode):
             else:
                 capture = None
         result = self._compute_on(operation, args, kwargs, inputs, gpu)
-        outputs = self.settle(gpu, operation, args, kwargs, inputs, result)
+        outputs = settle(gpu, operation, args, kwargs, inputs, result)
         if watch is not None and watch.follows_streams and operation.launches:
             watch.operation(gpu, operation, args, kwargs, inputs, outputs)
             if waits(operation, args, kwargs):
@@ -238,75 +231,7 @@ class DispatchMode(TorchDispatchMode):
         try:
             return self._compute(operation, args, kwargs, inputs, gpu)
         except (NotImplementedError, IndexError, RuntimeError) as error:
-            return self.recover(error, operation, args, kwargs, inputs, gpu)
-
-    def recover(
-        self,
-        error: Exception,
-        operation: Operation,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        inputs: list[torch.Tensor],
-        gpu: VirtualGPU,
-    ) -> Any:
-        """The result where the CPU's kernel has failed; raises if a card's fails, too."""
-        if isinstance(error, NotImplementedError):
-            # The CPU build lacks the kernel and CUDA has one: our limit, not the program's mistake.
-            if str(error).startswith("Could not run") and extensions.has_cuda_kernel(operation.overload.name()):
-                raise unsupported("kernels that the CPU underneath lacks", operation.name) from error
-            return cpu_gaps.compute(operation, args, kwargs, inputs, error)
-        # The CPU kernel says at once which value is wrong. On a card the kernel fails later.
-        if cuda_values.is_division_by_zero(operation, error):
-            return cuda_values.divide(operation, args, kwargs)
-        if wide := scalar_ranges.wider(operation, error):
-            return scalar_ranges.compute(operation, args, kwargs, wide)
-        assertion = device_asserts.assertion_of(operation, error)
-        if assertion is None:
-            if isinstance(error, RuntimeError):
-                device_rules.require_room_for_failed(gpu, error)
-            return cpu_gaps.compute(operation, args, kwargs, inputs, error)
-        gpu.fail(assertion, error)
-        return device_asserts.outcome(operation, args, kwargs)
-
-    def settle(
-        self,
-        gpu: VirtualGPU,
-        operation: Operation,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        inputs: list[torch.Tensor],
-        result: Any,
-    ) -> list[torch.Tensor]:
-        """Results become resident (in the order of CUDA: the output is allocated, then the kernel launched)."""
-        results = outputs = [result] if type(result) is _Tensor else _tensors_in((result,))
-        if operation.library:
-            gpu.prepare_library(operation)
-        add, is_result = gpu.registry.add, not operation.is_factory
-        stream = THREAD.streams.get(gpu.index, 0)  # `gpu.stream`, written out
-        # If nobody else holds the first gradient, autograd on a card adds into it. Under a mode it adds out of
-        # place, so the bytes are handed over here: no second block, no higher peak.
-        if operation.is_sum and is_accumulated(args) and not gpu.registry.has(outputs[0]):
-            gpu.registry.transfer_ownership(args[0], outputs[0], gpu)
-        for tensor in outputs:
-            add(tensor, gpu, stream, is_result=is_result)
-        if operation.takes_scratch and _are_dense(inputs):
-            gpu.workspaces.use(operation, args, inputs, outputs)
-        if operation.may_resize:
-            for tensor in inputs + outputs:
-                gpu.registry.refresh(tensor, stream)
-        if not operation.launches:
-            gpu.charge_metadata(operation)
-            return results
-        if operation.mutates and not outputs:
-            outputs = _tensors_in([args[place] for place in operation.written if place < len(args)]) or inputs
-        gpu.charge(operation, args, inputs, outputs)
-        # A shape may depend on values (nonzero, a mask), and a factorisation may have failed. PyTorch reads that from
-        # the device, so the host waits here without any `.item()` in the program.
-        may_wait = operation.synchronises or operation.depends_on_data or operation.waits is not None
-        if may_wait and waits(operation, args, kwargs):
-            gpu.report_wait()
-            gpu.synchronize(stream)
-        return results
+            return recover(error, operation, args, kwargs, inputs, gpu)
 
     def _charge_host(
         self, operation: Operation, args: Sequence[Any], inputs: list[torch.Tensor], outputs: list[torch.Tensor]
@@ -358,7 +283,7 @@ class DispatchMode(TorchDispatchMode):
             result = operation.overload(*args, **kwargs)
             cuda_values.convert(args[1] if operation.mutates else args[0], result)
             return result
-        if operation.direct is not None and not kwargs and type(args[0]) in _PLAIN_TENSORS:
+        if operation.direct is not None and not kwargs and type(args[0]) in PLAIN_TENSORS:
             return operation.direct(*args)
         return operation.overload(*args, **kwargs)
 
@@ -430,25 +355,3 @@ def _asks_for_meta(kwargs: Mapping[str, Any]) -> bool:
     """PyTorch works out some shapes with meta tensors of its own (BinaryOps.cpp, `mul_zerotensor`)."""
     device = kwargs.get("device")
     return device is not None and device.type == "meta"
-
-
-def _are_dense(tensors: list[torch.Tensor]) -> bool:
-    for tensor in tensors:  # noqa: SIM110 - a generator would cost as much again
-        if tensor.layout is not _STRIDED:
-            return False
-    return True
-
-
-def _tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:
-    tensors: list[torch.Tensor] = []
-    for value in values:
-        kind = type(value)
-        if kind in _PLAIN_TENSORS:
-            tensors.append(value)
-        elif kind in _SCALARS:
-            continue
-        elif isinstance(value, _Tensor):
-            tensors.append(value)
-        elif isinstance(value, (list, tuple)):
-            tensors += _tensors_in(value)
-    return tensors

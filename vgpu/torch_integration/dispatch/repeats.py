@@ -26,8 +26,8 @@ from vgpu.runtime.memory.device_memory import OTHER
 from vgpu.runtime.operations import cuda_values, kernel_cost, precision, shapes_only
 from vgpu.runtime.operations.operation import Operation
 from vgpu.runtime.thread_state import THREAD
+from vgpu.torch_integration.dispatch.outcomes import PLAIN_TENSORS, recover, settle
 
-_PLAIN_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _NUMBERS = frozenset((int, float, bool, type(None)))
 _FLOAT32 = torch.float32
 # Bound here: each look-up of a name in a module is part of every operation.
@@ -50,28 +50,6 @@ class Mode(Protocol):
 
     def run(self, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The long way."""
-
-    def recover(
-        self,
-        error: Exception,
-        operation: Operation,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        inputs: list[torch.Tensor],
-        gpu: VirtualGPU,
-    ) -> Any:
-        """The result where the CPU's kernel has failed; raises if a card's fails, too."""
-
-    def settle(
-        self,
-        gpu: VirtualGPU,
-        operation: Operation,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        inputs: list[torch.Tensor],
-        result: Any,
-    ) -> list[torch.Tensor]:
-        """The end of the long way: memory and time; returns the tensors in the result."""
 
 
 def run(mode: Mode, operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -96,7 +74,7 @@ def run(mode: Mode, operation: Operation, args: Sequence[Any], kwargs: Mapping[s
     try:
         for value in args:
             of = type(value)
-            if of in _PLAIN_TENSORS:
+            if of in PLAIN_TENSORS:
                 entry = resident.get(_storage_of(value)._cdata)
                 if entry is None:
                     return NotImplemented
@@ -146,12 +124,12 @@ def run(mode: Mode, operation: Operation, args: Sequence[Any], kwargs: Mapping[s
         if result is NotImplemented:
             result = (operation.direct or operation.overload)(*args, **kwargs)
     except (NotImplementedError, IndexError, RuntimeError) as error:
-        result = mode.recover(error, operation, args, kwargs, inputs, gpu)
-        mode.settle(gpu, operation, args, kwargs, inputs, result)
+        result = recover(error, operation, args, kwargs, inputs, gpu)
+        settle(gpu, operation, args, kwargs, inputs, result)
         return result
     work, host_seconds, dtype, _ = repeat
-    if type(result) not in _PLAIN_TENSORS or result.dtype is not dtype:  # by the type of a number, say
-        mode.settle(gpu, operation, args, kwargs, inputs, result)
+    if type(result) not in PLAIN_TENSORS or result.dtype is not dtype:  # by the type of a number, say
+        settle(gpu, operation, args, kwargs, inputs, result)
         return result
     stream = THREAD.streams.get(gpu.index, 0)
     if operation.library and (operation.library, backward) not in gpu.handles:
@@ -187,11 +165,11 @@ def _view(
         else:
             result = shapes_only.compute(operation, args, kwargs)
     except (NotImplementedError, IndexError, RuntimeError) as error:
-        result = mode.recover(error, operation, args, kwargs, inputs, gpu)
-    if type(result) in _PLAIN_TENSORS and _storage_of(result)._cdata in mode.machine.registry.entries:
+        result = recover(error, operation, args, kwargs, inputs, gpu)
+    if type(result) in PLAIN_TENSORS and _storage_of(result)._cdata in mode.machine.registry.entries:
         gpu.charge_metadata(operation)
     else:
-        mode.settle(gpu, operation, args, kwargs, inputs, result)
+        settle(gpu, operation, args, kwargs, inputs, result)
     return result
 
 
@@ -207,7 +185,7 @@ def _first(
     """The long way, after which it is known whether shapes and dtypes decide all of the kernel, and which it is."""
     result = mode.run(operation, args, kwargs)
     if (
-        type(result) not in _PLAIN_TENSORS
+        type(result) not in PLAIN_TENSORS
         or not (mode.machine.values or result.is_meta)
         or len(gpu.repeats) >= _MOST_KNOWN
     ):
