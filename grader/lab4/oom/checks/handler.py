@@ -89,11 +89,12 @@ class TestHandler:
             if not case.raises:
                 continue
             what = f"run_with_oom_retry(), whose attempt raises a {case.raises}: {case.message}"
-            require_equal(
-                run.attempts,
-                sizes_tried(case),
-                what=f"attempts of {what}",
-                hint="Catch torch.OutOfMemoryError alone: any other error is the caller's, whatever its message says.",
+            # By which sizes it came there is another check's question.
+            ended = [size for size in run.attempts if size <= case.fits]
+            require(
+                len(ended) <= 1,
+                f"{what}: after that error it tried again, with {ended[1:2]}",
+                "Catch torch.OutOfMemoryError alone: any other error is the caller's, whatever its message says.",
             )
             require_equal(run.raised, case.raises, what=f"error of {what}", hint="Catch torch.OutOfMemoryError only.")
             require_equal(run.message, case.message, what=f"message of {what}", hint="Let the error itself through.")
