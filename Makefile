@@ -106,8 +106,8 @@ lint-generated: ; @$(BIN)/python -m grader.generated --check
 # In a fresh clone each worker of the tests would rewrite the same 600 files for pytest's assertions.
 test-bytecode: ; @test -d tests/vgpu/__pycache__ || $(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1 || true
 
-matrix: $(READY) ## what every planted bug costs in every criterion (LAB=2; OWN=1: its own lab only; WHOLE=1: nothing reused, hours)
-	@$(BIN)/python -m tests.scenarios.matrix $(if $(LAB),--labs "$(LAB)") $(if $(OWN),--own-lab) $(if $(WHOLE),--whole)
+matrix: $(READY) ## what every planted bug costs in every criterion (LAB=2; OWN=1: its own lab only; NEW=1: bugs that the table lacks; WHOLE=1: nothing reused, hours)
+	@$(BIN)/python -m tests.scenarios.matrix $(if $(LAB),--labs "$(LAB)") $(if $(OWN),--own-lab) $(if $(NEW),--new) $(if $(WHOLE),--whole)
 
 mutants: $(READY) ## the reference changed once, in every way there is, and graded (LAB=2)
 	@$(BIN)/python -m tests.mutants $(if $(LAB),--lab "lab$(LAB)") $(ARGS)

@@ -321,8 +321,10 @@ def diagnosis(bugs: Mapping[str, Any], pairs: Mapping[str, Any], readings: Mappi
 
 def _made_by(command: str, recorded: Mapping[str, Any]) -> str:
     machine = recorded["machine"]
-    versions = f"torch {machine['torch']}, Python {machine['python']}, {machine['date']}"
-    return f"Made by `{command}` ({versions})."
+    # Rows that were added to an older table have the dates of their own.
+    dates = sorted({row["date"] for row in recorded.get("rows", ()) if "date" in row} | {machine["date"]})
+    period = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    return f"Made by `{command}` (torch {machine['torch']}, Python {machine['python']}, {period})."
 
 
 PAGES: Mapping[str, tuple[tuple[str, ...], Callable[..., str]]] = {

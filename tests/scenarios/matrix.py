@@ -1,6 +1,6 @@
 """`make matrix`: what every planted bug costs in every criterion, and that every correct style keeps every point.
 
-    python -m tests.scenarios.matrix [--labs 1,2] [--own-lab] [--whole] [--seeds 20] [--jobs 2] [--out build/matrix]
+    python -m tests.scenarios.matrix [--labs 1,2] [--own-lab] [--new] [--whole] [--seeds 20] [--jobs 2] [--out FOLDER]
 
 Each bug is graded with all labs, so that points lost in another lab would show too (`--own-lab`: with its own only); a
 correct style, whose other labs are the reference's, with its own lab (`--whole`: with all). The reference and, of each
@@ -8,14 +8,15 @@ lab, the first and the last correct style are graded with `--seeds` different se
 are asked everything, whatever was answered before. A bug is asked only what it can have changed, see `asking.py`,
 unless `--whole` treats it like the others: hours.
 Writes `matrix.json` after every grading, so that an interrupted run goes on where it was. A run of all labs writes
-`benchmarks/results/planted_bugs.json` at the end, from which the site makes its page. Exits with 1 when anything is
-not as it should be.
+`benchmarks/results/planted_bugs.json` at the end, from which the site makes its page. So does `--new`, which grades
+what that file lacks, and keeps its other rows. Exits with 1 when anything is not as it should be.
 """
 
 from __future__ import annotations
 
 import ast
 import atexit
+import datetime
 import functools
 import hashlib
 import json
@@ -35,7 +36,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import grader
-from benchmarks.measure import save
+from benchmarks.measure import RESULTS, save
 from gradebox.course import hints
 from gradebox.report import failing
 from gradebox.run.request import GradingError
@@ -221,6 +222,7 @@ def _add_files(digest: hashlib._Hash, folder: Path) -> None:
 def main(
     labs: Annotated[str, typer.Option(help="Labs whose scenarios are graded.")] = "",
     own_lab: Annotated[bool, typer.Option("--own-lab", help="Grade only the scenario's own lab.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Grade only what the recorded table lacks.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="Ask every question of every bug: hours.")] = False,
     seeds: Annotated[int, typer.Option(min=0, help="Seeds of the reference and of two styles a lab.")] = 20,
     jobs: Annotated[int, typer.Option(min=1, help="Gradings at the same time.")] = os.cpu_count() or 2,
@@ -235,7 +237,8 @@ def main(
         raise typer.Exit(2)
     out.mkdir(parents=True, exist_ok=True)
     file = out / "matrix.json"
-    order = tasks(chosen, seeds)
+    recorded = _recorded_rows() if new else {}
+    order = [task for task in tasks(chosen, 0 if new else seeds) if task.key not in recorded]
     graded_labs = {task.key: _labs_of(task, own_lab, whole) for task in order}
     prints = {task.key: fingerprint_of(task, graded_labs[task.key], whole) for task in order}
     rows = {key: row for key, row in _read(file).items() if prints.get(key) == row.fingerprint}
@@ -266,17 +269,34 @@ def main(
     ordered = [rows[task.key] for task in order if task.key in rows]
     wrong = [row for row in ordered if row.problem]
     console.print(f"{len(ordered) - len(wrong)} of {len(order)} as they should be; the rows are in {file}")
-    if chosen == known and len(ordered) == len(order):
-        console.print(
-            f"{save('planted_bugs', {'own_lab': own_lab, 'rows': [_recorded(row) for row in ordered]})} is written"
-        )
+    if (new or chosen == known) and len(ordered) == len(order):
+        file = save("planted_bugs", {"own_lab": own_lab, "rows": _with_those(recorded, ordered, known)})
+        console.print(f"{file} is written")
     if wrong or failures:
         raise typer.Exit(1)
 
 
 def _recorded(row: Row) -> dict[str, object]:
     """What the page shows of a row."""
-    return {name: value for name, value in asdict(row).items() if name not in ("fingerprint", "may_lose", "seconds")}
+    shown = {name: value for name, value in asdict(row).items() if name not in ("fingerprint", "may_lose", "seconds")}
+    return shown | {"date": datetime.date.today().isoformat()}
+
+
+def _recorded_rows() -> dict[str, dict[str, object]]:
+    """The rows of the table that was recorded last, each with the date of its grading."""
+    table = json.loads((RESULTS / "planted_bugs.json").read_text(encoding="utf-8"))
+    rows = [{"date": table["machine"]["date"]} | row for row in table["rows"]]
+    return {f"{row['lab']}/{row['kind']}/{row['name']}": row for row in rows}
+
+
+def _with_those(
+    recorded: Mapping[str, dict[str, object]], graded: Iterable[Row], labs: Iterable[str]
+) -> list[dict[str, object]]:
+    """What was recorded and what has been graded since, in the order of a whole run; without what is there no more."""
+    rows = dict(recorded) | {row.key: _recorded(row) for row in graded}
+    there = [task.key for task in tasks(labs, 0)]
+    seeded = [key for key in rows if key.split("/")[1] in (REFERENCE, STYLES)]
+    return [rows[key] for key in dict.fromkeys([*seeded, *there]) if key in rows]
 
 
 def _read(file: Path) -> dict[str, Row]:
