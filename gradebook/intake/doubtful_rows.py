@@ -45,10 +45,10 @@ def summary(cells: Mapping[str, str]) -> str | None:
     """What a row that sums up the others is called; None if the row is a student's."""
     named = {cell for title, cell in cells.items() if cell and (title in KEYS or folded(title) in NAME_COLUMNS)}
     # A student of that name has a number or an address next to it.
-    return next(iter(named)) if len(named) == 1 and _sums_up(folded(next(iter(named)))) else None
+    return next(iter(named)) if len(named) == 1 and sums_up(folded(next(iter(named)))) else None
 
 
-def _sums_up(text: str) -> bool:
+def sums_up(text: str) -> bool:
     """Whether a cell, small, says what is in its row or column: `total`, `total: 60 students`, `60 students`."""
     first = next(iter(re.findall(r"\w+", text)), "")
     counts = first in (*_SUMMARIES, "number") and re.search(r"[:=]|\d", text) is not None

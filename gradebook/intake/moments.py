@@ -41,16 +41,23 @@ _MONTHS = {
 _BEFORE_NOON = ("am", "a.m.", "a.m", "πμ", "π.μ.", "오전", "上午", "午前", "ص", "öö", "aм")
 _AFTER_NOON = ("pm", "p.m.", "p.m", "μμ", "μ.μ.", "오후", "下午", "午後", "م", "ös")
 _CLOCK = re.compile(r"(?<![\d:.-])(\d{1,2})[:.h](\d\d)(?::(\d\d)(?:[.,]\d+)?)?(?![\d:]|\.\d)")
-_OFFSET = re.compile(r"(?:(?:UTC|GMT) ?)?([+-])(\d\d):?(\d\d)$|\b(?:UTC|GMT|Z)$")
-_NAMED_ZONE = re.compile(r" (CES?T|[ECMP][SD]T|BST|WES?T|EES?T|[IJM]ST|MSK|AE[SD]T)$")
-"""A short name, which several zones share: it must be that of the course's zone."""
+_OFFSET = re.compile(r"(?:(?:UTC|GMT) ?)?([+-])(\d\d):?(\d\d)$|\b(?:UTC|GMT) ?([+-])(\d{1,2})$|\b(?:UTC|GMT|Z)$")
+_NAMED_ZONE = re.compile(r" (?!(?:GMT|SAT|OCT|SEPT)\b)([A-Z]{1,4}T|MSK)\b")
+"""A short name, which several zones share: it must be that of the course's zone. Not days and months in capitals."""
+_LIKE_ZONE = re.compile(r"(?:^|[\s(])(?:UTC|GMT|[+-]\d{1,2}(?!\d)|[a-z]+/[a-z]|[a-z]+ time\b)", re.IGNORECASE)
+"""What names another zone in words or by hours, behind the time of day."""
+_HALF = re.compile(r"\b([ap])\. m\.?(?!\w)", re.IGNORECASE)
+_BEHIND_CLOCK = re.compile(r"[ (]?([^\W\d_][^\W\d_.]*)")
+_NO_HALVES = ("uhr", "h", "hs", "hrs", "heures", "horas", "ore", "on", "le", "el", "de", "e")
+"""Words behind a time of day that do not say which half of the day it is."""
 _NUMBERS = (
     re.compile(r"(?P<year>\d{4})[-/.年년] ?(?P<month>\d{1,2})[-/.月월] ?(?P<day>\d{1,2})[日일.]?"),
     re.compile(r"(?P<day>\d{1,2})\. ?(?P<month>\d{1,2})\. ?(?P<year>\d{4})"),
 )
 _SLASHES = re.compile(r"(\d{1,2})[/-](\d{1,2})[/-](\d{4})")
 _ISO = re.compile(
-    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:[.,]\d+)? ?(Z|UTC|[+-]\d\d:?\d\d)?( ?[+-]\d{4})?", re.IGNORECASE
+    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:[.,]\d+)? ?(Z|UTC|[+-]\d\d(?::?\d\d)?)?( ?[+-]\d{4})?",
+    re.IGNORECASE,
 )
 _SECONDS = re.compile(r"\d{10}(?:\.\d+)?")
 """Since 1970, as Unix counts them."""
@@ -64,7 +71,7 @@ def parse(text: str, zone: tzinfo | None) -> datetime | None:
         text: the cell of a table, or a part of a name.
         zone: of a moment that says none; without it such a moment cannot be read.
     """
-    text = " ".join(text.split())
+    text = _HALF.sub(r"\1m", " ".join(text.split()))  # Spanish spreadsheets write `p. m.`
     if match := _ISO.fullmatch(text):
         offset = (match[3] or match[4] or "").strip().upper().replace("UTC", "Z")
         try:
@@ -74,7 +81,7 @@ def parse(text: str, zone: tzinfo | None) -> datetime | None:
     if _SECONDS.fullmatch(text):
         return datetime.fromtimestamp(int(text.partition(".")[0]), UTC)
     named = _NAMED_ZONE.search(text)
-    moments = set(_readings(text[: named.start()] if named else text))
+    moments = set(_readings(text[: named.start()] + text[named.end() :] if named else text))
     moment = _placed(moments.pop(), zone) if len(moments) == 1 else None
     return None if moment and named and moment.tzname() != named[1] else moment
 
@@ -101,14 +108,17 @@ def _readings(text: str) -> Iterator[datetime]:
     zone = None
     if match := _OFFSET.search(text):
         text = text[: match.start()].rstrip()
-        offset = timedelta(hours=int(match[2]), minutes=int(match[3])) if match[1] else timedelta(0)
-        zone = timezone(-offset if match[1] == "-" else offset)
+        offset = timedelta(hours=int(match[2] or match[5] or 0), minutes=int(match[3] or 0))
+        zone = timezone(-offset if "-" in (match[1], match[4]) else offset)
     dates, rest = _dates(text)
     clocks = list(_CLOCK.finditer(rest))
     if len(clocks) != 1:
         return
     hour, minute, second = (int(part or 0) for part in clocks[0].groups())
-    others = (rest[: clocks[0].start()] + " " + rest[clocks[0].end() :]).casefold().replace(",", " ").split()
+    behind = rest[clocks[0].end() :]
+    if _LIKE_ZONE.search(behind) or (hour <= 12 and not _says_no_half(behind)):
+        return
+    others = re.sub("[,()]", " ", f"{rest[: clocks[0].start()]} {behind}".casefold()).split()
     half = [word in _AFTER_NOON for word in others if word in _BEFORE_NOON or word in _AFTER_NOON]
     if half and hour <= 12:
         hour = hour % 12 + (12 if half[0] else 0)
@@ -117,6 +127,14 @@ def _readings(text: str) -> Iterator[datetime]:
             yield datetime(year, month, day, hour, minute, second, tzinfo=zone)
         except ValueError:
             continue
+
+
+def _says_no_half(behind: str) -> bool:
+    """Whether the word behind a time of day, if there is one, is known: else it may say that it is after noon."""
+    match = _BEHIND_CLOCK.match(behind)
+    word = match[1].casefold() if match else ""
+    known = (*_BEFORE_NOON, *_AFTER_NOON, *_NO_HALVES, *_MONTHS)
+    return not word or word in known or any(f"{word}{rest}" in known for rest in (".", ".m", ".m."))
 
 
 def _dates(text: str) -> tuple[list[tuple[int, int, int]], str]:

@@ -55,11 +55,13 @@ _PERMANENT = ("ID", "SIS User ID", "ID number", "SID", "OrgDefinedId", "Student 
 _NAMED_ADDRESS = re.compile(r"[^<>@]*<\s*([^<>\s]+@[^<>\s]+)\s*>\s*")
 _GITHUB = re.compile(r"\s*(?:@|(?:https?://)?(?:www\.)?github\.com/@?)(?=[\w-]+/?\s*$)", re.IGNORECASE)
 _LETTER = re.compile(r"\w")
+_WORDS = re.compile(r"[^\W\d_]{2}")
 _ADDRESSES = ("Email address", "Email", "email")
 _SUBMITTED_AT = "submitted_at"
 _OF_OURS = {"submission_sha256", "late_rule"}
 """Columns of `grades.csv` alone."""
 _MODIFIED = "Last modified (submission)"
+_CANVAS_GROUP = "canvas_group_id"
 _MEMBERS = ("login_id", "user_id", "canvas_user_id")
 
 
@@ -185,6 +187,11 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
             raise RosterError(
                 f"{path}, line {number}: {name!r} has no identifier; write one into the column {key}, or remove the row"
             )
+        if not student and (cell := _says_something(cells)):
+            raise RosterError(
+                f"{path}, line {number}: it has {cell!r} and names nobody; write an identifier into the column {key}, "
+                "or remove the row"
+            )
         if not student:
             continue  # such as Canvas's row "Points Possible"
         twin = spelt.setdefault((folded(student), folded(_name(cells))), student)
@@ -224,6 +231,15 @@ def _canvas_points(rows: Iterable[Mapping[str, str]]) -> dict[str, str]:
             worth = {title: cell for title, cell in row.items() if cell and title != "Student"}
             return {CANVAS_POINTS: json.dumps(worth, ensure_ascii=False)}
     return {}
+
+
+def _says_something(cells: Mapping[str, str]) -> str:
+    """A cell with words in a row that names nobody; empty for Canvas's own rows, and for sums and measurements."""
+    if "ID" in cells and "Student" in cells:
+        return ""
+    own = {CANVAS_POINTS, moodle_words.OWN_TITLES}
+    words = (cell for title, cell in cells.items() if title not in own and _WORDS.search(cell))
+    return next((cell for cell in words if not doubtful_rows.sums_up(folded(cell))), "")
 
 
 def _is_points(row: Mapping[str, str]) -> bool:
@@ -345,8 +361,15 @@ def load_teams(path: Path, columns: Iterable[str], find: Callable[[Mapping[str, 
         row_cells = column_titles.renamed(row.cells, meant)
         cells = {name: cell for name in (*who, *called) if (cell := row_cells.get(name, ""))}
         team = row_cells.get(column, "")
-        if not is_team(team) or not cells:
+        if not is_team(team):
             continue
+        if not cells and _CANVAS_GROUP in row_cells:
+            continue  # Canvas lists groups that have no members yet
+        if not cells:
+            raise TeamsError(
+                f"{path}, line {row.line}: it has the team {team!r} and names nobody; write who it is into the column "
+                f"{who[0]}, or remove the row"
+            )
         try:
             student = find(cells)
         except RosterError as error:

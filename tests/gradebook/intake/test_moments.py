@@ -27,7 +27,8 @@ READ = (
     "2026/03/05 23:59",
     "2026-03-05 23.59", "5 Mar 2026 11.59 PM", "Thursday, March 5, 2026 11:59:00 PM CET", "2026-03-05T23:59",
     "2026-03-05T22:59:00.250Z", "2026-03-05 22:59:00 UTC", "Thu Mar 5 23:59:00 2026 +0100", "2026-03-05 14:59 -0800",
-    "1772751540",
+    "1772751540", "5 Mar 2026, 11:59 p. m.", "2026-03-05 11:59 (PM)", "2026-03-05 14:59 GMT-8",
+    "2026-03-05T14:59:00-08",
 )  # fmt: skip
 
 
@@ -42,6 +43,14 @@ def test_one_moment_in_many_spellings(text: str) -> None:
         *("5/3/2026 23:59", "3/5/2026, 11:59 PM", "31 February 2026, 10:00", "31.2.2026 10:00", "2026-03-05", "23:59"),
         *("5/3/26 23:59", "March 2026, 23:59", "5 March 2026, 24:00", "5 March 6 April 2026, 10:00", "soon", ""),
         *("5 March 2026, 10:00 until 11:00", "Thu, 5 March 2026 23:59 PST", "1 2 March 2026 10:00", "2026-02-30T10:00"),
+        # other zones, and words that may say which half of the day it is
+        *(
+            "2026-03-05 23:59 HST",
+            "2026-03-05 23:59 America/New_York",
+            "Mar 5, 2026 11:59 PM Eastern Time",
+            "5.3.2026 23:59 -5",
+        ),
+        *("Thu Mar 5 23:59:00 EST 2026", "Mar 5, 2026 11:59 PM PT", "5 Mar 2026 11:59 CH", "5.3.2026 11.59 ip."),
     ],
 )
 def test_what_is_not_certain_is_not_guessed(text: str) -> None:

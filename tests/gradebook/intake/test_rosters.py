@@ -220,6 +220,12 @@ def test_a_student_without_any_identifier_is_not_passed_over(tmp_path: Path, row
     assert len(roster(tmp_path, f"{CANVAS},,,,,Manual Posting\n,,,,,\n").entries) == 1
 
 
+def test_a_row_that_names_nobody_and_says_something_is_not_passed_over(tmp_path: Path) -> None:
+    with pytest.raises(RosterError, match=r"line 3: it has 'Eve' and names nobody; write an identifier into the col"):
+        roster(tmp_path, "student,Preferred Name,team\nada,Ada,red\n,Eve,\n")
+    assert len(roster(tmp_path, "student,Note,Points\nada,,7\n,Average:,7.5\n,,7.5\n").entries) == 1
+
+
 CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section,Lab (99)
     Points Possible,,,,,20
 "Lovelace, Ada",101,S1,ada,A,

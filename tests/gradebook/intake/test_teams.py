@@ -201,7 +201,7 @@ def test_what_a_member_hands_in_beside_the_same_lab_is_named_too(course: Course)
     "groups",
     [
         "name,canvas_user_id,user_id,login_id,sections,group_name,canvas_group_id,group_id\n"
-        "Ada,17,,,,Team 1,5,\nBob,18,,,,Team 1,5,\nZoe,99,,,,Team 2,6,\nCarl,19,,,,,,\n",
+        "Ada,17,,,,Team 1,5,\nBob,18,,,,Team 1,5,\nZoe,99,,,,Team 2,6,\nCarl,19,,,,,,\n,,,,,Team 3,7,\n",
         "First name;Last name;ID number;Groups\nAda;L;17;Team 1\nBob;B;18;Team 1\nZoe;Z;99;Team 2\n",
     ],
     ids=["Canvas", "Moodle"],
@@ -219,6 +219,7 @@ def test_a_platforms_list_says_who_works_together(course: Course, groups: str) -
         (ROSTER, "student,team\nada,x\n", r"both .* and .* say who works together; keep one of them"),
         ("student\nada\n", "student\nada\n", "has no column that names teams, only student; call one of them team"),
         ("student\nada\n", "who,team\nada,x\n", "identifies students, only who, team; call one of them s"),
+        ("student\nada\n", "student,Nick,team\nada,A,x\n,Bob,x\n", "line 3: it has the team 'x' and names nobody"),
         ("student\nada\n", "student,team\nada,x\nada,y\n", "line 3: ada is in 'x' and in 'y'; keep one"),
     ],
 )
