@@ -396,4 +396,4 @@ class _Run:
 
 def _title(name: str) -> str:
     """The class's name, where nobody gave it one: that of its folder, its archive or its list without the suffix."""
-    return zip_and_tar.stem(name).removesuffix(".csv").removesuffix(".toml") or name
+    return Path(name).stem if name.lower().endswith((".csv", ".toml")) else zip_and_tar.stem(name) or name

@@ -88,7 +88,7 @@ def export_feedback(
         raise fail(error) from None
     echo(f"wrote {written}")
     if left_out:
-        echo(f"not in it: {', '.join(left_out)}")
+        echo(f"not in it: {'; '.join(left_out)}")
 
 
 @export_app.command("gradescope-autograder")

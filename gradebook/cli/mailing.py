@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradebook.cli.echo import echo
+from gradebook.cli.echo import echo, note
 from gradebook.cli.plugins import fail
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def mail_feedback(
 
     try:
         book = Book.open(folder)
+        if book.changed_settings:
+            note(book.changed_settings)
         letters, left_out = mail.letters(book.view, folder, subject)
         named = {key for name in only or [] for key in book.keys(name)}
         repeated = {key for name in again or [] for key in book.keys(name)}
@@ -83,7 +85,7 @@ def _server(server: str, sender: str, login: str) -> Server:
     from gradebook.export.mail import MailError, Server
 
     host, _, port = server.rpartition(":")
-    if not host or not port.isdecimal() or "@" not in sender:
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16 or "@" not in sender:
         raise MailError("say where from and through what: --sender course@uni.example --server smtp.uni.example:587")
     if login and not os.environ.get(PASSWORD):
         raise MailError(

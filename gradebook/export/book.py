@@ -34,6 +34,8 @@ class Book:
     """The file that described the class; its name where there was none."""
     directory: Directory
     """Finds its students by any of their names."""
+    changed_settings: str = ""
+    """What to say if the file that described it has changed since; empty if it has not."""
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -49,7 +51,8 @@ class Book:
             directory = class_summary.directory(gradebook)
         settings = class_summary.stored_settings(plan)
         class_view = view.of(result, reviews.load(folder))
-        return cls(folder, result, settings, points_of, class_view, Path(plan.settings["file"]), directory)
+        changed = class_summary.changed_file(plan, folder)
+        return cls(folder, result, settings, points_of, class_view, Path(plan.settings["file"]), directory, changed)
 
     def export(
         self,
@@ -67,6 +70,8 @@ class Book:
         Raises:
             ValueError: `[exports]` cannot be used.
         """
+        if self.changed_settings:
+            say(self.changed_settings)
         before, options = changes.scores(self.folder), self.options(canvas_assignment_id)
         written = everything.write(self.result, self.folder, configuration=options, say=say)
         before = {student: score for student, score in before.items() if student not in decided}

@@ -168,6 +168,10 @@ def _no_grade(line: Line, criterion: str) -> str:
 
 def _points(text: str) -> Decimal:
     """A number of points. Raises `OverrideError` if it is none."""
+    if text.strip().startswith("+"):
+        raise OverrideError(
+            f"{text!r} would add points, and an override says how many a criterion has in the end: write that number"
+        )
     try:
         points = Decimal(_with_a_point(text))
     except InvalidOperation:

@@ -75,9 +75,32 @@ def write(view: View, exports: Path, form: Form, out: Path) -> tuple[Path, list[
         # What marks the folder as ours goes first: a command that was stopped midway is given again.
         for name in sorted(content, key=lambda name: name != _MARKS[form]):
             write_file(out / name, content[name]).chmod(0o755 if name.endswith(".sh") else 0o644)
-    why = {line.student: " (held back)" for line in members if line.is_held_back}
-    why |= {line.student: " (not in the roster)" for line in view.strangers}
-    return out, [f"{line.who}{why.get(line.student, '')}" for line in view.lines if line.student not in reached]
+    by_reason: dict[str, list[str]] = {}
+    for line in view.lines:
+        if line.student not in reached:
+            why = "not in the roster" if line in view.strangers else _why(line, form)
+            by_reason.setdefault(why, []).append(line.who)
+    return out, [f"{', '.join(names)} ({why})" for why, names in by_reason.items()]
+
+
+def _why(line: Line, form: Form) -> str:
+    """Why a student of the roster is not in the files of a form."""
+    cells = line.result.columns
+    if line.is_held_back:
+        return "held back"
+    if form == "moodle":
+        cell = cells.get("Identifier", "").strip()
+        return f"Identifier {cell!r} is no participant's number" if cell else "no Identifier in the roster"
+    if form == "gradescope":
+        if not line.decided:
+            return "excused" if line.result.status == "excused" else "no score yet"
+        return "shares address and SID with another student" if _handles(line) else "no Email or SID in the roster"
+    login = _login(line)
+    if not login:
+        return "no github_username in the roster"
+    return (
+        "shares the name on GitHub with another student" if _LOGIN.fullmatch(login) else "no name on GitHub can be so"
+    )
 
 
 _MARKS = {"github": "deliver.sh", "folders": "students.json"}

@@ -84,6 +84,8 @@ def letters(view: View, folder: Path, subject: str = "") -> tuple[list[Letter], 
     Raises:
         MailError: the list of what was sent cannot be read.
     """
+    if not subject.isprintable():
+        raise MailError(f"--subject {subject!r} must be one line")
     before = _history(folder)
     lines = [line for line in view.lines if line not in view.strangers]
     shared = Counter(address.casefold() for line in lines if (address := _address(line)))

@@ -15,6 +15,8 @@ old cells in the second. Who is not in the roster is in neither. Nor can a file 
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -28,6 +30,7 @@ from gradebox.report.document import points
 _NAMES = ("First name", "Last name", "Surname", "Full name")
 _KEYS = ("Username", "ID number", "Email address")
 _IDENTIFIER, _GRADE, _MAXIMUM = "Identifier", "Grade", "Maximum Grade"
+_TAG = re.compile("<[^>]*>")
 _MODIFIED, _COMMENTS = "Last modified (grade)", "Feedback comments"
 
 
@@ -59,7 +62,7 @@ def worksheet(view: View) -> str | None:
 
 def notices(view: View) -> tuple[str, ...]:
     """What an instructor should know before uploading."""
-    texts = (_other_maximum(view), _locked(view), _unnamed(view))
+    texts = (_other_maximum(view), _locked(view), _replaced(view), _unnamed(view))
     return tuple(text for text in texts if text)
 
 
@@ -91,6 +94,28 @@ def _locked(view: View) -> str:
         f"Moodle says that these grades cannot be changed, and skips them: {text_files.some(locked)}. Unlock them in "
         "Moodle's gradebook (or remove the override there), download the worksheet again, and grade the class again"
     )
+
+
+def _replaced(view: View) -> str:
+    """Whose comments in Moodle, which somebody typed there, the worksheet replaces."""
+    if worksheet(view) is None:
+        return ""
+    typed = [
+        line.who for line in view.lines if line.decided and _is_typed(line.result.columns.get(_COMMENTS, ""), line)
+    ]
+    if not typed:
+        return ""
+    return (
+        f"the feedback comments that Moodle has of these students are replaced if you upload moodle-worksheet.csv: "
+        f"{text_files.some(typed)}. To keep them, remove the column {_COMMENTS!r} from it before the upload"
+    )
+
+
+def _is_typed(cell: str, line: Line) -> bool:
+    """Whether somebody typed this comment: ours name each criterion, or begin with the student."""
+    text = html.unescape(_TAG.sub(" ", cell)).strip()
+    titles = [row.title for lab in line.grade.labs for row in lab.criteria] if line.grade else []
+    return bool(text) and not text.startswith(line.label) and not any(title in text for title in titles)
 
 
 def _unnamed(view: View) -> str:

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from gradebook import toml_entries
 from gradebook.results import StudentResult
 from gradebook.text_files import quoted, write_file
 from gradebox.common import reading
@@ -191,8 +192,18 @@ def accept(folder: Path, reviewed: Sequence[Item], at: datetime, by: str = "") -
         accepted_at=at.replace(microsecond=0),
         accepted_by=by,
     )
-    kept = [other for other in before if other not in earlier]
-    write_file(folder / FILE, _HEAD + "".join(map(_text, [*kept, entry])))
+    path, kept = folder / FILE, [other for other in before if other not in earlier]
+    text = path.read_text(encoding="utf-8-sig") if path.exists() else _HEAD
+    names = ("student", "submission_sha256", "criterion")
+    text = toml_entries.without(text, "accepted", lambda other: tuple(other.get(name) for name in names) == key)
+    text = "".join([text if text.endswith("\n") else f"{text}\n", _text(entry)])
+    try:
+        written = reading.into(_File, reading.toml(path, text)).accepted
+    except reading.ReadingError:
+        written = ()
+    if list(written) != [*kept, entry]:
+        raise ReviewError(f"{path} is written in a way that cannot be changed here; change it by hand")
+    write_file(path, text)
     return entry
 
 

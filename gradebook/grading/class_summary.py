@@ -132,6 +132,21 @@ def stored_settings(plan: Plan) -> Settings:
     return replace(settings, overrides=Path(file) if file else None)
 
 
+def changed_file(plan: Plan, folder: Path) -> str:
+    """What to say if `class.toml` says something else than in the last run, which counts; empty if it does not."""
+    stored, file = plan.settings, Path(plan.settings["file"])
+    if not stored["text"] or not file.is_file():
+        return ""
+    try:
+        is_the_same = class_settings.load(file) == class_settings.parse(stored["text"], file)
+    except class_settings.SettingsError:
+        is_the_same = False
+    if is_the_same:
+        return ""
+    again = f"{command()} class --out {shlex.quote(str(folder))} --config {shlex.quote(str(file))}"
+    return f"{file} has changed, and does not count before the next run with it: {again}"
+
+
 def exports_table(folder: Path) -> Mapping[str, Any]:
     """What the settings of the last run say about exports."""
     with Gradebook(folder, locked=False) as gradebook:

@@ -55,6 +55,8 @@ def described(
         SettingsError: the file cannot be used.
     """
     if request.submissions is None:
+        if request.configuration is None and (changed := class_summary.changed_file(gradebook.plan(), request.out)):
+            say(f"note: {changed}")
         return _described_anew(request, gradebook)
     file = request.configuration or Path("class.toml")
     text = _text(file) if request.configuration else ""

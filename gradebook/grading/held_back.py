@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradebook import toml_entries
 from gradebook.results import HeldBack
 from gradebook.text_files import quoted, replace_file
 from gradebox.common import reading
@@ -64,16 +65,33 @@ def add(folder: Path, new: Sequence[HeldBack]) -> None:
     if not all(entry.reason.strip() for entry in new):
         raise HeldBackError("give a reason: it is for graders, and students do not see it")
     students = {entry.student for entry in new}
-    _write(folder, [*(entry for entry in load(folder) if entry.student not in students), *new])
+    kept = [entry for entry in load(folder) if entry.student not in students]
+    text = toml_entries.without(_read(folder), "held_back", lambda entry: entry.get("student") in students)
+    _write(folder, "".join([text if text.endswith("\n") else f"{text}\n", *map(_text, new)]), [*kept, *new])
 
 
 def remove(folder: Path, released: Collection[HeldBack]) -> None:
     """Release these entries. Raises `HeldBackError`."""
-    _write(folder, [entry for entry in load(folder) if entry not in released])
+    students = {entry.student for entry in released}
+    text = toml_entries.without(_read(folder), "held_back", lambda entry: entry.get("student") in students)
+    _write(folder, text, [entry for entry in load(folder) if entry.student not in students])
 
 
-def _write(folder: Path, entries: Sequence[HeldBack]) -> None:
-    replace_file(folder / FILE, _HEAD + "".join(map(_text, entries)))
+def _read(folder: Path) -> str:
+    path = folder / FILE
+    return path.read_text(encoding="utf-8-sig") if path.exists() else _HEAD
+
+
+def _write(folder: Path, text: str, expected: Sequence[HeldBack]) -> None:
+    """Write the file, if it says what it should. Raises HeldBackError if it is of a form that we cannot change."""
+    path = folder / FILE
+    try:
+        written = reading.into(_File, reading.toml(path, text)).held_back
+    except reading.ReadingError:
+        written = ()
+    if list(written) != list(expected):
+        raise HeldBackError(f"{path} is written in a way that cannot be changed here; change it by hand")
+    replace_file(path, text)
 
 
 def _text(entry: HeldBack) -> str:

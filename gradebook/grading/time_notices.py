@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from gradebook.intake.doubtful_rows import says_nothing
 from gradebook.results import Student
 from gradebook.settings import Settings
 from gradebook.text_files import some, with_name
 
+_MODIFIED = "Last modified (submission)"
+"""In Moodle's worksheet."""
 _MANY = 3
 """Fewer students who are late are no news."""
 
@@ -118,4 +121,15 @@ def _unknown_times(settings: Settings, students: Sequence[Student]) -> str | Non
     return (
         f"no submission time is known for {len(unknown)} submission{plural}{names}, so no penalty was applied: "
         'name a table of times in class.toml, submitted = "times.csv", or give the roster a column submitted_at'
+        f"{_unread(handed_in)}"
     )
+
+
+def _unread(students: Sequence[Student]) -> str:
+    """What a roster says about when somebody handed in, if nobody can read it; empty if it says nothing."""
+    for student in students:
+        cell = student.columns.get(_MODIFIED, "")
+        if student.submitted_at is None and not says_nothing(cell):
+            who = with_name(student.student, student.name)
+            return f". The roster's column {_MODIFIED!r} has {cell!r} for {who}, which cannot be read as a moment"
+    return ""

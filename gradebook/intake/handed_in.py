@@ -94,7 +94,7 @@ def find(source: Path, zone: tzinfo | None = None, name: Path | None = None) -> 
         if not things:
             raise IntakeError(f"{name} holds no submissions: no folders, zip or tar files, or git repositories")
         return things
-    if source.is_file() and source.suffix in (".csv", ".toml"):
+    if source.is_file() and source.suffix.lower() in (".csv", ".toml"):
         return _listed(source)
     raise IntakeError(f"there are no submissions at {source}; name a folder of them, or a .csv or .toml list")
 
@@ -286,7 +286,7 @@ _FIELDS = tuple(field.name for field in fields(_Row))
 
 def _listed(file: Path) -> list[HandedIn]:
     try:
-        if file.suffix == ".toml":
+        if file.suffix.lower() == ".toml":
             listed = [vars(row) for row in reading.into(_File, reading.toml(file)).submission]
             rows = [(f"submission {number}", row) for number, row in enumerate(listed, start=1)]
         else:

@@ -41,6 +41,8 @@ from gradebook.settings import SettingsError, parse_moment
 _ROLES, _STUDENT = ("role", "roles"), re.compile("stud|learner|étudiant|teilnehm|alumn|aluno", re.IGNORECASE)
 """A column of roles says who is staff if it says of somebody that they are a student: else it may mean roles in a team.
 Classroom 50's and Gradescope's lists of a course have one."""
+_TEACHES = re.compile(r"assistant|\btutor\b|hilfskraft|\bTA\b", re.IGNORECASE)
+"""Students who teach: `Student assistant`, `Studentische Hilfskraft`."""
 _TEST_STUDENTS = ("student, test", "test student")
 _TEST_LOGIN = re.compile(r"([0-9a-f]{16,64})?")
 """Canvas makes a Test Student for the Student View of each course and exports it with the others: without a SIS ID, and
@@ -279,7 +281,9 @@ def _outsider(row: Mapping[str, str], path: Path, role_column: str) -> Outsider 
     cells = {name: value.strip() for name, value in row.items() if name}
     handles = tuple(cells[name] for name in KEYS if cells.get(name))
     login, role = cell_of(cells, LOGINS[0]), cell_of(cells, role_column)
-    if role and not _STUDENT.search(role):  # who has not accepted an invitation has no login yet
+    if role and (
+        _TEACHES.search(role) or not _STUDENT.search(role)
+    ):  # who has not accepted an invitation has no login yet
         who = login or next(iter(handles), "") or _name(cells) or "somebody"
         said = f"{who} is staff ({role}) in {path.name}"
         return Outsider(handles, said, login, announced=LOGINS[0] not in cells, is_staff=True)

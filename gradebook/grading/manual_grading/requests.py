@@ -74,7 +74,7 @@ def read(path: Path) -> tuple[NewRequest, ...]:
     Raises:
         ManualGradingError: it is neither.
     """
-    if path.suffix == ".toml":
+    if path.suffix.lower() == ".toml":
         try:
             return reading.into(_Brought, reading.toml(path)).request
         except reading.ReadingError as error:

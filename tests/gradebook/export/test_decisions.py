@@ -91,10 +91,22 @@ def test_an_edited_table_is_kept_and_scores_that_change_are_named(folder: Path) 
     assert run("export", "class", str(folder))[1].count("was edited") == 0
 
 
+def test_settings_that_have_changed_and_do_not_count_yet_are_named(folder: Path) -> None:
+    file = folder.parent / "class.toml"
+    file.write_text(f"# a remark\n{file.read_text()}")
+    commands = (("export", "class", str(folder)), ("mail", str(folder)), ("review", str(folder), "--rerun", "ada"))
+    assert not any("has changed" in run(*command)[1] for command in commands[:2])
+    file.write_text(file.read_text().replace("= 10", "= 20"))
+    for command in commands[:2]:
+        said = " ".join(run(*command)[1].split())
+        assert f"{file} has changed, and does not count before the next run with it: gpulabs class --out" in said
+
+
 REFUSED = (
     ("review", "--override", "nobody", "lab1.memory", "1", "x"),
     ("review", "--override", "ada", "lab1.memroy", "1", "x"),
     ("review", "--override", "ada", "lab1.memory", "99", "x"),
+    ("review", "--override", "ada", "lab1.memory", "+1", "x"),
     ("review", "--override", "ada", "lab1.memory", "1e400", "x"),
     ("review", "--override", "ada", "lab1.memory", "1", " "),
     ("review", "--override", "ada,bob", "lab1.memory", "1", "x"),
@@ -109,6 +121,8 @@ REFUSED = (
     ("class", "--config", "none.toml"),
     ("class", "--roster", "none.csv"),
     ("mail", "--server", "nowhere", "--sender", "a@b.example", "--send"),
+    ("mail", "--server", "127.0.0.1:70000", "--sender", "a@b.example", "--send"),
+    ("mail", "--subject", "two\nlines"),
     ("mail", "--server", "127.0.0.1:1", "--sender", "a@b.example", "--send", "--only", "nobody"),
     ("manual", "ask", "nobody", "all", "please"),
     ("manual", "ask", "ada", "lab9.none", "please"),
@@ -233,6 +247,21 @@ def test_what_an_instructor_wrote_into_the_files_stays(folder: Path) -> None:
     added = '\n\n[[excused]]\nstudent = "gone"\nreason = "left"\nby = "me"\n'
     text = re.sub(r"at = .*\n", "", excused.read_text())
     assert text == own.replace('"x"', '"a wedding"\nby = "me"') + added
+    held = folder / "held_back.toml"
+    own = '# mine\n[[held_back]]\nstudent = "ill"\nreason = "x"\n\n'
+    own += '# about Ada\n[[held_back]]\nstudent = "ada"\nreason = "y"\n'
+    held.write_text(own)
+    run("review", str(folder), "--hold-back", "bob", "z", "--as", "me")
+    run("review", str(folder), "--hold-back", "ill", "again", "--as", "me")
+    run("review", str(folder), "--release", "bob")
+    text = re.sub(r"at = .*\n", "", held.read_text())
+    assert text.replace("\n\n", "\n") == (
+        '# mine\n# about Ada\n[[held_back]]\nstudent = "ada"\nreason = "y"\n'
+        '[[held_back]]\nstudent = "ill"\nreason = "again"\nby = "me"\n'
+    )
+    held.write_text('held_back = [{ student = "ill", reason = "ill" }]\n')
+    assert "change it by hand" in run("review", str(folder), "--hold-back", "bob", "z")[1]
+    held.unlink()
     excused.write_text('excused = [{ student = "ill", reason = "ill" }]\n')
     before = excused.read_text()
     code, said = run("review", str(folder), "--excuse", "ada", "lab1", "a wedding")

@@ -247,6 +247,14 @@ def test_a_grade_that_moodle_has_locked_is_named(title: str, no: str) -> None:
     assert moodle.notices(view.of(a_class([locked("17", "Yes"), locked("18", "Yes")]))) == ()
 
 
+def test_comments_that_somebody_typed_in_moodle_are_named_before_they_are_replaced() -> None:
+    result = a_class([student("17", graded({}), columns={**WORKSHEET, "Feedback comments": "<p>see me</p>"})])
+    assert "replaced if you upload moodle-worksheet.csv: 17. To" in " ".join(moodle.notices(view.of(result)))
+    (ours,) = read(moodle.worksheet(view.of(result)) or "")
+    again = a_class([student("17", graded({}), columns={**WORKSHEET, "Feedback comments": ours["Feedback comments"]})])
+    assert not any("are replaced" in text for text in moodle.notices(view.of(again)))
+
+
 def test_who_is_hidden_in_moodle_is_in_the_worksheet_only() -> None:
     columns = {"Identifier": "Participant 17", "Full name": "", "Email address": "", "Grade": "", "Maximum Grade": "20"}
     hidden = view.of(a_class([student("17", graded({}), columns=columns | {"Last modified (grade)": "-"})]))

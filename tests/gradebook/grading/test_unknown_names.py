@@ -107,6 +107,9 @@ def test_penalties_that_can_meet_nobody_are_said(small_class: SmallClass) -> Non
     small_class.hands_in("bob")
     _, said = grade(small_class, LATE.format(""), "student,submitted_at\nada,2026-03-01T10:00Z\nbob,\n")
     assert "no submission time is known for 1 submission (bob), so no penalty was applied" in said
+    assert "cannot be read" not in said
+    _, said = grade(small_class, LATE.format(""), "student,Last modified (submission)\nada,3/4/26 1:00\nbob,-\n")
+    assert "The roster's column 'Last modified (submission)' has '3/4/26 1:00' for ada, which cannot be read" in said
     shutil.rmtree(small_class.submissions / "bob")
     result, said = grade(small_class, LATE.format('submitted = "files"\n'))
     assert result.students[0].late is not None

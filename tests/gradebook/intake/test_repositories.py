@@ -182,8 +182,8 @@ def test_a_second_look_at_an_address_finds_new_commits(repository: Repository, t
 
 @pytest.mark.parametrize("address", ["file:///etc", "ext::sh -c touch% /tmp/x", "--upload-pack=touch x"])
 def test_an_address_may_use_only_the_protocols_of_the_class(tmp_path: Path, address: str) -> None:
-    (tmp_path / "list.csv").write_text(f"student,repository\nada,{address}\n")
-    student = take(tmp_path, where="list.csv")
+    (tmp_path / "LIST.CSV").write_text(f"student,repository\nada,{address}\n")
+    student = take(tmp_path, where="LIST.CSV")
     assert (student.status, student.content) == ("no_repository", None)
     assert student.reason.startswith("no repository at ")
 

@@ -50,7 +50,7 @@ def test_roles_in_a_list_of_ones_own_are_not_those_of_staff(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "roles", ["Student,Instructor,TA", "student,ta,Teaching Assistant", "Studierende,Tutor,Dozent"]
+    "roles", ["Student,Instructor,TA", "student,ta,Teaching Assistant", "Studierende,Studentische Hilfskraft,Dozent"]
 )
 def test_a_list_that_says_who_is_a_student_says_who_is_staff(roles: str, tmp_path: Path) -> None:
     """Gradescope's list of a course: staff are no students who handed in nothing."""
