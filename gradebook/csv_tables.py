@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from gradebook.text_files import of_windows
+
 _BY_MARK = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _SEPARATOR = re.compile(r'"?sep=[^\r\n]"?[;,\t]*(\r\n|\r|\n)', re.IGNORECASE)
 """A first line by which Excel is told how cells are set apart, and which it does not show."""
@@ -168,7 +170,7 @@ def _text(path: Path) -> tuple[str, int]:
             raise TableError(
                 f"{path} is an address, and only files are read: download it as CSV, and name the file"
             ) from None
-        raise TableError(f"{path} cannot be read: {error.strerror}") from None
+        raise TableError(f"{path} cannot be read: {error.strerror}{of_windows(path)}") from None
     if kind := _other_kind(data):
         raise TableError(
             f'{path} is {kind}, whatever its name says: open it, and save or download it as "CSV UTF-8 '

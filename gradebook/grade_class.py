@@ -261,7 +261,11 @@ class _Run:
         if known_by is not None:
             recognised = identity.recognise(known_by, self._known)
             known_by, self._known = recognised.roster, recognised.records
-            doubts = (doubtful_rows.left(known_by.entries), doubtful_rows.staff_too(known_by))
+            doubts = (
+                doubtful_rows.left(known_by.entries),
+                doubtful_rows.staff_too(known_by),
+                doubtful_rows.spelt_teams(known_by.entries),
+            )
             for text in filter(None, (*recognised.notices, *doubts)):
                 self._progress.say(f"note: {text}")
         names = LabNames.of(self._rubric.labs, plan.labs, self._course.folder)

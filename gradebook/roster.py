@@ -9,12 +9,14 @@ for identifiers that change (`identity.py`).
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from gradebook import spelt_names
 from gradebook.moodle_words import ALONE, DASHES, DEFAULT_GROUPS, NO_GROUP, PARTICIPANTS
+from gradebook.spelt_names import folded as folded
+from gradebook.spelt_names import folded_name, folded_person
 
 KEYS = (
     *("student", "SIS Login ID", "SIS User ID", "Identifier", "Username", "Email address", "Email", "ID number"),
@@ -110,18 +112,24 @@ class Roster:
         self._teams: dict[str, list[Entry]] = {}
         for entry in self.entries:
             if entry.team:
-                self._teams.setdefault(_folded_name(entry.team), []).append(entry)
+                self._teams.setdefault(folded_name(entry.team), []).append(entry)
         self._by_identifier = _levels(self.entries)
         self._by_name: dict[str, list[Entry]] = {}
         for entry in self.entries:
             if entry.name:
-                self._by_name.setdefault(_folded_person(entry.name), []).append(entry)
+                self._by_name.setdefault(folded_person(entry.name), []).append(entry)
         self._of_platform = {CanvasId: _canvas_ids(self.entries), MoodleId: _moodle_ids(self.entries)}
         self._by_login: dict[str, list[Entry]] = {}
         for entry in self.entries:
             for login in dict.fromkeys(folded(cell_of(entry.columns, name)) for name in LOGINS):
                 if login:
                     self._by_login.setdefault(login, []).append(entry)
+        # A name on GitHub that changed is at the end of older repositories still.
+        former: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            for login in map(folded, entry.former) if any(cell_of(entry.columns, name) for name in LOGINS) else ():
+                former.setdefault(login, []).append(entry)
+        self._by_login = {**former, **self._by_login}
         self._outside = {folded(handle): outsider for outsider in self.outsiders for handle in outsider.handles}
         self._outside_logins = {folded(outsider.login): outsider for outsider in self.outsiders if outsider.login}
 
@@ -169,15 +177,15 @@ class Roster:
         """Who has this name; several where two students have it."""
         if isinstance(handle, PlatformId):
             return []
-        entries = self._by_name.get(_folded_person(handle), []) or self._named_in_a_group(handle)
+        entries = self._by_name.get(folded_person(handle), []) or self._named_in_a_group(handle)
         exactly = [entry for entry in entries if folded(entry.name) == folded(handle)]
-        return exactly or entries
+        return exactly or entries or spelt_names.meant(handle, self.entries, KEYS)
 
     def _named_in_a_group(self, handle: str) -> list[Entry]:
         """Who has the name behind that of a group, as Moodle writes `Team 1-Ada Lovelace`."""
         parts = handle.split("-")
         for place in range(1, len(parts)):
-            group, name = _folded_name("-".join(parts[:place])), _folded_person("-".join(parts[place:]))
+            group, name = folded_name("-".join(parts[:place])), folded_person("-".join(parts[place:]))
             if name in self._by_name and (group in self._teams or group in DEFAULT_GROUPS):
                 return self._by_name[name]
         return []
@@ -207,7 +215,7 @@ class Roster:
             if isinstance(handle, CanvasGroup):
                 members = next((them for them in self._teams.values() if _canvas_spelt(them[0].team) == handle), [])
             else:
-                members = [] if isinstance(handle, PlatformId) else self._teams.get(_folded_name(handle), [])
+                members = [] if isinstance(handle, PlatformId) else self._teams.get(folded_name(handle), [])
             if members:
                 return members
         return []
@@ -223,9 +231,9 @@ class Roster:
         entry = self.find(handles)
         if entry is None:
             namesakes = self._shared(handles)
-            in_one_team = len({_folded_name(namesake.team) for namesake in namesakes}) == 1 and bool(namesakes[0].team)
-            return self._teams[_folded_name(namesakes[0].team)] if in_one_team else []
-        return [entry, *(member for member in self._teams.get(_folded_name(entry.team), ()) if member is not entry)]
+            in_one_team = len({folded_name(namesake.team) for namesake in namesakes}) == 1 and bool(namesakes[0].team)
+            return self._teams[folded_name(namesakes[0].team)] if in_one_team else []
+        return [entry, *(member for member in self._teams.get(folded_name(entry.team), ()) if member is not entry)]
 
     def owners_of_row(self, cells: Mapping[str, str]) -> list[Entry]:
         """Whose row of a table this is, as `owners`.
@@ -377,23 +385,3 @@ def cell_of(cells: Mapping[str, str], name: str) -> str:
     """What is in a column; empty if there is no such column."""
     # Exactly so, in upper and lower case: Canvas calls names `Student`, and `student` is our own key.
     return cells.get(name) or ""
-
-
-def _folded_name(text: str) -> str:
-    """A name of a person or a team, whose `_` Moodle writes as spaces."""
-    return folded(text.replace("_", " "))
-
-
-def _folded_person(text: str) -> str:
-    """The same of a person, whom Canvas calls "Lovelace, Ada" in its gradebook."""
-    last, comma, first = _folded_name(text).partition(",")
-    return f"{first.strip()} {last.strip()}" if comma and first.strip() else last
-
-
-def folded(text: str) -> str:
-    """A cell or a name in the form in which they are compared: as people see it, whatever spaces are in it."""
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", text)  # macOS takes accents apart in names of files
-        # Web pages and spreadsheets leave marks that nobody sees in what is copied from them.
-        text = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")
-    return " ".join(text.split()).casefold()

@@ -48,6 +48,7 @@ from zoneinfo import ZoneInfo
 
 from gradebook import course_zones
 from gradebook.lateness import LateRules, end_of_minute
+from gradebook.text_files import of_windows
 from gradebox.common import reading
 from gradebox.common.reading import Document
 from gradebox.sandbox.copying import MAX_FILES, MAX_TOTAL_BYTES
@@ -149,7 +150,7 @@ def load(path: Path) -> Settings:
         number, message = reading.not_utf8(path.read_bytes())
         raise SettingsError(f"{path}:{number}: {message}") from None
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
+        raise SettingsError(f"{path} cannot be read: {error.strerror}{of_windows(path)}") from None
     return parse(text, path)
 
 
@@ -249,6 +250,9 @@ def parse(text: str, path: Path) -> Settings:
 
 def _check_tables(document: Document) -> None:
     """Refuse a value in the place of a table, and keys of the whole file below the name of a table."""
+    labs = document.data.get("labs")
+    if labs is not None and (not isinstance(labs, list) or any(type(number) is not int for number in labs)):
+        raise document.error(("labs",), f"labs = {labs!r} is no list of numbers: write labs = [1], or labs = [1, 3]")
     own = {field.name for field in fields(_File)}
     for table, known in (
         ("late", _Late),
@@ -340,7 +344,7 @@ def _check(document: Document, content: _File) -> None:
     if not content.title.isprintable():
         raise document.error(("title",), f"title = {content.title!r} must be one line, without tabs")
     if content.overrides is not None and content.overrides.suffix.lower() != ".toml":
-        text = f'overrides = "{content.overrides}": expected a .toml file, as review --override writes it'
+        text = f'overrides = "{content.overrides}": expected a .toml file, as review --override writes it, row by row'
         raise document.error(("overrides",), text)
     if content.labs is not None and not content.labs:
         raise document.error(("labs",), "labs = [] is not a list of numbers, like [1, 3]")

@@ -89,6 +89,15 @@ def lock(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def of_windows(path: Path) -> str:
+    """What to say of a path of Windows elsewhere, as the end of a sentence; empty if it is none."""
+    match = re.match(r"(?P<drive>[A-Za-z]):[\\/](?P<rest>.*)", str(path))
+    if match is None or path.exists():
+        return ""
+    rest = match["rest"].replace("\\", "/")
+    return f". That is a path of Windows; in WSL it is called /mnt/{match['drive'].lower()}/{rest}"
+
+
 # --- CSV files for a spreadsheet, and names of files ------------------------------------------------------------------
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")

@@ -8,12 +8,16 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from gradebook import text_files
+from gradebook.command_name import command
 from gradebook.export import FOLDER
 
 _TABLE = "grades.csv"
+_FEW = 5
+"""So many students are named in any case."""
 
 
 def scores(folder: Path) -> dict[str, str]:
@@ -28,12 +32,24 @@ def scores(folder: Path) -> dict[str, str]:
 
 def text(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Scores that are other ones now, as a sentence; empty if there are none. Who had none before is no news."""
-    changed = [
-        f"{student} {score} → {after[student] or 'none'}"
+    changed = {
+        student: f"{student} {score} → {after[student] or 'none'}"
         for student, score in before.items()
         if score and student in after and after[student] != score
-    ]
+    }
     if not changed:
         return ""
     count = f"{len(changed)} score{'' if len(changed) == 1 else 's'}"
-    return f"{count} changed since the exports before: {text_files.some(changed)}"
+    lower = [text for student, text in changed.items() if _number(after[student]) < _number(before[student])]
+    said = f"{count} changed since the exports before: {text_files.some(list(changed.values()))}"
+    if not lower:
+        return said
+    which = f"Lower than before: {', '.join(lower)}. " if len(changed) > _FEW else ""
+    return f"{said}. {which}If nobody should lose points, {command()} review CLASS --override gives them back"
+
+
+def _number(score: str) -> Decimal:
+    try:
+        return Decimal(score)
+    except InvalidOperation:  # none, or a cell that somebody has edited
+        return Decimal(0)

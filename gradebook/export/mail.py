@@ -100,7 +100,8 @@ def letters(view: View, folder: Path, subject: str = "") -> tuple[list[Letter], 
         elif not address:
             left_out[line.student] = "has no address in the roster (a column Email)"
         elif not _is_address(address):
-            left_out[line.student] = f"has {address!r}, which is no address"
+            letters = "" if address.isascii() else ", or has letters before the @ that many servers refuse"
+            left_out[line.student] = f"has {address!r}, which is no address{letters}"
         elif shared[address.casefold()] > 1:
             left_out[line.student] = f"shares {address} with another student, who would read this"
         else:
@@ -125,7 +126,11 @@ def _text(line: Line, title: str) -> Iterator[str]:
 
 
 def _address(line: Line) -> str:
-    return next((cell for name in _ADDRESSES if (cell := line.result.columns.get(name, "").strip())), "")
+    cell = next((cell for name in _ADDRESSES if (cell := line.result.columns.get(name, "").strip())), "")
+    name, at, domain = cell.rpartition("@")
+    with contextlib.suppress(UnicodeError):
+        cell = f"{name}{at}{domain.encode('idna').decode()}" if not domain.isascii() else cell
+    return cell
 
 
 def _is_address(text: str) -> bool:

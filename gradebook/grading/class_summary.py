@@ -170,6 +170,11 @@ def given_overrides(settings: Settings, folder: Path, points: Rubric) -> tuple[o
             f"{file}, which has this class's overrides, is not there: put it back, or, if the class moved, name all "
             f"again: {command()} class SUBMISSIONS --out {shlex.quote(str(folder))} --config class.toml"
         )
+    if settings.overrides and file.suffix.lower() != ".toml":
+        raise overrides.OverrideError(
+            f"{file} is no .toml file. {command()} review CLASS --override STUDENT CRITERION POINTS REASON writes one, "
+            "an entry at a time: give it once for each row of a table"
+        )
     return overrides.load(file, points) if file.is_file() or settings.overrides else ()
 
 

@@ -89,6 +89,11 @@ def _read_as_windows(cell: str) -> str:
         return ""
 
 
+def notices(roster: Roster) -> tuple[str, ...]:
+    """What an instructor should look at."""
+    return tuple(filter(None, (left(roster.entries), staff_too(roster), spelt_teams(roster.entries))))
+
+
 def left(entries: Iterable[Entry]) -> str:
     """What to say of students whose row says that they are no longer in the class; empty if there is none."""
     gone = [
@@ -102,6 +107,26 @@ def left(entries: Iterable[Entry]) -> str:
     return (
         f"the roster says that these are no longer in the class, and they count like all others: "
         f"{some(gone)}. Remove their rows, if they should have no grade"
+    )
+
+
+def spelt_teams(entries: Iterable[Entry]) -> str:
+    """What to say of teams whose names differ in spaces, signs and zeros alone; empty if there are none."""
+    by_form: dict[str, dict[str, list[str]]] = {}
+    for entry in entries:
+        if entry.team:
+            form = "".join(re.findall(r"[^\W_0]+|0(?=\D|$)|(?<=\d)0+", folded(entry.team)))
+            by_form.setdefault(form, {}).setdefault(entry.team, []).append(entry.student)
+    alike = [
+        " and ".join(f"{team!r} ({', '.join(students)})" for team, students in spellings.items())
+        for form, spellings in by_form.items()
+        if len(spellings) > 1 and form
+    ]
+    if not alike:
+        return ""
+    return (
+        f"teams with nearly the same name are several teams: {some(alike)}. If one team is meant, spell it the same in "
+        "each row"
     )
 
 

@@ -27,6 +27,8 @@ from typing import Literal
 from gradebook import column_titles, csv_tables
 from gradebook.intake import moments, not_counted, pieces, platforms, zip_and_tar
 from gradebook.intake.repositories import is_repository, shown
+from gradebook.roster import KEYS, TEAM_COLUMNS
+from gradebook.text_files import of_windows
 from gradebox.common import reading
 from gradebox.common.texts import printable
 from gradebox.sandbox import copying
@@ -34,6 +36,10 @@ from gradebox.sandbox import copying
 
 class IntakeError(ValueError):
     """There is nothing to grade; the message is one line that says what to do."""
+
+
+_UNFINISHED = (".crdownload", ".part", ".partial", ".download", ".opdownload")
+"""Suffixes of what a browser has not downloaded to its end."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,12 @@ def find(source: Path, zone: tzinfo | None = None, name: Path | None = None) -> 
         return things
     if source.is_file() and source.suffix.lower() in (".csv", ".toml"):
         return _listed(source)
-    raise IntakeError(f"there are no submissions at {source}; name a folder of them, or a .csv or .toml list")
+    if source.suffix.lower() in _UNFINISHED:
+        raise IntakeError(f"{source} is not downloaded to its end: wait for the browser, or download it again")
+    raise IntakeError(
+        f"there are no submissions at {source}; name a folder of them, an archive, or a .csv or .toml list"
+        f"{of_windows(source)}"
+    )
 
 
 def _is_lab(path: Path) -> bool:
@@ -284,6 +295,16 @@ _UNREAD = ("branch", "ref", "tag", "sha", "revision", "commit_sha", "commit_id")
 _FIELDS = tuple(field.name for field in fields(_Row))
 
 
+def _meant(titles: Sequence[str]) -> dict[str, str]:
+    """By each title of a list what it means: a list may name students by any column of a roster, or teams."""
+    meant = column_titles.as_known(titles, _FIELDS)
+    if "student" in meant.values():
+        return meant
+    known = column_titles.as_known(titles)
+    who = next((title for name in (*KEYS, *TEAM_COLUMNS) for title in titles if known[title] == name), None)
+    return meant if who is None else {**meant, who: "student"}
+
+
 def _listed(file: Path) -> list[HandedIn]:
     try:
         if file.suffix.lower() == ".toml":
@@ -291,7 +312,7 @@ def _listed(file: Path) -> list[HandedIn]:
             rows = [(f"submission {number}", row) for number, row in enumerate(listed, start=1)]
         else:
             table = csv_tables.read(file)
-            meant = column_titles.as_known(table.titles, _FIELDS)
+            meant = _meant(table.titles)
             if lacking := [name for name in ("student", "repository") if name not in meant.values()]:
                 raise IntakeError(
                     f"{file} has no column {lacking[0]!r}; a list of repositories needs student and repository. If it "

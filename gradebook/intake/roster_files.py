@@ -1,11 +1,7 @@
 """Reading who is in the class and who works together: CSV files of Canvas, Moodle, a classroom on GitHub or one's own.
 
-The first line of a roster names its columns (`gradebook/roster.py` says which identify students).
-
-A file of teams has a column that identifies students (those of a roster, or Canvas's `login_id`, `user_id`,
-`canvas_user_id`) and one that names teams. Canvas's list of a group set has `name,canvas_user_id,user_id,login_id,
-sections,group_name,canvas_group_id,group_id` (its guide "How do I import groups in a group set?"); Moodle's list of
-participants has `Groups`, where a team is the whole cell. Not for whose a submission is (`handed_in.py`).
+The first line of a roster names its columns (`gradebook/roster.py` says which identify students). Not for
+lists of teams (`team_lists.py`), nor for whose a submission is (`handed_in.py`).
 """
 
 from __future__ import annotations
@@ -13,20 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 
 from gradebook import column_titles, csv_tables, moodle_words
-from gradebook.intake import doubtful_rows, moments
+from gradebook.intake import doubtful_rows, moments, team_lists
 from gradebook.roster import (
     CANVAS_POINTS,
     KEYS,
     LOGINS,
     NAME_COLUMNS,
     TEAM_COLUMN,
-    TEAM_COLUMNS,
     Entry,
     Outsider,
     Roster,
@@ -34,11 +29,13 @@ from gradebook.roster import (
     cell_of,
     folded,
     is_team,
-    team_column,
 )
 from gradebook.settings import SettingsError, parse_moment
 
-_ROLES, _STUDENT = ("role", "roles"), re.compile("stud|learner|étudiant|teilnehm|alumn|aluno", re.IGNORECASE)
+_ROLES, _STUDENT = (
+    ("role", "roles", "enrollment type", "enrollment role", "course role"),
+    re.compile("stud|learner|étudiant|teilnehm|alumn|aluno", re.IGNORECASE),
+)
 """A column of roles says who is staff if it says of somebody that they are a student: else it may mean roles in a team.
 Classroom 50's and Gradescope's lists of a course have one."""
 _TEACHES = re.compile(r"assistant|\btutor\b|hilfskraft|\bTA\b", re.IGNORECASE)
@@ -55,6 +52,7 @@ _PARTS = (
 _PERMANENT = ("ID", "SIS User ID", "ID number", "SID", "OrgDefinedId", "Student ID", "github_id")
 """Numbers that stay a student's."""
 _NAMED_ADDRESS = re.compile(r"[^<>@]*<\s*([^<>\s]+@[^<>\s]+)\s*>\s*")
+_PASTED_ADDRESS = re.compile(r"(?:mailto:)?([^<>@;,\s:]+@[^<>@;,\s]+)[;,.]?", re.IGNORECASE)
 _GITHUB = re.compile(r"\s*(?:@|(?:https?://)?(?:www\.)?github\.com/@?)(?=[\w-]+/?\s*$)", re.IGNORECASE)
 _LETTER = re.compile(r"\w")
 _WORDS = re.compile(r"[^\W\d_]{2}")
@@ -63,21 +61,6 @@ _SUBMITTED_AT = "submitted_at"
 _OF_OURS = {"submission_sha256", "late_rule"}
 """Columns of `grades.csv` alone."""
 _MODIFIED = "Last modified (submission)"
-_CANVAS_GROUP = "canvas_group_id"
-_MEMBERS = ("login_id", "user_id", "canvas_user_id")
-
-
-class TeamsError(ValueError):
-    """The file cannot be used; the message is one line that says what to do."""
-
-
-@dataclass(frozen=True)
-class Teams:
-    """The team of each student, by the roster's key."""
-
-    of: Mapping[str, str]
-    strangers: tuple[str, ...] = ()
-    """Who stands in the file and not in the roster: they left, or the file is another course's."""
 
 
 def load(path: Path, teams_file: Path | None = None, zone: tzinfo | None = None) -> Roster:
@@ -136,8 +119,8 @@ def _with_teams(path: Path, teams_file: Path | None, zone: tzinfo | None) -> Ros
         return None
 
     try:
-        teams = load_teams(teams_file, KEYS, key)
-    except TeamsError as error:
+        teams = team_lists.load(teams_file, KEYS, key)
+    except team_lists.TeamsError as error:
         raise RosterError(str(error)) from None
     entries = [replace(entry, team=teams.of.get(entry.student, "")) for entry in roster.entries]
     strangers = [stranger for stranger in teams.strangers if roster.outsider([stranger]) is None]
@@ -199,7 +182,10 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
         twin = spelt.setdefault((folded(student), folded(_name(cells))), student)
         if student in entries or twin != student:
             other = "" if twin == student else f", as {twin!r}"
-            raise RosterError(f"{path}, line {number}: {key} {student!r} stands twice{other}; keep one")
+            names = [name for name in (entries[twin].name if twin in entries else "", _name(cells)) if name]
+            called = f", for {' and for '.join(names)}" if len(set(map(folded, names))) > 1 else ""
+            more = ": correct the one that is not theirs" if called else "; keep one"
+            raise RosterError(f"{path}, line {number}: {key} {student!r} stands twice{other}{called}{more}")
         entries[student] = Entry(
             student,
             _name(cells),
@@ -256,6 +242,7 @@ def _unmarked(cells: dict[str, str]) -> dict[str, str]:
         name: _GITHUB.sub("", cells[name].strip()).rstrip("/") for name in LOGINS if _GITHUB.match(cells.get(name, ""))
     }
     cells |= {name: match[1] for name in _ADDRESSES if (match := _NAMED_ADDRESS.fullmatch(cells.get(name, "")))}
+    cells |= {name: match[1] for name in _ADDRESSES if (match := _PASTED_ADDRESS.fullmatch(cells.get(name, "")))}
     marked = ("OrgDefinedId", "Username")
     if "OrgDefinedId" not in cells:
         return cells
@@ -332,54 +319,3 @@ def _in_english(cells: Mapping[str, str], own: Mapping[str, str]) -> dict[str, s
     english = {title: name for name, title in own.items()}
     noted = {moodle_words.OWN_TITLES: json.dumps(own, ensure_ascii=False)} if own else {}
     return {english.get(title, title): cell for title, cell in cells.items()} | noted
-
-
-def load_teams(path: Path, columns: Iterable[str], find: Callable[[Mapping[str, str]], str | None]) -> Teams:
-    """Read a file.
-
-    Args:
-        path: the file.
-        columns: a roster's columns that identify students.
-        find: the roster's key of whose row it is, by what stands in those columns.
-
-    Raises:
-        TeamsError: it cannot be read, lacks a column, or puts somebody into two teams.
-    """
-    try:
-        table = csv_tables.read(path)
-    except csv_tables.TableError as error:
-        raise TeamsError(str(error)) from None
-    columns = tuple(dict.fromkeys((*columns, *_MEMBERS)))
-    meant = column_titles.as_known(table.titles, (*columns, *TEAM_COLUMNS))
-    column = team_column(meant.values())
-    who = [name for name in columns if name in meant.values()]
-    if column is None or not who:
-        lacking = "names teams" if column is None else "identifies students"
-        wanted = "team" if column is None else "student"
-        there = ", ".join(filter(None, table.titles))
-        raise TeamsError(f"{path} has no column that {lacking}, only {there}; call one of them {wanted}")
-    called = [title for title in meant.values() if folded(title) in NAME_COLUMNS and title not in who]
-    teams: dict[str, str] = {}
-    strangers = []
-    for row in table.rows:
-        row_cells = column_titles.renamed(row.cells, meant)
-        cells = {name: cell for name in (*who, *called) if (cell := row_cells.get(name, ""))}
-        team = row_cells.get(column, "")
-        if not is_team(team):
-            continue
-        if not cells and _CANVAS_GROUP in row_cells:
-            continue  # Canvas lists groups that have no members yet
-        if not cells:
-            raise TeamsError(
-                f"{path}, line {row.line}: it has the team {team!r} and names nobody; write who it is into the column "
-                f"{who[0]}, or remove the row"
-            )
-        try:
-            student = find(cells)
-        except RosterError as error:
-            raise TeamsError(f"{path}, line {row.line}: {error}") from None
-        if student is None:
-            strangers.append(next(iter(cells.values())))
-        elif folded(teams.setdefault(student, team)) != folded(team):
-            raise TeamsError(f"{path}, line {row.line}: {student} is in {teams[student]!r} and in {team!r}; keep one")
-    return Teams(teams, tuple(strangers))

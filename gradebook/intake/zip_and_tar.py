@@ -120,7 +120,7 @@ def extract(
             raise CannotStore(f"submissions cannot be read here: {error.strerror}") from None
         if isinstance(error, tarfile.ReadError) and not named_so:
             raise Refused("is neither a zip nor a tar file; pack the labs as one of them") from None
-        raise Refused(f"is damaged, or no archive at all ({_first_line(error)}); pack it again") from None
+        raise Refused(f"is damaged, or no archive at all ({_first_line(error)}); download or pack it again") from None
 
 
 def _unpack_zip(file: IO[bytes], target: Path, names: Names, budget: Budget, files: int, zone: tzinfo | None) -> None:

@@ -84,7 +84,7 @@ def test_an_edited_table_is_kept_and_scores_that_change_are_named(folder: Path) 
     before = scores(folder)["ada"]
     said = run("review", str(folder), "--override", "bob", "lab1.memory", "5", "x")[1]
     assert "grades.csv was edited since it was written: the edited one is grades.edited.csv now" in said
-    assert f"note: 1 score changed since the exports before: ada {before} → {scores(folder)['ada']}\n" in said
+    assert f"note: 1 score changed since the exports before: ada {before} → {scores(folder)['ada']}" in said
     assert (table.with_name("grades.edited.csv").read_bytes(), b"oral" in table.read_bytes()) == (mine, False)
     table.write_text("mine again\n")
     assert "is grades.edited-2.csv now" in run("export", "class", str(folder))[1]

@@ -24,6 +24,7 @@ cat,Cat C,family@uni.example
 dan,Dan D,Family@uni.example
 eve,Eve E,
 fay,Fay F,no address
+hal,Hal H,hal@m\u00fcller.example
 """
 
 
@@ -91,7 +92,7 @@ def office() -> Iterator[PostOffice]:
 
 @pytest.fixture
 def folder(small_class: SmallClass) -> Path:
-    for student in ("ada", "bob", "cat", "dan", "eve", "fay", "gus"):
+    for student in ("ada", "bob", "cat", "dan", "eve", "fay", "gus", "hal"):
         small_class.hands_in(student)
     roster = small_class.submissions.parent / "roster.csv"
     roster.write_text(ROSTER)
@@ -115,9 +116,10 @@ def test_it_is_shown_then_sent_and_sent_once(folder: Path, office: PostOffice) -
     assert "not to eve: has no address in the roster" in shown
     assert "not to gus: is not in the roster" in shown
     assert "not to fay: has 'no address', which is no address" in shown
-    assert "2 to send; nothing was sent" in shown
+    assert "hal <hal@xn--mller-kva.example> would get" in shown
+    assert "3 to send; nothing was sent" in shown
     assert office.letters == []
-    assert "sent to 2 students" in mail(folder, office, "--send")
+    assert "sent to 3 students" in mail(folder, office, "--send")
     (letter,) = office.to("ada")
     assert letter["Subject"] == "submissions: feedback"
     (page,) = letter.iter_attachments()
@@ -125,7 +127,7 @@ def test_it_is_shown_then_sent_and_sent_once(folder: Path, office: PostOffice) -
     assert "Ada Lovelace" in page.get_content()
     assert "Bob" not in str(letter)
     assert "sent to 0 students" in mail(folder, office, "--send")
-    assert len(office.letters) == 2
+    assert len(office.letters) == 3
     mail(folder, office, "--send", "--only", "Bob Ross", "--again", "bob", code=0)
     assert len(office.to("bob")) == 2
     assert "Hello Bob Ross," in str(office.to("bob")[0])

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gradebook.intake import strangers
+from gradebook.intake import doubtful_rows, handed_in, strangers
 from gradebook.intake.roster_files import load
-from gradebook.roster import CanvasGroup, CanvasId, MoodleId, Roster, RosterError
+from gradebook.roster import CanvasGroup, CanvasId, Entry, MoodleId, Roster, RosterError
 
 CLASSROOM_50 = """username,first_name,last_name,email,section,github_id,role
 ada-l,Ada,Lovelace,ada@example.edu,A,1,student
@@ -350,3 +350,80 @@ def test_zeros_that_a_spreadsheet_took_are_thought_of(tmp_path: Path) -> None:
     assert [strangers.lost_zeros(roster, [text]) for text in ("007", "42", "12", "8", "0", "ada")] == [
         True, True, True, False, False, False,
     ]  # fmt: skip
+
+
+SPELT = """student,name
+al001,Ada Lovelace
+br_002,Bob O'Ross
+x3,Li Wei
+x4,Wei Li
+x5,Suharto
+x6,Anne-Marie Li
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "students"),
+    [
+        ("Lovelace Ada", "al001"),
+        ("Lovelace_Ada_al001_4711", "al001"),  # ILIAS
+        ("Lovelace, Ada(al001)", "al001"),  # Sakai
+        ("Ada Lovelace - labs", "al001"),  # Google Classroom
+        ("O\u2019Ross_Bob_br_002_1", "br_002"),
+        ("Anne\u2011Marie Li", "x6"),
+        ("Wei Li", "x4"),
+        ("Li_Wei_x3_1", "x3"),
+        ("Wei_Li_12", ""),
+        ("Suharto_x5_1", "x5"),
+        ("Suharto 12", ""),
+        ("Ada Lovelace - Bob O'Ross", ""),
+        ("Lovelace_Ada_x5", ""),
+        ("Ada Lovelace final", ""),
+    ],
+)
+def test_a_name_is_found_next_to_what_says_nothing_else(name: str, students: str, tmp_path: Path) -> None:
+    people = roster(tmp_path, SPELT)
+    assert " ".join(entry.student for entry in people.owners([name])) == students
+
+
+def test_a_repository_has_the_former_name_on_github_unless_somebody_has_it_now() -> None:
+    ada = Entry("ada", "Ada", {"username": "ada-new"}, None, former=("ada-old", "ada-x"))
+    bob = Entry("bob", "Bob", {"username": "ada-x"}, None)
+    people = Roster([ada, bob])
+    assert [people.owners([name]) for name in ("lab1-ada-old", "lab1-ada-x", "lab1-ada-new")] == [[ada], [bob], [ada]]
+
+
+def test_one_identifier_in_two_rows_of_two_names_names_both(tmp_path: Path) -> None:
+    with pytest.raises(RosterError, match="'ada-l' stands twice, for Ada and for Bob: correct the one that is not the"):
+        roster(tmp_path, "github_username,name\nada-l,Ada\nada-l,Bob\n")
+
+
+def test_pasted_addresses_are_addresses_and_observers_are_no_students(tmp_path: Path) -> None:
+    rows = "student,Email,Enrollment Type\nada,mailto:a@x.edu,StudentEnrollment\nbob,b@x.edu;,StudentEnrollment\n"
+    people = roster(tmp_path, f"{rows}obs,o@x.edu,ObserverEnrollment\n")
+    assert [entry.columns["Email"] for entry in people.entries] == ["a@x.edu", "b@x.edu"]
+
+
+def test_teams_that_are_spelt_nearly_the_same_are_named(tmp_path: Path) -> None:
+    people = roster(tmp_path, "student,team\na,Team 1\nb,team-1\nc,Team 01\nd,Team 10\ne,Team 1.\nf,team 1\n")
+    (said,) = doubtful_rows.notices(people)
+    assert "'Team 1' (a, f) and 'team-1' (b) and 'Team 01' (c) and 'Team 1.' (e). If one" in said
+    assert doubtful_rows.notices(roster(tmp_path, "student,team\na,Team 1\nb,Team 10\nc,A1\nd,A2\n")) == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("C:\\Users\\ada\\all.zip", "That is a path of Windows; in WSL it is called /mnt/c/Users/ada/all.zip"),
+        ("all.zip.crdownload", "not downloaded to its end"),
+    ],
+)
+def test_a_download_that_is_not_here_says_why(path: str, message: str) -> None:
+    with pytest.raises(handed_in.IntakeError, match=message):
+        handed_in.find(Path(path))
+
+
+def test_a_list_of_repositories_names_students_by_any_column_or_teams(tmp_path: Path) -> None:
+    for title in ("team", "Email", "github_username", "Student"):
+        (tmp_path / "list.csv").write_text(f"{title},repository\nred,https://x.example/red\n")
+        assert [thing.key for thing in handed_in.find(tmp_path / "list.csv")] == ["red"]

@@ -11,7 +11,7 @@ import pytest
 
 from gradebook import column_titles
 from gradebook.grading.manual_grading import requests
-from gradebook.intake import handed_in, roster_files, times
+from gradebook.intake import handed_in, roster_files, team_lists, times
 from gradebook.intake.times import TimesError
 from gradebook.roster import Roster, RosterError
 
@@ -36,7 +36,7 @@ OTHERS = {
 WAYS: dict[str, Callable[[Path], object]] = {
     "roster": roster_files.load,
     "times": lambda path: times.load(path, None, None),
-    "teams": lambda path: roster_files.load_teams(path, ("student",), lambda cells: None),
+    "teams": lambda path: team_lists.load(path, ("student",), lambda cells: None),
     "list of repositories": handed_in.find,
     "requests": requests.read,
 }

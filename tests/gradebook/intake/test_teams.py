@@ -203,12 +203,13 @@ def test_what_a_member_hands_in_beside_the_same_lab_is_named_too(course: Course)
         "name,canvas_user_id,user_id,login_id,sections,group_name,canvas_group_id,group_id\n"
         "Ada,17,,,,Team 1,5,\nBob,18,,,,Team 1,5,\nZoe,99,,,,Team 2,6,\nCarl,19,,,,,,\n,,,,,Team 3,7,\n",
         "First name;Last name;ID number;Groups\nAda;L;17;Team 1\nBob;B;18;Team 1\nZoe;Z;99;Team 2\n",
+        "Team,member1,Member 2\nTeam 1,17,Bob\nTeam 2,99,\n",
     ],
-    ids=["Canvas", "Moodle"],
+    ids=["Canvas", "Moodle", "a row for each team"],
 )
 def test_a_platforms_list_says_who_works_together(course: Course, groups: str) -> None:
     zipped(course.small.submissions / "ada.zip", LAB)
-    result = course.grade("student,ID\nada,17\nbob,18\ncarl,19\n", teams=groups)
+    result = course.grade("student,ID,name\nada,17,Ada\nbob,18,Bob\ncarl,19,Carl\n", teams=groups)
     assert statuses(result) == {"ada": "graded", "bob": "graded", "carl": "missing"}
     assert roster_files.load(course.folder / "roster.csv", course.folder / "teams.csv").strangers == ("99",)
 

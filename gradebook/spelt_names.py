@@ -1,0 +1,82 @@
+"""Names and identifiers in the form in which they are compared, and names in files that say more than the name.
+
+Not for identifiers, nor for what two students share (`roster.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
+
+_SIGNS = str.maketrans({**dict.fromkeys("\u2018\u2019\u02bc\u00b4\uff07", "'"), **dict.fromkeys("\u2010\u2011", "-")})
+"""Apostrophes and hyphens that keyboards, word processors and telephones write for `'` and `-`."""
+_WORD = re.compile(r"[^\W_]+")
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def columns(self) -> Mapping[str, str]: ...
+
+
+_Student = TypeVar("_Student", bound=_Named)
+
+
+def folded(text: str) -> str:
+    """A cell or a name in the form in which they are compared: as people see it, whatever spaces are in it."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text)  # macOS takes accents apart in names of files
+        # Web pages and spreadsheets leave marks that nobody sees in what is copied from them.
+        text = "".join(sign for sign in text if unicodedata.category(sign) != "Cf").translate(_SIGNS)
+    return " ".join(text.split()).casefold()
+
+
+def folded_name(text: str) -> str:
+    """A name of a person or a team, whose `_` Moodle writes as spaces."""
+    return folded(text.replace("_", " "))
+
+
+def folded_person(text: str) -> str:
+    """The same of a person, whom Canvas calls "Lovelace, Ada" in its gradebook."""
+    last, comma, first = folded_name(text).partition(",")
+    return f"{first.strip()} {last.strip()}" if comma and first.strip() else last
+
+
+def meant(name: str, entries: Sequence[_Student], identifiers: Sequence[str]) -> list[_Student]:
+    """Whose name is in a file's name, next to what says nothing else; several if it may be either's.
+
+    These are the last name first (`Lovelace Ada`), a platform's `Lovelace_Ada_al001_4711` (ILIAS) and
+    `Lovelace, Ada(al001)` (Sakai), and `Ada Lovelace - labs` (Google Classroom).
+
+    Args:
+        name: of the file or folder.
+        entries: of the roster.
+        identifiers: titles of the columns that hold any.
+    """
+    words, parts = _words(name), [folded_person(part) for part in name.split(" - ")]
+    parts = parts if len(parts) > 1 else []
+    return [
+        entry
+        for entry in entries
+        if entry.name and (folded_person(entry.name) in parts or _says_no_more(words, entry, identifiers))
+    ]
+
+
+def _says_no_more(words: Counter[str], entry: _Named, identifiers: Sequence[str]) -> bool:
+    own = _words(entry.name)
+    if own - words:
+        return False
+    rest = set(words - own)
+    known = {word for title in identifiers if entry.columns.get(title) for word in _words(entry.columns[title])}
+    if any(not word.isdigit() and word not in known for word in rest):
+        return False
+    # One word alone may be part of another name.
+    return own.total() > 1 or any(word in known - set(own) for word in rest)
+
+
+def _words(text: str) -> Counter[str]:
+    return Counter(_WORD.findall(folded(text)))
