@@ -26,6 +26,7 @@ _ARCHIVE, _OLD_OFFICE, _PDF = b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _PAGE = re.compile(rb"\s*<(!doctype|html|\?xml)\b", re.IGNORECASE)
 _END = "\x1eend of the table\x1e"
 """A row that is put behind the last one: it is a row of its own unless a quote was never closed."""
+_KEPT = re.compile(r'="([^"]*)"')
 _ADDRESS = re.compile(r"\bhttps?:/")
 _WORD = re.compile(r"[\w.@+-]+")
 _KINDS = (("xl/", "an Excel workbook"), ("content.xml", "an OpenDocument table"), ("Index/", "a Numbers document"))
@@ -87,13 +88,19 @@ def read(path: Path, texts: Collection[str] = ()) -> Table:
                 break
             _check_quotes(titles, cells, separator, texts, f"{path}, line {line}")
             if any(cell.strip() for cell in cells) and not _is_heading(titles, cells, f"{path}, line {line}"):
-                rows.append(Row(line, _by_title(titles, [cell.strip() for cell in cells], f"{path}, line {line}")))
+                rows.append(Row(line, _by_title(titles, [_plain(cell) for cell in cells], f"{path}, line {line}")))
             line = first + lines.line_num
     except csv.Error as error:
         raise TableError(f"{path} is no CSV file: {error}") from None
     if not rows:
         raise TableError(f"{path} has no row below its titles" if any(titles) else f"{path} is empty")
     return Table(titles, tuple(rows))
+
+
+def _plain(cell: str) -> str:
+    """A cell without space around; `="00123"`, by which Excel keeps zeros, is what is in the quotes."""
+    match = _KEPT.fullmatch(cell.strip())
+    return match[1].strip() if match else cell.strip()
 
 
 def _check_quotes(

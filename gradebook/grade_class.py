@@ -278,8 +278,7 @@ class _Run:
         finally:
             self._progress.close()
         if unknown := [student.student for student in students if file and not student.columns]:
-            why = strangers.why(known_by, unknown) if known_by else ""
-            self._progress.say(f"not in {file}: {', '.join(unknown)}{why}")
+            why = strangers.of_submissions(known_by, unknown)self._progress.say(f"not in {file}: {', '.join(unknown)}{why}")
         unknown_names.check_class(list(known), [student.student for student in students], self._request.out)
         passed_over = [f"no submissions, so not graded: {', '.join(intake.passed_over)}"] if intake.passed_over else []
         for text in dict.fromkeys([*passed_over, *intake.notices]):

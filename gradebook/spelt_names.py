@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 _SIGNS = str.maketrans({**dict.fromkeys("\u2018\u2019\u02bc\u00b4\uff07", "'"), **dict.fromkeys("\u2010\u2011", "-")})
 """Apostrophes and hyphens that keyboards, word processors and telephones write for `'` and `-`."""
+_LAB = re.compile(r"lab\d*|\d{1,2}")
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -50,7 +51,8 @@ def meant(name: str, entries: Sequence[_Student], identifiers: Sequence[str]) ->
     """Whose name is in a file's name, next to what says nothing else; several if it may be either's.
 
     These are the last name first (`Lovelace Ada`), a platform's `Lovelace_Ada_al001_4711` (ILIAS) and
-    `Lovelace, Ada(al001)` (Sakai), and `Ada Lovelace - labs` (Google Classroom).
+    `Lovelace, Ada(al001)` (Sakai), and `Ada Lovelace - labs` (Google Classroom);
+    and an identifier with a lab, `s1234567_lab1`.
 
     Args:
         name: of the file or folder.
@@ -62,8 +64,16 @@ def meant(name: str, entries: Sequence[_Student], identifiers: Sequence[str]) ->
     return [
         entry
         for entry in entries
-        if entry.name and (folded_person(entry.name) in parts or _says_no_more(words, entry, identifiers))
+        if (entry.name and (folded_person(entry.name) in parts or _says_no_more(words, entry, identifiers)))
+        or _is_of_lab(words, entry, identifiers)
     ]
+
+
+def _is_of_lab(words: Counter[str], entry: _Named, identifiers: Sequence[str]) -> bool:
+    """Whether it is an identifier next to the number of a lab: `s1234567_lab1`."""
+    cells = (entry.columns.get(title, "") for title in identifiers)
+    rest = (words - own for cell in cells if (own := _words(cell)) and not own - words)
+    return any(other and all(_LAB.fullmatch(word) for word in other) and "lab" in "".join(other) for other in rest)
 
 
 def _says_no_more(words: Counter[str], entry: _Named, identifiers: Sequence[str]) -> bool:

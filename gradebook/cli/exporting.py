@@ -299,7 +299,12 @@ def review_class(
             named = next((choice[0] for choice in (accept, override, excuse, hold_back) if choice), release or "")
             decided = [line.student for line in book.view.lines] if named == "all" else book.keys(named)
             Book.open(folder).export(say=note, decided=decided)
-    except (ValueError, OSError, RubricError, DeviceError, EngineError) as error:
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        raise fail(
+            f"{place}{error.strerror}. What was decided so far is kept; remove the cause, then write the exports again"
+        ) from None
+    except (ValueError, RubricError, DeviceError, EngineError) as error:
         raise fail(error) from None
 
 

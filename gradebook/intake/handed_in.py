@@ -295,14 +295,18 @@ _UNREAD = ("branch", "ref", "tag", "sha", "revision", "commit_sha", "commit_id")
 _FIELDS = tuple(field.name for field in fields(_Row))
 
 
+_ADDRESSED = ("student_repository_url", "clone_url", "repository_url", "repo", "url")
+"""Titles of addresses, the first in the tables of GitHub's program for classrooms."""
+
+
 def _meant(titles: Sequence[str]) -> dict[str, str]:
     """By each title of a list what it means: a list may name students by any column of a roster, or teams."""
     meant = column_titles.as_known(titles, _FIELDS)
-    if "student" in meant.values():
-        return meant
     known = column_titles.as_known(titles)
+    if "repository" not in meant.values():
+        meant |= dict.fromkeys([name for name in titles if name.casefold() in _ADDRESSED][:1], "repository")
     who = next((title for name in (*KEYS, *TEAM_COLUMNS) for title in titles if known[title] == name), None)
-    return meant if who is None else {**meant, who: "student"}
+    return meant if who is None or "student" in meant.values() else {**meant, who: "student"}
 
 
 def _listed(file: Path) -> list[HandedIn]:

@@ -26,6 +26,14 @@ def why(roster: Roster, strangers: Iterable[str]) -> str:
     return ""
 
 
+def of_submissions(roster: Roster | None, strangers: Iterable[str]) -> str:
+    """The same of submissions; where no reason is known, what to do."""
+    return (why(roster, strangers) if roster else "") or (
+        ". Move away what is no student's, such as a solution. Name a student's work by the key of the roster, or give "
+        "the roster a column github_username for repositories"
+    )
+
+
 def _unread_column(roster: Roster, strangers: Iterable[str]) -> str | None:
     """A column that identifies nobody here, and has one of these once; names and parts of names are read anyway."""
     wanted = {folded(text) for text in strangers}

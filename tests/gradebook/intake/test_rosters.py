@@ -379,6 +379,10 @@ x6,Anne-Marie Li
         ("Ada Lovelace - Bob O'Ross", ""),
         ("Lovelace_Ada_x5", ""),
         ("Ada Lovelace final", ""),
+        ("al001_lab1", "al001"),
+        ("lab 1 br_002", "br_002"),
+        ("al001_1", ""),
+        ("al001_x3_lab1", ""),
     ],
 )
 def test_a_name_is_found_next_to_what_says_nothing_else(name: str, students: str, tmp_path: Path) -> None:
@@ -396,6 +400,12 @@ def test_a_repository_has_the_former_name_on_github_unless_somebody_has_it_now()
 def test_one_identifier_in_two_rows_of_two_names_names_both(tmp_path: Path) -> None:
     with pytest.raises(RosterError, match="'ada-l' stands twice, for Ada and for Bob: correct the one that is not the"):
         roster(tmp_path, "github_username,name\nada-l,Ada\nada-l,Bob\n")
+
+
+def test_zeros_that_excel_was_made_to_keep_are_kept(tmp_path: Path) -> None:
+    people = roster(tmp_path, 'student,name\n"=""00123""",Ada\n="00124",Bob\n')
+    assert [entry.student for entry in people.entries] == ["00123", "00124"]
+    assert "Move away what is no student's" in strangers.of_submissions(people, ["solution"])
 
 
 def test_pasted_addresses_are_addresses_and_observers_are_no_students(tmp_path: Path) -> None:
@@ -425,5 +435,6 @@ def test_a_download_that_is_not_here_says_why(path: str, message: str) -> None:
 
 def test_a_list_of_repositories_names_students_by_any_column_or_teams(tmp_path: Path) -> None:
     for title in ("team", "Email", "github_username", "Student"):
-        (tmp_path / "list.csv").write_text(f"{title},repository\nred,https://x.example/red\n")
+        address = "student_repository_url" if title == "github_username" else "repository"
+        (tmp_path / "list.csv").write_text(f"{title},{address}\nred,https://x.example/red\n")
         assert [thing.key for thing in handed_in.find(tmp_path / "list.csv")] == ["red"]
