@@ -261,12 +261,7 @@ class _Run:
         if known_by is not None:
             recognised = identity.recognise(known_by, self._known)
             known_by, self._known = recognised.roster, recognised.records
-            doubts = (
-                doubtful_rows.left(known_by.entries),
-                doubtful_rows.staff_too(known_by),
-                doubtful_rows.spelt_teams(known_by.entries),
-            )
-            for text in filter(None, (*recognised.notices, *doubts)):
+            for text in (*recognised.notices, *doubtful_rows.notices(known_by)):
                 self._progress.say(f"note: {text}")
         names = LabNames.of(self._rubric.labs, plan.labs, self._course.folder)
         known = {student.student: student for student in self._gradebook.students()}
@@ -278,7 +273,8 @@ class _Run:
         finally:
             self._progress.close()
         if unknown := [student.student for student in students if file and not student.columns]:
-            why = strangers.of_submissions(known_by, unknown)self._progress.say(f"not in {file}: {', '.join(unknown)}{why}")
+            why = strangers.of_submissions(known_by, unknown)
+            self._progress.say(f"not in {file}: {', '.join(unknown)}{why}")
         unknown_names.check_class(list(known), [student.student for student in students], self._request.out)
         passed_over = [f"no submissions, so not graded: {', '.join(intake.passed_over)}"] if intake.passed_over else []
         for text in dict.fromkeys([*passed_over, *intake.notices]):
