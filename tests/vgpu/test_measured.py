@@ -229,6 +229,12 @@ SHOWN = {
     "zeros are written before a gradient in steps": (
         "T4: convolutions FP32, gradient of images", "1x1, 256 to 128, 16 of 56 x 56", 580e-6,
     ),
+    "a gradient of 1 x 1 filters has tiles of 128 rows": (
+        "T4: convolutions FP32, gradient of filters", "1x1, 64 to 64, 16 of 112 x 112", 1757e-6,
+    ),
+    "few places of 1 x 1 filters are shared out": (
+        "V100: convolutions FP32, gradient of filters", "1x1, 832 to 256, 16 of 7 x 7", 79e-6,
+    ),
     "a lone tile takes twice as long": ("V100: products FP16", "2048 x 128 x 2048 TN", 31e-6),
 }  # fmt: skip
 

@@ -25,13 +25,14 @@ FILL_SECONDS = {
 # written for, and worst for the weight's gradient of windows of one.
 RATIO = {"cuda cores": 1.0, "hopper cuda cores": 0.53}
 WEIGHT_RATIO = {
-    "cuda cores": 1.0, "cuda cores 1 x 1": 0.67, "hopper cuda cores": 1.6, "hopper cuda cores 1 x 1": 0.59,
+    "cuda cores": 1.0, "cuda cores 1 x 1": 0.65, "hopper cuda cores": 1.6, "hopper cuda cores 1 x 1": 0.59,
     "tf32": 0.73, "turing": 1.2,
 }  # fmt: skip
 # The weight's gradient sums over all places, which few multiprocessors share: a part has so many of them at least, as
-# an H100 shows, and fewer on cards before Ampere and on their CUDA cores. On Hopper tiles are large where windows are
-# larger than one, even if there are few filters to fill them.
-_SHORTEST_WEIGHT_SPLIT = {"turing": 1536, "volta": 768, "cuda cores": 768}
+# an H100 shows, and fewer on cards before Ampere and on their CUDA cores, fewest for windows of one: a V100's
+# multiprocessor needs 130 us for a tile of 128 x 128 and 1,568 places, and all of 512 filters of 128 channels take 54.
+# On Hopper tiles are large where windows are larger than one, even if there are few filters to fill them.
+_SHORTEST_WEIGHT_SPLIT = {"turing": 1536, "volta": 768, "cuda cores": 512, "cuda cores 1 x 1": 112}
 _SHORTEST_WEIGHT_SPLIT_OF_OTHERS = 6144
 _LARGE, _LEAST_FILLED = 128, 0.25
 # In 16 bits, Volta and Turing have one tile for the weight's gradient, of so many filters and channels of one place of
@@ -59,6 +60,9 @@ _TILES_OF_CUDA_CORES = ((128, 128, 1.0), (128, 64, 1.0), (128, 32, 0.8), (128, 8
 _WEIGHT_TILES_OF_CUDA_CORES = (
     (128, 128, 1.0), (64, 128, 1.0), (32, 128, 0.8), (128, 64, 0.8), (64, 64, 0.8), (32, 64, 0.64),
 )  # fmt: skip
+# Windows of one have 128 rows there: with the same products, 512 to 128 channels take a T4 0.35 ms, 64 to 256 0.44, 256
+# to 64 0.70, and 64 to 64 0.91, and a V100 likewise.
+_WEIGHT_TILES_OF_ONE = ((128, 128, 1.0), (128, 64, 0.8))
 # Of the rate, for gradients of images that a window passed in steps: places between the steps meet other products.
 STRIDED_INPUT_RATIO = 0.62
 # Winograd saves multiplications of 3 x 3 windows, and transforms images and results: less is left of that with few
@@ -132,7 +136,7 @@ def _product(spec: Spec, work: Convolution, kind: str, dtype: str, size: int, *,
     computing = cost.tile_seconds(
         spec, m, n, k, batch, rate=rate, fill_seconds=0.0 if alone else FILL_SECONDS[kernels],
         sizes=_tile_sizes(spec, work, kind, kernels, cost.tile_sizes(spec, dtype, tf32=tf32)),
-        splits=_splits(kind, kernels, k), alone=alone,
+        splits=_splits(work, kind, kernels, k), shortest_split=_shortest_split(work, kind, kernels), alone=alone,
         sum_kernels=_SPLIT_KERNELS.get(kernels, 1) if kind == "weight" else 1,
     )  # fmt: skip
     moved = size * (_touched_inputs(work, kind) + work.results + work.weights)
@@ -187,7 +191,9 @@ def _tile_sizes(
             return ((_WEIGHT_TILE[kernels], _WEIGHT_TILE[kernels], 1.0),)
         if work.window > 1 and cost.is_hopper(spec):
             return tiles.LARGE_TILES if kernels == "hopper" else tiles.TILES[:5]
-        if work.window > 1 and kernels == "cuda cores":
+        if kernels == "cuda cores":
+            if work.window == 1:
+                return _WEIGHT_TILES_OF_ONE
             least = _WEIGHT_TILE["turing" if _is_turing(spec) else "volta"]
             return tuple(tile for tile in _WEIGHT_TILES_OF_CUDA_CORES if tile[1] >= least)
     if kind != "weight" and kernels == "cuda cores":
@@ -199,10 +205,18 @@ def _tile_sizes(
     return sizes
 
 
-def _splits(kind: str, kernels: str, k: int) -> int:
+def _shortest_split(work: Convolution, kind: str, kernels: str) -> int:
+    """How much of a tile's inner side a multiprocessor has at least."""
+    if kind != "weight":
+        return tiles.SHORTEST_SPLIT
+    of_one = work.window == 1 and work.groups == 1 and kernels == "cuda cores"
+    return _SHORTEST_WEIGHT_SPLIT.get(f"{kernels} 1 x 1" if of_one else kernels, _SHORTEST_WEIGHT_SPLIT_OF_OTHERS)
+
+
+def _splits(work: Convolution, kind: str, kernels: str, k: int) -> int:
     """Among how many multiprocessors a tile's inner side is shared at most."""
     if kind == "weight":
-        return max(1, k // _SHORTEST_WEIGHT_SPLIT.get(kernels, _SHORTEST_WEIGHT_SPLIT_OF_OTHERS))
+        return max(1, k // _shortest_split(work, kind, kernels))
     return 1 if kernels in ("cuda cores", *_WEIGHT_TILE) else tiles.FEW_SPLITS
 
 

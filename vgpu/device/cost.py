@@ -253,17 +253,20 @@ def tile_seconds(
     fill_seconds: float,
     sizes: Sequence[tiles.Tile],
     splits: int = tiles.FEW_SPLITS,
+    shortest_split: int = tiles.SHORTEST_SPLIT,
     alone: float = 0.0,
     sum_kernels: int = 1,
 ) -> float:
     """Device seconds of `batch` products by tiles of these sizes, at `rate` FLOP/s of the whole card.
 
-    Parts of a split inner side are added up by so many `sum_kernels`; `alone` is that of `tiles.seconds`.
+    Parts of a split inner side are added up by so many `sum_kernels`; `shortest_split` and `alone` are those of
+    `tiles.seconds`.
     """
     return tiles.seconds(
         spec.multiprocessors, m, n, k, batch, rate=rate / spec.multiprocessors, fill_seconds=fill_seconds,
         sum_bytes_per_second=spec.l2_bytes_per_second or spec.bandwidth_bytes_per_second,
-        sum_start_seconds=sum_kernels * spec.minimum_kernel_seconds, sizes=sizes, splits=splits, alone=alone,
+        sum_start_seconds=sum_kernels * spec.minimum_kernel_seconds, sizes=sizes, splits=splits,
+        shortest_split=shortest_split, alone=alone,
     )  # fmt: skip
 
 

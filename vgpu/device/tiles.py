@@ -32,7 +32,7 @@ TILES_OF_CUDA_CORES = (*TILES, (128, 8, 0.8))
 TILES_OF_HOPPER = (*TILES, (192, 128, 1.0), (128, 192, 1.0), (192, 192, 1.0), (256, 192, 1.0), (192, 256, 1.0))
 # The inner side is split among multiprocessors where there are few tiles, not below this many products, and the parts
 # are added up, in FP32.
-_SHORTEST_SPLIT = 512
+SHORTEST_SPLIT = 512
 _SUM_BYTES = 2 * 4
 FEW_SPLITS = 8
 
@@ -51,18 +51,20 @@ def seconds(
     sum_start_seconds: float,
     sizes: Sequence[Tile] = TILES,
     splits: int = FEW_SPLITS,
+    shortest_split: int = SHORTEST_SPLIT,
     alone: float = 0.0,
 ) -> float:
     """Seconds of `batch` products (m, k) @ (k, n) on the multiprocessors, each of which does `rate` FLOP/s.
 
-    `fill_seconds`: what a tile waits for its operands and results. Sums of a split inner side start after
-    `sum_start_seconds` and move at `sum_bytes_per_second`. A multiprocessor reaches its rate only with several tiles at
-    once, some of which compute while others wait: one that is `alone` takes so many times as long.
+    `fill_seconds`: what a tile waits for its operands and results. Sums of a split inner side, no part below
+    `shortest_split`, start after `sum_start_seconds` and move at `sum_bytes_per_second`. A multiprocessor reaches its
+    rate only with several tiles at once, some of which compute while others wait: one that is `alone` takes so many
+    times as long.
     """
     best = math.inf
     for height, width, reached in sizes:
         tiles = math.ceil(m / height) * math.ceil(n / width) * batch
-        most = min(splits, max(1, k // _SHORTEST_SPLIT))
+        most = min(splits, max(1, k // shortest_split))
         for split in sorted({1, min(most, max(1, multiprocessors // tiles)), most}):
             waves = math.ceil(tiles * split / multiprocessors)
             each = 2.0 * height * width * k / (split * rate * reached)
