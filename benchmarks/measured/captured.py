@@ -22,6 +22,7 @@ from vgpu.device.pricing import Pricing
 from vgpu.runtime.operations import kernel_cost, traffic
 from vgpu.runtime.operations.operation import Operation
 from vgpu.tools.calibrate.compare import match_spec
+from vgpu.torch_integration.dispatch import repeats
 
 RECORD = Path(__file__).parents[1] / "results" / "h100.json"
 
@@ -94,9 +95,9 @@ def _without_data(value: Any, kept: dict[int, torch.Tensor]) -> Any:
 
 @contextmanager
 def watched() -> Iterator[list[Piece]]:
-    """Every kernel that is launched meanwhile."""
+    """Every kernel that is launched meanwhile, once: operations that were called before go the long way again."""
     pieces: list[Piece] = []
-    before = kernel_cost.of_operation
+    before, short_way = kernel_cost.of_operation, repeats.run
 
     def watching(
         operation: Operation,
@@ -112,7 +113,8 @@ def watched() -> Iterator[list[Piece]]:
         return work
 
     kernel_cost.of_operation = watching
+    repeats.run = lambda *_: NotImplemented
     try:
         yield pieces
     finally:
-        kernel_cost.of_operation = before
+        kernel_cost.of_operation, repeats.run = before, short_way

@@ -300,3 +300,13 @@ def test_watching_a_step_leaves_autograd_its_gradients() -> None:
             loss.backward()
     assert [piece.operation.name for piece in pieces if "copy" in piece.operation.name] == []
     assert any(piece.operation.name == "aten::mul" for piece in pieces)
+
+
+def test_every_call_of_an_operation_is_watched_once() -> None:
+    with vgpu.attach("A100-80GB", values=False):
+        x = torch.empty(256, 256, device="cuda")
+        for times in (1, 2, 3):
+            with captured.watched() as pieces:
+                for _ in range(times):
+                    torch.mm(x, x)
+            assert [piece.operation.name for piece in pieces] == ["aten::mm"] * times
