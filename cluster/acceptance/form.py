@@ -16,8 +16,8 @@ from typing import Any
 
 from cluster.acceptance import ledger
 from cluster.acceptance.names import NAMES, SUMMARY, WAYS
-from cluster.acceptance.nvml import FABRIC_FAULTS, FABRIC_STATES, MISCONFIGURED, RECOVERY_ACTIONS
-from cluster.acceptance.records import STAGES, Record
+from cluster.acceptance.nvml import COMPUTE_MODES, FABRIC_FAULTS, FABRIC_STATES, MISCONFIGURED, RECOVERY_ACTIONS
+from cluster.acceptance.records import STAGES, TOOK, Record
 from labkit.data import NAMES as DATA_SETS
 from labkit.monitoring.nvml import THROTTLE_REASONS
 
@@ -79,6 +79,10 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "count": (_count, "a whole number"),
     "positive count": (lambda value: _count(value) and value > 0, "a whole number above 0"),
     "counts": (_each(_count), "whole numbers"),
+    "parts of a version": (
+        lambda value: _each(_count, least=2)(value) and len(value) <= 4,
+        "two to four whole numbers",
+    ),
     "two counts": (_each(_count, count=2), "two whole numbers"),
     "three counts": (_each(_count, count=3), "three whole numbers"),
     "three figures": (_each(lambda value: _finite(value) and value >= 0, count=3), "three numbers from 0 on"),
@@ -109,6 +113,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "fabric state": (_one_of(*FABRIC_STATES.values()), "a state of joining"),
     "fabric faults": (_each(_one_of(*FABRIC_FAULTS, *MISCONFIGURED.values())), "faults that NVML knows"),
     "recovery action": (_one_of(*RECOVERY_ACTIONS), "an action that NVML knows"),
+    "compute mode": (_one_of(*COMPUTE_MODES), "a mode that NVML knows"),
     "topology": (
         _text("same board|one PCIe switch|PCIe switches|one host bridge|one NUMA node|between NUMA nodes|level \\d+"),
         "a kind of path",
@@ -221,12 +226,16 @@ _FIELDS = {stage: [name for field in ledger.readings() for first, _, name in [fi
 def misfits(record: Record) -> Iterator[Misfit]:
     """All of a record; nothing of stages that broke, or were left out."""
     for stage, result in record.results.items():
-        if stage not in STAGES:
+        if stage not in (*STAGES, TOOK):
             continue
         if not isinstance(result, dict):
             yield Misfit(stage=stage, field=stage, reason=f"is {_shown(result)}, should be a table")
         elif record.measured(stage):
             yield from _of_stage(stage, result)
+    times = record.result(TOOK)
+    for stage in STAGES if isinstance(times, dict) and record.ending == "finished" else ():
+        if stage not in times:
+            yield Misfit(stage=TOOK, field=f"{TOOK}.{stage}", reason="is missing")
 
 
 def _of_stage(stage: str, result: dict[str, Any]) -> Iterator[Misfit]:

@@ -37,6 +37,8 @@ def measure(root: Path = ROOT) -> dict[str, Any]:
         "shared_memory_bytes": _size(root / "dev/shm"),
         "locked_memory_bytes": _limit(resource.RLIMIT_MEMLOCK),
         "open_files": _limit(resource.RLIMIT_NOFILE),
+        "up_seconds": _up(root),
+        "swapped_bytes": _swapped(root),
     }
 
 
@@ -82,6 +84,21 @@ def _quota(root: Path) -> float | None:
 def _memory(root: Path, name: str) -> int | None:
     found = re.search(rf"^{name}:\s+(\d+) kB", _text(root / "proc/meminfo") or "", re.MULTILINE)
     return int(found[1]) * 1024 if found else None
+
+
+def _swapped(root: Path) -> int | None:
+    """Memory that had to go to a disk."""
+    total, free = _memory(root, "SwapTotal"), _memory(root, "SwapFree")
+    return None if total is None or free is None else total - free
+
+
+def _up(root: Path) -> float | None:
+    """Since the machine was started."""
+    words = (_text(root / "proc/uptime") or "").split()
+    try:
+        return float(words[0])
+    except (IndexError, ValueError):
+        return None
 
 
 def _edac(root: Path) -> list[int] | None:

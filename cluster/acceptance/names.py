@@ -1,5 +1,6 @@
 """Names that a worker gives to what it measures: any other one in a record is of another version, or damaged."""
 
+from cluster.acceptance.records import STAGES, TOOK
 from cluster.acceptance.sysfs import COUNTERS, FLAPS, HARDWARE_COUNTERS
 
 WAYS = ("to_device", "to_host")
@@ -22,6 +23,7 @@ NAMES = {
     "reading.untold": r"[a-z][a-z_]*",
     "presence.peak_tflops": PRECISION,
     "presence.held_ratio": PRECISION,
+    TOOK: _one_of(*STAGES),
     "presence.environment": r"[A-Z][A-Z0-9_]*",
     "network.ports.counters": _one_of(*COUNTERS, *HARDWARE_COUNTERS, FLAPS),
     "copies.seconds": _one_of(*WAYS),

@@ -44,6 +44,8 @@ MISCONFIGURED = {
 RECOVERY_ACTIONS = ("none", "reset the GPU", "reboot the node", "drain peer-to-peer", "drain and reset",
                     "recover the IMEX domain", "reset the bus", "reboot the system")  # fmt: skip
 """NVML_GPU_RECOVERY_ACTION_*."""
+COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
+"""NVML_COMPUTEMODE_*."""
 RETIREMENT_CAUSES = (pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,
                      pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR)  # fmt: skip
 KERNEL_LOG = Path("/dev/kmsg")
@@ -124,6 +126,9 @@ def _recent(handle: Any) -> dict[str, Callable[[], Any]]:
         "nvlink_peers": lambda: _peers(handle),
         "xids_before": lambda: _xids(handle),
         "pcie_errors": lambda: sysfs.pcie_errors(PCI_DEVICES / _bus(handle)),
+        "persistence_mode": lambda: int(pynvml.nvmlDeviceGetPersistenceMode(handle)),
+        "compute_mode": lambda: _compute_mode(pynvml.nvmlDeviceGetComputeMode(handle)),
+        "performance_state": lambda: int(pynvml.nvmlDeviceGetPerformanceState(handle)),
         "slowed_seconds": lambda: [_nanoseconds(handle, field) / 1e9 for field in SLOWED],
     }
 
@@ -138,6 +143,10 @@ def throttle_reasons(handle: Any) -> list[str]:
     unknown = mask & ~sum(THROTTLE_REASONS)
     names = [name for bit, name in THROTTLE_REASONS.items() if mask & bit]
     return [*names, *([f"unknown {unknown:#x}"] if unknown else [])]
+
+
+def _compute_mode(number: int) -> str:
+    return COMPUTE_MODES[number] if 0 <= number < len(COMPUTE_MODES) else f"unknown {number}"
 
 
 def _action(number: int) -> str:

@@ -27,6 +27,8 @@ STAGES = (
     "after",
 )
 """What a rank goes through, in this order."""
+TOOK = "took"
+"""Beside the stages: how long each of them took this rank, in seconds."""
 FEWEST_FOR_GOOD = 4
 GOOD_PERCENT = 12.5
 GOOD_TIMES = 1.04

@@ -43,6 +43,7 @@ def ports(root: Path) -> list[dict[str, Any]]:
                     "up": (_text(port / "state") or "").partition(":")[2].strip() == "ACTIVE",
                     "rate_gigabits": _gigabits(_text(port / "rate")),
                     **_slot(device / "device"),
+                    **_settings(device / "fw_ver", joined),
                     "counters": _counters(port) | (_flaps(joined[0]) if len(joined) == 1 else {}),
                 }
             )
@@ -58,6 +59,7 @@ def ports(root: Path) -> list[dict[str, Any]]:
                 "up": _text(interface / "operstate") == "up",
                 "rate_gigabits": speed / 1e3 if speed and speed > 0 else None,
                 **_slot(interface / "device"),
+                **_settings(None, [interface]),
                 "counters": _flaps(interface),
             }
         )
@@ -101,6 +103,13 @@ def _slot(device: Path) -> dict[str, Any]:
         "pcie_generation_max": PCIE_GIGATRANSFERS.get(fastest or 0.0),
         "numa_node": _count(device / "numa_node"),
     }
+
+
+def _settings(firmware: Path | None, interfaces: list[Path]) -> dict[str, Any]:
+    """The adapter's firmware, and the largest packet of its interface; without what nobody tells."""
+    mtu = _count(interfaces[0] / "mtu") if len(interfaces) == 1 else None
+    found = {"firmware": _text(firmware) if firmware is not None else None, "mtu": mtu}
+    return {name: value for name, value in found.items() if value}
 
 
 def _counters(port: Path) -> dict[str, int]:

@@ -10,7 +10,7 @@ from cluster.acceptance.checks.links import board_of
 from cluster.acceptance.expectations import Expectations
 from cluster.acceptance.ledger import NOT, PREFIXES, cannot, entry, fields, readings
 from cluster.acceptance.options import Options
-from cluster.acceptance.records import STAGES, TOGETHER, Record, readable
+from cluster.acceptance.records import STAGES, TOGETHER, TOOK, Record, readable
 
 EIGHT_BITS_FROM = (8, 9)
 """Compute capability."""
@@ -63,6 +63,8 @@ def _lacking(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
         chosen = any(fnmatchcase(field, name) for name in CHOSEN) and not joined
         if (stage in stages or joined) and field not in recorded and not chosen and field != "reading.fabric":
             yield field, entry_.meaning
+    if f"{TOOK}.*" not in recorded and stages:
+        yield "times of stages", known[f"{TOOK}.*"].meaning
     for stage, words in ON_REQUEST.items():
         if stage not in stages and any(record.result(stage).get("asked") for record in records):
             yield words.partition(":")[0], words
@@ -130,6 +132,23 @@ def note(
     return f"Not judged: {shown}{len(unjudged['not_judged'])} readings; not read: {things}"
 
 
+SOFTWARE = ("driver", "torch", "cuda", "nccl", "vbios", "kernel", "firmware")
+MOST_VERSIONS = 3
+
+
+def _versions(records: Sequence[Record], name: str) -> str:
+    """As they are, so that who reads the verdict sees what nobody has judged."""
+    values: set[str] = set()
+    for record in records:
+        presence, reading = record.result("presence"), record.result("before").get("reading") or {}
+        own = [{**reading, **(presence.get("host") or {}), **presence}.get(name)]
+        if name == "firmware":
+            own = [port.get(name) for port in record.result("network").get("ports") or () if port["up"]]
+        values |= {".".join(map(str, one)) if isinstance(one, list) else str(one) for one in own if one}
+    shown = sorted(values)[:MOST_VERSIONS]
+    return " or ".join(shown) + (" or others" if len(values) > MOST_VERSIONS else "") or "unknown"
+
+
 def _compared_only(records: Sequence[Record], options: Options, expected: Expectations | None) -> Iterator[str]:
     """Facts of which nobody knows how they should be, so that nobody sees that all alike are wrong."""
     tables = expected.tables if expected is not None else {}
@@ -141,8 +160,8 @@ def _compared_only(records: Sequence[Record], options: Options, expected: Expect
         yield "number of nodes"
     if options.expect_gpus is None and "gpus_per_node" not in cluster:
         yield "number of GPUs"
-    if lacking := [name for name in ("driver", "torch", "cuda", "nccl") if name not in tables.get("software", {})]:
-        yield f"versions ({', '.join(lacking)})"
+    if lacking := [name for name in SOFTWARE if name not in tables.get("software", {})]:
+        yield f"versions ({', '.join(f'{name} {_versions(on_gpu, name)}' for name in lacking)})"
     ports = _ports(records)
     if ports and "ports" not in network:
         yield "number of ports"

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from cluster.acceptance.records import STAGES, TOGETHER, Record
+from cluster.acceptance.records import STAGES, TOGETHER, TOOK, Record
 from cluster.acceptance.store import SurvivingStore, node_name
 
 GRACE_SECONDS = 10.0
@@ -168,6 +168,8 @@ class Watchdog:
                     print(f"... {worker.stage}", file=sys.stderr, flush=True)
         elif "stage" in message:
             worker.record.results[message["stage"]] = message["result"]
+            if "took" in message:
+                worker.record.results.setdefault(TOOK, {})[message["stage"]] = message["took"]
             if "error" in message["result"] and message["stage"] in TOGETHER:
                 # The others wait for this rank in a collective, and would for ever.
                 self._call_off(f"rank {worker.record.rank} left the {message['stage']}")

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -121,8 +122,9 @@ class Rank:
     def stage(self, stage: str, context: Context) -> None:
         """Measure one stage, tell, and hear how the others fared."""
         self.at(stage)
+        began = time.monotonic()
         result = self._result(stage, context)
-        self.tell({"stage": stage, "result": result})
+        self.tell({"stage": stage, "result": result, "took": time.monotonic() - began})
         trouble = result.get("error") or ("" if result.get("asked") else result.get("skipped", ""))
         kind = context.device.torch_device
         self.store.set(f"{stage}/{self.rank}", f"error:{trouble}" if trouble else f"ok:{kind}")

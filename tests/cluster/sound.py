@@ -12,7 +12,7 @@ from cluster.acceptance.checks.collectives import BUS_FACTORS
 from cluster.acceptance.hardware import board
 from cluster.acceptance.options import Options, parse
 from cluster.acceptance.pace import summary
-from cluster.acceptance.records import Record
+from cluster.acceptance.records import STAGES, TOOK, Record
 from cluster.acceptance.report import Standards, build
 
 MIB = 2**20
@@ -33,6 +33,7 @@ HOST = {
     "kernel": "6.8.0-60-generic", "clock_source": "tsc", "governor": "performance", "processors": 112,
     "processors_allowed": 96.0, "busy_ratio": 0.02, "memory_bytes": 2**41, "memory_available_bytes": 2**41 - 2**36,
     "memory_errors": [0, 0], "shared_memory_bytes": 2**38, "locked_memory_bytes": 2**63 - 1, "open_files": 2**20,
+    "up_seconds": 3.0e5, "swapped_bytes": 0,
 }  # fmt: skip
 """A server for eight GPUs."""
 
@@ -87,6 +88,9 @@ def reading(**changed: Any) -> dict[str, Any]:
         "sram_errors": [0, 0],
         "ecc_lifetime": 0,
         "xids_before": [],
+        "persistence_mode": 1,
+        "compute_mode": "default",
+        "performance_state": 0,
         **changed,
     }
 
@@ -210,6 +214,7 @@ def record(rank: int = 0, ranks: int = 2) -> Record:
                 "finite": True,
             },
             "network_after": {"ports": ports(), "peer_memory": True} if rank == 0 else NOT_READ,
+            TOOK: dict.fromkeys(STAGES, 0.5) | {"presence": 4.0, "memory": 10.0, "training": 12.0, "data": 3.0},
             "after": {"reading": worked(uuid=uuid), "time": BEGAN + 60},
         },
     )

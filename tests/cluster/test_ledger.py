@@ -67,7 +67,7 @@ def machine() -> list[Record]:
         for stage in ("network", "network_after"):
             for port in record.results[stage].get("ports", ()):
                 port |= {"pcie_width": 16, "pcie_width_max": 16, "pcie_generation": 5, "pcie_generation_max": 5}
-                port["numa_node"] = 0
+                port |= {"numa_node": 0, "firmware": "28.39.1002", "mtu": 4092}
     alone(ranks, 391.0)
     return ranks
 
@@ -131,7 +131,8 @@ def changed(value: Any) -> Iterator[Any]:
     elif isinstance(value, str):
         yield from ("in progress", "another", "3")
         # What looks like a value of that field: form.py takes out what does not.
-        yield from (value.translate(_NEXT_DIGIT), f"{value[:-1]}0", nvml.RECOVERY_ACTIONS[1], "Ethernet")
+        yield from (value.translate(_NEXT_DIGIT), f"{value[:-1]}0", nvml.RECOVERY_ACTIONS[1], nvml.COMPUTE_MODES[2],
+                    "Ethernet")  # fmt: skip
     elif isinstance(value, list):
         yield from (
             [79],

@@ -13,7 +13,7 @@ from typing import Any
 from cluster.acceptance.checks.collectives import STEADY
 from cluster.acceptance.names import SUMMARY
 from cluster.acceptance.pace import SLOW
-from cluster.acceptance.records import Record, percentile
+from cluster.acceptance.records import TOOK, Record, percentile
 
 Finding = tuple[str, str, str]
 SAME, ALIKE, WIDE = 1.02, 1.5, 4.0
@@ -34,6 +34,10 @@ ONE_COPY = 8
 """A copy of `steadiness` is that part of one of `copies`."""
 SLOWEST, OPTIMIZER_SECONDS = 1.5, 2e-3
 """Times what copy, forward pass, both passes and the gradients' all-reduce take by themselves; and the optimizer."""
+FEWEST_LOSSES = 3
+"""Of which two at least differ."""
+CLOCK_SECONDS = 10.0
+"""By which a clock may be set while the test runs."""
 LONGEST_GAP = 4.0
 """Times the usual between samples of a load, and seconds."""
 BACKWARD = (0.8, 6.0)
@@ -122,6 +126,9 @@ def _energy(record: Record) -> Iterator[str]:
         yield "the clock of its node went back while the test ran"
     if began and ended and ended - began > MOST_SECONDS:
         yield f"by its node's clock the test took {(ended - began) / 3600:.0f} hours"
+    took = sum(value for stage, value in record.result(TOOK).items() if stage != "before")
+    if began and ended and took > SAME * (ended - began) + CLOCK_SECONDS:
+        yield f"its stages took {took:.0f} s, by its node's clock {ended - began:.0f} s went by"
     first, last = before.get("energy_joules"), after.get("energy_joules")
     if first is None or last is None:
         return
@@ -271,6 +278,8 @@ def _trained(record: Record) -> Iterator[str]:
         step = result["batch_size"] / epoch["images_per_second"]
         if record.gpu is not None and record.result("presence").get("nccl") and step > longest:
             yield f"training: a step took {step:.3g} s, its parts {longest:.3g} s at most"
+        if len(epoch["losses"]) >= FEWEST_LOSSES and len(set(epoch["losses"])) == 1:
+            yield f"training: each step has the loss {epoch['losses'][0]:.3g}: nothing is learned, or it is not read"
         if any(loss < 0 for loss in epoch["losses"]) or (epoch["losses"] and max(epoch["losses"]) == 0):
             yield "training: a cross entropy is above 0"
 

@@ -14,6 +14,7 @@ WORDS: dict[str, frozenset[str]] = {
         {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "xen", "timebase"}
     ),
     "presence.host.governor": frozenset({"performance"}),
+    "reading.compute_mode": frozenset({"default"}),
 }
 """Of a field the only words that nobody has to ask about."""
 FEWEST = 4
@@ -31,12 +32,14 @@ DRIVERS_OF_CUDA = {(11, 0): 450, (12, 0): 525, (13, 0): 580}
 NCCL_OF_CHIPS = {(8, 0): (2, 7), (9, 0): (2, 12), (10, 0): (2, 25)}
 PORT_RATES = frozenset((1, 2.5, 5, 10, 14, 20, 25, 28, 40, 50, 56, 80, 100, 112, 200, 400, 800))
 """Gbit/s that ports of InfiniBand and Ethernet have."""
-HARMLESS = frozenset(
-    {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX",
-     "NCCL_TOPO_FILE", "NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "CUDA_DEVICE_ORDER",
-     "NCCL_VERSION"}
-)  # fmt: skip
-"""Variables that name things; any other one changes what NCCL or a product does."""
+HARMLESS = {
+    "NCCL_DEBUG": "VERSION|WARN|INFO", "NCCL_DEBUG_SUBSYS": ".*", "NCCL_DEBUG_FILE": ".*", "NCCL_VERSION": ".*",
+    "NCCL_ASYNC_ERROR_HANDLING": "[013]", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "[013]", "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+}  # fmt: skip
+"""Variables, and their values, that change nothing; any other one may change what NCCL or a product does."""
+QUIET = re.compile(r"\s*|.*NCCL (version|INFO)\b.*|\.\.\. [a-z_]+")
+"""Lines that a sound worker may print."""
+MOST_WORDS, MOST_LINES = 100, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,8 @@ class Oddity:
 
 def found(records: Sequence[Record]) -> list[Oddity]:
     """All of them."""
-    return [*_odd_words(records), *_variables(records), *_old(records), *_rates(records), *_paths(records)]
+    return [*_odd_words(records), *_variables(records), *_old(records), *_rates(records), *_paths(records),
+            *_printed(records)]  # fmt: skip
 
 
 def _odd_words(records: Sequence[Record]) -> Iterator[Oddity]:
@@ -61,6 +65,13 @@ def _odd_words(records: Sequence[Record]) -> Iterator[Oddity]:
         for key, value in (record.result("presence").get("host") or {}).items():
             if isinstance(value, str):
                 said.setdefault(f"presence.host.{key}", {}).setdefault(f"node {record.node}", value)
+        if (mode := (record.result("before").get("reading") or {}).get("compute_mode")) is not None:
+            said.setdefault("reading.compute_mode", {})[record.subject] = mode
+        for port in record.result("network").get("ports") or ():
+            if port["up"] and port.get("firmware"):
+                # Adapters of one kind and rate have one firmware.
+                of_kind = f"network.ports.firmware of {port['kind']}, {port['rate_gigabits']} Gbit/s"
+                said.setdefault(of_kind, {})[f"node {record.node} port {port['name']}"] = port["firmware"]
     for path, by_node in said.items():
         usual, most = Counter(by_node.values()).most_common(1)[0]
         for node, value in by_node.items():
@@ -68,6 +79,20 @@ def _odd_words(records: Sequence[Record]) -> Iterator[Oddity]:
                 yield Oddity(subject=node, name=path, evidence=f"{_words(path)}: {value}")
             elif value != usual or (len(by_node) > most and 2 * most <= len(by_node)):
                 yield Oddity(subject=node, name=path, evidence=f"{_words(path)}: {value}, on most nodes {usual}")
+
+
+def _printed(records: Sequence[Record]) -> Iterator[Oddity]:
+    """What a rank printed although it went through all stages: warnings of PyTorch, NCCL or CUDA."""
+    lines: dict[str, tuple[str, list[str]]] = {}
+    for record in records:
+        for line in record.log.splitlines() if record.ending == "finished" else ():
+            if not QUIET.fullmatch(line):
+                same = re.sub(r"[0-9a-f]*\d[0-9a-f]*", "#", line)
+                lines.setdefault(same, (line, []))[1].append(record.subject)
+    for line, subjects in list(lines.values())[:MOST_LINES]:
+        subject = "all ranks" if len(set(subjects)) == len(records) else subjects[0]
+        shown = "".join(character if " " <= character <= "~" else " " for character in line)[:MOST_WORDS]
+        yield Oddity(subject=subject, name="log", evidence=f"it printed {shown.strip()!r} ({len(subjects)} lines so)")
 
 
 def _old(records: Sequence[Record]) -> Iterator[Oddity]:
@@ -136,7 +161,7 @@ def _variables(records: Sequence[Record]) -> Iterator[Oddity]:
     values: dict[str, set[str]] = {}
     for record in records:
         for name, value in (record.result("presence").get("environment") or {}).items():
-            if name not in HARMLESS:
+            if not re.fullmatch(HARMLESS.get(name, "(?!)"), str(value)):
                 values.setdefault(name, set()).add(value)
     if values:
         shown = ", ".join(f"{name}={' or '.join(sorted(own))}" for name, own in sorted(values.items()))

@@ -16,7 +16,7 @@ from cluster.acceptance.checks import surroundings
 from cluster.acceptance.checks.pairs import met
 from cluster.acceptance.checks.surroundings import Oddity
 from cluster.acceptance.checks.usual import COUNTED, FLOORS, HELD, NEVER, OF, RATES, UNITS, USUAL, Floor
-from cluster.acceptance.records import Record, percentile
+from cluster.acceptance.records import TOOK, Record, percentile
 from cluster.acceptance.verdict import UNUSUAL, Check, Part, Status
 
 FEWEST, FEWEST_NODES, FEWEST_PAIRS = 4, 3, 10
@@ -27,11 +27,13 @@ SIGMAS, TO_SIGMA = 8.0, 1.4826
 """Of the siblings' own spread; a median deviation is so much of a standard deviation."""
 FAR = 4.0
 """Times the distance at which a figure stands out: then it is no pass."""
+OF_FEW = 1.5
+"""Times the floor, that two or three may differ by."""
 OF_A_NODE = 0.7
 """Of that distance, for the median of a node's GPUs: these vary less than single ones."""
 MOST_SHOWN = 3
-SINGLE = ("before", "after", "presence", "copies", "bandwidth", "compute", "steadiness", "memory", "load", "gradients",
-          "training", "collectives")  # fmt: skip
+SINGLE = (TOOK, "before", "after", "presence", "copies", "bandwidth", "compute", "steadiness", "memory", "load",
+          "gradients", "training", "collectives")  # fmt: skip
 """Stages whose figures each GPU has by itself."""
 PARTS: dict[str, Part] = {"before": "health", "after": "health", "change": "health", "training": "training",
                           "network": "network"}  # fmt: skip
@@ -83,7 +85,8 @@ def figures(record: Record) -> Iterator[tuple[str, float]]:
     yield from _shares(seen)
     for path, value in both["before"].items():
         if path in both["after"] and not _held(f"change {path}"):
-            yield f"change {path}", both["after"][path] - value
+            asked = record.result(TOOK).get("load", 0.0) if path == "time" else 0.0
+            yield f"change {path}", both["after"][path] - value - asked
 
 
 def _shares(seen: Mapping[str, float]) -> Iterator[tuple[str, float]]:
@@ -116,7 +119,10 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
     elif isinstance(value, list) and value and all(isinstance(one, float) for one in value) and "slowed" not in path:
         yield path, float(median(value))
         if path.endswith("losses"):
-            yield f"{path} in the last quarter", fmean(value[-max(1, len(value) // 4) :])
+            quarter = max(1, len(value) // 4)
+            yield f"{path} in the last quarter", fmean(value[-quarter:])
+            if first := fmean(value[:quarter]):
+                yield f"{path} at the end of its start", fmean(value[-quarter:]) / first
         if len(value) >= FEWEST_TIMES and (low := percentile(value, 25)):
             yield f"{path} quarter", percentile(value, 75) / low
     elif isinstance(value, list):
@@ -201,6 +207,7 @@ def _outlying(figures: Mapping[str, Mapping[str, float]], *, fewest: int, scale:
     for path in paths:
         values = {subject: own[path] for subject, own in figures.items() if path in own}
         if len(values) < fewest:
+            yield from _differing(path, values) if fewest < FEWEST_PAIRS else ()
             continue
         middle = median(values.values())
         spread = TO_SIGMA * median(abs(value - middle) for value in values.values())
@@ -212,6 +219,16 @@ def _outlying(figures: Mapping[str, Mapping[str, float]], *, fewest: int, scale:
                 evidence = f"{_words(path)} {value:.4g}, the median of its siblings is {middle:.4g}"
                 far = distance > FAR * allowed and _unit(path) not in COUNTED
                 yield Oddity(subject=subject, name=path, evidence=evidence, far=far)
+
+
+def _differing(path: str, values: Mapping[str, float]) -> Iterator[Oddity]:
+    """Of two or three that are far from each other, all: nobody knows which one is unusual."""
+    if len(values) < 2:
+        return
+    floor, low, high = _floor(path), min(values.values()), max(values.values())
+    if high - low > OF_FEW * (floor.share * max(abs(low), abs(high)) + floor.amount):
+        shown = ", ".join(f"{value:.4g}" for value in values.values())
+        yield Oddity(subject=" and ".join(values), name=path, evidence=f"{_words(path)} {shown}, unlike each other")
 
 
 def _beyond(figures: Mapping[str, Mapping[str, float]]) -> Iterator[Oddity]:
@@ -258,6 +275,8 @@ def _ports(records: Sequence[Record]) -> dict[tuple[Any, ...], dict[str, dict[st
                 }
                 if port.get("numa_node") is not None:
                     counts["network.ports.numa_node"] = float(port["numa_node"])
+                if port.get("mtu") is not None:
+                    counts[f"network.ports.mtu{' of RDMA' if port['rdma'] else ''}"] = float(port["mtu"])
                 key = (port["kind"], port["rdma"], port["rate_gigabits"])
                 groups.setdefault(key, {})[f"node {record.node} port {port['name']}"] = counts
     return groups
