@@ -19,6 +19,7 @@ from tests.cluster.faults import (
     issues,
     near_limits,
     other_boards,
+    overlooked,
     quiet,
     reported,
     settings,
@@ -44,6 +45,7 @@ FILES = (
     near_limits,
     settings,
     alike,
+    overlooked,
 )
 BROKEN, HEALTHY, IN_THE_BANNER = (
     [story for file in FILES for story in getattr(file, kind, ())] for kind in ("BROKEN", "HEALTHY", "IN_THE_BANNER")

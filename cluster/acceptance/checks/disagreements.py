@@ -63,6 +63,10 @@ def _counts(records: Sequence[Record]) -> Iterator[Finding]:
             cuda, nvml = result["seen_by_cuda"], result.get("seen_by_nvml")
             if nvml is not None and cuda > nvml:
                 yield f"node {node}", "consistent", f"CUDA sees {cuda} GPUs, NVML {nvml}"
+            given = result.get("given_by_slurm")
+            if given is not None and not result["restricted"] and given != max(cuda, len(there)):
+                evidence = f"Slurm gave {given} GPUs, CUDA sees {cuda}: are devices constrained (cgroup.conf)?"
+                yield f"node {node}", "consistent", evidence
             if not result["restricted"] and cuda < len(there):
                 yield f"node {node}", "consistent", f"CUDA sees {cuda} GPUs, {len(there)} ranks have one"
         places = Counter(result["index"] for result in there)

@@ -8,6 +8,7 @@ in the banner, although they pass all bounds. Far from its siblings a figure is 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
@@ -23,14 +24,21 @@ FEWEST, FEWEST_NODES, FEWEST_PAIRS = 4, 3, 10
 """Siblings, below which nobody knows which one is unusual."""
 FEWEST_TIMES = 20
 """Repetitions of which quarters are compared."""
+LARGE_BYTES = 2**24
+LATE = 3.0
+"""Times the median, that the first step takes if it still chooses kernels."""
+MOST_OF_FIRST = 2
+"""Steps of a training that may choose kernels."""
 SIGMAS, TO_SIGMA = 8.0, 1.4826
 """Of the siblings' own spread; a median deviation is so much of a standard deviation."""
 FAR = 4.0
 """Times the distance at which a figure stands out: then it is no pass."""
+APART = 3.0
+"""Times the spread within two groups, that is between them."""
 OF_FEW = 1.5
 """Times the floor, that two or three may differ by."""
-OF_A_NODE = 0.7
-"""Of that distance, for the median of a node's GPUs: these vary less than single ones."""
+OF_A_NODE, OF_A_LARGE_NODE = 0.7, 0.4
+"""Of that distance, for the median of a node's GPUs: these vary less than single ones, of four and more still less."""
 MOST_SHOWN = 3
 SINGLE = (TOOK, "before", "after", "presence", "copies", "bandwidth", "compute", "steadiness", "memory", "load",
           "gradients", "training", "collectives")  # fmt: skip
@@ -54,7 +62,8 @@ def judge(records: Sequence[Record]) -> list[Check]:
         found += _beyond(of_model)
     found += surroundings.found(real)
     for of_nodes in nodes.values():
-        found += _outlying({node: _middle(own) for node, own in of_nodes.items()}, fewest=FEWEST_NODES, scale=OF_A_NODE)
+        scale = OF_A_LARGE_NODE if min(map(len, of_nodes.values())) >= FEWEST else OF_A_NODE
+        found += _outlying({node: _middle(own) for node, own in of_nodes.items()}, fewest=FEWEST_NODES, scale=scale)
     for of_kind in _pairs(real).values():
         found += _outlying(of_kind, fewest=FEWEST_PAIRS)
     for of_kind in _ports(real).values():
@@ -83,6 +92,7 @@ def figures(record: Record) -> Iterator[tuple[str, float]]:
     if "power_cap" in _reasons(record):  # which is why its clock is lower
         seen.pop("after reading.sm_clock_hertz", None)
     yield from _shares(seen)
+    yield from _of_gpus(record)
     for path, value in both["before"].items():
         if path in both["after"] and not _held(f"change {path}"):
             asked = record.result(TOOK).get("load", 0.0) if path == "time" else 0.0
@@ -97,6 +107,20 @@ def _shares(seen: Mapping[str, float]) -> Iterator[tuple[str, float]]:
     if len(rates) > 1:
         # The first steps choose kernels, so that the first epoch may be slow.
         yield "training.epochs.images_per_second of the best one", min(rates[1:]) / max(rates)
+
+
+def _of_gpus(record: Record) -> Iterator[tuple[str, float]]:
+    """What the host has for each of its GPUs."""
+    presence = record.result("presence")
+    own, count, memory = (presence.get(key) for key in ("host", "seen_by_cuda", "memory_bytes"))
+    if not own or not count:
+        return
+    if processors := [own[key] for key in ("processors", "processors_allowed") if own.get(key)]:
+        yield "presence.host.processors of each GPU", min(processors) / count
+    if memory:
+        for key in ("memory_bytes", "memory_available_bytes"):
+            if own.get(key):
+                yield f"presence.host.{key} of that of its GPUs", own[key] / count / memory
 
 
 def _idle(record: Record) -> bool:
@@ -123,6 +147,9 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
             yield f"{path} in the last quarter", fmean(value[-quarter:])
             if first := fmean(value[:quarter]):
                 yield f"{path} at the end of its start", fmean(value[-quarter:]) / first
+        own = value[MOST_OF_FIRST:] if path.endswith("own_seconds") and len(value) > 2 * FEWEST else value
+        if path.endswith(("own_seconds", "alone_seconds")) and len(own) >= FEWEST and max(own[:1]) < LATE * median(own):
+            yield f"{path} slow fifth of the median", percentile(own, 80) / median(own)
         if len(value) >= FEWEST_TIMES and (low := percentile(value, 25)):
             yield f"{path} quarter", percentile(value, 75) / low
     elif isinstance(value, list):
@@ -140,6 +167,10 @@ def _series(rows: Sequence[dict[str, Any]], path: str) -> Iterator[tuple[str, fl
         # One that is far from the others, on whichever side.
         worst = max(small.values(), key=lambda value: max(value / middle, middle / value))
         yield "collectives of 1 KiB of the other operations", worst / middle
+        large = [row["seconds"] for row in rows if row["bytes"] >= LARGE_BYTES and len(row["seconds"]) >= FEWEST]
+        if large:
+            spread = max(percentile(own, 75) / percentile(own, 25) for own in large)
+            yield "collectives of large messages, slow quarter of the quick one", spread
         return
     if path.endswith("epochs"):
         for number, row in enumerate(rows):
@@ -207,7 +238,10 @@ def _outlying(figures: Mapping[str, Mapping[str, float]], *, fewest: int, scale:
     for path in paths:
         values = {subject: own[path] for subject, own in figures.items() if path in own}
         if len(values) < fewest:
-            yield from _differing(path, values) if fewest < FEWEST_PAIRS else ()
+            yield from _differing(path, values, scale) if fewest < FEWEST_PAIRS else ()
+            continue
+        if (halves := _halves(path, values, scale)) is not None:
+            yield halves
             continue
         middle = median(values.values())
         spread = TO_SIGMA * median(abs(value - middle) for value in values.values())
@@ -221,12 +255,30 @@ def _outlying(figures: Mapping[str, Mapping[str, float]], *, fewest: int, scale:
                 yield Oddity(subject=subject, name=path, evidence=evidence, far=far)
 
 
-def _differing(path: str, values: Mapping[str, float]) -> Iterator[Oddity]:
+def _halves(path: str, values: Mapping[str, float], scale: float) -> Oddity | None:
+    """Two groups with nothing between them, each of many: no median tells which is usual."""
+    ordered = sorted(values, key=lambda subject: values[subject])
+    gaps = [values[after] - values[now] for now, after in pairwise(ordered)]
+    place = max(range(len(gaps)), key=lambda number: gaps[number]) + 1
+    groups = ordered[:place], ordered[place:]
+    fewer = min(groups, key=len)
+    if len(fewer) < 2 or 3 * len(fewer) < len(ordered):
+        return None
+    floor, spread = _floor(path), max(values[group[-1]] - values[group[0]] for group in groups)
+    middle = abs(values[groups[1][0]])
+    if gaps[place - 1] <= max(APART * spread, scale * (floor.share * middle + floor.amount)):
+        return None
+    low, high = values[groups[0][-1]], values[groups[1][0]]
+    evidence = f"{_words(path)} {low:.4g} at most on {len(groups[0])}, {high:.4g} at least on {len(groups[1])}"
+    return Oddity(subject=" and ".join(fewer[:MOST_SHOWN]), name=path, evidence=evidence)
+
+
+def _differing(path: str, values: Mapping[str, float], scale: float) -> Iterator[Oddity]:
     """Of two or three that are far from each other, all: nobody knows which one is unusual."""
     if len(values) < 2:
         return
     floor, low, high = _floor(path), min(values.values()), max(values.values())
-    if high - low > OF_FEW * (floor.share * max(abs(low), abs(high)) + floor.amount):
+    if high - low > OF_FEW * scale * (floor.share * max(abs(low), abs(high)) + floor.amount):
         shown = ", ".join(f"{value:.4g}" for value in values.values())
         yield Oddity(subject=" and ".join(values), name=path, evidence=f"{_words(path)} {shown}, unlike each other")
 
@@ -273,6 +325,10 @@ def _ports(records: Sequence[Record]) -> dict[tuple[Any, ...], dict[str, dict[st
                     for (name, server), rate in measured.items()
                     if name == port["name"]
                 }
+                itself = counts.get("adapters.measured.gigabits to itself")
+                if itself and "adapters.measured.gigabits to another node" in counts:
+                    share = counts["adapters.measured.gigabits to another node"] / itself
+                    counts["adapters.measured.gigabits to another node of that to itself"] = share
                 if port.get("numa_node") is not None:
                     counts["network.ports.numa_node"] = float(port["numa_node"])
                 if port.get("mtu") is not None:
