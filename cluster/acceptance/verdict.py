@@ -35,6 +35,8 @@ MOST_UNUSUAL = 4
 """Subjects of them in the banner."""
 MOST_HIDDEN = 0.15
 """Of a rate, that all may have lost alike before the banner says so."""
+SLOW_LATENCY = 0.35
+"""Of the limit, which is ten times what is usual."""
 OF_ITS_KIND = 0.88
 """Of the share of the best that other rates of a kind reach: below it one is named as well."""
 NOT_WRITTEN = 4
@@ -214,9 +216,14 @@ def not_excluded(checks: Iterable[Check]) -> str:
     comparison with the other GPUs shows.
     """
     losses: dict[str, float] = {}
+    slow: dict[str, float] = {}
     for check in checks:
         if check.status == "pass" and check.published and check.measured is not None:
             losses[check.name] = max(losses.get(check.name, 0.0), 1 - check.measured / check.published)
+        if check.name.endswith(": latency") and check.status == "pass" and check.threshold and check.measured:
+            used = check.measured / check.threshold.value
+            if check.threshold.relation == "at most" and used > SLOW_LATENCY:
+                slow[check.name] = max(slow.get(check.name, 0.0), used)
     of_kind: dict[str, list[float]] = {}
     for name, loss in losses.items():
         of_kind.setdefault(name.rpartition(":")[2], []).append(1 - loss)
@@ -225,9 +232,11 @@ def not_excluded(checks: Iterable[Check]) -> str:
         ((loss, name) for name, loss in losses.items()
          if loss > MOST_HIDDEN or 1 - loss < OF_ITS_KIND * median(of_kind[name.rpartition(":")[2]])), reverse=True,
     )  # fmt: skip
-    if not large:
+    words = [f"{name} by up to {loss:.0%}" for loss, name in large[:MOST_ERRORS]]
+    words += [f"{name} is at {used:.0%} of its limit" for name, used in slow.items()]
+    if not words:
         return ""
-    shown = ", ".join(f"{name} by up to {loss:.0%}" for loss, name in large[:MOST_ERRORS])
+    shown = ", ".join(words)
     more = f" and {len(large) - MOST_ERRORS} more" if len(large) > MOST_ERRORS else ""
     return f"Not excluded: all alike may be slower than they should be: {shown}{more}; --baseline or --expect shows it"
 

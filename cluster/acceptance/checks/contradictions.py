@@ -36,8 +36,7 @@ SLOWEST, OPTIMIZER_SECONDS = 1.5, 2e-3
 """Times what copy, forward pass, both passes and the gradients' all-reduce take by themselves; and the optimizer."""
 FEWEST_LOSSES = 3
 """Of which two at least differ."""
-CLOCK_SECONDS = 10.0
-"""By which a clock may be set while the test runs."""
+CLOCK_SECONDS = 10.0  # by which a clock may be set while the test runs
 LONGEST_GAP = 4.0
 """Times the usual between samples of a load, and seconds."""
 BACKWARD = (0.8, 6.0)
@@ -274,7 +273,7 @@ def _trained(record: Record) -> Iterator[str]:
                 f"training: forward and backward pass took {parts['forward and backward']:.3g} s, "
                 f"the forward pass alone {parts['forward']:.3g} s"
             )
-        longest = SLOWEST * (sum(parts.values()) + _gradients_seconds(record)) + OPTIMIZER_SECONDS
+        longest = SLOWEST * (sum(parts.values()) + gradients_seconds(record)) + OPTIMIZER_SECONDS
         step = result["batch_size"] / epoch["images_per_second"]
         if record.gpu is not None and record.result("presence").get("nccl") and step > longest:
             yield f"training: a step took {step:.3g} s, its parts {longest:.3g} s at most"
@@ -293,7 +292,7 @@ def _first_loss(record: Record) -> Iterator[str]:
         yield f"training: the loss before the first step is {losses[0]:.3g}, and chance is 2.3"
 
 
-def _gradients_seconds(record: Record) -> float:
+def gradients_seconds(record: Record) -> float:
     """An all-reduce of them, by a line between the smallest and the largest that was measured."""
     if not record.measured("collectives"):
         return 0.0
@@ -379,7 +378,8 @@ def _ports(record: Record) -> Iterator[str]:
         told = [key for key in slots if port.get(key) is not None]
         if 0 < len(told) < len(slots):
             yield f"{port['name']}: of its slot only {', '.join(told)} is known"
-    for key in ("rate_gigabits", "pcie_width", "pcie_width_max", "pcie_generation", "pcie_generation_max", "numa_node"):
+    for key in ("rate_gigabits", "pcie_width", "pcie_width_max", "pcie_generation", "pcie_generation_max", "numa_node",
+                "firmware", "mtu"):  # fmt: skip
         without = [port["name"] for port in used if port.get(key) is None]
         if 0 < len(without) < len(used):
             yield f"{key} is not reported of {', '.join(without)}"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.acceptance import ledger
+from cluster.acceptance.checks.links import by_node
+from cluster.acceptance.hardware import board
 from cluster.acceptance.records import Record
 
 WORDS: dict[str, frozenset[str]] = {
@@ -55,7 +57,7 @@ class Oddity:
 def found(records: Sequence[Record]) -> list[Oddity]:
     """All of them."""
     return [*_odd_words(records), *_variables(records), *_old(records), *_rates(records), *_paths(records),
-            *_printed(records)]  # fmt: skip
+            *_printed(records), *_built(records)]  # fmt: skip
 
 
 def _odd_words(records: Sequence[Record]) -> Iterator[Oddity]:
@@ -72,12 +74,12 @@ def _odd_words(records: Sequence[Record]) -> Iterator[Oddity]:
                 # Adapters of one kind and rate have one firmware.
                 of_kind = f"network.ports.firmware of {port['kind']}, {port['rate_gigabits']} Gbit/s"
                 said.setdefault(of_kind, {})[f"node {record.node} port {port['name']}"] = port["firmware"]
-    for path, by_node in said.items():
-        usual, most = Counter(by_node.values()).most_common(1)[0]
-        for node, value in by_node.items():
+    for path, by_place in said.items():
+        usual, most = Counter(by_place.values()).most_common(1)[0]
+        for node, value in by_place.items():
             if value not in WORDS.get(path, (value,)):
                 yield Oddity(subject=node, name=path, evidence=f"{_words(path)}: {value}")
-            elif value != usual or (len(by_node) > most and 2 * most <= len(by_node)):
+            elif value != usual or (len(by_place) > most and 2 * most <= len(by_place)):
                 yield Oddity(subject=node, name=path, evidence=f"{_words(path)}: {value}, on most nodes {usual}")
 
 
@@ -93,6 +95,33 @@ def _printed(records: Sequence[Record]) -> Iterator[Oddity]:
         subject = "all ranks" if len(set(subjects)) == len(records) else subjects[0]
         shown = "".join(character if " " <= character <= "~" else " " for character in line)[:MOST_WORDS]
         yield Oddity(subject=subject, name="log", evidence=f"it printed {shown.strip()!r} ({len(subjects)} lines so)")
+
+
+def _built(records: Sequence[Record]) -> Iterator[Oddity]:
+    """How many GPUs and ports a node has, and what joins them, against how such boards are built."""
+    for node, own in by_node(records).items():
+        presence, count = own[0].result("presence"), len({record.result("presence").get("uuid") for record in own})
+        known = board(presence.get("device_name"))
+        seen = max(presence.get("seen_by_cuda") or 0, count)
+        place = f"node {node}"
+        if known is not None and known.wired and seen & (seen - 1):
+            evidence = f"seen_by_cuda: {seen} GPUs; such boards have 4, 8 or 16"
+            yield Oddity(subject=place, name="presence.seen_by_cuda", evidence=evidence)
+        used = [port for record in own for port in record.result("network").get("ports") or ()
+                if port["rdma"] and port["up"]]  # fmt: skip
+        of_rate = max(Counter(port["rate_gigabits"] for port in used).values(), default=0)
+        if seen > 1 and of_rate > 1 and seen % of_rate and of_rate % seen:
+            evidence = f"{of_rate} ports of one rate for {seen} GPUs, which cannot share them evenly"
+            yield Oddity(subject=place, name="network.ports.up", evidence=evidence)
+        for record in own:
+            reading = record.result("before").get("reading") or {}
+            peers, slot = reading.get("nvlink_peers") or {}, reading.get("pcie_generation_max")
+            if known is not None and known.joined == "switch" and peers and not peers.get("switch"):
+                evidence = "nvlink_peers: none of its NVLinks leads to a switch, as they do on such boards"
+                yield Oddity(subject=record.subject, name="reading.nvlink_peers", evidence=evidence)
+            if known is not None and slot and known.pcie_generation and slot < known.pcie_generation:
+                evidence = f"pcie_generation_max: the slot allows {slot}, the board {known.pcie_generation}"
+                yield Oddity(subject=record.subject, name="reading.pcie_generation_max", evidence=evidence)
 
 
 def _old(records: Sequence[Record]) -> Iterator[Oddity]:

@@ -14,9 +14,11 @@ from typing import Any
 
 from cluster.acceptance import ledger
 from cluster.acceptance.checks import surroundings
+from cluster.acceptance.checks.contradictions import gradients_seconds
 from cluster.acceptance.checks.pairs import met
 from cluster.acceptance.checks.surroundings import Oddity
 from cluster.acceptance.checks.usual import COUNTED, FLOORS, HELD, NEVER, OF, RATES, UNITS, USUAL, Floor
+from cluster.acceptance.hardware import pcie_bytes_per_second
 from cluster.acceptance.records import TOOK, Record, percentile
 from cluster.acceptance.verdict import UNUSUAL, Check, Part, Status
 
@@ -39,6 +41,8 @@ OF_FEW = 1.5
 """Times the floor, that two or three may differ by."""
 OF_A_NODE, OF_A_LARGE_NODE = 0.7, 0.4
 """Of that distance, for the median of a node's GPUs: these vary less than single ones, of four and more still less."""
+PACKETS = 0.85
+"""Of a slot, that packets leave for data."""
 MOST_SHOWN = 3
 SINGLE = (TOOK, "before", "after", "presence", "copies", "bandwidth", "compute", "steadiness", "memory", "load",
           "gradients", "training", "collectives")  # fmt: skip
@@ -93,6 +97,7 @@ def figures(record: Record) -> Iterator[tuple[str, float]]:
         seen.pop("after reading.sm_clock_hertz", None)
     yield from _shares(seen)
     yield from _of_gpus(record)
+    yield from _step(record)
     for path, value in both["before"].items():
         if path in both["after"] and not _held(f"change {path}"):
             asked = record.result(TOOK).get("load", 0.0) if path == "time" else 0.0
@@ -107,6 +112,14 @@ def _shares(seen: Mapping[str, float]) -> Iterator[tuple[str, float]]:
     if len(rates) > 1:
         # The first steps choose kernels, so that the first epoch may be slow.
         yield "training.epochs.images_per_second of the best one", min(rates[1:]) / max(rates)
+
+
+def _step(record: Record) -> Iterator[tuple[str, float]]:
+    """A step of the training without its all-reduce, against both passes without the others."""
+    if record.measured("training") and (alone := median(record.result("training")["alone_seconds"] or [0.0])):
+        result = record.result("training")
+        best = max(epoch["images_per_second"] for epoch in result["epochs"])
+        yield "training step of both passes", (result["batch_size"] / best - gradients_seconds(record)) / alone
 
 
 def _of_gpus(record: Record) -> Iterator[tuple[str, float]]:
@@ -325,6 +338,12 @@ def _ports(records: Sequence[Record]) -> dict[tuple[Any, ...], dict[str, dict[st
                     for (name, server), rate in measured.items()
                     if name == port["name"]
                 }
+                if gigabits := _line(port):
+                    for where in ("to itself", "to another node"):
+                        if f"adapters.measured.gigabits {where}" in counts:
+                            share = counts[f"adapters.measured.gigabits {where}"] / gigabits
+                            own = counts.get("adapters.measured.gigabits of its line", share)
+                            counts["adapters.measured.gigabits of its line"] = min(own, share)
                 itself = counts.get("adapters.measured.gigabits to itself")
                 if itself and "adapters.measured.gigabits to another node" in counts:
                     share = counts["adapters.measured.gigabits to another node"] / itself
@@ -336,6 +355,12 @@ def _ports(records: Sequence[Record]) -> dict[tuple[Any, ...], dict[str, dict[st
                 key = (port["kind"], port["rdma"], port["rate_gigabits"])
                 groups.setdefault(key, {})[f"node {record.node} port {port['name']}"] = counts
     return groups
+
+
+def _line(port: Mapping[str, Any]) -> float:
+    """Gbit/s that its line and its slot allow."""
+    slot = pcie_bytes_per_second(port.get("pcie_generation"), port.get("pcie_width"))
+    return min(port["rate_gigabits"] or 0.0, PACKETS * slot * 8e-9 if slot else 1e9)
 
 
 def _checks(found: Sequence[Oddity], ranks: Mapping[str, int]) -> Iterator[Check]:
