@@ -17,6 +17,7 @@ from tests.cluster.faults import (
     hidden,
     incidents,
     issues,
+    margins,
     near_limits,
     other_boards,
     overlooked,
@@ -46,6 +47,7 @@ FILES = (
     settings,
     alike,
     overlooked,
+    margins,
 )
 BROKEN, HEALTHY, IN_THE_BANNER = (
     [story for file in FILES for story in getattr(file, kind, ())] for kind in ("BROKEN", "HEALTHY", "IN_THE_BANNER")

@@ -98,6 +98,9 @@ def figures(record: Record) -> Iterator[tuple[str, float]]:
     yield from _shares(seen)
     yield from _of_gpus(record)
     yield from _step(record)
+    if (times := record.result(TOOK)) and {"time"} <= both["before"].keys() & both["after"].keys():
+        elapsed = both["after"]["time"] - both["before"]["time"]
+        yield "time that no stage took", elapsed - sum(value for stage, value in times.items() if stage != "before")
     for path, value in both["before"].items():
         if path in both["after"] and not _held(f"change {path}"):
             asked = record.result(TOOK).get("load", 0.0) if path == "time" else 0.0
@@ -118,6 +121,9 @@ def _step(record: Record) -> Iterator[tuple[str, float]]:
     """A step of the training without its all-reduce, against both passes without the others."""
     if record.measured("training") and (alone := median(record.result("training")["alone_seconds"] or [0.0])):
         result = record.result("training")
+        if len(result["epochs"]) > 1:
+            first, last = (percentile(result["epochs"][place]["own_seconds"], 25) for place in (0, -1))
+            yield "training.epochs.own_seconds of the last epoch of the first", last / first
         best = max(epoch["images_per_second"] for epoch in result["epochs"])
         yield "training step of both passes", (result["batch_size"] / best - gradients_seconds(record)) / alone
 
@@ -195,6 +201,9 @@ def _series(rows: Sequence[dict[str, Any]], path: str) -> Iterator[tuple[str, fl
             yield f"{path}.{key}", float(median(values))
             yield f"{path}.{key} at most", max(values)
             yield f"{path}.{key} at least", min(values)
+            quarter = len(values) // 4
+            if key in ("products_per_second", "sm_clock_hertz") and quarter and (first := median(values[:quarter])):
+                yield f"{path}.{key} end of start", median(values[-quarter:]) / first
 
 
 @lru_cache(maxsize=4096)
@@ -251,6 +260,7 @@ def _outlying(figures: Mapping[str, Mapping[str, float]], *, fewest: int, scale:
     for path in paths:
         values = {subject: own[path] for subject, own in figures.items() if path in own}
         if len(values) < fewest:
+            # Sound pairs over PCIe differ by 40 %.
             yield from _differing(path, values, scale) if fewest < FEWEST_PAIRS else ()
             continue
         if (halves := _halves(path, values, scale)) is not None:
