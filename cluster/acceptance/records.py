@@ -75,6 +75,11 @@ class Record:
         return bool(result) and "error" not in result and "skipped" not in result
 
     @property
+    def times(self) -> dict[str, float]:
+        """Seconds of each stage; empty where they are not known."""
+        return self.result(TOOK) if self.measured(TOOK) else {}
+
+    @property
     def gpu(self) -> int | None:
         """Index of its GPU as CUDA counts on its node; None on the CPU."""
         index = self.result("presence").get("index")

@@ -31,6 +31,7 @@ def tree(root: Path) -> None:
     roce = {"state": "1: DOWN", "rate": "100 Gb/sec (4X EDR)", "link_layer": "Ethernet"}
     write(root, {f"class/infiniband/mlx5_1/ports/1/{name}": text for name, text in roce.items()})
     write(root, {"class/net/ens1/device/infiniband/mlx5_1/dev": "", "class/net/ens1/carrier_down_count": "3"})
+    write(root, {"class/net/ens1/mtu": "9000", "class/infiniband/mlx5_1/fw_ver": "28.39.1002"})
     write(root, {"class/net/ens1/speed": "100000", "class/net/ens1/operstate": "up"})
     write(root, {"class/net/eno1/device/vendor": "0x8086", "class/net/eno1/speed": "25000"})
     write(root, {"class/net/eno1/operstate": "up", "class/net/eno1/carrier_down_count": "1"})
@@ -49,6 +50,7 @@ def test_ports_are_read_from_sysfs(tmp_path: Path) -> None:
     }  # fmt: skip
     assert (ports["mlx5_1/1"]["kind"], ports["mlx5_1/1"]["up"]) == ("Ethernet", False)
     assert ports["mlx5_1/1"]["counters"] == {"carrier_down_count": 3}, "RoCE's interface is the same port"
+    assert (ports["mlx5_1/1"]["firmware"], ports["mlx5_1/1"]["mtu"]) == ("28.39.1002", 9000)
     assert (ports["eno1"]["rate_gigabits"], ports["eno2"]["rate_gigabits"]) == (25.0, None)
     assert sysfs.peer_memory(tmp_path)
 

@@ -12,7 +12,7 @@ import pytest
 
 from cluster.acceptance import host, ledger, nvml, sysfs
 from cluster.acceptance.checks import unusual
-from cluster.acceptance.records import Record
+from cluster.acceptance.records import TOOK, Record
 from cluster.acceptance.verdict import UNUSUAL
 from tests.cluster import sound
 from tests.cluster.faults import machines
@@ -189,9 +189,42 @@ def test_variables_and_old_software_are_in_the_banner() -> None:
     assert "this chip needs 525" in odd(ranks)[ranks[1].subject]
 
 
+def test_what_a_finished_rank_printed_is_in_the_banner_and_what_nccl_always_prints_is_not() -> None:
+    ranks = machine()
+    for record in ranks:
+        record.log = "NCCL version 2.27.5+cuda13.0\nnode0:1:1 [0] NCCL INFO Bootstrap : Using eth0\n"
+    assert not odd(ranks)
+    ranks[1].log += "node0:1:2 [1] NCCL WARN NET/IB : Got async event : port error\n"
+    assert "port error" in odd(ranks)[ranks[1].subject]
+    ranks[1].ending = "died"
+    assert not odd(ranks), "the report shows its log"
+
+
+def test_two_that_differ_and_two_groups_are_named_together() -> None:
+    pair = sound.records(2)
+    pair[1].results["bandwidth"]["rates"]["copy"] *= 0.8
+    assert any("unlike each other" in evidence for evidence in odd(pair).values())
+    ranks = sound.records(8)
+    for record in ranks[4:]:
+        record.results["bandwidth"]["rates"]["copy"] *= 0.85
+    assert any("at most on 4" in evidence and "at least on 4" in evidence for evidence in odd(ranks).values())
+
+
+def test_stages_cannot_take_longer_than_the_clock_says_and_all_have_a_time() -> None:
+    for change, question in (({"memory": 500.0}, "record: consistent"), ({"memory": None}, "record: well formed")):
+        ranks = machine()
+        ranks[1].results[TOOK] |= change
+        checks = judged(ranks)[1]
+        assert (question, ranks[1].subject) in {(check.name, check.subject) for check in checks
+                                                if check.status == "unverified"}  # fmt: skip
+    del ranks[1].results[TOOK]["memory"]
+    assert any("took.memory is missing" in check.evidence for check in judged(ranks)[1])
+
+
 def test_the_host_is_read_from_its_files(tmp_path: Path) -> None:
     for name, text in {
-        "proc/sys/kernel/osrelease": "6.8.0-60-generic", "proc/meminfo": "MemTotal: 2048 kB\nMemAvailable: 1024 kB\n",
+        "proc/sys/kernel/osrelease": "6.8.0-60-generic", "proc/uptime": "512.25 4000.0",
+        "proc/meminfo": "MemTotal: 2048 kB\nMemAvailable: 1024 kB\nSwapTotal: 64 kB\nSwapFree: 16 kB\n",
         "sys/fs/cgroup/cpu.max": "150000 100000", "sys/devices/system/edac/mc/mc0/ce_count": "3",
         "sys/devices/system/edac/mc/mc0/ue_count": "1", "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "a",
         "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "b",
@@ -202,7 +235,8 @@ def test_the_host_is_read_from_its_files(tmp_path: Path) -> None:
     assert found["kernel"] == "6.8.0-60-generic"
     assert (found["memory_bytes"], found["memory_available_bytes"]) == (2**21, 2**20)
     assert (found["processors_allowed"], found["memory_errors"], found["governor"]) == (1.5, [3, 1], "a, b")
-    assert found["clock_source"] is None
+    assert (found["clock_source"], found["up_seconds"], found["swapped_bytes"]) == (None, 512.25, 48 * 1024)
+    assert host.measure(tmp_path / "nowhere")["up_seconds"] is None
     assert host.variables({"NCCL_P2P_DISABLE": "1", "HOME": "/", "UCX_TLS": ""}) == {
         "NCCL_P2P_DISABLE": "1", "UCX_TLS": "(empty)"
     }  # fmt: skip
@@ -211,7 +245,7 @@ def test_the_host_is_read_from_its_files(tmp_path: Path) -> None:
 def test_bits_and_numbers_that_nobody_knows_have_names_that_nobody_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "throttle_mask", lambda handle: 0x1004)
     assert nvml.throttle_reasons(None) == ["power_cap", "unknown 0x1000"]
-    assert nvml._action(99) == "unknown 99"
+    assert (nvml._action(99), nvml._compute_mode(0), nvml._compute_mode(7)) == ("unknown 99", "default", "unknown 7")
     assert nvml._fabric_faults(0b01 << 4 | 5 << 8) == ["routes are unhealthy", "too few NVLinks"]
     assert nvml._fabric_faults(0b10 << 4 | 1 << 8 | 1 << 12) == []
     assert nvml._fabric_faults(13 << 8) == ["unknown 13"]

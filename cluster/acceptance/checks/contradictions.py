@@ -13,7 +13,7 @@ from typing import Any
 from cluster.acceptance.checks.collectives import STEADY
 from cluster.acceptance.names import SUMMARY
 from cluster.acceptance.pace import SLOW
-from cluster.acceptance.records import TOOK, Record, percentile
+from cluster.acceptance.records import Record, percentile
 
 Finding = tuple[str, str, str]
 SAME, ALIKE, WIDE = 1.02, 1.5, 4.0
@@ -125,7 +125,7 @@ def _energy(record: Record) -> Iterator[str]:
         yield "the clock of its node went back while the test ran"
     if began and ended and ended - began > MOST_SECONDS:
         yield f"by its node's clock the test took {(ended - began) / 3600:.0f} hours"
-    took = sum(value for stage, value in record.result(TOOK).items() if stage != "before")
+    took = sum(value for stage, value in record.times.items() if stage != "before")
     if began and ended and took > SAME * (ended - began) + CLOCK_SECONDS:
         yield f"its stages took {took:.0f} s, by its node's clock {ended - began:.0f} s went by"
     first, last = before.get("energy_joules"), after.get("energy_joules")

@@ -98,12 +98,12 @@ def figures(record: Record) -> Iterator[tuple[str, float]]:
     yield from _shares(seen)
     yield from _of_gpus(record)
     yield from _step(record)
-    if (times := record.result(TOOK)) and {"time"} <= both["before"].keys() & both["after"].keys():
+    if (times := record.times) and {"time"} <= both["before"].keys() & both["after"].keys():
         elapsed = both["after"]["time"] - both["before"]["time"]
         yield "time that no stage took", elapsed - sum(value for stage, value in times.items() if stage != "before")
     for path, value in both["before"].items():
         if path in both["after"] and not _held(f"change {path}"):
-            asked = record.result(TOOK).get("load", 0.0) if path == "time" else 0.0
+            asked = record.times.get("load", 0.0) if path == "time" else 0.0
             yield f"change {path}", both["after"][path] - value - asked
 
 
