@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-from gradebox.sandbox import frames
+from gradebox.sandbox import frames, native_code
 from gradebox.sandbox.frames import ATTRIBUTE, FRAME_ATTRIBUTES
 from gradebox.sandbox.safe_text import plain_ascii, safe
 from gradebox.sandbox.trusted_code import TrustedCode, asks, foreign_mode
@@ -48,6 +48,7 @@ _EVENTS = {
     ),
     "gc": ("gc.get_objects", "gc.get_referrers", "gc.get_referents"),
     "import": ("import",),
+    "interpreter": ("cpython.PyInterpreterState_New",),
     "disguise": ("compile", "code.__new__", "function.__new__", "marshal.loads"),
 }
 _KINDS = {event: kind for kind, events in _EVENTS.items() for event in events}
@@ -56,7 +57,14 @@ _OF_FRAMES = frozenset({"frames", "gc"})
 _MORE_FRAMES = 200
 _TRACING = frozenset({"sys.settrace", "sys.setprofile"})
 _STEPS = "the probe's steps, by a trace function"
-_FORBIDDEN_IMPORTS = frozenset({"gradebox", "gradebook", "solutions", "tests"})
+_FORBIDDEN_IMPORTS = frozenset(
+    (
+        *("gradebox", "gradebook", "solutions", "tests"),
+        # Of Python's own tests, and other interpreters: doors to its insides that no program needs.
+        *("_testcapi", "_testinternalcapi", "_testlimitedcapi", "_testbuffer", "_ctypes_test"),
+        *("_xxsubinterpreters", "_interpreters", "_xxinterpchannels", "_interpchannels", "_interpqueues"),
+    )
+)
 """And the course's package."""
 _HANDLER = "__torch_function__"
 """By which a mode answers."""
@@ -66,7 +74,7 @@ _LOOPBACK = ("127.", "::1", "localhost")
 def install(
     ours: TrustedCode,
     functions: Mapping[int, str],
-    readable: tuple[str, ...],
+    folders: tuple[tuple[str, ...], tuple[str, ...]],
     emit: Callable[[bytes], None],
     void: Callable[[str], None],
     look: Callable[[bool], list[str]],
@@ -77,7 +85,7 @@ def install(
     Args:
         ours: who is trusted; everything else is the submission's.
         functions: labels, by id, of those that nobody may give other code or defaults.
-        readable: folders it may open files in without a note.
+        folders: those it may open files in without a note, and those of all native code that there is already.
         emit: takes one JSON line per note; each kind, detail and place once, `MAX_NOTES_OF_A_KIND` of a kind.
         void: called with plain words: the submission read reference values instead of measuring, or what it changed.
             Emitted as well, without any limit, as a note of kind `VOID`: a process that the submission forked
@@ -101,9 +109,8 @@ def install(
     )  # fmt: skip
     traced, by_hand, reaches, asker = frames.is_traced, _is_by_hand, frames.reaches_hidden, frames.culprit
     maker = functools.partial(foreign_mode, ours, modes, _HANDLER)
-    # By both names where a link leads to a folder (an environment, say): imports name files as `sys.path` does.
-    names = [name for path in readable for name in (os.path.normpath(path), os.path.realpath(path))]
-    roots = tuple(dict.fromkeys(name.rstrip("/") + "/" for name in names))
+    roots = native_code.folders(folders[0])
+    native, native_roots = native_code.file_of, native_code.folders(folders[1])
     # Threads that are inside of the hook. The hook itself raises events as well (it may look at a frame), and
     # they must not be noted, nor call the hook for ever.
     busy: set[int] = set()
@@ -126,6 +133,11 @@ def install(
         of_frames = kind in _OF_FRAMES
         if of_frames and (hidden := reaches(event, arguments, ours)):
             make_void(f"{hidden}, by a way around it", frame)
+        if kind == "interpreter":
+            # It would have no hook, and the same memory.
+            make_void("another interpreter in the same process", frame)
+        if native_roots and (file := native(event, arguments, native_roots, frame, ours)):
+            make_void(f"native code of its own, {file}", frame)
         if event in _TRACING and traced():  # one that is taken away before a probe looks
             make_void(_STEPS, frame)
         detail = tell(kind, event, arguments, roots, ours)

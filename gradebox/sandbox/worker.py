@@ -33,6 +33,7 @@ from gradebox.sandbox import (
     instruments,
     landlock,
     linux,
+    native_code,
     packing,
     probe_loader,
     probe_types,
@@ -292,7 +293,7 @@ def _observe(
                 as_before = list if gpu is None else answers.comparing(module.answering(gpu), module.links(gpu))
                 own_code = known.probes | known.simulator
                 look = _nowhere if is_real else instruments.watch(fingerprints, own_code, as_before, wrapped)
-                finish = audit.install(known, fingerprints.functions, _allowed(task), emit, void, look, modes)
+                finish = audit.install(known, fingerprints.functions, _folders(task), emit, void, look, modes)
                 del modes, as_before, wrapped
             # Out of reach of `gc.get_objects`: the probe's frames, a simulator and its record.
             gc.freeze()
@@ -339,10 +340,10 @@ def _nothing() -> tuple[()]:
     return ()
 
 
-def _allowed(task: Task) -> tuple[str, ...]:
-    """Folders in which opening a file deserves no note."""
-    python = (sys.prefix, sys.base_prefix, *(entry for entry in sys.path if os.path.isabs(entry)))
-    return (task.submission, task.work, task.packages, "/tmp", "/dev/shm", "/usr", "/lib", "/etc", *python)
+def _folders(task: Task) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those in which opening a file deserves no note, and those with all native code that there is already."""
+    installed = native_code.installed(task.submission, task.work)
+    return (task.submission, task.work, task.packages, "/tmp", "/dev/shm", "/etc", *installed), installed
 
 
 def _libraries(task: Task, packages: Sequence[ModuleType]) -> list[str]:
