@@ -93,8 +93,8 @@ class Simulator:
     """Modules that give work to the device on behalf of another part of the simulator only."""
     recorder: str
     """The module whose generators hold the record."""
-    generators: tuple[str, ...]
-    """Their names."""
+    generators: Mapping[str, tuple[str, ...]]
+    """By module, the names of those that hold the record, or what is written to the device."""
     profilers: tuple[str, ...] = ()
     """Ends of paths of libraries' files that set a profile function when a profiler of theirs is asked for stacks."""
 

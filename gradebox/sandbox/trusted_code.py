@@ -100,7 +100,12 @@ def _with_simulator(base: TrustedCode, about: Simulator) -> TrustedCode:
             for code in _known.get(name, ())
             if code.co_qualname.startswith(starts)
         ),
-        hidden_code=_ids(code for code in recorder if code.co_name in about.generators),
+        hidden_code=_ids(
+            code
+            for name, generators in about.generators.items()
+            for code in _known.get(name, ())
+            if code.co_name in generators
+        ),
     )
 
 

@@ -38,11 +38,12 @@ def links(gpu: VirtualGPU) -> list[tuple[object, str]]:
     """The parts by which each GPU reports, each with where it is found."""
     found: list[tuple[object, str]] = []
     for each in gpu.machine.gpus:
-        found += [(each, name) for name in ("machine", "memory", "queue", "clock", "registry")]
+        found += [(each, name) for name in ("machine", "memory", "queue", "clock", "registry", "repeats")]
         found += [(each.memory, "history"), (each.memory.history, "tell")]
         if hasattr(each.queue, "line"):
             line: object = each.queue.line
-            found += [(each.queue, "line"), *((line, name) for name in ("_connection",) if hasattr(line, name))]
+            names = ("_connection", "tell", "_writers")
+            found += [(each.queue, "line"), *((line, name) for name in names if hasattr(line, name))]
     return found
 
 

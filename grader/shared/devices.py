@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import os
 import random
 import sys
@@ -111,12 +112,14 @@ SIMULATOR: Simulator | None = Simulator(
         "vgpu.device",
         "vgpu.timing",
         "vgpu.runtime.memory",
+        "vgpu.runtime.audit_events",
+        "vgpu.torch_integration.dispatch.repeats",
         "vgpu.torch_integration.dispatch.dispatch_mode",
         "vgpu.torch_integration.compiled.programs",
         "vgpu.torch_integration.flash_attention.launching",
     ),
     recorder="vgpu.runtime.audit_events",
-    generators=("history", "steps"),
+    generators={"vgpu.runtime.audit_events": ("history", "steps", "kernels"), "vgpu.device.remote": ("_writer",)},
     profilers=("/torch/autograd/profiler.py",),
 )
 INSTRUMENTS = {
@@ -365,7 +368,8 @@ def parts(gpu: VirtualGPU | None) -> dict[str, tuple[object, ...]]:
         by_name[f"{name}'s parts"] = (*pieces, history, clock.scheduler)
         by_name[f"{name}'s data sheet"] = (sys.intern(repr(each.spec)),)
         by_name[f"{name}'s clock"] = (mine, mine.step, _answer(mine.step))
-        by_name[f"{name}'s record"] = (history.tell,)
+        written = getattr(getattr(each.queue, "line", None), "_writers", ())
+        by_name[f"{name}'s record"] = (history.tell, each.repeats, *written)
     return by_name
 
 
@@ -379,8 +383,9 @@ def _answer(ask: Callable[[None], object]) -> object:
 
 def hidden(gpu: VirtualGPU) -> tuple[object, ...]:
     """The generators that hold the record of each virtual GPU, and the clock's."""
-    kept = [each.memory.history for each in gpu.machine.gpus]
-    return (*(_generator_of(keeper.tell) for keeper in kept), _generator_of(gpu.clock.mine().step))
+    kept = [(each.memory.history.tell, each.repeats) for each in gpu.machine.gpus]
+    written = getattr(getattr(gpu.queue, "line", None), "_writers", ())
+    return tuple(map(_generator_of, [*itertools.chain(*kept), gpu.clock.mine().step, *written]))
 
 
 def _generator_of(send: Patched) -> object:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -198,9 +199,9 @@ def test_products_of_a_slow_host(device: Callable[..., Device]) -> None:
 
     with attached(device()) as gpu:
         usual = seconds(gpu)
-        questions = gpu.queue.line._counts["question"]  # type: ignore[attr-defined]
-        seconds(gpu)
-        assert gpu.queue.line._counts["question"] == questions, "a host that nobody slows asks nobody"  # type: ignore[attr-defined]
+        with questions() as asked:
+            seconds(gpu)
+        assert asked == [], "a host that nobody slows asks nobody"
     with attached(device(conditions=[{"factor": 2.0, "on_host": True}])) as gpu:
         assert seconds(gpu) == pytest.approx(2 * usual)
     with attached(device(open_record=True)) as gpu:
@@ -251,13 +252,12 @@ def test_memory_is_read_whatever_peaks_a_program_resets(device: Callable[..., De
 
 
 def test_launches_cost_a_program_no_question(device: Callable[..., Device]) -> None:
-    with attached(device()) as gpu:
+    with attached(device()):
         x = torch.ones(64, 64, device="cuda")
-        line = gpu.queue.line  # type: ignore[attr-defined]
-        before = line._counts["question"]
-        for _ in range(LAUNCH_QUEUE_DEPTH // 2):
-            torch.mm(x, x)
-        assert line._counts["question"] == before
+        with questions() as asked:
+            for _ in range(LAUNCH_QUEUE_DEPTH // 2):
+                torch.mm(x, x)
+        assert asked == []
 
 
 def test_a_forked_child_has_a_device_of_its_own(device: Callable[..., Device]) -> None:
@@ -266,10 +266,25 @@ def test_a_forked_child_has_a_device_of_its_own(device: Callable[..., Device]) -
         assert gpu.timeline == []
 
 
+@contextmanager
+def questions() -> Iterator[list[tuple[Any, ...]]]:
+    """What programs ask their devices in this block."""
+    asked: list[tuple[Any, ...]] = []
+    ask = Line.ask
+
+    def noting(line: Line, *question: Any) -> Any:
+        asked.append(question)
+        return ask(line, *question)
+
+    with mock.patch.object(Line, "ask", noting):
+        yield asked
+
+
 GOOD = messages.text("work", KernelWork("aten::mm", 64, product=Product(1, 2, 2, 2))) + messages.text("thread", "main")
 BAD = {
-    "memory that nobody has marked": messages.text("memory", 0, "peak", 0, 0),
-    "memory of no kind": messages.MEMORY.pack(b"A", 0, 1, 1) + messages.text("memory", 0, "all", 0, 0),
+    "memory that nobody has marked": messages.text("memory", 0, "peak", 0, 0, 0),
+    "memory of no kind": messages.MEMORY.pack(b"A", 0, 1, 1)
+    + messages.text("memory", 0, "all", 0, 0, messages.MEMORY.size),
     "no message": b"?",
     "a work cut off": messages.text("work", "aten::mm"),
     "a work of texts": messages.text("work", KernelWork("aten::mm", "many")),  # type: ignore[arg-type]
@@ -293,7 +308,8 @@ BAD = {
     "a question about the record": messages.text("ask", "kernels", 0),
     "a question without its words": messages.text("ask", "slowed", 0),
     "a device of another speed": messages.text("slow", 0, 2.0, 0, 1, 0.0, None, False),
-    "a reading without marks": messages.text("read", 0, "names", 0, 0, {}),
+    "a reading without marks": messages.text("read", 0, "names", 0, 0, {}, 0),
+    "bytes of somebody else's": messages.MARK.pack(b"M") + messages.text("read", 0, "names", 0, 0, {}, 0),
 }  # fmt: skip
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import _thread
 import json
+import os
+import struct
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -30,6 +32,11 @@ _SENT_BYTES = 48 * 1024
 _audit = sys.audit
 _NAN = float("nan")
 _PACK = messages.LAUNCH.pack
+_HEADER = struct.Struct("!i").pack
+"""In front of what `Connection.recv_bytes` reads."""
+_AT_ONCE = frozenset(("question", "reading"))
+_NESTED = 4
+"""Handlers and finalizers that may interrupt each other while they launch or ask."""
 
 
 class DeviceLost(RuntimeError):
@@ -37,17 +44,21 @@ class DeviceLost(RuntimeError):
 
 
 class Line:
-    """A process's connection to its device's, shared by the queues of all GPUs that it sees."""
+    """A process's connection to its device's, shared by the queues of all GPUs that it sees.
+
+    What is written to it, and the numbers of all that was written, are in the local variables of suspended generators
+    (`_writer`): a program that could change them would choose what the device records. Each message raises LAUNCH_EVENT
+    before it is written, by which a grader sees who writes it.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         # A real lock, whose holder waits in real time.
         self._lock = _thread.RLock()
-        self._unsent = bytearray()
-        self._works: dict[KernelWork, int] = {}
-        self._threads: dict[str, int] = {}
-        self._counts = dict.fromkeys(("event", "mark", "memory", "reading", "question"), 0)
         self._answers: dict[int, Any] = {}
+        self._writers = _writers(connection)
+        self.tell: Callable[[Any], Any] = self._writers[0]
+        """Takes what is to be written (`_writer`)."""
         greeting = self.ask("greeting")
         self.slows_the_host: bool = greeting["slows the host"]
         self.is_open: bool = greeting["open"]
@@ -55,51 +66,28 @@ class Line:
 
     def put(self, message: bytes) -> None:
         """Send it, now or later."""
-        with self._lock:
-            self._unsent += message
-            if len(self._unsent) > _SENT_BYTES:
-                self._send()
+        self._say(message)
 
-    def launch(
-        self,
-        gpu: int,
-        stream: int,
-        work: KernelWork,
-        launched_at: float,
-        host_seconds: float,
-        thread: str,
-        seconds: float,
-    ) -> None:
-        """An entry for a stream; `seconds` are NaN where the device has to say."""
+    def launch(self, entry: tuple[int, int, KernelWork, float, float, str, float]) -> None:
+        """An entry for a stream: GPU, stream, work, when its launch began, how long that took the host, the thread, and
+        seconds (NaN where the device has to say)."""
+        # `_say`, written out: this is part of every launch.
         with self._lock:
-            number = self._works.get(work)
-            if number is None:
-                number = self._works[work] = len(self._works)
-                self._unsent += messages.text("work", work)
-            by = self._threads.get(thread)
-            if by is None:
-                by = self._threads[thread] = len(self._threads)
-                self._unsent += messages.text("thread", thread)
-            # `put`, written out: this is part of every launch.
-            self._unsent += _PACK(b"L", gpu, by, stream, number, launched_at, host_seconds, seconds)
-            if len(self._unsent) > _SENT_BYTES:
-                self._send()
+            try:
+                error = self.tell(entry)
+            except ValueError:  # in a signal's handler or a finalizer that has interrupted it
+                error = self._say_meanwhile(entry)
+        if error is not None:
+            raise error
 
     def numbered(self, kind: str, message: bytes) -> int:
-        """Send an "event" or a "mark"; its number."""
-        with self._lock:
-            self.put(message)
-            self._counts[kind] += 1
-            return self._counts[kind] - 1
+        """Send an "event", a "mark" or "memory"; its number."""
+        return int(self._say((kind, message)))
 
     def ask(self, *question: Any) -> Any:
         """The device's answer. Raises DeviceLost, and LAUNCH_EVENT."""
-        _audit(LAUNCH_EVENT, ASKED)
         with self._lock:
-            number = self._counts["question"]
-            self._counts["question"] += 1
-            self._unsent += messages.text("ask", *question)
-            self._send()
+            number = self._say(("question", question))
             # A signal's handler that asks while we wait reads our answer, too.
             while number not in self._answers:
                 try:
@@ -119,29 +107,119 @@ class Line:
 
     def read(self, gpu: int, what: str, begin: int, end: int, arguments: dict[str, Any]) -> int:
         """Have the record between two marks read, for the process that started the device; the reading's number."""
-        return self._read("read", gpu, what, begin, end, arguments)
+        return int(self._say(("reading", ("read", gpu, what, begin, end, arguments))))
 
     def read_memory(self, gpu: int, what: str, begin: int, end: int) -> int:
         """Have bytes allocated between two marks read (`RemoteQueue.mark_memory`); the reading's number.
 
         `what` is the "peak" between them, what that "added", or what is "held" at the end, both beyond the beginning.
         """
-        return self._read("memory", gpu, what, begin, end)
+        return int(self._say(("reading", ("memory", gpu, what, begin, end))))
 
-    def _read(self, *items: Any) -> int:
+    def _say(self, message: Any) -> Any:
         with self._lock:
-            self.put(messages.text(*items))
-            self._send()
-            self._counts["reading"] += 1
-            return self._counts["reading"] - 1
-
-    def _send(self) -> None:
-        while self._unsent:
-            message, self._unsent = bytes(self._unsent), bytearray()
             try:
-                self._connection.send_bytes(message)
-            except OSError:
-                raise DeviceLost("the virtual GPU's process has ended") from None
+                answer = self.tell(message)
+            except ValueError:
+                answer = self._say_meanwhile(message)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _say_meanwhile(self, message: Any) -> Any:
+        for tell in self._writers[1:]:
+            try:
+                return tell(message)
+            except ValueError:
+                continue
+        return DeviceLost("too many handlers have interrupted each other")
+
+
+def _writers(connection: Connection) -> tuple[Callable[[Any], Any], ...]:
+    """The `send` of writers to a connection that share what they have written: one interrupts the other."""
+    state = _Written()
+    made = [_writer(connection.fileno(), state) for _ in range(_NESTED)]
+    for writer in made:
+        next(writer)
+    return tuple(writer.send for writer in made)
+
+
+class _Written:
+    """What a connection's writers share."""
+
+    __slots__ = ("counts", "known", "sent", "threads", "unsent", "works")
+
+    def __init__(self) -> None:
+        self.unsent = bytearray()
+        self.sent = 0
+        """Bytes that were sent, or are about to be; the device counts them, too."""
+        self.works: dict[KernelWork, int] = {}
+        self.known = 0
+        self.threads: dict[str, int] = {}
+        self.counts = dict.fromkeys(("event", "mark", "memory", "reading", "question"), 0)
+
+
+def _writer(descriptor: int, state: _Written) -> Generator[Any, Any, None]:
+    """Writes down what it is sent, and answers with a number, None, or an exception.
+
+    A tuple of seven is a launch, bytes a message without a number, a pair one that gets the next number of its kind: of
+    a "reading" or a "question" it has the items, and sends all that is written. A signal's handler may run between any
+    two calls: so what belongs together is changed without a call in between.
+    """
+    # Bound here: a program may replace these.
+    audit, write, pack, text, kind_of, size = _audit, os.write, _PACK, messages.text, type, len
+    header, fresh, as_bytes, view, view_of = _HEADER, bytearray, bytes, memoryview, OSError
+    works, threads, counts = state.works, state.threads, state.counts
+    answer: Any = None
+    while True:
+        message = yield answer
+        answer = None
+        try:
+            if size(message) == 7 and kind_of(message) is tuple:
+                audit(LAUNCH_EVENT)
+                gpu, stream, work, launched_at, host_seconds, thread, seconds = message
+                number = works.get(work)
+                if number is None:
+                    data = text("work", work)
+                    state.unsent += data
+                    works[work] = number = state.known
+                    state.known += 1
+                by = threads.get(thread)
+                if by is None:
+                    data = text("thread", thread)
+                    by = size(threads)
+                    state.unsent += data
+                    threads[thread] = by
+                state.unsent += pack(b"L", gpu, by, stream, number, launched_at, host_seconds, seconds)
+                flush = size(state.unsent) > _SENT_BYTES
+            elif kind_of(message) is as_bytes:
+                audit(LAUNCH_EVENT, ASKED)
+                state.unsent += message
+                flush = size(state.unsent) > _SENT_BYTES
+            else:
+                audit(LAUNCH_EVENT, ASKED)
+                kind, items = message
+                flush = kind in _AT_ONCE
+                if kind == "question":
+                    items = text("ask", *items)
+                elif kind == "reading":
+                    # Whoever writes to the connection beside us is found out by the number of bytes.
+                    items = text(*items, state.sent + size(state.unsent))
+                answer = counts[kind]
+                state.unsent += items
+                counts[kind] = answer + 1
+                flush = flush or size(state.unsent) > _SENT_BYTES
+            while flush and state.unsent:
+                empty = fresh()
+                batch, state.unsent = state.unsent, empty
+                state.sent += size(batch)
+                left = view(header(size(batch)) + batch)
+                while left:
+                    left = left[write(descriptor, left) :]
+        except view_of:
+            answer = DeviceLost("the virtual GPU's process has ended")
+        except Exception as error:  # the program's: it goes on without this message
+            answer = error
 
 
 class RemoteQueue(Queue):
@@ -174,14 +252,13 @@ class RemoteQueue(Queue):
         seconds: float | None = None,
     ) -> float:
         """See `Queue`. Raises LAUNCH_EVENT."""
-        _audit(LAUNCH_EVENT)
         room = self._room[stream]
         if not room:
             # The stream has taken as many as it holds: each launch to come waits until one more of these is done.
             room.extend(self.line.ask("pending", self._index, stream))
         free = room.popleft()
         self.line.launch(
-            self._index, stream, work, launched_at, host_seconds, thread, _NAN if seconds is None else seconds
+            (self._index, stream, work, launched_at, host_seconds, thread, _NAN if seconds is None else seconds)
         )
         return max(launched_at + host_seconds, free)
 

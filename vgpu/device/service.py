@@ -69,6 +69,7 @@ class _Rank:
         self._marks: list[tuple[int, ...]] = []
         self._memory: list[tuple[DeviceQueue, int, int]] = []
         self._entries = 0
+        self._taken = 0
         self._asked = 0
         self._stage = 0
         self._apply()
@@ -92,13 +93,14 @@ class _Rank:
                 after = place + size + messages.TEXT.unpack_from(data, place)[1]
                 if after > end:
                     raise Malformed("a text without its end")
-                answer = self._text(data[place + size : after], open_record)
+                answer = self._text(data[place + size : after], open_record, self._taken + place)
                 if answer is not None:
                     answers.append(answer)
                 place = after
                 continue
             self._other(kind, data, place)
             place += size
+        self._taken += end
         return answers
 
     def _count(self) -> None:
@@ -158,9 +160,12 @@ class _Rank:
         else:
             queue.level()
 
-    def _text(self, data: bytes, open_record: bool) -> bytes | None:
+    def _text(self, data: bytes, open_record: bool, before: int) -> bytes | None:
+        """`before`: bytes that came before this text."""
         try:
             kind, *items = json.loads(data)
+            if kind in ("read", "memory") and items.pop() != before:
+                raise Malformed("bytes that the program's side has not sent")
             if kind == "ask":
                 self._asked += 1
                 return json.dumps([self._asked - 1, self._answer(open_record, *items)]).encode()

@@ -11,10 +11,15 @@ import sys
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
+from vgpu.device.remote import LAUNCH_EVENT
+
 READ_EVENT = "vgpu.record"
 """Audit event (`sys.addaudithook`) of somebody asking a GPU for what it has recorded; the argument says for what."""
 READ = object()
 """Sent to a history: asks for it."""
+UNKNOWN = object()
+"""The answer of `kernels` to what it does not know."""
+_MOST_KNOWN = 20_000
 LATEST = object()
 """Sent to a history of memory: asks for the bytes allocated now, and the most since it was asked the last time."""
 
@@ -67,6 +72,28 @@ def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
             held += after - before
             if held > most:
                 most = held
+
+
+def kernels(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
+    """Remembers kernels by what decides them: a tuple is looked up (UNKNOWN if it is new), a list is a tuple and what
+    to remember for it.
+
+    To remember raises LAUNCH_EVENT: whoever could write into the table would choose what the device is asked to do.
+    """
+    known: dict[tuple[Any, ...], Any] = {}
+    find, kind_of, unknown, answer = known.get, type, UNKNOWN, None
+    while True:
+        message = yield answer
+        answer = None
+        try:
+            if kind_of(message) is tuple:
+                answer = find(message, unknown)
+            else:
+                audit(LAUNCH_EVENT)
+                if len(known) < _MOST_KNOWN:
+                    known[message[0]] = message[1]
+        except TypeError:  # it cannot be looked up
+            continue
 
 
 class Clock(Protocol):

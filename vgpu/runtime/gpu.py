@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from vgpu.device.queue import ON_HOST, DeviceQueue, Kernel, Queue, Slowdown
 from vgpu.device.recording.file import Recording
 from vgpu.device.remote import Line, RemoteQueue
 from vgpu.device.spec import Interconnect, Spec
-from vgpu.runtime import caller
+from vgpu.runtime import audit_events, caller
 from vgpu.runtime.audit_events import READ_EVENT
 from vgpu.runtime.faults import Fault, launch_blocking
 from vgpu.runtime.hazards.watch import Hazard, Watch
@@ -150,10 +150,12 @@ class VirtualGPU:
         self.waited_at = -1.0
         """When the host has last waited for the default stream (seconds)."""
         self.fault: Fault | None = None
-        self._launch_blocking = launch_blocking()
+        self.is_blocking = launch_blocking()
         self._startup = Startup(spec, machine.once, index)
         self.handles = self._startup.handles
-        self.repeats: dict[Any, Any] = {}
+        known = audit_events.kernels()
+        next(known)
+        self.repeats: Callable[[Any], Any] = known.send
         """Kernels that it has run, by what decides them (`vgpu.torch_integration.dispatch.repeats`)."""
 
     @property
@@ -426,24 +428,12 @@ class VirtualGPU:
         self.clock.launched(clock, begin + host_seconds, free)
         if self.recorder is not None:
             self.recorder.kernel(queue.last(), clock.now, self.index)
-        if self._launch_blocking:
+        if self.is_blocking:
             self.clock.wait_until(queue.ready_at(stream), "cudaLaunchKernel")
             self.require_sound()
 
-    def is_undisturbed(self) -> bool:
-        """Whether it runs, has not failed, and nobody looks at single kernels, of which one stream has them all."""
-        queue = self.queue
-        return (
-            self.started
-            and self.fault is None
-            and self.recorder is None
-            and not self._launch_blocking
-            and queue.observer is None
-            and not queue.has_several_streams
-        )
-
     def launch_again(self, work: KernelWork, host_seconds: float, stream: int) -> None:
-        """`launch` on an undisturbed GPU, while the thread neither captures nor joins kernels."""
+        """`launch` on a GPU at whose single kernels nobody looks, while the thread neither captures nor joins kernels."""
         clock = self.clock.mine()
         begin = clock.now
         free = self.queue.submit(work, stream, begin, host_seconds, clock.thread)

@@ -13,12 +13,14 @@ the long way. Values, times and memory are the same on both (a test compares). N
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
 from vgpu.device.kernel_work import KernelWork
+from vgpu.runtime.audit_events import UNKNOWN
 from vgpu.runtime.gpu import VirtualGPU
 from vgpu.runtime.machine import Machine
 from vgpu.runtime.memory.categories import ACTIVATIONS
@@ -35,8 +37,6 @@ _storage_of = torch.Tensor.untyped_storage
 _graph_task, _is_grad_enabled = torch._C._current_graph_task_id, torch.is_grad_enabled
 _precision_of = torch._C._get_fp32_precision_getter
 _empty_strided, _META = torch.empty_strided, torch.device("meta")
-_MOST_KNOWN = 20_000
-_UNKNOWN: Any = object()
 
 Repeat = tuple[KernelWork, float, torch.dtype, Any]
 """What a kernel is, how long its launch takes the host, the dtype of its result, and with shapes only the result's
@@ -101,14 +101,21 @@ def run(mode: Mode, operation: Operation, args: Sequence[Any], kwargs: Mapping[s
             return NotImplemented
         if not values:
             kind += (name, _sign(operation, of, value))
-    if gpu is None or not gpu.is_undisturbed():
+    # It has to run, must not have failed, and nobody may look at single kernels, of which one stream has them all.
+    if gpu is None or not gpu.started or gpu.fault is not None or gpu.recorder is not None or gpu.is_blocking:
+        return NotImplemented
+    queue = gpu.queue
+    if queue.observer is not None or queue.has_several_streams:
         return NotImplemented
     if operation.is_view:
         return _view(mode, gpu, operation, args, kwargs, inputs)
     if operation.tf32_switch and inputs[0].dtype is _FLOAT32 and _precision_of("cuda", operation.tf32_switch) == "tf32":
         return NotImplemented
-    repeat: Repeat | None = gpu.repeats.get(tuple(kind), _UNKNOWN)
-    if repeat is _UNKNOWN:
+    try:
+        repeat: Repeat | None = gpu.repeats(tuple(kind))
+    except ValueError:  # a signal's handler, a finalizer or a thread that has interrupted it
+        return NotImplemented
+    if repeat is UNKNOWN:
         return _first(mode, gpu, operation, args, kwargs, inputs, kind)
     if repeat is None:
         return NotImplemented
@@ -184,11 +191,7 @@ def _first(
 ) -> Any:
     """The long way, after which it is known whether shapes and dtypes decide all of the kernel, and which it is."""
     result = mode.run(operation, args, kwargs)
-    if (
-        type(result) not in PLAIN_TENSORS
-        or not (mode.machine.values or result.is_meta)
-        or len(gpu.repeats) >= _MOST_KNOWN
-    ):
+    if type(result) not in PLAIN_TENSORS or not (mode.machine.values or result.is_meta):
         return result
     repeat: Repeat | None = None
     if _is_plain(operation, args, inputs, values=mode.machine.values):
@@ -200,7 +203,9 @@ def _first(
                 like = numbers[0] if numbers else (tuple(result.shape), result.stride())
             repeat = work, gpu.queue.pricing.launch_seconds(work), result.dtype, like
     # Plain tuples: the garbage collector would look at each torch.Size that is kept again and again.
-    gpu.repeats[tuple([tuple(part) if type(part) is torch.Size else part for part in kind])] = repeat
+    key = tuple([tuple(part) if type(part) is torch.Size else part for part in kind])
+    with contextlib.suppress(ValueError):
+        gpu.repeats([key, repeat])
     return result
 
 

@@ -40,7 +40,7 @@ def launches_before_the_beginning():
     import torch
 
     work = vgpu.device.kernel_work.KernelWork("aten::mm")
-    _gpu.queue.line.launch(0, 0, work, -1.0, 0.0, "MainThread", 0.0)
+    _gpu.queue.line.launch((0, 0, work, -1.0, 0.0, "MainThread", 0.0))
     torch.cuda.synchronize()
     return 1
 
