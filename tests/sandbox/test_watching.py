@@ -209,7 +209,7 @@ def on_the_virtual_gpu(sandbox: Sandbox, function: str) -> Reply:
     [
         ("asks_for_the_pace", "asked by hand"),
         ("from_a_file_in_tmp", "asked by hand"),
-        ("launches_before_the_beginning", "sent what PyTorch would not: a launch at no time"),
+        ("launches_before_the_beginning", "launched by hand"),
         ("fills_the_line", "sent what PyTorch would not: a message of no known kind"),
         ("moves_the_clock", "virtual GPU 0's clock"),
         ("moves_the_clock_back", "record of a clock set back"),
