@@ -102,7 +102,7 @@ def install(
     title = "" if about is None else about.title
     if about is not None:
         # A submission that reads a simulator's record has not measured by itself.
-        kinds |= {about.record_event: "record", about.launch_event: "launch"}
+        kinds |= {about.record_event: "record", about.launch_event: "launch", about.broken_event: "broken"}
     tell, paths, innocent, culprit, plain = _detail, frozenset(_PATHS), _innocent, _culprit, plain_ascii
     of_profiler, interrupts, depth, set_depth = (
         frames.is_profilers, frames.interrupts, sys.getrecursionlimit, sys.setrecursionlimit
@@ -200,6 +200,9 @@ def install(
             finally:
                 if not within:
                     busy.discard(me)
+            return
+        if kind == "broken":
+            make_void(f"{title}, whose {safe(arguments[0] if arguments else None, 'parts')} somebody has written", None)
             return
         if kind == "record":
             # Even from within this hook: code that got into it must not read unseen.

@@ -93,6 +93,8 @@ class Simulator:
     """Modules that give work to the device on behalf of another part of the simulator only."""
     recorder: str
     """The module whose generators hold the record."""
+    broken_event: str
+    """Audit event: the submission has changed what the simulator knows by itself; the argument says what."""
     generators: Mapping[str, tuple[str, ...]]
     """By module, the names of those that hold the record, or what is written to the device."""
     profilers: tuple[str, ...] = ()

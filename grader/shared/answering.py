@@ -39,7 +39,7 @@ def links(gpu: VirtualGPU) -> list[tuple[object, str]]:
     found: list[tuple[object, str]] = []
     for each in gpu.machine.gpus:
         found += [(each, name) for name in ("machine", "memory", "queue", "clock", "registry", "repeats")]
-        found += [(each.memory, "history"), (each.memory.history, "tell")]
+        found += [(each.memory, "history"), (each.memory, "living"), (each.memory.history, "tell")]
         if hasattr(each.queue, "line"):
             line: object = each.queue.line
             names = ("_connection", "tell", "_writers")

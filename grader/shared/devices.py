@@ -119,7 +119,11 @@ SIMULATOR: Simulator | None = Simulator(
         "vgpu.torch_integration.flash_attention.launching",
     ),
     recorder="vgpu.runtime.audit_events",
-    generators={"vgpu.runtime.audit_events": ("history", "steps", "kernels"), "vgpu.device.remote": ("_writer",)},
+    broken_event="vgpu.broken",
+    generators={
+        "vgpu.runtime.audit_events": ("history", "steps", "kernels", "living"),
+        "vgpu.device.remote": ("_writer",),
+    },
     profilers=("/torch/autograd/profiler.py",),
 )
 INSTRUMENTS = {
@@ -369,7 +373,7 @@ def parts(gpu: VirtualGPU | None) -> dict[str, tuple[object, ...]]:
         by_name[f"{name}'s data sheet"] = (sys.intern(repr(each.spec)),)
         by_name[f"{name}'s clock"] = (mine, mine.step, _answer(mine.step))
         written = getattr(getattr(each.queue, "line", None), "_writers", ())
-        by_name[f"{name}'s record"] = (history.tell, each.repeats, *written)
+        by_name[f"{name}'s record"] = (history.tell, each.memory.living, each.repeats, *written)
     return by_name
 
 
@@ -383,7 +387,7 @@ def _answer(ask: Callable[[None], object]) -> object:
 
 def hidden(gpu: VirtualGPU) -> tuple[object, ...]:
     """The generators that hold the record of each virtual GPU, and the clock's."""
-    kept = [(each.memory.history.tell, each.repeats) for each in gpu.machine.gpus]
+    kept = [(each.memory.history.tell, each.memory.living, each.repeats) for each in gpu.machine.gpus]
     written = getattr(getattr(gpu.queue, "line", None), "_writers", ())
     return tuple(map(_generator_of, [*itertools.chain(*kept), gpu.clock.mine().step, *written]))
 

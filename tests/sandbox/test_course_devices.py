@@ -51,7 +51,7 @@ from gradebox.sandbox.devices import Device, Simulator
 SIMULATOR = Simulator(
     package="abacus", title="the abacus", unsupported="TooLarge", record_event="abacus.record",
     launch_event="abacus.launch", asked=frozenset({"counted"}), instruments={}, entries={}, engine=(),
-    recorder="abacus", generators=(),
+    recorder="abacus", broken_event="abacus.broken", generators={},
 )
 CLASSES = {}
 EXCHANGED = frozenset()

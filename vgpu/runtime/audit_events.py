@@ -8,6 +8,7 @@ for the history raises READ_EVENT, and the other ways into a generator (`gi_fram
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
@@ -15,6 +16,8 @@ from vgpu.device.remote import LAUNCH_EVENT
 
 READ_EVENT = "vgpu.record"
 """Audit event (`sys.addaudithook`) of somebody asking a GPU for what it has recorded; the argument says for what."""
+BROKEN_EVENT = "vgpu.broken"
+"""Audit event: a program has changed what the virtual GPU knows by itself; the argument says what."""
 READ = object()
 """Sent to a history: asks for it."""
 UNKNOWN = object()
@@ -72,6 +75,43 @@ def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
             held += after - before
             if held > most:
                 most = held
+
+
+def living(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
+    """Knows the storages on a GPU by themselves, whatever a program writes into the registry or the allocator.
+
+    A pair of a storage and its bytes is a new one, a list of one storage has another size now, and a list of two hands
+    the bytes of the first to the second, which raises LAUNCH_EVENT. The answer to a set of addresses (`_cdata`) is
+    whether one of them is of a storage that lives, to None the bytes of all that live.
+    """
+    rows: dict[int, tuple[Any, int]] = {}
+    reference, kind_of, found, total, answer = weakref.ref, type, any, sum, None
+    while True:
+        message: Any = yield answer
+        answer = None
+        try:
+            if kind_of(message) is tuple:
+                storage, size = message
+                before = rows.get(storage._cdata)
+                if before is not None and before[0]() is storage:
+                    size = max(size, before[1])
+                rows[storage._cdata] = reference(storage), size
+            elif message is None:
+                rows = {key: row for key, row in rows.items() if row[0]() is not None}
+                answer = total(size for _, size in rows.values())
+            elif kind_of(message) is frozenset:
+                answer = found(key in rows and rows[key][0]() is not None for key in message)
+            else:
+                *sources, storage = message
+                size = storage.nbytes()
+                if sources:
+                    audit(LAUNCH_EVENT)
+                    (source,) = sources
+                    size = rows[source._cdata][1]
+                    rows[source._cdata] = reference(source), 0
+                rows[storage._cdata] = reference(storage), size
+        except Exception:  # a message that says nothing
+            continue
 
 
 def kernels(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:

@@ -6,6 +6,8 @@ Not here: the accounting rules (`vgpu.runtime.memory.allocator`), which tensors 
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +24,9 @@ from vgpu.runtime.memory.allocator import CachingAllocator, OutOfMemory
 from vgpu.runtime.memory.allocator_settings import AllocatorSettings, from_environment, parse
 from vgpu.runtime.memory.blocks import Block
 from vgpu.runtime.memory.expandable import ExpandableAllocator
+
+# Bound here: a program may replace `sys.audit`.
+_audit = sys.audit
 
 # The category of bytes that nobody said anything about (an index into `vgpu.runtime.memory.categories.NAMES`).
 OTHER = 5
@@ -82,6 +87,10 @@ class DeviceMemory:
         """The text of the allocator's options, as in PYTORCH_CUDA_ALLOC_CONF."""
         self.allocator = self._new_allocator(parse(self.options))
         self.history = audit_events.Keeper(audit_events.history())
+        known = audit_events.living()
+        next(known)
+        self.living: Callable[[Any], Any] = known.send
+        """Takes and answers what `audit_events.living` says, or raises ValueError in what has interrupted it."""
         self._event_count = 0
         self.stacks: dict[int, list[dict[str, Any]]] | None = None
         """By the number of a change the Python frames that made it, while somebody records them."""
@@ -302,6 +311,9 @@ class DeviceMemory:
         with self._lock:
             self._settle()
             latest: tuple[int, int] = self.history.tell(audit_events.LATEST)
+            with contextlib.suppress(ValueError):
+                if self.living(None) > latest[0]:
+                    _audit(audit_events.BROKEN_EVENT, "memory")
             return latest
 
     def peak_event(self) -> int:

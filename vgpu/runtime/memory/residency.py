@@ -7,12 +7,15 @@ share it and freeing the storage frees the bytes. Not here: what operations do w
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import weakref
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
+from vgpu.runtime.audit_events import BROKEN_EVENT
 from vgpu.runtime.memory import categories
 from vgpu.runtime.memory.blocks import Block
 from vgpu.runtime.memory.device_memory import OTHER, DeviceMemory
@@ -22,6 +25,7 @@ CPU_DEVICE = torch.device("cpu")
 
 # Bound here so that the modes' own look-ups never pass through a torch-function mode by accident of naming.
 _storage_of = torch.Tensor.untyped_storage
+_audit = sys.audit
 _PARTS: dict[torch.layout, tuple[str, ...]] = {
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -87,6 +91,21 @@ class Resident(weakref.ref["torch.UntypedStorage"]):
     gpu: Any
     block: Block | None
     key: int
+
+
+def _note(gpu: Any, message: Any) -> None:
+    with contextlib.suppress(ValueError):  # it was interrupted
+        gpu.memory.living(message)
+
+
+def require_hosts(gpus: Sequence[Any], tensors: Sequence[torch.Tensor]) -> None:
+    """Raise BROKEN_EVENT if one of these tensors, which the registry has on the host, lives on a GPU."""
+    try:
+        keys = frozenset([_storage_of(tensor)._cdata for tensor in tensors])
+        if any(gpu.memory.living(keys) for gpu in gpus):
+            _audit(BROKEN_EVENT, "registry")
+    except (NotImplementedError, ValueError):  # no storage; or it was interrupted
+        return
 
 
 class Releases(Protocol):
@@ -185,6 +204,8 @@ class Registry(Generic[_GPU]):
         entry = Resident(storage, self._forget)
         entry.accesses, entry.key, entry.gpu, entry.block = None, key, gpu, block
         self.entries[key] = entry
+        if size:
+            _note(gpu, (storage, size))
         self._open.pop(key, None)
 
     def add_wrapper(self, tensor: torch.Tensor, gpu: _GPU) -> None:
@@ -218,6 +239,7 @@ class Registry(Generic[_GPU]):
             if entry.block is not None:
                 entry.gpu.memory.release(entry.block)
             entry.block = new
+            _note(entry.gpu, [storage])
 
     def transfer_ownership(self, source: torch.Tensor, target: torch.Tensor, gpu: _GPU) -> None:
         """`target`, which is not resident yet, takes over the block of `source`, as if it had been computed in place.
@@ -230,6 +252,7 @@ class Registry(Generic[_GPU]):
         entry.accesses, entry.key, entry.gpu, entry.block = None, storage._cdata, gpu, old.block
         old.block = None
         self.entries[entry.key] = entry
+        _note(gpu, [_storage_of(source), storage])
 
     def resident(self, tensor: torch.Tensor) -> Resident | None:
         """What is known of the storage of a strided tensor on a GPU; None for one of the host."""

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vgpu.runtime.gpu import VirtualGPU
 from vgpu.runtime.hazards.watch import written
 from vgpu.runtime.machine import Machine
+from vgpu.runtime.memory.residency import require_hosts
 from vgpu.runtime.operations import (
     cuda_values,
     determinism,
@@ -167,6 +168,8 @@ class DispatchMode(TorchDispatchMode):
             machine.host_operation()
         watch = machine.watch
         if gpu is None:
+            if inputs:
+                require_hosts(machine.gpus, inputs)
             if watch is not None and watch.has_copies and operation.launches:
                 watch.host_operation(inputs, written(operation, args, kwargs))
             result = self._compute(operation, args, kwargs, inputs, None)
