@@ -111,7 +111,9 @@ def living(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
                     rows[source._cdata] = reference(source), 0
                 rows[storage._cdata] = reference(storage), size
         except Exception:  # a message that says nothing
-            continue
+            pass
+        # Held here, the last storage would live until the next one comes.
+        message = storage = source = sources = None
 
 
 def kernels(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:

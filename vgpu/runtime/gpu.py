@@ -433,7 +433,7 @@ class VirtualGPU:
             self.require_sound()
 
     def launch_again(self, work: KernelWork, host_seconds: float, stream: int) -> None:
-        """`launch` on a GPU at whose single kernels nobody looks, while the thread neither captures nor joins kernels."""
+        """`launch` on a GPU whose single kernels nobody looks at, while the thread neither captures nor joins any."""
         clock = self.clock.mine()
         begin = clock.now
         free = self.queue.submit(work, stream, begin, host_seconds, clock.thread)
