@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from gradebook import toml_entries
+from gradebook.command_name import command
 from gradebook.results import StudentResult
 from gradebook.text_files import quoted, write_file
 from gradebox.common import reading
@@ -28,7 +29,7 @@ ELSEWHERE = "elsewhere"
 HANDING_IN = "handing-in"
 """Stands for the criterion of a submission that was refused, or is not there."""
 
-_HEAD = """# What was looked at and accepted, as `gpulabs review` writes it. An entry removed by hand is open again.
+_HEAD = """# What was looked at and accepted, as `{command} review` writes it. An entry removed by hand is open again.
 # Points are changed in the file of overrides, not here.
 """
 
@@ -193,7 +194,7 @@ def accept(folder: Path, reviewed: Sequence[Item], at: datetime, by: str = "") -
         accepted_by=by,
     )
     path, kept = folder / FILE, [other for other in before if other not in earlier]
-    text = path.read_text(encoding="utf-8-sig") if path.exists() else _HEAD
+    text = path.read_text(encoding="utf-8-sig") if path.exists() else _HEAD.format(command=command())
     names = ("student", "submission_sha256", "criterion")
     text = toml_entries.without(text, "accepted", lambda other: tuple(other.get(name) for name in names) == key)
     text = "".join([text if text.endswith("\n") else f"{text}\n", _text(entry)])

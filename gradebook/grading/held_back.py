@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradebook import toml_entries
+from gradebook.command_name import command
 from gradebook.results import HeldBack
 from gradebook.text_files import quoted, replace_file
 from gradebox.common import reading
 
 FILE = "held_back.toml"
-_HEAD = """# Whose score and feedback are held back, as `gpulabs review --hold-back` writes it. An entry removed by
+_HEAD = """# Whose score and feedback are held back, as `{command} review --hold-back` writes it. An entry removed by
 # hand is released with the next exports. Students do not see the reasons.
 """
 
@@ -79,7 +80,7 @@ def remove(folder: Path, released: Collection[HeldBack]) -> None:
 
 def _read(folder: Path) -> str:
     path = folder / FILE
-    return path.read_text(encoding="utf-8-sig") if path.exists() else _HEAD
+    return path.read_text(encoding="utf-8-sig") if path.exists() else _HEAD.format(command=command())
 
 
 def _write(folder: Path, text: str, expected: Sequence[HeldBack]) -> None:

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
+from gradebook.command_name import command
 from gradebook.grading.manual_grading import FOLDER, ManualGradingError
 from gradebook.grading.manual_grading.comments import Comment
 from gradebook.grading.manual_grading.rubric import Criterion
@@ -24,7 +25,7 @@ from gradebox.common import reading
 
 MARKS, HISTORY, LOCK = "marks", "history", ".lock"
 MAX_CHARACTERS = 20_000
-_HEAD = "# What graders gave this submission, as `gpulabs manual` writes it.\n"
+_HEAD = "# What graders gave this submission, as `{command} manual` writes it.\n"
 _UNSAFE = re.compile(r"[^a-z0-9.@+-]")
 
 
@@ -167,7 +168,9 @@ def _changed(
         made = replace(put(before), by=by, at=_now(), revision=(before.revision if before else 0) + 1)
         _remember(folder, unit, {"undo": is_undo, "before": _event(before), "after": _event(made)}, made)
         of_unit[criterion] = made
-        text = f"{_HEAD}unit = {quoted(unit)}\n" + "".join(map(_text, sorted(of_unit.values(), key=_by_criterion)))
+        text = f"{_HEAD.format(command=command())}unit = {quoted(unit)}\n" + "".join(
+            map(_text, sorted(of_unit.values(), key=_by_criterion))
+        )
         replace_file(_path(folder, unit), text)
     return made
 

@@ -26,6 +26,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 
+from gradebook.command_name import command
 from gradebook.grading.manual_grading import FOLDER, ManualGradingError
 from gradebox.common import reading
 
@@ -34,7 +35,7 @@ PREFIX = "manual."
 """Before a criterion's id, where criteria of checks are next to it."""
 _ID = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _MOST = 1000
-_TEMPLATE = """# What people grade of this class. `gpulabs manual grade FOLDER --as NAME` opens the page.
+_TEMPLATE = """# What people grade of this class. `{command} manual grade FOLDER --as NAME` opens the page.
 title = "Report"
 released = false                  # true: students' feedback and the exports have these points
 blind = false                     # true: the page shows no names
@@ -46,7 +47,7 @@ title = "Discussion of the results"
 points = 6
 start = "full"                    # comments deduct; "zero": they add
 # lab = 1                         # whose report it is about; left out: all of the submission
-about = "Are the numbers explained by what the GPU does?"
+about = "Are the numbers explained, and not only listed?"
 
 [[criterion]]
 id = "figures"
@@ -136,7 +137,7 @@ def write_template(folder: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(_TEMPLATE)
+            file.write(_TEMPLATE.format(command=command()))
     except FileExistsError:
         raise ManualGradingError(f"{path} is there already; change it") from None
     return path

@@ -139,11 +139,15 @@ def test_a_rubric_with_a_mistake_is_refused_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_the_rubric_to_begin_with_is_one(tmp_path: Path) -> None:
+def test_the_rubric_to_begin_with_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradebook.command_name._name", "gradebook --course walks")
     rubric.write_template(tmp_path)
     template = rubric.load(tmp_path)
     assert template is not None
     assert not template.released
+    text = (tmp_path / "manual_grading" / "rubric.toml").read_text()
+    assert "`gradebook --course walks manual grade FOLDER" in text, "it names another course's command"
+    assert "GPU" not in text
     with pytest.raises(ManualGradingError, match="is there already"):
         rubric.write_template(tmp_path)
 
