@@ -50,6 +50,13 @@ def test_a_student_hears_which_commit_was_graded_and_what_was_not() -> None:
         assert "1 later one came after the deadline and was not graded" in text
 
 
+def test_one_point_is_deducted_in_each_form() -> None:
+    late = replace(LATE, points=Decimal(1))
+    line = line_of(student("ada", graded(REPORTS), late=late))
+    for text in (feedback.page(line, "GPU labs"), feedback.markdown(line, "GPU labs")):
+        assert "points that were earned is deducted" in text
+
+
 def test_the_page_states_the_final_score_and_why(ada: StudentResult) -> None:
     page = feedback.page(line_of(ada), "GPU labs")
     assert "<h1>11.5<small> of 20 points</small></h1>" in page
