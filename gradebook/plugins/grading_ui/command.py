@@ -19,7 +19,7 @@ def command(host: Host) -> Callable[..., None]:
 
     def grade_by_hand(
         folder: Annotated[
-            Path, typer.Argument(help="The folder of the class (--out of gpulabs class).", show_default=False)
+            Path, typer.Argument(help="The folder of the class (--out of the command class).", show_default=False)
         ],
         as_: Annotated[
             str | None, typer.Option("--as", metavar="NAME", help="Who grades (default: your login).")
