@@ -26,7 +26,7 @@ def command(host: Host) -> Callable[..., None]:
 
     def export_canvas(
         folder: Annotated[
-            Path, typer.Argument(help="The folder of the class (--out of gpulabs class).", show_default=False)
+            Path, typer.Argument(help="The folder of the class (--out of the command class).", show_default=False)
         ],
         push: Annotated[bool, typer.Option("--push", help="Send it. Without: only show what would change.")] = False,
         url: Annotated[str | None, typer.Option(help="Canvas's address (default: canvas_url of class.toml).")] = None,
