@@ -12,6 +12,8 @@ import weakref
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
+import torch
+
 from vgpu.device.remote import LAUNCH_EVENT
 
 READ_EVENT = "vgpu.record"
@@ -26,8 +28,9 @@ _MOST_KNOWN = 20_000
 LATEST = object()
 """Sent to a history of memory: asks for the bytes allocated now, and the most since it was asked the last time."""
 
-# Bound here: a program may replace `sys.audit`.
+# Bound here: a program may replace them.
 _audit = sys.audit
+_bytes_of = torch.UntypedStorage.nbytes
 
 
 def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
@@ -83,9 +86,13 @@ def living(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
     A pair of a storage and its bytes is a new one, a list of one storage has another size now, and a list of two hands
     the bytes of the first to the second, which raises LAUNCH_EVENT. The answer to a set of addresses (`_cdata`) is
     whether one of them is of a storage that lives, to None the bytes of all that live.
+
+    A message is lost if it comes while the generator runs: from a signal handler, a finalizer or another thread. So no
+    storage counts more bytes than it really has, in case the lost message said that it was resized to fewer.
     """
     rows: dict[int, tuple[Any, int]] = {}
-    reference, kind_of, found, total, answer = weakref.ref, type, any, sum, None
+    reference, kind_of, found, total, bytes_of, least = weakref.ref, type, any, sum, _bytes_of, min
+    answer: Any = None
     while True:
         message: Any = yield answer
         answer = None
@@ -98,12 +105,13 @@ def living(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
                 rows[storage._cdata] = reference(storage), size
             elif message is None:
                 rows = {key: row for key, row in rows.items() if row[0]() is not None}
-                answer = total(size for _, size in rows.values())
+                alive: Any = [(row[0](), row[1]) for row in rows.values()]
+                answer = total([least(size, bytes_of(storage)) for storage, size in alive if storage is not None])
             elif kind_of(message) is frozenset:
                 answer = found(key in rows and rows[key][0]() is not None for key in message)
             else:
                 *sources, storage = message
-                size = storage.nbytes()
+                size = bytes_of(storage)
                 if sources:
                     audit(LAUNCH_EVENT)
                     (source,) = sources
@@ -113,7 +121,7 @@ def living(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
         except Exception:  # a message that says nothing
             pass
         # Held here, the last storage would live until the next one comes.
-        message = storage = source = sources = None
+        message = storage = source = sources = alive = None
 
 
 def kernels(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
