@@ -176,8 +176,10 @@ _foreign: dict[str, int] = {}
 def _torch_and_program_modules() -> list[ModuleType]:
     """PyTorch and the program itself: nothing of Python's library or installed packages, and not this library."""
     modules = []
-    known = _foreign.get
-    for name, module in list(sys.modules.items()):
+    known, imported = _foreign.get, sys.modules.get
+    # Not `items()`: thousands of new pairs at once set off the collector of garbage, which took longer than all else.
+    for name in list(sys.modules):
+        module = imported(name)
         if known(name) == id(module) or not isinstance(module, ModuleType):
             continue
         file = module.__dict__.get("__file__")  # a module without one, such as `__main__`, may have it later
