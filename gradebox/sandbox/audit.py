@@ -221,16 +221,17 @@ def install(
                     busy.discard(me)
             return
         if me in busy:
-            # The hook's own events; or those of code that interrupted it, a signal's handler or a finalizer.
-            if me in deep or kind not in _OF_FRAMES:
+            # The hook's own events; or those of code that interrupted it: a signal's handler, a finalizer, a callback
+            # of the collector. Such code may be interrupted as well, so only the look at a frame is passed over.
+            if me in deep:
                 return
             deep.add(me)
             try:
                 frame = frame_above(1)
-                if interrupts(frame, ours, own_code):
-                    note(kind, event, arguments, frame)
             finally:
                 deep.discard(me)
+            if interrupts(frame, ours, own_code):
+                note(kind, event, arguments, frame)
             return
         busy.add(me)
         try:

@@ -165,6 +165,12 @@ def test_frames_are_noted_whoever_hands_them_out_and_wherever(sandbox: Sandbox, 
     assert "frames" in {note.kind for note in reply.notes}
 
 
+def test_what_interrupts_the_hook_is_noted_whatever_it_does(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "nosy", "looks_elsewhere_within_the_hook")
+    assert reply.value == {"returned": True}, reply.first
+    assert ("open", "os.listdir /proc") in {(note.kind, note.detail) for note in reply.notes}
+
+
 def test_a_handler_of_a_signal_gets_no_frame(sandbox: Sandbox) -> None:
     reply = call(sandbox, "nosy", "frame_of_a_handler")
     assert (reply.value, reply.notes) == ({"returned": [True, True, True]}, ())

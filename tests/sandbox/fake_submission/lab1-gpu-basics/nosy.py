@@ -214,6 +214,24 @@ def frames_of_a_hook_that_is_interrupted():
     return len(asked)
 
 
+def looks_elsewhere_within_the_hook():
+    """By a callback of the collector, which runs when the hook makes its second container."""
+    began = []
+
+    def called_back(phase, _):
+        began.append(phase)
+        if began.count("start") == 2 and phase == "start":
+            os.listdir("/proc")
+
+    before = gc.get_threshold()
+    gc.callbacks.append(called_back)
+    gc.set_threshold(1)
+    sys.audit("os.chdir", "/etc/nothing/is/there")
+    gc.set_threshold(*before)
+    gc.callbacks.remove(called_back)
+    return began.count("start") >= 2
+
+
 def frame_of_a_handler():
     """What a handler is given."""
     given = []
