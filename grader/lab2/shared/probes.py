@@ -6,6 +6,7 @@ they come in backward.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from grader.lab2.shared.cases import (
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.facts import dtype, has_graph, is_training, modules_of, parameters_of
 from grader.shared.probes.kept import function, method, notes
+from grader.shared.probes.loaders import SizedLoader, sized_loader
 from grader.shared.probes.support import exact, fields_or_reason, plain
 from labkit import data, models
 from labkit.results import AmpTraining
@@ -270,19 +272,15 @@ def _accuracy(model: nn.Module) -> float:
 Batch = tuple[Tensor, Tensor]
 
 
-class Turning:
+def _turning(batches: int, seed: int) -> SizedLoader[Batch]:
     """A loader each pass of which has batches of its own, that say which they are."""
+    passes = itertools.count()
 
-    def __init__(self, batches: int, seed: int) -> None:
-        self.batches, self.seed, self.passes = batches, seed, 0
+    def of_a_pass() -> Iterator[Batch]:
+        first = next(passes) * batches
+        return iter([_batch(seed, number) for number in range(first, first + batches)])
 
-    def __len__(self) -> int:
-        return self.batches
-
-    def __iter__(self) -> Iterator[Batch]:
-        first = self.passes * self.batches
-        self.passes += 1
-        return iter([_batch(self.seed, number) for number in range(first, first + self.batches)])
+    return sized_loader(batches, of_a_pass)
 
 
 def _batch(seed: int, number: int) -> Batch:
@@ -297,14 +295,16 @@ def passes(student: Student, inputs: Passes) -> PassesReply:
     note, seen = notes()
     classes = linear(inputs.weight[:, :-1])
     classes.bias = nn.Parameter(inputs.weight[:, -1].clone())
-    turning = Turning(inputs.batches, inputs.seed)
+    turning = _turning(inputs.batches, inputs.seed)
     train: dict[str, Callable[[], object]] = {
         "train_with_amp": lambda: student.module(AMP).train_with_amp(
-            _noting(nn.Sequential(nn.Flatten(), classes), note).to(student.device), turning, inputs.epochs
+            _noting(nn.Sequential(nn.Flatten(), classes), inputs.seed, note).to(student.device),
+            turning,
+            inputs.epochs,
         ),
         "train_unstable": lambda: _train_unstable(student, inputs, note),
         "measure_accuracies": lambda: student.module("lab2_mixed_precision.precision_comparison").measure_accuracies(
-            function(lambda: _noting(_classifier(), note)),
+            function(lambda: _noting(_classifier(), inputs.seed, note)),
             turning,
             [_batch(inputs.seed, 0)],
             dtypes=[torch.float32],
@@ -322,19 +322,25 @@ def passes(student: Student, inputs: Passes) -> PassesReply:
 
 def _train_unstable(student: Student, inputs: Passes, note: Callable[[int], None]) -> object:
     module = student.module("lab2_mixed_precision.stability_tests")
-    model = _noting(module.UnstableModel(1.0), note).to(student.device)
-    return module.train_unstable(model, Turning(inputs.batches, inputs.seed), inputs.epochs)
+    model = _noting(module.UnstableModel(1.0), inputs.seed, note).to(student.device)
+    return module.train_unstable(model, _turning(inputs.batches, inputs.seed), inputs.epochs)
 
 
 def _classifier() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
 
 
-def _noting(model: nn.Module, note: Callable[[int], None]) -> nn.Module:
+def _noting(model: nn.Module, seed: int, note: Callable[[int], None]) -> nn.Module:
+    """The model; it notes the number of each batch that it is trained on, or -1 if another batch says that number."""
+
     @function
     def hook(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         if is_training(module):
-            note(round(float(arguments[0].flatten()[0]) / BATCH_STEP))
+            images = exact(arguments[0], "what the model is called with").detach().cpu().float()
+            number = round(float(images.flatten()[0]) / BATCH_STEP)
+            # Pixels are exact in each precision of the lab.
+            genuine = number >= 0 and torch.equal(images.flatten(), _batch(seed, number)[0].flatten())
+            note(number if genuine else -1)
 
     model.register_forward_pre_hook(hook)
     return model

@@ -48,6 +48,7 @@ from grader.lab2.stability.tools import TOOLS
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.facts import buffers_of, gradient, hooks_of, parameters_of
 from grader.shared.probes.kept import function, notes
+from grader.shared.probes.loaders import loader as loader_of
 from grader.shared.probes.record import mark, reading, watch_names
 from grader.shared.probes.support import fields, made, plain, sequence, tensor
 from labkit import data
@@ -354,20 +355,6 @@ def unstable_steps(student: Student, inputs: UnstableSteps) -> UnstableStepsRepl
     return UnstableStepsReply([_trained(student, inputs, case) for case in inputs.cases])
 
 
-class _Turning:
-    """Batches that are in the reverse order once training has begun, as a loader that shuffles has another order."""
-
-    def __init__(self, parts: Sequence[tuple[Tensor, Tensor]]) -> None:
-        self._parts, self._step = parts, 1
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return iter(self._parts[:: self._step])
-
-    def turn(self) -> None:
-        """From the next pass on."""
-        self._step = -1
-
-
 def _trained(student: Student, inputs: UnstableSteps, case: StepsCase) -> StepsRun:
     module = student.module(STABILITY)
     model = module.UnstableModel(1.0)
@@ -395,9 +382,10 @@ def _trained(student: Student, inputs: UnstableSteps, case: StepsCase) -> StepsR
     if case.rate is not None:
         options["optimizer"] = torch.optim.SGD(model.parameters(), lr=case.rate)
     options |= _scale_options(module, case.scale)
-    turning = _Turning(loader)
-    turn = model.register_forward_pre_hook(function(lambda *_: turning.turn()))
-    run = module.train_unstable(model, turning if case.turned else loader, **options)
+    passes = [loader]
+    # In the reverse order once training has begun, as a loader that shuffles has another order.
+    turn = model.register_forward_pre_hook(function(lambda *_: passes.append(loader[::-1])))
+    run = module.train_unstable(model, loader_of(lambda: iter(passes[-1])) if case.turned else loader, **options)
     handle.remove()
     turn.remove()
     return StepsRun(

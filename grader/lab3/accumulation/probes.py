@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,24 +16,12 @@ from grader.lab3.accumulation.cases import Accumulate, AccumulateReply, Pass, Pa
 from grader.lab3.shared.cases.modules import DDP
 from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.endings import refused as is_refused
+from grader.shared.probes.loaders import sized_loader
 from grader.shared.probes.ranks import group, half_squares
 from grader.shared.probes.support import fields_or_reason
 from labkit.results import AccumulationResult
 
 _kept: list[object] = []
-
-
-class _Batches:
-    """Batches that can be gone through again and again and have a length, as those of a DataLoader, and no index."""
-
-    def __init__(self, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return iter(self._batches)
 
 
 class _Linear(nn.Module):
@@ -100,7 +87,7 @@ def _pass(student: Student, case: Pass) -> PassReply:
     classes = case.targets.dtype == torch.int64
     targets = case.targets[part] if classes else case.targets[part].to(dtype)
     batches = list(zip(case.inputs[part].to(dtype).split(own), targets.split(own), strict=True))
-    loader = batches if case.as_list else _Batches(batches)
+    loader = batches if case.as_list else sized_loader(len(batches), lambda: iter(batches))
     for parameter in model.linear.parameters():
         parameter.grad = torch.full_like(parameter, case.stale) if case.stale else None
     options: dict[str, object] = {}

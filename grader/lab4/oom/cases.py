@@ -180,6 +180,8 @@ class RetryRun:
     """The micro-batch of each."""
     held_bytes: list[int]
     """What was allocated when each began, more than before the call."""
+    tensors_alive: list[int]
+    """How many tensors of earlier attempts were still there when each began, with memory or without."""
     reserved_bytes: list[int]
 
 

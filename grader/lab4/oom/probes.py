@@ -8,7 +8,9 @@ from __future__ import annotations
 import gc
 import itertools
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -39,6 +41,7 @@ from grader.lab4.oom.cases import (
 from grader.lab4.shared.cases import ProgramReply
 from grader.shared.probes.facts import has_graph, is_training
 from grader.shared.probes.kept import function, method, notes
+from grader.shared.probes.loaders import Loader, loader
 from grader.shared.probes.record import Reported, VirtualGpu, mark, memory_since_now, reading, watch_products
 from grader.shared.probes.support import fields, plain, run_program
 from grader.shared.readings import ProductCount
@@ -77,18 +80,11 @@ def fits(student: Student, inputs: Fits) -> FitsReply:
     before_bytes = memory.peak()
     note, noted = notes()
 
-    def fetched(loader: Loader) -> Iterator[Batch]:
-        for size in loader.sizes:
-            note((loader.name, None, torch.cuda.memory_allocated()))
+    def fetched(name: str, sizes: Sequence[int]) -> Iterator[Batch]:
+        """Batches; what the device holds is noted when one is fetched."""
+        for size in sizes:
+            note((name, None, torch.cuda.memory_allocated()))
             yield row.expand(size, length, 4096), row.expand(size, length, 4096)
-
-    class Loader:
-        """Batches; notes what the device holds when one is fetched."""
-
-        def __init__(self, name: str, sizes: Sequence[int]) -> None:
-            self.name, self.sizes = name, sizes
-
-        __iter__ = method(fetched)
 
     @function
     def begins(_: nn.Module, arguments: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
@@ -97,7 +93,10 @@ def fits(student: Student, inputs: Fits) -> FitsReply:
 
     model.register_forward_pre_hook(begins, with_kwargs=True)
     died, result = None, None
-    loaders = Loader("train", inputs.batches), Loader("val", inputs.validation)
+    loaders = (
+        loader(partial(fetched, "train", inputs.batches)),
+        loader(partial(fetched, "val", inputs.validation)),
+    )
     memory, begun = memory_since_now(student.gpu), mark(student.gpu)
     try:
         result = module.train_large_model(model, *loaders, micro_batch=inputs.micro_batch)
@@ -178,7 +177,7 @@ def trainings(student: Student, inputs: Trainings) -> TrainingsReply:
     def train(other: OtherTraining) -> OtherReply:
         model = filled(torch.float64)
         own = [tuple(x.reshape(len(x) // 2, 2, -1) for x in pair) for pair in pairs] if other.sequence else pairs
-        wrap: Callable[[Sequence[Batch]], object] = _Streamed if other.streamed else list
+        wrap: Callable[[Sequence[Batch]], object] = _streamed if other.streamed else list
         options = {"criterion": functional.l1_loss} if other.criterion_given else {}
         ended = module.train_large_model(
             model,
@@ -224,52 +223,58 @@ def _counted(batches: Sequence[Batch], note: Callable[[str], None], name: str) -
     return Counted(batches)
 
 
-class _Streamed:
-    """What can be gone through again and again, and nothing else."""
+def _ballast() -> tuple[Callable[[Tensor], Tensor], Callable[[], None]]:
+    """The identity, for whose every node in a graph there is memory as long as the node lives, backward or not; and
+    what lets go of the memory of those that have died.
 
-    def __init__(self, batches: Sequence[Batch]) -> None:
-        self._batches = batches
+    The node does not hold it: there somebody could take it away and keep the graph.
+    """
+    held: list[tuple[weakref.ref[object], Tensor]] = []
 
-    def __iter__(self) -> Iterator[Batch]:
-        return iter(self._batches)
-
-
-class _Ballast(torch.autograd.Function):
-    """The identity, whose node in the graph holds memory for as long as the graph lives, backward or not."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:  # PyTorch lets a function put on it what it likes
-        ctx.ballast = torch.empty(_BALLAST_BYTES, dtype=torch.uint8, device=x.device)
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        # Without a callback, which would lead here.
+        held.append((weakref.ref(ctx), torch.empty(_BALLAST_BYTES, dtype=torch.uint8, device=x.device)))
         return x.view_as(x)
 
-    @staticmethod
-    def backward(ctx: object, *gradients: Tensor) -> Tensor:
-        return gradients[0]
+    class Ballast(torch.autograd.Function):
+        """A class of its own, so that nothing leads to what is held."""
+
+        @staticmethod
+        def backward(ctx: object, *gradients: Tensor) -> Tensor:
+            return gradients[0]
+
+    Ballast.forward = staticmethod(function(forward))  # type: ignore[method-assign]
+
+    def let_go() -> None:
+        held[:] = [(node, memory) for node, memory in held if node() is not None]
+
+    return Ballast.apply, let_go
 
 
-class _Loader:
+def _streamed(batches: Sequence[Batch]) -> Loader[Batch]:
+    return loader(lambda: iter(batches))
+
+
+def _loader(sizes: Sequence[int], width: int, phase: str) -> Loader[Batch]:
     """Batches on the CPU, whose samples are sequences of so many tokens: by that the model knows where they are from.
 
     When a batch is fetched says nothing: some fetch one ahead, or all batches of an epoch at once.
     """
-
-    def __init__(self, sizes: Sequence[int], width: int, phase: str) -> None:
-        self.sizes, self.width, self.tokens = sizes, width, _TOKENS[phase]
-
-    def __iter__(self) -> Iterator[Batch]:
-        for size in self.sizes:
-            shape = (size, self.tokens, self.width)
-            yield torch.randn(shape), torch.randn(shape)
+    shapes = [(size, _TOKENS[phase], width) for size in sizes]
+    return loader(lambda: ((torch.randn(shape), torch.randn(shape)) for shape in shapes))
 
 
-def _watched(gpu: VirtualGpu, width: int, note: Callable[[ForwardPass | Reported], None]) -> nn.Module:
+def _watched(
+    gpu: VirtualGpu, width: int, note: Callable[[ForwardPass | Reported], None], let_go: Callable[[], None]
+) -> nn.Module:
     """A small model; notes of each forward pass phase, samples, mode, whether a graph is recorded, memory and work.
 
-    Of one that backward computes again it notes the work alone.
+    Of one that backward computes again it notes the work alone. Before it looks at memory it calls `let_go`.
     """
     memory, graph_task = memory_since_now(gpu), torch._C._current_graph_task_id
 
     def noted(model: nn.Module, x: Tensor) -> Tensor:
+        let_go()
         held = memory.held()
         requested = int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0))
         layers: Any = model.layers
@@ -315,18 +320,18 @@ def steady(student: Student, inputs: Steady) -> SteadyReply:
     Each graph holds a ballast, so that a loss which is kept with its graph shows.
     """
     note, noted = notes()
-    model = _watched(student.gpu, inputs.width, note).to(student.device).eval()
+    weighed, let_go = _ballast()
+    model = _watched(student.gpu, inputs.width, note, let_go).to(student.device).eval()
 
     def criterion(output: Tensor, target: Tensor) -> Tensor:
-        loss: Tensor = _Ballast.apply(functional.mse_loss(output, target))
-        return loss
+        return weighed(functional.mse_loss(output, target))
 
     train_large_model = student.module(SCRIPT).train_large_model
     with watch_products(student.gpu) as products:
         result = train_large_model(
             model,
-            _Loader(inputs.batches, inputs.width, "training"),
-            _Loader(inputs.validation, inputs.width, "validation"),
+            _loader(inputs.batches, inputs.width, "training"),
+            _loader(inputs.validation, inputs.width, "validation"),
             epochs=2,
             micro_batch=inputs.micro_batch,
             criterion=criterion,
@@ -358,14 +363,17 @@ def _retried(student: Student, run: Callable[..., object], case: Attempts, too_m
     """One call of the handler, and what it did."""
     note, noted = notes()
     numbers = itertools.count(1)
+    earlier: list[weakref.ref[Tensor]] = []
 
     @function
     def attempt(micro_batch: int) -> str | None:
         more = memory.held() if memory is not None else torch.cuda.memory_allocated() - held
-        note((micro_batch, more, torch.cuda.memory_reserved() - reserved))
+        alive = sum(tensor() is not None for tensor in earlier)
+        note((micro_batch, more, torch.cuda.memory_reserved() - reserved, alive))
         if next(numbers) > _MOST_ATTEMPTS:
             raise AssertionError("no end of attempts")
         activations = torch.empty(64 * 2**20, dtype=torch.uint8, device=student.device)
+        earlier.append(weakref.ref(activations))
         if case.cycle:
             own: list[object] = [activations]
             own.append(own)
@@ -394,9 +402,10 @@ def _retried(student: Student, run: Callable[..., object], case: Attempts, too_m
         returned=returned,
         raised=raised,
         message=message,
-        attempts=[tried for tried, _, _ in rows],
-        held_bytes=[more for _, more, _ in rows],
-        reserved_bytes=[more for _, _, more in rows],
+        attempts=[tried for tried, *_ in rows],
+        held_bytes=[more for _, more, _, _ in rows],
+        tensors_alive=[alive for *_, alive in rows],
+        reserved_bytes=[more for _, _, more, _ in rows],
     )
 
 

@@ -63,10 +63,12 @@ class TestHandler:
                 f"{what} made no second attempt",
                 "Call `attempt` again with half of the micro-batch after running out of memory.",
             )
-            left = max(run.held_bytes)
+            left, alive = max(run.held_bytes), max(run.tensors_alive)
             require(
-                left < 2**20,
-                f"{what}: {mebibytes(left)} of a failed attempt are still allocated when the next one begins",
+                left < 2**20 and not alive,
+                f"{what}: {mebibytes(left)} of a failed attempt are still allocated when the next one begins"
+                if left >= 2**20
+                else f"{what}: {alive} tensors of failed attempts are still there when the next one begins",
                 "Go on after the except block, and keep no error: its traceback holds the failed attempt's tensors."
                 if not case.cycle
                 else "Call gc.collect(): objects that refer to each other hold their tensors until then.",

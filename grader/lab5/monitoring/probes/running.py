@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import cast
 
 from gradebox.sandbox.probe_loader import Student
 from grader.lab5.monitoring.cases import (
@@ -172,18 +171,15 @@ def failing(student: Student, inputs: Failing) -> FailingReply:
     )
 
 
-_ON_ALERT = """
-def on_alert(alert):
-    note(alert)
-    raise RuntimeError(text)
-"""
-
-
 def _raising(note: Callable[[object], None], text: str) -> Callable[[Alert], None]:
-    """An `on_alert` that raises; it belongs to no file, since a logged traceback shows the files of its frames."""
-    names: dict[str, object] = {"note": note, "text": text}
-    exec(compile(_ON_ALERT, "<on_alert>", "exec"), names)
-    return cast(Callable[[Alert], None], names["on_alert"])
+    """An `on_alert` that raises: nobody can have it note something, or show its text, without the error."""
+
+    @function
+    def on_alert(alert: Alert) -> None:
+        note(alert)
+        raise RuntimeError(text)
+
+    return on_alert
 
 
 def _with_a_full_mailbox(module: ModuleType, nvml: FakeNvml, hot: int, mailbox: int) -> FullMailbox:

@@ -48,6 +48,7 @@ from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.endings import ending
 from grader.shared.probes.facts import has_graph, is_training, modules_of
 from grader.shared.probes.kept import function, method, notes
+from grader.shared.probes.loaders import loader
 from grader.shared.probes.looks import files_below
 from grader.shared.probes.ranks import Indexed
 from grader.shared.probes.record import system, watch_products
@@ -174,17 +175,6 @@ def _classifier(classes: int, note: Callable[[object], None]) -> _Classifier:
     return Noting(classes)
 
 
-class _Batches:
-    """Validation batches without a length; notes each pass."""
-
-    def __init__(self, batches: Sequence[tuple[Tensor, Tensor]], note: Callable[[object], None]) -> None:
-        self._batches, self._note = batches, note
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        self._note("pass")
-        return iter(self._batches)
-
-
 def validate(student: Student, inputs: Validate) -> ValidateReply:
     """`validate` on batches of `sizes[rank]` samples, with the model in training and in evaluation mode.
 
@@ -203,7 +193,12 @@ def validate(student: Student, inputs: Validate) -> ValidateReply:
         (note, graphs), (begin, passes) = notes(), notes()
         model = _classifier(logits.shape[1], note)
         train = ResumableLoader(Indexed(logits.double(), classes), 4)
-        trainer = student.module(TRAINER).ProductionTrainer(model, train, _Batches(batches, function(begin)), settings)
+
+        def of_a_pass() -> Iterator[tuple[Tensor, Tensor]]:
+            begin("pass")
+            return iter(batches)
+
+        trainer = student.module(TRAINER).ProductionTrainer(model, train, loader(of_a_pass), settings)
         KEPT.append(trainer)
         (called, calls), replica = notes(), getattr(trainer, "replica", None)
         if isinstance(replica, DistributedDataParallel):

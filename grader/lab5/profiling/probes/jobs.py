@@ -16,37 +16,36 @@ from torch.utils.data import DataLoader, Dataset
 
 from grader.shared.probes.handed_out import linear, zeros
 from grader.shared.probes.kept import naps
+from grader.shared.probes.loaders import Loader, loader
 from labkit.profiling import TrainingJob
 from labkit.results import PipelineSettings
 
 Batch = TypeVar("Batch")
 
 
-class _Loader:
+def _loader(
+    samples: int,
+    width: int,
+    wait: Callable[[], None],
+    on_batch: Callable[[int], None] | None,
+    *,
+    on_pass: Callable[[int], None] | None,
+    pinned: bool,
+) -> Loader[tuple[Tensor, Tensor]]:
     """Batches that take their time to come: `load_seconds`, and longer for some at the beginning."""
+    inputs, targets = zeros(samples, width), zeros(samples, width)
+    batch = (inputs.pin_memory(), targets.pin_memory()) if pinned else (inputs, targets)
 
-    def __init__(
-        self,
-        samples: int,
-        width: int,
-        wait: Callable[[], None],
-        on_batch: Callable[[int], None] | None,
-        *,
-        on_pass: Callable[[int], None] | None,
-        pinned: bool,
-    ) -> None:
-        inputs, targets = zeros(samples, width), zeros(samples, width)
-        self._batch = (inputs.pin_memory(), targets.pin_memory()) if pinned else (inputs, targets)
-        self._wait, self._on_batch, self._on_pass = wait, on_batch, on_pass
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        if self._on_pass is not None:
-            self._on_pass(1)
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        if on_pass is not None:
+            on_pass(1)
         while True:
-            self._wait()
-            if self._on_batch is not None:
-                self._on_batch(1)
-            yield self._batch
+            wait()
+            if on_batch is not None:
+                on_batch(1)
+            yield batch
+
+    return loader(batches)
 
 
 def _model(width: int, layers: int) -> nn.Sequential:
@@ -85,7 +84,7 @@ def job_of(
         model=model,
         optimizer=optimizer,
         criterion=nn.functional.mse_loss,
-        loader=_Loader(samples, width, wait, on_batch, on_pass=on_pass, pinned=pinned),
+        loader=_loader(samples, width, wait, on_batch, on_pass=on_pass, pinned=pinned),
         non_blocking=pinned,
         batch_size=samples,
         device="cuda",
