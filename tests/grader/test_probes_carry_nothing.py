@@ -6,8 +6,10 @@ A submission can read and write such a thing. Notes belong into `grader.shared.p
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -98,6 +100,65 @@ def _is_named(node: ast.expr, names: Collection[str]) -> bool:
     return isinstance(node, ast.Name) and node.id in names
 
 
+_HOOKS = re.compile(r"register_\w*hook")
+_HARMLESS = frozenset({
+    "lab2/shared/probes.py clear",
+    "lab5/pipeline/probes/trainers.py Sink._note",
+    "lab5/pipeline/probes/trainers.py Watched._note",
+    "lab5/pipeline/probes/trainers.py Watched._noted",
+    "lab5/profiling/probes/recording.py a lambda",
+    "shared/probes/handed_out.py work",
+    "shared/probes/interpreters.py exec()",
+})  # fmt: skip
+"""By file and name, what notes nothing, what anybody may call, and what is not handed out."""
+
+
+def shown_parts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name of what a submission reads or writes on an object that it is handed: the batches of a loader that
+    is a class of its own, a hook that is a plain function, what notes as an attribute, and code of a text's."""
+    hidden = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_hiding(node)}
+    assigned = {
+        target.id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from ((each.lineno, f"{node.name}.__iter__") for each in node.body if _is_function(each, "__iter__"))
+        if isinstance(node, ast.ClassDef) and not _is_of_modes(node):
+            yield from ((each.lineno, f"{node.name}.{each.attr}") for each in ast.walk(node) if _keeps_a_note(each))
+        if not isinstance(node, ast.Call):
+            continue
+        if _is_named(node.func, {"exec", "eval"}):
+            yield node.lineno, f"{ast.unparse(node.func)}()"
+        if isinstance(node.func, (ast.Attribute, ast.Name)) and node.args:
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            hook = node.args[0]
+            hook = assigned.get(hook.id, hook) if isinstance(hook, ast.Name) else hook
+            if _HOOKS.search(name) and not isinstance(hook, ast.Call) and ast.unparse(hook) not in hidden:
+                yield node.lineno, "a lambda" if isinstance(hook, ast.Lambda) else ast.unparse(hook)
+
+
+def _is_hiding(node: ast.FunctionDef) -> bool:
+    return any(_is_named(each, _HIDING) for each in node.decorator_list)
+
+
+def _is_function(node: ast.stmt, name: str) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == name
+
+
+def _is_of_modes(node: ast.ClassDef) -> bool:
+    """Modes of PyTorch see what has no other watcher: on real GPUs alone, and there nothing else does."""
+    return any(ast.unparse(base).endswith("Mode") for base in node.bases)
+
+
+def _keeps_a_note(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    is_stored = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    return is_stored and node.attr.lstrip("_") in {"note", "noted", "passed", "seen"}  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("path", PROBES, ids=lambda path: str(path.relative_to(ROOT / "grader")))
 def test_what_is_handed_out_carries_no_notes(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -106,6 +167,8 @@ def test_what_is_handed_out_carries_no_notes(path: Path) -> None:
     assert not found, "keep notes in grader.shared.probes.kept"
     shown = [f"{place}:{line}: {name}" for line, name in open_notes(tree) if f"{place} {name}" not in _NOTING_ONLY]
     assert not shown, "hand out a function or method of grader.shared.probes.kept: a closure shows what it holds"
+    parts = [f"{place}:{line}: {name}" for line, name in shown_parts(tree) if f"{place} {name}" not in _HARMLESS]
+    assert not parts, "use `function`, `method` and `notes` of grader.shared.probes.kept, and `loaders`"
 
 
 def test_the_lint_finds_what_it_is_for() -> None:
@@ -143,6 +206,42 @@ def probe(student):
     begin(3)
 """
     assert [name for _, name in open_notes(ast.parse(text))] == ["shown", "a lambda"]
+
+
+def test_the_lint_finds_parts_that_a_submission_can_take() -> None:
+    text = """
+class Loader:
+    def __init__(self, note):
+        self._note = note
+
+    def __iter__(self):
+        return iter(())
+
+class Hidden:
+    __iter__ = method(batches)
+
+class Spy(TorchDispatchMode):
+    def __init__(self, note):
+        self._note = note
+
+def probe(student):
+    def plain(module, arguments):
+        pass
+
+    @function
+    def safe(module, arguments):
+        pass
+
+    hidden = function(plain)
+    model.register_forward_hook(plain)
+    register_module_forward_pre_hook(safe)
+    model.register_forward_hook(hidden)
+    model.register_forward_hook(lambda *_: None)
+    exec(text)
+"""
+    assert sorted(name for _, name in shown_parts(ast.parse(text))) == [
+        "Loader.__iter__", "Loader._note", "a lambda", "exec()", "plain",
+    ]  # fmt: skip
 
 
 def test_any_stays_rare_on_the_border() -> None:

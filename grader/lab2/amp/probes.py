@@ -57,11 +57,12 @@ from labkit.results import AmpTraining
 _IDLE_BYTES = 256 * 2**20
 """More than what cuBLAS keeps on any card: on an H100 32 MiB for each thread that has computed a product, and backward
 has a thread of its own."""
-_EARLIER_CYCLES = 40_000_000
-"""Of work that is still in the GPU's queue when a training is called: tens of milliseconds."""
+_EARLIER_CYCLES = 30_000_000, 60_000_000
+"""Of work that is still in the GPU's queue when a training is called: tens of milliseconds, drawn between these, so
+that nobody can take them off a time that includes them."""
 
-_MOVING_SECONDS = 0.05
-"""For which a model is on its way to the device: much longer than these trainings."""
+_MOVING_SECONDS = 0.04, 0.08
+"""For which a model is on its way to the device, drawn as well: much longer than these trainings."""
 
 _LOSSES = ("_log_softmax", "logsumexp")
 """One of them is in each cross entropy, however it is written."""
@@ -119,14 +120,16 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
     note, states = notes()
     handle = register_optimizer_step_post_hook(function(lambda optimizer, *_: note(_state_dtypes(optimizer))))
     note_move, moves = notes()
-    rest, move = in_turn([_MOVING_SECONDS], 0.0), model._apply
+    drawn = random.SystemRandom()
+    cycles = drawn.randrange(*_EARLIER_CYCLES)
+    rest, move = in_turn([drawn.uniform(*_MOVING_SECONDS)], 0.0), model._apply
 
     def move_slowly(*arguments: object, **options: object) -> nn.Module:
         if seconds := rest():
             begin = _now()
             time.sleep(seconds)
             note_move(_now() - begin + earlier)
-            _queue_earlier_work()  # what was there before is done by now
+            _queue_earlier_work(cycles)  # what was there before is done by now
         moved: nn.Module = move(*arguments, **options)  # type: ignore[no-untyped-call]
         return moved
 
@@ -135,10 +138,10 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
     del idle
     _wake(student.device, dtype_of(name))
     before = _now()
-    _queue_earlier_work()
+    _queue_earlier_work(cycles)
     start = _now()
     earlier = start - before
-    _queue_earlier_work()
+    _queue_earlier_work(cycles)
     try:
         with watch_products(student.gpu) as products, _watch_losses(student.gpu) as losses:
             result = train(model, batches(inputs.inputs, inputs.targets, inputs.sizes), epochs, **in_dtype(name))
@@ -179,9 +182,9 @@ def _wake(device: str, dtype: torch.dtype) -> None:
         nn.functional.cross_entropy(nn.functional.linear(weight, weight), torch.arange(8, device=device)).backward()
 
 
-def _queue_earlier_work(*, sleep: Callable[[int], None] = torch.cuda._sleep) -> None:
+def _queue_earlier_work(cycles: int, *, sleep: Callable[[int], None] = torch.cuda._sleep) -> None:
     if torch.cuda.is_available():
-        sleep(_EARLIER_CYCLES)
+        sleep(cycles)
 
 
 def _now() -> float:

@@ -224,7 +224,12 @@ def digits(student: Student, inputs: Digits) -> DigitsReply:
     batched = [(images[part], labels[part]) for part in inputs.order.split(_DIGITS_BATCH)]
     model = classifier(inputs.first, inputs.second).to(student.device)
     train_with_amp(model, batched, inputs.epochs, **in_dtype(inputs.dtype))
-    return DigitsReply(accuracy=_accuracy(model.cpu().float().eval()))
+    # By a model that nobody else has had: hooks could answer for the one that was trained.
+    judged = classifier(inputs.first, inputs.second)
+    with torch.no_grad():
+        for own, trained in zip(judged.parameters(), parameters_of(model), strict=True):
+            own.copy_(exact(trained, "a parameter").detach())
+    return DigitsReply(accuracy=_accuracy(judged))
 
 
 def cleared_digits(student: Student, inputs: ClearedDigits) -> DigitsReply:

@@ -46,7 +46,7 @@ from grader.lab2.stability.cases.unstable import (
 )
 from grader.lab2.stability.tools import TOOLS
 from grader.shared.probes.endings import refused as is_refused
-from grader.shared.probes.facts import buffers_of, gradient, hooks_of, parameters_of
+from grader.shared.probes.facts import attributes_of, buffers_of, gradient, hooks_of, parameters_of
 from grader.shared.probes.kept import function, notes
 from grader.shared.probes.loaders import loader as loader_of
 from grader.shared.probes.record import mark, reading, watch_names
@@ -250,6 +250,7 @@ class _State(NamedTuple):
     parameters: list[float]
     gradients: list[object]
     buffers: list[object]
+    attributes: list[object]
 
 
 def _state(model: nn.Module) -> _State:
@@ -258,6 +259,7 @@ def _state(model: nn.Module) -> _State:
         parameters=flat(model),
         gradients=[None if (found := gradient(each)) is None else found.tolist() for each in parameters_of(model)],
         buffers=[buffer.tolist() for buffer in buffers_of(model)],
+        attributes=attributes_of(model),
     )
 
 

@@ -89,7 +89,7 @@ class Save(ProbeInputs[SaveReply], probe="lab3.checkpointing.save"):
     epoch: int
     rate: float
     replicated: bool
-    """Whether the model is in DistributedDataParallel; then rank 0 takes its time to collect its state."""
+    """Whether the model is in DistributedDataParallel; then rank 0 comes late, and is slow to collect its state."""
     disk_bytes: int = DISK_BYTES
 
 

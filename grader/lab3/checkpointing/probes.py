@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import secrets
 import shutil
 import tempfile
@@ -48,24 +49,22 @@ from grader.lab3.checkpointing.cases import (
 from grader.lab3.shared.cases.modules import DDP
 from grader.lab3.shared.probes.models import Layers, flat, regression
 from grader.shared.probes.calls import if_accepted
-from grader.shared.probes.kept import function, notes
+from grader.shared.probes.kept import function, nap, notes
 from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, full_disk, group, half_squares, numbered
 from grader.shared.probes.support import fields, plain
 from labkit.results import DdpTraining
 
 _SLOW_SECONDS = 0.2
 """Rank 0's lead for those who do not wait for it, which they need 0.01 s of; once or twice."""
+_LATE_SECONDS = 0.3, 1.0
+"""By which rank 0 comes late as well, drawn between these: a pause instead of a barrier is not long enough."""
 _kept: list[Exception] = []
 
 
-class _Slow:
-    """Takes its time whenever somebody asks for a state."""
-
-    def __init__(self, seconds: float = _SLOW_SECONDS) -> None:
-        self._seconds = seconds
-
-    def __call__(self, *_: object) -> None:
-        time.sleep(self._seconds)
+def _slowly(seconds: float = _SLOW_SECONDS) -> Callable[..., None]:
+    """A hook that takes its time whenever somebody asks for a state."""
+    wait = nap(seconds)
+    return function(lambda *_: wait())
 
 
 def _trained(
@@ -139,8 +138,9 @@ def save(student: Student, inputs: Save) -> SaveReply:
         for parameter in model.parameters():
             parameter.data.mul_(1.5)
         if inputs.replicated and student.rank == 0:
-            model.register_state_dict_pre_hook(_Slow())  # type: ignore[no-untyped-call]
-            optimizer.register_state_dict_pre_hook(_Slow())
+            model.register_state_dict_pre_hook(_slowly())  # type: ignore[no-untyped-call]
+            optimizer.register_state_dict_pre_hook(_slowly())
+            time.sleep(random.SystemRandom().uniform(*_LATE_SECONDS))
         save_checkpoint(Path(FILE) if inputs.kind.path_object else FILE, replica, optimizer, inputs.epoch)
         (base / f"{BACK}{student.rank}").touch()
         then = file.read_bytes() if file.exists() else None
@@ -373,7 +373,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         passed, passes = notes()
         first: Array = weights[(index + student.rank) % len(weights)] if inputs.content is not None else weights[0]
         model = regression(first, shift, passed, dropout=inputs.dropout)
-        model.register_state_dict_pre_hook(_Slow(inputs.saving_seconds))  # type: ignore[no-untyped-call]
+        model.register_state_dict_pre_hook(_slowly(inputs.saving_seconds))  # type: ignore[no-untyped-call]
         model.register_forward_pre_hook(_noting_version(path, note))
         torch.rand(7)  # what was drawn before must not matter
         os.environ["MASTER_PORT"] = str(port + index)  # one for each: a rank that is slow to leave meets nobody else

@@ -111,6 +111,18 @@ def parameters_of(
     return found
 
 
+def attributes_of(
+    model: object,
+    *,
+    modules: _Modules = modules_of,
+    space: Callable[[Any], dict[str, Any]] = vars,
+    ordered: Callable[..., list[Any]] = sorted,
+    text: type = str,
+) -> _Found:
+    """For each of a model's modules, the names of what is on it: a method put there hides its class's."""
+    return [ordered(key for key in dict.keys(space(module)) if type(key) is text) for module in modules(model)]
+
+
 def buffers_of(
     model: object,
     *,

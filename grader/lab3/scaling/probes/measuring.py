@@ -19,6 +19,7 @@ from grader.lab3.scaling.cases.measuring import CallReply, Measured, MeasuredPoi
 from grader.lab3.shared.cases.modules import SCALING
 from grader.lab3.shared.probes.launch import forget_ranks
 from grader.shared.probes.handed_out import slow_optimizers, square_layers, waiting_batches
+from grader.shared.probes.kept import function
 from grader.shared.probes.support import fields, sequence
 from labkit.device import open_device
 from labkit.results import ScalingPoint
@@ -38,6 +39,7 @@ def several(student: Student, inputs: Several) -> SeveralReply:
     # Shared with the ranks; rank 0 of one job after the other writes there.
     counts, samples = (memoryview(mmap.mmap(-1, (_MOST_RANKS + 1) * 8)).cast("q") for _ in range(2))
 
+    @function
     def count(_: torch.nn.Module, arguments: tuple[object, ...]) -> None:
         if dist.is_initialized() and dist.get_rank() == 0:
             size = dist.get_world_size()

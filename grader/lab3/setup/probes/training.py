@@ -7,6 +7,7 @@ end.
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -41,8 +42,8 @@ _MESSAGE = 8000
 """Characters of an error's message: that of a loader's worker process is a whole traceback, with the reason at its
 end."""
 
-NAP_SECONDS = 0.05
-"""In the first forward pass; a clock of processor time does not see it."""
+NAP_SECONDS = 0.04, 0.08
+"""In the first forward pass, drawn between these; a clock of processor time does not see it."""
 
 _kept: list[object] = []
 """A DistributedDataParallel that dies after its process group hangs now and then: what may hold one lives on here."""
@@ -128,7 +129,7 @@ def train(student: Student, inputs: Train) -> TrainReply:
         return model
 
     note, noted = notes()
-    model = made(note, NAP_SECONDS)
+    model = made(note, random.SystemRandom().uniform(*NAP_SECONDS))
     result, error = None, None
     carried = Collectives()
     if student.rank == student.ranks - 1:

@@ -6,7 +6,6 @@ Only at things that any trainer must have: a model, an optimizer, a scaler, step
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import random
 import signal
@@ -26,7 +25,7 @@ from torch.utils.data import Dataset
 from gradebox.sandbox.probe_loader import Student, WrongReturn
 from grader.lab5.pipeline.cases import Batches, EndState, Fields, LoggedStep, Training
 from grader.shared.probes.facts import is_training
-from grader.shared.probes.kept import alarm, function, notes
+from grader.shared.probes.kept import alarm, function, method, notes
 from grader.shared.probes.looks import fingerprint, generators
 from grader.shared.probes.ranks import Indexed, group, numbered
 from grader.shared.probes.support import StudentObject, exact, fields, instance, plain
@@ -50,7 +49,6 @@ class Model(nn.Module):
         *,
         dropout: float,
         dtype: torch.dtype,
-        passed: Callable[[bool, Tensor], None],
         asleep: float,
     ) -> None:
         super().__init__()
@@ -59,10 +57,8 @@ class Model(nn.Module):
         self.linear.bias.data = weight[:, -1].to(dtype).clone()
         self.gain = nn.Parameter(torch.ones(weight.shape[1] - 1, dtype=dtype), requires_grad=False)
         self.dropout, self.asleep = dropout, asleep
-        self._passed = passed
 
     def forward(self, x: Tensor) -> Tensor:
-        self._passed(is_training(self), x)
         dropped = functional.dropout(x[:, 1:].to(self.linear.weight.dtype), self.dropout, self.training)
         output: Tensor = self.linear(dropped * self.gain)
         return output if self.training or self.asleep == 1.0 else output * self.asleep
@@ -72,12 +68,18 @@ class Model(nn.Module):
         weight, bias = exact(self.linear.weight, "the weight").detach(), exact(self.linear.bias, "the bias").detach()
         return torch.cat([weight, bias.unsqueeze(1)], dim=1).cpu().clone()
 
-    def __deepcopy__(self, memo: dict[int, object]) -> Model:
-        memo[id(self._passed)] = self._passed  # what is noted of a copy is noted of the same training
-        copied = Model.__new__(Model)
-        memo[id(self)] = copied
-        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return copied
+
+def _noting(note: Callable[[object], None]) -> type[Model]:
+    """A class of models that note each batch that passes them, also of copies: they are of the same training."""
+
+    def noting(model: Model, x: Tensor) -> Tensor:
+        note(("batch", is_training(model), [round(number) for number in x[:, 0].tolist()]))
+        return Model.forward(model, x)
+
+    class Noting(Model):
+        forward = method(noting)
+
+    return Noting
 
 
 @dataclass(frozen=True)
@@ -137,10 +139,6 @@ def optimizer_steps(made: Made) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def _note_batch(note: Callable[[object], None], is_training: bool, x: Tensor) -> None:
-    note(("batch", is_training, [round(number) for number in x[:, 0].tolist()]))
 
 
 def _note_step(
@@ -204,20 +202,15 @@ def make(
     dtype = torch.float64 if training.config.get("dtype", "float32") == "float32" else torch.float32
     settings = student.module(CONFIG).TrainerConfig(output_dir=str(folder), **training.config)
     note, noted = notes()
-    model = Model(
-        training.weight * start,
-        dropout=dropout,
-        dtype=dtype,
-        passed=function(partial(_note_batch, note)),
-        asleep=asleep,
-    ).to(device)
+    model = _noting(note)(training.weight * start, dropout=dropout, dtype=dtype, asleep=asleep).to(device)
     dataset = Indexed(numbered(training.inputs).to(dtype), training.classes)
     train = ResumableLoader(Signalling(dataset, at), training.batch_size, seed=5)
     val = ResumableLoader(dataset, training.batch_size, shuffle=False, padded=False)
     more = {} if monitor is None else {"monitor": monitor}
     trainer = student.module(TRAINER).ProductionTrainer(model, train, val, settings, **more)
-    trainer.validate = MethodType(_validate, (function(note), trainer.validate))
-    trainer.log_step = MethodType(_log_step, (function(note), trainer.log_step))
+    begins, ends = function(partial(note, ("validating", True))), function(partial(note, ("validating", False)))
+    trainer.validate = MethodType(_validate, (begins, ends, trainer.validate))
+    trainer.log_step = MethodType(_log_step, (function(partial(_note_samples, note)), trainer.log_step))
     trainer.train_window = MethodType(_train_window, (function(partial(_note_window, note)), trainer.train_window))
     if cleared:
         trainer.train_window = MethodType(_clear_and_train, (model, trainer.train_window))
@@ -235,8 +228,12 @@ def _clear_and_train(parts: tuple[Model, Callable[[StudentObject], object]], win
 def _log_step(parts: tuple[Callable[[object], None], Callable[..., object]], **step: StudentObject) -> object:
     """Take the metrics of a step, and note its samples."""
     note, log_step = parts
-    note(("logged", step.get("samples")))
+    note(step.get("samples"))
     return log_step(**step)
+
+
+def _note_samples(note: Callable[[object], None], samples: StudentObject) -> None:
+    note(("logged", samples))
 
 
 def _train_window(
@@ -253,14 +250,14 @@ def _note_window(note: Callable[[object], None], taken: StudentObject) -> None:
     note(("window", bool(taken)))
 
 
-def _validate(parts: tuple[Callable[[object], None], Callable[[], object]]) -> object:
+def _validate(parts: tuple[Callable[[], None], Callable[[], None], Callable[[], object]]) -> object:
     """A validation whose samples are told apart from those that the model is trained with, whatever its mode."""
-    note, validate = parts
-    note(("validating", True))
+    begins, ends, validate = parts
+    begins()
     try:
         return validate()
     finally:
-        note(("validating", False))
+        ends()
 
 
 @contextlib.contextmanager
@@ -352,16 +349,27 @@ class Watched:
     """What a trainer holds when it saves a checkpoint, and what another one holds once it has loaded it."""
 
     def __init__(self) -> None:
-        note, self._noted = notes()
-        self._note, self._parts = function(note), function(parts_of)
+        self._note, self._noted = notes()
 
     def saving(self, trainer: StudentObject) -> None:
         """Note what this trainer saves, by the name of the file."""
-        trainer.save_checkpoint = MethodType(_save, (self._note, self._parts, trainer, trainer.save_checkpoint))
+        note, parts = self._note, dict[str, str]()
+
+        @function
+        def look(epoch: int) -> None:
+            following = epoch + (trainer.train_loader.position >= len(trainer.train_loader))
+            parts.update(parts_of(trainer) | {"next epoch": str(following)})
+
+        saved = function(lambda name: note(("saved", name, dict(parts))))
+        trainer.save_checkpoint = MethodType(_save, (look, saved, trainer.save_checkpoint))
 
     def loading(self, trainer: StudentObject) -> None:
         """Note what this trainer has loaded."""
-        trainer.load_checkpoint = MethodType(_load, (self._note, self._parts, trainer, trainer.load_checkpoint))
+        note = self._note
+        loaded = function(
+            lambda name, following: note(("loaded", name, parts_of(trainer) | {"next epoch": str(following)}))
+        )
+        trainer.load_checkpoint = MethodType(_load, (loaded, trainer.load_checkpoint))
 
     def pair(self) -> list[dict[str, str]]:
         """What the last loaded checkpoint should have put back, and what it put back; empty if there is none."""
@@ -375,24 +383,23 @@ class Watched:
         return pair
 
 
-Parts = Callable[[StudentObject], dict[str, str]]
-Watching = tuple[Callable[[object], None], Parts, StudentObject, Callable[[StudentObject], object]]
-
-
-def _save(watching: Watching, epoch: int) -> object:
-    note, look, trainer, save = watching
-    parts, loader = look(trainer), trainer.train_loader
-    following = epoch + (loader.position >= len(loader))
+def _save(
+    parts: tuple[Callable[[int], None], Callable[[str], None], Callable[[int], StudentObject]], epoch: int
+) -> StudentObject:
+    look, saved, save = parts
+    look(epoch)
     path = save(epoch)
     if isinstance(path, (str, Path)):
-        note(("saved", Path(path).name, parts | {"next epoch": str(following)}))
+        saved(Path(path).name)
     return path
 
 
-def _load(watching: Watching, path: Path | str) -> object:
-    note, look, trainer, load = watching
+def _load(
+    parts: tuple[Callable[[str, StudentObject], None], Callable[[Path | str], StudentObject]], path: Path | str
+) -> StudentObject:
+    loaded, load = parts
     following = load(path)
-    note(("loaded", Path(path).name, look(trainer) | {"next epoch": str(following)}))
+    loaded(Path(path).name, following)
     return following
 
 

@@ -6,6 +6,7 @@ parameters in the end.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -175,6 +176,26 @@ def _classifier(classes: int, note: Callable[[object], None]) -> _Classifier:
     return Noting(classes)
 
 
+@contextlib.contextmanager
+def _watched_replicas(note: Callable[[object], None]) -> Iterator[None]:
+    """Note each forward pass of a replica. A hook would miss `replica.forward(x)`."""
+    original: Callable[..., object] = DistributedDataParallel.forward
+
+    @function
+    def noted(replica: DistributedDataParallel, *arguments: object, **options: object) -> object:
+        note("call")
+        return original(replica, *arguments, **options)
+
+    def forward(replica: DistributedDataParallel, *arguments: object, **options: object) -> object:
+        return noted(replica, *arguments, **options)
+
+    DistributedDataParallel.forward = forward  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        DistributedDataParallel.forward = original  # type: ignore[method-assign]
+
+
 def validate(student: Student, inputs: Validate) -> ValidateReply:
     """`validate` on batches of `sizes[rank]` samples, with the model in training and in evaluation mode.
 
@@ -200,9 +221,6 @@ def validate(student: Student, inputs: Validate) -> ValidateReply:
 
         trainer = student.module(TRAINER).ProductionTrainer(model, train, loader(of_a_pass), settings)
         KEPT.append(trainer)
-        (called, calls), replica = notes(), getattr(trainer, "replica", None)
-        if isinstance(replica, DistributedDataParallel):
-            replica.register_forward_pre_hook(function(lambda *_: called("call")))
 
         def validated(training: bool) -> Validated:
             model.train(training)
@@ -211,7 +229,9 @@ def validate(student: Student, inputs: Validate) -> ValidateReply:
             result = fields(trainer.validate(), ValidationResult, "validate()")
             return Validated(result=result, before=before, modes=[is_training(each) for each in modules_of(model)])
 
-        in_training, in_evaluation = validated(True), validated(False)
+        called, calls = notes()
+        with _watched_replicas(called):
+            in_training, in_evaluation = validated(True), validated(False)
         empty = ""
         if student.ranks == 1:
             nothing = student.module(TRAINER).ProductionTrainer(model, train, [], settings)
