@@ -22,7 +22,9 @@ from gradebox.sandbox import devices
 _FRAMES = frozenset(("f_back", "f_locals", "f_globals", "tb_frame", "gi_frame", "cr_frame", "ag_frame", "tb_next"))
 _INSIDES = frozenset(("__subclasses__", "__globals__", "__code__", "__closure__", "__builtins__", "__bases__",
                      "spec_from_file_location", "__array_interface__", "__array_struct__", "eval_frame",
-                     "from_file"))  # fmt: skip
+                     "from_file", "ctypes", "_ctypes", "ctypeslib", "stride_tricks", "libtriton"))  # fmt: skip
+_OF_MEMORY = frozenset(("__array_interface__", "__array_struct__"))
+"""What a class of the submission's may have, by which NumPy reads and writes at any address."""
 _UNSEEN = frozenset(("_disable_current_modes", "_disable_infra_mode", "_pop_mode", "_pop_mode_temporarily",
                      "_pop_torch_dispatch_stack", "_get_current_dispatch_mode_stack", "_get_dispatch_stack_at",
                      "_DisableTorchDispatch", "_ExcludeDispatchKeyGuard", "_AutoDispatchBelowAutograd",
@@ -159,7 +161,17 @@ def _unusual(tree: ast.Module, packages: frozenset[str]) -> Iterator[tuple[int, 
     """Line and name of what no lab needs."""
     for node in ast.walk(tree):
         match node:
+            case ast.Call(func=ast.Name(id=name)) if name in _NAMES:
+                yield node.lineno, f"{name}()"
             case ast.Attribute(attr=name) if name in _FRAMES | _INSIDES | _UNSEEN:
+                yield node.lineno, name
+            case ast.Constant(value=str(name)) if name in _FRAMES | _INSIDES | _UNSEEN:
+                yield node.lineno, name
+            case ast.BinOp(op=ast.Add()) | ast.JoinedStr() | ast.Call():
+                name = _put_together(node)
+                if name in _FRAMES | _INSIDES | _UNSEEN | packages:
+                    yield node.lineno, f"{name}, put together of parts"
+            case ast.FunctionDef(name=name) | ast.Name(id=name, ctx=ast.Store()) if name in _OF_MEMORY:
                 yield node.lineno, name
             case ast.MatchClass(kwd_attrs=attributes):
                 for name in attributes:
@@ -167,17 +179,39 @@ def _unusual(tree: ast.Module, packages: frozenset[str]) -> Iterator[tuple[int, 
                         yield node.lineno, name
             case ast.Attribute(value=ast.Name(id=module), attr=name) if f"{module}.{name}" in _HEAP | _MODULES:
                 yield node.lineno, f"{module}.{name}"
-            case ast.Call(func=ast.Name(id=name)) if name in _NAMES:
-                yield node.lineno, f"{name}()"
             case ast.Import(names=names):
                 for alias in names:
                     if alias.name.partition(".")[0] in packages or alias.name in _LOADERS:
                         yield node.lineno, f"import {alias.name}"
             case ast.ImportFrom(module=str(module), level=0, names=names):
-                if module.partition(".")[0] in packages or module in _LOADERS:
+                if module.partition(".")[0] in packages or module in _LOADERS or _INSIDES & set(module.split(".")):
                     yield node.lineno, f"import {module}"
                 for alias in names:
                     if alias.name in _UNSEEN | _INSIDES:
                         yield node.lineno, alias.name
                     if f"{module}.{alias.name}" in _HEAP | _MODULES:
                         yield node.lineno, f"{module}.{alias.name}"
+
+
+_DEEPEST = 40
+"""Of what is put together: names are short."""
+
+
+def _put_together(node: ast.expr, depth: int = 0) -> str:
+    """The text that an expression makes of constants; with a NUL in it where it is made of something else."""
+    if depth < _DEEPEST:
+        match node:
+            case ast.Constant(value=str(text)):
+                return text
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return _put_together(left, depth + 1) + _put_together(right, depth + 1)
+            case ast.JoinedStr(values=parts):
+                return "".join(_put_together(part, depth + 1) for part in parts)
+            case ast.FormattedValue(value=value):
+                return _put_together(value, depth + 1)
+            case ast.Call(
+                func=ast.Attribute(value=ast.Constant(value=str(between)), attr="join"),
+                args=[ast.List(elts=parts) | ast.Tuple(elts=parts)],
+            ):
+                return between.join(_put_together(part, depth + 1) for part in parts)
+    return "\0"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-from gradebox.sandbox import frames, native_code
+from gradebox.sandbox import byte_access, frames, native_code
 from gradebox.sandbox.frames import ATTRIBUTE, FRAME_ATTRIBUTES
 from gradebox.sandbox.safe_text import plain_ascii, safe
 from gradebox.sandbox.trusted_code import TrustedCode, asks, foreign_mode
@@ -108,6 +108,7 @@ def install(
         frames.is_profilers, frames.interrupts, sys.getrecursionlimit, sys.setrecursionlimit
     )  # fmt: skip
     traced, by_hand, reaches, asker = frames.is_traced, _is_by_hand, frames.reaches_hidden, frames.culprit
+    foreign, looked_in, looking = _is_foreign, byte_access.EVENT, byte_access.CODE
     maker = functools.partial(foreign_mode, ours, modes, _HANDLER)
     roots = native_code.folders(folders[0])
     native, native_roots = native_code.file_of, native_code.folders(folders[1])
@@ -147,11 +148,16 @@ def install(
             return
         if kind == "disguise":
             # Code that claims a library's file would pass for ours wherever only names can be compared.
-            if not _is_foreign(frame, ours):
+            if not foreign(frame, ours):
                 return  # every import of a library compiles it
             if ours.folder and ours.folder in detail:
                 make_void(f"{title}, by code in the name of its files", frame)
-        where = asker(frame, ours, _function_of(event, arguments)) if of_frames else culprit(frame, ours)
+        if event == looked_in:
+            # By itself: libraries look into these modules for anybody.
+            frame = frame.f_back if frame is not None and frame.f_code is looking else frame
+            where = culprit(frame, ours) if foreign(frame, ours) else None
+        else:
+            where = asker(frame, ours, _function_of(event, arguments)) if of_frames else culprit(frame, ours)
         if where is None or (kind, detail, where) in noted:
             return
         if event == "sys.monitoring.register_callback" and not of_profiler(arguments):
@@ -256,6 +262,7 @@ def install(
                 write(kind, f"{count - MAX_NOTES_OF_A_KIND} more of this kind were left out", "")
 
     own_code = hook.__code__
+    byte_access.announce()
     sys.addaudithook(hook)
     return finish
 
@@ -369,7 +376,8 @@ def _detail(
     if kind == "import":
         name = safe(first, "")
         top = name.partition(".")[0]
-        return f"import {name}" if top in _FORBIDDEN_IMPORTS or (top and top == ours.course) else None
+        is_native = "._C" in name  # of a library, which is asked for it by its own code alone
+        return f"import {name}" if is_native or top in _FORBIDDEN_IMPORTS or (top and top == ours.course) else None
     if kind == "socket":
         address = arguments[0] if event == "socket.getaddrinfo" else arguments[1]
         host = safe(address[0] if type(address) is tuple and address else address, "an object")
@@ -384,4 +392,5 @@ def _detail(
         # "compile" names its file second, "code.__new__" too.
         name = safe(arguments[1], "") if len(arguments) > 1 else ""
         return f"{event} as {name}" if name else event
-    return f"{event} {safe(arguments[1], '')}" if event == ATTRIBUTE else event
+    names = {ATTRIBUTE: 1, byte_access.EVENT: 0}
+    return f"{event} {safe(arguments[names[event]], '')}" if event in names else event

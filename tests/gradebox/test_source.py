@@ -38,6 +38,14 @@ def notes(text: str, path: str = "lab1_gpu_basics/benchmark.py") -> tuple[Integr
         ("import zipimport", "import zipimport"),
         ("from torch.utils._python_dispatch import _disable_current_modes", "_disable_current_modes"),
         ("torch._C._DisableTorchDispatch()", "_DisableTorchDispatch"),
+        ("getattr(frame, 'f_back')", "f_back"),
+        ("getattr(frame, 'f_' + 'ba' + 'ck')", "f_back, put together"),
+        ("getattr(frame, f'f_{\"back\"}')", "f_back, put together"),
+        ("vars(numpy)['_'.join(['f', 'back'])]", "f_back, put together"),
+        ("__import__('cty' + 'pes')", "ctypes, put together"),
+        ("numpy.ctypeslib", "ctypeslib"),
+        ("from numpy.lib.stride_tricks import as_strided", "import numpy.lib.stride_tricks"),
+        ("class Bytes:\n    __array_interface__ = {}", "__array_interface__"),
     ],
 )
 def test_reaching_for_the_grader_is_noted_with_its_line(text: str, named: str) -> None:
@@ -48,7 +56,17 @@ def test_reaching_for_the_grader_is_noted_with_its_line(text: str, named: str) -
     assert int(note.where.partition(":")[2]) in (len(text.splitlines()), 2)
 
 
-@pytest.mark.parametrize("text", ["model.eval()", "import gc\ngc.collect()", "compile = 1", "not python at all ("])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model.eval()",
+        "import gc\ngc.collect()",
+        "compile = 1",
+        "not python at all (",
+        "x = 'vgpu'",
+        "'a' + " * 99 + "'b'",
+    ],
+)
 def test_ordinary_source_is_not_noted(text: str) -> None:
     assert notes(text) == ()
 

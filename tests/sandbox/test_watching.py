@@ -171,6 +171,12 @@ def test_what_interrupts_the_hook_is_noted_whatever_it_does(sandbox: Sandbox) ->
     assert ("open", "os.listdir /proc") in {(note.kind, note.detail) for note in reply.notes}
 
 
+def test_a_look_at_what_moves_bytes_is_noted_whoever_imported_it(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "nosy", "moves_bytes_by_a_librarys_ctypes")
+    assert reply.value == {"returned": True}, reply.first
+    assert ("ctypes", "ctypes.module __dict__") in {(note.kind, note.detail) for note in reply.notes}
+
+
 def test_a_handler_of_a_signal_gets_no_frame(sandbox: Sandbox) -> None:
     reply = call(sandbox, "nosy", "frame_of_a_handler")
     assert (reply.value, reply.notes) == ({"returned": [True, True, True]}, ())

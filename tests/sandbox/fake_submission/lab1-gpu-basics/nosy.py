@@ -214,6 +214,16 @@ def frames_of_a_hook_that_is_interrupted():
     return len(asked)
 
 
+def moves_bytes_by_a_librarys_ctypes():
+    """Without an import, or a call that raises an event."""
+    import numpy as np
+
+    library = vars(np.ctypeslib)["cty" + "pes"]
+    word = np.zeros(1, np.int64)
+    vars(library)["memmove"](word.__array_interface__["data"][0], id(word), 8)
+    return int(word[0]) > 0
+
+
 def looks_elsewhere_within_the_hook():
     """By a callback of the collector, which runs when the hook makes its second container."""
     began = []
