@@ -231,8 +231,8 @@ class BenchmarkReply:
     """By method, how many operands have a gradient when each call begins."""
     operands: Mapping[str, list[int]]
     """By method, how many tensors of their own the operands of each call are: three."""
-    own_gradients: Mapping[str, int]
-    """By method, how many outputs went backward with themselves for their gradient."""
+    own_gradients: int
+    """How many outputs went backward with themselves for their gradient."""
     busy_seconds: float
     """How long the device works in addition in each of the first iterations."""
     on_cpu: list[Fields]

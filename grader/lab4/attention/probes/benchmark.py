@@ -23,7 +23,6 @@ from grader.lab4.shared.cases import Fields
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.card import wake
 from grader.shared.probes.endings import run_backward
-from grader.shared.probes.facts import has_graph
 from grader.shared.probes.kept import function, notes
 from grader.shared.probes.record import watch_products
 from grader.shared.probes.support import fields, plain, sequence, tensor
@@ -80,7 +79,7 @@ def measured(student: Student, inputs: Benchmark) -> BenchmarkReply:
     warmup = counted.warmup or 0
     with (
         watch_products(student.gpu) as products,
-        _watched(module, counted.methods, warmup, lambda: _be_busy(busy, times)) as calls,
+        _watched(module, counted.methods, warmup, lambda: _be_busy(busy, times)) as (calls, own_gradients),
     ):
         small = _benchmark(module, counted, on_device(student))
         flops = products.flops()
@@ -97,9 +96,9 @@ def measured(student: Student, inputs: Benchmark) -> BenchmarkReply:
         of_integers=_error(lambda: module.benchmark_attention(**_arguments(whole), **on_device(student))),
         flops=flops,
         flops_of_one_each=flops_of_one_each,
-        gradients={method: [call.gradients for call in made] for method, (made, _) in watched.items()},
-        operands={method: [call.operands for call in made] for method, (made, _) in watched.items()},
-        own_gradients={method: own for method, (_, own) in watched.items()},
+        gradients={method: [call.gradients for call in made] for method, made in watched.items()},
+        operands={method: [call.operands for call in made] for method, made in watched.items()},
+        own_gradients=own_gradients(),
         busy_seconds=busy_seconds,
         device=student.device,
         small=_fields(small),
@@ -211,20 +210,36 @@ def _memory(value: Tensor) -> tuple[int, int]:
     return value.untyped_storage()._cdata, int(value.storage_offset())
 
 
+def _tensors(values: object) -> list[Tensor]:
+    """What backward takes: one of them, or several."""
+    each = values if isinstance(values, (list, tuple)) else [values]
+    return [value for value in each if isinstance(value, Tensor)]
+
+
 @contextmanager
 def _watched(
     module: ModuleType, methods: Sequence[str], warmup: int, work: Callable[[], object]
-) -> Iterator[Callable[[str], tuple[list[_Call], int]]]:
-    """Yield a function that lists the calls of a method, and counts the outputs that were their own gradient.
+) -> Iterator[tuple[Callable[[str], list[_Call]], Callable[[], int]]]:
+    """Yield a function that lists the calls of a method, and one that counts outputs that were their own gradient.
 
-    The first `warmup` calls of each do `work`, too.
+    The first `warmup` calls of each do `work`, too. Gradients are looked at where backward begins, by whatever name the
+    output was computed.
     """
-    note, noted = notes()
+    (note, noted), (note_own, noted_own) = notes(), notes()
     own = {method: getattr(module, f"{method}_attention") for method in methods}
+    go_back = torch.autograd.backward
 
-    def seen(method: str) -> tuple[list[_Call], int]:
-        values = [value for name, value in noted() if name == method]
-        return [value for value in values if isinstance(value, _Call)], sum(value is True for value in values)
+    def seen(method: str) -> list[_Call]:
+        return [value for name, value in noted() if name == method]
+
+    @function
+    def goes_back(outputs: object, gradients: object) -> None:
+        pairs = zip(_tensors(outputs), _tensors(gradients), strict=False)
+        note_own(any(_memory(output) == _memory(gradient) for output, gradient in pairs))
+
+    def backward(tensors: object, grad_tensors: object = None, *arguments: object, **named: object) -> None:
+        goes_back(tensors, grad_tensors)
+        go_back(tensors, grad_tensors, *arguments, **named)  # type: ignore[arg-type]
 
     def watched(method: str) -> Callable[..., object]:
         calls, attention = itertools.count(1), own[method]
@@ -237,31 +252,20 @@ def _watched(
             if next(calls) <= warmup:
                 work()
 
-        @function
-        def ends(output: Tensor) -> None:
-            place = _memory(output)
-
-            @function
-            def returns(gradient: Tensor) -> None:
-                note((method, _memory(gradient) == place))
-
-            output.register_hook(returns)
-
         @functools.wraps(attention)
         def call(*operands: object, **named: object) -> object:
             begins(*operands, *named.values())
-            output = attention(*operands, **named)
-            if has_graph(output):
-                ends(output)
-            return output
+            return attention(*operands, **named)
 
         return call
 
     for method in methods:
         setattr(module, f"{method}_attention", watched(method))
+    torch.autograd.backward = backward  # type: ignore[assignment]
     try:
-        yield seen
+        yield seen, lambda: sum(noted_own())
     finally:
+        torch.autograd.backward = go_back
         for method in methods:
             setattr(module, f"{method}_attention", own[method])
 
