@@ -13,6 +13,7 @@ _HARMLESS = {
     "frames": "Right solutions may do this: traceback.print_stack(), a logger and a debugger look at frames.",
     "disguise": "Right solutions may do this: exec and compile turn a text of the same file into code.",
     "gc": "Right solutions may do this: the garbage collector shows what keeps memory.",
+    "chance": "Right solutions may do this: a clock limits how long something runs, a date is part of a file's name.",
     "source": "Such a name alone is no trick. Read the line.",
 }
 """What to think of first, by the kind of a note."""

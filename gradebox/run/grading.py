@@ -18,7 +18,7 @@ from gradebox.common.configuration import ENGINE_COMMAND
 from gradebox.common.texts import printable
 from gradebox.course import hints
 from gradebox.course.criterion import CheckFunction
-from gradebox.run import device_steadiness, device_trial, source_scan
+from gradebox.run import chance, device_steadiness, device_trial, source_scan
 from gradebox.run.check_reports import Blocked, of_disturbance, of_error
 from gradebox.run.device_use import DeviceUse
 from gradebox.run.endings import ProbeFailed
@@ -109,8 +109,8 @@ class Grading:
         self._reports: dict[str, CheckReport] = {}
         self._started = time.monotonic()
         self._lock = threading.Condition()
-        self._coins: dict[str, str] = {}
-        """Where a lab draws at random while it is imported, by package."""
+        self._draws: dict[str, chance.Draw] = {}
+        """By package."""
         self._source_notes: tuple[IntegrityNote, ...] | None = None
         self._stopped = ""
         """Why no further check is taken up."""
@@ -291,8 +291,8 @@ class Grading:
         report = self._judge(check, box)
         if report is not None and report.answered and (measured := self._probe_cache.measured(check.id)):
             report = self._measure_again(check, box, report, measured)
-        if report is not None and report.outcome is Outcome.FAILED and (place := self._drawn_at_import(check)):
-            report = self._ask_once_more(check, box, report, place)
+        if report is not None and report.outcome is Outcome.FAILED and (draw := self._drawn_at_import(check)).place:
+            report = self._ask_again(check, box, report, draw)
         if report is not None and report.answered and not report.cause and (premises := self._failed_premises(check)):
             report = self._control(check, box, report, premises)
         if report is not None:  # else it lost its sandbox
@@ -356,37 +356,32 @@ class Grading:
             return again
         return of_disturbance(again, disturbances)
 
-    def _drawn_at_import(self, check: CheckFunction) -> str:
-        """Where the lab of a check draws at random while it is imported; empty if nowhere."""
+    def _drawn_at_import(self, check: CheckFunction) -> chance.Draw:
+        """Where the lab of a check draws at random while it is imported."""
         lab = next(lab for lab in self.order.labs if check.id.startswith(f"{lab.id}."))
         with self._lock:
-            if lab.package not in self._coins:
+            if lab.package not in self._draws:
                 files = self._boxes[0].python_files()
-                self._coins[lab.package] = source_scan.drawn_at_import(files, lab.package)
-            return self._coins[lab.package]
+                self._draws[lab.package] = chance.Draw(source_scan.drawn_at_import(files, lab.package))
+            return self._draws[lab.package]
 
-    def _ask_once_more(self, check: CheckFunction, box: Sandbox, failed: CheckReport, place: str) -> CheckReport:
+    def _ask_again(self, check: CheckFunction, box: Sandbox, failed: CheckReport, draw: chance.Draw) -> CheckReport:
         """The report of a check that failed with code that may behave differently in each run: whether it does."""
         calls = self._probe_cache.of_submission(check.id)
         first = [call.reply for call in calls]
-        for call in calls:
-            with call.lock:
-                call.reply = None
-        again = self._judge(check, box)
+        again: CheckReport | None = failed
+        for _ in draw.runs():
+            for call in calls:
+                with call.lock:
+                    call.reply = None
+            again = self._judge(check, box)
+            # Two wrong answers in other words may be two measurements of one thing.
+            if again is None or (again.outcome, again.answered) != (failed.outcome, failed.answered):
+                break
         for call, reply in zip(calls, first, strict=True):  # other checks have judged it, or will
             with call.lock:
                 call.reply = reply
-        # Two wrong answers in other words may be two measurements of one thing.
-        if again is None or (again.outcome, again.answered) == (failed.outcome, failed.answered):
-            return failed
-        second = "it passed" if again.outcome is Outcome.PASSED else f"the result was another one: {again.message}"
-        return replace(
-            failed,
-            message=f"{failed.message}. Run once more with the same inputs, {second}; so your code behaves differently "
-            "from run to run",
-            hint=f"{place} draws at random, or looks at the clock, while the module is imported: do it in a function, "
-            "with the generator or seed that it is given",
-        )
+        return failed if again is None else draw.reported(failed, again)
 
     def _try(self, box: Sandbox) -> None:
         """Ask a probe of our own first, on each device that checks use.

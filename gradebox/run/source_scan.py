@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 
 from gradebox.course.course import Course
 from gradebox.course.rubric import Lab
+from gradebox.run import chance
 from gradebox.run.grade import IntegrityNote
 from gradebox.sandbox import devices
 
@@ -74,14 +75,10 @@ def notes(files: Mapping[str, bytes], labs: tuple[Lab, ...], course: Course) -> 
         for line, what in _unusual(tree, ours):
             note = IntegrityNote("source", f"{path} names {what}", f"{path}:{line}", check)
             by_place.setdefault((path, what), note)
+        if (decision := chance.decision(tree)) is not None:
+            detail = f"{path} lets chance or a clock decide which code runs, so another run may have another grade"
+            by_place.setdefault((path, "chance"), IntegrityNote("chance", detail, f"{path}:{decision}", check))
     return tuple(by_place.values())[:MAX_NOTES]
-
-
-_COINS = frozenset(("random", "randint", "randrange", "rand", "randn", "randperm", "uniform", "choice", "choices",
-                    "shuffle", "sample", "normal", "default_rng", "getrandbits", "secrets", "token_hex", "token_bytes",
-                    "uuid", "uuid1", "uuid4", "urandom", "getpid", "time", "time_ns", "perf_counter", "monotonic",
-                    "now", "today", "utcnow"))  # fmt: skip
-"""What another run answers in another way, by the parts of its name."""
 
 
 def drawn_at_import(files: Mapping[str, bytes], package: str) -> str:
@@ -95,41 +92,8 @@ def drawn_at_import(files: Mapping[str, bytes], package: str) -> str:
         if not path.startswith(f"{package}/") or len(content) > _MAX_BYTES:
             continue
         tree = _parsed(content)
-        if isinstance(tree, str):
-            continue
-        defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-        for call in _calls_at_import(tree):
-            name = _dotted(call.func)
-            inner = defined.get(name)
-            inside = [_dotted(node.func) for node in ast.walk(inner) if isinstance(node, ast.Call)] if inner else []
-            if any(_COINS & set(called.split(".")) for called in (name, *inside)):
-                return f"{path}:{call.lineno}"
-    return ""
-
-
-def _calls_at_import(node: ast.AST) -> Iterator[ast.Call]:
-    """The calls that an import carries out: of functions only their decorators and defaults."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            inner: list[ast.expr | None] = [*child.decorator_list, *child.args.defaults, *child.args.kw_defaults]
-            for expression in inner:
-                if expression is not None:
-                    yield from (call for call in ast.walk(expression) if isinstance(call, ast.Call))
-        elif isinstance(child, ast.If) and "__main__" in ast.dump(child.test):
-            continue  # not while it is imported
-        elif not isinstance(child, ast.Lambda):
-            if isinstance(child, ast.Call):
-                yield child
-            yield from _calls_at_import(child)
-
-
-def _dotted(node: ast.expr) -> str:
-    """`numpy.random.rand`; empty for what is no name."""
-    match node:
-        case ast.Name(id=name):
-            return name
-        case ast.Attribute(value=value, attr=name):
-            return f"{_dotted(value)}.{name}"
+        if not isinstance(tree, str) and (line := chance.draw(tree)) is not None:
+            return f"{path}:{line}"
     return ""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import glob
 import json
 import os
@@ -23,7 +25,7 @@ from gradebox.common.configuration import ROOT
 from gradebox.course import course as courses
 from gradebox.course.criterion import CheckFunction
 from gradebox.report.document import to_document
-from gradebox.run import source_scan
+from gradebox.run import chance, source_scan
 from gradebox.run.check_reports import Blocked
 from gradebox.run.grade import PASSED_IN_DOUBT, CheckReport, Grade, Outcome
 from gradebox.run.grading import Grading, Watcher, run
@@ -385,29 +387,34 @@ def test_only_a_check_without_an_answer_blocks_those_that_build_on_it(answered: 
 
 
 COIN = "import os\n\nCOIN = os.urandom(1)\n\n"
+FAILED = CheckReport(Outcome.FAILED, "saw 4, expected 6", answered=True)
+OTHER = CheckReport(Outcome.FAILED, "saw 5, expected 6", answered=True)
+CRASH = CheckReport(Outcome.FAILED, "crash", answered=False)
+PASSED = CheckReport(Outcome.PASSED)
 
 
 @pytest.mark.parametrize(
-    ("code", "second", "said"),
+    ("code", "further", "runs", "said"),
     [
-        (COIN, CheckReport(Outcome.PASSED), "Run once more with the same inputs, it passed; so your code behaves"),
-        (COIN, CheckReport(Outcome.FAILED, "crash", answered=False), "the result was another one: crash; so your code"),
-        (COIN, CheckReport(Outcome.FAILED, "saw 5, expected 6", answered=True), ""),
-        ("", CheckReport(Outcome.PASSED), ""),
+        (COIN, [PASSED], 2, "Run again with the same inputs, it passed; so your code behaves"),
+        (COIN, [FAILED] * 4 + [PASSED], 6, "Run again with the same inputs, it passed; so your code behaves"),
+        (COIN, [CRASH], 2, "the result was another one: crash; so your code"),
+        (COIN, [OTHER] * 20, 9, ""),
+        ("", [PASSED], 1, ""),
     ],
 )
-def test_code_that_draws_at_import_is_run_once_more_where_it_failed(
-    code: str, second: CheckReport, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_code_that_draws_at_import_is_run_again_where_it_failed(
+    code: str, further: list[CheckReport], runs: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     product, judge = "basics.numbers.product", Grading._judge
-    asked: list[str] = []
+    reports, asked = [FAILED, *further], list[str]()
 
     def judged(grading: Grading, check: CheckFunction, box: Sandbox, *without: frozenset[str]) -> CheckReport | None:
         report = judge(grading, check, box, *without)
         if check.id != product:
             return report
         asked.append(check.id)
-        return CheckReport(Outcome.FAILED, "saw 4, expected 6", answered=True) if len(asked) == 1 else second
+        return reports[len(asked) - 1]
 
     monkeypatch.setattr(Grading, "_judge", judged)
     grade = run(order(write_course(tmp_path), write_submission(tmp_path, numbers=code + NUMBERS)))
@@ -415,9 +422,28 @@ def test_code_that_draws_at_import_is_run_once_more_where_it_failed(
     check = grade.labs[0].criteria[0].checks[0]
     assert check.message.startswith("saw 4, expected 6")
     assert (said in check.message) if said else check.message == "saw 4, expected 6"
-    assert len(asked) == (2 if code else 1)
+    assert len(asked) == runs
     if said:
         assert "numbers.py:3 draws at random, or looks at the clock, while the module is imported" in check.hint
+
+
+def test_checks_of_one_lab_share_the_further_runs_of_a_draw() -> None:
+    draw = chance.Draw("numbers.py:3")
+    assert [len(list(draw.runs())) for _ in range(3)] == [8, 1, 1]
+
+
+def test_a_coin_is_recognised_if_it_loses_and_noted_in_any_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real coin: each run of a check imports the module again, so that it falls again."""
+    monkeypatch.setattr(chance, "Draw", functools.partial(chance.Draw, runs_left=40))  # by eight the test could fail
+    coin = NUMBERS.replace("left * right", "left * right + (left > 1) * RIGHT") + "\nRIGHT = 1 if FALLS else 0\n"
+    code = f"import os\n\nFALLS = os.urandom(1)[0] & 1\n{coin}"
+    grade = run(order(write_course(tmp_path), write_submission(tmp_path, numbers=code)))
+    product = grade.labs[0].criteria[0].checks[0]
+    failed = product.outcome is Outcome.FAILED
+    assert ("your code behaves differently from run to run" in product.message) == failed
+    assert "chance" in [note.kind for note in grade.integrity]
 
 
 @pytest.mark.parametrize(
@@ -436,6 +462,28 @@ def test_code_that_draws_at_import_is_run_once_more_where_it_failed(
 def test_what_is_drawn_while_a_module_is_imported_is_found(code: str, line: int) -> None:
     files = {"lab1_x/a.py": code.encode(), "lab2_x/b.py": b"import random\nX = random.random()\n"}
     assert source_scan.drawn_at_import(files, "lab1_x") == (f"lab1_x/a.py:{line}" if line else "")
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("import random\nif random.random() < 0.5:\n    f = 1\nelse:\n    f = 2\n", 2),
+        ("import time\nf = [1, 2][time.time_ns() & 1]\n", 2),
+        ("import os\nX = os.urandom(1)[0]\nY = X % 2\n\n\ndef f():\n    return 1 if Y else 2\n", 7),
+        ("def toss():\n    return hash('a') & 1\n\n\ndef flip():\n    return toss()\n\n\nwhile flip():\n    pass\n", 9),
+        ("import random\nX = random.random() < 0.5 and print()\n", 2),
+        ("from datetime import datetime\nmatch datetime.now().second:\n    case 1:\n        x = 1\n", 2),
+        ("import random\nX = random.random()\n", 0),
+        ("import random\nrandom.seed(0)\nif random.random() < 0.5:\n    f = 1\n", 0),
+        ("import numpy as np\nrng = np.random.default_rng(7)\nif rng.random() < 0.5:\n    f = 1\n", 0),
+        ("import numpy as np\nif np.random.default_rng(7).random() < 0.5:\n    f = 1\n", 0),
+        ("import torch\n\n\ndef dropout(x, p):\n    return x if torch.rand(1) < p else 0 * x\n", 0),
+        ("import time\nX = time.time()\n\n\ndef f(X):\n    return 1 if X else 2\n", 0),
+        ("import time\nSTART = time.time()\n\n\ndef elapsed():\n    return time.time() - START\n", 0),
+    ],
+)
+def test_a_draw_that_decides_which_code_runs_is_noted(code: str, line: int) -> None:
+    assert chance.decision(ast.parse(code)) == (line or None)
 
 
 CONTROLLED = """\
