@@ -10,27 +10,28 @@ import csv
 import io
 import re
 import shlex
-import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
 from gradebook.text_files import of_windows
+from gradebox.common import documents
 
 _BY_MARK = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-_SEPARATOR = re.compile(r'"?sep=[^\r\n]"?[;,\t]*(\r\n|\r|\n)', re.IGNORECASE)
+_SEPARATOR = re.compile(r'"?sep=[^\r\n]"?[;,\t|]*(\r\n|\r|\n)', re.IGNORECASE)
 """A first line by which Excel is told how cells are set apart, and which it does not show."""
-_SEPARATORS = ",;\t"
-_ARCHIVE, _OLD_OFFICE, _PDF = b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"%PDF-"
-_PAGE = re.compile(rb"\s*<(!doctype|html|\?xml)\b", re.IGNORECASE)
+_SEPARATORS = ",;\t|"
+_NOTATIONS = (
+    (re.compile(rb"(\s|#[^\r\n]*[\r\n])*\[\[?[\w-]+\]\]?\s*[\r\n]"), "TOML"),
+    (re.compile(rb"\s*[\[{]\s*([\"\[{\]}]|-?\d)"), "JSON"),
+)
+"""How files begin that are texts and no tables."""
 _END = "\x1eend of the table\x1e"
 """A row that is put behind the last one: it is a row of its own unless a quote was never closed."""
 _KEPT = re.compile(r'="([^"]*)"')
 _ADDRESS = re.compile(r"\bhttps?:/")
 _WORD = re.compile(r"[\w.@+-]+")
-_KINDS = (("xl/", "an Excel workbook"), ("content.xml", "an OpenDocument table"), ("Index/", "a Numbers document"))
-"""By a name in the archive that such a document is."""
 
 
 class TableError(ValueError):
@@ -178,34 +179,22 @@ def _text(path: Path) -> tuple[str, int]:
                 f"{path} is an address, and only files are read: download it as CSV, and name the file"
             ) from None
         raise TableError(f"{path} cannot be read: {error.strerror}{of_windows(path)}") from None
-    if kind := _other_kind(data):
+    if kind := documents.kind_of(data):
         raise TableError(
             f'{path} is {kind}, whatever its name says: open it, and save or download it as "CSV UTF-8 '
             '(comma delimited)"'
         )
+    if notation := next((name for start, name in _NOTATIONS if start.match(data)), ""):
+        raise TableError(f"{path} is {notation}, and no table: write a CSV file, with titles in its first line")
     text = _decoded(data, path)
     separator = _SEPARATOR.match(text)
     return (text[separator.end() :], 2) if separator else (text, 1)
 
 
-def _other_kind(data: bytes) -> str:
-    """What the file is where it is no text; empty where it may be one."""
-    if data.startswith(_ARCHIVE):
-        try:
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                names = archive.namelist()
-        except zipfile.BadZipFile:
-            return "a damaged archive"
-        return next((kind for start, kind in _KINDS if any(name.startswith(start) for name in names)), "an archive")
-    if data.startswith(_OLD_OFFICE):
-        return "an old Excel workbook"
-    if data.startswith(_PDF):
-        return "a PDF document"
-    return "a page of the web, perhaps the one that asks you to log in" if _PAGE.match(data) else ""
-
-
 def _decoded(data: bytes, path: Path) -> str:
     encoding = next((name for mark, name in _BY_MARK if data.startswith(mark)), None)
+    if encoding is None and b"\0" in data and not documents.is_utf16(data):
+        raise TableError(f"{path} is damaged, or no text: it has bytes that no text has; save or download it again")
     if encoding is None and b"\0" in data[:200]:
         encoding = "utf-16-le" if data[1:2] == b"\0" else "utf-16-be"
     try:

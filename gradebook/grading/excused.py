@@ -54,8 +54,9 @@ def load(folder: Path) -> tuple[Excused, ...]:
         entries = reading.into(_File, document).excused
         visited = set()
         for number, entry in enumerate(entries):
-            if not entry.reason.strip():
-                raise document.error(("excused", number, "reason"), "reason is empty")
+            for name in ("student", "reason"):
+                if not getattr(entry, name).strip():
+                    raise document.error(("excused", number, name), f"{name} is empty")
             if (entry.student, entry.lab) in visited:
                 raise document.error(("excused", number), f"{entry.student} stands twice; keep one")
             visited.add((entry.student, entry.lab))

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from gradebook.command_name import command
 from gradebook.moodle_words import DASHES
 from gradebook.roster import KEYS, NAME_COLUMNS, Entry, Roster, RosterError, cell_of, folded
 from gradebook.text_files import some
@@ -33,6 +34,16 @@ _GONE = frozenset(
     )
 ) | {"not current", "not active", "no longer enrolled"}
 """What platforms call somebody who is in a list and no longer in the class, small."""
+_ADDRESSES = ("Email address", "Email", "email")
+_ADDRESS = re.compile(r"[^\s@]+@[^\s@]+\.[^\s@]+")
+_UNREAD = {
+    **dict.fromkeys(
+        ("extension", "extensions", "extendeddeadline", "deadline", "duedate", "extradays"), "[extensions]"
+    ),
+    **dict.fromkeys(("excused", "excuse", "exempt"), "--excuse"),
+    **dict.fromkeys(("bonus", "adjustment", "pointadjustment", "extrapoints", "override"), "--override"),
+}
+"""Columns of decisions that a roster does not make, by their letters, and what makes them."""
 _STANDING = re.compile(r"\b(status|state|enrol\w*|registration)\b", re.IGNORECASE)
 
 
@@ -57,7 +68,13 @@ def sums_up(text: str) -> bool:
 
 def check(rows: Mapping[int, Mapping[str, str]], path: Path) -> None:
     """Raise RosterError if a program has changed what identifies a student: two may have become one."""
+    titles = max(map(list, rows.values()), key=len, default=[])
     for line, row in rows.items():
+        if len(row) < len(titles) and (shifted := _shifted(row)):
+            raise RosterError(
+                f"{path}, line {line}: {shifted}, and the row has {len(titles) - len(row)} cells less than others: one "
+                "before it is missing. Write the separator for each empty cell, too"
+            )
         for title, cell in row.items():
             if (title in KEYS or folded(title) in NAME_COLUMNS) and (meant := _read_as_windows(cell)):
                 raise RosterError(
@@ -79,6 +96,16 @@ def check(rows: Mapping[int, Mapping[str, str]], path: Path) -> None:
                 )
 
 
+def _shifted(row: Mapping[str, str]) -> str:
+    """What is in another cell than its own, as where somebody left one out; empty if nothing is for certain."""
+    for title, cell in row.items():
+        if not says_nothing(cell) and title in _ADDRESSES and "@" not in cell:
+            return f"{title} is {cell!r}, which is no address"
+        if folded(title) in NAME_COLUMNS and title != "student" and _ADDRESS.fullmatch(cell.strip()):
+            return f"{title} is {cell!r}, which is no name"
+    return ""
+
+
 def _read_as_windows(cell: str) -> str:
     """What a cell was before a program took UTF-8 for Windows' encoding; empty if none did."""
     if cell.isascii():
@@ -91,7 +118,25 @@ def _read_as_windows(cell: str) -> str:
 
 def notices(roster: Roster) -> tuple[str, ...]:
     """What an instructor should look at."""
-    return tuple(filter(None, (left(roster.entries), staff_too(roster), spelt_teams(roster.entries))))
+    entries = roster.entries
+    return tuple(filter(None, (left(entries), staff_too(roster), spelt_teams(entries), *decisions(entries))))
+
+
+def decisions(entries: Iterable[Entry]) -> list[str]:
+    """What to say of columns with decisions, which nothing reads from a roster."""
+    students: dict[str, list[str]] = {}
+    for entry in entries:
+        for title, cell in entry.columns.items():
+            if re.sub(r"[\W_]", "", title).casefold() in _UNREAD and not says_nothing(cell) and folded(cell) != "no":
+                students.setdefault(title, []).append(entry.student)
+    review = f"{command()} review CLASS"
+    where = {"[extensions]": "write it into [extensions] of class.toml"}
+    where |= {option: f"{review} {option}" for option in ("--excuse", "--override")}
+    return [
+        f"the roster's column {title!r} has something for {some(names)}, and nothing reads it. If it should count: "
+        + where[_UNREAD[re.sub(r"[\W_]", "", title).casefold()]]
+        for title, names in students.items()
+    ]
 
 
 def left(entries: Iterable[Entry]) -> str:

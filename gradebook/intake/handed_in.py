@@ -327,6 +327,8 @@ def _listed(file: Path) -> list[HandedIn]:
                     f"{file} has a column {unread!r}, which nothing reads: if it says what to grade, call it commit, "
                     "which may be a commit, a tag or a branch; else remove it"
                 )
+            if said := column_titles.misspelt(meant.values(), ("commit",)):
+                raise IntakeError(f"{file} {said}")
             rows = [
                 (f"line {row.line}", dict.fromkeys(_FIELDS, "") | column_titles.renamed(row.cells, meant))
                 for row in table.rows

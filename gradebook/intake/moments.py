@@ -62,6 +62,11 @@ _ISO = re.compile(
 _SECONDS = re.compile(r"\d{10}(?:\.\d+)?")
 """Since 1970, as Unix counts them."""
 _WORD = re.compile(r"[^\W\d_]+")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}([./-])\d{1,2}\1\d{4}")
+
+
+class MomentError(ValueError):
+    """A cell is no moment; the message is one line that says what to do."""
 
 
 def parse(text: str, zone: tzinfo | None) -> datetime | None:
@@ -84,6 +89,36 @@ def parse(text: str, zone: tzinfo | None) -> datetime | None:
     moments = set(_readings(text[: named.start()] + text[named.end() :] if named else text))
     moment = _placed(moments.pop(), zone) if len(moments) == 1 else None
     return None if moment and named and moment.tzname() != named[1] else moment
+
+
+def read(cell: str, zone: tzinfo | None, place: str) -> datetime:
+    """The moment in a cell of a table.
+
+    Args:
+        cell: not empty.
+        zone: as for `parse`.
+        place: the file, line and column, as the message names them.
+
+    Raises:
+        MomentError: it is none that can be read for certain.
+    """
+    if (moment := parse(cell, zone)) is not None:
+        return moment
+    place = f"{place} {cell!r}"
+    elsewhere = parse(cell, UTC)
+    if elsewhere is not None and zone is not None and is_skipped(elsewhere.replace(tzinfo=zone)):
+        raise MomentError(
+            f"{place} is no time in {zone}, whose clocks went forward: the table has another time zone. Write its "
+            "times with their offsets, or correct timezone in class.toml"
+        )
+    if elsewhere is not None:
+        raise MomentError(f"{place} has no time zone: set timezone in class.toml")
+    why = "cannot be read as a day and a time of day in the course's time zone"
+    if is_ambiguous(cell):
+        why = "may be two days, because it does not say which number is the month"
+    elif _DAY.fullmatch(cell.strip()):
+        why = "is a day without a time of day"
+    raise MomentError(f"{place} {why}; write it like 2026-03-01T23:59+01:00")
 
 
 def is_ambiguous(text: str) -> bool:

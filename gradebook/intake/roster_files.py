@@ -22,6 +22,7 @@ from gradebook.roster import (
     LOGINS,
     NAME_COLUMNS,
     TEAM_COLUMN,
+    TEAM_COLUMNS,
     Entry,
     Outsider,
     Roster,
@@ -30,7 +31,6 @@ from gradebook.roster import (
     folded,
     is_team,
 )
-from gradebook.settings import SettingsError, parse_moment
 
 _ROLES, _STUDENT = (
     ("role", "roles", "enrollment type", "enrollment role", "course role"),
@@ -145,6 +145,9 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
     worth = _canvas_points(every.values())
     rows = {number: row | worth for number, row in every.items() if number not in outsiders}
     doubtful_rows.check(rows, path)
+    for wanted in () if own else (TEAM_COLUMNS, (_SUBMITTED_AT,)):
+        if said := column_titles.misspelt(meant.values(), wanted):
+            raise RosterError(f"{path} {said}")
     key = next((name for name in KEYS if any(cell_of(row, name).strip() for row in rows.values())), None)
     if key is None:
         below = next((row.line for row in table.rows if any(cell in KEYS for cell in row.cells.values())), None)
@@ -293,10 +296,8 @@ def _moment(cells: Mapping[str, str], where: str, zone: tzinfo | None) -> dateti
     ):  # Moodle's worksheet says it in words, in the language of whoever downloaded it
         return moments.parse(cell_of(cells, _MODIFIED), zone)
     try:
-        if (moment := moments.parse(text, zone)) is not None:
-            return moment
-        return parse_moment(text, where) if text else None
-    except SettingsError as error:
+        return moments.read(text, zone, where) if text else None
+    except moments.MomentError as error:
         raise RosterError(str(error)) from None
 
 

@@ -18,7 +18,7 @@ from gradebook import csv_tables, moodle_words
 from gradebook.command_name import command
 from gradebook.csv_tables import Row, Table
 from gradebook.intake.commits import Push
-from gradebook.intake.moments import is_ambiguous, is_skipped, parse
+from gradebook.intake.moments import MomentError, read
 from gradebook.lateness import end_of_minute
 from gradebook.roster import KEYS, NAME_COLUMNS, Roster, RosterError, folded, repository_name
 from gradebook.settings import Settings
@@ -81,7 +81,8 @@ def load(path: Path, roster: Roster | None, zone: tzinfo | None) -> Times:
     if when is None or not who:
         like = next((f" (perhaps {title!r})" for title in table.titles if _LIKE_TIME.search(title)), "")
         lacking = f"says when; call it submitted_at{like}" if when is None else "identifies students; call it student"
-        raise TimesError(f"{path} has no column that {lacking}")
+        there = some([title for title in table.titles if title], most=12)
+        raise TimesError(f"{path} has no column that {lacking}. Its first line must have the titles, and has {there}")
     if commit := next((names[title] for title in _COMMITS if title in names), ""):
         branch = next((names[title] for title in _BRANCHES if title in names), "")
         address = names.get(_REPOSITORY, "")
@@ -134,22 +135,10 @@ def _pushes(
 
 
 def _moment(row: Row, when: str, zone: tzinfo | None, path: Path) -> datetime:
-    cell = row.cell(when)
-    if (moment := parse(cell, zone)) is not None:
-        return moment
-    place = f"{path}, line {row.line}: {when} {cell!r}"
-    elsewhere = parse(cell, UTC)
-    if elsewhere is not None and zone is not None and is_skipped(elsewhere.replace(tzinfo=zone)):
-        raise TimesError(
-            f"{place} is no time in {zone}, whose clocks went forward: the table has another time zone. Write its "
-            "times with their offsets, or correct timezone in class.toml"
-        )
-    if elsewhere is not None:
-        raise TimesError(f"{place} has no time zone: set timezone in class.toml")
-    why = "cannot be read as a day and a time of day in the course's time zone"
-    if is_ambiguous(cell):
-        why = "may be two days, because it does not say which number is the month"
-    raise TimesError(f"{place} {why}; write it like 2026-03-01T23:59+01:00")
+    try:
+        return read(row.cell(when), zone, f"{path}, line {row.line}: {when}")
+    except MomentError as error:
+        raise TimesError(str(error)) from None
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
+from gradebox.common import documents
+
 T = TypeVar("T")
 
 REST = types.MappingProxyType({"rest": True})
@@ -95,7 +97,9 @@ def not_utf8(data: bytes) -> tuple[int, str]:
 
     Older encodings cannot be told from one another, so the message shows the line as Windows would have meant it.
     """
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in data[:200]:
+    if kind := documents.kind_of(data):
+        return 1, _other_document(kind)
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or (b"\0" in data and documents.is_utf16(data)):
         return 1, "it is UTF-16, not UTF-8: save the file as UTF-8"
     try:
         data.decode("utf-8-sig")
@@ -106,8 +110,25 @@ def not_utf8(data: bytes) -> tuple[int, str]:
     return 1, "it is not UTF-8: save the file as UTF-8"
 
 
+def _other_document(kind: str) -> str:
+    return f"it is {kind}, whatever its name says: this file is a text that you write with an editor"
+
+
 _CURLY = re.compile("[\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb]")
 _BARE_KEY = re.compile(r"\s*([^\s\"'=#\[][^\"'=#]*?)\s*=")
+_MISWRITTEN = (
+    (re.compile(r"[^=#]*=\s*(-?\d+),(\d+)\s*(#.*)?"), r"write decimals with a point: \1.\2"),
+    (re.compile(r"[^=#]*=\s*(-?\d+(?:[.]\d+)?)\s*%\s*(#.*)?"), r"write the number alone: \1"),
+    (
+        re.compile(r"[^=#]*=\s*(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)\s*([+-]\d\d:\d\d|Z)?\s*(#.*)?"),
+        r"write seconds, too: \1T\2:00\3",
+    ),
+    (
+        re.compile(r"[^=#\[]*[,;\t][^=#]*"),
+        r"this looks like a table of a spreadsheet, and TOML has lines such as key = value",
+    ),
+)
+"""Lines that are no TOML, and what to write; a remedy may quote the line's own parts."""
 _END_OF_DAY = "no time is 24:00 in TOML: write 23:59:59, or 00:00:00 of the next day"
 
 
@@ -126,6 +147,8 @@ def toml(path: Path, text: str | None = None) -> Document:
         number, message = not_utf8(path.read_bytes())
         raise ReadingError(f"{path}:{number}: {message}") from None
     except tomllib.TOMLDecodeError as error:
+        if text is not None and (kind := documents.kind_of(text.encode("utf-8", "replace"))):
+            raise ReadingError(f"{path}:1: {_other_document(kind)}") from None
         match = re.search(r"line (\d+)", str(error))
         number = int(match[1]) if match else 1
         line = text.splitlines()[number - 1] if text is not None and number <= len(text.splitlines()) else ""
@@ -135,6 +158,9 @@ def toml(path: Path, text: str | None = None) -> Document:
 
 def _usual(line: str) -> str:
     """What to do about a line that breaks a rule of TOML as people often do; empty if it is another mistake."""
+    for rule, remedy in _MISWRITTEN:
+        if match := rule.fullmatch(line.strip()):
+            return f"; {match.expand(remedy)}"
     if _CURLY.search(line):
         return '; write straight quotes, as in "text"'
     if "\\" in line and '"' in line:
@@ -234,6 +260,7 @@ def _remedy(kind: Any, data: Any) -> str:
             moment = datetime.fromisoformat(text).isoformat()
             return f"{moment}, without quotes" if len(text) > len("2026-03-01") else f"{text}T23:59:00, without quotes"
         if kind in (Decimal, float, int):
+            text = text.replace(",", ".") if text.count(",") == 1 and "." not in text else text
             return f"{kind(text)}, without quotes" if Decimal(text).is_finite() else ""
     except (ValueError, ArithmeticError):
         pass

@@ -283,7 +283,7 @@ def test_a_name_in_two_columns_is_put_together(tmp_path: Path) -> None:
         ("", "is empty"),
         ("student\n\n", "has no row below its titles"),
         ("student\nada\nada\n", "line 3: student 'ada' stands twice"),
-        ("student,submitted_at\nada,yesterday\n", "line 2: submitted_at 'yesterday' is no moment"),
+        ("student,submitted_at\nada,yesterday\n", "line 2: submitted_at 'yesterday' cannot be read as a day"),
     ],
 )
 def test_a_roster_that_makes_no_sense_is_one_line(tmp_path: Path, text: str, message: str) -> None:

@@ -97,14 +97,19 @@ def read(path: Path) -> tuple[NewRequest, ...]:
             f"{path} has a column {unread!r}, which nothing reads: call it about if it has criteria, such as "
             "lab1.memory, or remove it"
         )
-    return tuple(
-        NewRequest(
-            next((cell for title in who if (cell := row.cell(title))), ""),
-            row.cell(names["text"]),
-            _about(row.cell(names.get("about", ""))),
-        )
-        for row in table.rows
-    )
+    if said := column_titles.misspelt(table.titles, ("about",)):
+        raise ManualGradingError(f"{path} {said}")
+    incoming = []
+    for row in table.rows:
+        student, text = next((cell for title in who if (cell := row.cell(title))), ""), row.cell(names["text"])
+        if not student or not text:
+            lacking = f"the text of {student}'s request" if student else "who asks"
+            raise ManualGradingError(
+                f"{path}, line {row.line}: it does not say {lacking}; complete the row, or remove it. Nothing was "
+                "recorded"
+            )
+        incoming.append(NewRequest(student, text, _about(row.cell(names.get("about", "")))))
+    return tuple(incoming)
 
 
 def _about(typed: str) -> str:
