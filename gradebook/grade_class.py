@@ -57,9 +57,9 @@ def grade_class(request: ClassRequest, open_engine: OpenEngine, console: Console
         run.prepare()
         run.grade(open_engine)
         with deciding(request.out):
-            result, before = class_summary.of(gradebook), changes.scores(request.out)
+            result, before = class_summary.of(gradebook), changes.exported(request.out)
             everything.write(result, request.out, configuration=run.settings.exports, say=run.say)
-        run.say(changes.text(before, changes.scores(request.out)))
+        run.say(changes.text(before, changes.exported(request.out)))
     return result
 
 
@@ -272,9 +272,9 @@ class _Run:
             students = intake.take_all(self._request.submissions, self._progress.intake)
         finally:
             self._progress.close()
-        if unknown := [student.student for student in students if file and not student.columns]:
-            why = strangers.of_submissions(known_by, unknown)
-            self._progress.say(f"not in {file}: {', '.join(unknown)}{why}")
+        unknown = [student.student for student in students if file and not student.columns]
+        for text in strangers.notices(known_by, unknown, self._known, file):
+            self._progress.say(text)
         unknown_names.check_class(list(known), [student.student for student in students], self._request.out)
         passed_over = [f"no submissions, so not graded: {', '.join(intake.passed_over)}"] if intake.passed_over else []
         for text in dict.fromkeys([*passed_over, *intake.notices]):

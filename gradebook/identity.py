@@ -222,12 +222,19 @@ class Directory:
             for student in self._students.values()
         )
 
-    def keys(self, name: str) -> tuple[str, ...]:
+    def keys(self, name: str, *, recorded: bool = False) -> tuple[str, ...]:
         """The keys of whom this means: one student's, or those of a team.
+
+        Args:
+            name: as somebody wrote it.
+            recorded: whether a command of ours wrote it, which names students by their keys: a key stays the
+                student's, even if another one has that login by now.
 
         Raises:
             UnknownStudentError: nobody, or it cannot be known who.
         """
+        if recorded and name in self._students:
+            return (name,)
         if members := self._roster.team([name]):
             return tuple(member.student for member in members)
         return (self.key(name),)

@@ -150,15 +150,16 @@ def _misplaced(line: view.Line) -> list[str]:
 
 def _show(result: ClassResult, out: Path) -> int:
     """Say in a few lines what came out, and return the exit code."""
-    by_status = Counter(student.status for student in result.students)
     overview = view.of(result, reviews.load(out))
+    results = [line.result for line in overview.lines]
+    by_status = Counter(student.status for student in results)
     review, refused, not_theirs = (
         {item.student for item in overview.open if item.kind in kinds}
         for kinds in (("check",), ("refused",), ("withheld", "outdated", "partly", "unfetched"))
     )
     console = Console(highlight=False, soft_wrap=True)
     outside = {line.student for line in overview.strangers}
-    members = [student for student in result.students if student.student not in outside]
+    members = [student for student in results if student.student not in outside]
     count = sum(student.status == "graded" for student in members)
     others = f", and {len(outside)} that {'is' if len(outside) == 1 else 'are'} not in the roster" if outside else ""
     console.print(f"{count} of {len(members)} students graded{others}, with seed {result.seed}", markup=False)
@@ -169,7 +170,7 @@ def _show(result: ClassResult, out: Path) -> int:
         ("could_not_fetch", "could not fetch"),
         ("could_not_grade", "could not be graded; try again with --regrade"),
     ):
-        for student in result.students:
+        for student in results:
             if student.status == status:
                 why = f": {student.reason}" if student.reason else ""
                 console.print(f"  {text_files.with_name(student.student, student.name)}: {text}{why}", markup=False)

@@ -129,7 +129,7 @@ def _record(folder: Path, incoming: Sequence[NewRequest]) -> None:
             book = Book.open(folder)
             students = [line.student for line in book.view.lines]
             # A team's request is one of each member, whose feedback has the answer.
-            incoming = [replace(request, student=key) for request in incoming for key in _askers(book, request)]
+            incoming = _of_each(book, incoming)
             new = requests.add(folder, incoming, students, _criteria(book))
             Book.open(folder).export(say=note)
     except (ValueError, OSError) as error:
@@ -141,13 +141,21 @@ def _record(folder: Path, incoming: Sequence[NewRequest]) -> None:
         echo(f"answered before: {', '.join(settled)}. To open one again: {again}")
 
 
-def _askers(book: Book, request: NewRequest) -> tuple[str, ...]:
-    """The keys of who asks. Raises `ReviewError`, so that nothing of a file is recorded."""
-    try:
-        return book.keys(request.student)
-    except ValueError as error:
-        text = " ".join(request.text.split())
-        raise type(error)(f"nothing was recorded, because of the request {text[:40]!r}: {error}") from None
+def _of_each(book: Book, incoming: Sequence[NewRequest]) -> list[NewRequest]:
+    """The requests by keys, a team's for each member. Raises `ManualGradingError`, so that nothing is recorded."""
+    from gradebook.grading.manual_grading import ManualGradingError
+
+    found: list[NewRequest] = []
+    problems = []
+    for request in incoming:
+        try:
+            found += [replace(request, student=key) for key in book.keys(request.student)]
+        except ValueError as error:
+            text = " ".join(request.text.split())
+            problems.append(f"the request {text[:40]!r}: {error}")
+    if problems:
+        raise ManualGradingError(f"nothing was recorded, because of {'; because of '.join(problems)}")
+    return found
 
 
 def _criteria(book: Book) -> list[str]:

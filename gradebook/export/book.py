@@ -72,10 +72,10 @@ class Book:
         """
         if self.changed_settings:
             say(self.changed_settings)
-        before, options = changes.scores(self.folder), self.options(canvas_assignment_id)
+        before, options = changes.exported(self.folder), self.options(canvas_assignment_id)
         written = everything.write(self.result, self.folder, configuration=options, say=say)
-        before = {student: score for student, score in before.items() if student not in decided}
-        if changed := changes.text(before, changes.scores(self.folder)):
+        news = {student: score for student, score in before.scores.items() if student not in decided}
+        if changed := changes.text(replace(before, scores=news), changes.exported(self.folder)):
             say(changed)
         return written
 
@@ -116,7 +116,10 @@ class Book:
         for key in keys:
             excused.add(self.folder, Excused(student=key, reason=reason, lab=labs.get(lab), by=by, at=now()))
         are = "is" if len(keys) == 1 else "are"
-        return f"{', '.join(keys)} {are} excused from {lab}; written to {self.folder / excused.FILE}"
+        said = f"{', '.join(keys)} {are} excused from {lab}; written to {self.folder / excused.FILE}"
+        if lab == decisions.ALL and any("Identifier" in line.result.columns for line in self.view.lines):
+            said += ". In Moodle tick Excluded for them (Grades, Single view): no file can say it"
+        return said
 
     def hold_back(self, student: str, reason: str, by: str = "") -> str:
         """Keep score and feedback of a student, or of everybody in a team, out of exports. Raises `ValueError`."""

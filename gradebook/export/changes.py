@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
@@ -20,18 +21,41 @@ _FEW = 5
 """So many students are named in any case."""
 
 
-def scores(folder: Path) -> dict[str, str]:
-    """The scores in the exports of the class in `folder` by student, empty for none; of nobody without exports."""
+@dataclass(frozen=True)
+class Exported:
+    """What the exports of a class say."""
+
+    scores: Mapping[str, str] = field(default_factory=dict)
+    """By student, empty for none."""
+    most: str = ""
+    """What the class can earn."""
+
+
+def exported(folder: Path) -> Exported:
+    """What is in the exports of the class in `folder`; nothing without exports."""
     try:
         text = (folder / FOLDER / _TABLE).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
-        return {}
-    rows = csv.DictReader(io.StringIO(text, newline=""))
-    return {row["student"]: row["score"] or "" for row in rows if row.get("student") and "score" in row}
+        return Exported()
+    rows = [row for row in csv.DictReader(io.StringIO(text, newline="")) if row.get("student") and "score" in row]
+    most = {row.get("max_score") or "" for row in rows} - {""}
+    return Exported({row["student"]: row["score"] or "" for row in rows}, most.pop() if len(most) == 1 else "")
 
 
-def text(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Scores that are other ones now, as a sentence; empty if there are none. Who had none before is no news."""
+def text(before: Exported, after: Exported) -> str:
+    """What is another one now, as a sentence: the maximum, and scores; empty if nothing is."""
+    said = [_of_most(before.most, after.most), _of_scores(before.scores, after.scores)]
+    return "; ".join(filter(None, said))
+
+
+def _of_most(before: str, after: str) -> str:
+    if not before or not after or before == after:
+        return ""
+    return f"the class can earn {after} points now, and {before} before: overrides keep the points that they state"
+
+
+def _of_scores(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Scores that are other ones now. Who had none before is no news."""
     changed = {
         student: f"{student} {score} → {after[student] or 'none'}"
         for student, score in before.items()
@@ -40,7 +64,11 @@ def text(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     if not changed:
         return ""
     count = f"{len(changed)} score{'' if len(changed) == 1 else 's'}"
-    lower = [text for student, text in changed.items() if _number(after[student]) < _number(before[student])]
+    lower = [
+        text
+        for student, text in changed.items()
+        if after[student] and _number(after[student]) < _number(before[student])
+    ]
     said = f"{count} changed since the exports before: {text_files.some(list(changed.values()))}"
     if not lower:
         return said

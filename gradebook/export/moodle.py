@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from gradebook import moodle_words, text_files
+from gradebook.command_name import command
 from gradebook.export.feedback import summary_html
 from gradebook.export.view import Line, View
 from gradebook.roster import CANVAS_POINTS
@@ -62,7 +63,7 @@ def worksheet(view: View) -> str | None:
 
 def notices(view: View) -> tuple[str, ...]:
     """What an instructor should know before uploading."""
-    texts = (_other_maximum(view), _locked(view), _replaced(view), _unnamed(view))
+    texts = (_other_maximum(view), _locked(view), _replaced(view), _zeros(view), _unnamed(view))
     return tuple(text for text in texts if text)
 
 
@@ -108,6 +109,24 @@ def _replaced(view: View) -> str:
     return (
         f"the feedback comments that Moodle has of these students are replaced if you upload moodle-worksheet.csv: "
         f"{text_files.some(typed)}. To keep them, remove the column {_COMMENTS!r} from it before the upload"
+    )
+
+
+def _zeros(view: View) -> str:
+    """Who handed in nothing and has points in Moodle, perhaps for something else, which the worksheet replaces."""
+    if worksheet(view) is None:
+        return ""
+    having = [
+        f"{line.who} {line.result.columns[_GRADE]}"
+        for line in view.lines
+        if line.decided and line.grade is None and (_number(line.result.columns.get(_GRADE, "")) or 0) > 0
+    ]
+    if not having:
+        return ""
+    return (
+        f"Moodle has points of these students, who handed in nothing that could be graded, and moodle-worksheet.csv "
+        f"replaces them by 0: {text_files.some(having)}. To keep them, excuse the student "
+        f"({command()} review CLASS --excuse STUDENT all REASON), or remove the row before the upload"
     )
 
 

@@ -21,6 +21,7 @@ from gradebook.command_name import command
 from gradebook.results import StudentResult
 from gradebook.text_files import quoted, write_file
 from gradebox.common import reading
+from gradebox.run.endings import COURSE_IS_WRONG
 from gradebox.run.grade import Grade
 
 FILE = "reviews.toml"
@@ -53,6 +54,8 @@ class Item:
     where: str = ""
     """File and line of the submission, where that is known."""
     check: str = ""
+    of_course: bool = False
+    """Whether a mistake of the course is the reason, so that nobody knows the points."""
 
     @property
     def label(self) -> str:
@@ -98,6 +101,7 @@ def items(student: str, grade: Grade) -> Iterator[Item]:
             title=check.name,
             detail=check.message,
             check=check.id,
+            of_course=check.hint == COURSE_IS_WRONG,
         )
     for note in grade.integrity:
         criterion = note.check.rpartition(".")[0] or ELSEWHERE

@@ -9,6 +9,7 @@ from decimal import Decimal
 from gradebook.export import reviews
 from gradebook.results import ClassResult, StudentResult
 from gradebook.text_files import file_names, with_name
+from gradebox.run.endings import COURSE_IS_WRONG
 from gradebox.run.grade import CriterionResult, Grade
 
 
@@ -207,6 +208,11 @@ def of(result: ClassResult, accepted: Sequence[reviews.Accepted] = ()) -> View:
         still_open = reviews.still_open(items, accepted)
         if student.withheld and not still_open:
             student = replace(student, score=Decimal(0))
+        if (faulty := next((item for item in still_open if item.of_course), None)) is not None:
+            # A regrade with a broken course must take no points: there is no score until somebody repairs or decides.
+            why = f"{faulty.check}: {faulty.detail}: {COURSE_IS_WRONG}"
+            student = replace(student, status="could_not_grade", reason=why, score=None, checks_score=None, grade=None)
+            grade = None
         lines.append(
             Line(
                 result=student,

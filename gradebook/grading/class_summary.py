@@ -63,7 +63,7 @@ def of(gradebook: Gradebook) -> ClassResult:
         raise GradebookError(str(error)) from None
     settings, all_overrides, let_off = decisions.settings, decisions.overrides, decisions.excused
     labs = points.select(plan.labs)
-    strangers = _strangers(students)
+    strangers = _strangers(students, {record.student for record in identity.records(gradebook.identities(), ())})
     result = ClassResult(
         title=plan.title,
         made_at=datetime.now(UTC),
@@ -213,11 +213,12 @@ def comparable(value: Any) -> Any:
     return value
 
 
-def _strangers(students: Sequence[Student]) -> tuple[str, ...]:
-    """Those who handed in and match nobody in the roster, where there is one."""
-    if not any(student.columns for student in students):
+def _strangers(students: Sequence[Student], former: Collection[str]) -> tuple[str, ...]:
+    """Those who handed in and match nobody in the roster, where there is one; and that an earlier one had them."""
+    here = [student.student for student in students if not student.columns]
+    if len(here) == len(students):
         return ()
-    return tuple(student.student for student in students if not student.columns)
+    return tuple(f"{student} (of a former roster)" if student in former else student for student in here)
 
 
 def _excused(student: Student, reason: str, entries: tuple[Excused, ...]) -> StudentResult:

@@ -52,7 +52,7 @@ def resolve(
     gone: list[str] = []
     for override in overrides:
         try:
-            keys = directory.keys(override.student)
+            keys = directory.keys(override.student, recorded=override.at is not None)
         except GoneStudentError as error:
             gone.append(f"the override of {override.criterion} for {override.student!r} has no effect: {error}")
             continue
@@ -61,19 +61,23 @@ def resolve(
         for key in keys:
             earlier = given.get((key, override.criterion))
             alone = len(keys) == 1  # what is given to one student goes before what is given to the team
-            if earlier is not None and alone == (len(directory.keys(earlier.student)) == 1):
+            if earlier is not None and alone == (
+                len(directory.keys(earlier.student, recorded=earlier.at is not None)) == 1
+            ):
                 raise OverrideError(
                     f"{override.criterion} of {key} is overridden twice, for {earlier.student!r} and for "
                     f"{override.student!r}; keep one"
                 )
             if earlier is None or alone:
                 given[key, override.criterion] = override
-    others = [(f"[extensions] {name!r}", name) for name in settings.extensions]
-    others += [(f"excused.toml's entry of {entry.student!r}", entry.student) for entry in let_off]
-    others += [(f"held_back.toml's entry of {entry.student!r}", entry.student) for entry in held]
-    for what, name in others:
+    others: list[tuple[str, str, datetime | None]] = [
+        (f"[extensions] {name!r}", name, None) for name in settings.extensions
+    ]
+    others += [(f"excused.toml's entry of {entry.student!r}", entry.student, entry.at) for entry in let_off]
+    others += [(f"held_back.toml's entry of {entry.student!r}", entry.student, entry.at) for entry in held]
+    for what, name, at in others:
         try:
-            directory.keys(name)
+            directory.keys(name, recorded=at is not None)
         except GoneStudentError as error:
             gone.append(f"{what} has no effect: {error}")
         except UnknownStudentError:
@@ -117,7 +121,8 @@ def excused_by_key(let_off: Sequence[Excused], directory: Directory) -> tuple[Ex
     entries: list[Excused] = []
     for entry in let_off:
         try:
-            entries += [replace(entry, student=key) for key in directory.keys(entry.student)]
+            keys = directory.keys(entry.student, recorded=entry.at is not None)
+            entries += [replace(entry, student=key) for key in keys]
         except GoneStudentError:
             continue
         except UnknownStudentError as error:
@@ -130,7 +135,8 @@ def held_by_key(held: Sequence[HeldBack], directory: Directory) -> tuple[HeldBac
     entries: list[HeldBack] = []
     for entry in held:
         try:
-            entries += [replace(entry, student=key) for key in directory.keys(entry.student)]
+            keys = directory.keys(entry.student, recorded=entry.at is not None)
+            entries += [replace(entry, student=key) for key in keys]
         except GoneStudentError:
             continue
         except UnknownStudentError as error:

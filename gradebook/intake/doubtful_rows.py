@@ -34,6 +34,8 @@ _GONE = frozenset(
     )
 ) | {"not current", "not active", "no longer enrolled"}
 """What platforms call somebody who is in a list and no longer in the class, small."""
+OF_OURS = frozenset(("submission_sha256", "late_rule"))
+"""Columns of `grades.csv` alone, whose decisions are those of that class."""
 _ADDRESSES = ("Email address", "Email", "email")
 _ADDRESS = re.compile(r"[^\s@]+@[^\s@]+\.[^\s@]+")
 _UNREAD = {
@@ -126,7 +128,7 @@ def decisions(entries: Iterable[Entry]) -> list[str]:
     """What to say of columns with decisions, which nothing reads from a roster."""
     students: dict[str, list[str]] = {}
     for entry in entries:
-        for title, cell in entry.columns.items():
+        for title, cell in entry.columns.items() if not entry.columns.keys() >= OF_OURS else ():
             if re.sub(r"[\W_]", "", title).casefold() in _UNREAD and not says_nothing(cell) and folded(cell) != "no":
                 students.setdefault(title, []).append(entry.student)
     review = f"{command()} review CLASS"

@@ -120,3 +120,20 @@ def attempts_in_time(
                 "later from the submissions and run the command again"
             )
     return texts
+
+
+def files_of_earlier_attempts(by_key: Mapping[str, Sequence[Theirs]], earlier: Sequence[HandedIn]) -> list[str]:
+    """Students whose last attempt, which counts alone, lacks files that an earlier one had."""
+    texts = []
+    for key, theirs in by_key.items():
+        names = {(owned.handed_in.platform, owned.handed_in.key) for owned in theirs}
+        now = {owned.handed_in.name for owned in theirs}
+        before = dict.fromkeys(
+            thing.name for thing in earlier if (thing.platform, thing.key) in names and thing.name not in now
+        )
+        if lacking := [name for name in before if name and not zip_and_tar.has_suffix(name)]:
+            texts.append(
+                f"{key}: the last attempt counts alone, and an earlier one had files that it lacks: {some(lacking)}. "
+                "If these should count as well, ask for all files in one attempt"
+            )
+    return texts

@@ -41,7 +41,7 @@ Classroom 50's and Gradescope's lists of a course have one."""
 _TEACHES = re.compile(r"assistant|\btutor\b|hilfskraft|\bTA\b", re.IGNORECASE)
 """Students who teach: `Student assistant`, `Studentische Hilfskraft`."""
 _TEST_STUDENTS = ("student, test", "test student")
-_TEST_LOGIN = re.compile(r"([0-9a-f]{16,64})?")
+_TEST_LOGIN = re.compile(r"([0-9a-f]{6,64})?")
 """Canvas makes a Test Student for the Student View of each course and exports it with the others: without a SIS ID, and
 with a hash for a login (an HMAC in its `Course#student_view_student`). A student of that name has a login of their own.
 """
@@ -58,8 +58,6 @@ _LETTER = re.compile(r"\w")
 _WORDS = re.compile(r"[^\W\d_]{2}")
 _ADDRESSES = ("Email address", "Email", "email")
 _SUBMITTED_AT = "submitted_at"
-_OF_OURS = {"submission_sha256", "late_rule"}
-"""Columns of `grades.csv` alone."""
 _MODIFIED = "Last modified (submission)"
 
 
@@ -287,7 +285,7 @@ def _outsider(row: Mapping[str, str], path: Path, role_column: str) -> Outsider 
 
 
 def _moment(cells: Mapping[str, str], where: str, zone: tzinfo | None) -> datetime | None:
-    if cells.keys() >= _OF_OURS:
+    if cells.keys() >= doubtful_rows.OF_OURS:
         return None  # an export of a class of ours, whose times are those of that class
     # No platform has a column of this name, so its case need not tell two apart; tables of times ignore it as well.
     text = next((value for title, value in cells.items() if value and folded(title) == _SUBMITTED_AT), "")

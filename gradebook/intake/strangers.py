@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+from gradebook.identity import Record
 from gradebook.intake.doubtful_rows import SHORTENED
 from gradebook.roster import KEYS, Roster, folded
+from gradebook.text_files import some, with_name
 
 
 def why(roster: Roster, strangers: Iterable[str]) -> str:
@@ -24,6 +27,30 @@ def why(roster: Roster, strangers: Iterable[str]) -> str:
     if lost_zeros(roster, strangers):
         return ". The roster has one with more or fewer zeros at the beginning: spreadsheets take these away"
     return ""
+
+
+def notices(roster: Roster | None, unknown: Sequence[str], known: Iterable[Record], file: Path | None) -> list[str]:
+    """What to say of submissions whose authors are not in the roster; nothing if there are none.
+
+    Args:
+        roster: who is in the class.
+        unknown: their keys.
+        known: everybody whom a roster of the class has or had.
+        file: the roster.
+    """
+    left = {record.student: record.now("name") for record in known if record.student in unknown}
+    others = [key for key in unknown if key not in left]
+    texts = []
+    if left:
+        names = some([with_name(key, name) for key, name in left.items()])
+        texts.append(
+            f"note: no longer in {file}, so in no file for platforms, whatever extensions and overrides say: {names}. "
+            "Remove their work if it is nobody's in the roster: until then it may be that of a student who is new in "
+            "it, and has no 0"
+        )
+    if others:
+        texts.append(f"not in {file}: {', '.join(others)}{of_submissions(roster, others)}")
+    return texts
 
 
 def of_submissions(roster: Roster | None, strangers: Iterable[str]) -> str:

@@ -99,16 +99,18 @@ def read(path: Path) -> tuple[NewRequest, ...]:
         )
     if said := column_titles.misspelt(table.titles, ("about",)):
         raise ManualGradingError(f"{path} {said}")
-    incoming = []
+    incoming, incomplete = [], []
     for row in table.rows:
         student, text = next((cell for title in who if (cell := row.cell(title))), ""), row.cell(names["text"])
-        if not student or not text:
+        if student and text:
+            incoming.append(NewRequest(student, text, _about(row.cell(names.get("about", "")))))
+        else:
             lacking = f"the text of {student}'s request" if student else "who asks"
-            raise ManualGradingError(
-                f"{path}, line {row.line}: it does not say {lacking}; complete the row, or remove it. Nothing was "
-                "recorded"
-            )
-        incoming.append(NewRequest(student, text, _about(row.cell(names.get("about", "")))))
+            incomplete.append(f"line {row.line} does not say {lacking}")
+    if incomplete:
+        raise ManualGradingError(
+            f"{path}: {'; '.join(incomplete)}. Complete these rows, or remove them. Nothing was recorded"
+        )
     return tuple(incoming)
 
 
@@ -124,16 +126,9 @@ def add(
     Raises:
         ManualGradingError: one names no student or no criterion of this class, or says nothing.
     """
-    for request in new_requests:
-        about = f"the request of {request.student!r}"
-        if request.student not in students:
-            raise ManualGradingError(
-                f"{about}: there is no such student in this class; students are named as in grades.csv"
-            )
-        if request.about and request.about not in criteria:
-            raise ManualGradingError(f"{about} is about {request.about!r}; there are {', '.join(criteria)}, and all")
-        if not request.text.strip() or len(request.text) > MAX_CHARACTERS:
-            raise ManualGradingError(f"{about} needs a text of at most {MAX_CHARACTERS} characters")
+    problems = [problem for request in new_requests if (problem := _problem(request, students, criteria))]
+    if problems:
+        raise ManualGradingError(f"{'; '.join(problems)}. Nothing was recorded")
     with lock(folder / FOLDER / LOCK):
         known = {request.id: request for request in load(folder)}
         new = []
@@ -146,6 +141,18 @@ def add(
                 new.append(name)
         _save(folder, list(known.values()))
     return new
+
+
+def _problem(request: NewRequest, students: Collection[str], criteria: Collection[str]) -> str:
+    """Why a request cannot be recorded; empty if it can."""
+    about = f"the request of {request.student!r}"
+    if request.student not in students:
+        return f"{about}: there is no such student in this class; students are named as in grades.csv"
+    if request.about and request.about not in criteria:
+        return f"{about} is about {request.about!r}; there are {', '.join(criteria)}, and all"
+    if not request.text.strip() or len(request.text) > MAX_CHARACTERS:
+        return f"{about} needs a text of at most {MAX_CHARACTERS} characters"
+    return ""
 
 
 def settled(folder: Path, incoming: Sequence[NewRequest], new: Collection[str]) -> list[str]:

@@ -8,8 +8,20 @@ from gradebook.export import changes
 def test_who_has_lost_points_is_never_left_out_of_a_long_list() -> None:
     before = {f"s{number}": "5" for number in range(9)} | {"edited": "n/a"}
     after = {**dict.fromkeys(before, "6"), "s8": "4.5", "edited": "n/a"}
-    said = changes.text(before, after)
+
+    def text(later: dict[str, str]) -> str:
+        return changes.text(changes.Exported(before), changes.Exported(later))
+
+    said = text(after)
     assert said.startswith("9 scores changed since the exports before: s0 5 → 6, ")
     assert "and 4 more. Lower than before: s8 5 → 4.5. If nobody should lose points, " in said
-    assert "Lower" not in changes.text(before, {**after, "s8": "5"})
-    assert changes.text(before, before) == ""
+    assert "Lower" not in text({**after, "s8": "5"})
+    assert text(before) == ""
+
+
+def test_a_score_that_is_none_now_was_not_lowered_and_another_maximum_is_named() -> None:
+    before, after = changes.Exported({"ada": "10", "bob": "7"}, "10"), changes.Exported({"ada": "", "bob": "8"}, "12")
+    assert changes.text(before, after) == (
+        "the class can earn 12 points now, and 10 before: overrides keep the points that they state; "
+        "2 scores changed since the exports before: ada 10 → none, bob 7 → 8"
+    )

@@ -11,6 +11,7 @@ from gradebook.export import decisions, review_list, reviews, view
 from gradebook.export.reviews import ReviewError
 from gradebook.results import ClassResult
 from gradebox.run import overrides
+from gradebox.run.endings import COURSE_IS_WRONG
 from gradebox.run.grade import CheckReport, IntegrityNote, Outcome
 from gradebox.run.overrides import Override, OverrideError
 from tests.gradebook.export.classes import HOSTILE, a_class, graded, student
@@ -40,6 +41,22 @@ def test_what_was_accepted_stays_so_in_the_next_run(tmp_path: Path) -> None:
     assert [item.criterion for item in view_of(result, tmp_path).open] == ["lab1.benchmark"]
     decisions.accept(view_of(result, tmp_path), tmp_path, "ada", decisions.ALL)
     assert view_of(result, tmp_path).open == ()
+
+
+def test_a_mistake_of_the_course_gives_no_score_until_somebody_decides(tmp_path: Path) -> None:
+    """A regrade with a broken check must not send 0 points to a platform."""
+    broken = CheckReport(Outcome.NEEDS_REVIEW, "the check itself failed at checks.py:7: NameError: x", COURSE_IS_WRONG)
+    result = a_class([student("ada", graded({PEAK: broken})), student("bob", graded({}))])
+    ada, bob = view_of(result, tmp_path).lines
+    assert (ada.result.status, ada.result.score, ada.grade, ada.decided) == ("could_not_grade", None, None, False)
+    assert f"{PEAK}: the check itself failed at checks.py:7" in ada.result.reason
+    assert bob.decided
+    assert view_of(result, tmp_path).for_platforms == (bob,)
+    decisions.accept(view_of(result, tmp_path), tmp_path, "ada", "lab1.memory")
+    assert [line.decided for line in view_of(result, tmp_path).lines] == [True, True]
+    given = Override("ada", "lab1.memory", Decimal(5), "measured by hand")
+    made = graded({PEAK: broken}, overrides=[given])
+    assert view.of(a_class([student("ada", made)])).lines[0].decided
 
 
 def test_other_files_of_the_student_are_open_again(tmp_path: Path) -> None:

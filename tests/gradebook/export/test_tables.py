@@ -247,6 +247,19 @@ def test_a_grade_that_moodle_has_locked_is_named(title: str, no: str) -> None:
     assert moodle.notices(view.of(a_class([locked("17", "Yes"), locked("18", "Yes")]))) == ()
 
 
+def test_points_in_moodle_that_a_zero_replaces_are_named() -> None:
+    columns = {**WORKSHEET, "Feedback comments": ""}
+    rows = [
+        student(key, None, status="missing", score=Decimal(0), columns={**columns, "Grade": cell})
+        for key, cell in (("17", "4.00"), ("18", "0.00"), ("19", "-"), ("20", ""), ("21", "4,50"))
+    ]
+    rows.append(student("22", graded({}), columns={**columns, "Grade": "3.00"}))
+    said = next(text for text in moodle.notices(view.of(a_class(rows))) if "Moodle has points" in text)
+    assert "replaces them by 0: 17 4.00, 21 4,50. To keep them, excuse the student" in said
+    held = student("17", None, status="excused", score=None, columns={**columns, "Grade": "4.00"})
+    assert not any("Moodle has points" in text for text in moodle.notices(view.of(a_class([held]))))
+
+
 def test_comments_that_somebody_typed_in_moodle_are_named_before_they_are_replaced() -> None:
     result = a_class([student("17", graded({}), columns={**WORKSHEET, "Feedback comments": "<p>see me</p>"})])
     assert "replaced if you upload moodle-worksheet.csv: 17. To" in " ".join(moodle.notices(view.of(result)))

@@ -109,6 +109,36 @@ def test_a_login_that_somebody_else_gets_is_somebody_else(small_class: SmallClas
     assert str(line(result, "al001").score) == "1"
 
 
+def test_a_decision_that_a_command_recorded_stays_with_its_student(small_class: SmallClass) -> None:
+    small_class.hands_in("al001")
+    grade(small_class, CANVAS + ADA + BOB)
+    book = Book.open(small_class.out)
+    book.override("al001", "lab1.memory", "3.5", "by hand")
+    book.excuse("bob", "all", "ill")
+    book.hold_back("al001", "talk first")
+    emmy = '"Noether, Emmy",201,S9,al001,A\n'
+    result, said = grade(small_class, CANVAS + ADA.replace("al001", "ada") + BOB + emmy)
+    assert [row.criterion for row in line(result, "al001").overrides] == ["lab1.memory"]
+    assert line(result, "al001").held_back is not None
+    assert (line(result, "201").overrides, line(result, "201").held_back) == ((), None)
+    assert line(result, "bob").status == "excused"
+    assert "may be" not in said
+
+
+def test_who_left_and_is_still_among_the_submissions_is_named_as_that(small_class: SmallClass) -> None:
+    for name in ("al001", "bob", "stranger"):
+        small_class.hands_in(name)
+    grade(small_class, CANVAS + ADA + BOB)
+    emmy = '"Noether, Emmy",201,S9,emmy,A\n'
+    result, said = grade(small_class, CANVAS + ADA + emmy)
+    left = next(text for text in said.splitlines() if "no longer in" in text)
+    assert left.partition(" overrides say: ")[2].startswith("bob. Remove their work")
+    assert "stranger" not in left
+    # The work may be that of a student who is new, and whom nobody recognised: no 0 in silence.
+    assert line(result, "emmy").withheld
+    assert "but bob (of a former roster), stranger match nobody in the roster" in line(result, "emmy").reason
+
+
 def test_who_left_is_named_where_something_was_decided_about_them(small_class: SmallClass) -> None:
     small_class.hands_in("al001")
     small_class.hands_in("bob")

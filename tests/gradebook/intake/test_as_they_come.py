@@ -196,6 +196,17 @@ def test_a_late_attempt_that_counts_instead_of_one_in_time_is_named(
     assert [text.split(",")[0] for text in named] == ["al_001: the last attempt"] * is_named
 
 
+def test_files_that_only_an_earlier_attempt_has_are_named(downloads: Downloads) -> None:
+    for day, names in ((1, ("benchmark.py", "analysis.py", "lab1.zip")), (2, ("benchmark.py", "lab2.zip"))):
+        for name in names:
+            downloads.put(f"Lab_1_al_001_attempt_2026-03-0{day}-20-00-00_{name}")
+    downloads.take(roster="student\nal_001\n")
+    (said,) = [text for text in downloads.intake.notices if "the last attempt counts alone" in text]
+    assert said.startswith(
+        "al_001: the last attempt counts alone, and an earlier one had files that it lacks: analysis.py."
+    )
+
+
 def test_an_attempt_without_files_is_refused_and_named(downloads: Downloads) -> None:
     """Blackboard's own file says whose it is, by login or by name."""
     blackboard(downloads, "al_001", "2026-03-01-20-00-00", b"")

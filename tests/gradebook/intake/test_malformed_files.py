@@ -203,13 +203,24 @@ def test_decisions_in_a_roster_that_nothing_reads_are_named(tmp_path: Path) -> N
     assert "'Excused' has something for bob" in excuse
     assert "review CLASS --excuse" in excuse
     assert "'bonus' has something for bob" in bonus
+    path.write_text("student,submission_sha256,late_rule,deadline,excused\nada,00,,2026-03-08,yes\n")
+    assert doubtful_rows.notices(load(path)) == (), "decisions of another class of ours"
 
 
 @pytest.mark.parametrize(("row", "lacking"), [(",all,please", "who asks"), ("ada,all,", "the text of ada's request")])
 def test_a_request_without_a_student_or_a_text_is_refused_with_its_line(row: str, lacking: str, tmp_path: Path) -> None:
     path = _written(tmp_path / "in.csv", f"student,about,text\nbob,all,look\n{row}\n".encode())
-    with pytest.raises(ValueError, match=f"line 3: it does not say {lacking}; .* Nothing was recorded"):
+    with pytest.raises(ValueError, match=f"line 3 does not say {lacking}. .* Nothing was recorded"):
         requests.read(path)
+
+
+def test_all_rows_of_a_form_that_cannot_be_recorded_are_named(tmp_path: Path) -> None:
+    path = _written(tmp_path / "in.csv", b"student,text\nada,\nbob,look\n,please\n")
+    with pytest.raises(ValueError, match="line 2 does not say the text of ada's request; line 4 does not say who asks"):
+        requests.read(path)
+    new = [requests.NewRequest("eve", "x"), requests.NewRequest("ada", "x"), requests.NewRequest("ada", "y", "lab9.x")]
+    with pytest.raises(ValueError, match=r"'eve': there is no such student .*'ada' is about 'lab9\.x'.*Nothing was"):
+        requests.add(tmp_path, new, ["ada"], ["lab1.memory"])
 
 
 FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {

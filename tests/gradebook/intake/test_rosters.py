@@ -233,7 +233,13 @@ CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section,Lab (99)
 
 
 @pytest.mark.parametrize(
-    "row", [f'"Student, Test",103,,{HASH},A,', '"Student, Test",103,,,A,', "Test Student,103,,,,7"]
+    "row",
+    [
+        f'"Student, Test",103,,{HASH},A,',
+        f'"Student, Test",103,,{HASH[:6]},A,',
+        '"Student, Test",103,,,A,',
+        "Test Student,103,,,,7",
+    ],
 )
 def test_canvas_s_test_student_is_no_student(tmp_path: Path, row: str) -> None:
     people = roster(tmp_path, f"{CANVAS}{row}\n")
