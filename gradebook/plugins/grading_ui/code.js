@@ -19,7 +19,7 @@ async function renderCode(id) {
   }
   for (const file of code.files) {
     const of = code.comments.filter((one) => one.file === file.name && one.line !== null);
-    const details = h("details", { open: Boolean(of.length) }, h("summary", {}, `${file.name} (${file.lines.length} lines${of.length ? `, ${of.length} comments` : ""})`));
+    const details = h("details", { open: Boolean(of.length) }, h("summary", {}, `${file.name} (${file.lines.length} lines${of.length ? `, ${of.length} comment${of.length === 1 ? "" : "s"}` : ""})`));
     // Lines are made when somebody looks: a submission may have many files.
     const fill = () => { if (details.open && !details.querySelector("ol")) details.append(linesOf(id, code, file, of)); };
     details.addEventListener("toggle", fill);
