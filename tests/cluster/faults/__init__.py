@@ -5,6 +5,7 @@
 | measured.py  | faults as workers would tell of them: the records of a sound machine with one thing changed         |
 | spoils.py    | how those records are changed                                                                        |
 | running.py   | faults of processes that run: injected on virtual GPUs and the CPU, nodes and disks taken away      |
+| changes.py   | what the lists of stories do to records                                                              |
 | reported.py  | machines built by hand: broken ones after public reports, healthy ones that are unusual             |
 | issues.py    | the same, after threads of NCCL, DCGM, Kubernetes and health checks                                   |
 | threads.py    | more of them, of which some break while the test runs                                                |

@@ -5,14 +5,27 @@ Two of the 35 passed silently at first: a rank that loses more at the end, and m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from cluster.acceptance.pace import summary
 from cluster.acceptance.records import Record
-from tests.cluster.faults.hidden import result
-from tests.cluster.faults.issues import counted, present, state
-from tests.cluster.faults.machines import alone
+from tests.cluster.faults.changes import (
+    adapter_rows,
+    copies,
+    every_fit,
+    host,
+    hosted,
+    in_load,
+    memory,
+    messages,
+    paced,
+    present,
+    reading_of_load,
+    result,
+    small,
+    some_longer,
+    variables,
+)
+from tests.cluster.faults.issues import counted, state
 from tests.cluster.faults.reported import (
     A100,
     B200,
@@ -29,41 +42,8 @@ from tests.cluster.faults.reported import (
     ports,
     slower,
 )
-from tests.cluster.faults.settings import fits, host, hosted, in_load, messages, variables
-from tests.cluster.faults.shared import paced
-from tests.cluster.faults.unseen import memory
 
 GIB = 2**30
-
-
-def copies(factor: float, way: str, ranks: Sequence[int] | None = None) -> Change:
-    """Copies one way take so many times as long."""
-
-    def change(records: list[Record]) -> None:
-        for rank, record in enumerate(records):
-            if ranks is None or rank in ranks:
-                seconds = record.results["copies"]["seconds"]
-                seconds[way] *= factor
-                own = record.results["steadiness"]["copies"]
-                own[way] = {
-                    name: factor * value if name.endswith("_seconds") else value for name, value in own[way].items()
-                }
-
-    return change
-
-
-def small(operation: str, factor: float) -> Change:
-    def change(records: list[Record]) -> None:
-        for record in records:
-            for row in record.results["collectives"]["measurements"]:
-                if row["operation"] == operation and row["bytes"] == 1024:
-                    row["seconds"] = [factor * value for value in row["seconds"]]
-
-    return change
-
-
-def every_fit(share: float, factor: float) -> Change:
-    return lambda records: [fits(rank, share, factor)(records) for rank in range(len(records))] and None
 
 
 def losses(rank: int, last: float) -> Change:
@@ -80,22 +60,9 @@ def adapter(name: str, gigabits: float) -> Change:
     """One adapter to itself."""
 
     def change(records: list[Record]) -> None:
-        alone(records, 392.0)
-        for row in records[8].results["adapters"]["measured"]:
-            if row["adapter"] == name and row["server"] is None:
+        for record, row in adapter_rows(records):
+            if record.rank == 8 and row["adapter"] == name and row["server"] is None:
                 row["gigabits"] = gigabits
-
-    return change
-
-
-def reading_of_load(**figures: Any) -> Change:
-    """Of all, in minutes of load."""
-
-    def change(records: list[Record]) -> None:
-        paced(0.95)(records)
-        for record in records:
-            for sample in record.results["load"]["series"]:
-                sample |= figures
 
     return change
 
@@ -105,8 +72,7 @@ def tails(way: str, rank: int) -> Change:
 
     def change(records: list[Record]) -> None:
         own = records[rank].results["steadiness"]["copies"]
-        usual = own[way]["p50_seconds"]
-        own[way] = summary([usual] * 900 + [1.9 * usual] * 100)
+        own[way] = some_longer(own[way], 0.1, 1.9)
 
     return change
 

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cluster.acceptance.checks.collectives import BUS_FACTORS
-from cluster.acceptance.pace import summary
 from cluster.acceptance.records import Record
-from tests.cluster.faults.hidden import each_epoch, result
+from tests.cluster.faults.changes import each_epoch, memory, result, some_longer
 from tests.cluster.faults.issues import counted, state
 from tests.cluster.faults.machines import alone
 from tests.cluster.faults.reported import (
@@ -31,7 +30,7 @@ from tests.cluster.faults.reported import (
     slower,
 )
 from tests.cluster.faults.threads import SECOND
-from tests.cluster.faults.unseen import memory, product_of
+from tests.cluster.faults.unseen import product_of
 
 
 def middle_size(factor: float) -> Change:
@@ -66,8 +65,7 @@ def unsteady(share: float, factor: float, *, messages: bool = False) -> Change:
     def change(records: list[Record]) -> None:
         for record in records:
             own = record.results["collectives"]["steady"] if messages else record.results["steadiness"]["products"]
-            usual, slow = own["p50_seconds"], int(1000 * share)
-            own |= summary([usual] * (1000 - slow) + [factor * usual] * slow)
+            own |= some_longer(own, share, factor)
 
     return change
 

@@ -7,13 +7,12 @@ openucx/ucx, the others are as in issues.py.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from cluster.acceptance.records import Record
-from tests.cluster.faults.issues import A100_40, FORMED, G2, L4, across, copies, counted, network, present, state
-from tests.cluster.faults.machines import alone
+from tests.cluster.faults.changes import adapter_rows, before, each_epoch, longer, memory, present, result
+from tests.cluster.faults.issues import A100_40, FORMED, G2, L4, across, copies, counted, network, state
 from tests.cluster.faults.reported import (
     A10G,
     A30,
@@ -41,33 +40,11 @@ from tests.cluster.faults.reported import (
     slower,
 )
 from tests.cluster.faults.threads import SECOND
-from tests.cluster.faults.unseen import memory, product_of
+from tests.cluster.faults.unseen import product_of
 
 L40 = replace(L40S, name="NVIDIA L40", tflops=150)
 NO_ECC = {"ecc_errors": None, "ecc_corrected": None, "ecc_lifetime": None, "ecc_mode": None, "ecc_mode_default": None,
           "sram_errors": None, "remapped_rows": None, "retired_pages_pending": None}  # fmt: skip
-
-
-def result(stage: str, ranks: Sequence[int] | None = None, **figures: Any) -> Change:
-    """A stage of these ranks, or of all, says so."""
-
-    def change(records: list[Record]) -> None:
-        for rank, record in enumerate(records):
-            if ranks is None or rank in ranks:
-                record.results[stage] |= figures
-
-    return change
-
-
-def each_epoch(ranks: Sequence[int] | None, of: Callable[[dict[str, Any]], dict[str, Any]]) -> Change:
-    """Epochs of the training of these ranks, or of all."""
-
-    def change(records: list[Record]) -> None:
-        for rank, record in enumerate(records):
-            for epoch in record.results["training"]["epochs"] if ranks is None or rank in ranks else ():
-                epoch |= of(epoch)
-
-    return change
 
 
 def stuck(records: list[Record]) -> None:
@@ -88,18 +65,14 @@ def later(ranks: Sequence[int], factor: float, what: str) -> Change:
         for rank in ranks:
             own = records[rank].results["steadiness"]
             if what == "products":
-                own["products"] = _longer(own["products"], factor)
+                own["products"] = longer(own["products"], factor)
             elif what == "copies":
-                own["copies"] = {way: _longer(figure, factor) for way, figure in own["copies"].items()}
+                own["copies"] = {way: longer(figure, factor) for way, figure in own["copies"].items()}
             else:
                 steady = records[rank].results["collectives"]["steady"]
-                steady |= _longer(steady, factor)
+                steady |= longer(steady, factor)
 
     return change
-
-
-def _longer(figure: dict[str, Any], factor: float) -> dict[str, Any]:
-    return {name: factor * value if name.endswith("_seconds") else value for name, value in figure.items()}
 
 
 def seconds_of(stage_time: float, node: str) -> Change:
@@ -144,10 +117,8 @@ def to_itself(gigabits: float) -> Change:
     """`ib_write_bw` of an adapter to itself, and 395 Gbit/s to the next node."""
 
     def change(records: list[Record]) -> None:
-        alone(records, 395.0)
-        for record in records:
-            for row in record.results["adapters"].get("measured", ()):
-                row["gigabits"] = gigabits if row["server"] is None else row["gigabits"]
+        for _, row in adapter_rows(records, 395.0):
+            row["gigabits"] = gigabits if row["server"] is None else row["gigabits"]
 
     return change
 
@@ -181,16 +152,6 @@ def uneven(records: list[Record]) -> None:
 
 def without_eight_bits(records: list[Record]) -> None:
     del records[3].results["compute"]["products"]["float8_e4m3fn"]
-
-
-def at_first(**figures: Any) -> Change:
-    """What NVML says of all before the run."""
-
-    def change(records: list[Record]) -> None:
-        for record in records:
-            record.results["before"]["reading"] |= figures
-
-    return change
 
 
 def whole_names(records: list[Record]) -> None:
@@ -262,9 +223,9 @@ HEALTHY: tuple[Story, ...] = (
     Story(what="NVLink errors of long ago", records=lambda: cluster(H200), change=state([3], nvlink_errors=3)),
     Story(what="two corrected errors more", records=lambda: cluster(A100), change=both(state([3], ecc_corrected=90), state([3], after=True, ecc_corrected=92))),
     Story(what="a row that was remapped last year", records=lambda: cluster(A100), change=state([3], remapped_rows=[1, 0, 0, 0])),
-    Story(what="a monitor that asks all the time: 4 % busy before", records=lambda: cluster(A30, gpus=4), change=at_first(utilization_ratio=0.04)),
-    Story(what="1.2 GiB of a daemon on every GPU", records=lambda: cluster(A100), change=at_first(memory_used_bytes=int(1.2 * 2**30))),
-    Story(what="a warm room: 58 degrees before, 79 after", records=lambda: cluster(L4, gpus=4, rdma=False, port=25), change=both(at_first(temperature_celsius=58), state(after=True, temperature_celsius=79))),
+    Story(what="a monitor that asks all the time: 4 % busy before", records=lambda: cluster(A30, gpus=4), change=before(utilization_ratio=0.04)),
+    Story(what="1.2 GiB of a daemon on every GPU", records=lambda: cluster(A100), change=before(memory_used_bytes=int(1.2 * 2**30))),
+    Story(what="a warm room: 58 degrees before, 79 after", records=lambda: cluster(L4, gpus=4, rdma=False, port=25), change=both(before(temperature_celsius=58), state(after=True, temperature_celsius=79))),
     Story(what="first products a tenth slower than those of seconds", records=lambda: cluster(H100), change=later(range(8), 0.91, "products")),
     Story(what="copies of seconds a fifth slower: all GPUs at once", records=lambda: cluster(A100), change=later(range(8), 1.2, "copies")),
     Story(what="small messages half as quick in the long run", records=lambda: cluster(A100_40, nodes=2, port=100), change=later(range(16), 2, "messages")),

@@ -12,7 +12,8 @@ import numpy
 
 from cluster.acceptance.records import Record
 from tests.cluster.faults import noise
-from tests.cluster.faults.issues import G2, MIB, copies, counted, network, present, state
+from tests.cluster.faults.changes import present
+from tests.cluster.faults.issues import G2, MIB, copies, counted, network, state
 from tests.cluster.faults.machines import figures
 from tests.cluster.faults.noise import Jitter, Noise
 from tests.cluster.faults.reported import (

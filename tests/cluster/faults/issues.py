@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.acceptance.records import Record
+from tests.cluster.faults.changes import present
 from tests.cluster.faults.reported import (
     A100,
     A100_PCIE,
@@ -107,17 +108,6 @@ def counted(node: str, number: int, **errors: int) -> Change:
                 before = [dict(port) for port in record.results["network"]["ports"]]
                 before[number]["counters"] = {**dict.fromkeys(errors, 0), **before[number]["counters"]}
                 record.results["network"] = {**record.results["network"], "ports": before}
-
-    return change
-
-
-def present(ranks: Sequence[int] | None = None, **figures: Any) -> Change:
-    """What CUDA and NVML show of the node."""
-
-    def change(records: list[Record]) -> None:
-        for rank, record in enumerate(records):
-            if ranks is None or rank in ranks:
-                record.results["presence"] |= figures
 
     return change
 

@@ -7,12 +7,28 @@ stages, time that no stage took, one pair over PCIe. Names of sources are as the
 
 from __future__ import annotations
 
-from cluster.acceptance.pace import summary
 from cluster.acceptance.records import Record
-from tests.cluster.faults.alike import reading_of_load, small
+from tests.cluster.faults.changes import (
+    before,
+    copied,
+    fits,
+    host,
+    hosted,
+    losses,
+    memory,
+    messages,
+    on,
+    one_epoch,
+    paced,
+    printed,
+    reading_of_load,
+    small,
+    some_longer,
+    took,
+    variables,
+)
 from tests.cluster.faults.issues import L4, state
 from tests.cluster.faults.machines import alone
-from tests.cluster.faults.overlooked import copied, losses, one_epoch, printed, took
 from tests.cluster.faults.reported import (
     A30,
     A100,
@@ -33,9 +49,6 @@ from tests.cluster.faults.reported import (
     ports,
     slower,
 )
-from tests.cluster.faults.settings import before, fits, host, hosted, messages, variables
-from tests.cluster.faults.shared import paced
-from tests.cluster.faults.unseen import memory
 
 GIB = 2**30
 COUNTS = {"symbol_error": 0, "link_downed": 1}
@@ -44,13 +57,11 @@ COUNTS = {"symbol_error": 0, "link_downed": 1}
 def second_epoch(factor: float, *ranks: int) -> Change:
     """Its steps take so many times as long, on these ranks or on all."""
 
-    def change(records: list[Record]) -> None:
-        for rank, record in enumerate(records):
-            epoch = record.results["training"]["epochs"][1]
-            if not ranks or rank in ranks:
-                epoch["own_seconds"] = [factor * value for value in epoch["own_seconds"]]
+    def act(record: Record) -> None:
+        epoch = record.results["training"]["epochs"][1]
+        epoch["own_seconds"] = [factor * value for value in epoch["own_seconds"]]
 
-    return change
+    return on(ranks or None, act)
 
 
 def tiring(share: float) -> Change:
@@ -73,9 +84,8 @@ def tiring(share: float) -> Change:
 def tails(records: list[Record]) -> None:
     """One copy of fifty takes twenty times as long, on all."""
     for record in records:
-        for way, own in record.results["steadiness"]["copies"].items():
-            usual = own["p50_seconds"]
-            record.results["steadiness"]["copies"][way] = summary([usual] * 980 + [20 * usual] * 20)
+        steady = record.results["steadiness"]
+        steady["copies"] = {way: some_longer(own, 0.02, 20.0) for way, own in steady["copies"].items()}
 
 
 def untold(records: list[Record]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.acceptance.records import Record
-from tests.cluster.faults.hidden import each_epoch, result
+from tests.cluster.faults.changes import each_epoch, memory, paced, result
 from tests.cluster.faults.incidents import pace, stalling
 from tests.cluster.faults.issues import A100_40, FORMED, G2, L4, across, counted, state
 from tests.cluster.faults.machines import alone
@@ -39,10 +39,9 @@ from tests.cluster.faults.reported import (
     slower,
     small,
 )
-from tests.cluster.faults.shared import paced
 from tests.cluster.faults.threads import A40, SECOND
 from tests.cluster.faults.trackers import together
-from tests.cluster.faults.unseen import memory, product_of
+from tests.cluster.faults.unseen import product_of
 
 COUNTS = {"symbol_error": 0, "link_downed": 1}
 

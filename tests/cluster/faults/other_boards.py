@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cluster.acceptance.records import Record
-from tests.cluster.faults.hidden import each_epoch, result
+from tests.cluster.faults.changes import each_epoch, memory, paced, result
 from tests.cluster.faults.incidents import messages, stalling
 from tests.cluster.faults.issues import A100_40, FORMED, G2, H20, L4, copies, counted, network, state, without_adapters
 from tests.cluster.faults.machines import alone
@@ -39,9 +39,8 @@ from tests.cluster.faults.reported import (
     read,
     slower,
 )
-from tests.cluster.faults.shared import paced
 from tests.cluster.faults.threads import SECOND
-from tests.cluster.faults.unseen import memory, other_sizes, product_of
+from tests.cluster.faults.unseen import other_sizes, product_of
 
 MIB = 2**20
 

@@ -10,8 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cluster.acceptance.records import TOOK, Record
-from tests.cluster.faults.issues import FORMED, L4, counted, present, state
+from cluster.acceptance.records import Record
+from tests.cluster.faults.changes import (
+    adapter_rows,
+    before,
+    copied,
+    host,
+    hosted,
+    losses,
+    memory,
+    on,
+    one_epoch,
+    paced,
+    present,
+    printed,
+    sometimes,
+    took,
+    variables,
+)
+from tests.cluster.faults.issues import FORMED, L4, counted, state
 from tests.cluster.faults.machines import alone
 from tests.cluster.faults.reported import (
     A30,
@@ -23,7 +40,6 @@ from tests.cluster.faults.reported import (
     H100,
     H200,
     L40S,
-    MIB,
     T4,
     TWO_SOCKETS,
     Change,
@@ -34,93 +50,23 @@ from tests.cluster.faults.reported import (
     ports,
     slower,
 )
-from tests.cluster.faults.settings import before, host, hosted, variables
-from tests.cluster.faults.shared import paced
 from tests.cluster.faults.threads import SECOND
-from tests.cluster.faults.unseen import memory
 
 GIB = 2**30
 
 
-def took(stage: str, seconds: float, ranks: Sequence[int] | None = None) -> Change:
-    """A stage took these ranks, or all, so long."""
-
-    def change(records: list[Record]) -> None:
-        for rank, record in enumerate(records):
-            if ranks is None or rank in ranks:
-                record.results[TOOK] = {**record.results[TOOK], stage: seconds}
-            record.results["after"]["reading"]["energy_joules"] += 100.0 * seconds
-            record.results["after"]["time"] = max(
-                record.results["after"]["time"], record.results["before"]["time"] + 60 + seconds
-            )
-
-    return change
-
-
-def printed(text: str, ranks: Sequence[int] | None = None) -> Change:
-    def change(records: list[Record]) -> None:
-        for rank, record in enumerate(records):
-            if ranks is None or rank in ranks:
-                record.log = text
-
-    return change
-
-
-def sometimes(factor: float, of: int = 5, slow: int = 2) -> Change:
-    """So many of five large messages take longer: the median does not show it."""
-
-    def change(records: list[Record]) -> None:
-        for record in records:
-            for row in record.results["collectives"]["measurements"]:
-                if row["bytes"] > MIB:
-                    usual = row["seconds"][0]
-                    row["seconds"] = [usual] * (of - slow) + [factor * usual] * slow
-
-    return change
-
-
 def steps(ranks: Sequence[int] | None, own: Sequence[float]) -> Change:
     """The second epoch's steps."""
-
-    def change(records: list[Record]) -> None:
-        for rank, record in enumerate(records):
-            if ranks is None or rank in ranks:
-                record.results["training"]["epochs"][1]["own_seconds"] = list(own)
-
-    return change
-
-
-def losses(own: Sequence[float], ranks: Sequence[int] | None = None) -> Change:
-    def change(records: list[Record]) -> None:
-        for rank, record in enumerate(records):
-            if ranks is None or rank in ranks:
-                record.results["training"]["epochs"][1]["losses"] = list(own)
-
-    return change
+    return on(ranks, lambda record: record.results["training"]["epochs"][1].update(own_seconds=list(own)))
 
 
 def across(gigabits: float) -> Change:
     """Adapters reach themselves at their line, and the next node with less."""
 
     def change(records: list[Record]) -> None:
-        alone(records, 392.0)
-        for record in records:
-            for row in record.results["adapters"].get("measured", ()):
-                if row["server"] is not None:
-                    row["gigabits"] = gigabits
-
-    return change
-
-
-def copied(factor: float, ranks: Sequence[int]) -> Change:
-    def change(records: list[Record]) -> None:
-        for rank in ranks:
-            results = records[rank].results
-            results["copies"]["seconds"] = {way: factor * own for way, own in results["copies"]["seconds"].items()}
-            results["steadiness"]["copies"] = {
-                way: {name: factor * value if name.endswith("_seconds") else value for name, value in own.items()}
-                for way, own in results["steadiness"]["copies"].items()
-            }
+        for _, row in adapter_rows(records):
+            if row["server"] is not None:
+                row["gigabits"] = gigabits
 
     return change
 
@@ -155,15 +101,6 @@ def clocks(seconds: float, ranks: Sequence[int]) -> Change:
                 records[rank].results[stage]["time"] += seconds
 
     return change
-
-
-def one_epoch(records: list[Record]) -> None:
-    """Of twelve steps, which is the least of a run."""
-    for record in records:
-        record.results["training"]["epochs"] = [
-            {"losses": [2.3, 2.2, 2.1, 1.9, 1.8, 1.7, 1.6, 1.6, 1.5, 1.5, 1.4, 1.4],
-             "own_seconds": [0.5, 0.1, *[0.005] * 10], "images_per_second": 9000.0}
-        ]  # fmt: skip
 
 
 def epochs(count: int) -> Change:

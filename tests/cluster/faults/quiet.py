@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cluster.acceptance.records import Record
-from tests.cluster.faults.hidden import each_epoch, result
-from tests.cluster.faults.issues import G2, present, state
+from tests.cluster.faults.changes import each_epoch, longer, paced, present, result
+from tests.cluster.faults.issues import G2, state
 from tests.cluster.faults.machines import alone
 from tests.cluster.faults.reported import (
     A100,
@@ -34,7 +34,6 @@ from tests.cluster.faults.reported import (
     read,
     slower,
 )
-from tests.cluster.faults.shared import paced
 from tests.cluster.faults.threads import SECOND, errors
 from tests.cluster.faults.unseen import product_of
 
@@ -172,9 +171,7 @@ def settles_lower(ranks: Sequence[int], factor: float) -> Change:
     def change(records: list[Record]) -> None:
         for rank in ranks:
             own = records[rank].results["steadiness"]
-            own["products"] = {
-                name: value * factor if name.endswith("_seconds") else value for name, value in own["products"].items()
-            }
+            own["products"] = longer(own["products"], factor)
 
     return change
 

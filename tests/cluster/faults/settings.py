@@ -8,13 +8,21 @@ at first: images that arrive late, another chip, part of the memory, gradients, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from cluster.acceptance.pace import summary
 from cluster.acceptance.records import Record
-from tests.cluster import sound
-from tests.cluster.faults.hidden import result
-from tests.cluster.faults.issues import FORMED, L4, network, present, state
+from tests.cluster.faults.changes import (
+    before,
+    fits,
+    host,
+    hosted,
+    in_load,
+    memory,
+    messages,
+    present,
+    result,
+    variables,
+)
+from tests.cluster.faults.issues import FORMED, L4, network, state
 from tests.cluster.faults.reported import (
     A100,
     B200,
@@ -28,58 +36,15 @@ from tests.cluster.faults.reported import (
     T4,
     TWO_SOCKETS,
     Change,
-    Model,
     Story,
     both,
-    cluster,
     ports,
     slower,
 )
-from tests.cluster.faults.shared import paced
 from tests.cluster.faults.threads import SECOND
-from tests.cluster.faults.unseen import memory
 
 GIB = 2**30
 COUNTS = {"symbol_error": 0, "link_downed": 1}
-
-
-def hosted(model: Model, **arguments: Any) -> list[Record]:
-    """A sound cluster whose workers read their hosts."""
-    records = cluster(model, **arguments)
-    for record in records:
-        record.results["presence"] |= {"host": dict(sound.HOST), "environment": {}}
-    return records
-
-
-def host(node: str | None = None, **figures: Any) -> Change:
-    """What Linux says of a node, or of all."""
-
-    def change(records: list[Record]) -> None:
-        for record in records:
-            if node in (None, record.node):
-                record.results["presence"]["host"] |= figures
-
-    return change
-
-
-def variables(ranks: Sequence[int] | None = None, **values: str) -> Change:
-    def change(records: list[Record]) -> None:
-        for rank, record in enumerate(records):
-            if ranks is None or rank in ranks:
-                record.results["presence"]["environment"] |= values
-
-    return change
-
-
-def before(ranks: Sequence[int] | None = None, **figures: Any) -> Change:
-    """What NVML says before the run only."""
-
-    def change(records: list[Record]) -> None:
-        for rank, record in enumerate(records):
-            if ranks is None or rank in ranks:
-                record.results["before"]["reading"] |= figures
-
-    return change
 
 
 def tested(share: float) -> Change:
@@ -89,38 +54,6 @@ def tested(share: float) -> Change:
         for record in records:
             own = record.results["memory"]
             own["tested_bytes"] = int(share * own["total_bytes"])
-
-    return change
-
-
-def in_load(rank: int, key: str, value: Any, samples: slice = slice(None)) -> Change:
-    """A figure of one rank in some samples of minutes of load."""
-
-    def change(records: list[Record]) -> None:
-        paced(0.95)(records)
-        for sample in records[rank].results["load"]["series"][samples]:
-            sample[key] = value
-
-    return change
-
-
-def fits(rank: int, share: float, factor: float) -> Change:
-    """A share of one GPU's thousands of products takes so many times as long."""
-
-    def change(records: list[Record]) -> None:
-        own = records[rank].results["steadiness"]["products"]
-        usual, slow = own["p50_seconds"], int(1000 * share)
-        own |= summary([usual] * (1000 - slow) + [factor * usual] * slow)
-
-    return change
-
-
-def messages(share: float, factor: float) -> Change:
-    def change(records: list[Record]) -> None:
-        for record in records:
-            own = record.results["collectives"]["steady"]
-            usual, slow = own["p50_seconds"], int(5000 * share)
-            own |= summary([usual] * (5000 - slow) + [factor * usual] * slow)
 
     return change
 

@@ -7,13 +7,12 @@ issues.py and hidden.py.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from cluster.acceptance.records import Record
-from tests.cluster.faults.hidden import each_epoch, result
-from tests.cluster.faults.issues import A100_40, L4, RTX6000B, network, present, state
+from tests.cluster.faults.changes import adapter_rows, each_epoch, memory, paced, present, result
+from tests.cluster.faults.issues import A100_40, L4, RTX6000B, network, state
 from tests.cluster.faults.machines import alone
 from tests.cluster.faults.reported import (
     A10G,
@@ -45,8 +44,7 @@ from tests.cluster.faults.reported import (
     slower,
     small,
 )
-from tests.cluster.faults.spoils import load
-from tests.cluster.faults.unseen import memory, product_of
+from tests.cluster.faults.unseen import product_of
 
 H20 = Model(
     name="NVIDIA H20", gib=95.6, mhz=2619, memory=3300, sms=78, pcie=5, links=18, ring=360, tflops=130, peak=148,
@@ -57,22 +55,6 @@ RTX5090 = replace(
     RTX4090, name="NVIDIA GeForce RTX 5090", gib=31.4, memory=1560, sms=170, pcie=5, tflops=200, peak=None
 )
 SOCKETS = {"rdma": False, "port": 25.0}
-
-
-def paced(share: float, ranks: Sequence[int] | None = None) -> Change:
-    """The load's products of these ranks, or of all, have such a share of the usual pace."""
-
-    def change(records: list[Record]) -> None:
-        load()(records)
-        for rank, record in enumerate(records):
-            usual = 1 / record.results["compute"]["products"]["float16"]["seconds"][0]
-            own = usual * (share if ranks is None or rank in ranks else 0.93)
-            series = record.results["load"]["series"]
-            for sample in series:
-                sample["products_per_second"] = own
-            record.results["load"]["products"] = int(own * 5.0 * len(series))
-
-    return change
 
 
 def stopped_load(records: list[Record]) -> None:
@@ -134,11 +116,9 @@ def adapters_at(gigabits: float, node: str = "") -> Change:
     """`ib_write_bw` of all adapters, or of a node's."""
 
     def change(records: list[Record]) -> None:
-        alone(records, 392.0)
-        for record in records:
-            for row in record.results["adapters"].get("measured", ()):
-                if node in ("", record.node):
-                    row["gigabits"] = gigabits
+        for record, row in adapter_rows(records):
+            if node in ("", record.node):
+                row["gigabits"] = gigabits
 
     return change
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.acceptance.records import Record
+from tests.cluster.faults.changes import present
 from tests.cluster.faults.issues import (
     A100_40,
     FORMED,
@@ -22,7 +23,6 @@ from tests.cluster.faults.issues import (
     copies,
     counted,
     network,
-    present,
     state,
 )
 from tests.cluster.faults.machines import alone

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.acceptance.records import Record
-from tests.cluster.faults.hidden import each_epoch, result
+from tests.cluster.faults.changes import each_epoch, memory, present, result
 from tests.cluster.faults.incidents import stalling
-from tests.cluster.faults.issues import A100_40, FORMED, G2, GB300, L4, copies, counted, network, present, state
+from tests.cluster.faults.issues import A100_40, FORMED, G2, GB300, L4, copies, counted, network, state
 from tests.cluster.faults.machines import alone
 from tests.cluster.faults.reported import (
     A30,
@@ -40,7 +40,7 @@ from tests.cluster.faults.reported import (
     slower,
 )
 from tests.cluster.faults.threads import SECOND
-from tests.cluster.faults.unseen import memory, other_sizes, product_of
+from tests.cluster.faults.unseen import other_sizes, product_of
 
 
 def from_a_size_on(records: list[Record]) -> None:

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from cluster.acceptance.records import Record
 from tests.cluster import sound
-from tests.cluster.faults.issues import A100_40, RTX3090, RTX6000B, network, present, state
+from tests.cluster.faults.changes import memory, present
+from tests.cluster.faults.issues import A100_40, RTX3090, RTX6000B, network, state
 from tests.cluster.faults.reported import (
     A10G,
     A100,
@@ -35,18 +36,6 @@ from tests.cluster.faults.reported import (
 B300 = replace(B200, name="NVIDIA B300 SXM6 AC", gib=268, memory=7000, tflops=1700, peak=None)
 WORKSTATION = "[compute_tflops]\nbfloat16 = 350\nfloat16 = 350\n[gpu]\nmemory_gigabytes_per_second = 1300"
 SWITCHED = {"switch": 18}
-
-
-def memory(share: float, *ranks: int) -> Change:
-    """Memory of these GPUs, or of all, carries such a share."""
-
-    def change(records: list[Record]) -> None:
-        for rank, record in enumerate(records):
-            if not ranks or rank in ranks:
-                rates = record.results["bandwidth"]["rates"]
-                record.results["bandwidth"]["rates"] = {name: share * rate for name, rate in rates.items()}
-
-    return change
 
 
 def one_gpu_for_two_pods(records: list[Record]) -> None:
