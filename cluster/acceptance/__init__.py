@@ -19,6 +19,7 @@
 | names.py      | the names that a worker gives to what it measures                                                 |
 | form.py       | takes out of a record what does not look like what the ledger says                                |
 | checks/unusual.py | figures that stand out from those of siblings, or that no sound machine shows                 |
+| checks/shapes.py | of a list of times the slow part, and the end against the beginning                            |
 | checks/usual.py | what sound siblings, and sound machines, show                                                   |
 | checks/surroundings.py | settings of the host, variables and versions, by good words                              |
 | host.py       | what Linux says of the computer around a GPU                                                      |

@@ -42,6 +42,8 @@ HARMLESS = {
 QUIET = re.compile(r"\s*|.*NCCL (version|INFO)\b.*|\.\.\. [a-z_]+")
 """Lines that a sound worker may print."""
 MOST_WORDS, MOST_LINES = 100, 3
+ABOVE_SHEET = 1.05
+"""Of the data sheet's memory clock: a board that is above it has another memory, or is overclocked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +65,12 @@ def found(records: Sequence[Record]) -> list[Oddity]:
 def _odd_words(records: Sequence[Record]) -> Iterator[Oddity]:
     """Words of the host that are not among the known good ones, or not those of most."""
     said: dict[str, dict[str, str]] = {}
+    for node, own in by_node(records).items():
+        hosts = [record.result("presence").get("host") or {} for record in own]
+        for key in dict.fromkeys(key for host in hosts for key, value in host.items() if isinstance(value, str)):
+            words = sorted({str(host[key]) for host in hosts if host.get(key) is not None})
+            said.setdefault(f"presence.host.{key}", {})[f"node {node}"] = " or ".join(words)
     for record in records:
-        for key, value in (record.result("presence").get("host") or {}).items():
-            if isinstance(value, str):
-                said.setdefault(f"presence.host.{key}", {}).setdefault(f"node {record.node}", value)
         if (mode := (record.result("before").get("reading") or {}).get("compute_mode")) is not None:
             said.setdefault("reading.compute_mode", {})[record.subject] = mode
         for port in record.result("network").get("ports") or ():
@@ -119,6 +123,15 @@ def _built(records: Sequence[Record]) -> Iterator[Oddity]:
             if known is not None and known.joined == "switch" and peers and not peers.get("switch"):
                 evidence = "nvlink_peers: none of its NVLinks leads to a switch, as they do on such boards"
                 yield Oddity(subject=record.subject, name="reading.nvlink_peers", evidence=evidence)
+            clock = (record.result("after").get("reading") or {}).get("memory_clock_hertz")
+            if (
+                known is not None
+                and clock
+                and known.memory_clock_mhz
+                and clock > ABOVE_SHEET * 1e6 * known.memory_clock_mhz
+            ):
+                evidence = f"memory_clock_hertz: {clock / 1e6:g} MHz, such boards have {known.memory_clock_mhz:g}"
+                yield Oddity(subject=record.subject, name="reading.memory_clock_hertz", evidence=evidence)
             if known is not None and slot and known.pcie_generation and slot < known.pcie_generation:
                 evidence = f"pcie_generation_max: the slot allows {slot}, the board {known.pcie_generation}"
                 yield Oddity(subject=record.subject, name="reading.pcie_generation_max", evidence=evidence)

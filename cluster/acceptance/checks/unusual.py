@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from cluster.acceptance import ledger
-from cluster.acceptance.checks import surroundings
+from cluster.acceptance.checks import shapes, surroundings
 from cluster.acceptance.checks.contradictions import gradients_seconds
 from cluster.acceptance.checks.pairs import met
 from cluster.acceptance.checks.surroundings import Oddity
@@ -24,13 +24,6 @@ from cluster.acceptance.verdict import UNUSUAL, Check, Part, Status
 
 FEWEST, FEWEST_NODES, FEWEST_PAIRS = 4, 3, 10
 """Siblings, below which nobody knows which one is unusual."""
-FEWEST_TIMES = 20
-"""Repetitions of which quarters are compared."""
-LARGE_BYTES = 2**24
-LATE = 3.0
-"""Times the median, that the first step takes if it still chooses kernels."""
-MOST_OF_FIRST = 2
-"""Steps of a training that may choose kernels."""
 SIGMAS, TO_SIGMA = 8.0, 1.4826
 """Of the siblings' own spread; a median deviation is so much of a standard deviation."""
 FAR = 4.0
@@ -47,6 +40,7 @@ MOST_SHOWN = 3
 SINGLE = (TOOK, "before", "after", "presence", "copies", "bandwidth", "compute", "steadiness", "memory", "load",
           "gradients", "training", "collectives")  # fmt: skip
 """Stages whose figures each GPU has by itself."""
+PRODUCTS = "steadiness.products.p50_seconds"
 PARTS: dict[str, Part] = {"before": "health", "after": "health", "change": "health", "training": "training",
                           "network": "network"}  # fmt: skip
 
@@ -98,6 +92,8 @@ def figures(record: Record) -> Iterator[tuple[str, float]]:
     yield from _shares(seen)
     yield from _of_gpus(record)
     yield from _step(record)
+    if (pace := seen.get("load.series.products_per_second")) and (own := seen.get(PRODUCTS)):
+        yield "load.series.products_per_second of single products", pace * own
     if (times := record.times) and {"time"} <= both["before"].keys() & both["after"].keys():
         elapsed = both["after"]["time"] - both["before"]["time"]
         yield "time that no stage took", elapsed - sum(value for stage, value in times.items() if stage != "before")
@@ -161,16 +157,7 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
         yield path, float(len(value or ()))
     elif isinstance(value, list) and value and all(isinstance(one, float) for one in value) and "slowed" not in path:
         yield path, float(median(value))
-        if path.endswith("losses"):
-            quarter = max(1, len(value) // 4)
-            yield f"{path} in the last quarter", fmean(value[-quarter:])
-            if first := fmean(value[:quarter]):
-                yield f"{path} at the end of its start", fmean(value[-quarter:]) / first
-        own = value[MOST_OF_FIRST:] if path.endswith("own_seconds") and len(value) > 2 * FEWEST else value
-        if path.endswith(("own_seconds", "alone_seconds")) and len(own) >= FEWEST and max(own[:1]) < LATE * median(own):
-            yield f"{path} slow fifth of the median", percentile(own, 80) / median(own)
-        if len(value) >= FEWEST_TIMES and (low := percentile(value, 25)):
-            yield f"{path} quarter", percentile(value, 75) / low
+        yield from shapes.of_list(value, path)
     elif isinstance(value, list):
         yield from ((f"{path} {place}", float(one)) for place, one in enumerate(value) if isinstance(one, int | float))
     elif isinstance(value, bool | int | float):
@@ -180,16 +167,7 @@ def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
 def _series(rows: Sequence[dict[str, Any]], path: str) -> Iterator[tuple[str, float]]:
     """Epochs by their number, all samples of a load together."""
     if path == "collectives.measurements":
-        least = min(row["bytes"] for row in rows)
-        small = {row["operation"]: median(row["seconds"]) for row in rows if row["bytes"] == least}
-        middle = median(small.values())
-        # One that is far from the others, on whichever side.
-        worst = max(small.values(), key=lambda value: max(value / middle, middle / value))
-        yield "collectives of 1 KiB of the other operations", worst / middle
-        large = [row["seconds"] for row in rows if row["bytes"] >= LARGE_BYTES and len(row["seconds"]) >= FEWEST]
-        if large:
-            spread = max(percentile(own, 75) / percentile(own, 25) for own in large)
-            yield "collectives of large messages, slow quarter of the quick one", spread
+        yield from shapes.of_messages(rows)
         return
     if path.endswith("epochs"):
         for number, row in enumerate(rows):
