@@ -24,6 +24,7 @@
 | checks/surroundings.py | settings of the host, variables and versions, by good words                              |
 | host.py       | what Linux says of the computer around a GPU                                                      |
 | unjudged.py   | what a run read and nobody judges, and what it could not read                                     |
+| as_read.py    | values for which nobody has a norm, quoted in the banner                                          |
 | guard.py      | a part of the judge that breaks costs a check, and not the report                                 |
 | report.py, page.py | the banner, the JSON report (report.schema.json), the page (report.html.jinja)               |
 | writing.py    | puts a report on a disk, or on another one                                                        |

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cluster.acceptance import baseline, expectations, form, writing
+from cluster.acceptance import as_read, baseline, expectations, form, writing
 from cluster.acceptance.checks import (
     adapters,
     bandwidth,
@@ -207,7 +207,7 @@ def build(
     else:
         unjudged = guard("list of what is not judged", lambda: not_judged(records), {"not_judged": {}, "not_read": {}})
         document["unjudged"] = unjudged
-        notes = guard("banner", lambda: _notes(unjudged, checks, records, options, standards), [])
+        notes = guard("banner", lambda: _notes(unjudged, checks, records, options, standards, simulated=simulated), [])
         verdict = decide([*checks, *guard.checks], device=device, simulated=simulated, faults=faults, notes=notes)
         checks += guard.checks
     document["validation"] = {
@@ -220,14 +220,16 @@ def build(
 
 def _notes(
     unjudged: dict[str, dict[str, str]], checks: Sequence[Check], records: Sequence[Record], options: Options,
-    standards: Standards,
+    standards: Standards, *, simulated: bool,
 ) -> list[str]:  # fmt: skip
     """Lines of the banner on what the verdict is not about."""
     has_baseline = standards.earlier is not None
     first = note_of(unjudged, records, options, standards.expected, has_baseline=has_baseline)
     # What an earlier report was compared with, that one has judged.
     open_ones = [check for check in checks if not (has_baseline and check.name.endswith(baseline.COMPARED))]
-    return [first, *filter(None, [not_excluded(open_ones), standing_out(checks)])]
+    doubts = [line for line in (not_excluded(open_ones), standing_out(checks)) if line]
+    failed = any(check.status == "fail" for check in checks)
+    return [first, *doubts, *(() if failed or simulated else as_read.lines(records))]
 
 
 def refuse(options: Options, reason: str) -> int:

@@ -27,10 +27,10 @@ def test_a_sound_machine_passes() -> None:
             "NCCL Communication: PASS",
             "Training Status: PASS",
             "GPU Health: PASS",
-            report["acceptance"]["summary"][-1],
+            *report["acceptance"]["summary"][5:],
         ],
     }
-    assert report["acceptance"]["summary"][-1].startswith("Not judged: ")
+    assert all(line.startswith("Not judged: ") for line in report["acceptance"]["summary"][5:])
     assert report["status"] == "success"
     assert sound.outcomes(report, "unverified") == []
 

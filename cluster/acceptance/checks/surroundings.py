@@ -173,16 +173,19 @@ def _paths(records: Sequence[Record]) -> Iterator[Oddity]:
     """A GPU that PCIe joins to its neighbours in another way than these to each other: another slot, or processor."""
     nodes: dict[str, dict[str, str]] = {}
     for record in records:
-        paths = (record.result("before").get("reading") or {}).get("topology") or {}
-        if paths:
-            nodes.setdefault(record.node, {})[record.subject] = ", ".join(
-                f"{count} x {kind}" for kind, count in sorted(Counter(paths.values()).items())
-            )
+        if words := words_of_topology(record):
+            nodes.setdefault(record.node, {})[record.subject] = words
     for own in nodes.values():
         usual, count = Counter(own.values()).most_common(1)[0]
         for subject, kinds in own.items() if len(own) >= FEWEST and 2 * count > len(own) else ():
             if kinds != usual:
                 yield Oddity(subject=subject, name="reading.topology", evidence=f"topology: {kinds}; others {usual}")
+
+
+def words_of_topology(record: Record) -> str:
+    """What PCIe has between a GPU and its neighbours, each with how often: "3 x PCIe switches"."""
+    paths = (record.result("before").get("reading") or {}).get("topology") or {}
+    return ", ".join(f"{count} x {kind}" for kind, count in sorted(Counter(paths.values()).items()))
 
 
 def _rates(records: Sequence[Record]) -> Iterator[Oddity]:
