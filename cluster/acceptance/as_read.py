@@ -47,6 +47,8 @@ _TWICE = (
     _reading("% busy", "utilization_ratio", PERCENT),
     _reading("% of the time at the memory", "memory_busy_ratio", PERCENT),
     _reading("PCIe {}", "pcie_generation"),
+    _reading("MB/s sent over PCIe", "pcie_sent_bytes_per_second", MEGA),
+    _reading("MB/s received", "pcie_received_bytes_per_second", MEGA),
     _reading("state P{}", "performance_state"),
 )
 _LIMITS = (
@@ -67,7 +69,8 @@ _TRAINED = (
     Quote("the longest in {} ms", ("training", "epochs", "own_seconds"), MILLI, max),
     Quote("ms both passes alone", ("training", "alone_seconds"), MILLI),
     Quote("images/s", ("training", "epochs", "images_per_second")),
-    Quote("loss of {}", ("training", "epochs", "losses"), of=lambda own: own[-1]),
+    Quote("losses of {} in the last epoch", ("training", "epochs", "losses"), of=None),
+    Quote("{} at its end", ("training", "epochs", "losses"), of=lambda own: own[-1]),
     Quote("GiB at most", ("training", "memory_peak_bytes"), GIB),
     Quote("images a step", ("training", "batch_size")),
     Quote("deviation of a gradient {}", ("gradients", "deviation")),
@@ -129,7 +132,8 @@ def lines(records: Sequence[Record]) -> Iterator[str]:
         "after it": [*_quoted(real, after), *_reasons(real, "after"), *_energy(real)],
         "limits of the GPUs": _quoted(real, _LIMITS),
         "counted before it": _quoted(real, _COUNTED),
-        "minutes of load": _quoted(real, _LOADED),
+        "minutes of load": [*_quoted(real, _LOADED), *_reasons_of_load(real)],
+        "products": _products(real),
         "training": [*_chosen(real), *_quoted(real, _TRAINED)],
         "repetitions": _quoted(real, _REPEATED),
         "messages": _messages(real),
@@ -191,6 +195,15 @@ def _reasons(records: Sequence[Record], stage: str) -> Iterator[str]:
         yield "clocks lower for " + " and ".join(f"{reason} ({count})" for reason, count in sorted(counts.items()))
 
 
+def _reasons_of_load(records: Sequence[Record]) -> Iterator[str]:
+    """With how many samples say so."""
+    counts = Counter(reason for record in records if record.measured("load")
+                     for sample in record.result("load")["series"]
+                     for reason in sample.get("throttle_reasons") or ())  # fmt: skip
+    if counts:
+        yield "clocks lower for " + " and ".join(f"{reason} ({count})" for reason, count in sorted(counts.items()))
+
+
 def _energy(records: Sequence[Record]) -> Iterator[str]:
     used = []
     for record in records:
@@ -216,13 +229,29 @@ def _chosen(records: Sequence[Record]) -> Iterator[str]:
 
 
 def _messages(records: Sequence[Record]) -> Iterator[str]:
-    """Medians of all operations, by size."""
+    """Medians of all operations, by size, and the longest repetition of all."""
     times: dict[int, list[float]] = {}
+    longest: dict[int, float] = {}
     for record in records:
         for row in record.result("collectives")["measurements"] if record.measured("collectives") else ():
             times.setdefault(row["bytes"], []).append(MICRO * median(row["seconds"]))
+            longest[row["bytes"]] = max(longest.get(row["bytes"], 0.0), MICRO * max(row["seconds"]))
     for size, own in sorted(times.items()):
-        yield f"{readable(size)} in {_range(own)} us"
+        yield f"{readable(size)} in {_range(own)} us, the longest in {_number(longest[size])} us"
+
+
+def _products(records: Sequence[Record]) -> Iterator[str]:
+    """By precision, with the peak that the rate was compared with, and the share of it that is usual."""
+    rates: dict[str, list[float]] = {}
+    for record in records:
+        for name, product in record.result("compute")["products"].items() if record.measured("compute") else ():
+            rates.setdefault(name, []).append(product["tflops"])
+    for name, own in rates.items():
+        words = f"{name} {_range(own)} TFLOPS"
+        for key, of in (("peak_tflops", " of {}"), ("held_ratio", ", {} of it is usual")):
+            known = {value for record in records if (value := (record.result("presence").get(key) or {}).get(name))}
+            words += of.format(_range(sorted(known))) if known else ""
+        yield words
 
 
 def _ports(records: Sequence[Record]) -> Iterator[str]:

@@ -37,7 +37,7 @@ def after(records: list[Record], **figures: Any) -> None:
         (lambda records: after(records, throttle_reasons=["power_cap"]), "after it", "no reason (1) and power_cap (1)"),
         (changes.before([1], pcie_replays=7), "counted before it", "0 to 7 replays of PCIe"),
         (changes.in_load(1, "watts", 390.0, slice(3, 4)), "minutes of load", "390 to 690 W"),
-        (changes.losses([2.0, 1.9], [0]), "training", "loss of 1 to 1.9"),
+        (changes.losses([2.0, 1.9], [0]), "training", "1 to 1.9 at its end"),
         (changes.every_fit(0.01, 40.0), "repetitions", "1 % slow"),
         (changes.host(busy_ratio=0.31), "hosts", "31 % busy"),
         (changes.took("data", 61.0), "stages", "data 61 s"),
@@ -53,7 +53,7 @@ def test_what_was_read_is_quoted(change: Change, name: str, shown: str) -> None:
 def test_ports_and_messages_are_counted() -> None:
     quoted = lines(machine())
     assert "2 x InfiniBand with RDMA of 400 Gbit/s" in quoted["ports"]
-    assert quoted["messages"].startswith("1.0 KiB in 30 us, 256.0 MiB in ")
+    assert quoted["messages"].startswith("1.0 KiB in 30 us, the longest in 30 us, 256.0 MiB in ")
 
 
 def test_a_verdict_that_failed_or_is_simulated_quotes_nothing() -> None:
