@@ -34,6 +34,8 @@ OF_FEW = 1.5
 """Times the floor, that two or three may differ by."""
 OF_A_NODE, OF_A_LARGE_NODE = 0.7, 0.4
 """Of that distance, for the median of a node's GPUs: these vary less than single ones, of four and more still less."""
+ALONE = 3.0
+"""Times the longest that is usual, that a stage took some ranks."""
 PACKETS = 0.85
 """Of a slot, that packets leave for data."""
 MOST_SHOWN = 3
@@ -128,6 +130,9 @@ def _of_gpus(record: Record) -> Iterator[tuple[str, float]]:
     """What the host has for each of its GPUs."""
     presence = record.result("presence")
     own, count, memory = (presence.get(key) for key in ("host", "seen_by_cuda", "memory_bytes"))
+    if own and own.get("up_seconds") and own.get("memory_errors"):
+        hours = max(own["up_seconds"] / 3600, 1.0)
+        yield "presence.host.memory_errors in an hour", own["memory_errors"][0] / hours
     if not own or not count:
         return
     if processors := [own[key] for key in ("processors", "processors_allowed") if own.get(key)]:
@@ -296,7 +301,9 @@ def _beyond(figures: Mapping[str, Mapping[str, float]]) -> Iterator[Oddity]:
         subject, worst = max(values.items(), key=lambda item: max(low - item[1], item[1] - high))
         usual = f"{low:g} to {high:g}" if high else f"{high:g}"
         evidence = f"{_words(path)} {worst:.4g}, usual is {usual} (so on {len(values)} of {len(figures)})"
-        yield Oddity(subject=subject, name=path, evidence=evidence, far=path in NEVER)
+        # A stage that is much too long on some ranks alone: what these read from is not what the others read from.
+        alone = path.startswith(TOOK) and len(values) < len(figures) and worst > ALONE * high
+        yield Oddity(subject=subject, name=path, evidence=evidence, far=path in NEVER or alone)
 
 
 def _pairs(records: Sequence[Record]) -> dict[str, dict[str, dict[str, float]]]:

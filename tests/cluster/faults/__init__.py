@@ -14,6 +14,7 @@
 | hidden.py, shared.py, doubtful.py | faults between two fields, of all alike, in small pieces                            |
 | quiet.py, trackers.py, other_boards.py, near_limits.py | what the names say; trackers.py follows public reports          |
 | settings.py, alike.py, overlooked.py, margins.py | hosts and settings; what all share; what monitors overlooked, by public reports   |
+| outsider.py, traces.py | faults that leave traces in many fields, by somebody who had seen no check                  |
 | noise.py, unsteady.py | how repetitions vary on sound machines, and faults that come and go, drawn                 |
 | machines.py, plants.py | healthy machines that are drawn, and one fault of each                                    |
 | drawn.py     | `python -m tests.cluster.faults.drawn`: judges them by the thousand; the site shows the result      |
