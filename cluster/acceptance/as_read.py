@@ -69,7 +69,7 @@ _TRAINED = (
     Quote("the longest in {} ms", ("training", "epochs", "own_seconds"), MILLI, max),
     Quote("ms both passes alone", ("training", "alone_seconds"), MILLI),
     Quote("images/s", ("training", "epochs", "images_per_second")),
-    Quote("losses of {} in the last epoch", ("training", "epochs", "losses"), of=None),
+    Quote("losses of {}", ("training", "epochs", "losses"), of=None),
     Quote("{} at its end", ("training", "epochs", "losses"), of=lambda own: own[-1]),
     Quote("GiB at most", ("training", "memory_peak_bytes"), GIB),
     Quote("images a step", ("training", "batch_size")),
@@ -160,8 +160,13 @@ def _values(record: Record, quote: Quote) -> Sequence[float]:
     found: Any = record.result(stage) if record.measured(stage) else None
     for key in keys:
         if isinstance(found, list):
-            # Of epochs the last one, of samples all.
-            found = found[-1].get(key) if "epochs" in keys else [row[key] for row in found if row.get(key) is not None]
+            # Of epochs the last one, unless all are asked for; of samples all.
+            if "epochs" in keys and quote.of is None:
+                found = [value for row in found for value in row[key]]
+            else:
+                found = (
+                    found[-1].get(key) if "epochs" in keys else [row[key] for row in found if row.get(key) is not None]
+                )
         else:
             found = found.get(key) if isinstance(found, Mapping) else None
     if isinstance(found, list):
@@ -266,6 +271,8 @@ def _ports(records: Sequence[Record]) -> Iterator[str]:
     for key, words in _PORTS:
         if values := [port[key] for port in ports if port.get(key) is not None]:
             yield _with(words, _range(values))
+    if any(port["counters"] for port in ports):
+        yield f"{_range([len(port['counters']) for port in ports])} counters of each"
     counts: Counter[str] = Counter()
     for port in ports:
         for name, count in port["counters"].items():

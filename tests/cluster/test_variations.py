@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from cluster.acceptance import report
+from cluster.acceptance import as_read, report
 from cluster.acceptance.records import Record, apart
 from cluster.acceptance.verdict import UNUSUAL, Check, decide
 from tests.cluster import sound
@@ -120,8 +120,10 @@ def judged(records: list[Record]) -> tuple[str, list[Check]]:
 
 
 def banner(records: list[Record]) -> list[str]:
-    """What the verdict says that it is not about."""
-    return [line for line in sound.report(records, "--thorough")["acceptance"]["summary"] if line.startswith("Not ")]
+    """What the verdict says that it is not about, without the values that it only quotes."""
+    quoted = set(as_read.lines(records))
+    summary = sound.report(records, "--thorough")["acceptance"]["summary"]
+    return [line for line in summary if line.startswith("Not ") and line not in quoted]
 
 
 def excuse(variation: Variation) -> str | None:

@@ -174,6 +174,7 @@ USUAL: dict[str, tuple[float, float]] = {
     "collectives.steady.slow_share": (0, 0.2),
     "steadiness.*slow_share": (0, 0.05),
     "*late half of the early one*": (0, 1.15),
+    "*mean without the longest of the median*": (0, 1.15),
     "collectives of large messages, longest but one of the median": (1, 1.6),
     "collectives of large messages, longest of the median": (1, 2.1),
     "collectives of small messages, longest but one of the median": (1, 5),
