@@ -68,7 +68,7 @@ _TRAINED = (
     Quote("ms a step", ("training", "epochs", "own_seconds"), MILLI),
     Quote("the longest in {} ms", ("training", "epochs", "own_seconds"), MILLI, max),
     Quote("ms both passes alone", ("training", "alone_seconds"), MILLI),
-    Quote("images/s", ("training", "epochs", "images_per_second")),
+    Quote("images/s", ("training", "epochs", "images_per_second"), of=None),
     Quote("losses of {}", ("training", "epochs", "losses"), of=None),
     Quote("{} at its end", ("training", "epochs", "losses"), of=lambda own: own[-1]),
     Quote("GiB at most", ("training", "memory_peak_bytes"), GIB),
@@ -162,7 +162,7 @@ def _values(record: Record, quote: Quote) -> Sequence[float]:
         if isinstance(found, list):
             # Of epochs the last one, unless all are asked for; of samples all.
             if "epochs" in keys and quote.of is None:
-                found = [value for row in found for value in row[key]]
+                found = [value for row in found for value in (row[key] if isinstance(row[key], list) else [row[key]])]
             else:
                 found = (
                     found[-1].get(key) if "epochs" in keys else [row[key] for row in found if row.get(key) is not None]
@@ -278,13 +278,17 @@ def _ports(records: Sequence[Record]) -> Iterator[str]:
         for name, count in port["counters"].items():
             counts[name] = max(counts[name], count)
     yield from (f"{name} {count} at most" for name, count in counts.most_common(MOST_COUNTERS) if count)
-    shown = {bool(own) for record in records if (own := record.result("network").get("peer_memory")) is not None}
+    shown = {bool(own) for record in records for stage in ("network", "network_after")
+             if (own := record.result(stage).get("peer_memory")) is not None}  # fmt: skip
     if shown:
         yield "nvidia_peermem on " + ("all" if shown == {True} else "none" if shown == {False} else "some")
 
 
 def _stages(records: Sequence[Record]) -> Iterator[str]:
-    """How long each took, of those that took any time."""
+    """How long each took, of those that took any time; and the time between both readings."""
+    read = [(record.result("before").get("time"), record.result("after").get("time")) for record in records]
+    if elapsed := [after - before for before, after in read if before is not None and after is not None]:
+        yield f"{_range(elapsed)} s in all"
     for stage in STAGES:
         seconds = [record.times[stage] for record in records if stage in record.times]
         if seconds and max(seconds) >= LEAST_SECONDS:

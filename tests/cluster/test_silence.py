@@ -22,6 +22,25 @@ from tests.cluster.test_ledger import machine
 
 SILENT = {
     "*.bytes, *": "chosen by this test, the same on all",
+    "*.skipped, *": "why a stage was left out",
+    "*.asked, *": "as before",
+    "gradients.parameter, *": "a place",
+    "reading.untold.*, *": "why a figure is not there; that it is not there is judged",
+    "reading.name, other case, *": "the same name",
+    "presence.device_name, other case, *": "the same name",
+    "network.ports.name, *": "a name, the same before and after",
+    "network.ports.counters.*, *": "fewer errors, or one more; the most of all ports are quoted",
+    "pairs.met.seconds, 0.8 of it *": "quicker, and still within what the links carry",
+    "pairs.met.seconds, half *": "as before",
+    "adapters.measured.server, missing *": "taken as the adapter's rate to itself",
+    "presence.environment.*, *": "none of the variables that were there, which change nothing",
+    "presence.restricted, inverted, all": "how GPUs are shown to a job is its owner's choice",
+    "presence.host.locked_memory_bytes, *": "there is no limit, and then there is none as well",
+    "reading.topology.*, missing, after, *": "what was read before the run is quoted",
+    "*, twice*": "one repetition more",
+    "*, cut*": "fewer repetitions",
+    "*, a sibling's*": "what a sound GPU showed as well",
+    "steadiness.*longest_seconds), *": "one interruption, shorter than the longest that is quoted",
 }
 """Variations that change no word: title, and why."""
 

@@ -69,6 +69,12 @@ def _counts(records: Sequence[Record]) -> Iterator[Finding]:
                 yield f"node {node}", "consistent", evidence
             if not result["restricted"] and cuda < len(there):
                 yield f"node {node}", "consistent", f"CUDA sees {cuda} GPUs, {len(there)} ranks have one"
+        if beyond := [result["index"] for result in there if result["index"] >= result["seen_by_cuda"]]:
+            yield (
+                f"node {node}",
+                "consistent",
+                f"a rank has the GPU {beyond[0]}, and CUDA sees {there[0]['seen_by_cuda']}",
+            )
         places = Counter(result["index"] for result in there)
         # Where each rank is shown its own GPU alone, all are number 0.
         if there and len(places) < len(there) and set(places) != {0}:

@@ -59,7 +59,7 @@ class Oddity:
 def found(records: Sequence[Record]) -> list[Oddity]:
     """All of them."""
     return [*_odd_words(records), *_variables(records), *_old(records), *_rates(records), *_paths(records),
-            *_printed(records), *_built(records)]  # fmt: skip
+            *_printed(records), *_built(records), *_flapped(records)]  # fmt: skip
 
 
 def _odd_words(records: Sequence[Record]) -> Iterator[Oddity]:
@@ -195,6 +195,16 @@ def _rates(records: Sequence[Record]) -> Iterator[Oddity]:
             if port["up"] and rate is not None and rate not in PORT_RATES:
                 evidence = f"{port['name']} has {rate:g} Gbit/s, which no kind of port has"
                 yield Oddity(subject=f"node {record.node}", name="network.ports.rate_gigabits", evidence=evidence)
+
+
+def _flapped(records: Sequence[Record]) -> Iterator[Oddity]:
+    """Ports of any kind that went up or down while the test ran: no check asks of those that carry no messages."""
+    for record in records:
+        after = {port["name"]: port["up"] for port in record.result("network_after").get("ports") or ()}
+        for port in record.result("network").get("ports") or ():
+            if after.get(port["name"], port["up"]) != port["up"]:
+                evidence = f"{port['name']} went {'down' if port['up'] else 'up'} while the test ran"
+                yield Oddity(subject=f"node {record.node}", name="network.ports.up", evidence=evidence)
 
 
 def _version(text: Any) -> tuple[int, ...]:
