@@ -12,8 +12,6 @@ import weakref
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
-import torch
-
 from vgpu.device.remote import LAUNCH_EVENT
 
 READ_EVENT = "vgpu.record"
@@ -28,9 +26,8 @@ _MOST_KNOWN = 20_000
 LATEST = object()
 """Sent to a history of memory: asks for the bytes allocated now, and the most since it was asked the last time."""
 
-# Bound here: a program may replace them.
+# Bound here: a program may replace `sys.audit`.
 _audit = sys.audit
-_bytes_of = torch.UntypedStorage.nbytes
 
 
 def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
@@ -80,8 +77,10 @@ def history(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
                 most = held
 
 
-def living(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
+def living(bytes_of: Callable[[Any], int], audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
     """Knows the storages on a GPU by themselves, whatever a program writes into the registry or the allocator.
+
+    `bytes_of` says how many bytes a storage has.
 
     A pair of a storage and its bytes is a new one, a list of one storage has another size now, and a list of two hands
     the bytes of the first to the second, which raises LAUNCH_EVENT. The answer to a set of addresses (`_cdata`) is
@@ -91,7 +90,7 @@ def living(audit: Callable[..., None] = _audit) -> Generator[Any, Any, None]:
     storage counts more bytes than it really has, in case the lost message said that it was resized to fewer.
     """
     rows: dict[int, tuple[Any, int]] = {}
-    reference, kind_of, found, total, bytes_of, least = weakref.ref, type, any, sum, _bytes_of, min
+    reference, kind_of, found, total, least = weakref.ref, type, any, sum, min
     answer: Any = None
     while True:
         message: Any = yield answer

@@ -25,8 +25,9 @@ from vgpu.runtime.memory.allocator_settings import AllocatorSettings, from_envir
 from vgpu.runtime.memory.blocks import Block
 from vgpu.runtime.memory.expandable import ExpandableAllocator
 
-# Bound here: a program may replace `sys.audit`.
+# Bound here: a program may replace them.
 _audit = sys.audit
+_bytes_of = torch.UntypedStorage.nbytes
 
 # The category of bytes that nobody said anything about (an index into `vgpu.runtime.memory.categories.NAMES`).
 OTHER = 5
@@ -87,7 +88,7 @@ class DeviceMemory:
         """The text of the allocator's options, as in PYTORCH_CUDA_ALLOC_CONF."""
         self.allocator = self._new_allocator(parse(self.options))
         self.history = audit_events.Keeper(audit_events.history())
-        known = audit_events.living()
+        known = audit_events.living(_bytes_of)
         next(known)
         self.living: Callable[[Any], Any] = known.send
         """Takes and answers what `audit_events.living` says, or raises ValueError in what has interrupted it."""
