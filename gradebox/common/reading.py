@@ -32,6 +32,8 @@ T = TypeVar("T")
 REST = types.MappingProxyType({"rest": True})
 """Metadata of the field, a mapping, that takes the tables whose names no other field has."""
 
+_PLAIN = frozenset((str, int, bool))
+"""Types of which a value is taken as it is."""
 _NAMES = {str: "a text", int: "a whole number", float: "a number", Decimal: "a number", bool: "true or false",
           datetime: "a date with a time, like 2026-03-01T23:59:00+01:00"}  # fmt: skip
 
@@ -191,6 +193,8 @@ def value(kind: type[T], data: Any, path: Path, *, lenient: bool = False) -> T:
 
 
 def _read(kind: Any, data: Any, place: tuple[str | int, ...], document: Document) -> Any:
+    if type(data) is kind and kind in _PLAIN:  # most of a document
+        return data
     origin = typing.get_origin(kind)
     if dataclasses.is_dataclass(kind):
         return _table(kind, data, place, document)

@@ -28,7 +28,8 @@ def printable(text: str, *, lines: bool = True) -> str:
     Line ends and tabs stay, unless `lines` is false: then they are written out, too, because the text is part of a
     line of ours. Zero-width joiners stay where they join emoji, or letters of a script that is spelt with them.
     """
-    if text.isprintable() and _FILLERS.isdisjoint(text):
+    bare = text.replace("\n", "").replace("\t", "") if lines else text
+    if bare.isprintable() and _FILLERS.isdisjoint(bare):
         return text
     kept = "\n\t" if lines else ""
     return "".join(
