@@ -261,7 +261,7 @@ def _watched(
 
     for method in methods:
         setattr(module, f"{method}_attention", watched(method))
-    torch.autograd.backward = backward  # type: ignore[assignment]
+    torch.autograd.backward = backward
     try:
         yield seen, lambda: sum(noted_own())
     finally:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import math
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -13,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, FunctionType, ModuleType
+from typing import cast
 
 from gradebox.sandbox.probe_loader import Student
 from grader.lab5.monitoring.cases import (
@@ -171,14 +173,33 @@ def failing(student: Student, inputs: Failing) -> FailingReply:
     )
 
 
+_ON_ALERT = """
+def on_alert(alert):
+    raise RuntimeError(heard(alert))
+"""
+
+
 def _raising(note: Callable[[object], None], text: str) -> Callable[[Alert], None]:
-    """An `on_alert` that raises: nobody can have it note something, or show its text, without the error."""
+    """An `on_alert` that raises; it belongs to no file, since a logged traceback shows the files of its frames.
+
+    Only what it is called with itself is noted: `heard` is in its globals, where somebody could call it by hand, and
+    have the note without the error.
+    """
+    names: dict[str, object] = {}
+    exec(compile(_ON_ALERT, "<on_alert>", "exec"), names)
+    on_alert = cast(FunctionType, names["on_alert"])
+    code = on_alert.__code__
 
     @function
-    def on_alert(alert: Alert) -> None:
-        note(alert)
-        raise RuntimeError(text)
+    def heard(alert: object) -> str:
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and frame.f_code is not code:
+            frame = frame.f_back
+        if frame is not None:
+            note(alert)
+        return text
 
+    names["heard"] = heard
     return on_alert
 
 
