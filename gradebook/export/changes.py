@@ -51,7 +51,7 @@ def text(before: Exported, after: Exported) -> str:
 def _of_most(before: str, after: str) -> str:
     if not before or not after or before == after:
         return ""
-    return f"the class can earn {after} points now, and {before} before: overrides keep the points that they state"
+    return f"the class can earn {after} points now, and {before} before"
 
 
 def _of_scores(before: Mapping[str, str], after: Mapping[str, str]) -> str:

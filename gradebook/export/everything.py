@@ -219,8 +219,8 @@ def lowering(class_view: view.View) -> list[str]:
     if not lowered:
         return []
     return [
-        f"overrides give less than the checks do: {text_files.some(lowered)}. If work was resubmitted, "
-        "remove its entries"
+        f"overrides give less than the checks do: {text_files.some(lowered)}. If work was resubmitted, or the "
+        "criterion has other points now, change or remove these entries"
     ]
 
 

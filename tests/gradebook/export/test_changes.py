@@ -22,6 +22,6 @@ def test_who_has_lost_points_is_never_left_out_of_a_long_list() -> None:
 def test_a_score_that_is_none_now_was_not_lowered_and_another_maximum_is_named() -> None:
     before, after = changes.Exported({"ada": "10", "bob": "7"}, "10"), changes.Exported({"ada": "", "bob": "8"}, "12")
     assert changes.text(before, after) == (
-        "the class can earn 12 points now, and 10 before: overrides keep the points that they state; "
+        "the class can earn 12 points now, and 10 before; "
         "2 scores changed since the exports before: ada 10 → none, bob 7 → 8"
     )
