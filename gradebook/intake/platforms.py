@@ -221,23 +221,23 @@ def load_export(file: Path) -> tuple[Exported, ...]:
     """Read the file.
 
     Raises:
-        ExportError: it cannot be read, or names no submission.
+        ExportError: it cannot be read, names no submission, or has a time that is none.
     """
     try:
         lines = file.read_text(encoding="utf-8-sig", errors="replace").splitlines()
     except OSError as error:
         raise ExportError(f"{file} cannot be read: {error.strerror}") from None
-    submissions = tuple(_submissions(lines))
+    submissions = tuple(_submissions(lines, file))
     if not submissions:
         raise ExportError(f"{file} names no submission; export the submissions from Gradescope again")
     return submissions
 
 
-def _submissions(lines: list[str]) -> Iterator[Exported]:
+def _submissions(lines: list[str], file: Path) -> Iterator[Exported]:
     folder, section = "", ""
     submitters: list[dict[str, str]] = []
     created_at: datetime | None = None
-    for line in [*lines, "end:"]:
+    for number, line in enumerate([*lines, "end:"], start=1):
         if (key := _KEY.fullmatch(line)) is not None:
             if folder:
                 yield Exported(
@@ -250,6 +250,11 @@ def _submissions(lines: list[str]) -> Iterator[Exported]:
             section = match["name"]
             if section == ":created_at":
                 created_at = _moment(match["value"])
+                if created_at is None and _text(match["value"]):
+                    raise ExportError(
+                        f"{file}, line {number}: {_text(match['value'])!r} is no time as Gradescope writes it, such as "
+                        "2026-03-01 10:00:00.000000000 Z; export the submissions again, and do not edit the file"
+                    )
         elif section == ":submitters" and (match := _SUBMITTER.fullmatch(line)) is not None:
             if match["first"] == "- ":
                 submitters.append({})

@@ -249,6 +249,18 @@ def test_an_export_that_names_nobody_is_one_line(downloads: Downloads) -> None:
 ROSTER = "student;name\nmüller;Zoë Müller\n"
 
 
+@pytest.mark.parametrize("cell", ["yesterday", "03/01/2026 10:00", "2026-03-01"])
+def test_a_time_in_gradescopes_export_that_is_none_is_refused(downloads: Downloads, cell: str) -> None:
+    downloads.put("submission_1/benchmark.py")
+    people = "submission_1:\n  :submitters:\n  - :name: Ada\n    :sid: '17'\n"
+    downloads.put("submission_metadata.yml", f"---\n{people}  :created_at: {cell}\n".encode())
+    with pytest.raises(IntakeError, match=f"submission_metadata.yml, line 6: '{cell}' is no time as Gradescope writes"):
+        downloads.take()
+    for empty in ("", "~"):
+        downloads.put("submission_metadata.yml", f"---\n{people}  :created_at: {empty}\n".encode())
+        assert downloads.take()["17"].submitted_at is None
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
 def test_rosters_are_read_as_spreadsheets_save_them(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "roster.csv").write_bytes(ROSTER.encode(encoding))
