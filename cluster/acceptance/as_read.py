@@ -112,6 +112,7 @@ _HOSTED = tuple(
         ("hours up", "up_seconds", 1 / 3600),
     )
 )
+_SHOWN = (Quote("GPUs by CUDA", ("presence", "seen_by_cuda")), Quote("by NVML", ("presence", "seen_by_nvml")))
 _PORTS = (
     ("pcie_width", "lanes"),
     ("pcie_generation", "PCIe {}"),
@@ -137,7 +138,7 @@ def lines(records: Sequence[Record]) -> Iterator[str]:
         "training": [*_chosen(real), *_quoted(real, _TRAINED)],
         "repetitions": _quoted(real, _REPEATED),
         "messages": _messages(real),
-        "hosts": _quoted(real, _HOSTED),
+        "hosts": _quoted(real, (*_SHOWN, *_HOSTED)),
         "ports": _ports(real),
         "stages": _stages(real),
     }

@@ -69,7 +69,7 @@ def _counts(records: Sequence[Record]) -> Iterator[Finding]:
                 yield f"node {node}", "consistent", evidence
             if not result["restricted"] and cuda < len(there):
                 yield f"node {node}", "consistent", f"CUDA sees {cuda} GPUs, {len(there)} ranks have one"
-        if beyond := [result["index"] for result in there if result["index"] >= result["seen_by_cuda"]]:
+        if beyond := [result["index"] for result in there if result["index"] >= result["seen_by_cuda"] > 1]:
             yield (
                 f"node {node}",
                 "consistent",

@@ -29,7 +29,9 @@ def of_list(values: Sequence[float], path: str) -> Iterator[tuple[str, float]]:
         return
     own = values[MOST_OF_FIRST:] if path.endswith("own_seconds") and len(values) > 2 * FEWEST else values
     if path.endswith(("own_seconds", "alone_seconds")) and len(own) >= FEWEST and max(own[:1]) < LATE * median(own):
-        yield f"{path} slow fifth of the median", percentile(own, 80) / median(own)
+        # Of four it is the longest one, which may have been interrupted.
+        name = "slow fifth" if len(own) > FEWEST else "slow one of few"
+        yield f"{path} {name} of the median", percentile(own, 80) / median(own)
         yield from ((f"{path} {name}", value) for name, value in shape(own).items())
     elif path.endswith("seconds") and len(own) >= FEWEST and "slowed" not in path:
         yield from ((f"{path} {name}", value) for name, value in shape(own).items())
