@@ -92,6 +92,7 @@ _REPEATED = tuple(
     )
 )
 _LOADED = (
+    Quote("products", ("load", "products")),
     Quote("C", ("load", "series", "celsius"), of=None),
     Quote("W", ("load", "series", "watts"), of=None),
     Quote("MHz", ("load", "series", "sm_clock_hertz"), MEGA, None),

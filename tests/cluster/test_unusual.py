@@ -16,6 +16,8 @@ from cluster.acceptance.records import TOOK, Record
 from cluster.acceptance.verdict import UNUSUAL
 from tests.cluster import sound
 from tests.cluster.faults import machines
+from tests.cluster.faults.changes import hosted
+from tests.cluster.faults.reported import T4
 from tests.cluster.test_ledger import machine
 from tests.cluster.test_variations import judged
 
@@ -189,6 +191,41 @@ def test_variables_and_old_software_are_in_the_banner() -> None:
     for stage in ("before", "after"):
         ranks[1].results[stage]["reading"]["driver"] = "470.57.02"
     assert "this chip needs 525" in odd(ranks)[ranks[1].subject]
+
+
+def test_more_than_the_data_sheet_has_is_in_the_banner() -> None:
+    ranks = machine()
+    ranks[1].results["presence"]["multiprocessors"] = 264
+    assert "264, such boards have 132" in odd(ranks)[ranks[1].subject]
+    for record in ranks:
+        record.results["after"]["reading"]["memory_clock_hertz"] = 3201e6
+        record.results["after"]["reading"]["memory_clock_max_hertz"] = 3201e6
+    assert "3201 MHz, such boards have 2619" in odd(ranks)[ranks[2].subject]
+
+
+def test_a_port_that_goes_down_in_the_run_is_in_the_banner() -> None:
+    ranks = hosted(T4, gpus=1, rdma=False, port=25)
+    ranks[0] = Record.loads(ranks[0].dumps())
+    assert not odd(ranks)
+    ranks[0].results["network_after"]["ports"][0]["up"] = False
+    assert odd(ranks) == {"node node0": "ens0 went down while the test ran"}
+
+
+@pytest.mark.parametrize(
+    ("slow", "named"),
+    [
+        ([1.0, 2.0, 1.0, 1.0, 1.0], "mean without the longest of the median"),
+        ([1.0] * 10 + [1.2] * 10, "late half of the early one"),
+        ([1.0, 2.5] + [1.0] * 8, "longest but one of the median"),
+    ],
+)
+def test_lists_whose_median_is_as_usual_are_named_by_their_shape(slow: list[float], named: str) -> None:
+    ranks = machine()
+    assert not odd(ranks)
+    for record in ranks:
+        own = record.results["compute"]["products"]["float32"]
+        own["seconds"] = [factor * own["seconds"][0] for factor in slow * (20 // len(slow))]
+    assert any(named in evidence for evidence in odd(ranks).values()), odd(ranks)
 
 
 def test_what_a_finished_rank_printed_is_in_the_banner_and_what_nccl_always_prints_is_not() -> None:

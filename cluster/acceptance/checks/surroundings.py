@@ -42,6 +42,8 @@ HARMLESS = {
 QUIET = re.compile(r"\s*|.*NCCL (version|INFO)\b.*|\.\.\. [a-z_]+")
 """Lines that a sound worker may print."""
 MOST_WORDS, MOST_LINES = 100, 3
+MORE_THAN_SHEET = 1.2
+"""Times its multiprocessors: the data sheets' entries stand for several boards."""
 ABOVE_SHEET = 1.05
 """Of the data sheet's memory clock: a board that is above it has another memory, or is overclocked."""
 
@@ -123,6 +125,10 @@ def _built(records: Sequence[Record]) -> Iterator[Oddity]:
             if known is not None and known.joined == "switch" and peers and not peers.get("switch"):
                 evidence = "nvlink_peers: none of its NVLinks leads to a switch, as they do on such boards"
                 yield Oddity(subject=record.subject, name="reading.nvlink_peers", evidence=evidence)
+            units, of_sheet = record.result("presence").get("multiprocessors"), known.multiprocessors if known else None
+            if units and of_sheet and units > MORE_THAN_SHEET * of_sheet:
+                evidence = f"multiprocessors: {units}, such boards have {of_sheet}"
+                yield Oddity(subject=record.subject, name="presence.multiprocessors", evidence=evidence)
             clock = (record.result("after").get("reading") or {}).get("memory_clock_hertz")
             if (
                 known is not None
