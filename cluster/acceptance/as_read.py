@@ -113,9 +113,14 @@ _HOSTED = tuple(
         ("hours up", "up_seconds", 1 / 3600),
     )
 )
-_SHOWN = (Quote("GPUs by CUDA", ("presence", "seen_by_cuda")), Quote("by NVML", ("presence", "seen_by_nvml")))
+_SHOWN = (
+    Quote("GPUs by CUDA", ("presence", "seen_by_cuda")),
+    Quote("by NVML", ("presence", "seen_by_nvml")),
+    Quote("ECC {} by default", ("before", "reading", "ecc_mode_default")),
+)
 _PORTS = (
     ("pcie_width", "lanes"),
+    ("pcie_width_max", "lanes at most"),
     ("pcie_generation", "PCIe {}"),
     ("pcie_generation_max", "PCIe {} at most"),
     ("numa_node", "at NUMA node {}"),

@@ -209,6 +209,8 @@ def test_a_port_that_goes_down_in_the_run_is_in_the_banner() -> None:
     assert not odd(ranks)
     ranks[0].results["network_after"]["ports"][0]["up"] = False
     assert odd(ranks) == {"node node0": "ens0 went down while the test ran"}
+    ranks[0].results["network_after"]["ports"] = []
+    assert odd(ranks) == {"node node0": "ens0 is gone after the run"}
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,10 @@ def _flapped(records: Sequence[Record]) -> Iterator[Oddity]:
     for record in records:
         after = {port["name"]: port["up"] for port in record.result("network_after").get("ports") or ()}
         for port in record.result("network").get("ports") or ():
-            if after.get(port["name"], port["up"]) != port["up"]:
+            if record.measured("network_after") and port["name"] not in after:
+                evidence = f"{port['name']} is gone after the run"
+                yield Oddity(subject=f"node {record.node}", name="network.ports.name", evidence=evidence)
+            elif after.get(port["name"], port["up"]) != port["up"]:
                 evidence = f"{port['name']} went {'down' if port['up'] else 'up'} while the test ran"
                 yield Oddity(subject=f"node {record.node}", name="network.ports.up", evidence=evidence)
 
