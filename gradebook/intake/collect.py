@@ -163,8 +163,7 @@ class Intake:
             self._owners.notices.append(f"times of submission are those of files; zip files' are taken as {zone}")
         for entry in self._roster.entries if self._roster else ():
             if entry.student not in by_key:
-                key, name, columns = entry.student, entry.name, entry.columns
-                students.append(Student(student=key, name=name, columns=columns, status="missing", team=entry.team))
+                students.append(doubts.without_work(entry, self._roster, self.passed_over))
         return sorted(students, key=lambda student: student.student)
 
     def _take(self, key: str, theirs: list[Theirs]) -> Student:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from gradebook.intake import platforms, zip_and_tar
 from gradebook.intake.handed_in import HandedIn, IntakeError
 from gradebook.intake.owners import Theirs
 from gradebook.intake.repositories import shown
-from gradebook.roster import Roster, folded
+from gradebook.results import Student
+from gradebook.roster import Entry, Roster, folded
 from gradebook.settings import Settings
 from gradebook.text_files import some
 
 _SEVERAL = 3
 """So many different submissions of one team, or so many teams that have different ones, are hardly mistakes."""
+
+_TABLES = (".csv", ".toml", ".xlsx", ".ods", ".json", ".yml")
+"""Suffixes of what instructors keep next to submissions."""
 
 
 def shared_repositories(by_key: Mapping[str, Sequence[Theirs]], roster: Roster | None) -> list[str]:
@@ -137,3 +142,21 @@ def files_of_earlier_attempts(by_key: Mapping[str, Sequence[Theirs]], earlier: S
                 "If these should count as well, ask for all files in one attempt"
             )
     return texts
+
+
+def without_work(entry: Entry, roster: Roster | None, passed_over: Sequence[str]) -> Student:
+    """Somebody of whom there is no submission; refused, and not missing, if a file has their name that is none."""
+    files = [
+        name
+        for name in passed_over
+        if (suffix := Path(name).suffix) and suffix not in _TABLES and " (" not in name
+        if roster and entry.student in {owner.student for owner in roster.owners([name.removesuffix(suffix)])}
+    ]
+    reason = ""
+    if files:
+        names = some([repr(name) for name in files])
+        reason = f"handed in {names} alone, which is no folder, archive or repository: hand in the labs' folders"
+    status: Literal["refused", "missing"] = "refused" if files else "missing"
+    return Student(
+        student=entry.student, name=entry.name, columns=entry.columns, status=status, reason=reason, team=entry.team
+    )  # fmt: skip

@@ -249,6 +249,18 @@ def test_an_export_that_names_nobody_is_one_line(downloads: Downloads) -> None:
 ROSTER = "student;name\nmüller;Zoë Müller\n"
 
 
+@pytest.mark.parametrize("name", ["ada.pdf", "ada.docx", "Ada Lovelace.py"])
+def test_a_file_with_a_students_name_that_is_no_submission_is_refused_and_no_silent_zero(
+    downloads: Downloads, name: str
+) -> None:
+    for other in (name, "solution.pdf", "ada.csv"):
+        downloads.put(other)
+    downloads.put(f"bob/{LAB}/benchmark.py")
+    students = downloads.take(roster="student,name\nada,Ada Lovelace\nbob,Bob\neve,Eve\n")
+    assert {key: row.status for key, row in students.items()} == {"ada": "refused", "bob": "taken", "eve": "missing"}
+    assert students["ada"].reason.startswith(f"handed in '{name}' alone, which is no folder, archive or repository")
+
+
 @pytest.mark.parametrize("cell", ["yesterday", "03/01/2026 10:00", "2026-03-01"])
 def test_a_time_in_gradescopes_export_that_is_none_is_refused(downloads: Downloads, cell: str) -> None:
     downloads.put("submission_1/benchmark.py")
