@@ -233,6 +233,8 @@ class BenchmarkReply:
     """By method, how many tensors of their own the operands of each call are: three."""
     own_gradients: int
     """How many outputs went backward with themselves for their gradient."""
+    least_operands: float
+    """Of all backward passes: how many times as large as an output its operands are together; 3, if they are three."""
     busy_seconds: float
     """How long the device works in addition in each of the first iterations."""
     on_cpu: list[Fields]

@@ -289,6 +289,11 @@ def _require_iterations(call: BenchmarkCall, reply: BenchmarkReply) -> None:
             "Make Q, K and V three tensors of their own: one that is used twice gets one gradient instead of two.",
         )
     require(
+        reply.least_operands > 2.9,
+        f"benchmark_attention(): Q, K and V are {reply.least_operands:.3g} times as large as an output, not 3 times",
+        "Make Q, K and V three tensors of their own: one that is used twice gets one gradient instead of two.",
+    )
+    require(
         reply.own_gradients == 0,
         f"benchmark_attention(): in {reply.own_gradients} iterations the output is its own gradient",
         "Go backward from a gradient of its own, which is on the device before the clock starts.",

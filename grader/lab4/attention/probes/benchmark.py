@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -79,7 +79,7 @@ def measured(student: Student, inputs: Benchmark) -> BenchmarkReply:
     warmup = counted.warmup or 0
     with (
         watch_products(student.gpu) as products,
-        _watched(module, counted.methods, warmup, lambda: _be_busy(busy, times)) as (calls, own_gradients),
+        _watched(module, counted.methods, warmup, lambda: _be_busy(busy, times)) as (calls, backwards),
     ):
         small = _benchmark(module, counted, on_device(student))
         flops = products.flops()
@@ -98,7 +98,8 @@ def measured(student: Student, inputs: Benchmark) -> BenchmarkReply:
         flops_of_one_each=flops_of_one_each,
         gradients={method: [call.gradients for call in made] for method, made in watched.items()},
         operands={method: [call.operands for call in made] for method, made in watched.items()},
-        own_gradients=own_gradients(),
+        own_gradients=sum(own for own, _ in backwards()),
+        least_operands=min((operands for _, operands in backwards()), default=3.0),
         busy_seconds=busy_seconds,
         device=student.device,
         small=_fields(small),
@@ -216,16 +217,33 @@ def _tensors(values: object) -> list[Tensor]:
     return [value for value in each if isinstance(value, Tensor)]
 
 
+def _operands(output: Tensor) -> float:
+    """How many times as large as an output all the tensors are together that its graph leads to: Q, K and V make 3."""
+    nodes: list[Any] = [output.grad_fn]
+    known: set[object] = set()
+    leaves: dict[tuple[int, int], int] = {}
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        if isinstance(leaf := getattr(node, "variable", None), Tensor):
+            leaves[_memory(leaf)] = leaf.numel()
+        nodes += [following for following, _ in node.next_functions]
+    return sum(leaves.values()) / output.numel() if output.numel() > 1 else 3.0
+
+
 @contextmanager
 def _watched(
     module: ModuleType, methods: Sequence[str], warmup: int, work: Callable[[], object]
-) -> Iterator[tuple[Callable[[str], list[_Call]], Callable[[], int]]]:
-    """Yield a function that lists the calls of a method, and one that counts outputs that were their own gradient.
+) -> Iterator[tuple[Callable[[str], list[_Call]], Callable[[], list[tuple[bool, float]]]]]:
+    """Yield a function that lists the calls of a method, and one that lists of each backward pass whether an output was
+    its own gradient, and how many operands there are.
 
     The first `warmup` calls of each do `work`, too. Gradients are looked at where backward begins, by whatever name the
     output was computed.
     """
-    (note, noted), (note_own, noted_own) = notes(), notes()
+    (note, noted), (note_back, backwards) = notes(), notes()
     own = {method: getattr(module, f"{method}_attention") for method in methods}
     go_back = torch.autograd.backward
 
@@ -235,7 +253,8 @@ def _watched(
     @function
     def goes_back(outputs: object, gradients: object) -> None:
         pairs = zip(_tensors(outputs), _tensors(gradients), strict=False)
-        note_own(any(_memory(output) == _memory(gradient) for output, gradient in pairs))
+        own_gradient = any(_memory(output) == _memory(gradient) for output, gradient in pairs)
+        note_back((own_gradient, min(map(_operands, _tensors(outputs)), default=3.0)))
 
     def backward(tensors: object, grad_tensors: object = None, *arguments: object, **named: object) -> None:
         goes_back(tensors, grad_tensors)
@@ -263,7 +282,7 @@ def _watched(
         setattr(module, f"{method}_attention", watched(method))
     torch.autograd.backward = backward
     try:
-        yield seen, lambda: sum(noted_own())
+        yield seen, backwards
     finally:
         torch.autograd.backward = go_back
         for method in methods:
