@@ -6,7 +6,7 @@
 - unverified: asked for, but this run cannot tell. It never counts as a pass.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
@@ -268,4 +268,15 @@ def _without_gpu(checks: Sequence[Check], part: Part, how: str) -> str:
 def banner(verdict: Verdict) -> str:
     """The lines that stand above everything else."""
     rule = "=" * 50
-    return "\n".join([rule, f"FINAL ACCEPTANCE: {verdict.outcome}", *(f"- {line}" for line in verdict.summary), rule])
+    return "\n".join([rule, f"FINAL ACCEPTANCE: {verdict.outcome}", *_shown(verdict.summary), rule])
+
+
+def _shown(summary: Sequence[str]) -> Iterator[str]:
+    """One point for each line, and one for all lines that quote values without a norm."""
+    kind = "Not judged: "
+    first = next((line for line in summary if line.startswith(kind)), "")
+    quoted = [line.removeprefix(kind) for line in summary if line.startswith(kind) and line != first]
+    yield from (f"- {line}" for line in summary if line == first or not line.startswith(kind))
+    if quoted:
+        yield "- Not judged, because nobody has published a norm; look these values over:"
+        yield from (f"    {line}" for line in quoted)
