@@ -83,12 +83,9 @@ def decision(tree: ast.Module) -> int | None:
             if _is_drawn(node.value, functions, drawn, steady):
                 drawn |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
     lines = [_line_of_decision(node, functions, drawn, steady) for node in _at_import(tree)]
-    lines += [
-        _line_of_decision(node, frozenset(), drawn - _own_names(function), steady, calls=False)
-        for function in ast.walk(tree)
-        if isinstance(function, _FUNCTIONS)
-        for node in ast.walk(function)
-    ]
+    for function in ast.walk(tree) if drawn else ():
+        if isinstance(function, _FUNCTIONS) and (names := drawn - _own_names(function)):
+            lines += [_line_of_decision(node, frozenset(), names, steady, calls=False) for node in ast.walk(function)]
     return min(filter(None, lines), default=None)
 
 

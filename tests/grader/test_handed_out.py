@@ -12,7 +12,7 @@ import grader
 
 _ROOT = Path(grader.__file__).parent
 _PROBES = [path for path in sorted(_ROOT.rglob("*.py")) if "kept import" in path.read_text()]
-_WITHOUT_MODES = ("function", "method", "started")
+_WITHOUT_MODES = ("function", "method", "started", "loader", "sized_loader")
 """What runs a function without modes of a submission's; a thread has none but its own."""
 
 
@@ -22,12 +22,19 @@ def unguarded(tree: ast.AST) -> Iterator[str]:
         argument.id
         for call in ast.walk(tree)
         if isinstance(call, ast.Call) and ast.unparse(call.func) in _WITHOUT_MODES
-        for argument in call.args
+        for argument in _functions(call)
         if isinstance(argument, ast.Name)
     }
     for outer in ast.walk(tree):
         if isinstance(outer, ast.FunctionDef):
             yield from _calls(outer, _noting(outer), given, inner=False)
+
+
+def _functions(call: ast.Call) -> Iterator[ast.expr]:
+    """Its arguments; of a `partial` the function."""
+    for argument in call.args:
+        is_partial = isinstance(argument, ast.Call) and ast.unparse(argument.func) == "partial"
+        yield argument.args[0] if is_partial else argument  # type: ignore[attr-defined]
 
 
 def _noting(outer: ast.FunctionDef) -> set[str]:
@@ -69,6 +76,8 @@ def _calls(node: ast.AST, noting: set[str], given: set[str], *, inner: bool) -> 
         ("@function\n    def hook(): note(1)", 0),
         ("hook = function(lambda: note(1))", 0),
         ("def hook(): note(1)\n    forward = method(hook)", 0),
+        ("def passes(): note(1)\n    batches = loader(passes)", 0),
+        ("def passes(n): note(n)\n    batches = loader(partial(passes, 1))", 0),
         ("note(1)", 0),
     ],
 )
