@@ -29,6 +29,7 @@ from tests.cluster.faults import (
     threads,
     trackers,
     unseen,
+    visitor,
 )
 from tests.cluster.faults.reported import Story
 
@@ -50,6 +51,7 @@ FILES = (
     overlooked,
     margins,
     outsider,
+    visitor,
 )
 BROKEN, HEALTHY, IN_THE_BANNER = (
     [story for file in FILES for story in getattr(file, kind, ())] for kind in ("BROKEN", "HEALTHY", "IN_THE_BANNER")

@@ -32,7 +32,8 @@ KEPT_PACE = Threshold(
     source="ours: a warm board clocks some percent lower; what falls further has a reason",
 )
 
-
+FEWEST_SAMPLES, HARD_AT_WORK = 10, 2.0
+"""Of a sensor that stands still: samples that it takes to say so, and how many times the power before the load."""
 SINGLE_FAILS, SINGLE_PASSES, MOST_OF_SINGLE = 0.4, 0.55, 1.5
 """Ours, of the pace of twenty products of the stage `compute`: a board of 70 W loses half of it as it gets warm."""
 
@@ -189,8 +190,19 @@ def _temperature(record: Record) -> Check:
     status = compared(max(values), limit)
     if own and status == "pass" and max(values) > own - NEAR_CELSIUS:
         status, evidence = "unverified", f"{evidence}; it slows down at {own:.0f}"
+    if status == "pass" and _stands_still(record, values):
+        status, evidence = "unverified", f"{evidence}, and no more before it: the sensor may stand still"
     return _check(record, "temperature", status, evidence, remedy,
                   measured=float(max(values)), threshold=limit)  # fmt: skip
+
+
+def _stands_still(record: Record, celsius: Sequence[float]) -> bool:
+    """Whether minutes of load, which take far more power than before, do not move the temperature at all."""
+    before = record.result("before").get("reading") or {}
+    cold, idle, watts = before.get("temperature_celsius"), before.get("power_watts"), _values(record, "watts")
+    if cold is None or not idle or not watts or len(celsius) < FEWEST_SAMPLES:
+        return False
+    return min(celsius) == max(celsius) == cold and median(watts) > HARD_AT_WORK * idle
 
 
 def _kept(record: Record) -> Check:
