@@ -202,7 +202,8 @@ def _stands_still(record: Record, celsius: Sequence[float]) -> bool:
     cold, idle, watts = before.get("temperature_celsius"), before.get("power_watts"), _values(record, "watts")
     if cold is None or not idle or not watts or len(celsius) < FEWEST_SAMPLES:
         return False
-    return min(celsius) == max(celsius) == cold and median(watts) > HARD_AT_WORK * idle
+    stands_still = min(celsius) == max(celsius) == cold
+    return stands_still and median(watts) > float(HARD_AT_WORK * idle)
 
 
 def _kept(record: Record) -> Check:
