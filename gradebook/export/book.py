@@ -105,7 +105,7 @@ class Book:
         entries = [entry for key in keys for entry in decisions.accept(self.view, self.folder, key, criterion, by)]
         count = sum(len(entry.items) for entry in entries)
         names = dict.fromkeys(entry.criterion for entry in entries)
-        return f"accepted {count} things of {', '.join(keys)} in {', '.join(names)}"
+        return f"accepted {count} things of {self._called(keys)} in {', '.join(names)}"
 
     def excuse(self, student: str, lab: str, reason: str, by: str = "") -> str:
         """Let a student, or everybody in a team, off a lab, or `all`; says what was done. Raises `ValueError`."""
@@ -116,7 +116,7 @@ class Book:
         for key in keys:
             excused.add(self.folder, Excused(student=key, reason=reason, lab=labs.get(lab), by=by, at=now()))
         are = "is" if len(keys) == 1 else "are"
-        said = f"{', '.join(keys)} {are} excused from {lab}; written to {self.folder / excused.FILE}"
+        said = f"{self._called(keys)} {are} excused from {lab}; written to {self.folder / excused.FILE}"
         if lab == decisions.ALL and any("Identifier" in line.result.columns for line in self.view.lines):
             said += ". In Moodle tick Excluded for them (Grades, Single view): no file can say it"
         return said
@@ -128,7 +128,7 @@ class Book:
         mates = sorted({mate for line in self.view.lines if line.student in keys for mate in line.result.teammates})
         others = [mate for mate in mates if mate not in keys]
         are = "is" if len(keys) == 1 else "are"
-        said = [f"{', '.join(keys)} {are} held back: no export has the score or the feedback; written to "
+        said = [f"{self._called(keys)} {are} held back: no export has the score or the feedback; written to "
                 f"{self.folder / held_back.FILE}"]  # fmt: skip
         if others:
             said.append(f"the same work counts for {', '.join(others)}, who {'is' if len(others) == 1 else 'are'} not")
@@ -146,7 +146,11 @@ class Book:
             held = ", ".join(line.student for line in self.view.held_back) or "nobody"
             raise ValueError(f"{student} is not held back; {held} is")
         held_back.remove(self.folder, entries)
-        return f"{', '.join(keys)} {'is' if len(keys) == 1 else 'are'} released: the exports have the score again"
+        return f"{self._called(keys)} {'is' if len(keys) == 1 else 'are'} released: the exports have the score again"
+
+    def _called(self, keys: Collection[str]) -> str:
+        """The students for people: a key alone may be a word that means everybody."""
+        return ", ".join(line.who for line in self.view.lines if line.student in keys)
 
     def _known_keys(self, name: str) -> tuple[str, ...]:
         try:
@@ -163,7 +167,8 @@ class Book:
         file = class_summary.overrides_file(self.settings, self.folder)
         written = decisions.override(file, self.rubric, name, criterion, amount, reason, by)
         unit = "point" if written.points == 1 else "points"
-        said = f"{name} gets {points(written.points)} {unit} for {criterion}; written to {file}"
+        whose = self._called(keys) if len(keys) == 1 else name
+        said = f"{whose} gets {points(written.points)} {unit} for {criterion}; written to {file}"
         after = type(self).open(self.folder)
         return "\n".join([said, *(decisions.effect(self.view, after.view, key, criterion) for key in keys)])
 
