@@ -12,6 +12,7 @@ import errno
 import gzip
 import io
 import lzma
+import re
 import stat
 import struct
 import tarfile
@@ -27,6 +28,8 @@ from gradebook.intake.accepted_files import Budget, CannotStore, Names, Refused,
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 
+_AGAIN = re.compile(r"(?<=\.tar)-[0-9]+(?=\.(?:gz|bz2|xz)$)", re.IGNORECASE)
+"""What Canvas puts into the name of a file that is handed in again, before its last ending: `labs.tar-1.gz`."""
 _COMPRESSED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _NOT_UNPACKED = {b"Rar!": "RAR", b"7z\xbc\xaf": "7z"}
 """How archives begin that are not read here; students rename them to `.zip`."""
@@ -60,11 +63,12 @@ _END_READS = 64
 
 def has_suffix(name: str) -> bool:
     """Whether a file of this name is taken for an archive."""
-    return name.lower().endswith(SUFFIXES)
+    return _AGAIN.sub("", name).lower().endswith(SUFFIXES)
 
 
 def stem(name: str) -> str:
     """The name without an archive's suffix."""
+    name = _AGAIN.sub("", name)
     for suffix in sorted(SUFFIXES, key=len, reverse=True):
         if name.lower().endswith(suffix):
             return name[: -len(suffix)]

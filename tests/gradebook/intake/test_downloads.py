@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tarfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +34,17 @@ def test_attachments_of_canvas_are_one_submission(downloads: Downloads) -> None:
         "lab2_mixed_precision/amp.py",
     ]
     assert students["lovelaceada_17"].reason == ""
+
+
+@pytest.mark.parametrize("ending", ["gz", "bz2", "xz"])
+def test_a_number_of_canvas_inside_an_archives_ending_is_no_other_ending(downloads: Downloads, ending: str) -> None:
+    packed = downloads.folder / f"lovelaceada_17_4711_lab.tar-1.{ending}"
+    with tarfile.open(packed, f"w:{ending}") as archive:
+        archive.add(downloads.put(f"aside/{LAB}/benchmark.py"), f"{LAB}/benchmark.py")
+    shutil.rmtree(downloads.folder / "aside")
+    student = downloads.take()["lovelaceada_17"]
+    assert list(downloads.files(student)) == [f"{LAB}/benchmark.py"]
+    assert student.reason == ""
 
 
 def test_attachments_that_contradict_each_other_are_refused(downloads: Downloads) -> None:
