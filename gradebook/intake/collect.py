@@ -254,7 +254,9 @@ class Intake:
             chosen, submodules, here = None, list[str](), list[str]()
             if ones[0].kind == "repository":
                 chosen, submodules, here = self._checked_out(student, ones[0], work)
-            submission = pieces.assemble([_piece(part, work) for part in ones], work / "unpacked", limits, self._names)
+            parts = [_piece(part, work) for part in ones]
+            with commits.naming(submodules):
+                submission = pieces.assemble(parts, work / "unpacked", limits, self._names)
             content = self._store.keep(submission.entries, limits)
         submitted_at, source = self._handed_in_at(student, chosen, ones)
         if submitted_at is not None:

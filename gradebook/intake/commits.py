@@ -6,8 +6,9 @@ server, that decides instead. Not for fetching and reading a repository (`reposi
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -176,10 +177,7 @@ def remarks(chosen: Chosen | None, submodules: Sequence[str]) -> list[str]:
             f"commit {chosen.replaced.commit[:10]}, which was pushed in time, at "
             f"{chosen.replaced.at:%Y-%m-%d %H:%M %Z}, is not in the repository any more: a later push replaced it"
         )
-    said += [
-        f"{name!r} is a submodule, which is another repository and not fetched: commit its files themselves"
-        for name in submodules[:_NAMED]
-    ]
+    said += of_submodules(submodules)
     if chosen.elsewhere:
         names = ", ".join(map(repr, chosen.elsewhere))
         which = f"branches {names} have" if len(chosen.elsewhere) > 1 else f"branch {names} has"
@@ -223,3 +221,20 @@ def _differs(file: Path, committed: Path) -> bool:
         return False  # the commit counts, which is readable
     there = committed.read_bytes() if committed.is_file() else None
     return there is None or here.replace(b"\r\n", b"\n") != there.replace(b"\r\n", b"\n")
+
+
+def of_submodules(names: Sequence[str]) -> list[str]:
+    """What a student should know of folders whose files are in another repository, so that they look empty here."""
+    return [
+        f"{name!r} is a submodule, which is another repository and not fetched: commit its files themselves"
+        for name in names[:_NAMED]
+    ]
+
+
+@contextlib.contextmanager
+def naming(submodules: Sequence[str]) -> Iterator[None]:
+    """Let a refusal say as well which folders look empty because their files are in another repository."""
+    try:
+        yield
+    except Refused as refusal:
+        raise Refused("; ".join([str(refusal), *of_submodules(submodules)])) from None

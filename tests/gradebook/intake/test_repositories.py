@@ -272,6 +272,11 @@ def test_submodules_are_left_out(repository: Repository, tmp_path: Path) -> None
     repository.git("update-index", "--add", "--cacheinfo", f"160000,{first},module")
     repository.git("commit", "--quiet", "--message", "with a submodule")
     assert text_of(tmp_path, take(tmp_path)) == "first"
+    repository.git("rm", "--cached", "-r", "--quiet", "lab1_gpu_basics")
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{first},lab1_gpu_basics")
+    repository.git("commit", "--quiet", "--message", "git init in the lab")
+    reason = take(tmp_path).reason
+    assert (reason.startswith("holds no lab"), "'lab1_gpu_basics' is a submodule" in reason) == (True, True)
 
 
 def test_few_objects_that_make_a_huge_tree_are_refused(repository: Repository, tmp_path: Path) -> None:
