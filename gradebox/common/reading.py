@@ -19,6 +19,7 @@ import re
 import tomllib
 import types
 import typing
+import unicodedata
 from collections.abc import Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -117,6 +118,9 @@ def _other_document(kind: str) -> str:
 
 
 _CURLY = re.compile("[\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb]")
+_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+_ODD_SPACE = re.compile("[\u00a0\u2000-\u200f\u202f\u2060\u3000\ufeff]")
+"""Blanks that TOML takes for a part of a name."""
 _BARE_KEY = re.compile(r"\s*([^\s\"'=#\[][^\"'=#]*?)\s*=")
 _MISWRITTEN = (
     (re.compile(r"[^=#]*=\s*(-?\d+),(\d+)\s*(#.*)?"), r"write decimals with a point: \1.\2"),
@@ -165,6 +169,9 @@ def _usual(line: str) -> str:
             return f"; {match.expand(remedy)}"
     if _CURLY.search(line):
         return '; write straight quotes, as in "text"'
+    if match := _ODD_SPACE.search(_QUOTED.sub("", line)):
+        name = unicodedata.name(match[0], "an invisible sign").lower()
+        return f"; the line has a {name} (U+{ord(match[0]):04X}), as text processors write it: type a space instead"
     if "\\" in line and '"' in line:
         return "; in double quotes a backslash needs another one: write / in paths, or use 'single quotes'"
     if match := _BARE_KEY.match(line):

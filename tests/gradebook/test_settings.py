@@ -125,6 +125,7 @@ def test_nothing_needs_to_be_said() -> None:
         ("[limits]\nfiles = 100000", "at most 4000"),
         ("title = ", "class.toml:1: not valid TOML"),
         ("title = \u201cGPU\u201d", "class.toml:1: not valid TOML: .*; write straight quotes"),
+        ("labs\u00a0= [1]", r"class.toml:1: not valid TOML: .*; the line has a no-break space \(U\+00A0\)"),
         ('roster = "C:\\Users\\x\\roster.csv"', "in double quotes a backslash needs another one: write / in paths"),
         ("[extensions]\nada@x.edu = 2026-03-08T23:59:00Z", ':2: not valid .* needs quotes: "ada@x.edu" = ...'),
         ("[extensions]\nZoë Müller = 2026-03-08T23:59:00Z", 'needs quotes: "Zoë Müller" = ...'),
