@@ -135,12 +135,15 @@ def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Studen
 
 
 def _names(students: list[Student]) -> dict[str, str]:
-    """What to call students next to their keys; of somebody outside the roster, who may be staff, that they are."""
+    """What to call students next to their keys: a team's by the team; who is not in the roster may be staff."""
     has_roster = any(student.columns for student in students)
     called = {student.student: student.name for student in students if student.name}
     for student in students:
         if has_roster and not student.columns:
             called[student.student] = f"{student.name}, not in the roster".removeprefix(", ")
+        elif student.teammates:
+            whose = f"team {student.team}" if student.team else f"with {some(student.teammates)}"
+            called[student.student] = f"{student.name}, {whose}".removeprefix(", ")
     return called
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from gradebook.export.similarity import moved
 from gradebook.roster import folded
+from gradebook.text_files import some
 from gradebox.sandbox import SubmissionError, copying
 
 NOISE_CHARACTERS = 25
@@ -29,6 +30,7 @@ _LEAST_OWN = 2 * NOISE_CHARACTERS
 MAX_FILE_BYTES, MAX_BYTES = 2**17, 2**20
 """Of a file, and of all files of a student: many times what a lab needs. A larger file takes long to compare, and no
 person would read it; it is named instead."""
+_BARE = "too little code that is not in the stubs"
 _MAX_EXCERPT_LINES = 24
 OF_EACH_MODULE = 5
 """So many pairs of each module get their passages, however alike those of other modules are."""
@@ -107,7 +109,7 @@ def compare(
         earlier: submissions of other years, by the year's name and the student's.
 
     Raises:
-        SimilarityError: copydetect is not installed, or there are fewer than two submissions.
+        SimilarityError: copydetect is not installed, or there are fewer than two submissions with code of their own.
     """
     detector = _library()
     archive = {
@@ -115,7 +117,8 @@ def compare(
         for year, those in (earlier or {}).items()
         for student, folder in those.items()
     }
-    if len(submissions) < (1 if archive else 2):
+    least = 1 if archive else 2
+    if len(submissions) < least:
         raise SimilarityError("there are fewer than two submissions to compare")
     everybody = {**submissions, **{name: folder for name, (_, folder) in archive.items()}}
     texts = {
@@ -138,9 +141,15 @@ def compare(
         pairs += _pairs(detector, module, those, prints, rough, medians[module], threshold, years)
     given = {module for module in known if (stubs / module).is_file()}
     pairs += _moved(detector, prints, given, medians, threshold, years)
-    for student in submissions:
-        if not any(len(prints[student, module].hashes) >= _LEAST_OWN for module in texts[student]):
-            left_out(student, "too little code that is not in the stubs")
+    bare = [
+        student
+        for student in submissions
+        if not any(len(prints[student, module].hashes) >= _LEAST_OWN for module in texts[student])
+    ]
+    if len(submissions) - len(bare) < least:
+        raise SimilarityError(f"nothing was compared: {some(bare)}: {_BARE}")
+    for student in bare:
+        left_out(student, _BARE)
     pairs.sort(key=lambda pair: (-pair.share, -sum(pair.shares), pair.median, pair.module, pair.students))
     of_module: Counter[str] = Counter()
     shown = []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import re
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +105,14 @@ def test_who_has_too_little_code_of_their_own_is_named(tmp_path: Path) -> None:
     _, said, rows = run(tmp_path, source)
     assert "not compared: cyd, dee: too little code that is not in the stubs" in said
     assert len(rows) == 1
+
+
+@pytest.mark.parametrize("bodies", [{"ada": OPEN, "bob": OPEN}, {"ada": ONE, "bob": OPEN}])
+def test_where_nobody_can_be_compared_nothing_says_that_all_is_well(bodies: dict[str, str], tmp_path: Path) -> None:
+    code, said, rows = run(tmp_path, hand_in(tmp_path, **bodies))
+    assert (code, rows) == (2, [])
+    assert re.search("nothing was compared: .*bob: too little code that is not in the stubs", said)
+    assert not (tmp_path / "out").exists()
 
 
 def test_both_passages_are_on_the_page_with_their_lines(tmp_path: Path) -> None:
@@ -263,3 +273,9 @@ def test_who_is_outside_the_roster_is_called_so() -> None:
     prof = Student(student="prof", status="taken")
     assert _names([ada, left, prof]) == {"ada": "Ada", "bob": "Bob, not in the roster", "prof": "not in the roster"}
     assert _names([left, prof]) == {"bob": "Bob"}, "there is no roster"
+
+
+def test_who_stands_for_a_team_is_called_by_it() -> None:
+    ada = Student(student="ada", name="Ada", columns={"student": "ada"}, team="red", teammates=("bob",), status="taken")
+    assert _names([ada]) == {"ada": "Ada, team red"}
+    assert _names([replace(ada, team="")]) == {"ada": "Ada, with bob"}
