@@ -93,7 +93,10 @@ def _described_anew(request: ClassRequest, gradebook: Gradebook) -> tuple[Settin
     stored = gradebook.plan()
     before, description = class_summary.stored_settings(stored), dict(stored.settings)
     description["contact"] = request.course.contact.stored()
-    again = f"name the submissions too: {command()} class {shlex.quote(description['submissions'])} --out ..."
+    place = description["submissions"]
+    again = f"name the submissions too: {command()} class {shlex.quote(place)} --out ..."
+    if not Path(place).exists():
+        again = f"name the submissions too: {command()} class SUBMISSIONS --out ... ({place} is no longer there)"
     for option, value in (("--roster", request.roster), ("--commit", request.commit)):
         if value is not None:
             raise GradebookError(f"{option} decides how submissions are taken in, and none are: {again}")

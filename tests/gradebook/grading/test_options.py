@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -85,6 +86,10 @@ def out(going: Going) -> None:
 def roster(going: Going) -> None:
     said = going.refused("--roster", going.folder / "roster.csv")
     assert "--roster decides how submissions are taken in, and none are: name the submissions too" in said
+    place = Path(shlex.split(said.partition("class ")[2])[0])
+    place.rename(place.with_name("moved"))
+    said = going.refused("--roster", going.folder / "roster.csv")
+    assert f"class SUBMISSIONS --out ... ({place} is no longer there)" in said
 
 
 def commit(going: Going) -> None:
