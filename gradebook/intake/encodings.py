@@ -78,7 +78,9 @@ def not_texts(entries: Sequence[Entry]) -> list[str]:
     """What to say of code and reports that are no text in UTF-8, so that nothing can read them."""
     kinds: dict[str, list[str]] = {}
     for entry in entries:
-        if PurePosixPath(entry.target).suffix.lower() in _READ and (kind := _other_kind(entry)):
+        file = PurePosixPath(entry.target)
+        is_hidden = file.name.startswith("._")  # what a Mac puts next to each file
+        if not is_hidden and file.suffix.lower() in _READ and (kind := _other_kind(entry)):
             kinds.setdefault(kind, []).append(repr(entry.target))
     return [f"{not_counted.some(names)} {'is' if len(names) == 1 else 'are'} {kind}" for kind, names in kinds.items()]
 

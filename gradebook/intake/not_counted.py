@@ -53,6 +53,8 @@ _NOT_PY, IDLE, NOWHERE = "code whose name does not end in .py", "code in no lab'
 _COURSES_OWN = ("__init__.py", "conftest.py", "setup.py")
 _TEMPLATE = ".template"
 """The course's own: what a report is before somebody writes it."""
+_OPEN = "~$"
+"""So begins what Office writes next to a document that is open."""
 _GRADES = ("grade.html",)
 """What a grading of one's own writes."""
 _SHOWN = 6
@@ -102,7 +104,7 @@ def _kind(path: str, has_report: bool) -> str:
     suffix = file.suffix.lower()
     if suffix in _SHORTCUTS and not file.name.startswith("._") and "__MACOSX" not in file.parts:
         return _SHORTCUT
-    if file.name in _GRADES or any(part.startswith((".", "__MACOSX")) for part in file.parts):
+    if file.name in _GRADES or any(part.startswith((".", "__MACOSX", _OPEN)) for part in file.parts):
         return ""
     if suffix in _ONE_FILE and not zip_and_tar.has_suffix(file.name):
         return _ARCHIVE if len(file.parts) == 1 else ""

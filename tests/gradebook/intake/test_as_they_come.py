@@ -151,6 +151,13 @@ def test_code_and_reports_that_are_no_texts_are_named(
     assert student.reason.startswith(f"'{LAB}/{name}' {word}") if word else not student.reason
 
 
+@pytest.mark.parametrize("name", ["~$notes.docx", "._profiler.py", "._REPORT.md"])
+def test_what_systems_and_office_leave_behind_is_no_news(downloads: Downloads, name: str) -> None:
+    downloads.put(f"ada/{LAB}/profiler.py")
+    downloads.put(f"ada/{LAB}/{name}", b"\0\5\26\7 \0")
+    assert downloads.take()["ada"].reason == ""
+
+
 # --- Blackboard and Brightspace ---------------------------------------------------------------------------------------
 
 INFO = (
