@@ -46,6 +46,8 @@ _UNREAD = {
     **dict.fromkeys(("bonus", "adjustment", "pointadjustment", "extrapoints", "override"), "--override"),
 }
 """Columns of decisions that a roster does not make, by their letters, and what makes them."""
+TEST_STUDENTS = ("student, test", "test student")
+"""What Canvas calls whom it makes for the Student View, in its export and where names are shown in order."""
 _STANDING = re.compile(r"\b(status|state|enrol\w*|registration)\b", re.IGNORECASE)
 
 
@@ -121,7 +123,11 @@ def _read_as_windows(cell: str) -> str:
 def notices(roster: Roster) -> tuple[str, ...]:
     """What an instructor should look at."""
     entries = roster.entries
-    return tuple(filter(None, (left(entries), staff_too(roster), spelt_teams(entries), *decisions(entries))))
+    return tuple(
+        filter(
+            None, (left(entries), test_students(entries), staff_too(roster), spelt_teams(entries), *decisions(entries))
+        )
+    )
 
 
 def decisions(entries: Iterable[Entry]) -> list[str]:
@@ -154,6 +160,18 @@ def left(entries: Iterable[Entry]) -> str:
     return (
         f"the roster says that these are no longer in the class, and they count like all others: "
         f"{some(gone)}. Remove their rows, if they should have no grade"
+    )
+
+
+def test_students(entries: Iterable[Entry]) -> str:
+    """What to say of students whom Canvas may have made; empty if there is none. One of that name may be a person."""
+    called = [entry for entry in entries if entry.name.casefold() in TEST_STUDENTS and "ID" in entry.columns]
+    made = [f"{entry.student} ({entry.name})" for entry in called if not cell_of(entry.columns, "SIS User ID")]
+    if not made:
+        return ""
+    return (
+        f"called like Canvas's Test Student, without a SIS ID but with a login of a person, so it counts like all "
+        f"others: {some(made)}. Remove the row, if it is nobody"
     )
 
 

@@ -40,7 +40,6 @@ _ROLES, _STUDENT = (
 Classroom 50's and Gradescope's lists of a course have one."""
 _TEACHES = re.compile(r"assistant|\btutor\b|hilfskraft|\bTA\b", re.IGNORECASE)
 """Students who teach: `Student assistant`, `Studentische Hilfskraft`."""
-_TEST_STUDENTS = ("student, test", "test student")
 _TEST_LOGIN = re.compile(r"([0-9a-f]{6,64})?")
 """Canvas makes a Test Student for the Student View of each course and exports it with the others: without a SIS ID, and
 with a hash for a login (an HMAC in its `Course#student_view_student`). A student of that name has a login of their own.
@@ -51,6 +50,8 @@ _PARTS = (
 """The last pair is Canvas's, where an account shows last and first names in columns of their own."""
 _PERMANENT = ("ID", "SIS User ID", "ID number", "SID", "OrgDefinedId", "Student ID", "github_id")
 """Numbers that stay a student's."""
+_MARKS = re.compile("[\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
+"""What nobody sees, and programs put around names that are written from right to left. Joiners are part of spelling."""
 _NAMED_ADDRESS = re.compile(r"[^<>@]*<\s*([^<>\s]+@[^<>\s]+)\s*>\s*")
 _PASTED_ADDRESS = re.compile(r"(?:mailto:)?([^<>@;,\s:]+@[^<>@;,\s]+)[;,.]?", re.IGNORECASE)
 _GITHUB = re.compile(r"\s*(?:@|(?:https?://)?(?:www\.)?github\.com/@?)(?=[\w-]+/?\s*$)", re.IGNORECASE)
@@ -237,8 +238,9 @@ def _is_points(row: Mapping[str, str]) -> bool:
 
 
 def _unmarked(cells: dict[str, str]) -> dict[str, str]:
-    """A row without the `#` by which Brightspace keeps spreadsheets from taking identifiers for numbers, and with names
-    on GitHub alone where people wrote `@ada-l` or the address of their page."""
+    """A row without invisible marks and the `#` by which Brightspace keeps spreadsheets from taking identifiers for
+    numbers, and with names on GitHub alone where people wrote `@ada-l` or the address of their page."""
+    cells = {name: _MARKS.sub("", cell).strip() for name, cell in cells.items()}
     cells |= {
         name: _GITHUB.sub("", cells[name].strip()).rstrip("/") for name in LOGINS if _GITHUB.match(cells.get(name, ""))
     }
@@ -278,7 +280,7 @@ def _outsider(row: Mapping[str, str], path: Path, role_column: str) -> Outsider 
     if (summary := doubtful_rows.summary(cells)) is not None:
         return Outsider(handles, f"{summary!r} in {path.name} sums up other rows", announced=True)
     name = cell_of(cells, "Student") or (_name(cells) if "LastName" in cells else "")
-    is_test = name.casefold() in _TEST_STUDENTS and not cell_of(cells, "SIS User ID")
+    is_test = name.casefold() in doubtful_rows.TEST_STUDENTS and not cell_of(cells, "SIS User ID")
     if is_test and "ID" in cells and _TEST_LOGIN.fullmatch(cell_of(cells, "SIS Login ID")):
         return Outsider(handles, f"{name} is the Test Student of Canvas in {path.name}", announced=True)
     return None

@@ -33,6 +33,23 @@ def test_spaces_that_nobody_sees_make_no_other_person_and_no_other_team(space: s
     assert [entry.team for entry in people.entries] == [odd[2]] * 2
 
 
+@pytest.mark.parametrize("mark", ["\u200f", "\u200e", "\u202b", "\u2068", "\u200b"])
+def test_marks_of_direction_are_no_part_of_a_name(mark: str, tmp_path: Path) -> None:
+    people = roster(tmp_path, f"student,name\n{mark}s6,{mark}\u05e9\u05e8\u05d4{mark} \u05db\u05d4\u05df\n")
+    assert [(entry.student, entry.name) for entry in people.entries] == [
+        ("s6", "\u05e9\u05e8\u05d4 \u05db\u05d4\u05df")
+    ]
+    people = roster(tmp_path, "student,name\ns7,\u0646\u06cc\u200c\u0646\u0627\n")
+    assert people.entries[0].name == "\u0646\u06cc\u200c\u0646\u0627", "a joiner is spelling"
+
+
+def test_who_may_be_canvas_s_test_student_is_named(tmp_path: Path) -> None:
+    rows = 'Student,ID,SIS User ID,SIS Login ID,Section\n"Lovelace, Ada",101,S1,ada,A\n"Student, Test",999,{},tst,A\n'
+    (said,) = doubtful_rows.notices(roster(tmp_path, rows.format("")))
+    assert "others: tst (Student, Test). Remove the row, if it is nobody" in said
+    assert doubtful_rows.notices(roster(tmp_path, rows.format("S9"))) == ()
+
+
 @pytest.mark.parametrize("title", ["Student ID", "SIS User ID", "ID number", "SID"])
 def test_a_number_that_a_spreadsheet_has_shortened_is_refused(title: str, tmp_path: Path) -> None:
     assert title in KEYS
