@@ -85,7 +85,9 @@ def test_a_login_that_changes_keeps_marks_extensions_overrides_and_excuses(small
     assert "login was 'al001' and is 'ada.lovelace'" in said
     # And the new login is a name of hers: in class.toml, and for decisions.
     grade(small_class, CANVAS + ADA.replace("al001", "ada.lovelace") + BOB, settings.replace("al001", '"ada.lovelace"'))
-    assert "al001 gets 2 points" in Book.open(small_class.out).override("ada.lovelace", "lab1.memory", "2", "again")
+    assert "al001 (Lovelace, Ada) gets 2 points" in Book.open(small_class.out).override(
+        "ada.lovelace", "lab1.memory", "2", "again"
+    )
     assert small_class.graded == small_class.graded[:2], "nothing was graded again"
 
 
