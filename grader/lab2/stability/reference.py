@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,12 +95,14 @@ def start(inputs: UnstableSteps) -> FloatArray:
     return np.concatenate([np.asarray(inputs.weights[name], dtype=np.float64).ravel() for name in WEIGHTS])
 
 
-def follow(inputs: UnstableSteps, case: StepsCase, mistake: str = "") -> Trajectory:
+def follow(inputs: UnstableSteps, case: StepsCase, mistake: str = "", *, as_autocast: bool = False) -> Trajectory:
     """Train the unstable model in float32, where its gain changes nothing, by SGD or by Adam with its defaults.
 
     The step of the batch that overflows is skipped in each epoch. With a mistake gradients are "never_cleared" or
-    "never_unscaled".
+    "never_unscaled". `as_autocast` rounds what linear layers take and return to the training's dtype: in 16 bits a unit
+    near zero may be on the other side of the ReLU, and then its whole gradient is another one.
     """
+    rounded = _ROUNDINGS[case.arguments["dtype"]] if as_autocast else _exact
     scale = (case.scale or {}).get("initial_scale", 1.0)
     weights = {name: np.asarray(inputs.weights[name], dtype=np.float64) for name in WEIGHTS}
     pixels = np.asarray(inputs.images, dtype=np.float64).reshape(len(inputs.images), -1)
@@ -113,7 +115,7 @@ def follow(inputs: UnstableSteps, case: StepsCase, mistake: str = "") -> Traject
             if position == case.skipped:
                 continue
             samples += len(batch)
-            loss, gradients = _loss(weights, batch)
+            loss, gradients = _loss(weights, batch, rounded)
             total += loss * len(batch)
             for name, gradient in gradients.items():
                 if mistake == "never_cleared":  # what is left has been unscaled, and what is added has not
@@ -126,11 +128,25 @@ def follow(inputs: UnstableSteps, case: StepsCase, mistake: str = "") -> Traject
     return Trajectory(np.concatenate([value.ravel() for value in weights.values()]), losses)
 
 
-def _loss(weights: Mapping[str, FloatArray], pixels: FloatArray) -> tuple[float, dict[str, FloatArray]]:
+def _exact(x: FloatArray) -> FloatArray:
+    return x
+
+
+def _to_float16(x: FloatArray) -> FloatArray:
+    return x.astype(np.float16).astype(np.float64)
+
+
+_ROUNDINGS = {"float16": _to_float16, "bfloat16": to_bfloat16, "float32": _exact}
+
+
+def _loss(
+    weights: Mapping[str, FloatArray], pixels: FloatArray, rounded: Callable[[FloatArray], FloatArray]
+) -> tuple[float, dict[str, FloatArray]]:
     """The mean squared difference between output and pixels, and its gradients."""
-    before = pixels @ weights["w1"].T + weights["b1"]
+    w1, b1, w2, b2 = (rounded(weights[name]) for name in WEIGHTS)
+    before = rounded(rounded(pixels) @ w1.T + b1)
     hidden = np.maximum(before, 0)
-    difference = hidden @ weights["w2"].T + weights["b2"] - pixels
+    difference = rounded(hidden @ w2.T + b2) - pixels
     slope = 2 * difference / difference.size
     inner = (slope @ weights["w2"]) * (before > 0)
     return float((difference**2).mean()), {

@@ -124,8 +124,10 @@ def _require_followed(inputs: UnstableSteps, case: StepsCase, run: StepsRun) -> 
     )
     if case.rate is None and dtype != "float32":
         return  # Adam makes full steps of gradients that are nearly 0, whose sign 16 bits do not hold
+    # A unit near zero may be on either side of the ReLU in 16 bits, which moved the weights of a right one by 0.08.
+    right = (expected.weights, reference.follow(inputs, case, as_autocast=True).weights)
     require_between(
-        relative_error(run.after, expected.weights, reference.start(inputs)),
+        min(relative_error(run.after, weights, reference.start(inputs)) for weights in right),
         0,
         STEP_ERROR if dtype == "float32" else LOW_PRECISION[dtype],
         what=f"{what}: relative error of the weights",
