@@ -19,6 +19,8 @@ _KEPT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_P
          "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "MPLCONFIGDIR")  # fmt: skip
 """What the process inherits. Children can read it in `/proc`, so tokens and passwords must not be there."""
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_NO_SPINNING = {"OMP_WAIT_POLICY": "passive"}
+"""Threads that wait for work sleep: work is small, and other processes need the cores."""
 _NEEDED = ("gradebox", "numpy")
 _LIBRARIES = ("site-packages", "dist-packages")
 
@@ -77,7 +79,7 @@ def take() -> Begun:
 def variables() -> dict[str, str]:
     """The environment of such a process."""
     inherited = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    return inherited | _ONE_THREAD | {"MPLBACKEND": "Agg", "PYTHONDONTWRITEBYTECODE": "1"}
+    return inherited | _ONE_THREAD | _NO_SPINNING | {"MPLBACKEND": "Agg", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def in_order(folders: list[str]) -> tuple[list[str], list[str]]:

@@ -270,13 +270,25 @@ def cause_of_waits(idle: Sequence[bool], unrecorded: int, steps: int, *, runs_ah
     return _WAITS["each_step_waited_for"] if runs_ahead and all(idle) else None
 
 
-def cause_of_speeds(speeds: Sequence[float], references: Sequence[MeasuredPoint], relative: float) -> Cause | None:
-    """The mistake that leads to these samples per second of all settings."""
+def cause_of_speeds(
+    speeds: Sequence[float], references: Sequence[MeasuredPoint], waited: Sequence[MeasuredPoint], relative: float
+) -> Cause | None:
+    """The mistake that leads to these samples per second of all settings.
+
+    Args:
+        speeds: the student's.
+        references: the points measured as the task says.
+        waited: the same with each step waited for.
+        relative: how far a speed may be off.
+    """
+    mistaken = [
+        {**point.by_mistake, "each_step_waited_for": slow.samples_per_second}
+        for point, slow in zip(references, waited, strict=True)
+    ]
 
     def explains(mistake: str) -> bool:
         return all(
-            abs(actual / reference.by_mistake[mistake] - 1) <= relative
-            for actual, reference in zip(speeds, references, strict=True)
+            abs(actual / expected[mistake] - 1) <= relative for actual, expected in zip(speeds, mistaken, strict=True)
         )
 
     return next((cause for mistake, cause in _SETTINGS.items() if explains(mistake)), None)

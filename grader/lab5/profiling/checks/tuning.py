@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gradebox.run.assertions import (
     Cause,
     number,
@@ -79,7 +81,13 @@ def judge_settings(submission: Submission, generator: InputGenerator, *, with_ut
     )
     expected_points = submission.probe(reference, device=DEVICE, values=False, student=False).points
     speeds = [positive(point["samples_per_second"], "TuningPoint.samples_per_second") for point in reply.points]
-    with recognising(lambda: cause_of_speeds(speeds, expected_points, TOLERANCE)):
+
+    def cause() -> Cause | None:
+        slower = replace(reference, each_step_waited_for=True)
+        waited = submission.probe(slower, device=DEVICE, values=False, student=False).points
+        return cause_of_speeds(speeds, expected_points, waited, TOLERANCE)
+
+    with recognising(cause):
         for speed, settings, expected in zip(speeds, reference.settings, expected_points, strict=True):
             about = f"{settings['batch_size']} samples, {settings['num_workers']} workers (simulated)"
             require_close(

@@ -77,14 +77,10 @@ def tuned(student: Student, inputs: TunedReference) -> TunedReferenceReply:
     use_everything_once(make)
     for case in inputs.settings:
         settings = PipelineSettings(**case)
-        point = _measured(student, make(settings), inputs.steps, inputs.warmup)
-        _tidy()
-        waited = _measured(student, make(settings), inputs.steps, inputs.warmup, waiting=True)
-        mistaken = {**point.by_mistake, "each_step_waited_for": waited.samples_per_second}
-        point = replace(point, by_mistake=mistaken)
+        point = _measured(student, make(settings), inputs)
         if settings.batch_size == inputs.maker.late_batch:  # its profile comes later, when no step is late any more
             _tidy()
-            usual = _measured(student, punctual(settings), inputs.steps, inputs.warmup)
+            usual = _measured(student, punctual(settings), inputs)
             point = replace(point, utilization=usual.utilization)
         points.append(point)
         _tidy()
@@ -96,25 +92,24 @@ def _tidy() -> None:
     torch.cuda.empty_cache()
 
 
-def _measured(student: Student, job: TrainingJob, steps: int, warmup: int, *, waiting: bool = False) -> MeasuredPoint:
-    """One point; with `waiting`, as it is measured if each step is waited for."""
+def _measured(student: Student, job: TrainingJob, inputs: TunedReference) -> MeasuredPoint:
     batches, gpu = job.batches(), student.gpu
     start, fetched, first = 0.0, 0.0, gpu.now()
-    for step in range(warmup + steps):
-        if step == warmup:
+    for step in range(inputs.warmup + inputs.steps):
+        if step == inputs.warmup:
             torch.cuda.synchronize()
             start = gpu.now()
         batch = next(batches)
-        if step == warmup:
+        if step == inputs.warmup:
             fetched = gpu.now()
         job.train(step, *batch)
-        if waiting:
+        if inputs.each_step_waited_for:
             torch.cuda.synchronize()
     launched = gpu.now()
     torch.cuda.synchronize()
     seconds = gpu.now() - start
     busy = sum(kernel.seconds for kernel in gpu.timeline if kernel.start >= start and "Memcpy" not in kernel.name)
-    samples = steps * job.batch_size
+    samples = inputs.steps * job.batch_size
     return MeasuredPoint(
         samples_per_second=samples / seconds,
         utilization=busy / seconds,
