@@ -63,7 +63,7 @@ $(TESTS_READY): $(READY)
 # in build/replies, so that what no change can have touched is not run again.
 # Bytecode is written even where PYTHONDONTWRITEBYTECODE is set: hundreds of processes would compile the same again.
 test test-all: export PYTHONDONTWRITEBYTECODE =
-test: $(READY) $(TESTS_READY) ## run the project's own tests, in about 14 minutes on two cores
+test: $(READY) $(TESTS_READY) ## run the project's own tests, in about ten minutes on two cores
 	@$(MAKE) --no-print-directory --jobs 2 lint-types lint-style lint-imports lint-generated test-bytecode
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -rs --tb=short --durations=30
 
