@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-from gradebox.sandbox import byte_access, frames, native_code
+from gradebox.sandbox import byte_access, frames, memory_acts, native_code, simulator_access
 from gradebox.sandbox.frames import ATTRIBUTE, FRAME_ATTRIBUTES
 from gradebox.sandbox.safe_text import plain_ascii, safe
-from gradebox.sandbox.trusted_code import TrustedCode, asks, foreign_mode
+from gradebox.sandbox.trusted_code import TrustedCode, foreign_mode
 from gradebox.sandbox.types import LISTED, NOTED, VOID
 
 MAX_NOTES_OF_A_KIND = 12
@@ -47,7 +47,7 @@ _EVENTS = {
         *("sys.settrace", "sys.setprofile", "sys.addaudithook", "sys.monitoring.register_callback"),
     ),
     "gc": ("gc.get_objects", "gc.get_referrers", "gc.get_referents"),
-    "import": ("import",),
+    "import": ("import", "sqlite3.load_extension"),
     "interpreter": ("cpython.PyInterpreterState_New",),
     "disguise": ("compile", "code.__new__", "function.__new__", "marshal.loads"),
 }
@@ -103,12 +103,18 @@ def install(
     if about is not None:
         # A submission that reads a simulator's record has not measured by itself.
         kinds |= {about.record_event: "record", about.launch_event: "launch", about.broken_event: "broken"}
-    tell, paths, innocent, culprit, plain = _detail, frozenset(_PATHS), _innocent, _culprit, plain_ascii
+    tell, paths, innocent, culprit, plain = _detail, frozenset(_PATHS), simulator_access.innocent, _culprit, plain_ascii
     of_profiler, interrupts, depth, set_depth = (
         frames.is_profilers, frames.interrupts, sys.getrecursionlimit, sys.setrecursionlimit
     )  # fmt: skip
-    traced, by_hand, reaches, asker = frames.is_traced, _is_by_hand, frames.reaches_hidden, frames.culprit
-    foreign, looked_in, looking = _is_foreign, byte_access.EVENT, byte_access.CODE
+    traced, by_hand, reaches, asker = (
+        frames.is_traced,
+        simulator_access.is_by_hand,
+        frames.reaches_hidden,
+        frames.culprit,
+    )
+    foreign, between = _is_foreign, byte_access.BETWEEN
+    of_memory, act_of, within_hook = memory_acts.EVENTS, memory_acts.act_of, _OF_FRAMES
     maker = functools.partial(foreign_mode, ours, modes, _HANDLER)
     roots = native_code.folders(folders[0])
     native, native_roots = native_code.file_of, native_code.folders(folders[1])
@@ -132,6 +138,8 @@ def install(
 
     def note(kind: str, event: str, arguments: tuple[Any, ...], frame: FrameType | None) -> None:
         of_frames = kind in _OF_FRAMES
+        if event in of_memory and (act := act_of(event, arguments, frame, ours)):
+            make_void(*act)
         if of_frames and (hidden := reaches(event, arguments, ours)):
             make_void(f"{hidden}, by a way around it", frame)
         if kind == "interpreter":
@@ -152,9 +160,10 @@ def install(
                 return  # every import of a library compiles it
             if ours.folder and ours.folder in detail:
                 make_void(f"{title}, by code in the name of its files", frame)
-        if event == looked_in:
-            # By itself: libraries look into these modules for anybody.
-            frame = frame.f_back if frame is not None and frame.f_code is looking else frame
+        while frame is not None and frame.f_code in between:
+            frame = frame.f_back
+        if kind == "ctypes":
+            # By itself: libraries use it for anybody, and what they are handed voids the check.
             where = culprit(frame, ours) if foreign(frame, ours) else None
         else:
             where = asker(frame, ours, _function_of(event, arguments)) if of_frames else culprit(frame, ours)
@@ -237,6 +246,8 @@ def install(
             finally:
                 deep.discard(me)
             if interrupts(frame, ours, own_code):
+                if kind in within_hook and asker(frame, ours, _function_of(event, arguments)):
+                    make_void(f"frames and values of the sandbox, by {event} while it looks", frame)
                 note(kind, event, arguments, frame)
             return
         busy.add(me)
@@ -269,55 +280,6 @@ def install(
 
 def _file_of(frame: FrameType | None) -> str:
     return "" if frame is None else safe(frame.f_code.co_filename, "")
-
-
-def _innocent(frame: FrameType | None, ours: TrustedCode) -> bool:
-    """Whether the simulator was asked by a probe, or by an instrument that a real device has as well.
-
-    A probe's frame alone says little: what it calls may be a function in C that was built to ask. So the frame must be
-    at an instruction that asks, and nothing but our own code may have called it, unless it is a function that a running
-    probe has made and handed out.
-    """
-    while frame is not None and id(frame.f_code) in ours.simulator:
-        if id(frame.f_code) in ours.instruments:
-            return True
-        frame = frame.f_back
-    names = ours.about.asked if ours.about is not None else frozenset[str]()
-    if frame is None or id(frame.f_code) not in ours.probes or not asks(frame, names):
-        return False
-    handed_out = False
-    while frame is not None and id(frame.f_code) != ours.top:
-        code = id(frame.f_code)
-        if code in ours.between or code in ours.simulator:
-            pass
-        elif code in ours.probes:
-            handed_out = "<locals>" in frame.f_code.co_qualname
-        else:
-            return handed_out
-        frame = frame.f_back
-    return frame is not None
-
-
-def _is_by_hand(frame: FrameType | None, ours: TrustedCode, *, is_query: bool) -> bool:
-    """Whether work was given to the device by somebody who is not the library, nor a part of the simulator's that may.
-
-    Or, with `is_query`, whether the device was asked, which probes may do as well. Runs at every launch, of which there
-    are many.
-    """
-    last = 0
-    while frame is not None:
-        code = frame.f_code
-        number = id(code)
-        if number in ours.entries:
-            return False
-        if number not in ours.simulator:
-            if is_query and number in ours.probes:
-                return False
-            # A function of ours that nobody has listed is not the submission's.
-            return last in ours.engine and not safe(code.co_filename, "?").startswith(ours.folder)
-        last = number
-        frame = frame.f_back
-    return last in ours.engine
 
 
 def _culprit(frame: FrameType | None, ours: TrustedCode) -> str | None:

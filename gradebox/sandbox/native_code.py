@@ -14,7 +14,7 @@ from typing import Any
 from gradebox.sandbox.safe_text import plain_ascii, safe
 from gradebox.sandbox.trusted_code import TrustedCode
 
-_FILE = {"import": 1, "ctypes.dlopen": 0}
+_FILE = {"import": 1, "ctypes.dlopen": 0, "sqlite3.load_extension": 1}
 """Audit events of loading native code, and which of their arguments is the file's name."""
 _COMPILERS = ("/torch/_inductor/", "/triton/")
 """Folders of libraries that compile, and load what they have made."""

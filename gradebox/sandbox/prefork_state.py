@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from gradebox.sandbox import devices, instruments, linux, trusted_code
+from gradebox.sandbox import byte_access, devices, instruments, linux, trusted_code
 from gradebox.sandbox.devices import DeviceModule
 from gradebox.sandbox.types import Environment
 
@@ -51,6 +51,7 @@ def make(kind: str, course: Environment) -> PreforkState:
         RuntimeError: it has several threads.
     """
     module = devices.load(course.devices)
+    byte_access.prepare()
     prepared = _prepare(kind, module) if kind else None
     trusted_code.remember(course.course, module.SIMULATOR)
     packages = instruments.own_packages(course, module.SIMULATOR)

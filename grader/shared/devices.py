@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import itertools
 import os
 import random
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradebox.sandbox.devices import CPU, Device, DeviceError, Simulator
+from grader.shared import addresses
 from grader.shared.answering import answering as answering
 from grader.shared.answering import links as links
 from grader.shared.answering import modes as modes
@@ -279,7 +279,7 @@ def attach(
     device: str, *, values: bool, ranks: int, prepared: Prepared | None, line: Connection | None
 ) -> Iterator[VirtualGPU | None]:
     """The device that the submission sees as `cuda`, one for each rank; yields the virtual GPU or None."""
-    _refuse_addresses()
+    addresses.announce()
     kind, _, model = device.partition(":")
     if kind == "cuda":
         _show_gpus()
@@ -307,17 +307,6 @@ def attach(
             _initialise()
             _keep_process_groups()
             yield gpu
-
-
-def _refuse_addresses() -> None:
-    """PyTorch gives nobody a storage at an address: through it a submission would read and write all of the process.
-
-    Whoever asks for one is noted like somebody who uses `ctypes`, and gets None.
-    """
-    torch: Patched = sys.modules.get("torch")
-    if torch is not None:
-        # A function in C: what calls it is the submission, in the eyes of the audit hook.
-        torch._C._construct_storage_from_data_pointer = functools.partial(sys.audit, "ctypes.storage")
 
 
 def _initialise() -> None:

@@ -156,13 +156,18 @@ def test_frames_that_a_library_was_asked_for_are_noted(sandbox: Sandbox) -> None
     "function",
     [
         *("walk_stack", "walk_tb", "logging", "asyncio", "bdb", "torchscript"),
-        *("the_deepest_call", "a_hook_that_is_interrupted"),
+        "the_deepest_call",
     ],
 )
 def test_frames_are_noted_whoever_hands_them_out_and_wherever(sandbox: Sandbox, function: str) -> None:
     reply = call(sandbox, "nosy", f"frames_of_{function}")
     assert reply.value == {"returned": 1}, reply.first
     assert "frames" in {note.kind for note in reply.notes}
+
+
+def test_a_frame_of_the_hook_voids_the_reading(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "nosy", "frames_of_a_hook_that_is_interrupted")
+    assert (reply.kind, reply.message.endswith("sys._getframe while it looks")) == ("tampered", True), reply.first
 
 
 def test_what_interrupts_the_hook_is_noted_whatever_it_does(sandbox: Sandbox) -> None:
@@ -173,8 +178,34 @@ def test_what_interrupts_the_hook_is_noted_whatever_it_does(sandbox: Sandbox) ->
 
 def test_a_look_at_what_moves_bytes_is_noted_whoever_imported_it(sandbox: Sandbox) -> None:
     reply = call(sandbox, "nosy", "moves_bytes_by_a_librarys_ctypes")
-    assert reply.value == {"returned": True}, reply.first
+    assert reply.kind == "tampered", reply.first
     assert ("ctypes", "ctypes.module __dict__") in {(note.kind, note.detail) for note in reply.notes}
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        ("by_an_interface", "an array of NumPy at an address at nosy.py:"),
+        ("by_an_interface_in_a_library", "an array of NumPy at an address at nosy.py:"),
+        ("beyond_an_array", "an array of NumPy at an address at nosy.py:"),
+        ("beyond_an_array_by_a_library", "an array of NumPy at an address at nosy.py:"),
+        ("by_pynvml", "memmove at nosy.py:"),
+        ("by_a_type_of_an_array", "ctypes.cdata at nosy.py:"),
+        ("by_a_thread", "memmove"),
+        ("by_a_weak_pointer", "_new_with_weak_ptr at nosy.py:"),
+        ("by_code", "code.__new__ at nosy.py:"),
+        ("as_a_file", "the memory of a process, as a file at nosy.py:"),
+    ],
+)
+def test_memory_that_is_reached_by_its_address_voids_the_reading(sandbox: Sandbox, function: str, what: str) -> None:
+    reply = call(sandbox, "nosy", f"memory_{function}")
+    assert (reply.kind, f"memory by its address: {what}" in reply.message) == ("tampered", True), reply.first
+
+
+def test_memory_of_ones_own_is_looked_at_without_a_note(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "nosy", "memory_of_its_own")
+    assert (reply.kind, reply.notes) == ("ok", ()), reply.first
+    assert reply.value == {"returned": [[3, 2], [3, 2], [3], [3], True]}
 
 
 def test_a_handler_of_a_signal_gets_no_frame(sandbox: Sandbox) -> None:

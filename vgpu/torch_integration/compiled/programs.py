@@ -23,6 +23,7 @@ from vgpu.runtime.thread_state import THREAD
 from vgpu.runtime.unsupported import unsupported
 from vgpu.torch_integration.compiled import watching
 from vgpu.torch_integration.compiled.graphs import beneath
+from vgpu.torch_integration.compiled.reach import Reach
 
 SECTOR_BYTES = 32
 # Times the memory's rate that the L2 cache reaches: modelled (A100: 5,120 B per clock, some 4.5 times its memory's).
@@ -37,6 +38,7 @@ _MERGE = 1 << 20
 class Tally:
     """What the programs of one launch have done."""
 
+    reach: Reach = field(default_factory=lambda: Reach((), ()))
     read: list[NDArray[np.int64]] = field(default_factory=list)
     written: list[NDArray[np.int64]] = field(default_factory=list)
     read_bytes: int = 0

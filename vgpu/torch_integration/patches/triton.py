@@ -21,6 +21,7 @@ from vgpu.runtime.patching import PatchSet
 from vgpu.runtime.thread_state import THREAD
 from vgpu.torch_integration.compiled import loops, programs, watching
 from vgpu.torch_integration.compiled.language import Language, source_of
+from vgpu.torch_integration.compiled.reach import Reach
 from vgpu.torch_integration.patches import traced_kernels
 from vgpu.torch_integration.patches.imports import when_imported
 
@@ -179,7 +180,8 @@ def _interpreter(patches: PatchSet, machine: Machine, module: ModuleType, langua
         places = tuple(int(side) for side in places)
 
         def compute() -> tuple[int, programs.Tally]:
-            tally, outer = programs.Tally(), THREAD.tally
+            reach = Reach(machine.registry.entries.values(), _tensors(given).values())
+            tally, outer = programs.Tally(reach), THREAD.tally
             if watching.is_watched():
                 tally.watch = watching.Watch(_tensors(given))
             THREAD.tally = tally
@@ -247,13 +249,14 @@ def _count(patches: PatchSet, module: Any) -> None:
         return int((x * height + y) * depth + z)
 
     def note(of: Any, pointers: Any, mask: Any, kind: str, value: Any = None) -> Any:
-        """The mask of an access, which is noted; where somebody watches, without what lies outside."""
+        """The mask of an access, which is noted, without what lies outside."""
         tally = THREAD.tally
         if tally is None:
-            return mask
+            raise RuntimeError("memory is read and written by the programs of a kernel that is launched")
         width = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        reached = tally.reach.within if tally.watch is None else tally.watch.reached
+        mask = handle(reached(pointers.data, mask.data, width), mask.dtype)
         if tally.watch is not None:
-            mask = handle(tally.watch.reached(pointers.data, mask.data, width), mask.dtype)
             held = None if value is None else value.data
             tally.watch.accessed(program_of(of), kind, pointers.data, mask.data, held)
         if kind != watching.WRITTEN:
@@ -293,10 +296,9 @@ def _count(patches: PatchSet, module: Any) -> None:
         return rmw(self, operation, ptr, value, mask, sem, *args)
 
     def create_atomic_cas(self: Any, ptr: Any, cmp: Any, val: Any, sem: Any, *args: Any) -> Any:
-        everywhere = handle(np.ones(np.shape(ptr.data), dtype=bool), module.tl.int1)
-        note(self, ptr, everywhere, watching.ATOMIC)
+        mask = note(self, ptr, handle(np.ones(np.shape(ptr.data), bool), module.tl.int1), watching.ATOMIC)
         order(ptr, sem)
-        return cas(self, ptr, cmp, val, sem, *args)
+        return cas(self, ptr, cmp, val, sem, *args) if mask.data.all() else cmp
 
     def create_dot(self: Any, a: Any, b: Any, d: Any, precision: Any, *args: Any) -> Any:
         if THREAD.tally is not None:

@@ -5,6 +5,7 @@ import bdb
 import collections
 import contextlib
 import ctypes
+import functools
 import gc
 import inspect
 import logging
@@ -304,3 +305,105 @@ def code_in_anothers_name():
 
     exec(compile("open('/proc/self/maps').close()", torch.__file__, "exec"), {})
     return 1
+
+
+def _named(name, address):
+    """An object that has whatever is asked for, without a name in this file."""
+
+    class Anything:
+        def __getattr__(self, asked):
+            if asked == name:
+                return {"shape": (1,), "typestr": "<i8", "data": (address, False), "version": 3}
+            raise AttributeError(asked)
+
+    return Anything()
+
+
+def memory_by_an_interface():
+    import numpy as np
+
+    name = "".join(map(chr, (95, 95, 97, 114, 114, 97, 121, 95, 105, 110, 116, 101, 114, 102, 97, 99, 101, 95, 95)))
+    return int(np.add(_named(name, id(name)), 0)[0]) > 0
+
+
+def memory_by_an_interface_in_a_library():
+    import numpy as np
+
+    return int(np.atleast_1d(_named("__array_" + "interface__", id(gc)))[0]) > 0
+
+
+def memory_beyond_an_array():
+    import numpy as np
+
+    return len(np.lib.stride_tricks.as_strided(np.zeros(4), (4,), (1 << 20,)))
+
+
+def memory_beyond_an_array_by_a_library():
+    import numpy as np
+    import torch.utils._pytree
+
+    wide = functools.partial(np.lib.stride_tricks.as_strided, shape=(9,))
+    seen = torch.utils._pytree.tree_map(wide, [np.zeros(4)])
+    return seen[0].shape[0]
+
+
+def memory_by_pynvml():
+    import numpy as np
+    import pynvml
+
+    word = np.zeros(1, np.int64)
+    pynvml.memmove(word.ctypes.data, id(word), 8)
+    return int(word[0]) > 0
+
+
+def memory_by_a_type_of_an_array():
+    import numpy as np
+
+    kind = type(np.zeros(1).ctypes._as_parameter_)
+    return kind.from_address(id(kind)).value is not None
+
+
+def memory_by_a_thread():
+    import threading
+
+    import numpy as np
+    import pynvml
+
+    word = np.zeros(1, np.int64)
+    thread = threading.Thread(target=pynvml.memmove, args=(word.ctypes.data, id(word), 8))
+    thread.start()
+    thread.join()
+    return int(word[0]) > 0
+
+
+def memory_by_a_weak_pointer():
+    import torch
+
+    storage = torch.zeros(1).untyped_storage()
+    return torch.UntypedStorage._new_with_weak_ptr(storage._weak_ref()) is not None
+
+
+def memory_by_code():
+    return (lambda: 1).__code__.replace(co_stacksize=100) is not None
+
+
+def memory_as_a_file():
+    with contextlib.suppress(OSError):
+        open("/proc/self/../self/mem", "rb").close()
+    return 1
+
+
+def memory_of_its_own():
+    """Which any code may look at, in the ways that it likes."""
+    import multiprocessing
+
+    import numpy as np
+    import torch
+
+    values = np.arange(12.0).reshape(3, 4)
+    windows = np.lib.stride_tricks.sliding_window_view(values[0], 2)
+    pairs = np.lib.stride_tricks.as_strided(values[:, 1:], (3, 2), (32, 8))
+    every = np.vectorize(lambda row: row.sum(), signature="(n)->()")(values)
+    shared = multiprocessing.Array("d", 3)
+    same = values.__array_interface__["data"][0] == torch.from_numpy(values).data_ptr()
+    return [windows.shape, pairs.shape, every.shape, np.frombuffer(shared.get_obj()).shape, same]
