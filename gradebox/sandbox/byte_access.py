@@ -8,6 +8,7 @@ follows from the events (`memory_acts.py`).
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -22,6 +23,8 @@ CALL = "ctypes.used"
 """Audit event: somebody calls one of `_FUNCTIONS`; the argument is its name."""
 ADDRESS = "ctypes.address"
 """Audit event: NumPy makes an array at an address that it was given as a number, the argument."""
+KIND = "a class of ctypes"
+"""The argument of CALL where somebody makes a simple type of C that `ctypes` does not have."""
 MODULES = (
     "ctypes",
     "_ctypes",
@@ -68,10 +71,15 @@ def _told(
     return address
 
 
+def _of_its_own(_: Any, /, audit: Callable[..., None] = sys.audit, **options: Any) -> None:
+    audit(CALL, KIND)
+
+
 BETWEEN: frozenset[CodeType] = frozenset(
     (
         _Announcing.__getattribute__.__code__,
         _told.__code__,
+        _of_its_own.__code__,
         *(const for const in announced.__code__.co_consts if isinstance(const, CodeType)),
     )
 )
@@ -93,7 +101,17 @@ def prepare() -> None:
             for key, value in list(space.items()):
                 if id(value) in by_id and by_id[id(value)][0] == key:
                     space[key] = by_id[id(value)][1]
+    _watch_simple_kinds()
     watch_numpy()
+
+
+def _watch_simple_kinds() -> None:
+    """`_SimpleCData` of an object by its address (`py_object`) is a name away from any of its classes."""
+    kind: Any = ctypes.c_int.__base__
+    # Python lets nobody set attributes of a class that is written in C; this is the dictionary behind it.
+    (methods, *_) = gc.get_referents(vars(kind))
+    methods["__init_subclass__"] = classmethod(_of_its_own)
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
 
 
 class _At:

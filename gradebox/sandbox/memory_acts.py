@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from gradebox.sandbox.byte_access import ADDRESS, BETWEEN, CALL, EVENT
+from gradebox.sandbox.byte_access import ADDRESS, BETWEEN, CALL, EVENT, KIND
 from gradebox.sandbox.safe_text import plain_ascii, safe
 from gradebox.sandbox.trusted_code import TrustedCode
 
@@ -75,6 +75,8 @@ def act_of(
         # Which name it asks for is in the library's own code.
         return None if _is_library(frame, ours) else _by(f"the function {first} in C", frame, ours)
     frame = _above_ctypes(frame, ours)
+    if first == KIND:
+        return None if _is_imported(frame, ours) else _by(first, frame, ours)
     names = (first,) if event == CALL else _ASKING.get(event, ())
     if frame is None or (_is_library(frame, ours) and any(name in frame.f_code.co_names for name in names)):
         return None
@@ -104,6 +106,15 @@ def _quotable(text: str) -> str:
 def _is_library(frame: FrameType | None, ours: TrustedCode) -> bool:
     name = frame.f_code.co_filename if frame is not None else ""
     return type(name) is str and name.startswith(ours.libraries)
+
+
+def _is_imported(frame: FrameType | None, ours: TrustedCode) -> bool:
+    """Whether a module of a library does it while it is imported."""
+    while frame is not None and _is_library(frame, ours):
+        if safe(frame.f_code.co_filename, "").startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _above_ctypes(frame: FrameType | None, ours: TrustedCode) -> FrameType | None:

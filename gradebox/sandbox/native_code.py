@@ -16,8 +16,14 @@ from gradebox.sandbox.trusted_code import TrustedCode
 
 _FILE = {"import": 1, "ctypes.dlopen": 0, "sqlite3.load_extension": 1}
 """Audit events of loading native code, and which of their arguments is the file's name."""
-_COMPILERS = ("/torch/_inductor/", "/triton/")
-"""Folders of libraries that compile, and load what they have made."""
+_COMPILERS = {
+    "/torch/_inductor/": ("/torch/_inductor/compile_fx.py", ""),
+    "/triton/": ("/triton/runtime/jit.py", "run"),
+}
+"""By the folder of a library that compiles, and loads what it has made: the file, and the function if it is one, that
+does so with a program's own functions. What else loads code there takes any that it is handed."""
+_GENERATED = "/.inductor/"
+"""In the names of the Python files that TorchInductor writes (`worker.py`), which load what it has compiled."""
 _MAX_NAME = 120
 
 
@@ -62,10 +68,22 @@ def file_of(
         return None
     while frame is not None and _is_stdlib(frame, ours):
         frame = frame.f_back
-    loader = "" if frame is None else safe(frame.f_code.co_filename, "")
-    if loader.startswith(ours.libraries) and any(part in loader for part in _COMPILERS):
+    if frame is not None and _is_made(frame, ours):
         return None
     return plain_ascii(safe(file, "?"), _MAX_NAME)
+
+
+def _is_made(frame: FrameType, ours: TrustedCode) -> bool:
+    """Whether a library loads what it has made from functions of a program."""
+    name = safe(frame.f_code.co_filename, "")
+    begins = next((begin for part, begin in _COMPILERS.items() if part in name), None)
+    above: FrameType | None = frame
+    while begins is not None and above is not None and (name.startswith(ours.libraries) or _GENERATED in name):
+        if name.endswith(begins[0]) and begins[1] in ("", above.f_code.co_name):
+            return True
+        above = above.f_back
+        name = "" if above is None else safe(above.f_code.co_filename, "")
+    return False
 
 
 def _is_stdlib(frame: FrameType, ours: TrustedCode) -> bool:

@@ -194,6 +194,7 @@ def test_a_look_at_what_moves_bytes_is_noted_whoever_imported_it(sandbox: Sandbo
         ("by_a_thread", "memmove"),
         ("by_a_weak_pointer", "_new_with_weak_ptr at nosy.py:"),
         ("by_code", "code.__new__ at nosy.py:"),
+        ("by_a_class_of_its_own", "a class of ctypes at nosy.py:"),
         ("as_a_file", "the memory of a process, as a file at nosy.py:"),
     ],
 )

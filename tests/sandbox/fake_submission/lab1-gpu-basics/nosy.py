@@ -407,3 +407,14 @@ def memory_of_its_own():
     shared = multiprocessing.Array("d", 3)
     same = values.__array_interface__["data"][0] == torch.from_numpy(values).data_ptr()
     return [windows.shape, pairs.shape, every.shape, np.frombuffer(shared.get_obj()).shape, same]
+
+
+def memory_by_a_class_of_its_own():
+    """As `ctypes.py_object`, of a class that NumPy hands out."""
+    import numpy as np
+
+    number = type(np.zeros(1).ctypes._as_parameter_)
+    pointer = type(number)("Pointer", (number.__base__,), {"_type_": "O"})()
+    target = [1]
+    memoryview(pointer).cast("B")[:] = id(target).to_bytes(8, "little")
+    return pointer.value is target
