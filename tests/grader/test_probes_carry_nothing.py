@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeGuard
 
@@ -256,3 +256,53 @@ def test_any_stays_rare_on_the_border() -> None:
     most = sorted(counts, key=counts.__getitem__)[-3:]
     assert len(files) > 150
     assert sum(counts.values()) < 150, f"declare types instead of `Any`, which is most frequent in {', '.join(most)}"
+
+
+_HELD = frozenset({"parameters", "named_parameters", "buffers", "named_buffers"})
+_SAID = frozenset({"dtype", "device", "shape", "numel", "nbytes", "is_cuda", "untyped_storage", "data_ptr", "detach"})
+"""What a tensor of the submission's class can say of itself as it likes."""
+_OWN = frozenset({
+    "lab4/checkpointing/probes.py:_filled",
+    "lab4/oom/probes.py:_step_flops",
+    "lab5/profiling/probes/jobs.py:fingerprint",
+    "sharding/fsdp/probes/one_gpu.py:train",
+})  # fmt: skip
+"""Functions that see models of the probe's alone, or that make what the submission gets."""
+
+
+def believed(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and function in which a probe reads what the parameters of a model say of themselves, and not of `exact`."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        for node in ast.walk(function):
+            loops: Sequence[ast.For | ast.comprehension]
+            body: Sequence[ast.AST]
+            if isinstance(node, ast.For):
+                loops, body = [node], node.body
+            elif isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
+                loops, body = node.generators, [node.elt]
+            else:
+                continue
+            for loop in loops:
+                called = loop.iter.func if isinstance(loop.iter, ast.Call) else None
+                if isinstance(called, ast.Attribute) and called.attr in _HELD:
+                    names = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
+                    for part in [part for statement in body for part in ast.walk(statement)]:
+                        if isinstance(part, ast.Attribute) and part.attr in _SAID and _is_named(part.value, names):
+                            yield part.lineno, function.name
+
+
+def test_probes_do_not_ask_parameters_what_they_are() -> None:
+    found = {
+        f"{path.relative_to(ROOT / 'grader')}:{name} (line {line})"
+        for path in PROBES
+        for line, name in believed(ast.parse(path.read_text()))
+        if f"{path.relative_to(ROOT / 'grader')}:{name}" not in _OWN
+    }
+    assert not found, "read them of `exact(parameter, ...)`"
+
+
+def test_the_search_for_believed_parameters_finds_one() -> None:
+    tree = ast.parse("def f(model):\n    return [each.dtype for each in model.parameters()]\n")
+    assert list(believed(tree)) == [(2, "f")]

@@ -166,7 +166,7 @@ def modes(model: nn.Module) -> list[bool]:
 
 def flat(model: nn.Module) -> list[float]:
     """All parameters that are trained, in one list."""
-    trained = [parameter for parameter in parameters_of(model) if has_graph(parameter)]
+    trained = [exact(parameter, "a parameter") for parameter in parameters_of(model) if has_graph(parameter)]
     parts = [parameter.detach().cpu().double().flatten() for parameter in trained]
     return [float(value) for value in torch.cat(parts).tolist()]
 

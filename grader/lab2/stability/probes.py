@@ -50,7 +50,7 @@ from grader.shared.probes.facts import attributes_of, buffers_of, gradient, hook
 from grader.shared.probes.kept import function, notes
 from grader.shared.probes.loaders import loader as loader_of
 from grader.shared.probes.record import mark, reading, watch_names
-from grader.shared.probes.support import fields, made, plain, sequence, tensor
+from grader.shared.probes.support import exact, fields, made, plain, sequence, tensor
 from labkit import data
 from labkit.results import NumberFormat, StabilityRun
 
@@ -394,7 +394,7 @@ def _trained(student: Student, inputs: UnstableSteps, case: StepsCase) -> StepsR
         result=fields(run, StabilityRun, "train_unstable()"),  # type: ignore[arg-type]
         training=all(training()),
         device=torch.device(student.device).type,
-        places=sorted({parameter.device.type for parameter in model.parameters()}),
+        places=sorted({exact(parameter, "a parameter").device.type for parameter in model.parameters()}),
         after=flat(model),
     )
 

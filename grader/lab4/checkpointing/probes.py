@@ -46,7 +46,7 @@ from grader.shared.probes.endings import run_backward
 from grader.shared.probes.facts import has_graph, parameters_of
 from grader.shared.probes.kept import function, notes
 from grader.shared.probes.record import Reported, VirtualGpu, mark, memory_since_now, reading, watch_products
-from grader.shared.probes.support import fields, instance, sequence, tensor
+from grader.shared.probes.support import exact, fields, instance, sequence, tensor
 from labkit.models import TransformerBlock, count_parameters
 from labkit.results import CheckpointingResult
 
@@ -185,7 +185,7 @@ def saved(student: Student, inputs: Saved) -> SavedReply:
         del first
         model.zero_grad(set_to_none=True)
         data.grad = None
-        own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+        own = {exact(parameter, "a parameter").untyped_storage()._cdata for parameter in model.parameters()}
         pack, packed = _packing()
         memory, begun = memory_since_now(student.gpu), None if student.gpu is None else mark(student.gpu)
         with watch_products(student.gpu) as products:
@@ -219,7 +219,7 @@ def _packing() -> tuple[Callable[[Tensor], Tensor], Callable[[], list[tuple[int,
 
     @function
     def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
+        storage = exact(tensor, "a saved tensor").untyped_storage()
         note((storage._cdata, storage.nbytes()))
         return tensor
 

@@ -43,7 +43,7 @@ from grader.shared.probes.facts import has_graph, is_training
 from grader.shared.probes.kept import function, method, notes
 from grader.shared.probes.loaders import Loader, loader
 from grader.shared.probes.record import Reported, VirtualGpu, mark, memory_since_now, reading, watch_products
-from grader.shared.probes.support import fields, plain, run_program
+from grader.shared.probes.support import exact, fields, plain, run_program
 from grader.shared.readings import ProductCount
 from labkit.device import GPU_24_GB
 from labkit.results import LargeTraining
@@ -71,7 +71,7 @@ def fits(student: Student, inputs: Fits) -> FitsReply:
     module, length = student.module(SCRIPT), inputs.length
     with torch.device("cuda"):
         model = module.VeryLargeModel()
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    parameters = sum(exact(parameter, "a parameter").numel() for parameter in model.parameters())
     row = torch.zeros(1, 1, 4096)
     memory = memory_since_now(student.gpu)
     before = torch.empty(torch.cuda.mem_get_info()[0] // _STEP * _STEP, dtype=torch.uint8, device="cuda")
@@ -275,6 +275,7 @@ def _watched(
 
     def noted(model: nn.Module, x: Tensor) -> Tensor:
         let_go()
+        x = exact(x, "a batch")
         held = memory.held()
         requested = int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0))
         layers: Any = model.layers

@@ -27,7 +27,7 @@ from grader.sharding.tensor_parallel.cases import (
 )
 from grader.shared.probes.endings import ending, run_backward
 from grader.shared.probes.record import mark, reading
-from grader.shared.probes.support import instance, plain, tensor
+from grader.shared.probes.support import exact, instance, plain, tensor
 
 if TYPE_CHECKING:
     from vgpu.runtime.gpu import VirtualGPU
@@ -113,7 +113,7 @@ def _run(
 ) -> LayersRun:
     first, second = whole
     memory, started = Memory(gpu), mark(gpu)
-    kept = [parameter.detach().clone() for layer in whole for parameter in layer.parameters()]
+    kept = [exact(parameter, "a weight").detach().clone() for layer in whole for parameter in layer.parameters()]
     options: dict[str, object] = {} if case["activation"] == "gelu" else {
         "activation": getattr(functional, case["activation"])
     }  # fmt: skip
@@ -139,7 +139,8 @@ def _run(
             part = instance(part, nn.Parameter, f"ParallelMLP.{name}")
             parts[name] = part.detach().cpu().double()
             gradients[name] = None if part.grad is None else part.grad.cpu().double()
-    now = [parameter.detach() for layer in whole for parameter in layer.parameters()]
+    now = [exact(parameter, "a weight").detach() for layer in whole for parameter in layer.parameters()]
+    parameters = [exact(parameter, "a parameter") for parameter in mlp.parameters()]
     return LayersRun(
         held=held,
         elsewhere=memory.elsewhere(),
@@ -148,8 +149,8 @@ def _run(
         input_gradient=None if x.grad is None else x.grad.cpu().double(),
         parts=parts,
         gradients=gradients,
-        count=sum(parameter.numel() for parameter in mlp.parameters()),
-        dtypes=sorted({plain(parameter.dtype, "dtype") for parameter in mlp.parameters()}),
+        count=sum(parameter.numel() for parameter in parameters),
+        dtypes=sorted({plain(parameter.dtype, "dtype") for parameter in parameters}),
         untouched=all(torch.equal(before, after) for before, after in zip(kept, now, strict=True)),
         forward=recorded(gpu, begun, middle),
         backward=recorded(gpu, middle, end),

@@ -48,7 +48,7 @@ from grader.shared.probes.facts import dtype, is_training
 from grader.shared.probes.handed_out import linear, zeros
 from grader.shared.probes.kept import Noted, function, method, notes
 from grader.shared.probes.record import VirtualGpu, mark, reading
-from grader.shared.probes.support import fields, mapping, plain, sequence
+from grader.shared.probes.support import exact, fields, mapping, plain, sequence
 from labkit import data
 from labkit.results import PrecisionConclusions, PrecisionResult
 
@@ -245,7 +245,7 @@ def _on_cpu() -> tuple[Callable[[], list[str]], Callable[[], nn.Module], Batch]:
 
     @function
     def create_model() -> nn.Module:
-        return reporting(nn.Linear(4, 3), lambda _, output: note(output.device.type))
+        return reporting(nn.Linear(4, 3), lambda _, output: note(exact(output, "an output").device.type))
 
     return lambda: sorted(set(noted())), create_model, (torch.ones(5, 4), torch.zeros(5, dtype=torch.int64))
 

@@ -33,7 +33,7 @@ from grader.shared.probes.ranks import (
     half_squares,
     numbered,
 )
-from grader.shared.probes.support import fields, fields_or_reason, plain
+from grader.shared.probes.support import exact, fields, fields_or_reason, plain
 from labkit import data, models
 from labkit.device import open_device
 from labkit.results import DdpTraining
@@ -178,8 +178,8 @@ def train(student: Student, inputs: Train) -> TrainReply:
         again=others,
         weight=passed.weight,
         shift=model.get_buffer("shift").cpu(),
-        place=str(model.linear.weight.device),
-        dtype=plain(model.linear.weight.dtype, ""),
+        place=str(exact(model.linear.weight, "the weight").device),
+        dtype=plain(exact(model.linear.weight, "the weight").dtype, ""),
         patience=forwards[0].patience if forwards else 0.0,
         waited=waited,
         begin=start,

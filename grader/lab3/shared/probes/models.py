@@ -14,6 +14,7 @@ from torch.nn import functional
 from grader.shared.probes.facts import is_training
 from grader.shared.probes.groups import timeout_of
 from grader.shared.probes.kept import in_turn, method
+from grader.shared.probes.support import exact
 
 _TEST_NAPS = 4
 """So many times longer than other forward passes: a clock that stops before the test does not see it."""
@@ -109,7 +110,8 @@ def patience_of_the_group() -> float:
 
 def flat(module: nn.Module) -> Tensor:
     """All parameters in one float64 tensor."""
-    return torch.cat([parameter.detach().cpu().double().flatten() for parameter in module.parameters()])
+    parameters = [exact(parameter, "a parameter").detach() for parameter in module.parameters()]
+    return torch.cat([parameter.cpu().double().flatten() for parameter in parameters])
 
 
 class Layers(nn.Module):

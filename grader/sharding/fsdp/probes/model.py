@@ -18,7 +18,7 @@ from grader.sharding.shared.cases import RefusalsReply
 from grader.sharding.shared.probes import Memory, on_own_gpu, recorded
 from grader.shared.probes.endings import ending
 from grader.shared.probes.record import mark, memory_since_now, reading
-from grader.shared.probes.support import finite_or_text, instance, plain, tensor
+from grader.shared.probes.support import exact, finite_or_text, instance, plain, tensor
 from grader.shared.readings import ProductCount
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def _train(student: Student, gpu: VirtualGPU, module: ModuleType, case: TrainCas
     held, elsewhere = memory.held(), memory.elsewhere()
     copied = cast(int, reading(gpu, "copied_bytes", sharded_at, end))
     weights = _whole(model)
-    weight_dtypes = sorted({plain(parameter.dtype, "dtype") for parameter in model.parameters()})
+    weight_dtypes = sorted({plain(_local(parameter).dtype, "dtype") for parameter in model.parameters()})
     with torch.no_grad():
-        output_dtype = plain(model(inputs[0].cuda()).dtype, "the model's output")
+        output_dtype = plain(exact(model(inputs[0].cuda()), "the model's output").dtype, "")
     return TrainedRun(
         losses=losses,
         gradients=gradients,
@@ -95,10 +95,9 @@ def states(student: Student, inputs: GatherAndLoad) -> StatesReply:
         module.train_step(model, optimizer, x, y, half_squares)
         weights = _whole(model)
         state = instance(module.gather_state(model), dict, "gather_state()")
-        for name, value in state.items():
-            tensor(value, f"gather_state()[{name!r}]")
+        states = [tensor(value, f"gather_state()[{name!r}]") for name, value in state.items()]
         kinds = sorted({"DTensor" if isinstance(value, DTensor) else "Tensor" for value in state.values()})
-        places = sorted({str(value.device.type) for value in state.values()})
+        places = sorted({str(value.device.type) for value in states})
         values = dict(state)
         copies = {str(name): value.detach().cpu().double() for name, value in state.items() if kinds == ["Tensor"]}
         other = Network(features, case["width"], case["blocks"], inputs.other_seed)
@@ -116,8 +115,8 @@ def states(student: Student, inputs: GatherAndLoad) -> StatesReply:
             state=copies,
             untouched=state.keys() == values.keys() and all(state[name] is values[name] for name in values),
             loaded=_whole(other),
-            factors=next(buffer.detach().cpu().double() for buffer in other.buffers()),
-            sharded=all(isinstance(parameter, DTensor) for parameter in other.parameters()),
+            factors=exact(next(iter(other.buffers())), "a buffer").detach().cpu().double(),
+            sharded=all(_is_sharded(parameter) for parameter in other.parameters()),
             local=sum(_local(parameter).numel() for parameter in other.parameters()),
         )
 
@@ -161,13 +160,19 @@ def _limit(case: TrainCase) -> dict[str, float]:
     return {} if case["max_norm"] is None else {"max_norm": case["max_norm"]}
 
 
+def _is_sharded(value: object) -> bool:
+    """A class of the submission's could say so as well."""
+    return type(value) is DTensor
+
+
 def _local(value: Tensor) -> Tensor:
-    return value.to_local() if isinstance(value, DTensor) else value
+    return cast(DTensor, value).to_local() if _is_sharded(value) else exact(value, "a parameter")
 
 
 def _whole(model: nn.Module) -> Tensor:
     """All parameters, gathered from all ranks, in float64, on the CPU."""
     parts = [
-        parameter.full_tensor() if isinstance(parameter, DTensor) else parameter for parameter in model.parameters()
+        cast(DTensor, parameter).full_tensor() if _is_sharded(parameter) else exact(parameter, "a parameter")
+        for parameter in model.parameters()
     ]
     return torch.cat([part.detach().cpu().double().reshape(-1) for part in parts])

@@ -14,7 +14,7 @@ from torch import Tensor
 from grader.sharding.zero.cases import OptimizerCase, Options, SavedState, TrainedRun
 from grader.sharding.zero.probes.parameters import Parameters, optimizer_class
 from grader.shared.probes.kept import function, notes
-from grader.shared.probes.support import instance, mapping, plain, sequence
+from grader.shared.probes.support import exact, instance, mapping, plain, sequence
 
 AnyOptimizer: TypeAlias = Any
 """An optimizer that a submission made: what has its methods need not be one of PyTorch's."""
@@ -93,6 +93,7 @@ def _described(returned: object) -> SavedState:
     for number, entry in sorted(mapping(state.get("state"), "state_dict()['state']").items()):
         for name, value in entry.items():
             if isinstance(value, Tensor):
+                value = exact(value, f"a state {name!r}")
                 places.add(value.device.type)
             tensors[f"{number}.{name}"] = torch.as_tensor(value).detach().cpu().double()
     return SavedState(
