@@ -10,7 +10,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import operator
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradebox.sandbox import byte_access
@@ -21,6 +23,9 @@ _OF_COMPILED_MODELS = (
     *("AOTIModelContainerRunnerCpu", "AOTIModelContainerRunnerCuda", "AOTIModelPackageLoader"),
     *("alloc_tensor_by_stealing_from_void_ptr", "alloc_tensors_by_stealing_from_void_ptrs"),
 )
+_CREATE, _INDICES, _SPARSE = "aten::_sparse_coo_tensor_with_dims_and_tensors", "aten::_indices", "SparseCPU"
+_kept: list[object] = []
+"""What has to live as long as the process."""
 
 
 def announce() -> None:
@@ -36,8 +41,50 @@ def announce() -> None:
     for name in _OF_STORAGES:
         bound = methods[name].__get__(None, torch.UntypedStorage)
         methods[name] = staticmethod(byte_access.announced(name, bound))
+    methods["_swap_data_ptr_"] = byte_access.announced("_swap_data_ptr_", methods["_swap_data_ptr_"])
+    methods["resize_"] = _resizing(methods["resize_"], methods["nbytes"])
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
     for module, names in ((torch._C, _OF_TORCH), (torch._C._aoti, _OF_COMPILED_MODELS)):
         for name in names:
             if hasattr(module, name):
                 setattr(module, name, byte_access.announced(name, getattr(module, name)))
+    _check_places(torch)
+
+
+def _resizing(
+    resize: Callable[[Any, int], Any], bytes_of: Callable[[Any], int], audit: Callable[..., None] = sys.audit
+) -> Callable[..., Any]:
+    """`resize_` of a storage. A tensor keeps its shape when its storage gets fewer bytes, and reads what lies behind.
+
+    With no bytes at all, as in FSDP, there is nothing to read.
+    """
+
+    def resize_(self: Any, size: int) -> Any:
+        size = operator.index(size)
+        if 0 < size < bytes_of(self):
+            audit(byte_access.CALL, "a storage smaller than its tensors")
+        return resize(self, size)
+
+    return resize_
+
+
+def _check_places(torch: Any, audit: Callable[..., None] = sys.audit) -> None:
+    """PyTorch adds the values of a sparse tensor to wherever its indices point, and checks these only where asked."""
+    create, look = torch.library.get_kernel(_CREATE, _SPARSE), torch.library.get_kernel(_INDICES, _SPARSE)
+
+    def created(
+        keys: Any, sparse: int, dense: int, size: Sequence[int], indices: Any, values: Any, **options: Any
+    ) -> Any:
+        own = indices.clone()
+        limits = torch.tensor(list(size[:sparse])).reshape(-1, 1)
+        if own.numel() and bool(((own < 0) | (own >= limits)).any()):
+            audit(byte_access.CALL, "a sparse tensor with places beyond it")
+        return create.call_boxed(keys, sparse, dense, size, own, values, **options)
+
+    def indices_of(keys: Any, tensor: Any) -> Any:
+        return look.call_boxed(keys, tensor).clone()
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl(_CREATE.partition("::")[2], created, _SPARSE, with_keyset=True)
+    library.impl(_INDICES.partition("::")[2], indices_of, _SPARSE, with_keyset=True)
+    _kept.append(library)

@@ -202,6 +202,7 @@ def require_forkable() -> None:
         from grader.shared.settled import settle
 
         settle(torch)
+    addresses.announce()
     _look_ahead()
 
 

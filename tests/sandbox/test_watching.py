@@ -195,6 +195,8 @@ def test_a_look_at_what_moves_bytes_is_noted_whoever_imported_it(sandbox: Sandbo
         ("by_a_weak_pointer", "_new_with_weak_ptr at nosy.py:"),
         ("by_code", "code.__new__ at nosy.py:"),
         ("by_a_class_of_its_own", "a class of ctypes at nosy.py:"),
+        ("behind_a_storage", "a storage smaller than its tensors at nosy.py:"),
+        ("beyond_a_sparse_tensor", "a sparse tensor with places beyond it at nosy.py:"),
         ("as_a_file", "the memory of a process, as a file at nosy.py:"),
     ],
 )
@@ -207,6 +209,11 @@ def test_memory_of_ones_own_is_looked_at_without_a_note(sandbox: Sandbox) -> Non
     reply = call(sandbox, "nosy", "memory_of_its_own")
     assert (reply.kind, reply.notes) == ("ok", ()), reply.first
     assert reply.value == {"returned": [[3, 2], [3, 2], [3], [3], True]}
+
+
+def test_sparse_tensors_and_storages_without_bytes_are_ones_own(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "nosy", "memory_of_sparse_tensors")
+    assert (reply.value, reply.notes) == ({"returned": [[0.0, 1.0], [1.0, 0.0]]}, ()), reply.first
 
 
 def test_a_handler_of_a_signal_gets_no_frame(sandbox: Sandbox) -> None:

@@ -418,3 +418,32 @@ def memory_by_a_class_of_its_own():
     target = [1]
     memoryview(pointer).cast("B")[:] = id(target).to_bytes(8, "little")
     return pointer.value is target
+
+
+def memory_behind_a_storage():
+    import torch
+
+    words = torch.zeros(1 << 16, dtype=torch.int64)
+    words.untyped_storage().resize_(16)
+    return int(torch.gather(words, 0, torch.tensor([3]))[0]) is not None
+
+
+def memory_beyond_a_sparse_tensor():
+    import torch
+
+    return torch.sparse_coo_tensor(torch.tensor([[9]]), torch.ones(1), (4,), check_invariants=False) is not None
+
+
+def memory_of_sparse_tensors():
+    """Embeddings and tables with few entries, whose indices are a copy."""
+    import torch
+
+    table = torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]]), torch.ones(2), (2, 2))
+    table._indices().fill_(7)
+    embedding = torch.nn.Embedding(4, 2, sparse=True)
+    embedding(torch.tensor([1, 1, 3])).sum().backward()
+    torch.optim.SparseAdam(embedding.parameters()).step()
+    freed = torch.ones(4).untyped_storage()
+    freed.resize_(0)
+    freed.resize_(16)
+    return table.to_dense().tolist()
