@@ -71,15 +71,29 @@ def _told(
     return address
 
 
-def _of_its_own(_: Any, /, audit: Callable[..., None] = sys.audit, **options: Any) -> None:
-    audit(CALL, KIND)
+def _of_its_own(cls: Any, /, audit: Callable[..., None] = sys.audit, **options: Any) -> None:
+    if not issubclass(cls, _ARRAY) or issubclass(cls._type_, _ADDRESSES):
+        audit(CALL, KIND)
 
 
+def _an_object(self: Any, *value: Any, audit: Callable[..., None] = sys.audit) -> None:
+    audit(CALL, "py_object")
+    _SIMPLE.__init__(self, *value)
+
+
+_SIMPLE: Any = ctypes.c_int.__base__
+_FUNCTION: Any = ctypes.CFUNCTYPE(None).__base__
+_ARRAY = ctypes.Array
+_POINTER: Any = ctypes.POINTER(ctypes.c_int).__base__
+_ADDRESSES = (ctypes.py_object, ctypes.c_char_p, ctypes.c_wchar_p, _POINTER)
+_KINDS = (_SIMPLE, _POINTER, _FUNCTION, _ARRAY, ctypes.Structure, ctypes.Union)
+"""What code makes classes of that lead to an address."""
 BETWEEN: frozenset[CodeType] = frozenset(
     (
         _Announcing.__getattribute__.__code__,
         _told.__code__,
         _of_its_own.__code__,
+        _an_object.__code__,
         *(const for const in announced.__code__.co_consts if isinstance(const, CodeType)),
     )
 )
@@ -101,17 +115,19 @@ def prepare() -> None:
             for key, value in list(space.items()):
                 if id(value) in by_id and by_id[id(value)][0] == key:
                     space[key] = by_id[id(value)][1]
-    _watch_simple_kinds()
+    _watch_kinds()
     watch_numpy()
 
 
-def _watch_simple_kinds() -> None:
-    """`_SimpleCData` of an object by its address (`py_object`) is a name away from any of its classes."""
-    kind: Any = ctypes.c_int.__base__
-    # Python lets nobody set attributes of a class that is written in C; this is the dictionary behind it.
-    (methods, *_) = gc.get_referents(vars(kind))
-    methods["__init_subclass__"] = classmethod(_of_its_own)
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+def _watch_kinds() -> None:
+    """By a class of its own for objects at an address, or for a function there, code needs nothing else of `ctypes`."""
+    for kind in _KINDS:
+        # Python lets nobody set attributes of a class that is written in C; this is the dictionary behind it.
+        (methods, *_) = gc.get_referents(vars(kind))
+        methods["__init_subclass__"] = classmethod(_of_its_own)
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+    of_objects: Any = ctypes.py_object
+    of_objects.__init__ = _an_object
 
 
 class _At:

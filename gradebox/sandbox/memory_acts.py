@@ -19,7 +19,7 @@ from gradebox.sandbox.safe_text import plain_ascii, safe
 from gradebox.sandbox.trusted_code import TrustedCode
 
 _HARMLESS = re.compile(
-    r"c_\w+|sizeof|alignment|byref|Structure|Union|Array|ARRAY|\w*EndianStructure|[cCw]\w*(dll|DLL)|LibraryLoader|util"
+    r"c_\w+|sizeof|alignment|byref|Array|ARRAY|[cCw]\w*(dll|DLL)|LibraryLoader|util"
     r"|[gs]et_errno|create_(string|unicode)_buffer|ArgumentError|as_array|_?as_ctypes_type|__\w+__(?<!__dict__)"
 )
 """Names of modules that move bytes, which reach no memory but their own, or only what a library's function does."""
@@ -74,9 +74,10 @@ def act_of(
         frame = _above_ctypes(frame, ours)
         # Which name it asks for is in the library's own code.
         return None if _is_library(frame, ours) else _by(f"the function {first} in C", frame, ours)
+    by_ctypes = frame is not None and _is_of_ctypes(frame, ours)
     frame = _above_ctypes(frame, ours)
     if first == KIND:
-        return None if _is_imported(frame, ours) else _by(first, frame, ours)
+        return None if _is_imported(frame, ours) or by_ctypes else _by(first, frame, ours)
     names = (first,) if event == CALL else _ASKING.get(event, ())
     if frame is None or (_is_library(frame, ours) and any(name in frame.f_code.co_names for name in names)):
         return None
@@ -119,12 +120,13 @@ def _is_imported(frame: FrameType | None, ours: TrustedCode) -> bool:
 
 def _above_ctypes(frame: FrameType | None, ours: TrustedCode) -> FrameType | None:
     """Who called a function of `ctypes` that is written in Python."""
-    while frame is not None and _is_library(frame, ours):
-        name = safe(frame.f_code.co_filename, "")
-        if frame.f_code not in BETWEEN and not name.endswith("/ctypes/__init__.py"):
-            break
+    while frame is not None and (frame.f_code in BETWEEN or _is_of_ctypes(frame, ours)):
         frame = frame.f_back
     return frame
+
+
+def _is_of_ctypes(frame: FrameType, ours: TrustedCode) -> bool:
+    return _is_library(frame, ours) and safe(frame.f_code.co_filename, "").endswith("/ctypes/__init__.py")
 
 
 def _is_within(variables: dict[str, Any], address: int) -> bool:

@@ -195,6 +195,8 @@ def test_a_look_at_what_moves_bytes_is_noted_whoever_imported_it(sandbox: Sandbo
         ("by_a_weak_pointer", "_new_with_weak_ptr at nosy.py:"),
         ("by_code", "code.__new__ at nosy.py:"),
         ("by_a_class_of_its_own", "a class of ctypes at nosy.py:"),
+        ("by_an_array_of_objects", "a class of ctypes at nosy.py:"),
+        ("by_a_function_at_an_address", "a class of ctypes at nosy.py:"),
         ("behind_a_storage", "a storage smaller than its tensors at nosy.py:"),
         ("beyond_a_sparse_tensor", "a sparse tensor with places beyond it at nosy.py:"),
         ("as_a_file", "the memory of a process, as a file at nosy.py:"),

@@ -245,7 +245,8 @@ def _watched(
     """
     (note, noted), (note_back, backwards) = notes(), notes()
     own = {method: getattr(module, f"{method}_attention") for method in methods}
-    go_back = torch.autograd.backward
+    autograd: Any = torch.autograd
+    go_back, go_back_to = autograd.backward, autograd.grad
 
     def seen(method: str) -> list[_Call]:
         return [value for name, value in noted() if name == method]
@@ -258,7 +259,13 @@ def _watched(
 
     def backward(tensors: object, grad_tensors: object = None, *arguments: object, **named: object) -> None:
         goes_back(tensors, grad_tensors)
-        go_back(tensors, grad_tensors, *arguments, **named)  # type: ignore[arg-type]
+        go_back(tensors, grad_tensors, *arguments, **named)
+
+    def grad(
+        outputs: object, inputs: object, grad_outputs: object = None, *arguments: object, **named: object
+    ) -> object:
+        goes_back(outputs, grad_outputs)
+        return go_back_to(outputs, inputs, grad_outputs, *arguments, **named)
 
     def watched(method: str) -> Callable[..., object]:
         calls, attention = itertools.count(1), own[method]
@@ -280,11 +287,11 @@ def _watched(
 
     for method in methods:
         setattr(module, f"{method}_attention", watched(method))
-    torch.autograd.backward = backward
+    autograd.backward, autograd.grad = backward, grad
     try:
         yield seen, backwards
     finally:
-        torch.autograd.backward = go_back
+        autograd.backward, autograd.grad = go_back, go_back_to
         for method in methods:
             setattr(module, f"{method}_attention", own[method])
 

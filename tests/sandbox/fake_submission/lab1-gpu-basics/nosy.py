@@ -447,3 +447,25 @@ def memory_of_sparse_tensors():
     freed.resize_(0)
     freed.resize_(16)
     return table.to_dense().tolist()
+
+
+def _unseen(name):
+    """Of `ctypes`, without a look at the module by its own way, and without its name."""
+    import importlib
+
+    module = importlib.import_module("".join(map(chr, (99, 116, 121, 112, 101, 115))))
+    return object.__getattribute__(module, name)
+
+
+def memory_by_an_array_of_objects():
+    objects, target = (_unseen("py_object") * 1)(), [1]
+    memoryview(objects).cast("B")[:] = id(target).to_bytes(8, "little")
+    return objects[0] is target
+
+
+def memory_by_a_function_at_an_address():
+    class Moves(_unseen("_CFuncPtr")):
+        _flags_ = 1
+        _restype_ = _unseen("c_void_p")
+
+    return Moves(_unseen("_memmove_addr")) is not None
