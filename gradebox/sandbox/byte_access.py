@@ -116,6 +116,7 @@ def prepare() -> None:
                 if id(value) in by_id and by_id[id(value)][0] == key:
                     space[key] = by_id[id(value)][1]
     _watch_kinds()
+    _watch_dtypes()
     watch_numpy()
 
 
@@ -128,6 +129,24 @@ def _watch_kinds() -> None:
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
     of_objects: Any = ctypes.py_object
     of_objects.__init__ = _an_object
+
+
+def _stated(set_state: Callable[..., Any], bytes_of: Callable[[Any], int]) -> Callable[..., Any]:
+    def stated(self: Any, state: Any, /, audit: Callable[..., None] = sys.audit) -> Any:
+        before = bytes_of(self)
+        returned = set_state(self, state)
+        if bytes_of(self) > before:
+            audit(CALL, "a dtype that grows")
+        return returned
+
+    return stated
+
+
+def _watch_dtypes() -> None:
+    """An array whose dtype gets another state keeps its memory: elements that have grown lie behind it."""
+    (methods, *_) = gc.get_referents(vars(np.dtype))
+    methods["__setstate__"] = _stated(methods["__setstate__"], methods["itemsize"].__get__)
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(np.dtype))
 
 
 class _At:

@@ -185,36 +185,37 @@ def test_a_look_at_what_moves_bytes_is_noted_whoever_imported_it(sandbox: Sandbo
 @pytest.mark.parametrize(
     ("function", "what"),
     [
-        ("by_an_interface", "an array of NumPy at an address at nosy.py:"),
-        ("by_an_interface_in_a_library", "an array of NumPy at an address at nosy.py:"),
-        ("beyond_an_array", "an array of NumPy at an address at nosy.py:"),
-        ("beyond_an_array_by_a_library", "an array of NumPy at an address at nosy.py:"),
-        ("by_pynvml", "memmove at nosy.py:"),
-        ("by_a_type_of_an_array", "ctypes.cdata at nosy.py:"),
+        ("by_an_interface", "an array of NumPy at an address at addresses.py:"),
+        ("by_an_interface_in_a_library", "an array of NumPy at an address at addresses.py:"),
+        ("beyond_an_array", "an array of NumPy at an address at addresses.py:"),
+        ("beyond_an_array_by_a_library", "an array of NumPy at an address at addresses.py:"),
+        ("by_pynvml", "memmove at addresses.py:"),
+        ("by_a_type_of_an_array", "ctypes.cdata at addresses.py:"),
         ("by_a_thread", "memmove"),
-        ("by_a_weak_pointer", "_new_with_weak_ptr at nosy.py:"),
-        ("by_code", "code.__new__ at nosy.py:"),
-        ("by_a_class_of_its_own", "a class of ctypes at nosy.py:"),
-        ("by_an_array_of_objects", "a class of ctypes at nosy.py:"),
-        ("by_a_function_at_an_address", "a class of ctypes at nosy.py:"),
-        ("behind_a_storage", "a storage smaller than its tensors at nosy.py:"),
-        ("beyond_a_sparse_tensor", "a sparse tensor with places beyond it at nosy.py:"),
-        ("as_a_file", "the memory of a process, as a file at nosy.py:"),
+        ("by_a_weak_pointer", "_new_with_weak_ptr at addresses.py:"),
+        ("by_code", "code.__new__ at addresses.py:"),
+        ("by_a_class_of_its_own", "a class of ctypes at addresses.py:"),
+        ("by_an_array_of_objects", "a class of ctypes at addresses.py:"),
+        ("by_a_function_at_an_address", "a class of ctypes at addresses.py:"),
+        ("by_a_dtype_that_grows", "a dtype that grows at addresses.py:"),
+        ("behind_a_storage", "a storage smaller than its tensors at addresses.py:"),
+        ("beyond_a_sparse_tensor", "a sparse tensor with places beyond it at addresses.py:"),
+        ("as_a_file", "the memory of a process, as a file at addresses.py:"),
     ],
 )
 def test_memory_that_is_reached_by_its_address_voids_the_reading(sandbox: Sandbox, function: str, what: str) -> None:
-    reply = call(sandbox, "nosy", f"memory_{function}")
+    reply = call(sandbox, "addresses", function)
     assert (reply.kind, f"memory by its address: {what}" in reply.message) == ("tampered", True), reply.first
 
 
 def test_memory_of_ones_own_is_looked_at_without_a_note(sandbox: Sandbox) -> None:
-    reply = call(sandbox, "nosy", "memory_of_its_own")
+    reply = call(sandbox, "addresses", "of_its_own")
     assert (reply.kind, reply.notes) == ("ok", ()), reply.first
     assert reply.value == {"returned": [[3, 2], [3, 2], [3], [3], True]}
 
 
 def test_sparse_tensors_and_storages_without_bytes_are_ones_own(sandbox: Sandbox) -> None:
-    reply = call(sandbox, "nosy", "memory_of_sparse_tensors")
+    reply = call(sandbox, "addresses", "of_sparse_tensors")
     assert (reply.value, reply.notes) == ({"returned": [[0.0, 1.0], [1.0, 0.0]]}, ()), reply.first
 
 
