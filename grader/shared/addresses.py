@@ -18,6 +18,7 @@ from typing import Any
 from gradebox.sandbox import byte_access
 
 _OF_STORAGES = ("_new_with_weak_ptr", "_free_weak_ref", "_expired")
+_LENDING = ("_to_dlpack", "_to_dlpack_versioned")
 _OF_TORCH = ("_free_And_Remove_DeleterFn", "_has_Standard_Deleter", "_cuda_cudaCachingAllocator_raw_delete")
 _OF_COMPILED_MODELS = (
     *("AOTIModelContainerRunnerCpu", "AOTIModelContainerRunnerCuda", "AOTIModelPackageLoader"),
@@ -42,7 +43,13 @@ def announce() -> None:
         bound = methods[name].__get__(None, torch.UntypedStorage)
         methods[name] = staticmethod(byte_access.announced(name, bound))
     methods["_swap_data_ptr_"] = byte_access.announced("_swap_data_ptr_", methods["_swap_data_ptr_"])
-    methods["resize_"] = _resizing(methods["resize_"], methods["nbytes"])
+    lent: set[int] = set()
+    methods["resize_"] = _resizing(methods["resize_"], methods["nbytes"], methods["data_ptr"], lent)
+    lending = {name: _lending(getattr(torch._C, name), lent) for name in _LENDING}
+    for module in (torch._C, torch, sys.modules.get("torch.utils.dlpack")):
+        for name in (*_LENDING, "to_dlpack"):
+            if hasattr(module, name):
+                setattr(module, name, lending.get(name, lending["_to_dlpack"]))
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
     for module, names in ((torch._C, _OF_TORCH), (torch._C._aoti, _OF_COMPILED_MODELS)):
         for name in names:
@@ -51,17 +58,33 @@ def announce() -> None:
     _check_places(torch)
 
 
+def _lending(lend: Callable[..., Any], lent: set[int]) -> Callable[..., Any]:
+    """A function that hands the memory of a tensor to another library, and remembers where it lies."""
+
+    def lends(tensor: Any, *arguments: Any, **options: Any) -> Any:
+        capsule = lend(tensor, *arguments, **options)
+        lent.add(tensor.untyped_storage().data_ptr())
+        return capsule
+
+    return lends
+
+
 def _resizing(
-    resize: Callable[[Any, int], Any], bytes_of: Callable[[Any], int], audit: Callable[..., None] = sys.audit
+    resize: Callable[[Any, int], Any],
+    bytes_of: Callable[[Any], int],
+    place_of: Callable[[Any], int],
+    lent: set[int],
+    audit: Callable[..., None] = sys.audit,
 ) -> Callable[..., Any]:
     """`resize_` of a storage. A tensor keeps its shape when its storage gets fewer bytes, and reads what lies behind.
+    So does the array of another library that the memory was `lent` to.
 
     With no bytes at all, as in FSDP, there is nothing to read.
     """
 
     def resize_(self: Any, size: int) -> Any:
         size = operator.index(size)
-        if 0 < size < bytes_of(self):
+        if 0 < size < bytes_of(self) or (lent and place_of(self) in lent):
             audit(byte_access.CALL, "a storage smaller than its tensors")
         return resize(self, size)
 

@@ -198,6 +198,7 @@ def test_a_look_at_what_moves_bytes_is_noted_whoever_imported_it(sandbox: Sandbo
         ("by_an_array_of_objects", "a class of ctypes at addresses.py:"),
         ("by_a_function_at_an_address", "a class of ctypes at addresses.py:"),
         ("by_a_dtype_that_grows", "a dtype that grows at addresses.py:"),
+        ("lent_and_given_back", "a storage smaller than its tensors at addresses.py:"),
         ("behind_a_storage", "a storage smaller than its tensors at addresses.py:"),
         ("beyond_a_sparse_tensor", "a sparse tensor with places beyond it at addresses.py:"),
         ("as_a_file", "the memory of a process, as a file at addresses.py:"),

@@ -180,3 +180,13 @@ def by_a_dtype_that_grows():
     array = np.zeros(4, kind)
     kind.__setstate__((3, "|", None, None, None, 1 << 20, 1, 0))
     return array.nbytes
+
+
+def lent_and_given_back():
+    import numpy as np
+    import torch
+
+    words = torch.zeros(1000, dtype=torch.int64)
+    lent = np.from_dlpack(words)
+    words.untyped_storage().resize_(0)
+    return int(lent[0]) is not None
