@@ -44,7 +44,7 @@ def test_sys_exit_is_an_error_with_its_line(sandbox: Sandbox) -> None:
 
 def test_a_segfault_is_a_crash_with_its_line(sandbox: Sandbox) -> None:
     reply = ending(sandbox, "crash")
-    assert (reply.kind, reply.where) == ("crashed", place("endings", "string_at(0)", "crash"))
+    assert (reply.kind, reply.where) == ("crashed", place("endings", "_sigsegv()", "crash"))
     assert "SIGSEGV" in reply.message
 
 

@@ -4,6 +4,8 @@ import ctypes
 import os
 import socket
 
+from labs.lab1_gpu_basics.programs import in_a_program
+
 _libc = ctypes.CDLL(None, use_errno=True)
 MS_REMOUNT, MS_BIND, MNT_DETACH = 32, 4096, 2
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
@@ -34,12 +36,14 @@ def _succeeds(attempt):
         return False
 
 
+@in_a_program
 def mounts(grader):
     global GRADER
     GRADER = grader
     return _mount_attempts()
 
 
+@in_a_program
 def mounts_from_a_nested_user_namespace(grader):
     """As before, with every capability a new user namespace gives."""
     global GRADER
@@ -101,7 +105,11 @@ def kill_the_parent():
 
 def trace_the_parent():
     """PTRACE_ATTACH to the supervisor, and its memory and environment."""
-    parent = os.getppid()
+    return trace(parent=os.getppid())
+
+
+@in_a_program
+def trace(parent):
     got = []
     if _libc.ptrace(16, parent, None, None) == 0:
         got.append("ptrace")

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 
+from labs.lab1_gpu_basics.programs import in_a_program
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _COLUMN = {"x86_64": 0, "aarch64": 1}[platform.machine()]
 _NUMBERS = {
@@ -27,6 +29,7 @@ def _call(name, *arguments):
     return errno.errorcode[ctypes.get_errno()]
 
 
+@in_a_program
 def errors():
     """What each of them says, with arguments that are nonsense to it."""
     return {name: _call(name, 0, 0, 0, 0, 0) for name in _NUMBERS}
@@ -45,6 +48,7 @@ def families():
     return found
 
 
+@in_a_program
 def new_user_namespace():
     """clone with CLONE_NEWUSER, which is not unshare."""
     clone = {"x86_64": 56, "aarch64": 220}[platform.machine()]
@@ -54,17 +58,20 @@ def new_user_namespace():
     return "made" if child > 0 else errno.errorcode[ctypes.get_errno()]
 
 
+@in_a_program
 def own_filter():
     """prctl(PR_SET_SECCOMP), with which notes could be thrown away."""
     return None if _libc.prctl(22, 2, None, 0, 0) == 0 else errno.errorcode[ctypes.get_errno()]
 
 
+@in_a_program
 def leave_key(text):
     """A key in the keyrings of the process, the session, the user and the user's session."""
     data = text.encode()
     return [_call("add_key", b"user", b"gpulabs-answer", data, len(data), -ring) for ring in (2, 3, 4, 5)]
 
 
+@in_a_program
 def find_key():
     return _call("request_key", b"user", b"gpulabs-answer", None, 0)
 
@@ -77,10 +84,12 @@ def refused_in_a_program():
     ).stdout
 
 
+@in_a_program
 def many_times(count):
     return {_call("keyctl", 0, 0, 0, 0, 0) for _ in range(count)} == {"EPERM"}
 
 
+@in_a_program
 def without_end():
     while _call("keyctl", 0, 0, 0, 0, 0) == "EPERM":
         pass
