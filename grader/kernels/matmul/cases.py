@@ -71,6 +71,8 @@ class Timings(TypedDict):
     rows: list[TimingRow]
     device_seconds: list[float]
     """Of each candidate, from the device's timeline."""
+    flops: float | None
+    """Of products that the device computed in `time_tiles`; None on a real GPU."""
 
 
 class ChoiceInputs(TypedDict):
@@ -92,6 +94,8 @@ class ChoiceRun(TypedDict):
     """Of the second."""
     each: list[float]
     """With each of the student's TILES."""
+    launches: list[list[Launch]]
+    """The same."""
 
 
 class Choice(TypedDict):

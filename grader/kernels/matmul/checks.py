@@ -121,6 +121,13 @@ class TestMatmul:
                 show=seconds,
                 hint="of one product that has been compiled before; do_bench returns milliseconds",
             )
+        m, n, k = inputs["sizes"]
+        least = 2.0 * m * n * k * len(candidates)
+        require(
+            actual.flops is None or actual.flops >= 0.98 * least,
+            f"{what}: the device computed {actual.flops or 0:.3g} FLOPs, expected {least:.3g} at least",
+            "run a product with each of the tiles, and measure it",
+        )
         order = [row["seconds"] for row in rows]
         require(order == sorted(order), f"{what}: seconds {order}", "the fastest first")
 
@@ -147,6 +154,13 @@ class TestMatmul:
                 f"{what}: the first product launched {first} kernels, expected more than {len(tiles)}",
                 "each size is measured again: m, n and k belong into the key",
             )
+            ran = {(launch["programs"], launch["flops"]) for launch in run["first"]}
+            for size, launches in zip(tiles, run["launches"], strict=True):
+                require(
+                    all((launch["programs"], launch["flops"]) in ran for launch in launches),
+                    f"{what}: the first product launched no kernel with tiles {size}",
+                    "measure each of TILES, and take the fastest",
+                )
             require_equal(second, 1, what=f"{what}: launches of the second product", hint="what was measured is kept")
             require_between(
                 run["seconds"],

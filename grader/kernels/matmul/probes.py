@@ -43,12 +43,14 @@ def timings(student: Student, *, sizes: Sequence[int], candidates: Sequence[data
     module = student.module(MODULE)
     kind = getattr(torch, dtype)
     tiles = [Tiles(**candidate) for candidate in candidates]
+    begun = 0 if student.gpu is None else mark(student.gpu)
     timed = sequence(module.time_tiles(*sizes, tiles, dtype=kind, **on_device(student)), "time_tiles()")
+    flops: Any = None if student.gpu is None else reading(student.gpu, "all_flops", begun)
     rows = [fields(row, TileTiming, f"time_tiles()[{index}]") for index, row in enumerate(timed)]
     m, n, k = sizes
     a, b = (torch.randn(shape, device=student.device, dtype=kind) for shape in ((m, k), (k, n)))
     seconds = [_seconds(student, partial(module.matmul, a, b, tiles=size)) for size in tiles]
-    return {"rows": cast(list[data.TimingRow], rows), "device_seconds": seconds}
+    return {"rows": cast(list[data.TimingRow], rows), "device_seconds": seconds, "flops": flops}
 
 
 def _seconds(student: Student, call: Callable[[], object]) -> Any:
@@ -86,6 +88,7 @@ def choice(student: Student, *, sizes: Sequence[Sequence[int]], dtype: str) -> d
                 "second": second["runs"],
                 "seconds": second["seconds"],
                 "each": [observed["seconds"] for observed in each],
+                "launches": [observed["runs"] for observed in each],
             }
         )
     return {"tiles": tiles, "runs": runs}

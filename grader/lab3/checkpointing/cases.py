@@ -67,6 +67,8 @@ class SaveReply:
     """In its own working directory, before rank 0's disk was full."""
     complete: bool
     """Whether rank 0's file was what it is in the end when the call was over here."""
+    written_bytes: int | None
+    """How many this rank wrote in the call, wherever to; None if the system does not count them."""
     returned_without_a_file: bool
     """Whether the call returned although rank 0's disk was full."""
     left: dict[str, int] | None

@@ -207,6 +207,12 @@ class TestCheckpointing:
             what="files that rank 1 made in save_checkpoint() (here each rank has a working folder of its own)",
             hint=EVERY_RANK_WRITES,
         )
+        wrote = replies[1].written_bytes or 0
+        require(
+            wrote < len(first.content) / 2,
+            f"rank 1 wrote {wrote} bytes in save_checkpoint(), wherever to; rank 0's file has {len(first.content)}",
+            EVERY_RANK_WRITES,
+        )
 
     def test_every_rank_waits_for_the_file(self, submission: Submission, generator: InputGenerator) -> None:
         replies = save(submission, generator, replicated=True)

@@ -48,6 +48,7 @@ from grader.lab3.checkpointing.cases import (
 )
 from grader.lab3.shared.cases.modules import DDP
 from grader.lab3.shared.probes.models import Layers, flat, regression
+from grader.lab3.shared.probes.versions import noting_version, version, whole_versions, written_bytes
 from grader.shared.probes.calls import if_accepted
 from grader.shared.probes.kept import function, nap, notes
 from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, full_disk, group, half_squares, numbered
@@ -141,7 +142,9 @@ def save(student: Student, inputs: Save) -> SaveReply:
             model.register_state_dict_pre_hook(_slowly())  # type: ignore[no-untyped-call]
             optimizer.register_state_dict_pre_hook(_slowly())
             time.sleep(random.SystemRandom().uniform(*_LATE_SECONDS))
+        before = written_bytes()
         save_checkpoint(Path(FILE) if inputs.kind.path_object else FILE, replica, optimizer, inputs.epoch)
+        wrote = None if before is None else (written_bytes() or 0) - before
         (base / f"{BACK}{student.rank}").touch()
         then = file.read_bytes() if file.exists() else None
         dist.barrier()
@@ -159,6 +162,7 @@ def save(student: Student, inputs: Save) -> SaveReply:
     return SaveReply(
         files=files,
         complete=complete,
+        written_bytes=wrote,
         returned_without_a_file=returned,
         left=SystemReading("files"),  # type: ignore[arg-type]
         events=SystemReading("file_events"),  # type: ignore[arg-type]
@@ -374,7 +378,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         first: Array = weights[(index + student.rank) % len(weights)] if inputs.content is not None else weights[0]
         model = regression(first, shift, passed, dropout=inputs.dropout)
         model.register_state_dict_pre_hook(_slowly(inputs.saving_seconds))  # type: ignore[no-untyped-call]
-        model.register_forward_pre_hook(_noting_version(path, note))
+        model.register_forward_pre_hook(noting_version(path, note))
         torch.rand(7)  # what was drawn before must not matter
         os.environ["MASTER_PORT"] = str(port + index)  # one for each: a rank that is slow to leave meets nobody else
         result = train(
@@ -399,7 +403,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
                 losses=report["losses"],
                 seconds=report["seconds"],
                 least_seconds=trained[-1].end - trained[0].begin if trained else 0.0,
-                versions=len({*versions(), _version(path)} - {None}),
+                versions=whole_versions([*versions(), version(path)]),
             )
         )
     return ResumeReply(
@@ -407,18 +411,3 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         content=_bytes(path.read_bytes() if path.is_file() else b""),
         events=SystemReading("file_events"),  # type: ignore[arg-type]
     )
-
-
-def _noting_version(path: Path, note: Callable[[tuple[int, int] | None], None]) -> Callable[..., None]:
-    """A hook for a model's forward passes."""
-
-    return function(lambda *_: note(_version(path)))
-
-
-def _version(path: Path) -> tuple[int, int] | None:
-    """Distinguishes a file from what was there before."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns

@@ -53,6 +53,8 @@ class PredictionsReply:
 
     predictions: list[Fields]
     flops: float
+    host_flops: int
+    """Those on the CPU, by PyTorch's dispatcher."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from gradebox.sandbox.probe_loader import Student
 from grader.lab4.analysis.cases import Predictions, PredictionsReply, StepBytes, Steps, StepsReply
 from grader.lab4.shared.cases import Fields
-from grader.shared.probes.record import watch_products
+from grader.shared.probes.record import watch_host_products, watch_products
 from grader.shared.probes.support import fields
 from labkit.models import TransformerBlock
 from labkit.results import MemoryPrediction, TrainingSetup
@@ -26,12 +26,12 @@ def predictions(student: Student, inputs: Predictions) -> PredictionsReply:
 
     module.__dict__["measure_memory"] = measure_memory
     predict = module.predict_memory
-    with watch_products(student.gpu) as products:
+    with watch_products(student.gpu) as products, watch_host_products() as host_flops:
         predicted: list[Fields] = [
             fields(predict(TrainingSetup(**setup)), MemoryPrediction, "predict_memory()") for setup in inputs.setups
         ]
-        flops = products.flops()
-    return PredictionsReply(predictions=predicted, flops=flops)
+        flops, on_host = products.flops(), host_flops()
+    return PredictionsReply(predictions=predicted, flops=flops, host_flops=on_host)
 
 
 def steps(student: Student, inputs: Steps) -> StepsReply:

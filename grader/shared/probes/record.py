@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradebox.sandbox.devices import Reading
 from gradebox.sandbox.observer import SystemReading
-from grader.shared.probes.kept import announce, note_into
+from grader.shared.probes.kept import announce, note_into, notes
 from grader.shared.probes.threads import in_every_thread
 from grader.shared.readings import PRODUCTS, ProductCount, counted
 
@@ -233,6 +233,15 @@ def watch_products(gpu: VirtualGpu) -> Iterator[Products]:
     note = note_into(dispatched.products)
     with _count_replays(dispatched.products), in_every_thread(lambda: _ProductSpy(note)):
         yield dispatched
+
+
+@contextmanager
+def watch_host_products() -> Iterator[Callable[[], int]]:
+    """Yield a function that says how many FLOPs of matrix products ran on the CPU in the block, by PyTorch's
+    dispatcher: the device's record has none of them."""
+    note, noted = notes()
+    with in_every_thread(lambda: _ProductSpy(note)):
+        yield lambda: sum(flops for place, _, flops in noted() if place == "cpu")
 
 
 class _NameSpy(TorchDispatchMode):

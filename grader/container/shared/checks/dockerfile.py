@@ -1,6 +1,6 @@
 """A Dockerfile as a list of stages, with continued lines joined and ARGs filled in. Reads text, runs nothing.
 
-Not a whole parser: no heredocs, and of variables only ARG and ENV with literal values.
+Not a whole parser: of variables only ARG and ENV with literal values.
 https://docs.docker.com/reference/dockerfile/
 """
 
@@ -10,8 +10,15 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+_HEREDOC = re.compile(r"(?:^|(?<=\s))\d*<<(?P<dash>-?)(?P<quote>[\"']?)(?P<end>[^\s<\"']+)(?P=quote)(?=\s|$)")
+_WITH_HEREDOCS = {"RUN", "COPY", "ADD"}
+_ESCAPE = re.compile(r"#\s*escape\s*=\s*(?P<escape>[\\`])\s*", re.IGNORECASE)
+_SH = ["/bin/sh", "-c"]
+_SHELL = re.compile(r"(?:\S*[ /])?(?:ba|da|a)?sh(?: -[aehiluvx]+| -[ehuvx]*o \w+| --login)*(?: -[aehiluvx]*c)?")
+"""A shell that runs what it is given; with `-n` it would only read it."""
+_RUN_OPTIONS = re.compile(r"^(?:\s*--(?:mount|network|security)=\S+)+")
 _VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)(?::-(?P<default>[^}]*))?\}|(?P<plain>\w+))")
 
 
@@ -22,6 +29,8 @@ class Instruction:
     name: str
     arguments: str
     line: int
+    text: str = ""
+    """Of a heredoc that no shell runs: what a COPY writes, or another program reads."""
 
     def words(self) -> list[str]:
         """The arguments as a shell would split them, options (`--from=...`) left out; or those of the JSON form."""
@@ -96,22 +105,59 @@ def assignments(instruction: Instruction) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
+@dataclass
+class _Scope:
+    """What a stage knows at a place."""
+
+    environment: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, str] = field(default_factory=dict)
+    shell: list[str] = field(default_factory=lambda: list(_SH))
+
+    def above(self) -> _Scope:
+        """What a stage knows that is FROM this one."""
+        return _Scope(dict(self.environment), {}, list(self.shell))
+
+    def take(self, instruction: Instruction, of_file: Mapping[str, str]) -> Instruction:
+        """The instruction with its variables filled in, which may change what is known."""
+        filled = _filled(instruction, self.arguments | self.environment)
+        if filled.name == "ENV":
+            self.environment.update(assignments(filled))
+        elif filled.name == "ARG":
+            for word in filled.words():
+                name, given, value = word.partition("=")
+                if given or name in of_file:
+                    self.arguments[name] = value if given else of_file[name]
+        elif filled.name == "SHELL":
+            self.shell = filled.exec_form() or self.shell
+        elif filled.name == "RUN" and filled.exec_form() is None and not _SHELL.fullmatch(" ".join(self.shell)):
+            return replace(filled, arguments=json.dumps([*self.shell, filled.arguments]))
+        return filled
+
+
 def parse(text: str) -> Dockerfile | None:
     """The stages of a Dockerfile; None when it has no FROM."""
     stages: list[Stage] = []
-    variables: dict[str, str] = {}
+    of_file: dict[str, str] = {}
+    """Of the ARGs before the first FROM: FROM sees these alone, and a stage those of them that it names."""
+    scope, scopes = _Scope(), {"": _Scope()}
     for instruction in _instructions(text):
-        filled = Instruction(instruction.name, _fill(instruction.arguments, variables), instruction.line)
-        if filled.name in ("ARG", "ENV"):
-            variables.update(assignments(filled))
-        if filled.name == "FROM":
-            words = filled.words() or [""]
+        if instruction.name == "FROM":
+            words = _filled(instruction, of_file).words() or [""]
             name = words[2] if len(words) == 3 and words[1].lower() == "as" else None
             stages.append(Stage(words[0], name, ()))
+            scope = scopes.get(words[0], scopes[""]).above()
+            scopes |= {name: scope} if name else {}
         elif stages:
             last = stages[-1]
+            filled = scope.take(instruction, of_file)
             stages[-1] = Stage(last.base, last.name, (*last.instructions, filled))
+        elif instruction.name == "ARG":
+            of_file.update(assignments(_filled(instruction, of_file)))
     return Dockerfile(tuple(stages)) if stages else None
+
+
+def _filled(instruction: Instruction, variables: Mapping[str, str]) -> Instruction:
+    return replace(instruction, arguments=_fill(instruction.arguments, variables))
 
 
 def _fill(text: str, variables: Mapping[str, str]) -> str:
@@ -123,15 +169,42 @@ def _fill(text: str, variables: Mapping[str, str]) -> str:
 
 
 def _instructions(text: str) -> Iterator[Instruction]:
+    lines = text.splitlines()
+    chosen = next((match for line in lines[:3] if (match := _ESCAPE.fullmatch(line.strip()))), None)
+    escape = chosen["escape"] if chosen else "\\"
+    numbered = enumerate(lines, start=1)
     joined, first = "", 0
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.lstrip().startswith("#") or (not line.strip() and not joined):
+    for number, line in numbered:
+        if line.lstrip().startswith("#") or not line.strip():
             continue
         first = first if joined else number
         joined += line.strip()
-        if joined.endswith("\\"):
+        if joined.endswith(escape):
             joined = joined[:-1] + " "
             continue
         name, _, arguments = joined.partition(" ")
-        yield Instruction(name.upper(), arguments.strip(), first)
+        instruction = Instruction(name.upper(), arguments.strip(), first)
+        heredocs = list(_HEREDOC.finditer(arguments)) if instruction.name in _WITH_HEREDOCS else []
+        yield _with_heredocs(instruction, ["\n".join(_heredoc(numbered, each)) for each in heredocs])
         joined = ""
+
+
+def _heredoc(numbered: Iterator[tuple[int, str]], begin: re.Match[str]) -> Iterator[str]:
+    """The lines of a heredoc, which this takes from those of the file."""
+    for _, line in numbered:
+        line = line.lstrip("\t") if begin["dash"] else line
+        if line == begin["end"]:
+            return
+        yield line
+
+
+def _with_heredocs(instruction: Instruction, contents: list[str]) -> Instruction:
+    """A RUN of a heredoc runs its lines, unless another program reads them."""
+    text = "\n".join(contents)
+    reader = _RUN_OPTIONS.sub("", _HEREDOC.sub("", instruction.arguments)).strip()
+    is_script = not text.startswith("#!") or _SHELL.fullmatch(text[2:].partition("\n")[0].strip())
+    if instruction.name != "RUN" or not contents or not is_script or (reader and not _SHELL.fullmatch(reader)):
+        return replace(instruction, text=text)
+    options = _RUN_OPTIONS.match(instruction.arguments)
+    script = re.sub(r"(?m)^\s*#.*$", "", text).replace("\\\n", " ")
+    return replace(instruction, arguments=f"{options[0] if options else ''} {script.strip()}".strip())

@@ -16,7 +16,8 @@ _SWITCHES = {"useradd": {"-m"}, "adduser": {"-m"}}
 """What is a switch there, and takes a word elsewhere."""
 _BEFORE = {"sudo", "exec", "env", "nice", "time"}
 _KEYWORDS = {"if", "then", "else", "elif", "do", "while", "until", "{", "(", "!"}
-_PART = re.compile(r"(&&|\|\||[;|]+)")
+_PART = re.compile(r"(&&|\|\||[;|\n]+)")
+_COMMENT = re.compile(r"#[^\n]*")
 _SUCCEEDS, _FAILS = {"true", ":", "echo", "printf"}, {"false"}
 _ASKS = {"test", "[", "[[", "id", "getent", "command", "which", "type", "hash", "grep", "stat", "ls", "dpkg"}
 """What fails without anything being wrong. A step that fails otherwise ends a build, and is not counted on."""
@@ -37,7 +38,7 @@ def commands(text: str) -> list[list[str]]:
 
 def _reached(text: str) -> list[list[str]]:
     """The words of each command, without those that no run comes to: behind `true ||`, `false &&` or `exit`."""
-    parts = _PART.split(text)
+    parts = _parts(text)
     lists: list[list[str]] = []
     ended: bool | None = None
     """Whether what came before has succeeded; None: nobody knows."""
@@ -57,6 +58,26 @@ def _reached(text: str) -> list[list[str]]:
         # `unknown && false` fails, and `unknown || true` succeeds.
         ended = own if is_sure or own is stops else None
     return lists
+
+
+def _parts(text: str) -> list[str]:
+    """The commands of a line, and between them what joins them: not what stands in quotes, nor in a comment."""
+    parts, quote, place = [""], "", 0
+    while place < len(text):
+        joint = None if quote else _PART.match(text, place)
+        if joint is not None:
+            parts += [joint[0], ""]
+            place = joint.end()
+            continue
+        if not quote and _COMMENT.match(text, place) and (not parts[-1] or parts[-1][-1].isspace()):
+            place = _COMMENT.match(text, place).end()  # type: ignore[union-attr]
+            continue
+        taken = text[place : place + 2] if text[place] == "\\" and quote != "'" else text[place]
+        if taken in ("'", '"'):
+            quote = "" if quote == taken else quote or taken
+        parts[-1] += taken
+        place += len(taken)
+    return [""] if quote else parts  # no shell runs a line whose quotes do not end
 
 
 def _words(text: str) -> list[str]:

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from gradebox.run.assertions import Cause, CheckFailed, recognising, require_arrays_close, require_close, require_equal
+from gradebox.run.assertions import (
+    Cause,
+    CheckFailed,
+    recognising,
+    require,
+    require_arrays_close,
+    require_close,
+    require_equal,
+)
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab5.pipeline.cases import (
@@ -102,6 +110,12 @@ def judge_stops(submission: Submission, generator: InputGenerator, ranks: int) -
         if replies[0].files == by_epoch
         else "Save after every save_every_steps steps of the run, and after each epoch's validation.",
     )  # fmt: skip
+    sizes = [size for path, size in (replies[0].left or {}).items() if path.startswith("whole/checkpoints/")]
+    require(
+        not sizes or 2 * min(sizes) >= max(sizes),
+        f"checkpoints of {on}: one has {min(sizes, default=0)} bytes, another {max(sizes, default=0)}",
+        "Save the whole state each time.",
+    )
     require_equal(
         replies[0].saved_before, [False] * 3,
         what=f"whether {on} has saved the last step of an epoch before it validates",
