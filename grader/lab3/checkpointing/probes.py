@@ -48,7 +48,7 @@ from grader.lab3.checkpointing.cases import (
 )
 from grader.lab3.shared.cases.modules import DDP
 from grader.lab3.shared.probes.models import Layers, flat, regression
-from grader.lab3.shared.probes.versions import noting_version, version, whole_versions, written_bytes
+from grader.lab3.shared.probes.versions import noting_version, version, watch_names, whole_versions, written_bytes
 from grader.shared.probes.calls import if_accepted
 from grader.shared.probes.kept import function, nap, notes
 from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, full_disk, group, half_squares, numbered
@@ -249,7 +249,10 @@ def interrupted(student: Student, inputs: Interrupted) -> InterruptedReply:
     first, second = inputs.network.first, inputs.network.second
     model = _network(inputs.network)
     optimizer = _trained(model, inputs.network.inputs)
+    named = watch_names(FILE)
     overwritten = _save_twice(module.save_checkpoint, path, model, optimizer)
+    *_, renamed = [b"", *named()]
+    overwritten |= bool(renamed) and path.is_file() and renamed != path.read_bytes()
     if not path.is_file():
         raise WrongReturn(f"save_checkpoint({str(path)!r}, ...) wrote no such file")
     saved, size = flat(model), path.stat().st_size

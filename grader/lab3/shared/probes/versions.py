@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PosixPath
+from typing import Any
 
-from grader.shared.probes.kept import function
+from grader.shared.probes.kept import function, notes
 from grader.shared.probes.looks import read_bytes
 
 Version = tuple[int, int, int]
@@ -34,6 +37,25 @@ def whole_versions(seen: Sequence[Version | None]) -> int:
     versions = [each for each in seen if each is not None]
     least = versions[-1][2] / 2 if versions else 0
     return len({each for each in versions if each[2] >= least})
+
+
+def watch_names(name: str) -> Callable[[], list[bytes]]:
+    """From now on, note what stands in a file at the moment in which it gets this name; a function that lists it.
+
+    Writes through a mapping of memory are no events of a file: what is renamed first and filled in then looks whole.
+    """
+    note, noted = notes()
+    text, split, read, kinds = os.fspath, os.path.basename, read_bytes, (str, PosixPath)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "os.rename" and all(type(each) in kinds for each in arguments[:2]):
+            source, target = map(text, arguments[:2])
+            if split(target) == name:
+                with contextlib.suppress(OSError):
+                    note(read(source))
+
+    sys.addaudithook(hook)
+    return noted
 
 
 def written_bytes() -> int | None:
