@@ -34,7 +34,9 @@ _KEEPS: dict[str, tuple[str, ...]] = {
     "/enum.py": ("_create_",),
     "/gradebox/sandbox/channel.py": (),
     "/logging/__init__.py": ("findCaller",),
-    "/traceback.py": ("_walk_tb_with_full_positions", "walk_tb", "__init__", "format_exception", "print_exception"),
+    "/traceback.py": (
+        *("_walk_tb_with_full_positions", "walk_tb", "__init__", "format_exception", "print_exception", "clear_frames"),
+    ),
     "/typing.py": ("_caller",),
     "/sympy/multipledispatch/core.py": (),
     "/typing_extensions.py": (),
