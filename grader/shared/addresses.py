@@ -18,6 +18,7 @@ from typing import Any
 from gradebox.sandbox import byte_access
 
 _OF_STORAGES = ("_new_with_weak_ptr", "_free_weak_ref", "_expired")
+_SWAP = "_swap_data_ptr_"
 _LENDING = ("_to_dlpack", "_to_dlpack_versioned")
 _OF_TORCH = ("_free_And_Remove_DeleterFn", "_has_Standard_Deleter", "_cuda_cudaCachingAllocator_raw_delete")
 _OF_COMPILED_MODELS = (
@@ -42,7 +43,8 @@ def announce() -> None:
     for name in _OF_STORAGES:
         bound = methods[name].__get__(None, torch.UntypedStorage)
         methods[name] = staticmethod(byte_access.announced(name, bound))
-    methods["_swap_data_ptr_"] = byte_access.announced("_swap_data_ptr_", methods["_swap_data_ptr_"])
+    if _SWAP in methods:  # PyTorch 2.11 has none
+        methods[_SWAP] = byte_access.announced(_SWAP, methods[_SWAP])
     lent: set[int] = set()
     methods["resize_"] = _resizing(methods["resize_"], methods["nbytes"], methods["data_ptr"], lent)
     lending = {name: _lending(getattr(torch._C, name), lent) for name in _LENDING}
