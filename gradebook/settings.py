@@ -57,7 +57,7 @@ _NEVER = 100_000
 """Days, minutes or files: more than any class needs, and not too much to calculate with."""
 _FILES, _UNKNOWN = "files", "unknown"
 """What `submitted` may be instead of a file."""
-_RATES = ("percent_per_day", "percent_per_hour", "points_per_day")
+RATES = ("percent_per_day", "percent_per_hour", "points_per_day")
 
 
 class SettingsError(ValueError):
@@ -359,7 +359,8 @@ def _check(document: Document, content: _File) -> None:
         if moment.tzinfo is None:
             text = f"{place[-1]} {moment.isoformat()} has no time zone; add it, for example +01:00, or set timezone"
             raise document.error(place, text)
-    most = {"at_most_percent": 100, "files": MAX_FILES, "mebibytes": MAX_TOTAL_BYTES // 2**20}
+    percents = dict.fromkeys(("at_most_percent", "percent_per_day", "percent_per_hour"), 100)
+    most = percents | {"files": MAX_FILES, "mebibytes": MAX_TOTAL_BYTES // 2**20}
     for table in ("late", "limits"):
         for name, value in vars(getattr(content, table)).items():
             if not Decimal(value).is_finite() or not 0 <= value <= most.get(name, _NEVER):
@@ -367,8 +368,8 @@ def _check(document: Document, content: _File) -> None:
                 raise document.error((table, name), f"{name} = {value} must be at least 0 and at most {limit}")
             if table == "limits" and not value:
                 raise document.error((table, name), f"{name} = 0: a limit of 0 would refuse every submission")
-    if sum(getattr(content.late, rate) > 0 for rate in _RATES) > 1:
-        raise document.error(("late",), f"set only one of {', '.join(_RATES)}")
+    if sum(getattr(content.late, rate) > 0 for rate in RATES) > 1:
+        raise document.error(("late",), f"set only one of {', '.join(RATES)}")
 
 
 def parse_moment(text: str, where: str) -> datetime:

@@ -176,8 +176,8 @@ def export_github_pushes(
     for text in pushes.failures:
         echo(f"missing: {text}", err=True)
     if not pushes.rows:
-        raise fail("GitHub recorded no push of any of them")
-    echo(f'wrote {len(pushes.rows)} pushes to {out}: submitted = "{out.name}" in class.toml uses them')
+        raise fail(f"there is no push to write, so {out} is not written")
+    echo(f'wrote {len(pushes.rows)} pushes to {out}: submitted = "{out.as_posix()}" in class.toml uses them')
     raise typer.Exit(3 if pushes.failures else 0)
 
 

@@ -19,6 +19,7 @@ from gradebook import settings as class_settings
 from gradebook.command_name import command
 from gradebook.grading import excused, held_back, unknown_names
 from gradebook.grading.manual_grading import ManualGradingError, merging, reports
+from gradebook.intake import doubtful_rows
 from gradebook.results import ClassResult, Excused, GradebookError, ReportResult, Student, StudentResult
 from gradebook.settings import Settings
 from gradebook.store import Gradebook, Plan, Recorded
@@ -93,7 +94,7 @@ def of(gradebook: Gradebook) -> ClassResult:
             continue
         counting = [lab for lab in labs if lab.number not in {excuse.lab for excuse in theirs}]
         if student.status == "missing":
-            line = _missing(student, strangers)
+            line = _missing(student, strangers, settings, result.made_at)
         else:
             line = _result(student, gradebook, plan, settings, points, counting, all_overrides, reader)
         if line.grade is None and line.status in ("missing", "refused"):
@@ -253,8 +254,8 @@ def _without_checks(lab: LabResult) -> LabResult:
     return replace(lab, criteria=tuple(replace(criterion, checks=()) for criterion in lab.criteria))
 
 
-def _missing(student: Student, strangers: Sequence[str]) -> StudentResult:
-    """Somebody of the roster without a submission: a zero, unless somebody else's may be theirs."""
+def _missing(student: Student, strangers: Sequence[str], settings: Settings, now: datetime) -> StudentResult:
+    """Somebody of the roster without a submission: a zero, unless somebody else's may be theirs or they have time."""
     result = StudentResult(
         student=student.student,
         name=student.name,
@@ -263,6 +264,12 @@ def _missing(student: Student, strangers: Sequence[str]) -> StudentResult:
         team=student.team,
         score=Decimal(0),
     )
+    until = settings.in_time_until(student.student)
+    if student.student in settings.extensions and until is not None and until > now:
+        reason = f"nothing was handed in so far, and the extension until {settings.local(until):%Y-%m-%d %H:%M %Z} runs"
+        return replace(result, score=None, withheld=True, reason=reason)
+    if doubtful_rows.may_be_test_student(student.name, student.columns):
+        return replace(result, score=None, withheld=True, reason="it may be the Test Student of Canvas: remove the row")
     if not strangers:
         return result
     names = ", ".join(strangers[:_NAMED]) + (f" and {len(strangers) - _NAMED} more" if len(strangers) > _NAMED else "")

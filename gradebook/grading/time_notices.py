@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from gradebook.intake.doubtful_rows import says_nothing
 from gradebook.results import Student
-from gradebook.settings import Settings
+from gradebook.settings import RATES, Settings
 from gradebook.text_files import some, with_name
 
 _MODIFIED = "Last modified (submission)"
@@ -23,6 +23,8 @@ def notices(settings: Settings, students: Sequence[Student]) -> tuple[str, ...]:
         _changing_clocks(settings, students),
         _without_deadline(settings),
         _odd_rates(settings),
+        _deadline_ahead(settings, students),
+        _no_extension(settings),
         _all_late(settings, students),
         _in_the_future(settings, students),
         _shorter(settings, students),
@@ -40,10 +42,27 @@ def _shorter(settings: Settings, students: Sequence[Student]) -> str:
     ]
     if not names:
         return ""
-    verb = "ends" if len(names) == 1 else "end"
+    ends = "ends before the deadline of the class, and counts as it stands: remove it"
+    end = "end before the deadline of the class, and count as they stand: remove them"
+    return f"[extensions] of {', '.join(names)} {ends if len(names) == 1 else end} if the deadline was moved later"
+
+
+def _no_extension(settings: Settings) -> str:
+    """Whose extension is the deadline of all, and so changes nothing."""
+    names = [name for name, moment in settings.extensions.items() if moment == settings.deadline]
+    return f"[extensions] of {some(names)}: the same as the deadline of the class, so without effect" if names else ""
+
+
+def _deadline_ahead(settings: Settings, students: Sequence[Student]) -> str:
+    """What to say of zeros that are given while students can still hand in."""
+    deadline, now = settings.deadline, datetime.now(UTC)
+    missing = [student for student in students if student.status == "missing" and student.columns]
+    missing = [student for student in missing if student.student not in settings.extensions]
+    if deadline is None or deadline <= now or not missing:
+        return ""
     return (
-        f"[extensions] of {', '.join(names)} {verb} before the deadline of the class, and count as they stand: remove "
-        "them if the deadline was moved later"
+        f"the deadline, {settings.local(deadline):%Y-%m-%d %H:%M %Z}, is still to come, and {len(missing)} without a "
+        "submission have 0 already: send no grades before it"
     )
 
 
@@ -63,17 +82,33 @@ def _changing_clocks(settings: Settings, students: Sequence[Student]) -> str:
 def _odd_rates(settings: Settings) -> str:
     """Late rules that a person hardly means."""
     late = settings.late
-    if late.at_most_percent < 100 and not late.deducts:
+    keys = [
+        key
+        for key, is_set in (("at_most_percent", late.at_most_percent < 100), ("grace_minutes", late.grace))
+        if is_set
+    ]
+    if keys and not late.deducts:
         rates = "percent_per_day, percent_per_hour or points_per_day"
-        return f"[late] has at_most_percent and no rate, so lateness costs nothing: set {rates}"
+        return f"[late] has {' and '.join(keys)} and no rate, so lateness costs nothing: set {rates}"
+    rate = next((name for name in RATES if getattr(late, name)), "")
+    if rate and not late.at_most_percent:
+        return f"[late] has at_most_percent = 0, so {rate} deducts nothing: remove it, or set the most that is deducted"
+    if late.no_credit_after is not None and late.no_credit_after <= late.grace:
+        return (
+            "[late] has no_credit_after_days within grace_minutes: what is late has 0 from the end of the grace on"
+            + (f", and {rate} has no effect" if rate else "")
+        )
     if 0 < late.percent_per_day < 1:
         return f"percent_per_day = {late.percent_per_day} deducts {late.percent_per_day} % a day: write 10 for 10 %"
     return ""
 
 
 def _without_deadline(settings: Settings) -> str:
-    if not settings.late.deducts or settings.deadline is not None or settings.extensions:
+    if settings.deadline is not None or not (settings.late.deducts or settings.extensions):
         return ""
+    if settings.extensions:
+        names = some(list(settings.extensions))
+        return f"class.toml has no deadline, so nobody is late but by their own in [extensions] ({names}): set deadline"
     return "[late] has no effect, because there is no deadline: set deadline in class.toml"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from gradebook.command_name import command
 from gradebook.moodle_words import DASHES
 from gradebook.roster import KEYS, NAME_COLUMNS, Entry, Roster, RosterError, cell_of, folded
-from gradebook.text_files import some
+from gradebook.text_files import some, with_name
 
 _SUMMARIES = frozenset(
     re.findall(
@@ -48,6 +48,11 @@ _UNREAD = {
 """Columns of decisions that a roster does not make, by their letters, and what makes them."""
 TEST_STUDENTS = ("student, test", "test student")
 """What Canvas calls whom it makes for the Student View, in its export and where names are shown in order."""
+ROLES = ("role", "roles", "enrollment type", "enrollment role", "course role")
+_STAFF = re.compile(
+    r"instructor|teacher|\bstaff\b|professor|lecturer|assistant|\btutor\b|\bTA\b|grader|lehrende|dozent|profesor",
+    re.IGNORECASE,
+)
 _STANDING = re.compile(r"\b(status|state|enrol\w*|registration)\b", re.IGNORECASE)
 
 
@@ -58,7 +63,13 @@ def says_nothing(cell: str) -> bool:
 
 def summary(cells: Mapping[str, str]) -> str | None:
     """What a row that sums up the others is called; None if the row is a student's."""
-    named = {cell for title, cell in cells.items() if cell and (title in KEYS or folded(title) in NAME_COLUMNS)}
+    named = {
+        cell
+        for title, cell in cells.items()
+        if cell and (title in KEYS or folded(title) in NAME_COLUMNS)
+        # A count in the column of names, as in `Total,2`; no name is a number.
+        if title in KEYS or not re.fullmatch(r"[\d.,]+", cell)
+    }
     # A student of that name has a number or an address next to it.
     return next(iter(named)) if len(named) == 1 and sums_up(folded(next(iter(named)))) else None
 
@@ -125,7 +136,16 @@ def notices(roster: Roster) -> tuple[str, ...]:
     entries = roster.entries
     return tuple(
         filter(
-            None, (left(entries), test_students(entries), staff_too(roster), spelt_teams(entries), *decisions(entries))
+            None,
+            (
+                left(entries),
+                test_students(entries),
+                staff_too(roster),
+                staff_alone(entries),
+                no_addresses(entries),
+                spelt_teams(entries),
+                *decisions(entries),
+            ),
         )
     )
 
@@ -165,13 +185,48 @@ def left(entries: Iterable[Entry]) -> str:
 
 def test_students(entries: Iterable[Entry]) -> str:
     """What to say of students whom Canvas may have made; empty if there is none. One of that name may be a person."""
-    called = [entry for entry in entries if entry.name.casefold() in TEST_STUDENTS and "ID" in entry.columns]
-    made = [f"{entry.student} ({entry.name})" for entry in called if not cell_of(entry.columns, "SIS User ID")]
+    made = [f"{entry.student} ({entry.name})" for entry in entries if may_be_test_student(entry.name, entry.columns)]
     if not made:
         return ""
     return (
-        f"called like Canvas's Test Student, without a SIS ID but with a login of a person, so it counts like all "
-        f"others: {some(made)}. Remove the row, if it is nobody"
+        f"called like Canvas's Test Student, without a SIS ID but with a login of a person: {some(made)}. A submission "
+        "counts; without one there is no 0. Remove the row, if it is nobody"
+    )
+
+
+def may_be_test_student(name: str, columns: Mapping[str, str]) -> bool:
+    """Whether Canvas may have made this student, who has a login that a person can have."""
+    return name.casefold() in TEST_STUDENTS and "ID" in columns and not cell_of(columns, "SIS User ID")
+
+
+def staff_alone(entries: Iterable[Entry]) -> str:
+    """What to say of roles of staff where nobody is called a student, so that the column says nothing for certain."""
+    staff = [
+        f"{entry.student} ({title}: {cell})"
+        for entry in entries
+        for title, cell in entry.columns.items()
+        if folded(title) in ROLES and _STAFF.search(cell)
+    ]
+    if not staff:
+        return ""
+    return (
+        f"these count as students, because their roster's column says of nobody 'student': {some(staff)}. If they are "
+        "staff, remove their rows, or write student into the rows of the others"
+    )
+
+
+def no_addresses(entries: Iterable[Entry]) -> str:
+    """What to say of cells in a column of addresses that are none, as in a second row of titles."""
+    wrong = [
+        f"{with_name(entry.student, entry.name)} ({title}: {cell})"
+        for entry in entries
+        for title, cell in entry.columns.items()
+        if title in _ADDRESSES and not says_nothing(cell) and "@" not in cell
+    ]
+    if not wrong:
+        return ""
+    return (
+        f"what is in the column of addresses is none: {some(wrong)}. Correct it; remove the row, if it is no student's"
     )
 
 

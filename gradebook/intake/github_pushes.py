@@ -29,6 +29,15 @@ _ELSEWHERE = re.compile(r"[a-z+]+://|[\w.-]+@[\w.-]+:", re.IGNORECASE)
 """How an address begins that names a server; those of GitHub are known before."""
 
 
+_REMEDIES = {
+    "rate limit": ". Wait an hour, then run the command again",
+    "HTTP 404": ". Correct the name or --org; or log gh in as somebody who may read the repository",
+    "HTTP 403": ". Log gh in as an owner of the organization: gh auth login",
+    "error connecting": ". Run the command again when the network is back",
+}
+"""What to do about what `gh` says."""
+
+
 class PushesError(ValueError):
     """GitHub cannot be asked; the message is one line that says what to do."""
 
@@ -92,9 +101,13 @@ def ask(names: Sequence[str], announce: Callable[[str], None]) -> Pushes:
             failures.append(f"{shown(name)}: it is no name of a repository")
             continue
         try:
-            rows += [_row(name, activity) for activity in _activities(name)]
+            theirs = [_row(name, activity) for activity in _activities(name)]
         except IntakeError as error:
             failures.append(f"{name}: {error}")
+            continue
+        rows += theirs
+        if not theirs:
+            failures.append(f"{name}: GitHub recorded no push; the student may have handed in nothing")
     return Pushes(tuple(rows), tuple(failures))
 
 
@@ -110,12 +123,15 @@ def _activities(name: str) -> Iterator[dict[str, Any]]:
     if done.returncode == 4 or "gh auth login" in said:
         raise PushesError("gh is not logged in: run gh auth login")
     if done.returncode:
-        raise IntakeError(shown(said or f"gh ended with exit code {done.returncode}"))
+        remedy = next((remedy for mark, remedy in _REMEDIES.items() if mark in said), "")
+        raise IntakeError(shown(said or f"gh ended with exit code {done.returncode}") + remedy)
     text, place = done.stdout.decode(errors="replace"), 0
     try:
         while rest := text[place:].lstrip():  # one list a page
             page, length = json.JSONDecoder().raw_decode(rest)
             place = len(text) - len(rest) + length
+            if not isinstance(page, list) or not all(isinstance(activity, dict) for activity in page):
+                raise TypeError
             yield from page
     except (json.JSONDecodeError, TypeError):
         raise IntakeError("what GitHub answered is no list of activities") from None

@@ -32,10 +32,7 @@ from gradebook.roster import (
     is_team,
 )
 
-_ROLES, _STUDENT = (
-    ("role", "roles", "enrollment type", "enrollment role", "course role"),
-    re.compile("stud|learner|étudiant|teilnehm|alumn|aluno", re.IGNORECASE),
-)
+_STUDENT = re.compile("stud|learner|étudiant|teilnehm|alumn|aluno", re.IGNORECASE)
 """A column of roles says who is staff if it says of somebody that they are a student: else it may mean roles in a team.
 Classroom 50's and Gradescope's lists of a course have one."""
 _TEACHES = re.compile(r"assistant|\btutor\b|hilfskraft|\bTA\b", re.IGNORECASE)
@@ -255,7 +252,7 @@ def _unmarked(cells: dict[str, str]) -> dict[str, str]:
 def _role_column(rows: Iterable[Mapping[str, str]]) -> str:
     """The column that says who is staff; empty if there is none."""
     rows = tuple(rows)
-    columns = [title for title in (rows[0] if rows else ()) if folded(title) in _ROLES]
+    columns = [title for title in (rows[0] if rows else ()) if folded(title) in doubtful_rows.ROLES]
     return next(
         (
             title
@@ -302,8 +299,9 @@ def _moment(cells: Mapping[str, str], where: str, zone: tzinfo | None) -> dateti
 
 
 def _name(cells: Mapping[str, str]) -> str:
-    """The name for people. Columns may be written in upper or lower case, but `student` is the key."""
+    """The name for people, in one line. Columns may be in upper or lower case, but `student` is the key."""
     by_name = {**{folded(column): value for column, value in cells.items()}, "Student": cell_of(cells, "Student")}
+    by_name = {column: " ".join(value.splitlines()) for column, value in by_name.items()}
     for column in ("name", "Student", *NAME_COLUMNS[2:]):
         if value := by_name.get(column):
             return value

@@ -19,6 +19,7 @@ from gradebook.command_name import command
 from gradebook.csv_tables import Row, Table
 from gradebook.intake.commits import Push
 from gradebook.intake.moments import MomentError, read
+from gradebook.intake.strangers import why as why_unknown
 from gradebook.lateness import end_of_minute
 from gradebook.roster import KEYS, NAME_COLUMNS, Roster, RosterError, folded, repository_name
 from gradebook.settings import Settings
@@ -111,7 +112,8 @@ def load(path: Path, roster: Roster | None, zone: tzinfo | None) -> Times:
             moments[key] = max(moments.get(key, moment), moment)
     if not moments:
         what = f"nobody's row has a moment in its column {when}" if not strangers else "none of its rows is a student's"
-        raise TimesError(f"{path} says of nobody when they handed in: {what}")
+        reason = why_unknown(roster, strangers) if roster else ""
+        raise TimesError(f"{path} says of nobody when they handed in: {what}{reason}")
     return Times(moments, tuple(strangers), is_last_push=folded(when) == _PUSHED_AT)
 
 

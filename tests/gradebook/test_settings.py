@@ -117,6 +117,7 @@ def test_nothing_needs_to_be_said() -> None:
         ("[late]\ngrace = 1", "class.toml:2: unknown key 'grace'; known are grace_minutes"),
         ("[late]\npercent_per_day = 1\npoints_per_day = 1", "set only one of"),
         ("[late]\ngrace_minutes = -1", "must be at least 0"),
+        ("[late]\npercent_per_day = 150", "percent_per_day = 150 must be at least 0 and at most 100"),
         ("[late]\ngrace_minutes = nan", "grace_minutes = nan is not a number"),
         ("[late]\nat_most_percent = 101", "at most 100"),
         ("[extensions]\nada = 'tomorrow'", "class.toml:2: ada = 'tomorrow' is not a date with a time"),

@@ -46,7 +46,9 @@ def test_marks_of_direction_are_no_part_of_a_name(mark: str, tmp_path: Path) -> 
 def test_who_may_be_canvas_s_test_student_is_named(tmp_path: Path) -> None:
     rows = 'Student,ID,SIS User ID,SIS Login ID,Section\n"Lovelace, Ada",101,S1,ada,A\n"Student, Test",999,{},tst,A\n'
     (said,) = doubtful_rows.notices(roster(tmp_path, rows.format("")))
-    assert "others: tst (Student, Test). Remove the row, if it is nobody" in said
+    assert (
+        "login of a person: tst (Student, Test). A submission counts; without one there is no 0. Remove the row" in said
+    )
     assert doubtful_rows.notices(roster(tmp_path, rows.format("S9"))) == ()
 
 
@@ -137,3 +139,38 @@ def test_what_stands_for_a_missing_identifier_or_time_is_none(tmp_path: Path, ce
     assert [entry.student for entry in people.entries] == ["ada-l", "b@x.edu", "c@x.edu", "na"]
     assert [entry.submitted_at is None for entry in people.entries] == [False, True, True, True]
     assert [entry.columns["github_username"].strip() for entry in people.entries][1:3] == [cell.strip()] * 2
+
+
+def test_who_may_be_canvas_s_test_student_has_no_0(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    path = small_class.submissions.parent / "roster.csv"
+    head = "Student,ID,SIS User ID,SIS Login ID\n"
+    path.write_text(f'{head}"Lovelace, Ada",101,S1,ada\n"Student, Test",999,,tst\n')
+    scores = {row.student: row.score for row in small_class.grade(roster=path).students}
+    assert (scores["tst"], scores["ada"] is None) == (None, False)
+
+
+def test_a_count_below_the_names_is_nobody(tmp_path: Path) -> None:
+    people = roster(tmp_path, "student,name,Email\nada,Ada Lovelace,a@x.edu\nTotal,2,\n")
+    assert [entry.student for entry in people.entries] == ["ada"]
+    assert [outsider.why for outsider in people.outsiders] == ["'Total' in roster.csv sums up other rows"]
+
+
+def test_a_name_in_two_lines_is_one_name(tmp_path: Path) -> None:
+    people = roster(tmp_path, 'student,name\nada,"Ada\nLovelace"\n')
+    assert people.entries[0].name == "Ada Lovelace"
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("role\nprof,Instructor\nada,\n", "says of nobody 'student': prof (role: Instructor). If they are staff"),
+        ("role\nprof,Instructor\nada,Student\n", ""),
+        ("role\nprof,navigator\nada,driver\n", ""),
+        ("Email\nkey,address\nada,a@x.edu\n", "addresses is none: key (Email: address). Correct it; remove the row"),
+        ("Email\nkey,-\nada,a@x.edu\n", ""),
+    ],
+)
+def test_rows_that_may_be_no_student_s_are_named(rows: str, said: str, tmp_path: Path) -> None:
+    notices = doubtful_rows.notices(roster(tmp_path, f"student,{rows}"))
+    assert [said in text for text in notices] == [True] * bool(said)

@@ -306,7 +306,38 @@ def test_a_deadline_or_a_time_of_another_year_is_named(small_class: SmallClass) 
             "at_most_percent = 50",
             "note: [late] has at_most_percent and no rate, so lateness costs nothing: set percent_",
         ),
+        ("grace_minutes = 15", "note: [late] has grace_minutes and no rate, so lateness costs nothing: set percent_"),
+        ("percent_per_day = 10\nat_most_percent = 0", "at_most_percent = 0, so percent_per_day deducts nothing"),
+        (
+            "points_per_day = 1\nno_credit_after_days = 1\ngrace_minutes = 1440",
+            "what is late has 0 from the end of the grace on, and points_per_day has no effect",
+        ),
         ("percent_per_day = 0.1", "note: percent_per_day = 0.1 deducts 0.1 % a day: write 10 for 10 %"),
     ):
         text = f"deadline = 2026-03-01T23:59:00Z\n[late]\n{rules}\n"
         assert words in grade(small_class, small_class.submissions, text, roster)[1]
+
+
+def test_extensions_that_change_nothing_are_named(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    roster = "student,submitted_at\nada,2026-03-01T12:00Z\n"
+    extension = "[extensions]\nada = 2026-03-01T23:59:00Z\n"
+    _, said = grade(small_class, small_class.submissions, LATE + extension, roster)
+    assert "class.toml has no deadline, so nobody is late but by their own in [extensions] (ada): set deadline" in said
+    deadline = "deadline = 2026-03-01T23:59:00Z\n"
+    _, said = grade(small_class, small_class.submissions, deadline + LATE + extension, roster)
+    assert "[extensions] of ada: the same as the deadline of the class, so without effect" in said
+
+
+def test_nobody_has_0_before_their_own_deadline(small_class: SmallClass) -> None:
+    """The deadline of all may be left to come by an instructor who tries the class out; the zeros are named."""
+    small_class.hands_in("ada")
+    text = "deadline = 20{}-03-01T23:59:00Z\n[extensions]\nbob = 20{}-03-05T23:59:00Z\n"
+    roster = "student\nada\nbob\ncleo\n"
+    for of_class, own, score, ahead in ((25, 62, None, False), (25, 25, 0, False), (62, 62, None, True)):
+        result, said = grade(small_class, small_class.submissions, text.format(of_class, own), roster)
+        by_key = {student.student: student for student in result.students}
+        assert (by_key["bob"].score, by_key["cleo"].score) == (score, 0)
+        reason = "nothing was handed in so far, and the extension until 2062-03-05 23:59 UTC runs"
+        assert by_key["bob"].reason == ("" if score == 0 else reason)
+        assert ("2062-03-01 23:59 UTC, is still to come, and 1 without a submission have 0" in said) == ahead
