@@ -16,7 +16,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from gradebook.text_files import of_windows
-from gradebox.common import documents
+from gradebox.common import documents, reading
 
 _BY_MARK = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _SEPARATOR = re.compile(r'"?sep=[^\r\n]"?[;,\t|]*(\r\n|\r|\n)', re.IGNORECASE)
@@ -87,6 +87,8 @@ def read(path: Path, texts: Collection[str] = ()) -> Table:
         for cells in lines:
             if cells == [_END]:
                 break
+            if reading.CONFLICT.fullmatch(separator.join(cells)):
+                raise TableError(f"{path}, line {line}: {reading.CONFLICT_REMEDY}")
             _check_quotes(titles, cells, separator, texts, f"{path}, line {line}")
             if any(cell.strip() for cell in cells) and not _is_heading(titles, cells, f"{path}, line {line}"):
                 rows.append(Row(line, _by_title(titles, [_plain(cell) for cell in cells], f"{path}, line {line}")))

@@ -330,7 +330,8 @@ def _rerun(book: Book, student: str) -> str:
                 f"To read newer files, run {command()} class with the submissions"
             )
         if entry.score is None or entry.status != "graded":
-            why = f": {entry.reason}" if entry.reason else ""
+            nothing = "handed in nothing, so there is nothing to grade again" if entry.status == "missing" else ""
+            why = f": {reason}" if (reason := entry.reason or nothing) else ""
             texts.append(f"{entry.student}: {entry.status.replace('_', ' ')}{why}")
         else:
             texts.append(f"{entry.student} has {points(entry.score)} of {points(result.max_score)} points")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from gradebook.command_name import command
 from gradebook.export import changes, decisions, everything, reviews, view
 from gradebook.grading import class_summary, excused, held_back
 from gradebook.grading.manual_grading import now
@@ -162,6 +164,11 @@ class Book:
         """Give points by hand, to a student or to everybody in a team; says what was done. Raises `ValueError`."""
         if student == decisions.ALL and self.view.line(student) is None:
             return self._override_all(criterion, amount, reason, by)
+        if criterion.startswith("manual."):
+            raise ValueError(
+                f"people grade {criterion}, and its points are marks: change the mark on the page of {command()} "
+                f"manual grade {shlex.quote(str(self.folder))} --as NAME"
+            )
         keys = self.keys(student)
         name = keys[0] if len(keys) == 1 else next(line.result.team for line in self.view.lines if line.student in keys)
         file = class_summary.overrides_file(self.settings, self.folder)

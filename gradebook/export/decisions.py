@@ -150,12 +150,20 @@ def effect(before: View, after: View, student: str, criterion: str) -> str:
     if criterion not in graded:
         return f"{student}: the points have no effect, because {_no_grade(line, criterion)}"
     if line.result.score is None:
-        return f"{student} has no score yet"
+        return f"{student} has no score yet{_why_no_score(line)}"
     same = ", as before" if was.result.score == line.result.score else ""
     late = line.result.late
     lost = f"; {deduction(late.points)} for lateness ({late.rule})" if late is not None and late.points else ""
     kept = "; the score is held back, so no export has it" if line.is_held_back else ""
     return f"{student} has {shown(line.result.score)} of {shown(line.most)} points now{same}{lost}{kept}"
+
+
+def _why_no_score(line: Line) -> str:
+    if (line.result.manual is not None and not line.result.manual.complete) or any(
+        not report.counts for report in line.result.reports
+    ):
+        return f": people have not graded it to the end ({command()} manual list CLASS)"
+    return f": {line.result.reason}" if line.result.reason else ""
 
 
 def _no_grade(line: Line, criterion: str) -> str:

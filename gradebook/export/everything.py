@@ -24,6 +24,7 @@ from gradebook.export import (
     tables,
     view,
 )
+from gradebook.grading.manual_grading import FOLDER as MANUAL
 from gradebook.grading.manual_grading import comments, marks, reports, units
 from gradebook.results import ClassResult
 from gradebox.report.document import points
@@ -248,6 +249,9 @@ def of_manual_grading(class_view: view.View, result: ClassResult, folder: Path) 
         *_to_grade(class_view, result),
         *_of_no_criterion(folder),
         *_of_nobody(class_view, folder),
+        *_of_no_submission(class_view, folder),
+        *_unread_marks(folder),
+        *_of_other_labs(result, folder),
         *_that_do_not_fit(folder),
     ]
 
@@ -263,6 +267,44 @@ def _of_nobody(class_view: view.View, folder: Path) -> list[str]:
     return [
         f"marks for whom the class does not have, so they count for nothing: {shown}. A student keeps the key if the "
         "roster shows who it is (by ID, SIS ID, address); a team needs its old name"
+    ]
+
+
+def _of_no_submission(class_view: view.View, folder: Path) -> list[str]:
+    """Marks for who handed in nothing that people could have read."""
+    marked = {unit for unit, of_unit in marks.load_all(folder).items() if of_unit}
+    names = [
+        line.who
+        for line in class_view.lines
+        if line.result.status in ("missing", "refused") and units.key_of(line.student, "") in marked
+    ]
+    if not names:
+        return []
+    return [
+        f"marks for students without a submission, so they count for nothing: {text_files.some(names)}. To give "
+        f"points all the same, use {command()} review CLASS --override"
+    ]
+
+
+def _unread_marks(folder: Path) -> list[str]:
+    """What is next to the marks and is none, such as a file that Git left after a conflict."""
+    place = folder / MANUAL / marks.MARKS
+    names = sorted(path.name for path in place.glob("[!.]*") if path.suffix != ".toml")
+    if not names:
+        return []
+    return [f"{place} has files that nothing reads, because marks are .toml files: {text_files.some(names)}"]
+
+
+def _of_other_labs(result: ClassResult, folder: Path) -> list[str]:
+    """Criteria about the report of a lab that this class does not have."""
+    rubric = reports.whole_rubric(folder)
+    criteria = rubric.criterion if rubric is not None else ()
+    others = [f"{row.id} (lab {row.lab})" for row in criteria if row.lab is not None and row.lab not in result.labs]
+    if not others:
+        return []
+    return [
+        f"manual_grading/rubric.toml has criteria for labs that this class does not grade: {text_files.some(others)}. "
+        "Correct lab, or remove them"
     ]
 
 

@@ -63,7 +63,15 @@ def worksheet(view: View) -> str | None:
 
 def notices(view: View) -> tuple[str, ...]:
     """What an instructor should know before uploading."""
-    texts = (_other_maximum(view), _locked(view), _replaced(view), _zeros(view), _unnamed(view))
+    texts = (
+        _no_worksheet(view),
+        _other_maximum(view),
+        _locked(view),
+        _replaced(view),
+        _zeros(view),
+        _other_grades(view),
+        _unnamed(view),
+    )
     return tuple(text for text in texts if text)
 
 
@@ -73,9 +81,11 @@ def _other_maximum(view: View) -> str:
     different = sorted(value for value in stated if _number(value) != maximum)
     if not different:
         return ""
+    most = _number(different[0])
+    why = "else each grade is another percentage there" if most and most > maximum else "Moodle skips grades above it"
     return (
         f"Moodle's worksheet states a maximum of {different[0]}, this class has {points(view.result.max_score)}: set "
-        "the assignment's maximum grade in Moodle before the upload, because Moodle skips grades above it"
+        f"the assignment's maximum grade in Moodle before the upload; {why}"
     )
 
 
@@ -127,6 +137,36 @@ def _zeros(view: View) -> str:
         f"Moodle has points of these students, who handed in nothing that could be graded, and moodle-worksheet.csv "
         f"replaces them by 0: {text_files.some(having)}. To keep them, excuse the student "
         f"({command()} review CLASS --excuse STUDENT all REASON), or remove the row before the upload"
+    )
+
+
+def _other_grades(view: View) -> str:
+    """Whose grade in Moodle is another one, which somebody may have typed there."""
+    if worksheet(view) is None:
+        return ""
+    having = [
+        f"{line.who} {line.result.columns[_GRADE]}, now {points(line.result.score or Decimal(0))}"
+        for line in view.lines
+        if line.decided and line.grade is not None
+        if (there := _number(line.result.columns.get(_GRADE, ""))) is not None and there != line.result.score
+    ]
+    if not having:
+        return ""
+    return (
+        f"Moodle has other grades of these students, which moodle-worksheet.csv replaces: {text_files.some(having)}. "
+        "To keep one, remove its row before the upload"
+    )
+
+
+def _no_worksheet(view: View) -> str:
+    """What to say of a worksheet whose titles somebody has changed."""
+    columns = _columns(view)
+    lacking = [name for name in (_IDENTIFIER, _GRADE, _MODIFIED) if name not in columns]
+    if not lacking or _MAXIMUM not in columns:
+        return ""
+    return (
+        f"the roster looks like Moodle's grading worksheet, but has no column {lacking[0]}, so there is no "
+        "moodle-worksheet.csv: download the worksheet again, and leave its titles as they are"
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from gradebook.command_name import command
 from gradebook.export.page import ReviewGroup, review_groups
 from gradebook.export.view import View
+from gradebook.text_files import some
 from gradebox.common.texts import printable
 
 _WIDTH = 110
@@ -39,14 +40,25 @@ def text(view: View, folder: Path) -> str:
         blocks.append("\n".join(_held_back(view, review)))
     if not groups:
         open_work = view.waiting or view.broken
-        return "\n\n".join([*blocks, *([] if open_work else ["nothing is open"])])
+        return "\n\n".join([*blocks, *([] if open_work else ["nothing is open"]), *_by_hand(view, folder)])
     students, open_ = len({group.line.student for group in groups}), len(view.open)
     blocks.append(
         f"{open_} decision{'' if open_ == 1 else 's'} about {students} student{'' if students == 1 else 's'} open. "
         "Checks that need review score 0 for now. Notes cost no points by themselves. A refused submission has 0 "
         "points; inform its student. A score that is withheld, or of work that could not be fetched, is in no export."
     )
-    return "\n\n".join(blocks)
+    return "\n\n".join([*blocks, *_by_hand(view, folder)])
+
+
+def _by_hand(view: View, folder: Path) -> Iterator[str]:
+    """What people grade and answer elsewhere."""
+    manual, where = f"{command()} manual", shlex.quote(str(folder))
+    if names := [line.who for line in view.by_hand_open]:
+        yield f"not graded by hand to the end: {some(names)}; {manual} list {where} shows it"
+    asked = {request.id for line in view.lines for request in line.result.requests if request.answered_at is None}
+    if asked:
+        are = "request is" if len(asked) == 1 else "requests are"
+        yield f"{len(asked)} regrade {are} not answered: {manual} requests {where}"
 
 
 def _held_back(view: View, review: str) -> Iterator[str]:

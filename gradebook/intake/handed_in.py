@@ -210,6 +210,8 @@ def _at(path: Path, zone: tzinfo | None = None) -> HandedIn | None:
         kind = pieces.kind_of(path)
     elif zip_and_tar.has_suffix(path.name):
         kind, name = "archive", stem
+    elif not path.suffix and path.is_file() and pieces.kind_of(path) == "archive":
+        kind = "archive"  # whose suffix some program has taken away
     elif path.suffix.lower() in (*not_counted.OTHER_ARCHIVES, not_counted.NOTEBOOK):
         kind, name = "file", path.stem
     else:

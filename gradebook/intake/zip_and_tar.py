@@ -25,6 +25,7 @@ from typing import IO, Any, Self
 
 from gradebook.intake import zip_times
 from gradebook.intake.accepted_files import Budget, CannotStore, Names, Refused, write
+from gradebox.common import documents
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 
@@ -59,6 +60,10 @@ _EXTENDED = (
 )
 _END_READS = 64
 """So often a stream may be read on after its end; only whoever skips what a header claims to follow does so."""
+
+
+_PAGE_BYTES = 4096
+"""What tells a page of the web or a document."""
 
 
 def has_suffix(name: str) -> bool:
@@ -124,6 +129,9 @@ def extract(
             raise CannotStore(f"submissions cannot be read here: {error.strerror}") from None
         if isinstance(error, tarfile.ReadError) and not named_so:
             raise Refused("is neither a zip nor a tar file; pack the labs as one of them") from None
+        file.seek(0)
+        if isinstance(error, tarfile.ReadError) and (kind := documents.kind_of(file.read(_PAGE_BYTES))):
+            raise Refused(f"is {kind}, and no archive; download it again, or pack the labs as .zip") from None
         raise Refused(f"is damaged, or no archive at all ({_first_line(error)}); download or pack it again") from None
 
 

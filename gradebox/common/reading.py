@@ -122,7 +122,11 @@ _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 _ODD_SPACE = re.compile("[\u00a0\u2000-\u200f\u202f\u2060\u3000\ufeff]")
 """Blanks that TOML takes for a part of a name."""
 _BARE_KEY = re.compile(r"\s*([^\s\"'=#\[][^\"'=#]*?)\s*=")
+CONFLICT = re.compile(r"(<{7}|>{7}|\|{7}) .*|={7}")
+"""A line that Git writes into a file that two people changed."""
+CONFLICT_REMEDY = "Git could not merge this file: keep one version of the lines between <<<<<<< and >>>>>>>"
 _MISWRITTEN = (
+    (CONFLICT, CONFLICT_REMEDY),
     (re.compile(r"[^=#]*=\s*(-?\d+),(\d+)\s*(#.*)?"), r"write decimals with a point: \1.\2"),
     (re.compile(r"[^=#]*=\s*(-?\d+(?:[.]\d+)?)\s*%\s*(#.*)?"), r"write the number alone: \1"),
     (

@@ -239,7 +239,12 @@ def test_every_column_of_the_plain_table_is_explained() -> None:
 @pytest.mark.parametrize(("title", "no"), [("Grade can be changed", "No"), ("Bewertung kann geändert werden", "Nein")])
 def test_a_grade_that_moodle_has_locked_is_named(title: str, no: str) -> None:
     def locked(key: str, cell: str) -> StudentResult:
-        columns = {"Identifier": f"Participant {key}", "Email address": f"{key}@uni.example", "Grade": ""}
+        columns = {
+            "Identifier": f"Participant {key}",
+            "Email address": f"{key}@uni.example",
+            "Grade": "",
+            "Last modified (grade)": "-",
+        }
         return student(key, graded({}), columns={**columns, "Maximum Grade": "20.00", title: cell, "Note": "No"})
 
     (notice,) = moodle.notices(view.of(a_class([locked("17", "Yes"), locked("18", no)])))
@@ -286,3 +291,20 @@ def test_who_lacks_what_moodle_knows_students_by_is_named() -> None:
     assert moodle.notices(made) == (
         "not in moodle-grades.csv, because the roster has nothing in Email address by which Moodle knows them: eve",
     )
+
+
+def test_other_grades_in_moodle_are_named_before_they_are_replaced() -> None:
+    rows = [
+        student(key, graded({}), columns={**WORKSHEET, "Feedback comments": "", "Grade": cell})
+        for key, cell in (("17", "7,50"), ("18", "20.00"), ("19", "-"), ("20", ""))
+    ]
+    said = [text for text in moodle.notices(view.of(a_class(rows))) if "has other grades" in text]
+    assert [text.partition(". To")[0] for text in said] == [
+        "Moodle has other grades of these students, which moodle-worksheet.csv replaces: 17 7,50, now 20"
+    ]
+
+
+def test_a_worksheet_with_another_title_is_named() -> None:
+    columns = {("Id" if name == "Identifier" else name): cell for name, cell in WORKSHEET.items()}
+    notices = moodle.notices(view.of(a_class([student("17", graded({}), columns=columns)])))
+    assert "has no column Identifier, so there is no moodle-worksheet.csv: download the work" in " ".join(notices)

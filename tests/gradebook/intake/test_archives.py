@@ -282,3 +282,11 @@ def test_an_archive_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     archive.write_bytes(archive.read_bytes()[:-200])
     with pytest.raises(Refused, match="is damaged"):
         unpack(archive, tmp_path / "out")
+
+
+def test_what_was_saved_instead_of_an_archive_is_named(tmp_path: Path) -> None:
+    archive = tmp_path / "labs.zip"
+    for content, kind in ((b"<!DOCTYPE html><title>Log in</title>", "a page of the web"), (b"%PDF-1.7", "a PDF doc")):
+        archive.write_bytes(content)
+        with pytest.raises(Refused, match=f"is {kind}.*, and no archive; download it again"):
+            unpack(archive, tmp_path / kind)

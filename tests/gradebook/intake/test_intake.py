@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gradebook.intake import roster_files
+from gradebook.intake import handed_in, roster_files
 from gradebook.intake.collect import Intake, Store
 from gradebook.intake.handed_in import IntakeError, find
 from gradebook.results import Student
@@ -320,3 +320,10 @@ def test_a_file_that_only_has_a_students_name_does_not_stand_beside_the_students
         "ada: remove one of them"
     ]
     assert students["bob"].status == "taken"
+
+
+def test_an_archive_that_lost_its_suffix_is_a_submission(tmp_path: Path) -> None:
+    (tmp_path / "ada").write_bytes(b"PK\x03\x04")
+    (tmp_path / "notes").write_text("who is ill")
+    assert [(thing.key, thing.kind) for thing in handed_in.find(tmp_path)] == [("ada", "archive")]
+    assert handed_in.passed_over(tmp_path) == ["notes"]

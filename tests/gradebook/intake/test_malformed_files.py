@@ -106,6 +106,10 @@ REFUSED: dict[str, tuple[Callable[[Reader], bytes], str]] = {
     "zeros at the end": (lambda reader: reader.text.encode() + bytes(9), "damaged, or no text"),
     "JSON": (lambda reader: b'[{"student": "ada"}]', "is JSON, and no table"),
     "TOML": (lambda reader: b'# x\n[[student]]\nstudent = "ada"\n', "is TOML, and no table"),
+    "a conflict of Git's": (
+        lambda reader: f"{reader.text}<<<<<<< HEAD\n{reader.rows[1]}\n=======\n>>>>>>> main\n".encode(),
+        "line 4: Git could not merge this file",
+    ),
     "a misspelt title": (
         lambda reader: reader.text.replace(reader.column, reader.column[:-1], 1).encode(),
         r"has (no column|a column '\w+', which nothing reads)",
@@ -267,6 +271,7 @@ def _malformed(text: str) -> Iterator[tuple[bytes, str]]:
         yield data, f":1: it is {kind}"
     yield b"student,points\nada,4\n", ":1: not valid TOML: .*; this looks like a table of a spreadsheet"
     yield text.encode() + b"colour = 1\n", r":\d+: unknown key 'colour'"
+    yield f"{text}<<<<<<< HEAD\n=======\n>>>>>>> main\n".encode(), r":\d+: .*Git could not merge this file: keep one"
     if match := re.search(r"\[\[(\w+)\]\]", text):
         yield text.replace(match[0], f"[{match[1]}]").encode(), rf"write each {match[1]} as \[\[{match[1]}\]\]"
         yield text.replace(match[0], f"[[{match[1]}x]]").encode(), f"did you mean '{match[1]}'"

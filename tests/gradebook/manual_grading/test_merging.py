@@ -12,11 +12,11 @@ import pytest
 
 from gradebook.cli import classroom
 from gradebook.cli import manual as manual_command
-from gradebook.export import everything
+from gradebook.export import everything, review_list, view
 from gradebook.export.book import Book
 from gradebook.export.gradescope import SCHEMA_FILE
 from gradebook.grading import excused
-from gradebook.grading.manual_grading import comments, marks, units
+from gradebook.grading.manual_grading import comments, marks, requests, units
 from gradebook.grading.manual_grading.comments import Comment
 from gradebook.results import Excused, GradebookError, Student
 from tests.gradebook.conftest import SmallClass
@@ -272,3 +272,26 @@ def test_two_of_one_name_are_told_apart_where_people_grade() -> None:
     students = [Student(student=key, name="Anna Schmidt", status="taken", content=key) for key in ("a1", "a2")]
     students.append(Student(student="bob", name="Bob", status="taken", content="b"))
     assert [unit.label for unit in units.of(students)] == ["Anna Schmidt (a1)", "Anna Schmidt (a2)", "Bob"]
+
+
+def test_marks_that_cannot_count_are_named(manual: ManualClass) -> None:
+    manual.give("student ada", "discussion")
+    folder = manual.folder / "manual_grading"
+    written = (folder / "marks").glob("*.toml")
+    text = next(path.read_text() for path in written).replace("student ada", "student eve")
+    (folder / "marks" / "eve.toml").write_text(text)
+    (folder / "marks" / "eve.toml.orig").write_text(text)
+    (folder / "rubric.toml").write_text((folder / "rubric.toml").read_text().replace("lab = 1", "lab = 4"))
+    said = "\n".join(everything.notices(manual.read(), manual.folder))
+    assert "marks for students without a submission, so they count for nothing: eve. To give points all the" in said
+    assert "marks has files that nothing reads, because marks are .toml files: eve.toml.orig" in said
+    assert "criteria for labs that this class does not grade: figures (lab 4). Correct lab" in said
+
+
+def test_the_list_of_what_is_open_says_where_work_by_hand_is(manual: ManualClass) -> None:
+    requests.add(manual.folder, [requests.NewRequest("bob", "look again")], ["bob"], [])
+    listed = review_list.text(view.of(manual.read()), manual.folder)
+    assert "not graded by hand to the end: ada, bob, cleo; gpulabs manual list" in listed
+    assert "1 regrade request is not answered: gpulabs manual requests" in listed
+    with pytest.raises(ValueError, match=r"people grade manual\.figures, and its points are marks: change the mark on"):
+        Book.open(manual.folder).override("ada", "manual.figures", "1", "x")
