@@ -20,7 +20,7 @@ from gradebook import identity, text_files, versions
 from gradebook.command_name import command
 from gradebook.export import FOLDER as EXPORTS
 from gradebook.export import changes, everything, reviews
-from gradebook.grading import class_summary, excused, held_back, moodle_status, unknown_names
+from gradebook.grading import class_summary, excused, held_back, moodle_status, unknown_names, without_effect
 from gradebook.grading.description import ClassRequest, described
 from gradebook.grading.engine import OpenEngine
 from gradebook.grading.manual_grading import FOLDER as HANDS
@@ -109,8 +109,9 @@ class _Run:
         self.settings = decisions.settings
         criteria_here = self._criteria(plan)
         given = decisions.overrides, students, criteria_here, decisions.excused
-        without_effect = unknown_names.notices(self.settings, *given)
-        for text in (*decisions.of_gone, *without_effect, *moodle_status.notices(self.settings, students)):
+        unused = without_effect.notices(self._request, self.settings, students)
+        in_vain = unknown_names.notices(self.settings, *given)
+        for text in (*unused, *decisions.of_gone, *in_vain, *moodle_status.notices(self.settings, students)):
             self._progress.say(f"note: {text}")
         contents, criteria = self._to_discard(students, plan)
         self._check_copies(students, contents)
@@ -279,8 +280,6 @@ class _Run:
         passed_over = [f"no submissions, so not graded: {', '.join(intake.passed_over)}"] if intake.passed_over else []
         for text in dict.fromkeys([*passed_over, *intake.notices]):
             self._progress.say(f"note: {text}")
-        if self._request.commit and not any(student.commit for student in students):
-            self._progress.say(f"note: --commit {self._request.commit} has no effect: none of these is a repository")
         for text in unknown_names.other_teams(list(known.values()), students) if known_by else ():
             self._progress.say(f"note: {text}")
         for text in unknown_names.resubmitted(self.settings, known, students):

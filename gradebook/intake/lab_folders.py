@@ -76,6 +76,15 @@ def versions(top: Path) -> list[Path]:
     return sorted(numbered, key=lambda path: int(numbered[path][1]))
 
 
+_ATTACHMENTS = "Submission attachment(s)"
+"""Where Sakai puts what a student handed in, next to its own files and the instructor's feedback."""
+
+
+def attachments(top: Path) -> Path:
+    """The folder with what was handed in, of a student's folder as Sakai makes it; another folder is that itself."""
+    return next((path for path in inner(top) if path.name == _ATTACHMENTS), top)
+
+
 def code_of(top: Path) -> Path | None:
     """Where the code of a lab lies that has no folder of its own; None where there is none."""
     places = [place for folder in (top, *wrappers(top)) for place in (folder / "labs", folder)]

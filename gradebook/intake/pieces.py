@@ -176,6 +176,7 @@ class _Assembly:
 
     def _take_folder(self, top: Path, name: str, depth: int) -> None:
         """Take the labs below `top`; raises `_NoLab` where there are none."""
+        top = lab_folders.attachments(top)
         if (last := self._last_version(top)) is not None:
             top = last
         place = self._place(top)

@@ -21,6 +21,8 @@ _HEADER = (
     "median of the module",
     "identical",
     "earlier year",
+    "name",
+    "other name",
 )
 
 
@@ -46,6 +48,7 @@ def write(
             f"{pair.median:.3f}",
             "yes" if pair.identical else "no",
             f"{pair.archive} (the same student)" if pair.same_student else pair.archive,
+            *(names.get(student, "") for student in pair.students),  # of a team it has the team
         )
         for pair in pairs
     ]

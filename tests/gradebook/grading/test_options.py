@@ -236,3 +236,30 @@ def test_a_file_that_is_left_out_of_a_later_run_is_named(going: Going) -> None:
 def test_a_commit_that_nobody_has_is_said_to_have_no_effect(going: Going) -> None:
     said = going.on(going.small.submissions, "--lab=1", "--device=vgpu", "--commit", "v1").stderr
     assert "--commit v1 has no effect: none of these is a repository" in said
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("git.toml", '[git]\nbranch = "main"\n', "[git] has no effect: none of these is a repository"),
+        ("overrides.toml", OVERRIDE, "overrides.toml is not read, but"),
+        ("out/overrides.toml", OVERRIDE, "out/overrides.toml is not read, but"),
+        ("excused.toml", "", "excused.toml is not read: its place is"),
+        ("held_back.toml", "", "held_back.toml is not read: its place is"),
+        ("other.toml", "", ""),
+    ],
+)
+def test_what_nothing_reads_is_named(going: Going, file: str, text: str, said: str) -> None:
+    going.file(file, text)
+    named = file == "out/overrides.toml" and 'overrides = "mine.toml"\n'
+    going.file("mine.toml", OVERRIDE)
+    config = going.file("class.toml", named or (text if file == "git.toml" else ""))
+    output = " ".join(going.on(going.small.submissions, "--config", config).output.split())
+    assert ("is not read" in output or "[git] has no effect" in output) == bool(said)
+    assert said in output
+
+
+def test_a_regrade_of_nothing_is_said_to_have_no_effect(going: Going) -> None:
+    roster = going.file("roster.csv", "student,name\nada,Ada\nbob,Bob\neve,Eve\n")
+    done = going.on(going.small.submissions, "--roster", roster, "--regrade", "eve")
+    assert "--regrade has no effect for eve: there is no submission" in " ".join(done.output.split())

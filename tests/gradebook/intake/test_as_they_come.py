@@ -330,3 +330,16 @@ def test_a_worksheet_in_an_unknown_language_says_which_are_read(tmp_path: Path) 
     sentence = re.search(r"reads the worksheet in 22 languages .*?: (.*?)\.", (ROOT / page).read_text(), re.DOTALL)
     assert sentence is not None
     assert sorted(re.split(r", | and ", " ".join(sentence[1].split()))) == sorted(moodle_words.LANGUAGES)
+
+
+def test_of_sakai_s_folder_the_attachments_count(downloads: Downloads) -> None:
+    place = "Lovelace, Ada(al001)"
+    downloads.pack(f"{place}/Submission attachment(s)/labs.zip", {f"{LAB}/a.py": b"ada"})
+    for beside in ("timestamp.txt", "comments.txt", "Feedback Attachment(s)/a.pdf", f"{place}_submissionText.html"):
+        downloads.put(f"{place}/{beside}")
+    (downloads.put("Ross, Bob(br002)/Submission attachment(s)/x").parent / "x").unlink()
+    downloads.put("Ross, Bob(br002)/timestamp.txt")
+    taken = downloads.take()
+    assert downloads.files(taken[place]) == {f"{LAB}/a.py": b"ada"}
+    assert taken[place].reason == ""
+    assert taken["Ross, Bob(br002)"].reason.startswith("holds no lab, nothing at all")

@@ -8,13 +8,14 @@ import re
 import shutil
 import zipfile
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from gradebook.cli.integrity import _names
-from gradebook.export.similarity import clusters, similarity
+from gradebook.export.similarity import clusters, report, similarity
 from gradebook.export.similarity.similarity import Pair
 from gradebook.results import Student
 from grader import cli
@@ -279,3 +280,11 @@ def test_who_stands_for_a_team_is_called_by_it() -> None:
     ada = Student(student="ada", name="Ada", columns={"student": "ada"}, team="red", teammates=("bob",), status="taken")
     assert _names([ada]) == {"ada": "Ada, team red"}
     assert _names([replace(ada, team="")]) == {"ada": "Ada, with bob"}
+
+
+def test_the_table_says_which_team_a_student_stands_for(tmp_path: Path) -> None:
+    pair = similarity.Pair("m.py", ("ada", "eve"), (1.0, 1.0), 0.5, False)
+    names = {"ada": "Ada, team red"}
+    paths = report.write([pair], tmp_path, compared=2, threshold=0.6, now=datetime.now(UTC), names=names)
+    (row,) = csv.DictReader(paths[1].read_text("utf-8-sig").splitlines())
+    assert (row["name"], row["other name"]) == ("Ada, team red", "")
