@@ -12,6 +12,7 @@ from gradebook.text_files import some, with_name
 
 _MODIFIED = "Last modified (submission)"
 """In Moodle's worksheet."""
+_TERM = timedelta(days=183)
 _MANY = 3
 """Fewer students who are late are no news."""
 
@@ -27,6 +28,7 @@ def notices(settings: Settings, students: Sequence[Student]) -> tuple[str, ...]:
         _no_extension(settings),
         _all_late(settings, students),
         _in_the_future(settings, students),
+        _of_another_term(settings, students),
         _shorter(settings, students),
     )
     return tuple(filter(None, said))
@@ -138,6 +140,24 @@ def _in_the_future(settings: Settings, students: Sequence[Student]) -> str:
     if not texts:
         return ""
     return f"times of submission are in the future, so somebody's clock or table is wrong: {some(texts)}"
+
+
+def _of_another_term(settings: Settings, students: Sequence[Student]) -> str:
+    """What to say of times that are so early that they are those of another year."""
+    if settings.deadline is None:
+        return ""
+    early = [
+        f"{student.student} ({settings.local(student.submitted_at):%Y-%m-%d})"
+        for student in students
+        if student.submitted_at is not None and settings.deadline - student.submitted_at > _TERM
+    ]
+    if not early:
+        return ""
+    day = f"{settings.local(settings.deadline):%Y-%m-%d}"
+    return (
+        f"times of submission are more than half a year before the deadline ({day}): {some(early)}. Look at the table "
+        "of times, and at the deadline"
+    )
 
 
 def _unknown_times(settings: Settings, students: Sequence[Student]) -> str | None:

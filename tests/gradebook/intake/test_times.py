@@ -300,7 +300,10 @@ def test_a_deadline_or_a_time_of_another_year_is_named(small_class: SmallClass) 
         assert ("all 3 submissions are late, the first at 2026-03-01 12:00 UTC: look at the deadline" in said) == late
         assert ("times of submission are in the future" in said and "ada (2062-03-01)" in said) == future
         assert ("[late] has no effect, because there is no deadline" in said) == without
+        assert "half a year before" not in said
         assert "[late] has at_most_percent" not in said
+    _, said = grade(small_class, small_class.submissions, "deadline = 2027-03-01T23:59:00Z\n" + LATE, roster)
+    assert "half a year before the deadline (2027-03-01): ada (2026-03-01), bob (2026-03-01), cleo" in said
     for rules, words in (
         (
             "at_most_percent = 50",
