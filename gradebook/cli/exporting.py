@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,7 +78,8 @@ def export_feedback(
     forms: tuple[delivery.Form, ...] = ("moodle", "gradescope", "github", "folders")
     chosen = next((known for known in forms if known == form), None)
     if chosen is None:
-        raise fail(f"--as {form}: expected one of {', '.join(forms)}")
+        others = {"canvas": "; for Canvas: export canvas", "mail": "; by mail: the command mail"}
+        raise fail(f"--as {form}: expected one of {', '.join(forms)}{others.get(form.casefold(), '')}")
     target = out or Path(f"feedback-{form}{'.zip' if form in ('moodle', 'gradescope') else ''}")
     try:
         with deciding(folder):
@@ -86,7 +88,7 @@ def export_feedback(
         written, left_out = delivery.write(book.view, folder / EXPORTS, chosen, target)
     except (ValueError, OSError) as error:
         raise fail(error) from None
-    echo(f"wrote {written}")
+    echo(f"wrote {written}{delivery.NEXT_STEP[chosen].format(shlex.quote(str(written)))}")
     if left_out:
         echo(f"not in it: {'; '.join(left_out)}")
 
@@ -125,7 +127,10 @@ def export_gradescope_results(
         results = gradescope.results(_read_grade(grade))
     else:
         assert failed is not None
-        results = gradescope.not_graded(grade_file.last_line(failed))
+        try:
+            results = gradescope.not_graded(grade_file.last_line(failed))
+        except grade_file.GradeFileError as error:
+            raise fail(error) from None
     put(gradescope.to_json(results), out)
 
 

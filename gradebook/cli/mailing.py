@@ -44,6 +44,8 @@ def mail_feedback(
     from gradebook.export.book import Book
 
     try:
+        if server or sender:  # not only when it is sent
+            _check_server(server, sender)
         book = Book.open(folder)
         if book.changed_settings:
             note(book.changed_settings)
@@ -84,11 +86,19 @@ def mail_feedback(
 def _server(server: str, sender: str, login: str) -> Server:
     from gradebook.export.mail import MailError, Server
 
-    host, _, port = server.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16 or "@" not in sender:
-        raise MailError("say where from and through what: --sender course@uni.example --server smtp.uni.example:587")
+    host, port = _check_server(server, sender)
     if login and not os.environ.get(PASSWORD):
         raise MailError(
             f"the password of {login!r} is missing: put it into the variable {PASSWORD}, or leave --login out"
         )
-    return Server(host, int(port), sender, login, os.environ.get(PASSWORD, ""))
+    return Server(host, port, sender, login, os.environ.get(PASSWORD, ""))
+
+
+def _check_server(server: str, sender: str) -> tuple[str, int]:
+    """Host and port. Raises `MailError` where nothing can be sent through or from these."""
+    from gradebook.export.mail import MailError
+
+    host, _, port = server.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 2**16 or "@" not in sender:
+        raise MailError("say where from and through what: --sender course@uni.example --server smtp.uni.example:587")
+    return host, int(port)

@@ -112,6 +112,13 @@ _NEEDED = {
     "github": "nobody has a name on GitHub: give the roster a column github_username",
     "folders": "there is nobody in the class",
 }
+NEXT_STEP: dict[Form, str] = {
+    "moodle": ": upload it in the assignment, with Upload multiple feedback files in a zip",
+    "gradescope": ": upload it as the assignment's autograder, then choose Regrade All Submissions",
+    "github": ": {}/deliver.sh ORG PREFIX shows what it would send, and sends it with --send",
+    "folders": "",
+}
+"""What to do with what was written, where that is."""
 _Files = tuple[dict[str, bytes], set[str]]
 
 

@@ -20,9 +20,13 @@ def load(path: Path) -> Grade:
         GradeFileError: it cannot be read, or the grading was not over.
     """
     try:
-        grade = from_document(json.loads(path.read_text(encoding="utf-8-sig")))
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise GradeFileError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise GradeFileError(f"{path} is no whole JSON file, so it is damaged or was cut off: grade again") from None
+    try:
+        grade = from_document(document)
     except (ValueError, AttributeError) as error:
         raise GradeFileError(f"{path}: {error}") from None
     if grade.incomplete:
@@ -31,6 +35,14 @@ def load(path: Path) -> Grade:
 
 
 def last_line(file: Path) -> str:
-    """What a grading said last."""
-    lines = [line for line in file.read_text("utf-8", "replace").splitlines() if line.strip()]
+    """What a grading said last.
+
+    Raises:
+        GradeFileError: nobody can read it.
+    """
+    try:
+        said = file.read_text("utf-8", "replace")
+    except OSError as error:
+        raise GradeFileError(f"{file} cannot be read: {error.strerror}") from None
+    lines = [line for line in said.splitlines() if line.strip()]
     return lines[-1].strip() if lines else "the grader ended without a word"

@@ -214,7 +214,10 @@ def _session(server: Server) -> Iterator[smtplib.SMTP]:
     except smtplib.SMTPNotSupportedError:
         raise MailError(f"{server.host} offers no encryption, and feedback is not sent without") from None
     except (smtplib.SMTPException, OSError) as error:
-        raise MailError(f"{server.host}:{server.port} cannot be used: {error}") from None
+        raise MailError(
+            f"{server.host}:{server.port} cannot be used: {error}. Look at --server: host and "
+            "port, mostly 587 or 465; or ask whether this network may send mail"
+        ) from None
     try:
         yield session
     finally:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from gradebook.grading import class_summary, excused, held_back
 from gradebook.grading.description import ClassRequest
+from gradebook.grading.manual_grading import FOLDER as MANUAL
+from gradebook.grading.manual_grading import reports
 from gradebook.results import Student
 from gradebook.settings import GitSettings, Settings
 from gradebook.text_files import some
@@ -39,6 +41,9 @@ def _stray(request: ClassRequest, settings: Settings) -> Iterator[str]:
         path = folder / overrides.DEFAULT_FILE
         if path.is_file() and path != read:
             yield f'{path} is not read, but {read}: put the entries there, or write overrides = "{path}" in class.toml'
+    of_reports = request.out / MANUAL / reports.FILE
+    if of_reports.is_file() and not settings.by_hand.reports:
+        yield f"{of_reports} does not count, because class.toml does not say reports = true in [by_hand]"
     for name in (excused.FILE, held_back.FILE):
         if beside != request.out.resolve() and (beside / name).is_file():
             yield f"{beside / name} is not read: its place is {request.out / name}"

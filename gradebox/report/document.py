@@ -43,7 +43,7 @@ def from_document(document: Mapping[str, Any]) -> Grade:
     Raises:
         ValueError: it is no grade.json, or one of another major version; the message is one line.
     """
-    version = str(document.get("schema_version", "none"))
+    version = str(document.get("schema_version", "none")) if isinstance(document, Mapping) else "none"
     if version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
         raise ValueError(f"this is no grade.json that can be read: its schema_version is {version}")
     try:

@@ -83,11 +83,13 @@ def test_gradescope_looks_results_up_by_address_or_sid(small_class: SmallClass, 
 
 def test_each_login_on_github_has_a_file(small_class: SmallClass, tmp_path: Path) -> None:
     folder = grade(small_class, "username,first_name,last_name\nada-l,Ada,L\n../x,Eve,E\n", "ada-l")
-    assert "not in it: ../x (Eve E) (no name on GitHub can be so)" in export(folder, "github", tmp_path / "target")
+    said = export(folder, "github", tmp_path / "target")
+    assert "not in it: ../x (Eve E) (no name on GitHub can be so)" in said
+    assert "target/deliver.sh ORG PREFIX shows what it would send, and sends it with --send" in said
     assert sorted(path.name for path in (tmp_path / "target").iterdir()) == ["ada-l.md", "deliver.sh"]
     script = tmp_path / "target" / "deliver.sh"
-    said = subprocess.run([str(script), "org", "lab1"], check=True, capture_output=True, text=True)
-    assert said.stdout == "would open an issue in org/lab1-ada-l\n"
+    shown = subprocess.run([str(script), "org", "lab1"], check=True, capture_output=True, text=True)
+    assert shown.stdout == "would open an issue in org/lab1-ada-l\n"
     gh = tmp_path / "bin" / "gh"
     gh.parent.mkdir()
     gh.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
@@ -99,8 +101,8 @@ def test_each_login_on_github_has_a_file(small_class: SmallClass, tmp_path: Path
     CliRunner().invoke(app, ["review", str(folder), "--override", "ada-l", "lab1.memory", "1.5", "asked in person"])
     (tmp_path / "target" / "left.md").write_text("of a student who has left\n")
     export(folder, "github", tmp_path / "target")
-    said = subprocess.run([str(script), "org", "lab1"], check=True, capture_output=True, text=True)
-    assert said.stdout == "would open an issue in org/lab1-ada-l, again: the feedback has changed\n"
+    shown = subprocess.run([str(script), "org", "lab1"], check=True, capture_output=True, text=True)
+    assert shown.stdout == "would open an issue in org/lab1-ada-l, again: the feedback has changed\n"
     gh.write_text("#!/bin/sh\nexit 1\n")
     refused = subprocess.run([str(script), "org", "lab1", "--send"], env=environment, capture_output=True, text=True)
     assert (refused.returncode, refused.stderr) == (3, "not sent: org/lab1-ada-l\n")

@@ -221,3 +221,14 @@ def test_who_is_refused_is_named_and_the_others_get_theirs(folder: Path, office:
 def test_a_server_that_is_none_is_one_line(folder: Path, options: tuple[str, ...], message: str) -> None:
     done = CliRunner().invoke(app, ["mail", str(folder), "--send", *options])
     assert (done.exit_code, message in done.output) == (2, True), done.output
+
+
+@pytest.mark.parametrize(
+    ("server", "sender"), [("smtp.x.edu:587", "Ana"), ("smtp.x.edu", "a@b.c"), ("http://smtp.x.edu:25", "a@b.c")]
+)
+def test_a_server_or_sender_that_is_none_is_said_before_anything_is_sent(
+    folder: Path, server: str, sender: str
+) -> None:
+    done = CliRunner().invoke(app, ["mail", str(folder), "--server", server, "--sender", sender])
+    assert done.exit_code == 2
+    assert "--sender course@uni.example --server smtp.uni.example:587" in done.output
