@@ -17,7 +17,7 @@ from decimal import Decimal, InvalidOperation
 
 from gradebook.export.view import Line, View
 from gradebook.roster import CANVAS_POINTS, LOGINS, folded
-from gradebook.text_files import to_csv
+from gradebook.text_files import some, to_csv
 from gradebox.report.document import points
 
 EXCUSED = "EX"
@@ -130,6 +130,21 @@ def notices(view: View, assignment_id: int | None) -> tuple[str, ...]:
     return about
 
 
+def _other_grades(view: View, assignment: str) -> tuple[str, ...]:
+    """Whose grade in Canvas was another one when its file was exported; somebody may have typed it there."""
+    having = [
+        f"{line.who} {line.result.columns[assignment]}, now {points(line.result.score or Decimal(0))}"
+        for line in view.for_platforms
+        if (there := _number(line.result.columns.get(assignment, ""))) is not None and there != line.result.score
+    ]
+    if not having:
+        return ()
+    return (
+        f"Canvas's export has other grades in {assignment}, which canvas.csv replaces: {some(having)}. To keep one, "
+        "remove its row before the import",
+    )
+
+
 def _about_assignments(view: View, assignment_id: int | None) -> tuple[str, ...]:
     """Where Canvas's own list of assignments has another one than class.toml, several, or one of other points."""
     assignments, title = _assignments(view), view.result.title
@@ -161,9 +176,11 @@ def _about_assignments(view: View, assignment_id: int | None) -> tuple[str, ...]
                 "canvas_assignment_id in class.toml, if it is there under another name",
             )
     worth, most = chosen[0].worth, view.result.max_score
+    replaced = _other_grades(view, chosen[0].column)
     if worth is None or worth == most:
-        return ()
+        return replaced
     return (
+        *replaced,
         f"Canvas counts {chosen[0].column} out of {points(worth)} points, this class has {points(most)}: set the "
         "assignment's points in Canvas before the import, or each grade is a smaller or larger share there",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,6 +11,9 @@ from gradebook.identity import Record
 from gradebook.intake.doubtful_rows import SHORTENED
 from gradebook.roster import KEYS, Roster, folded
 from gradebook.text_files import some, with_name
+
+_ANONYMOUS = re.compile(r"anon_?[0-9A-Za-z]+")
+"""What Canvas writes instead of a name."""
 
 
 def why(roster: Roster, strangers: Iterable[str]) -> str:
@@ -55,6 +59,12 @@ def notices(roster: Roster | None, unknown: Sequence[str], known: Iterable[Recor
 
 def of_submissions(roster: Roster | None, strangers: Iterable[str]) -> str:
     """The same of submissions; where no reason is known, what to do."""
+    strangers = tuple(strangers)
+    if strangers and all(_ANONYMOUS.fullmatch(name) for name in strangers):
+        return (
+            ". Canvas hides the names of this assignment. Before you download it again, switch off Anonymous Grading "
+            "there, or no work finds its student"
+        )
     return (why(roster, strangers) if roster else "") or (
         ". Move away what is no student's, such as a solution. Name a student's work by the key of the roster, or give "
         "the roster a column github_username for repositories"

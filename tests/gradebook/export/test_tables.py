@@ -308,3 +308,12 @@ def test_a_worksheet_with_another_title_is_named() -> None:
     columns = {("Id" if name == "Identifier" else name): cell for name, cell in WORKSHEET.items()}
     notices = moodle.notices(view.of(a_class([student("17", graded({}), columns=columns)])))
     assert "has no column Identifier, so there is no moodle-worksheet.csv: download the work" in " ".join(notices)
+
+
+def test_other_grades_in_canvas_are_named_before_they_are_replaced() -> None:
+    rows = [
+        student(key, graded({}), columns={**CANVAS, "GPU labs (42)": cell})
+        for key, cell in (("ada", "7,50"), ("bob", "20.00"), ("cy", ""), ("eve", "EX"))
+    ]
+    said = " ".join(canvas.notices(view.of(a_class(rows)), None))
+    assert "other grades in GPU labs (42), which canvas.csv replaces: ada 7,50, now 20. To keep one" in said

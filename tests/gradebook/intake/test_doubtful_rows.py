@@ -174,3 +174,9 @@ def test_a_name_in_two_lines_is_one_name(tmp_path: Path) -> None:
 def test_rows_that_may_be_no_student_s_are_named(rows: str, said: str, tmp_path: Path) -> None:
     notices = doubtful_rows.notices(roster(tmp_path, f"student,{rows}"))
     assert [said in text for text in notices] == [True] * bool(said)
+
+
+def test_of_an_anonymous_download_of_canvas_the_way_out_is_named(tmp_path: Path) -> None:
+    people = roster(tmp_path, "student,name\nada,Ada Lovelace\n")
+    assert "switch off Anonymous Grading there" in strangers.of_submissions(people, ["anon_Xy7Zq", "anon_abc"])
+    assert "Anonymous" not in strangers.of_submissions(people, ["anon_Xy7Zq", "anonymous_bob"])
