@@ -268,6 +268,10 @@ def _missing(student: Student, strangers: Sequence[str], settings: Settings, now
     if student.student in settings.extensions and until is not None and until > now:
         reason = f"nothing was handed in so far, and the extension until {settings.local(until):%Y-%m-%d %H:%M %Z} runs"
         return replace(result, score=None, withheld=True, reason=reason)
+    if student.submitted_at is not None:
+        at = f"{settings.local(student.submitted_at):%Y-%m-%d %H:%M}"
+        reason = f"handed in at {at}, by the roster or a table, and nothing of it is in these submissions"
+        return replace(result, score=None, withheld=True, reason=reason, submitted_at=student.submitted_at)
     if doubtful_rows.may_be_test_student(student.name, student.columns):
         return replace(result, score=None, withheld=True, reason="it may be the Test Student of Canvas: remove the row")
     if not strangers:

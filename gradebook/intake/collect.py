@@ -157,13 +157,10 @@ class Intake:
         self._say_sources()
         self._owners.notices += doubts.sections(self._torn)
         said = times.contradictions(self._tabled, self._settings), times.repeated(self._tabled, self._settings)
-        self._owners.notices += filter(None, said)
-        if self._stamped:
-            zone = self._settings.zone or "this machine's time zone"
-            self._owners.notices.append(f"times of submission are those of files; zip files' are taken as {zone}")
+        self._owners.notices += filter(None, (*said, times.of_files(self._stamped, self._settings)))
         for entry in self._roster.entries if self._roster else ():
             if entry.student not in by_key:
-                students.append(doubts.without_work(entry, self._roster, self.passed_over))
+                students.append(doubts.without_work(entry, self._roster, self.passed_over, self._times))
         return sorted(students, key=lambda student: student.student)
 
     def _take(self, key: str, theirs: list[Theirs]) -> Student:
@@ -396,5 +393,8 @@ def _piece(submission: HandedIn, work: Path) -> Piece:
     name = submission.name or submission.label
     if submission.kind == "repository":
         return Piece("folder", work / _CHECKOUT, name)
-    assert submission.path is not None
+    if submission.kind == "lacking" or submission.path is None:
+        raise CouldNotFetch(
+            f"{submission.label} is in the platform's list, and not in this download: download it again"
+        )
     return Piece(submission.kind, submission.path, name, of_canvas=submission.platform == "Canvas")

@@ -10,6 +10,7 @@ from gradebook.intake import platforms, zip_and_tar
 from gradebook.intake.handed_in import HandedIn, IntakeError
 from gradebook.intake.owners import Theirs
 from gradebook.intake.repositories import shown
+from gradebook.intake.times import Times
 from gradebook.results import Student
 from gradebook.roster import Entry, Roster, folded
 from gradebook.settings import Settings
@@ -144,8 +145,11 @@ def files_of_earlier_attempts(by_key: Mapping[str, Sequence[Theirs]], earlier: S
     return texts
 
 
-def without_work(entry: Entry, roster: Roster | None, passed_over: Sequence[str]) -> Student:
-    """Somebody of whom there is no submission; refused, and not missing, if a file has their name that is none."""
+def without_work(entry: Entry, roster: Roster | None, passed_over: Sequence[str], times: Times) -> Student:
+    """Somebody of whom there is no submission; refused, and not missing, if a file has their name that is none.
+
+    A time all the same, by a table or the roster, says that the work is elsewhere.
+    """
     files = [
         name
         for name in passed_over
@@ -158,5 +162,6 @@ def without_work(entry: Entry, roster: Roster | None, passed_over: Sequence[str]
         reason = f"handed in {names} alone, which is no folder, archive or repository: hand in the labs' folders"
     status: Literal["refused", "missing"] = "refused" if files else "missing"
     return Student(
-        student=entry.student, name=entry.name, columns=entry.columns, status=status, reason=reason, team=entry.team
+        student=entry.student, name=entry.name, columns=entry.columns, status=status, reason=reason, team=entry.team,
+        submitted_at=times.of.get(entry.student, entry.submitted_at),
     )  # fmt: skip

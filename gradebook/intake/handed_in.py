@@ -60,7 +60,8 @@ class HandedIn:
     people: tuple[Person, ...]
     """At least one; several of a group, where the platform names them."""
     label: str
-    kind: Literal["folder", "archive", "file", "text", "link", "empty", "repository"]
+    kind: Literal["folder", "archive", "file", "text", "link", "empty", "repository", "lacking"]
+    """`lacking`: a platform's list has it, and its download has not."""
     path: Path | None = None
     address: str | None = None
     rev: str | None = None
@@ -97,6 +98,7 @@ def find(source: Path, zone: tzinfo | None = None, name: Path | None = None) -> 
         known = {submission.path: submission for submission in _of_gradescope(source)}
         paths = sorted(source.iterdir())
         things = _latest([thing for path in paths if (thing := known.get(path) or _at(path, zone)) is not None])
+        things += [thing for thing in known.values() if thing.kind == "lacking"]
         if not things:
             raise IntakeError(f"{name} holds no submissions: no folders, zip or tar files, or git repositories")
         return things
@@ -143,11 +145,6 @@ def passed_over(source: Path) -> list[str]:
         for path in paths
         if path.name != platforms.EXPORT_FILE
     ]
-    for exported in _exported(source):
-        if not (source / exported.folder).is_dir():
-            names = ", ".join(submitter.key for submitter in exported.submitters) or "nobody"
-            what = printable(exported.folder, lines=False)
-            words.append(f"{what} of {names} (in {platforms.EXPORT_FILE}, but not there)")
     return words
 
 
@@ -251,12 +248,13 @@ def _exported(source: Path) -> tuple[platforms.Exported, ...]:
 def _of_gradescope(source: Path) -> Iterator[HandedIn]:
     for exported in _exported(source):
         path = source / exported.folder
-        if path.parent == source and path.is_dir() and not path.is_symlink():
+        is_there = path.is_dir() and not path.is_symlink()
+        if path.parent == source and (is_there or (exported.submitters and not path.exists())):
             people = tuple(Person(submitter.key, submitter.handles) for submitter in exported.submitters)
             yield HandedIn(
                 people=people or (Person(printable(exported.folder, lines=False), ()),),
                 label=printable(exported.folder, lines=False),
-                kind="folder",
+                kind="folder" if is_there else "lacking",
                 path=path,
                 platform="Gradescope",
                 submitted_at=exported.created_at,

@@ -179,6 +179,12 @@ def check_files(stamped: Sequence[Stamped], settings: Settings) -> None:
         )
 
 
+def of_files(stamped: Sequence[Stamped], settings: Settings) -> str:
+    """What to say where times are those of files; empty where they are not."""
+    zone = settings.zone or "this machine's time zone"
+    return f"times of submission are those of files; zip files' are taken as {zone}" if stamped else ""
+
+
 def contradictions(stamped: Sequence[Stamped], settings: Settings) -> str:
     """What to say where a table's times and Canvas's marks disagree, perhaps by a time zone; empty if they agree."""
     wrong = [one for one in stamped if _contradicts(one, settings)]

@@ -230,17 +230,20 @@ def test_gradescopes_export_says_whose_and_when(exported: Downloads) -> None:
     roster = "SID,Name,Email\n1815,Ada Lovelace,ada@example.edu\n1816,Zoë,\n1817,Bob,bob@example.edu\n1818,Carl,\n"
     students = exported.take(roster=roster)
     assert {key: student.status for key, student in students.items()} == {
-        "ada@example.edu": "taken", "1816": "taken", "bob@example.edu": "taken", "1818": "missing",
+        "ada@example.edu": "taken", "1816": "taken", "bob@example.edu": "taken", "1818": "could_not_fetch",
         "submission_600000002": "taken",
     }  # fmt: skip
     assert students["ada@example.edu"].submitted_at == datetime(2026, 4, 26, 17, 34, tzinfo=UTC)
     assert students["1816"].content == students["bob@example.edu"].content != students["ada@example.edu"].content
-    assert exported.intake.passed_over == ["submission_700000003 of 1818 (in submission_metadata.yml, but not there)"]
+    said = "submission_700000003 is in the platform's list, and not in this download: download it again"
+    assert students["1818"].reason == said
+    assert exported.intake.passed_over == []
 
 
 def test_gradescopes_export_is_read_without_a_roster_and_as_a_zip(exported: Downloads) -> None:
     archive = Path(shutil.make_archive(str(exported.folder), "zip", exported.folder))
-    assert sorted(exported.take(where=archive)) == ["1815", "1816", "bob@example.edu", "submission_600000002"]
+    students = ["1815", "1816", "1818", "bob@example.edu", "submission_600000002"]
+    assert sorted(exported.take(where=archive)) == students
 
 
 def test_flat_files_of_gradescope_are_the_lab_of_a_class_of_one(downloads: Downloads) -> None:

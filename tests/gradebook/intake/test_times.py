@@ -344,3 +344,16 @@ def test_nobody_has_0_before_their_own_deadline(small_class: SmallClass) -> None
         reason = "nothing was handed in so far, and the extension until 2062-03-05 23:59 UTC runs"
         assert by_key["bob"].reason == ("" if score == 0 else reason)
         assert ("2062-03-01 23:59 UTC, is still to come, and 1 without a submission have 0" in said) == ahead
+
+
+def test_who_handed_in_and_is_not_in_the_download_has_no_0(small_class: SmallClass) -> None:
+    """By the roster's time, or by that of a table."""
+    small_class.hands_in("ada")
+    reason = "handed in at 2026-03-01 12:00, by the roster or a table, and nothing of it is in these submissions"
+    roster = "student,submitted_at\nada,2026-03-01T12:00Z\nbob,2026-03-01T12:00Z\ncleo,-\n"
+    result, _ = grade(small_class, small_class.submissions, 'timezone = "UTC"\n', roster)
+    assert [(row.score is None, row.reason) for row in result.students[1:]] == [(True, reason), (False, "")]
+    (small_class.submissions.parent / "times.csv").write_text("student,submitted_at\ncleo,2026-03-01T12:00Z\n")
+    text = 'timezone = "UTC"\nsubmitted = "times.csv"\n'
+    result, _ = grade(small_class, small_class.submissions, text, "student\nada\nbob\ncleo\n")
+    assert [(row.score is None, row.reason) for row in result.students[1:]] == [(False, ""), (True, reason)]
