@@ -12,6 +12,7 @@ from gradebook.intake.doubtful_rows import SHORTENED
 from gradebook.roster import KEYS, Roster, folded
 from gradebook.text_files import some, with_name
 
+_TAG = re.compile(r"\+[^@]*@")
 _ANONYMOUS = re.compile(r"anon_?[0-9A-Za-z]+")
 """What Canvas writes instead of a name."""
 
@@ -28,6 +29,8 @@ def why(roster: Roster, strangers: Iterable[str]) -> str:
         return f". The roster has that in its column {column!r}, which nothing reads: call the column student"
     if any(SHORTENED.fullmatch(text.strip()) for text in strangers):
         return ". A spreadsheet has shortened a number: its last digits are gone, so download the file again"
+    if tagged := _tagged(roster, strangers):
+        return f". {tagged[0]} may be {tagged[1]} with a tag behind the +: write the same address in both places"
     if lost_zeros(roster, strangers):
         return ". The roster has one with more or fewer zeros at the beginning: spreadsheets take these away"
     return ""
@@ -81,6 +84,13 @@ def _unread_column(roster: Roster, strangers: Iterable[str]) -> str | None:
         if name not in KEYS and folded(cell) not in folded(entry.name)
     )
     return next((name for (name, cell), count in cells.items() if cell in wanted and count == 1), None)
+
+
+def _tagged(roster: Roster, strangers: Iterable[str]) -> tuple[str, str] | None:
+    """An address with a tag, as mail programs allow one behind a `+`, and that without it in the roster."""
+    known = {folded(cell): cell for entry in roster.entries for cell in entry.columns.values() if "@" in cell}
+    plain = {text: _TAG.sub("@", folded(text)) for text in strangers if _TAG.search(text)}
+    return next(((text, known[address]) for text, address in plain.items() if address in known), None)
 
 
 def lost_zeros(roster: Roster, strangers: Iterable[str]) -> bool:

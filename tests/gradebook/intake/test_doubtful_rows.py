@@ -180,3 +180,11 @@ def test_of_an_anonymous_download_of_canvas_the_way_out_is_named(tmp_path: Path)
     people = roster(tmp_path, "student,name\nada,Ada Lovelace\n")
     assert "switch off Anonymous Grading there" in strangers.of_submissions(people, ["anon_Xy7Zq", "anon_abc"])
     assert "Anonymous" not in strangers.of_submissions(people, ["anon_Xy7Zq", "anonymous_bob"])
+
+
+def test_an_address_with_a_tag_is_named_next_to_the_one_without(tmp_path: Path) -> None:
+    people = roster(tmp_path, "student,Email\nbob,Bob@x.edu\neve,eve+gpu@x.edu\n")
+    said = strangers.of_submissions(people, ["bob+gpu@x.edu"])
+    assert said == ". bob+gpu@x.edu may be Bob@x.edu with a tag behind the +: write the same address in both places"
+    assert [entry.student for entry in people.owners(["eve+gpu@x.edu"])] == ["eve"]
+    assert "with a tag" not in strangers.of_submissions(people, ["zoe+gpu@x.edu"])
