@@ -160,6 +160,8 @@ class LabNames:
     """Whether this one keeps what its programs write in a folder `results`."""
     graded: tuple[str, ...] = ()
     """Those that the class grades; empty: all."""
+    unreported: tuple[str, ...] = ()
+    """Those for which nothing reads a report, so that no other file is one under another name."""
 
     @classmethod
     def of(cls, labs: Iterable[Lab], graded: Iterable[int] = (), course: Path | None = None) -> LabNames:
@@ -167,10 +169,11 @@ class LabNames:
         by_number = {lab.number: lab for lab in labs}
         chosen = [by_number[number] for number in graded if number in by_number]
         packages = tuple(lab.package for lab in chosen)
+        silent = [lab.package for lab in by_number.values() if course is not None and not _has_report(course / lab.id)]
         if len(chosen) != 1:
-            return cls(tuple(lab.package for lab in by_number.values()), graded=packages)
+            return cls(tuple(lab.package for lab in by_number.values()), graded=packages, unreported=tuple(silent))
         results = course is not None and _keeps_results(course / chosen[0].id)
-        return cls(tuple(lab.package for lab in by_number.values()), packages[0], results, packages)
+        return cls(tuple(lab.package for lab in by_number.values()), packages[0], results, packages, tuple(silent))
 
     def place(self, name: str) -> str:
         """The place in the lab of a file that was handed in alone: files that programs write are in `results`."""
@@ -232,6 +235,11 @@ _WRITTEN = (".json", ".jsonl", ".csv", ".png", ".jpg", ".jpeg", ".svg", ".npz", 
 def _keeps_results(lab: Path) -> bool:
     """Whether the checks of a lab read files of its folder `results`."""
     return any(f"{_RESULTS}/" in text for text in _sources(lab))
+
+
+def _has_report(lab: Path) -> bool:
+    """Whether anything of a lab is about a report."""
+    return any("REPORT.md" in text for text in _sources(lab))
 
 
 def _sources(lab: Path) -> Iterator[str]:

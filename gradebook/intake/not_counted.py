@@ -67,6 +67,7 @@ def remarks(
     *,
     idle: Mapping[str, str] = MappingProxyType({}),
     nowhere: Collection[str] = (),
+    unreported: Collection[str] = (),
 ) -> list[str]:
     """The message about files that nothing reads; empty if there are none.
 
@@ -76,6 +77,7 @@ def remarks(
         packages: the course's labs.
         idle: what nothing imports next to the labs (`outside.idle`), and what that is; folders end in `/`.
         nowhere: what lay next to packed labs.
+        unreported: labs without a report.
     """
     kinds = {path: what for path in sorted(targets) if (what := _kind(path, _has_report(path)))}
     kinds |= {path: what for path, what in idle.items() if path not in kinds and path not in _COURSES_OWN}
@@ -86,7 +88,7 @@ def remarks(
     shown = [f"{path!r} ({what})" for path, what in list(kinds.items())[:_SHOWN]]
     more = f" and {len(kinds) - _SHOWN} more" if len(kinds) > _SHOWN else ""
     said = [f"nothing reads these files, so that they do not count: {', '.join(shown)}{more}"]
-    for lab in sorted({path.partition("/")[0] for path in targets} & set(packages)):
+    for lab in sorted({path.partition("/")[0] for path in targets} & set(packages) - set(unreported)):
         reports = [path for path, what in kinds.items() if _may_report(path, what, lab, packages)]
         if f"{lab}/{REPORT}" not in targets and reports:
             said.append(f"{lab} has no {REPORT}, and reports are read as {REPORT} only: write {reports[0]!r} as that")

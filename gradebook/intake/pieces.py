@@ -131,7 +131,12 @@ class _Assembly:
         self._remarks += [f"{name} does not count: {clause(reason)}" for name, reason in lost]
         idle = not_counted.not_imported([entry for entry, _ in self._entries.values()], self._names)
         self._remarks += not_counted.remarks(
-            self._entries.keys(), self._beside, self._names.packages, idle=idle, nowhere=self._nowhere
+            self._entries.keys(),
+            self._beside,
+            self._names.packages,
+            idle=idle,
+            nowhere=self._nowhere,
+            unreported=self._names.unreported,
         )
         self._remarks += words
         if other := self._names.not_graded(target.partition("/")[0] for target in self._entries):

@@ -17,9 +17,11 @@ from gradebook.intake import encodings, roster_files
 from gradebook.intake.collect import Intake, Store
 from gradebook.intake.handed_in import IntakeError
 from gradebook.intake.lab_folders import LabNames
+from gradebook.intake.pieces import copy_of
 from gradebook.results import Student
 from gradebook.roster import MoodleId, is_team
 from gradebook.settings import Settings
+from gradebox.course.course import load
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.intake.downloads import CODE, LAB, Downloads
 
@@ -343,3 +345,14 @@ def test_of_sakai_s_folder_the_attachments_count(downloads: Downloads) -> None:
     assert downloads.files(taken[place]) == {f"{LAB}/a.py": b"ada"}
     assert taken[place].reason == ""
     assert taken["Ross, Bob(br002)"].reason.startswith("holds no lab, nothing at all")
+
+
+def test_a_course_without_reports_asks_for_none(tmp_path: Path) -> None:
+    """And each lab of this one has its report."""
+    assert LabNames.of(grader.course().rubric.labs, (), grader.course().folder).unreported == ()
+    for name in ("walks.py", "notes.pdf"):
+        (tmp_path / "ada" / "lab1_walks" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "ada" / "lab1_walks" / name).write_text("x = 1\n")
+    walks = load(ROOT / "examples" / "courses" / "random_walks")
+    _, remarks = copy_of(tmp_path / "ada", tmp_path / "work", LabNames.of(walks.rubric.labs, (1,), walks.folder))
+    assert remarks == ("nothing reads these files, so that they do not count: 'lab1_walks/notes.pdf' (a document)",)
