@@ -188,6 +188,7 @@ class _Run:
             raise GradebookError(
                 "others grade than this machine: say --device cuda, or a virtual GPU, --device vgpu:T4"
             )
+        unknown_names.check_course(before, versions.digests(self._course), request.out)
         self._overrides()  # a mistake in it should not wait until all is graded, nor one in what was decided
         reviews.load(request.out)
         excused.load(request.out)

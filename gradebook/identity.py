@@ -34,6 +34,10 @@ _LIKELY = {True: 2, False: -1}
 _CALLED = {True: 1, False: -1}
 
 
+_SHOWN = 5
+"""So many students are named whom a part of a name may mean."""
+
+
 class UnknownStudentError(ValueError):
     """A name means no student of the class, or more than one; the message is one clause that says what to do."""
 
@@ -258,6 +262,12 @@ class Directory:
             raise GoneStudentError(
                 f"there is no such student in this class any more: {_called(gone[0])} is no longer in the roster"
             )
+        word = folded(text)
+        partly = [entry for entry in self._roster.entries if word and word in folded(entry.name).split()]
+        if partly:
+            who = ", ".join(f"{entry.student!r} ({entry.name})" for entry in partly[:_SHOWN])
+            more = f" and {len(partly) - _SHOWN} more" if len(partly) > _SHOWN else ""
+            raise UnknownStudentError(f"{name!r} is a part of a name only, of {who}{more}: write the whole name or key")
         # No student with a similar name is suggested: another login by one digit is another person.
         raise UnknownStudentError(
             "there is no such student in this class; write the key of grades.csv, the name, the team, or an identifier "

@@ -84,8 +84,8 @@ def _says_no_more(words: Counter[str], entry: _Named, identifiers: Sequence[str]
     known = {word for title in identifiers if entry.columns.get(title) for word in _words(entry.columns[title])}
     if any(not word.isdigit() and word not in known for word in rest):
         return False
-    # One word alone may be part of another name.
-    return own.total() > 1 or any(word in known - set(own) for word in rest)
+    # One word alone may be part of another name, unless it is all that there is, as in `Madonna .`.
+    return own.total() > 1 or (bool(own) and words == own) or any(word in known - set(own) for word in rest)
 
 
 def _words(text: str) -> Counter[str]:

@@ -143,8 +143,11 @@ class Gradebook:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         self.close()
+        # A full disk and a lock are an OperationalError, for others to handle.
+        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+            raise GradebookError(f"{self.folder / FILE} is damaged: {error}. To go on, {_RESTORE}") from None
 
     def close(self) -> None:
         """Let go of file and lock."""

@@ -16,6 +16,7 @@ from gradebook.grading.held_back import HeldBackError
 from gradebook.identity import Directory, GoneStudentError, UnknownStudentError
 from gradebook.results import Excused, GradebookError, HeldBack, Student
 from gradebook.settings import Settings, SettingsError
+from gradebook.store import Plan
 from gradebook.text_files import some, with_name
 from gradebox.run.overrides import Override, OverrideError
 
@@ -229,6 +230,19 @@ def check_class(before: Collection[str], now: Collection[str], out: Path) -> Non
             f"{out} has another class: none of its {len(before)} students ({some(sorted(before), 3)}) is among these "
             f"{len(now)} ({some(sorted(now), 3)}). Name another folder with --out; if it is the same class under other "
             "identifiers, give a roster that has the old ones as well"
+        )
+
+
+def check_course(before: Plan | None, criteria: Collection[str], out: Path) -> None:
+    """Refuse a folder with the class of another course, whose decisions and grades would be mixed with this one's.
+
+    Raises:
+        GradebookError: the course has none of the criteria that the run before had.
+    """
+    if before is not None and before.digests and not set(before.digests) & set(criteria):
+        raise GradebookError(
+            f"{out} has a class of another course, with {some(sorted(before.digests), 3)}, and this one has "
+            f"{some(sorted(criteria), 3)}. Name another folder with --out"
         )
 
 

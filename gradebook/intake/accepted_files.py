@@ -60,6 +60,8 @@ class Names:
 
             left_behind = LEFT_BEHIND
         self._left_behind = frozenset(left_behind)
+        self.has_history = False
+        """Whether a repository's own folder was left behind."""
         self._limit = files
         self._files = 0
         self._folders = 0
@@ -102,6 +104,7 @@ class Names:
             raise Refused(f"holds more than {_ENTRIES_PER_FILE * self._limit} entries; hand in the labs only")
         parts = _parts(path)
         left_behind = any(part in self._left_behind or part == "__MACOSX" or part.startswith("._") for part in parts)
+        self.has_history |= ".git" in parts[:-1]
         return () if left_behind else parts
 
     def _enter(self, parts: tuple[str, ...]) -> None:

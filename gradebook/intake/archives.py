@@ -42,10 +42,11 @@ _MEMORY_BYTES_PER_FILE = 8 * 2**10
 _ANSWER_BYTES = 2**16
 
 
-def unpack(archive: Path, target: Path, *, files: int, limit_bytes: int, zone: tzinfo | None = None) -> None:
+def unpack(archive: Path, target: Path, *, files: int, limit_bytes: int, zone: tzinfo | None = None) -> bool:
     """Unpack a zip or tar file, whatever its name says, into the folder `target`, which is empty.
 
-    `zone` is that of the times in a zip file, which say none; None: this machine's.
+    `zone` is that of the times in a zip file, which say none; None: this machine's. It is true if there is a
+    repository's own folder in it, which stays packed.
 
     Raises:
         Refused: it is no such file, is damaged, is too large, holds what is never unpacked, or takes more time or
@@ -64,8 +65,8 @@ def unpack(archive: Path, target: Path, *, files: int, limit_bytes: int, zone: t
     with archive.open("rb") as file:
         code, answer, said = _run(file, target, order, _WALL_RATIO * seconds)
     match answer:
-        case {"unpacked": ""}:
-            return
+        case {"unpacked": str(history)}:
+            return bool(history)
         case {"refused": str(reason)}:
             raise Refused(reason)
         case {"cannot_store": str(reason)}:
@@ -153,14 +154,14 @@ def unpacking_process() -> None:
 def _outcome(order: dict[str, Any]) -> dict[str, str]:
     try:
         with open(order["archive"], "rb") as file:
-            extract(file, Path(), **order["extract"])
+            has_history = extract(file, Path(), **order["extract"])
     except Refused as refusal:
         return {"refused": str(refusal)}
     except CannotStore as error:
         return {"cannot_store": str(error)}
     except MemoryError:
         return {"needs": "memory"}
-    return {"unpacked": ""}
+    return {"unpacked": ".git" if has_history else ""}
 
 
 def _limit_process(order: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gradebook.intake import not_counted
@@ -26,6 +26,10 @@ _NAMED = 3
 """So many submodules are named."""
 _REFS = "refs/heads/"
 _USUAL = ("main", "master")
+
+
+_LAST_SECOND = 253402300799
+"""Of the year 9999; who sets a clock may set it later."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ class Chosen:
     """Whether a commit in time may be missing, because the clone has no earlier ones."""
     replaced: Push | None = None
     """The last push in time, if what it brought is no longer there, because a later push replaced it."""
+    impossible: datetime | None = None
+    """The time of a later commit that is still to come; None where no push says when it came, or there is none."""
 
 
 def choose(
@@ -104,10 +110,15 @@ def choose(
         return replace(chosen, is_cut_off=True)
     if not name:
         return replace(chosen, replaced=replaced)
-    later = int(repository.run("rev-list", "--count", tip.id, f"^{name}"))
+    times = [
+        int(line.split()[0]) for line in repository.run("rev-list", "--timestamp", tip.id, f"^{name}").splitlines()
+    ]
+    latest = datetime.fromtimestamp(min(max(times, default=0), _LAST_SECOND), UTC)
+    impossible = latest if not here and latest > datetime.now(UTC) + timedelta(days=1) else None
     commit = repository.commit(name, "")
+    pushed_at = _pushed_at(repository, commit, here)
     return replace(
-        chosen, commit=commit, pushed_at=_pushed_at(repository, commit, here), later=later, replaced=replaced
+        chosen, commit=commit, pushed_at=pushed_at, later=len(times), replaced=replaced, impossible=impossible
     )
 
 
@@ -171,6 +182,11 @@ def remarks(chosen: Chosen | None, submodules: Sequence[str]) -> list[str]:
         said.append(
             f"commit {chosen.commit.id[:10]} was the last in time; {chosen.later} later "
             f"{'ones' if several else 'one'} came after the deadline and {'were' if several else 'was'} not graded"
+        )
+    if chosen.impossible is not None:
+        said.append(
+            f"a commit has the time {chosen.impossible:%Y-%m-%d %H:%M %Z}, which is in the future, so the clock of the "
+            "computer was wrong: its work may have been in time"
         )
     if chosen.replaced is not None:
         said.append(

@@ -111,6 +111,8 @@ def _other_kind(entry: Entry) -> str:
         return ""  # whoever reads it says why
     if kind := next((kind for start, kind in _KINDS if data.startswith(start)), ""):
         return f"no text but {kind}, whatever the name says"
+    if not data.strip() and entry.target.endswith(".py") and not entry.target.endswith("__init__.py"):
+        return "empty, so perhaps never saved, or damaged by the upload"
     if b"\0" in data:
         return "no text: it holds bytes that no editor writes"
     try:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, tzinfo
@@ -38,6 +39,8 @@ class IntakeError(ValueError):
     """There is nothing to grade; the message is one line that says what to do."""
 
 
+_FIRST_SECOND = 978307200
+"""Of the year 2001."""
 _UNFINISHED = (".crdownload", ".part", ".partial", ".download", ".opdownload")
 """Suffixes of what a browser has not downloaded to its end."""
 
@@ -149,15 +152,20 @@ def passed_over(source: Path) -> list[str]:
 
 
 def newest(path: Path) -> datetime | None:
-    """When the newest file at or below `path` was changed; folders that no lab needs do not count."""
+    """When the newest file at or below `path` was changed; None where no time is one of work that was handed in.
+
+    Folders that no lab needs do not count. Programs write 1970 and 1980 where they know no time.
+    """
     files = [path]
     if path.is_dir():
         files = []
         for folder, inner, names in os.walk(path):
             inner[:] = [name for name in inner if name not in copying.LEFT_BEHIND]
             files += [Path(folder, name) for name in names]
-    times = [file.lstat().st_mtime_ns for file in files]
-    return datetime.fromtimestamp(max(times) // 10**9, UTC) if times else None
+    tomorrow = time.time() + 24 * 60 * 60
+    times = [file.lstat().st_mtime_ns // 10**9 for file in files]
+    real = [moment for moment in times if _FIRST_SECOND < moment < tomorrow]
+    return datetime.fromtimestamp(max(real), UTC) if real else None
 
 
 def is_named_by_a_platform(folder: Path) -> bool:
@@ -226,9 +234,17 @@ def _at(path: Path, zone: tzinfo | None = None) -> HandedIn | None:
         platform=mark.platform if mark else "",
         name=mark.name if mark else "",
         late=mark is not None and mark.late,
-        attempt=f"{moment:%Y%m%d%H%M%S}" if mark and (moment := moments.parse(mark.when, UTC)) else "",
+        attempt=_attempt(mark) if mark else "",
         submitted_at=moments.parse(mark.when, zone) if mark else None,
     )
+
+
+def _attempt(mark: platforms.Mark) -> str:
+    """Which of several attempts it is, for comparison: by its number, else by its moment."""
+    if mark.version:
+        return mark.version.zfill(20)
+    moment = moments.parse(mark.when, UTC)
+    return f"{moment:%Y%m%d%H%M%S}" if moment else ""
 
 
 def _export(source: Path) -> Path | None:

@@ -6,6 +6,7 @@ Labs lie in the folder itself, in its `labs`, or in the folders around them. The
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -76,13 +77,45 @@ def versions(top: Path) -> list[Path]:
     return sorted(numbered, key=lambda path: int(numbered[path][1]))
 
 
+_SUBMITTY = "user_assignment_settings.json"
+"""Where Submitty says which of the versions, folders called by their numbers, is the one that counts."""
+
+
+def counting(top: Path) -> tuple[Path, str]:
+    """Where in a student's folder a platform keeps what counts, and what to say of the rest; else the folder itself.
+
+    Raises:
+        Refused: a platform has several versions, and says of none that it counts.
+    """
+    top = next((path for path in inner(top) if path.name == _ATTACHMENTS), top)
+    if (active := _active_version(top)) is not None:
+        others = sorted((path.name for path in inner(top) if path.name.isdecimal() and path != active), key=int)
+        said = f"version {active.name} counts, which is active on Submitty, and not {', '.join(others)}"
+        return active, said if others else ""
+    numbered = versions(top)
+    if not numbered:
+        return top, ""
+    others = [repr(path.name) for path in numbered[:-1]]
+    return numbered[-1], f"{numbered[-1].name!r} counts, and earlier ones do not: {', '.join(others)}" if others else ""
+
+
+def _active_version(top: Path) -> Path | None:
+    """The version that counts by Submitty's own file; None if there is none. Raises `Refused` as `counting` does."""
+    names = [path.name for path in inner(top) if path.name.isdecimal()]
+    try:
+        active = json.loads((top / _SUBMITTY).read_text(encoding="utf-8"))["active_version"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if names and str(active) not in names:
+        raise Refused(
+            f"has versions {', '.join(sorted(names, key=int))}, and Submitty says that {active!r} is active: choose "
+            "one there, or remove the others"
+        )
+    return top / str(active) if names else None
+
+
 _ATTACHMENTS = "Submission attachment(s)"
 """Where Sakai puts what a student handed in, next to its own files and the instructor's feedback."""
-
-
-def attachments(top: Path) -> Path:
-    """The folder with what was handed in, of a student's folder as Sakai makes it; another folder is that itself."""
-    return next((path for path in inner(top) if path.name == _ATTACHMENTS), top)
 
 
 def code_of(top: Path) -> Path | None:

@@ -23,6 +23,8 @@ OTHER_ARCHIVES = (".7z", ".rar", ".gz", ".bz2", ".xz", ".zst", ".lz", ".dmg", ".
 """What no standard library unpacks, or what holds no folders; `.tar.gz` and its like are `zip_and_tar.SUFFIXES`."""
 NOTEBOOK = ".ipynb"
 REPORT = "REPORT.md"
+GIT_ALONE = "holds a repository's .git folder alone, without its files: pack the folder of the lab itself"
+GIT_BESIDE = "the files in the archive count, and its .git folder is not read, so it is no matter what is committed"
 _ONE_FILE = (".gz", ".bz2", ".xz", ".zst", ".lz")
 """Labs write traces so, and data sets come so; next to the labs somebody may have packed a lab."""
 _DOCUMENTS = (".pdf", ".doc", ".docx", ".odt", ".rtf", ".pages", ".html", ".htm", ".ppt", ".pptx", ".odp", ".key",

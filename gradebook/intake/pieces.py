@@ -171,19 +171,22 @@ class _Assembly:
         target = self._work / str(self._unpacked)
         target.mkdir(parents=True)
         try:
-            archives.unpack(archive, target, files=self._limits.files, limit_bytes=self._limits.bytes)
+            has_git = archives.unpack(archive, target, files=self._limits.files, limit_bytes=self._limits.bytes)
+            if has_git and not any(target.iterdir()):
+                raise Refused(not_counted.GIT_ALONE)
         except Refused as refusal:
             self._unopened.append((repr(name), str(refusal)))
             raise _Unopened from None
+        if has_git:
+            self._remarks.append(not_counted.GIT_BESIDE)
         return target
 
     # --- folders ----------------------------------------------------------------------------------------------------
 
     def _take_folder(self, top: Path, name: str, depth: int) -> None:
         """Take the labs below `top`; raises `_NoLab` where there are none."""
-        top = lab_folders.attachments(top)
-        if (last := self._last_version(top)) is not None:
-            top = last
+        top, said = lab_folders.counting(top)
+        self._remarks += [said] if said else []
         place = self._place(top)
         archived = lab_folders.packed(place, self._looks_like_a_lab) if place and depth else None
         if archived is not None:
@@ -237,14 +240,6 @@ class _Assembly:
         if inner:
             raise _Told
         raise _NoLab(not_counted.no_lab(top, self._names))
-
-    def _last_version(self, top: Path) -> Path | None:
-        """The last version that Microsoft Teams keeps, `STUDENT/ASSIGNMENT/Version 2`; None for another form."""
-        versions = lab_folders.versions(top)
-        if len(versions) > 1:
-            others = ", ".join(repr(path.name) for path in versions[:-1])
-            self._remarks.append(f"{versions[-1].name!r} counts, and earlier ones do not: {others}")
-        return versions[-1] if versions else None
 
     def _place(self, top: Path) -> Path | None:
         """Where labs lie: folders that are spelt right go before others, unless they lie in several of these."""

@@ -16,6 +16,7 @@ Gradescope's export names them in a file of its own, see `load_export`. Not for 
 | `Team 1-Ada Lovelace_123_assignsubmission_file/` | Moodle: a group's, as its member's (`Roster` parts the two names) |
 | `Lab 1_al001_attempt_2026-03-01-23-59-00_labs.zip` | Blackboard: column, login, moment; the last attempt counts |
 | `Lab 1_al001_attempt_2026-03-01-23-59-00.txt` | Blackboard's own: who, when, and a text if one was typed |
+| `ada@uni.example_10_labs.zip` | Autolab: address, version, file; the last version counts |
 | `7-42 - Ada Lovelace - Mar 1, 2026 1159 PM/` | Brightspace: numbers of user and submission, name, moment |
 
 Sources, read in November 2026: `get_filename`, `add_text_or_url` and `add_upload_submission` in Canvas's
@@ -50,6 +51,8 @@ _BLACKBOARD = re.compile(
 _BRIGHTSPACE = re.compile(
     r"(?P<id>\d+)-\d+ ?- (?P<name>.+?) ?- (?P<when>[A-Z][a-z]{2,8}\.? \d{1,2}, \d{4} \d{1,2}[:.]?\d\d [AP]M)", re.DOTALL
 )
+_AUTOLAB = re.compile(r"(?!annotated_)(?P<address>[^@\s]+@[^@\s_]+)_(?P<version>\d+)_(?P<rest>.+)", re.DOTALL)
+"""https://github.com/autolab/Autolab: `Submission#handin_filename`, read in November 2026; a domain has no `_`."""
 _CLOCK = re.compile(r"(\d{1,2})[:.]?(\d\d) ([AP]M)")
 _TYPED = re.compile(r"Submission Field:\s*(?P<text>.*?)\s*(?:Comments:|Files:|$)", re.DOTALL)
 _NOTHING_TYPED = "There is no student submission text data"
@@ -64,7 +67,7 @@ _CANVAS_ANONYMOUS = re.compile(
 class Mark:
     """What a platform's name says."""
 
-    platform: Literal["Canvas", "Moodle", "Blackboard", "Brightspace"]
+    platform: Literal["Canvas", "Moodle", "Blackboard", "Brightspace", "Autolab"]
     key: str
     """The same for everything that one student or group handed in."""
     handles: tuple[str, ...]
@@ -79,6 +82,8 @@ class Mark:
     """What the student called it; empty for a folder of the platform's."""
     when: str = ""
     """The moment in words that `moments.parse` reads; of two attempts, the later one counts."""
+    version: str = ""
+    """Its number, where attempts have one instead of a moment."""
 
 
 def mark(name: str) -> Mark | None:
@@ -105,6 +110,12 @@ def mark(name: str) -> Mark | None:
             whose=match["name"],
             when=when,
         )
+    if match := _AUTOLAB.fullmatch(name):
+        address, version = match["address"], match["version"]
+        return Mark(
+            platform="Autolab", key=address, handles=(address,), kind="file", whose="", name=match["rest"],
+            version=version,
+        )  # fmt: skip
     match = _CANVAS.fullmatch(name)
     handles: tuple[str, ...]
     if match is not None and not name.startswith("LATE_"):

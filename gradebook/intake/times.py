@@ -165,9 +165,12 @@ def check_files(stamped: Sequence[Stamped], settings: Settings) -> None:
     is_canvas = all(stamp.of_canvas for stamp in by_label.values())
     most = _PACKING if is_canvas and len(moments) >= _FEW else _ALIKE
     why = ""
-    if len(moments) > 1 and moments[-1] - moments[0] <= most:
-        first = settings.local(moments[0])
-        why = f"all {len(moments)} files have the time {first:%Y-%m-%d %H:%M %Z}, when they were packed or downloaded"
+    alike = max((_within(moments, first, most) for first in moments), key=len, default=[])
+    count = len(alike)
+    if count == len(moments) > 1 or (count >= _FEW and count * 2 > len(moments)):
+        first = settings.local(alike[0])
+        how_many = f"all {count}" if count == len(moments) else f"{count} of {len(moments)}"
+        why = f"{how_many} files have the time {first:%Y-%m-%d %H:%M %Z}, when they were packed or downloaded"
     elif wrong := [stamp for stamp in by_label.values() if _contradicts(stamp, settings)]:
         stamp = wrong[0]
         said = "marked as late" if stamp.marked_late else "not marked as late"
@@ -177,6 +180,11 @@ def check_files(stamped: Sequence[Stamped], settings: Settings) -> None:
             f'submitted = "files": {why}; so files do not say who is late. Name a table of times instead, submitted = '
             f'"times.csv" (for Canvas: {command()} export canvas CLASS --times times.csv), or leave submitted out'
         )
+
+
+def _within(moments: Sequence[datetime], first: datetime, most: timedelta) -> list[datetime]:
+    """Those from `first` on, as long as `most`."""
+    return [moment for moment in moments if timedelta(0) <= moment - first <= most]
 
 
 def of_files(stamped: Sequence[Stamped], settings: Settings) -> str:

@@ -94,7 +94,7 @@ def extract(
     limit_bytes: int,
     left_behind: Collection[str],
     zone: str | float | None = None,
-) -> None:
+) -> bool:
     """Unpack a zip or tar file into the folder `target`, which is empty.
 
     Args:
@@ -115,7 +115,7 @@ def extract(
         file.seek(0)
         if magic[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
             _unpack_zip(file, target, names, budget, files, zip_times.zone(zone))
-            return
+            return names.has_history
         if (other := _NOT_UNPACKED.get(magic[:4])) is not None:
             raise Refused(
                 f"is a {other} archive, whatever its name says, which the grader does not unpack: pack the labs "
@@ -124,6 +124,7 @@ def extract(
         opener = next((opener for start, opener in _COMPRESSED.items() if magic.startswith(start)), None)
         stream: IO[bytes] = file if opener is None else opener(file)
         _unpack_tar(stream, target, names, budget, stream_bytes(limit_bytes))
+        return names.has_history
     except _DAMAGES as error:
         if isinstance(error, OSError) and error.errno in _OUR_FAULTS:
             raise CannotStore(f"submissions cannot be read here: {error.strerror}") from None

@@ -15,8 +15,13 @@ WINDOWS_COMMANDS = (
 
 def problem() -> str:
     """Why nothing can be graded on this system, and what to do, in one sentence; empty where it can."""
-    if hasattr(os, "fork"):
+    if hasattr(os, "fork") and sys.getfilesystemencoding() == "utf-8":
         return ""
+    if hasattr(os, "fork"):
+        return (
+            f"this system's locale reads names of files as {sys.getfilesystemencoding()}, which would damage names and "
+            "texts: set LC_ALL=C.UTF-8 before the command"
+        )
     if sys.platform == "win32":
         return (
             "a submission runs in processes that are forked, which Windows does not do: grade in WSL2, a Linux within "

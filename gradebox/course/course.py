@@ -19,9 +19,10 @@ import difflib
 import functools
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -315,7 +316,8 @@ def _load(folder: Path) -> Course:
     _require_names(document, table)
     people = contact.of(document)
     hours = rubric.hours_of(document, ("hours",), table.hours)
-    labs = tuple(_lab(document, folder, name, number) for number, name in enumerate(table.labs, start=1))
+    numbers = _numbers(table.labs)
+    labs = tuple(_lab(document, folder, name, number) for name, number in zip(table.labs, numbers, strict=True))
     exercises = tuple(_lab(document, folder, name, 0) for name in table.exercises)
     if not 0 < table.pass_percent <= 100:
         raise document.error(("pass_percent",), "pass_percent must be above 0 and at most 100")
@@ -354,6 +356,12 @@ def _load(folder: Path) -> Course:
         hours=hours,
         contact=people,
     )
+
+
+def _numbers(labs: Sequence[str]) -> Sequence[int]:
+    """The numbers by which people call labs: 10 of `lab10`, if all names have one; else their places."""
+    own = [int(match[1]) for name in labs if (match := re.fullmatch(r"[a-z_]+([1-9][0-9]*)", name))]
+    return own if len(set(own)) == len(labs) else range(1, len(labs) + 1)
 
 
 def _lab(document: Document, folder: Path, name: str, number: int) -> Lab:

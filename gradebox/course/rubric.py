@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -170,12 +170,18 @@ class Rubric:
             lab.id: {
                 "number": lab.number, "title": lab.title, "package": lab.package, "points": lab.points,
                 **({"hours": str(lab.hours)} if lab.hours else {}),
-                **{criterion.id.rpartition(".")[2]: _table(criterion) for criterion in lab.criteria},
+                **{_key(criterion.id): _table(criterion) for criterion in lab.criteria},
             }
             for lab in self.labs
         }  # fmt: skip
         head = {"version": self.version, "points": self.points, "pass_percent": self.pass_percent}
         return json.dumps(reading.plain({"rubric": head, **labs}), ensure_ascii=False, indent=1) + "\n"
+
+
+def _key(criterion: str) -> str:
+    """A criterion's name in the table of its lab; the whole identifier where the lab has a key of that name."""
+    name = criterion.rpartition(".")[2]
+    return criterion if name in {key.name for key in fields(_LabTable)} else name
 
 
 def _table(criterion: Criterion) -> dict[str, Any]:
@@ -330,7 +336,8 @@ def lab_of(document: Document, lab_id: str, number: int, *place: str) -> Lab:
     """The lab whose table is at `place` of a document. Raises as `load_folder` does."""
     table = reading.into(_LabTable, document, *place)
     criteria = tuple(
-        _criterion(document, (*place, name), f"{lab_id}.{name}", entry) for name, entry in table.criteria.items()
+        _criterion(document, (*place, name), f"{lab_id}.{name.removeprefix(f'{lab_id}.')}", entry)
+        for name, entry in table.criteria.items()
     )
     lab = Lab(
         lab_id, number, table.title, table.package, _positive(document, (*place, "points"), table.points), criteria,
@@ -358,7 +365,7 @@ def hours_of(document: Document, place: tuple[str, ...], text: str) -> Hours | N
 
 
 def _criterion(document: Document, place: tuple[str, ...], name: str, table: _CriterionTable) -> Criterion:
-    if not NAME.fullmatch(place[-1]):
+    if not NAME.fullmatch(name.rpartition(".")[2]):
         raise document.error(place, "a criterion's name is lower_case_with_underscores")
     points = _positive(document, (*place, "points"), table.points)
     checks = []

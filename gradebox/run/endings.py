@@ -55,6 +55,21 @@ _MEMORY_HINT = "look for lists that grow, or arrays far larger than the docstrin
 _TIMEOUT_HINT = "look for a loop that never ends, or for work far beyond what the docstring asks for"
 
 
+_RELATIVE = re.compile(r"No such file or directory: '(?![/~]|[A-Za-z]:)([^']+)'")
+
+
+def _path_hint(text: str) -> str:
+    """What to do about a file that code looked for from where checks run; empty if it is something else."""
+    match = _RELATIVE.search(text)
+    if match is None:
+        return ""
+    name = match[1].rpartition("/")[2]
+    return (
+        f"Begin the path at your code: pathlib.Path(__file__).parent / {name!r}. Checks run in another folder, from "
+        "which a path without a folder in front counts. Hand the file in next to the code."
+    )
+
+
 class ProbeFailed(NeedsReview):
     """A probe of ours failed without any part of the submission in it: perhaps nothing works on this machine."""
 
@@ -83,13 +98,13 @@ def problem(
             fallback = (
                 _INPUT_HINT if answer.error == "EOFError" else "run the file once with python; fix the first error"
             )
-            hint = import_advice.hint(text, files()) or fallback
+            hint = import_advice.hint(text, files()) or _path_hint(text) or fallback
             message = f"the module does not import: {text}{where}"
             return CheckFailed(
                 message, hint, answered=False, evidence=f"A module does not import: {text.partition(chr(10))[0]}"
             )
         case "error":
-            hint = _HINTS.get(answer.error or "", _RAISED_HINT)
+            hint = _path_hint(text) or _HINTS.get(answer.error or "", _RAISED_HINT)
             if DEFINED_AS in text:
                 hint = _PARAMETERS_HINT
             message = f"your code raised {answer.error}: {text}{where}"

@@ -356,3 +356,53 @@ def test_a_course_without_reports_asks_for_none(tmp_path: Path) -> None:
     walks = load(ROOT / "examples" / "courses" / "random_walks")
     _, remarks = copy_of(tmp_path / "ada", tmp_path / "work", LabNames.of(walks.rubric.labs, (1,), walks.folder))
     assert remarks == ("nothing reads these files, so that they do not count: 'lab1_walks/notes.pdf' (a document)",)
+
+
+def test_of_submitty_s_versions_the_active_one_counts(downloads: Downloads) -> None:
+    for student, active in (("ada", 1), ("chen", 10), ("dan", 0)):
+        for version in (1, 2, 10):
+            downloads.put(f"{student}/{version}/benchmark.py", b"x = %d" % version)
+            downloads.put(f"{student}/{version}/.submit.timestamp", b"2026-10-24")
+        settings = b'{"active_version": %d, "history": []}' % active
+        downloads.put(f"{student}/user_assignment_settings.json", settings)
+    taken = downloads.take(1)
+    for student, version in (("ada", b"x = 1"), ("chen", b"x = 10")):
+        assert downloads.files(taken[student])[f"{LAB}/benchmark.py"] == version
+    assert "version 1 counts, which is active on Submitty, and not 2, 10" in taken["ada"].reason
+    assert taken["dan"].status == "refused"
+    assert "has versions 1, 2, 10, and Submitty says that 0 is active: choose one there" in taken["dan"].reason
+
+
+def test_of_autolab_s_versions_the_last_one_counts(downloads: Downloads) -> None:
+    roster = "student,email\nada,a_l@uni.example\nbob,bob@uni.example\n"
+    for version in (9, 10):
+        downloads.pack(f"a_l@uni.example_{version}_handin.zip", {f"{LAB}/a.py": b"%d" % version})
+        downloads.put(f"bob@uni.example_{version}_benchmark.py", b"x = %d" % version)
+    downloads.put("annotated_bob@uni.example_10_handin.pdf")
+    taken = downloads.take(1, roster=roster)
+    assert downloads.files(taken["ada"]) == {f"{LAB}/a.py": b"10"}
+    assert downloads.files(taken["bob"]) == {f"{LAB}/benchmark.py": b"x = 10"}
+    assert sorted(downloads.intake.passed_over) == [
+        "a_l@uni.example_9_handin.zip (an earlier attempt)",
+        "annotated_bob@uni.example_10_handin.pdf",
+        "bob@uni.example_9_benchmark.py (an earlier attempt)",
+    ]
+
+
+def test_a_repository_in_an_archive_is_named(downloads: Downloads) -> None:
+    downloads.pack("ada.zip", {f"{LAB}/benchmark.py": b"x = 1", ".git/HEAD": b"ref: refs/heads/main"})
+    downloads.pack("bob.zip", {"clone/.git/HEAD": b"ref: refs/heads/main", "clone/.git/config": b""})
+    downloads.pack("cleo.zip", {f"{LAB}/benchmark.py": b"x = 1", f"{LAB}/.gitignore": b""})
+    taken = downloads.take()
+    assert "its .git folder is not read, so it is no matter what is committed" in taken["ada"].reason
+    assert "'bob.zip' holds a repository's .git folder alone, without its files" in taken["bob"].reason
+    assert taken["cleo"].reason == ""
+
+
+def test_empty_code_is_named(downloads: Downloads) -> None:
+    for name, data in (("a.py", b""), ("b.py", b" \n\n"), ("__init__.py", b""), ("c.py", b"x = 1"), ("d.csv", b"")):
+        downloads.put(f"ada/{LAB}/{name}", data)
+    reason = downloads.take()["ada"].reason
+    assert f"'{LAB}/a.py', '{LAB}/b.py' are empty, so perhaps never saved, or damaged by the upload" in reason
+    assert "__init__" not in reason
+    assert "d.csv" not in reason

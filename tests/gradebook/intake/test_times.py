@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -357,3 +358,25 @@ def test_who_handed_in_and_is_not_in_the_download_has_no_0(small_class: SmallCla
     text = 'timezone = "UTC"\nsubmitted = "times.csv"\n'
     result, _ = grade(small_class, small_class.submissions, text, "student\nada\nbob\ncleo\n")
     assert [(row.score is None, row.reason) for row in result.students[1:]] == [(False, ""), (True, reason)]
+
+
+def test_files_without_a_real_time_have_none(small_class: SmallClass) -> None:
+    """1970, 1980 and 2107 are what programs write that know no time."""
+    moments = {"ada": 315532800, "bob": 0, "cleo": 4354819200, "dan": 1772452800}
+    for name, moment in moments.items():
+        for path in sorted(small_class.hands_in(name).rglob("*"), reverse=True):
+            os.utime(path, (moment, moment))
+    text = 'submitted = "files"\ndeadline = 2026-03-01T12:00:00Z\n[late]\npercent_per_day = 10\n'
+    result, said = grade(small_class, small_class.submissions, text, "student\nada\nbob\ncleo\ndan\n")
+    assert [row.student for row in result.students if row.late] == ["dan"]
+    assert "no submission time is known for 3 submissions (ada, bob, cleo), so no penalty was applied" in said
+
+
+def test_files_most_of_which_were_packed_at_once_say_nothing(small_class: SmallClass) -> None:
+    for number, name in enumerate(("ada", "bob", "cleo", "dan", "eve")):
+        for path in small_class.hands_in(name).rglob("*"):
+            moment = 1772366400 + (0 if number < 3 else 10_000 * number)
+            os.utime(path, (moment, moment))
+    text = 'submitted = "files"\ndeadline = 2026-03-01T12:00:00Z\n[late]\npercent_per_day = 10\n'
+    with pytest.raises(TimesError, match="3 of 5 files have the time 2026-03-01 12:00 UTC, when they were packed"):
+        grade(small_class, small_class.submissions, text)
