@@ -15,13 +15,8 @@ WINDOWS_COMMANDS = (
 
 def problem() -> str:
     """Why nothing can be graded on this system, and what to do, in one sentence; empty where it can."""
-    if hasattr(os, "fork") and sys.getfilesystemencoding() == "utf-8":
-        return ""
     if hasattr(os, "fork"):
-        return (
-            f"this system's locale reads names of files as {sys.getfilesystemencoding()}, which would damage names and "
-            "texts: set LC_ALL=C.UTF-8 before the command"
-        )
+        return ""
     if sys.platform == "win32":
         return (
             "a submission runs in processes that are forked, which Windows does not do: grade in WSL2, a Linux within "
@@ -30,8 +25,16 @@ def problem() -> str:
     return f"a submission runs in processes that are forked, which {sys.platform} does not do: grade on Linux or macOS"
 
 
+def locale_problem() -> str:
+    """Why names would be damaged here, and what to do; empty where they would not."""
+    encoding = sys.getfilesystemencoding()
+    if encoding == "utf-8":
+        return ""
+    return f"this locale reads names of files as {encoding}, which would damage them: set LC_ALL=C.UTF-8, and try again"
+
+
 def require() -> None:
-    """End the program with that sentence, and the exit code of what could not be graded."""
-    if reason := problem():
+    """End the program with one of these sentences, and the exit code of what could not be graded."""
+    if reason := problem() or locale_problem():
         print(f"could not grade: {reason}", file=sys.stderr)
         raise SystemExit(2)

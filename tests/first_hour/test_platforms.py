@@ -43,6 +43,25 @@ def test_windows_is_told_of_wsl_in_one_sentence(program: str) -> None:
     assert "wsl --install" in line
 
 
+@pytest.mark.parametrize("program", ["gpulabs", "gradebox"])
+def test_a_locale_that_damages_names_is_refused_in_one_sentence(program: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; {TYPED[program]}"],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "LC_ALL": "POSIX", "PYTHONUTF8": "0",
+             "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line == (
+        "could not grade: this locale reads names of files as ascii, which would damage them: set LC_ALL=C.UTF-8, and "
+        "try again"
+    )
+
+
 def test_the_doctor_has_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     from grader import doctor
 
@@ -54,4 +73,4 @@ def test_the_doctor_has_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_here_is_no_problem() -> None:
-    assert platforms.problem() == ""
+    assert platforms.problem() == platforms.locale_problem() == ""

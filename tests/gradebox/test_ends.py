@@ -20,6 +20,7 @@ from gradebox import launch
 from gradebox.common.exit_codes import ExitCode
 from gradebox.report import presenter as front
 from gradebox.report.document import SCHEMA_FILE, to_json
+from gradebox.run import endings
 from gradebox.run.grade import Circumstances, grade
 from gradebox.run.options import Options
 from gradebox.sandbox import Reply, Request, Sandbox, SandboxError
@@ -359,3 +360,19 @@ def test_a_machine_that_breaks_under_pytest_ends_it_likewise(after: int, options
         assert "failed" not in outcomes(grade)
     else:
         assert not options.report_folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[Errno 2] No such file or directory: 'data/steps.csv'", "Path(__file__).parent / 'steps.csv'"),
+        ("[Errno 2] No such file or directory: 'steps.csv'", "Path(__file__).parent / 'steps.csv'"),
+        ("[Errno 2] No such file or directory: '/submission/labs/steps.csv'", ""),
+        ("[Errno 2] No such file or directory: 'C:\\\\Users\\\\steps.csv'", ""),
+        ("No module named 'steps'", ""),
+    ],
+)
+def test_a_path_that_counts_from_elsewhere_is_explained(text: str, words: str) -> None:
+    hint = endings._path_hint(text)
+    assert bool(hint) == bool(words)
+    assert words in hint

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from gradebook.grading import class_summary
+from gradebook.results import GradebookError
 from tests.gradebook.conftest import SmallClass
 from tests.small_disk import on_a_small_disk
 
@@ -52,3 +55,23 @@ def test_a_disk_that_is_full_is_one_line_and_exit_code_2(small_class: SmallClass
     assert "Traceback" not in done.stdout + done.stderr, line
     assert any(word in line for word in ("No space left", "disk", "full")), line
     assert grade(small_class, None).returncode == 0
+
+
+def test_a_damaged_gradebook_is_one_line(small_class: SmallClass) -> None:
+    """Whatever is read of it, and its exports stay."""
+    small_class.hands_in("ada")
+    small_class.grade()
+    path = small_class.out / "gradebook.sqlite"
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = bytearray(path.read_bytes())
+    data[100:] = bytes(byte ^ 0x5A for byte in data[100:])
+    path.write_bytes(data)
+    before = (small_class.out / "exports" / "grades.csv").read_bytes()
+    for read in (lambda: class_summary.read(small_class.out), small_class.grade):
+        with pytest.raises(
+            GradebookError, match=r"gradebook\.sqlite (is damaged|cannot be opened): .*restore it"
+        ) as error:
+            read()
+        assert "\n" not in str(error.value)
+    assert (small_class.out / "exports" / "grades.csv").read_bytes() == before

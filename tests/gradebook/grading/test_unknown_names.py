@@ -11,13 +11,15 @@ import pytest
 from rich.console import Console
 
 import grader
+from gradebook import identity
 from gradebook.cli import integrity
 from gradebook.grade_class import grade_class
-from gradebook.grading import class_summary
+from gradebook.grading import class_summary, unknown_names
 from gradebook.grading.description import ClassRequest
 from gradebook.intake.handed_in import IntakeError
-from gradebook.results import ClassResult, GradebookError
+from gradebook.results import ClassResult, GradebookError, Student
 from gradebook.settings import SettingsError
+from gradebook.store import Gradebook
 from gradebox.run.overrides import OverrideError
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.fakes import fake_engine
@@ -100,7 +102,7 @@ LATE = "deadline = 2026-03-01T12:00:00+00:00\n{}[late]\npercent_per_day = 10\n"
 def test_penalties_that_can_meet_nobody_are_said(small_class: SmallClass) -> None:
     folder = small_class.hands_in("ada")
     for path in (folder, *folder.rglob("*")):
-        os.utime(path, (1.8e9, 1.8e9))
+        os.utime(path, (1.775e9, 1.775e9))  # four weeks after the deadline
     result, said = grade(small_class, LATE.format(""))
     assert result.students[0].late is None
     assert "no submission time is known for 1 submission, so no penalty was applied" in said
@@ -246,3 +248,33 @@ def test_another_class_does_not_replace_one(small_class: SmallClass) -> None:
     assert [row.student for row in class_summary.read(small_class.out).students] == before
     small_class.hands_in("ada")
     small_class.grade()
+
+
+def test_a_folder_with_a_class_of_another_course_is_refused(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    small_class.grade()
+    with Gradebook(small_class.out, locked=False) as gradebook:
+        plan = gradebook.plan()
+    unknown_names.check_course(plan, [*plan.digests, "lab9.new"], small_class.out)
+    unknown_names.check_course(None, ["lab1.walks"], small_class.out)
+    with pytest.raises(
+        GradebookError, match=r"out has a class of another course, with lab1.*lab1\.walks\. Name another"
+    ):
+        unknown_names.check_course(plan, ["lab1.walks"], small_class.out)
+
+
+def test_a_part_of_a_name_names_whom_it_may_mean(small_class: SmallClass) -> None:
+    small_class.hands_in("a")
+    roster = "student,name\na,FNU Rahul\nb,FNU Priyanka\nc,Madonna\n"
+    result, _ = grade(small_class, roster=roster)
+    students = [
+        Student(student=row.student, name=row.name, columns=row.columns, status="taken") for row in result.students
+    ]
+    directory = identity.Directory(students, ())
+    with pytest.raises(
+        identity.UnknownStudentError, match=r"'fnu' is a part of a name only, of 'a' \(FNU Rahul\), 'b'"
+    ):
+        directory.keys("fnu")
+    with pytest.raises(identity.UnknownStudentError, match="no such student in this class"):
+        directory.keys("Madonnas")
+    assert directory.keys("Madonna .") == directory.keys("- Madonna") == ("c",)

@@ -381,3 +381,20 @@ def test_what_is_not_committed_is_named(tmp_path: Path, repository: Repository) 
     repository.commit("three", 5)
     (lab / "benchmark.py").write_text("four")
     assert "not committed" not in take(tmp_path, Settings(deadline=DEADLINE)).reason, "an earlier commit counts anyway"
+
+
+def test_a_later_commit_of_the_future_is_named(repository: Repository, tmp_path: Path) -> None:
+    """A clock was wrong, and the work may have been in time; unless a push says when it came."""
+    repository.commit("first", 1)
+    (repository.folder / "lab1_gpu_basics" / "benchmark.py").write_text("second")
+    for year in (2061, 2062):
+        when = f"{year}-01-01T00:00:00+00:00"
+        repository.git("commit", "--quiet", "--allow-empty", "--all", "--message", "x", GIT_COMMITTER_DATE=when)
+        student = take(tmp_path, Settings(deadline=DEADLINE))
+        assert text_of(tmp_path, student) == "first"
+        assert (
+            "which is in the future, so the clock of the computer was wrong: its work may have been" in student.reason
+        )
+    repository.git("reset", "--quiet", "--hard", "HEAD~2")
+    repository.commit("late", 9)
+    assert "in the future" not in take(tmp_path, Settings(deadline=DEADLINE)).reason
