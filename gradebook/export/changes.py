@@ -29,6 +29,8 @@ class Exported:
     """By student, empty for none."""
     most: str = ""
     """What the class can earn."""
+    by_hand: str = ""
+    """The part of it that people give, released or not."""
 
 
 def exported(folder: Path) -> Exported:
@@ -38,13 +40,18 @@ def exported(folder: Path) -> Exported:
     except (OSError, UnicodeDecodeError):
         return Exported()
     rows = [row for row in csv.DictReader(io.StringIO(text, newline="")) if row.get("student") and "score" in row]
-    most = {row.get("max_score") or "" for row in rows} - {""}
-    return Exported({row["student"]: row["score"] or "" for row in rows}, most.pop() if len(most) == 1 else "")
+    most, by_hand = ({row.get(column) or "" for row in rows} - {""} for column in ("max_score", "by_hand_max"))
+    scores = {row["student"]: row["score"] or "" for row in rows}
+    return Exported(scores, most.pop() if len(most) == 1 else "", by_hand.pop() if len(by_hand) == 1 else "")
 
 
 def text(before: Exported, after: Exported) -> str:
     """What is another one now, as a sentence: the maximum, and scores; empty if nothing is."""
-    said = [_of_most(before.most, after.most), _of_scores(before.scores, after.scores)]
+    said = [
+        _of_most(before.most, after.most),
+        _of_marks(before.by_hand, after.by_hand),
+        _of_scores(before.scores, after.scores),
+    ]
     return "; ".join(filter(None, said))
 
 
@@ -52,6 +59,15 @@ def _of_most(before: str, after: str) -> str:
     if not before or not after or before == after:
         return ""
     return f"the class can earn {after} points now, and {before} before"
+
+
+def _of_marks(before: str, after: str) -> str:
+    if not _number(before) or not _number(after) or before == after:
+        return ""
+    return (
+        f"people give {after} points now, and {before} before: marks that were given before keep their comments, which "
+        "add and deduct as they did, so look them through"
+    )
 
 
 def _of_scores(before: Mapping[str, str], after: Mapping[str, str]) -> str:

@@ -220,12 +220,16 @@ class _Assembly:
             named = {path.relative_to(top).as_posix() for path in (*inner, *loose)}
             self._beside += [path for path in not_counted.outside_of(top) if path not in named]
             return
-        code = lab_folders.code_of(top) if self._names.single else None
+        # The name of an archive in a submission may say which lab is in it: `lab10.zip`.
+        called = self._names.meant(zip_and_tar.stem(name)) if depth < _DEPTH else None
+        lab = called or self._names.single
+        code = lab_folders.code_of(top) if lab else None
         if code is not None:
             # The name of a whole submission is the student's own: without it, one line names all whom it is about.
             where = f"the files of {name!r}" if self._several or depth < _DEPTH else "files in no folder"
-            self._remarks.append(f"{where} counted as part of {self._names.single}, the lab of this class")
-            self._add(code, name, lambda target: f"{self._names.single}/{target}")
+            of_class = ", the lab of this class" if lab == self._names.single else ""
+            self._remarks.append(f"{where} counted as part of {lab}{of_class}")
+            self._add(code, name, lambda target: f"{lab}/{target}")
             self._beside += not_counted.outside_of(top, code)
             return
         packed = {path.relative_to(top).as_posix() for path in inner}

@@ -25,3 +25,11 @@ def test_a_score_that_is_none_now_was_not_lowered_and_another_maximum_is_named()
         "the class can earn 12 points now, and 10 before; "
         "2 scores changed since the exports before: ada 10 → none, bob 7 → 8"
     )
+
+
+def test_another_maximum_of_what_people_give_is_named() -> None:
+    def text(before: str, after: str) -> str:
+        return changes.text(changes.Exported({}, "10", before), changes.Exported({}, "10", after))
+
+    assert text("10", "8").startswith("people give 8 points now, and 10 before: marks that were given before keep")
+    assert text("10", "10") == text("", "8") == text("8", "") == text("0", "8") == ""
