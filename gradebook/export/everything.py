@@ -232,6 +232,7 @@ def older(class_view: view.View) -> list[str]:
         for line in class_view.graded
         for override in line.result.overrides
         if override.at is not None and line.result.taken_at is not None and override.at < line.result.taken_at
+        if line.grade is not None and override.criterion.partition(".")[0] in {lab.id for lab in line.grade.labs}
     ]
     if not texts:
         return []
