@@ -57,6 +57,9 @@ def test_a_class_of_another_course_is_graded_and_all_that_follows(folder: Path) 
     for path in (folder / "submissions").iterdir():
         if path.stem not in ("ada", "bob", "dana"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+    roster = (folder / "roster.csv").read_text("utf-8")
+    others = re.compile(r"^(?!student|ada|bob|dana)(.*),[^,\n]*$", re.MULTILINE)  # who has no time of submission now
+    (folder / "roster.csv").write_text(others.sub(r"\1,", roster), "utf-8")
     assert "3 of 10 students graded" in run(*CLASS)
     assert {name: score for name, score in grades(folder).items() if score} == {"ada": 10, "bob": 8, "dana": 9}
     assert "1 day by the clock" in (folder / "autumn" / "exports" / "feedback" / "dana.md").read_text()

@@ -215,9 +215,9 @@ def test_the_archive_of_a_whole_class_is_taken_apart(take: Take, source: Path) -
 
 def test_times_of_files_count_only_where_the_class_says_so(take: Take, source: Path) -> None:
     archive = packed(lab(source / "ada"))
-    os.utime(archive, (86400, 86400))
+    os.utime(archive, (1772366400, 1772366400))
     assert take()["ada"].submitted_at is None
-    assert take(settings=Settings(times_of_files=True))["ada"].submitted_at == datetime(1970, 1, 2, tzinfo=UTC)
+    assert take(settings=Settings(times_of_files=True))["ada"].submitted_at == datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def test_a_made_up_class_can_be_taken_in_whatever_tricks_it_tries(take: Take, tmp_path: Path) -> None:
