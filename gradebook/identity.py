@@ -267,7 +267,7 @@ class Directory:
         if partly:
             who = ", ".join(f"{entry.student!r} ({entry.name})" for entry in partly[:_SHOWN])
             more = f" and {len(partly) - _SHOWN} more" if len(partly) > _SHOWN else ""
-            raise UnknownStudentError(f"{name!r} is a part of a name only, of {who}{more}: write the whole name or key")
+            raise UnknownStudentError(f"it is a part of a name only, of {who}{more}: write the whole name or the key")
         # No student with a similar name is suggested: another login by one digit is another person.
         raise UnknownStudentError(
             "there is no such student in this class; write the key of grades.csv, the name, the team, or an identifier "

@@ -23,7 +23,7 @@ from gradebook.intake.handed_in import HandedIn, IntakeError
 from gradebook.intake.lab_folders import LabNames
 from gradebook.intake.owners import Owners, Theirs
 from gradebook.intake.pieces import Piece
-from gradebook.intake.repositories import CouldNotFetch, Repository
+from gradebook.intake.repositories import CouldNotFetch, Repository, not_taken
 from gradebook.intake.times import Stamped, Times
 from gradebook.results import Student
 from gradebook.roster import Roster, folded, repository_name
@@ -70,7 +70,7 @@ class Store:
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
         except SubmissionError as error:
-            raise Refused(str(error)) from None
+            raise not_taken(error) from None
         return content
 
 

@@ -92,6 +92,13 @@ class TooMuch(GitError):
     """Git would print more than is read here."""
 
 
+def not_taken(error: Exception) -> Refused | CouldNotFetch:
+    """What a file that cannot be copied means: a right that is missing on this machine is no fault of the student's."""
+    if not isinstance(error.__context__, PermissionError):
+        return Refused(str(error))
+    return CouldNotFetch(f"{error}: let yourself read it (chmod -R u+rX on the submissions), and run the command again")
+
+
 @dataclass(frozen=True)
 class Commit:
     id: str

@@ -374,6 +374,9 @@ def test_an_override_for_earlier_files_is_named(small_class: SmallClass) -> None
     small_class.grade()
     said = run("export", "class", str(folder))[1]
     assert "overrides are older than the submission, and count all the same: ada lab1.memory (2026-03-01 12:00" in said
+    small_class.grade(labs=(2,))
+    assert "older than the submission" not in run("export", "class", str(folder))[1], "its lab is not graded now"
+    small_class.grade()
     run("review", str(folder), "--override", "ada", "lab1.memory", "5", "looked again")
     small_class.grade()  # the same files were taken in before the decision
     assert "older than the submission" not in run("export", "class", str(folder))[1]

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from gradebook.intake import handed_in, roster_files
+from gradebook.intake.accepted_files import Refused
 from gradebook.intake.collect import Intake, Store
 from gradebook.intake.handed_in import IntakeError, find
+from gradebook.intake.repositories import CouldNotFetch, not_taken
 from gradebook.results import Student
 from gradebook.settings import IntakeLimits, Settings
-from gradebox.sandbox import Sandbox
+from gradebox.sandbox import Sandbox, SubmissionError
 from tests.gradebook.intake.downloads import LAB, Downloads
 from tests.gradebook.synthetic import make_class
 
@@ -327,3 +329,17 @@ def test_an_archive_that_lost_its_suffix_is_a_submission(tmp_path: Path) -> None
     (tmp_path / "notes").write_text("who is ill")
     assert [(thing.key, thing.kind) for thing in handed_in.find(tmp_path)] == [("ada", "archive")]
     assert handed_in.passed_over(tmp_path) == ["notes"]
+
+
+def test_a_right_that_is_missing_here_gives_nobody_a_zero() -> None:
+    """Root may read everything, so the error is made by hand."""
+    for cause, kind in ((PermissionError(13, "Permission denied"), CouldNotFetch), (OSError(5, "x"), Refused)):
+        try:
+            try:
+                raise cause
+            except OSError:
+                raise SubmissionError("walks.py cannot be read") from None
+        except SubmissionError as error:
+            made = not_taken(error)
+        assert type(made) is kind
+        assert ("chmod -R u+rX" in str(made)) == (kind is CouldNotFetch)
