@@ -17,9 +17,8 @@ from typing import Any
 from gradebook import identity
 from gradebook import settings as class_settings
 from gradebook.command_name import command
-from gradebook.grading import excused, held_back, unknown_names
+from gradebook.grading import excused, held_back, missing, unknown_names
 from gradebook.grading.manual_grading import ManualGradingError, merging, reports
-from gradebook.intake import doubtful_rows
 from gradebook.results import ClassResult, Excused, GradebookError, ReportResult, Student, StudentResult
 from gradebook.settings import Settings
 from gradebook.store import Gradebook, Plan, Recorded
@@ -30,9 +29,6 @@ from gradebox.course.rubric import Lab, Rubric
 from gradebox.run import overrides
 from gradebox.run.grade import CheckReport, Circumstances, Grade, IntegrityNote, LabResult, grade
 from gradebox.sandbox import DESCENDANTS
-
-_NAMED = 5
-"""So many strangers are named where all of them would be too many."""
 
 
 def read(folder: Path) -> ClassResult:
@@ -64,7 +60,7 @@ def of(gradebook: Gradebook) -> ClassResult:
         raise GradebookError(str(error)) from None
     settings, all_overrides, let_off = decisions.settings, decisions.overrides, decisions.excused
     labs = points.select(plan.labs)
-    strangers = _strangers(students, {record.student for record in identity.records(gradebook.identities(), ())})
+    strangers = missing.strangers(students, {record.student for record in identity.records(gradebook.identities(), ())})
     result = ClassResult(
         title=plan.title,
         made_at=datetime.now(UTC),
@@ -94,7 +90,7 @@ def of(gradebook: Gradebook) -> ClassResult:
             continue
         counting = [lab for lab in labs if lab.number not in {excuse.lab for excuse in theirs}]
         if student.status == "missing":
-            line = _missing(student, strangers, settings, result.made_at)
+            line = missing.result_of(student, strangers, settings, result.made_at)
         else:
             line = _result(student, gradebook, plan, settings, points, counting, all_overrides, reader)
         if line.grade is None and line.status in ("missing", "refused"):
@@ -214,14 +210,6 @@ def comparable(value: Any) -> Any:
     return value
 
 
-def _strangers(students: Sequence[Student], former: Collection[str]) -> tuple[str, ...]:
-    """Those who handed in and match nobody in the roster, where there is one; and that an earlier one had them."""
-    here = [student.student for student in students if not student.columns]
-    if len(here) == len(students):
-        return ()
-    return tuple(f"{student} (of a former roster)" if student in former else student for student in here)
-
-
 def _excused(student: Student, reason: str, entries: tuple[Excused, ...]) -> StudentResult:
     """Somebody of whom nothing counts, whatever they handed in."""
     return StudentResult(
@@ -252,34 +240,6 @@ def _given_instead(
 def _without_checks(lab: LabResult) -> LabResult:
     """What was given for a lab of which nothing ran: there is no outcome to show."""
     return replace(lab, criteria=tuple(replace(criterion, checks=()) for criterion in lab.criteria))
-
-
-def _missing(student: Student, strangers: Sequence[str], settings: Settings, now: datetime) -> StudentResult:
-    """Somebody of the roster without a submission: a zero, unless somebody else's may be theirs or they have time."""
-    result = StudentResult(
-        student=student.student,
-        name=student.name,
-        columns=student.columns,
-        status="missing",
-        team=student.team,
-        score=Decimal(0),
-    )
-    until = settings.in_time_until(student.student)
-    if student.student in settings.extensions and until is not None and until > now:
-        reason = f"nothing was handed in so far, and the extension until {settings.local(until):%Y-%m-%d %H:%M %Z} runs"
-        return replace(result, score=None, withheld=True, reason=reason)
-    if student.submitted_at is not None:
-        at = f"{settings.local(student.submitted_at):%Y-%m-%d %H:%M}"
-        reason = f"handed in at {at}, by the roster or a table, and nothing of it is in these submissions"
-        return replace(result, score=None, withheld=True, reason=reason, submitted_at=student.submitted_at)
-    if doubtful_rows.may_be_test_student(student.name, student.columns):
-        return replace(result, score=None, withheld=True, reason="it may be the Test Student of Canvas: remove the row")
-    if not strangers:
-        return result
-    names = ", ".join(strangers[:_NAMED]) + (f" and {len(strangers) - _NAMED} more" if len(strangers) > _NAMED else "")
-    what = "matches nobody in the roster: it" if len(strangers) == 1 else "match nobody in the roster: one of them"
-    reason = f"nothing was handed in under this name, but {names} {what} may be theirs"
-    return replace(result, score=None, withheld=True, reason=reason)
 
 
 def _result(

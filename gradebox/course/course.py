@@ -19,10 +19,9 @@ import difflib
 import functools
 import importlib
 import importlib.util
-import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -31,7 +30,7 @@ from types import ModuleType
 from gradebox.common import layout, reading
 from gradebox.common.layout import SHARED
 from gradebox.common.reading import Document, ReadingError
-from gradebox.course import contact, rubric
+from gradebox.course import contact, lab_numbers, rubric
 from gradebox.course.contact import NOBODY, Contact
 from gradebox.course.criterion import GIVEN, CheckFunction, functions
 from gradebox.course.rubric import Hours, Lab, Rubric
@@ -316,8 +315,7 @@ def _load(folder: Path) -> Course:
     _require_names(document, table)
     people = contact.of(document)
     hours = rubric.hours_of(document, ("hours",), table.hours)
-    numbers = _numbers(table.labs)
-    labs = tuple(_lab(document, folder, name, number) for name, number in zip(table.labs, numbers, strict=True))
+    labs = tuple(_lab(document, folder, name, number) for name, number in lab_numbers.of(table.labs))
     exercises = tuple(_lab(document, folder, name, 0) for name in table.exercises)
     if not 0 < table.pass_percent <= 100:
         raise document.error(("pass_percent",), "pass_percent must be above 0 and at most 100")
@@ -356,12 +354,6 @@ def _load(folder: Path) -> Course:
         hours=hours,
         contact=people,
     )
-
-
-def _numbers(labs: Sequence[str]) -> Sequence[int]:
-    """The numbers by which people call labs: 10 of `lab10`, if all names have one; else their places."""
-    own = [int(match[1]) for name in labs if (match := re.fullmatch(r"[a-z_]+([1-9][0-9]*)", name))]
-    return own if len(set(own)) == len(labs) else range(1, len(labs) + 1)
 
 
 def _lab(document: Document, folder: Path, name: str, number: int) -> Lab:

@@ -78,16 +78,6 @@ def test_an_archive_alone_in_the_labs_folder_is_unpacked(downloads: Downloads, f
     assert list(downloads.files(downloads.take()["ada"])) == [f"{LAB}/benchmark.py"]
 
 
-def test_of_the_versions_that_teams_keeps_the_last_one_counts(downloads: Downloads) -> None:
-    for version in (1, 2, 10):
-        downloads.pack(f"Ada Lovelace/Lab 1/Version {version}/labs.zip", {f"{LAB}/a.py": b"%d" % version})
-    downloads.put(f"Bob/Lab 1/Version 1/{LAB}/a.py", b"of bob")
-    taken = downloads.take()
-    assert downloads.files(taken["Ada Lovelace"]) == {f"{LAB}/a.py": b"10"}
-    assert "'Version 10' counts, and earlier ones do not: 'Version 1', 'Version 2'" in taken["Ada Lovelace"].reason
-    assert downloads.files(taken["Bob"]) == {f"{LAB}/a.py": b"of bob"}
-
-
 @pytest.mark.parametrize("left", ["", "__pycache__/benchmark.cpython-312.pyc"])
 def test_a_lab_without_files_is_refused_with_a_reason(downloads: Downloads, left: str) -> None:
     (downloads.put(f"ada/{LAB}/x").parent / "x").unlink()
@@ -334,19 +324,6 @@ def test_a_worksheet_in_an_unknown_language_says_which_are_read(tmp_path: Path) 
     assert sorted(re.split(r", | and ", " ".join(sentence[1].split()))) == sorted(moodle_words.LANGUAGES)
 
 
-def test_of_sakai_s_folder_the_attachments_count(downloads: Downloads) -> None:
-    place = "Lovelace, Ada(al001)"
-    downloads.pack(f"{place}/Submission attachment(s)/labs.zip", {f"{LAB}/a.py": b"ada"})
-    for beside in ("timestamp.txt", "comments.txt", "Feedback Attachment(s)/a.pdf", f"{place}_submissionText.html"):
-        downloads.put(f"{place}/{beside}")
-    (downloads.put("Ross, Bob(br002)/Submission attachment(s)/x").parent / "x").unlink()
-    downloads.put("Ross, Bob(br002)/timestamp.txt")
-    taken = downloads.take()
-    assert downloads.files(taken[place]) == {f"{LAB}/a.py": b"ada"}
-    assert taken[place].reason == ""
-    assert taken["Ross, Bob(br002)"].reason.startswith("holds no lab, nothing at all")
-
-
 def test_a_course_without_reports_asks_for_none(tmp_path: Path) -> None:
     """And each lab of this one has its report."""
     assert LabNames.of(grader.course().rubric.labs, (), grader.course().folder).unreported == ()
@@ -356,37 +333,6 @@ def test_a_course_without_reports_asks_for_none(tmp_path: Path) -> None:
     walks = load(ROOT / "examples" / "courses" / "random_walks")
     _, remarks = copy_of(tmp_path / "ada", tmp_path / "work", LabNames.of(walks.rubric.labs, (1,), walks.folder))
     assert remarks == ("nothing reads these files, so that they do not count: 'lab1_walks/notes.pdf' (a document)",)
-
-
-def test_of_submitty_s_versions_the_active_one_counts(downloads: Downloads) -> None:
-    for student, active in (("ada", 1), ("chen", 10), ("dan", 0)):
-        for version in (1, 2, 10):
-            downloads.put(f"{student}/{version}/benchmark.py", b"x = %d" % version)
-            downloads.put(f"{student}/{version}/.submit.timestamp", b"2026-10-24")
-        settings = b'{"active_version": %d, "history": []}' % active
-        downloads.put(f"{student}/user_assignment_settings.json", settings)
-    taken = downloads.take(1)
-    for student, version in (("ada", b"x = 1"), ("chen", b"x = 10")):
-        assert downloads.files(taken[student])[f"{LAB}/benchmark.py"] == version
-    assert "version 1 counts, which is active on Submitty, and not 2, 10" in taken["ada"].reason
-    assert taken["dan"].status == "refused"
-    assert "has versions 1, 2, 10, and Submitty says that 0 is active: choose one there" in taken["dan"].reason
-
-
-def test_of_autolab_s_versions_the_last_one_counts(downloads: Downloads) -> None:
-    roster = "student,email\nada,a_l@uni.example\nbob,bob@uni.example\n"
-    for version in (9, 10):
-        downloads.pack(f"a_l@uni.example_{version}_handin.zip", {f"{LAB}/a.py": b"%d" % version})
-        downloads.put(f"bob@uni.example_{version}_benchmark.py", b"x = %d" % version)
-    downloads.put("annotated_bob@uni.example_10_handin.pdf")
-    taken = downloads.take(1, roster=roster)
-    assert downloads.files(taken["ada"]) == {f"{LAB}/a.py": b"10"}
-    assert downloads.files(taken["bob"]) == {f"{LAB}/benchmark.py": b"x = 10"}
-    assert sorted(downloads.intake.passed_over) == [
-        "a_l@uni.example_9_handin.zip (an earlier attempt)",
-        "annotated_bob@uni.example_10_handin.pdf",
-        "bob@uni.example_9_benchmark.py (an earlier attempt)",
-    ]
 
 
 def test_a_repository_in_an_archive_is_named(downloads: Downloads) -> None:

@@ -502,14 +502,3 @@ def test_weights_are_no_compiled_code_and_many_files_of_it_are_one_remark(downlo
     assert downloads.take()["ada"].reason == (
         f"'{LAB}/lib/0.so', '{LAB}/lib/1.so', '{LAB}/lib/2.so' and 7 more are compiled code, and do not count"
     )
-
-
-@pytest.mark.parametrize("labs", [(1, 2), (2,)])
-def test_an_archive_in_a_submission_is_the_lab_that_it_is_called(downloads: Downloads, labs: tuple[int, ...]) -> None:
-    """And no part of the class's only lab."""
-    downloads.pack("chen/lab1.zip", {f"{LAB}/benchmark.py": b"one"})
-    downloads.pack("chen/lab2.zip", {"train.py": b"two"})
-    student = downloads.take(*labs)["chen"]
-    expected = {f"{LAB}/benchmark.py": b"one", "lab2_mixed_precision/train.py": b"two"}
-    assert downloads.files(student) == expected
-    assert "the files of 'lab2.zip' counted as part of lab2_mixed_precision" in student.reason

@@ -1,0 +1,54 @@
+"""What students have of whom there is no submission: a zero, or no score yet where their work may be elsewhere.
+
+Not for work that was refused or could not be fetched (`class_summary.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
+
+from gradebook.intake import doubtful_rows
+from gradebook.results import Student, StudentResult
+from gradebook.settings import Settings
+
+_NAMED = 5
+"""So many strangers are named where all of them would be too many."""
+
+
+def strangers(students: Sequence[Student], former: Collection[str]) -> tuple[str, ...]:
+    """Those who handed in and match nobody in the roster, where there is one; and that an earlier one had them."""
+    here = [student.student for student in students if not student.columns]
+    if len(here) == len(students):
+        return ()
+    return tuple(f"{student} (of a former roster)" if student in former else student for student in here)
+
+
+def result_of(student: Student, outside: Sequence[str], settings: Settings, now: datetime) -> StudentResult:
+    """Somebody of the roster without a submission: a zero, unless somebody else's may be theirs or they have time."""
+    result = StudentResult(
+        student=student.student,
+        name=student.name,
+        columns=student.columns,
+        status="missing",
+        team=student.team,
+        score=Decimal(0),
+    )
+    until = settings.in_time_until(student.student)
+    if student.student in settings.extensions and until is not None and until > now:
+        reason = f"nothing was handed in so far, and the extension until {settings.local(until):%Y-%m-%d %H:%M %Z} runs"
+        return replace(result, score=None, withheld=True, reason=reason)
+    if student.submitted_at is not None:
+        at = f"{settings.local(student.submitted_at):%Y-%m-%d %H:%M}"
+        reason = f"handed in at {at}, by the roster or a table, and nothing of it is in these submissions"
+        return replace(result, score=None, withheld=True, reason=reason, submitted_at=student.submitted_at)
+    if doubtful_rows.may_be_test_student(student.name, student.columns):
+        return replace(result, score=None, withheld=True, reason="it may be the Test Student of Canvas: remove the row")
+    if not outside:
+        return result
+    names = ", ".join(outside[:_NAMED]) + (f" and {len(outside) - _NAMED} more" if len(outside) > _NAMED else "")
+    what = "matches nobody in the roster: it" if len(outside) == 1 else "match nobody in the roster: one of them"
+    reason = f"nothing was handed in under this name, but {names} {what} may be theirs"
+    return replace(result, score=None, withheld=True, reason=reason)
