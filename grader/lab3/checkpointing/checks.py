@@ -48,13 +48,12 @@ from grader.lab3.checkpointing.cases import (
 )
 from grader.lab3.setup.checks.training import NEVER_CLEARED, cause_of_training
 from grader.lab3.shared.checks.draws import DRAWS
+from grader.lab3.shared.checks.file_sizes import require_nothing_elsewhere, require_size
 from grader.lab3.shared.checks.replicas import RTOL
 
 FULL_DISK = Limits(tmp_bytes=DISK_BYTES)
 _MADE = ("closed", "moved here")
 """With one of these a file is complete."""
-_LEAST_BYTES = 4
-"""Of a parameter in float64, even where a file is compressed."""
 _NAMES = {"count": "buffer of whole numbers", "rates": "learning rates of the optimizer's groups"}
 _MOVED = 1e-3
 """So far some weight moves in any training, also with a mistake."""
@@ -194,25 +193,14 @@ class TestCheckpointing:
             what="files in rank 0's folder after save_checkpoint('checkpoint.pt', ...) on 2 ranks, twice",
             hint="Write one file, and remove what is written for the time being.",
         )
-        parameters = first.state.parameters.size
-        least = _LEAST_BYTES * parameters
-        require(
-            len(first.content) >= least,
-            f"save_checkpoint('checkpoint.pt', ...): the file has {len(first.content)} bytes, fewer than the {least} "
-            f"that {parameters} parameters take at least",
-        )
+        require_size(len(first.content), parameters=first.state.parameters.size)
         require_equal(
             _files_of(replies, 1),
             [],
             what="files that rank 1 made in save_checkpoint() (here each rank has a working folder of its own)",
             hint=EVERY_RANK_WRITES,
         )
-        wrote = replies[1].written_bytes or 0
-        require(
-            wrote < len(first.content) / 2,
-            f"rank 1 wrote {wrote} bytes in save_checkpoint(), wherever to; rank 0's file has {len(first.content)}",
-            EVERY_RANK_WRITES,
-        )
+        require_nothing_elsewhere(replies[1].written_bytes, len(first.content), EVERY_RANK_WRITES)
 
     def test_every_rank_waits_for_the_file(self, submission: Submission, generator: InputGenerator) -> None:
         replies = save(submission, generator, replicated=True)

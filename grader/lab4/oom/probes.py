@@ -72,8 +72,6 @@ def fits(student: Student, inputs: Fits) -> FitsReply:
     module, length = student.module(SCRIPT), inputs.length
     with torch.device("cuda"):
         model = module.VeryLargeModel()
-    parameters = sum(exact(parameter, "a parameter").numel() for parameter in model.parameters())
-    # Of pages that nobody has written: with shapes only, nobody reads them either.
     samples = zeros(max(*inputs.batches, *inputs.validation), length, 4096)
     memory = memory_since_now(student.gpu)
     before = torch.empty(torch.cuda.mem_get_info()[0] // _STEP * _STEP, dtype=torch.uint8, device="cuda")
@@ -83,9 +81,8 @@ def fits(student: Student, inputs: Fits) -> FitsReply:
     note, noted = notes()
 
     def fetched(name: str, sizes: Sequence[int]) -> Iterator[Batch]:
-        """Batches; what the device holds is noted when one is fetched."""
         for size in sizes:
-            note((name, None, torch.cuda.memory_allocated()))
+            note((name, None, torch.cuda.memory_allocated()))  # what the device holds when a batch is fetched
             yield samples[:size], samples[-size:]
 
     @function
@@ -108,7 +105,7 @@ def fits(student: Student, inputs: Fits) -> FitsReply:
     return FitsReply(
         died=died,
         result=None if result is None else fields(result, LargeTraining, "train_large_model()"),
-        parameters=parameters,
+        parameters=sum(exact(parameter, "a parameter").numel() for parameter in model.parameters()),
         forwards=forwards,
         moved_bytes=moved,
         largest_copy=cast(float, reading(student.gpu, "largest_copy_in", begun)),
