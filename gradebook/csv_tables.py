@@ -32,6 +32,12 @@ _END = "\x1eend of the table\x1e"
 _KEPT = re.compile(r'="([^"]*)"')
 _ADDRESS = re.compile(r"\bhttps?:/")
 _WORD = re.compile(r"[\w.@+-]+")
+_ENCODINGS = ("WINDOWS-1252", "WINDOWS-1250", "WINDOWS-1251", "WINDOWS-1253", "WINDOWS-1254", "ISO-8859-2") + (
+    *("GB18030", "BIG5", "SHIFT_JIS", "EUC-KR"),
+)
+"""In which spreadsheets save a table that is not in UTF-8, as `iconv` and Python call them."""
+_SHOWN = 40
+_IN_NAMES = " '\u2018\u2019\u2013\u00b7\u30fb"
 
 
 class TableError(ValueError):
@@ -205,8 +211,29 @@ def _decoded(data: bytes, path: Path) -> str:
         if encoding is not None:
             raise TableError(f"{path} is damaged: it begins as {encoding} and is none; save it again") from None
         number = data.count(b"\n", 0, error.start) + 1
-        line = data.splitlines()[number - 1].decode("cp1252", "replace")
+        readings = _readings(data, data.splitlines()[number - 1])
         raise TableError(
-            f"{path}, line {number}: it is not UTF-8. If {line[:80]!r} reads right, save the file as UTF-8 (in Excel: "
-            f'"CSV UTF-8"), or run: iconv -f WINDOWS-1252 -t UTF-8 {shlex.quote(str(path))} > utf8.csv'
+            f'{path}, line {number}: it is not UTF-8. Save the file as UTF-8 (in Excel: "CSV UTF-8"), or run: iconv -f '
+            f"ENCODING -t UTF-8 {shlex.quote(str(path))} > utf8.csv, with the ENCODING in which this line reads right: "
+            f"{readings}"
         ) from None
+
+
+def _readings(data: bytes, line: bytes) -> str:
+    """How a line reads in each encoding that the whole file may be in; those in which it has signs come last."""
+    readings: dict[str, str] = {}
+    for encoding in _ENCODINGS:
+        try:
+            readings.setdefault(data.decode(encoding), encoding)
+        except UnicodeDecodeError:
+            continue
+    shown = [
+        f"{encoding} {line.decode(encoding)[:_SHOWN]!r}"
+        for _, encoding in sorted(readings.items(), key=lambda reading: _has_signs(reading[0]))
+    ]
+    return ", ".join(shown or [f"{_ENCODINGS[0]} {line.decode(_ENCODINGS[0], 'replace')[:_SHOWN]!r}"])
+
+
+def _has_signs(text: str) -> bool:
+    """Whether it has signs that no name has, as a text in the wrong encoding mostly does."""
+    return any(not sign.isascii() and not sign.isalpha() and sign not in _IN_NAMES for sign in text)

@@ -303,8 +303,37 @@ def test_an_old_encoding_is_refused_with_the_remedy(
     tmp_path: Path, read: Callable[[Path], object], error: type[Exception]
 ) -> None:
     (tmp_path / "list.csv").write_bytes(ROSTER.encode("latin-1"))
-    with pytest.raises(error, match=r"line 2: it is not UTF-8\. If 'müller;Zoë Müller' reads right, save"):
+    with pytest.raises(error, match=r"line 2: it is not UTF-8\. Save .* reads right: WINDOWS-1252 'müller;Zoë Müller'"):
         read(tmp_path / "list.csv")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "name"),
+    [
+        ("GB18030", "李小龙"),
+        ("WINDOWS-1251", "Иван Петров"),
+        ("SHIFT_JIS", "佐藤 花子"),
+        ("ISO-8859-2", "Łukasz Ďuriš"),
+        ("EUC-KR", "김민수"),
+        ("WINDOWS-1253", "Γιώργος"),
+    ],
+)
+def test_the_refusal_shows_names_in_the_encoding_that_the_file_has(tmp_path: Path, encoding: str, name: str) -> None:
+    path = tmp_path / "roster.csv"
+    path.write_bytes(f"student,name\nada,{name}\n".encode(encoding))
+    with pytest.raises(RosterError, match=f"{encoding} 'ada,{name}'"):
+        roster_files.load(path)
+    path.write_bytes(path.read_bytes().decode(encoding).encode())
+    assert [entry.name for entry in roster_files.load(path).entries] == [name]
+
+
+def test_encodings_in_which_names_have_signs_come_last(tmp_path: Path) -> None:
+    path = tmp_path / "roster.csv"
+    path.write_bytes("student,name\nada,Łukasz Żółć\nbob,Zoë Ďurią\n".encode("iso8859-2"))
+    with pytest.raises(RosterError) as refused:
+        roster_files.load(path)
+    said = str(refused.value)
+    assert said.index("ISO-8859-2 'ada,Łukasz") < said.index("WINDOWS-1250"), "they differ in a later line only"
 
 
 def test_nobody_in_a_roster_is_passed_over_who_lacks_the_key(tmp_path: Path) -> None:
