@@ -32,7 +32,8 @@ _END = "\x1eend of the table\x1e"
 _KEPT = re.compile(r'="([^"]*)"')
 _ADDRESS = re.compile(r"\bhttps?:/")
 _WORD = re.compile(r"[\w.@+-]+")
-_ENCODINGS = ("WINDOWS-1252", "WINDOWS-1250", "WINDOWS-1251", "WINDOWS-1253", "WINDOWS-1254", "ISO-8859-2") + (
+_ENCODINGS = (
+    *("WINDOWS-1252", "WINDOWS-1250", "WINDOWS-1251", "WINDOWS-1253", "WINDOWS-1254", "ISO-8859-2"),
     *("GB18030", "BIG5", "SHIFT_JIS", "EUC-KR"),
 )
 """In which spreadsheets save a table that is not in UTF-8, as `iconv` and Python call them."""

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.errors import MessageError
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import make_msgid
@@ -136,7 +137,7 @@ def _address(line: Line) -> str:
 def _is_address(text: str) -> bool:
     try:
         return "@" in text and Address(addr_spec=text).addr_spec == text and text.isascii()
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, MessageError):
         return False
 
 

@@ -24,6 +24,7 @@ cat,Cat C,family@uni.example
 dan,Dan D,Family@uni.example
 eve,Eve E,
 fay,Fay F,no address
+ian,Ian I,ian@@uni.example
 hal,Hal H,hal@m\u00fcller.example
 """
 
@@ -92,7 +93,7 @@ def office() -> Iterator[PostOffice]:
 
 @pytest.fixture
 def folder(small_class: SmallClass) -> Path:
-    for student in ("ada", "bob", "cat", "dan", "eve", "fay", "gus", "hal"):
+    for student in ("ada", "bob", "cat", "dan", "eve", "fay", "gus", "hal", "ian"):
         small_class.hands_in(student)
     roster = small_class.submissions.parent / "roster.csv"
     roster.write_text(ROSTER)
@@ -116,6 +117,7 @@ def test_it_is_shown_then_sent_and_sent_once(folder: Path, office: PostOffice) -
     assert "not to eve: has no address in the roster" in shown
     assert "not to gus: is not in the roster" in shown
     assert "not to fay: has 'no address', which is no address" in shown
+    assert "not to ian: has 'ian@@uni.example', which is no address" in shown, "and the others are not held up"
     assert "hal <hal@xn--mller-kva.example> would get" in shown
     assert "3 to send; nothing was sent" in shown
     assert office.letters == []
