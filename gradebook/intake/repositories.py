@@ -66,7 +66,8 @@ _NOWHERE = re.compile(
 )
 """In what git says when it reached whom it was sent to, and there is no such repository; or the address is none."""
 _NO_NEWS = ("Please make sure you have", "and the repository exists", "Warning: Permanently added")
-_SECRET = re.compile(r"://[^/@\s]*@")
+_SECRET = re.compile(r"(?<=://)[^/@\s]*@|(?<=\?)[^\s'\"?=]+=[^\s'\"]*")
+"""Of an address, before the server and behind a `?`, where people and programs write tokens."""
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}")
 
 
@@ -373,4 +374,4 @@ def _outputs(process: subprocess.Popen[bytes], seconds: float, most: int) -> tup
 
 def shown(text: str) -> str:
     """Text of a stranger in one line, without passwords."""
-    return _SECRET.sub("://", " ".join(printable(text).split()))[:300]
+    return _SECRET.sub("", " ".join(printable(text).split()))[:300]

@@ -116,6 +116,15 @@ def test_passwords_in_an_address_are_not_shown(server: str, tmp_path: Path) -> N
     assert "secret" not in status_of(tmp_path, address, "http")[1]
 
 
+@pytest.mark.parametrize("query", ["private_token=secret", "a=1&access_token=secret", "access_token=secret/"])
+def test_nor_are_tokens_behind_its_path(query: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    reason = status_of(tmp_path, f"http://127.0.0.1:{port}/ada.git?{query}", "http")[1]
+    assert f"127.0.0.1:{port}/ada.git" in reason
+    assert "secret" not in reason
+
+
 def test_nor_are_they_where_a_list_names_several_repositories_of_one(server: str, tmp_path: Path) -> None:
     address = f"{server}/404/{{}}.git".replace("://", "://me:secret@")
     (tmp_path / "roster.csv").write_text("student,ID\nada,17\n")
