@@ -53,6 +53,8 @@ def report_similarity(
     except ValueError as error:
         _fail(str(error))
     try:
+        if stubs is not None:
+            _check(stubs)
         with tempfile.TemporaryDirectory() as room:
             folders, refused, names = _submissions(submissions, Path(room) / "class")
             packages = None if labs is None else [chosen.package for chosen in labs]
@@ -145,6 +147,14 @@ def _names(students: list[Student]) -> dict[str, str]:
             whose = f"team {student.team}" if student.team else f"with {some(student.teammates)}"
             called[student.student] = f"{student.name}, {whose}".removeprefix(", ")
     return called
+
+
+def _check(stubs: Path) -> None:
+    """End with a line if nothing in a folder of stubs would be left out, as where its name is misspelt."""
+    packages = [lab.package for lab in course().rubric.labs]
+    if not any(file for package in packages for file in (stubs / package).rglob("*.py")):
+        what = f"has no code in a folder such as {packages[0]}" if stubs.is_dir() else "is no folder"
+        _fail(f"--stubs {stubs} {what}: name the folder in which the labs' folders are, as they were handed out")
 
 
 def _fail(message: str) -> NoReturn:

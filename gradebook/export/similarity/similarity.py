@@ -128,7 +128,9 @@ def compare(
     pairs: list[Pair] = []
     prints: dict[moved.File, Any] = {}
     medians: dict[str, float] = {}
-    of_stub = functools.cache(lambda path: _fingerprint(detector, path.read_text(encoding="utf-8")).hashes)
+    of_stub = functools.cache(
+        lambda path: _fingerprint(detector, path.read_text(encoding="utf-8", errors="replace")).hashes
+    )
     known = {
         module: _known(of_stub, stubs, module) for module in sorted({name for own in texts.values() for name in own})
     }
@@ -208,11 +210,9 @@ def _fingerprint(library: Any, text: str, known: Set[int] = frozenset()) -> Any:
 
 
 def _known(of_stub: Callable[[Path], Set[int]], stubs: Path, module: str) -> Set[int]:
-    """The fingerprints of what everybody was given as this module; of another file, those of all of its lab."""
-    stub = stubs / module
+    """The fingerprints of what everybody was given in this module's lab, in whichever file students wrote it."""
     lab = stubs / module.partition("/")[0]
-    given = [stub] if stub.is_file() else sorted(lab.rglob("*.py"))
-    return frozenset().union(*map(of_stub, given))
+    return frozenset().union(*map(of_stub, sorted(lab.rglob("*.py"))))
 
 
 def _rough(

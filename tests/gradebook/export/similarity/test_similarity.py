@@ -82,6 +82,25 @@ def test_what_everybody_was_given_counts_for_nobody(tmp_path: Path) -> None:
     assert run(tmp_path, source, "--threshold", "0.05")[2] == []
 
 
+def test_what_was_given_in_a_file_of_its_own_counts_for_nobody(tmp_path: Path) -> None:
+    """As code of a lecture that students took into the file of their task."""
+    source = hand_in(tmp_path, ada=ONE, bob=RENAMED, cyd=OTHER, dan=OTHER)
+    (tmp_path / "stubs" / "lab1_gpu_basics" / "lecture.py").write_text(STUB + ONE)
+    rows = run(tmp_path, source, "--threshold", "0.05")[2]
+    assert {(row["student"], row["other student"]) for row in rows} == {("cyd", "dan")}
+
+
+@pytest.mark.parametrize(
+    ("stubs", "said"), [("misspelt", "is no folder"), ("empty", "has no code"), ("stubs/lab1_gpu_basics", "has no")]
+)
+def test_a_folder_that_leaves_nothing_out_is_refused(stubs: str, said: str, tmp_path: Path) -> None:
+    source = hand_in(tmp_path, ada=ONE, bob=RENAMED)
+    (tmp_path / "empty").mkdir()
+    code, shown, rows = run(tmp_path, source, "--stubs", str(tmp_path / stubs))
+    assert (code, rows) == (2, [])
+    assert f"{stubs} {said}" in " ".join(shown.split())
+
+
 def test_a_copy_in_a_file_of_its_own_is_found(tmp_path: Path) -> None:
     source = hand_in(tmp_path, ada=ONE, bob="    from .more import rest\n    return rest(values)\n", cyd=OTHER)
     (source / "bob" / "lab1_gpu_basics" / "more.py").write_text(STUB.replace("spread", "rest") + RENAMED)
