@@ -214,11 +214,13 @@ class LabNames:
 
     def not_graded(self, folders: Iterable[str]) -> str:
         """What to say of a submission that has other labs than those that the class grades; empty if it has one."""
-        here = sorted(set(folders) & set(self.packages))
-        if not here or not self.graded or set(here) & set(self.graded):
+        wanted = self.graded or self.packages
+        here = sorted(name for name in set(folders) if name in self.packages or copying.is_lab(name))
+        if not here or not wanted or set(here) & set(wanted):
             return ""
-        graded, there = " and ".join(self.graded), " and ".join(here)
-        return f"this class grades {graded}, which is not in the submission: it has {there}"
+        graded, there = " and ".join(wanted), " and ".join(here)
+        is_there = "which is" if len(wanted) == 1 else "which are"
+        return f"this class grades {graded}, {is_there} not in the submission: it has {there}"
 
     @property
     def example(self) -> str:

@@ -324,6 +324,13 @@ def test_a_file_that_only_has_a_students_name_does_not_stand_beside_the_students
     assert students["bob"].status == "taken"
 
 
+def test_a_lab_of_another_course_is_named(downloads: Downloads) -> None:
+    downloads.put("ada/lab77_sorting/sort.py")
+    downloads.put("bob/labs/lab77-sorting/sort.py")
+    for student in downloads.take().values():
+        assert student.reason == "this class grades lab1_gpu_basics, which is not in the submission: it has lab77_sorting"
+
+
 def test_an_archive_that_lost_its_suffix_is_a_submission(tmp_path: Path) -> None:
     (tmp_path / "ada").write_bytes(b"PK\x03\x04")
     (tmp_path / "notes").write_text("who is ill")
