@@ -34,6 +34,8 @@ from gradebox.sandbox.devices import DeviceError
 
 _INTERRUPTED = 130
 _MANY = 10_000
+_LINES = 20
+"""So many students get a line each for one reason; of more, these are named in one line."""
 """Gradings at the same time where a scheduler decides."""
 
 
@@ -170,10 +172,13 @@ def _show(result: ClassResult, out: Path) -> int:
         ("could_not_fetch", "could not fetch"),
         ("could_not_grade", "could not be graded; try again with --regrade"),
     ):
+        alike: dict[str, list[str]] = {}
         for student in results:
             if student.status == status:
-                why = f": {student.reason}" if student.reason else ""
-                console.print(f"  {text_files.with_name(student.student, student.name)}: {text}{why}", markup=False)
+                alike.setdefault(student.reason, []).append(text_files.with_name(student.student, student.name))
+        for reason, names in alike.items():
+            for named in names if len(names) <= _LINES else [text_files.some(names, most=_LINES)]:
+                console.print(f"  {named}: {text}{f': {reason}' if reason else ''}", markup=False)
     if late := [line.who for line in overview.lines if line.grade is not None and line.result.late is not None]:
         console.print(f"{len(late)} late: {text_files.some(late)}", markup=False)
     if nothing := [line.who for line in overview.counted if line.result.score == 0]:

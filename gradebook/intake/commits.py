@@ -85,7 +85,7 @@ def choose(
         Refused: there is no such commit or branch.
     """
     if revision is not None:
-        commit = repository.commit(revision, f"has no commit, tag or branch {revision}")
+        commit = repository.commit(revision, _no_revision(repository, revision))
         return Chosen(commit, _pushed_at(repository, commit, pushes))
     branch = settings.branch or repository.head
     is_guessed = branch is None
@@ -131,6 +131,14 @@ def _no_branch(repository: Repository, branch: str) -> str:
     names = ", ".join(map(repr, branches[:_BRANCHES]))
     more = f" and {len(branches) - _BRANCHES} more" if len(branches) > _BRANCHES else ""
     return f"has no branch {branch!r}, which counts, but {names}{more}: push the work to {branch!r}"
+
+
+def _no_revision(repository: Repository, revision: str) -> str:
+    """Why there is no such commit, with the tags that there are: people spell them in another way, or forget them."""
+    tags = repository.run("for-each-ref", "--format=%(refname:short)", "refs/tags").split()
+    names = ", ".join(map(repr, tags[:_BRANCHES])) + (f" and {len(tags) - _BRANCHES} more" if tags[_BRANCHES:] else "")
+    there = f", but {'a tag' if len(tags) == 1 else 'tags'} {names}" if tags else " (and no tag at all)"
+    return f"has no commit, tag or branch {revision}{there}: push it, or name a commit in a list of repositories"
 
 
 def _only_branch(repository: Repository) -> str:

@@ -176,6 +176,17 @@ def test_a_remark_about_many_is_made_once(tmp_path: Path, capsys: pytest.Capture
     assert f"  s1, s2, s3: {shallow}\n" in capsys.readouterr().out
 
 
+def test_many_who_are_missing_do_not_hide_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for count, lines in ((20, 20), (21, 1)):
+        rows = [student(f"s{n:02}", None, status="missing", score=Decimal(0)) for n in range(count)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(classroom.class_summary, "exports_table", lambda out: {})
+            classroom._show(a_class([student("ada", graded({})), *rows]), tmp_path)
+        said = [line for line in capsys.readouterr().out.splitlines() if line.endswith(": handed in nothing")]
+        assert len(said) == lines
+        assert all("s19 and 1 more" in line for line in said) == (lines == 1)
+
+
 def test_what_lateness_cost_stands_in_the_header() -> None:
     late = [LatePenalty(seconds_late=60, points=Decimal(value), rule="2 per day") for value in ("2", "1.5")]
     text = rendered(a_class([student(f"s{n}", graded({}), late=penalty) for n, penalty in enumerate(late)]))

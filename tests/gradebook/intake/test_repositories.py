@@ -138,14 +138,14 @@ def test_another_branch_or_a_tag_may_be_named(repository: Repository, tmp_path: 
     ("settings", "rev", "message"),
     [
         (GitSettings(branch="gone"), None, "has no branch 'gone', which counts, but 'main': push the work to 'gone'"),
-        (GitSettings(), "v1", "has no commit, tag or branch v1"),
+        (GitSettings(), "v1", "has no commit, tag or branch v1, but a tag 'V1': push it"),
         (GitSettings(), "--output=/tmp/x", "has no commit, tag or branch --output"),
     ],
 )
 def test_what_is_not_there_is_said(
     repository: Repository, tmp_path: Path, settings: GitSettings, rev: str | None, message: str
 ) -> None:
-    repository.commit("first", 1)
+    repository.git("tag", "V1", repository.commit("first", 1))
     assert message in take(tmp_path, Settings(git=settings), rev).reason
 
 
