@@ -58,6 +58,10 @@ _EXTENDED = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
 )
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+"""Of compression in zip files, that Python reads."""
+_OTHER_METHODS = {9: "Deflate64", 20: "Zstandard", 93: "Zstandard", 95: "XZ", 98: "PPMd"}
+"""By their numbers in the specification of zip files (APPNOTE 4.4.5)."""
 _END_READS = 64
 """So often a stream may be read on after its end; only whoever skips what a header claims to follow does so."""
 
@@ -128,6 +132,8 @@ def extract(
     except _DAMAGES as error:
         if isinstance(error, OSError) and error.errno in _OUR_FAULTS:
             raise CannotStore(f"submissions cannot be read here: {error.strerror}") from None
+        if isinstance(error, tarfile.ReadError) and (why := _why_no_zip(file)):
+            raise Refused(why) from None
         if isinstance(error, tarfile.ReadError) and not named_so:
             raise Refused("is neither a zip nor a tar file; pack the labs as one of them") from None
         file.seek(0)
@@ -154,8 +160,12 @@ def _unpack_zip(file: IO[bytes], target: Path, names: Names, budget: Budget, fil
             kind = stat.S_IFMT(info.external_attr >> 16)
             if kind not in (0, stat.S_IFREG):
                 raise _special(name, is_link=kind == stat.S_IFLNK)
-            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise Refused("uses a compression other than that of ordinary zip files; pack it as .zip or .tar.gz")
+            if info.compress_type not in _METHODS:
+                method = _OTHER_METHODS.get(info.compress_type, f"the method {info.compress_type}")
+                raise Refused(
+                    f"is compressed with {method}, which is not read here: pack the labs again, as .tar.gz or as a "
+                    "smaller .zip with the method Deflate"
+                )
             with archive.open(info) as source:
                 write(target, parts, source, budget, zip_times.changed(info, zone))
 
@@ -173,14 +183,38 @@ def _name(info: zipfile.ZipInfo) -> str:
 
 def _contents_bytes(file: IO[bytes]) -> int:
     """The size of a zip file's table of contents, as its last record states it."""
+    if not (record := _last_record(file)):
+        raise zipfile.BadZipFile("it has no table of contents")
+    if why := _why_part(record):
+        raise Refused(why)
+    return int.from_bytes(record[12:16], "little")
+
+
+def _last_record(file: IO[bytes]) -> bytes:
+    """The record at the end of a zip file; empty if there is none."""
     size = file.seek(0, io.SEEK_END)
     file.seek(max(0, size - 2**16 - 22))
     tail = file.read()
     file.seek(0)
     end = tail.rfind(b"PK\x05\x06")
-    if end < 0 or len(tail) < end + 16:
-        raise zipfile.BadZipFile("it has no table of contents")
-    return int.from_bytes(tail[end + 12 : end + 16], "little")
+    return tail[end:] if 0 <= end <= len(tail) - 22 else b""
+
+
+def _why_part(record: bytes) -> str:
+    """Why a zip file with this last record cannot be read alone; empty where it can."""
+    number = int.from_bytes(record[4:6], "little")
+    if number in (0, 0xFFFF):  # the latter is said where the record of a larger file says it
+        return ""
+    return f"is the last of {number + 1} parts of one archive (the others end in .z01 and so on): pack it as one .zip"
+
+
+def _why_no_zip(file: IO[bytes]) -> str:
+    """Why a file that ends as a zip file does is not read as one; empty where it does not end so."""
+    if not (record := _last_record(file)):
+        return ""
+    return _why_part(record) or (
+        "has something in front of the zip file, as archives have that unpack themselves: pack it as an ordinary .zip"
+    )
 
 
 class _Counted(io.RawIOBase):

@@ -290,3 +290,46 @@ def test_what_was_saved_instead_of_an_archive_is_named(tmp_path: Path) -> None:
         archive.write_bytes(content)
         with pytest.raises(Refused, match=f"is {kind}.*, and no archive; download it again"):
             unpack(archive, tmp_path / kind)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_zip_files_may_be_compressed_in_any_way_that_python_reads(tmp_path: Path, method: int) -> None:
+    with zipfile.ZipFile(tmp_path / "labs.zip", "w", method) as archive:
+        for name, content in GOOD.items():
+            archive.writestr(name, content)
+    unpack(tmp_path / "labs.zip", tmp_path / "out")
+    assert (tmp_path / "out" / "lab1_gpu_basics" / "benchmark.py").read_bytes() == b"print(1)\n"
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_nor_may_these_hold_more_than_others(tmp_path: Path, method: int) -> None:
+    with zipfile.ZipFile(tmp_path / "labs.zip", "w", method) as archive:
+        archive.writestr("lab1_gpu_basics/a.py", bytes(2 * 10**8))
+    with pytest.raises(Refused) as refusal:
+        unpack(tmp_path / "labs.zip", tmp_path / "out")
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("number", "named"), [(9, "Deflate64"), (93, "Zstandard"), (77, "the method 77")])
+def test_other_methods_of_compression_are_named(tmp_path: Path, number: int, named: str) -> None:
+    archive = zipped(tmp_path / "labs.zip", {"lab1_gpu_basics/a.py": b"1"})
+    data = bytearray(archive.read_bytes())
+    for start, at in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        struct.pack_into("<H", data, data.index(start) + at, number)
+    archive.write_bytes(data)
+    with pytest.raises(Refused, match=f"^is compressed with {named}, which is not read here: pack"):
+        unpack(archive, tmp_path / "out")
+
+
+def test_a_zip_file_behind_a_program_or_in_parts_is_called_so(tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "labs.zip", GOOD)
+    whole = archive.read_bytes()
+    archive.write_bytes(b"MZ a program that unpacks it" + whole)
+    with pytest.raises(Refused, match=r"^has something in front of the zip file"):
+        unpack(archive, tmp_path / "behind")
+    last = bytearray(whole)
+    struct.pack_into("<H", last, whole.rindex(b"PK\x05\x06") + 4, 2)
+    for content in (last, last[len(last) // 2 :]):
+        archive.write_bytes(content)
+        with pytest.raises(Refused, match=r"^is the last of 3 parts of one archive \(the others end in \.z01 and so"):
+            unpack(archive, tmp_path / f"parts of {len(content)} bytes")
