@@ -65,8 +65,17 @@ _WORD = re.compile(r"[^\W\d_]+")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}([./-])\d{1,2}\1\d{4}")
 
 
+_TITLE_IN_UTC = re.compile(r"(?:[\s_-]+|(?=[(\[]))[(\[]?(?:UTC|GMT)[)\]]?\s*$", re.IGNORECASE)
+
+
 class MomentError(ValueError):
     """A cell is no moment; the message is one line that says what to do."""
+
+
+def without_zone(title: str, zone: tzinfo | None) -> tuple[str, tzinfo | None]:
+    """A column's title without the zone that it names, as in `Submitted At (UTC)`, and that zone, else `zone`."""
+    plain = _TITLE_IN_UTC.sub("", title)
+    return plain, UTC if plain != title else zone
 
 
 def parse(text: str, zone: tzinfo | None) -> datetime | None:

@@ -106,7 +106,9 @@ class _Copier:
         if "reftable" in _names(top) or "refs/heads/.invalid" in head:
             raise Refused("keeps its branches as a reftable; hand in a clone made with --ref-format=files")
         if _LONG_HEX.fullmatch(head.strip()) or any(map(_LONG_HEX.fullmatch, references.values())):
-            raise Refused("names its objects by SHA-256; hand in the files as .zip, or push them to a repository made by git init")
+            raise Refused(
+                "names its objects by SHA-256; hand in the files as .zip, or push them to a repository made by git init"
+            )
         with _opened("objects", top) as objects:
             is_partial = self._objects(objects)
         if (shallow := self._text(top, "shallow")) is not None:

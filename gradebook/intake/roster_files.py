@@ -56,6 +56,7 @@ _LETTER = re.compile(r"\w")
 _WORDS = re.compile(r"[^\W\d_]{2}")
 _ADDRESSES = ("Email address", "Email", "email")
 _SUBMITTED_AT = "submitted_at"
+_BETWEEN = re.compile(r"[\s_-]+")
 _MODIFIED = "Last modified (submission)"
 
 
@@ -287,7 +288,11 @@ def _moment(cells: Mapping[str, str], where: str, zone: tzinfo | None) -> dateti
     if cells.keys() >= doubtful_rows.OF_OURS:
         return None  # an export of a class of ours, whose times are those of that class
     # No platform has a column of this name, so its case need not tell two apart; tables of times ignore it as well.
-    text = next((value for title, value in cells.items() if value and folded(title) == _SUBMITTED_AT), "")
+    of_title = {title: moments.without_zone(title, zone) for title, value in cells.items() if value}
+    title = next(
+        (title for title, (plain, _) in of_title.items() if _BETWEEN.sub("_", folded(plain)) == _SUBMITTED_AT), ""
+    )
+    text, zone = cells.get(title, ""), of_title.get(title, ("", zone))[1]
     if doubtful_rows.says_nothing(
         text
     ):  # Moodle's worksheet says it in words, in the language of whoever downloaded it

@@ -18,7 +18,7 @@ from gradebook import csv_tables, moodle_words
 from gradebook.command_name import command
 from gradebook.csv_tables import Row, Table
 from gradebook.intake.commits import Push
-from gradebook.intake.moments import MomentError, read
+from gradebook.intake.moments import MomentError, read, without_zone
 from gradebook.intake.strangers import why as why_unknown
 from gradebook.lateness import end_of_minute
 from gradebook.roster import KEYS, NAME_COLUMNS, Roster, RosterError, folded, repository_name
@@ -76,7 +76,8 @@ def load(path: Path, roster: Roster | None, zone: tzinfo | None) -> Times:
         table = csv_tables.read(path)
     except csv_tables.TableError as error:
         raise TimesError(str(error)) from None
-    names = {folded(title): title for title in table.titles if title}
+    names = {folded(without_zone(title, zone)[0]): title for title in table.titles if title}
+    names |= {folded(title): title for title in table.titles if title}
     when = next((names[title] for title in COLUMNS if title in names), None)
     who = [names[title] for title in dict.fromkeys(map(folded, (*KEYS, *_WHO))) if title in names]
     if when is None or not who:
@@ -84,6 +85,7 @@ def load(path: Path, roster: Roster | None, zone: tzinfo | None) -> Times:
         lacking = f"says when; call it submitted_at{like}" if when is None else "identifies students; call it student"
         there = some([title for title in table.titles if title], most=12)
         raise TimesError(f"{path} has no column that {lacking}. Its first line must have the titles, and has {there}")
+    zone = without_zone(when, zone)[1]
     if commit := next((names[title] for title in _COMMITS if title in names), ""):
         branch = next((names[title] for title in _BRANCHES if title in names), "")
         address = names.get(_REPOSITORY, "")

@@ -172,6 +172,18 @@ def test_a_table_that_cannot_be_used_says_why(tmp_path: Path, table: str, messag
         times.load(tmp_path / "times.csv", None, None)
 
 
+@pytest.mark.parametrize(
+    "title", ["Submitted At (UTC)", "submitted_at_utc", "Submission Time (GMT)", "Submitted At [UTC]"]
+)
+def test_a_title_may_say_that_times_are_in_utc(tmp_path: Path, title: str) -> None:
+    (tmp_path / "times.csv").write_text(f"student,{title}\nada,2026-10-24 22:30\nbob,2026-10-24 22:30+02:00\n")
+    said = {key: at.astimezone(UTC).hour for key, at in times.load(tmp_path / "times.csv", None, BERLIN).of.items()}
+    assert said == {"ada": 22, "bob": 20}, "a cell's own zone counts"
+    if "ubmitted" in title:
+        people = roster_files.load(tmp_path / "times.csv", zone=BERLIN).entries
+        assert [entry.submitted_at and entry.submitted_at.astimezone(UTC).hour for entry in people] == [22, 20]
+
+
 def test_moodles_worksheet_as_the_roster_says_when(tmp_path: Path) -> None:
     (tmp_path / "roster.csv").write_text(
         "Identifier,Full name,Email address,Grade,Last modified (submission),Last modified (grade)\n"
