@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gradebook.identity import Record
 from gradebook.intake.doubtful_rows import SHORTENED
-from gradebook.roster import KEYS, Roster, folded
+from gradebook.roster import KEYS, TEAM_COLUMNS, Roster, folded
 from gradebook.text_files import some, with_name
 
 _TAG = re.compile(r"\+[^@]*@")
@@ -68,9 +68,21 @@ def of_submissions(roster: Roster | None, strangers: Iterable[str]) -> str:
             ". Canvas hides the names of this assignment. Before you download it again, switch off Anonymous Grading "
             "there, or no work finds its student"
         )
-    return (why(roster, strangers) if roster else "") or (
+    return (why(roster, strangers) or _nameless(roster) if roster else "") or (
         ". Move away what is no student's, such as a solution. Name a student's work by the key of the roster, or give "
         "the roster a column github_username for repositories"
+    )
+
+
+def _nameless(roster: Roster) -> str:
+    """What to say where nobody has a name, though there are columns that nothing reads: their titles may be others."""
+    titles = {name for entry in roster.entries for name in entry.columns if name and not name.startswith("(")}
+    unread = sorted(titles - {*KEYS, *TEAM_COLUMNS, "submitted_at"})
+    if not unread or any(entry.name for entry in roster.entries):
+        return ""
+    return (
+        ". Nobody has a name, because the roster calls no column name, or First name and Last name, only "
+        f"{some(unread)}: call them so, or name a student's work by the key of the roster"
     )
 
 
@@ -95,6 +107,7 @@ def _tagged(roster: Roster, strangers: Iterable[str]) -> tuple[str, str] | None:
 
 def lost_zeros(roster: Roster, strangers: Iterable[str]) -> bool:
     """Whether one is an identifier but for zeros at the beginning, which a spreadsheet takes away."""
-    known = {folded(cell).lstrip("0") for entry in roster.entries for cell in (entry.student, *entry.columns.values())}
-    digits = [text.strip().lstrip("0") for text in strangers if text.strip().isdigit()]
-    return any(text and text in known for text in digits)
+    exact = {folded(cell) for entry in roster.entries for cell in (entry.student, *entry.columns.values())}
+    known = {cell.lstrip("0") for cell in exact}
+    digits = [text.strip() for text in strangers if text.strip().isdigit()]
+    return any(text.lstrip("0") and text not in exact and text.lstrip("0") in known for text in digits)

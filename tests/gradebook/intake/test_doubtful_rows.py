@@ -188,3 +188,15 @@ def test_an_address_with_a_tag_is_named_next_to_the_one_without(tmp_path: Path) 
     assert said == ". bob+gpu@x.edu may be Bob@x.edu with a tag behind the +: write the same address in both places"
     assert [entry.student for entry in people.owners(["eve+gpu@x.edu"])] == ["eve"]
     assert "with a tag" not in strangers.of_submissions(people, ["zoe+gpu@x.edu"])
+
+
+def test_where_nobody_has_a_name_the_columns_that_nothing_reads_are_named(tmp_path: Path) -> None:
+    people = roster(tmp_path, "Matrikelnummer,Nachname,Vorname,E-Mail\n101,Lovelace,Ada,ada@x.edu\n")
+    said = strangers.of_submissions(people, ["Ada Lovelace"])
+    assert "calls no column name, or First name and Last name, only Matrikelnummer, Nachname, Vorname: call" in said
+    for text in ("student,name,Ort\n101,Ada Lovelace,Wien\n", "student,team\n101,a\n"):
+        assert "has a name" not in strangers.of_submissions(roster(tmp_path, text), ["Bob"])
+
+
+def test_who_has_the_number_of_two_has_lost_no_zeros(tmp_path: Path) -> None:
+    assert not strangers.lost_zeros(roster(tmp_path, "student,ID\nada,1001\n1001,5\n"), ["1001"])
