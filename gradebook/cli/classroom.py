@@ -117,7 +117,7 @@ def grade_submissions(
         )
         raise typer.Exit(int(ExitCode.COULD_NOT_GRADE)) from None
     except KeyboardInterrupt:
-        again = shlex.join(_without_regrade(sys.argv[1:]))
+        again = shlex.join(_going_on(sys.argv[1:], ctx.info_name or ""))
         echo(f"stopped; what was graded is kept in {out}. Go on with: {command()} {again}", err=True)
         raise typer.Exit(_INTERRUPTED) from None
     raise typer.Exit(_show(result, out))
@@ -133,8 +133,9 @@ def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _without_regrade(arguments: list[str]) -> list[str]:
-    """The command that goes on: what `--regrade` set aside is open already."""
+def _going_on(arguments: list[str], name: str) -> list[str]:
+    """The command `name` that goes on, without the course, which messages name: what `--regrade` set aside is open."""
+    arguments = arguments[arguments.index(name) :] if name in arguments else arguments
     kept: list[str] = []
     for before, argument in zip(["", *arguments], arguments, strict=False):
         if before != "--regrade" and argument != "--regrade" and not argument.startswith("--regrade="):

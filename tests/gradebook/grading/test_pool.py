@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gradebook.cli import classroom
 from gradebook.grading.engine import EngineError, Judge
 from gradebook.grading.pool import Pool
 from gradebook.grading.processes import local_pool
@@ -131,6 +132,12 @@ def test_a_run_that_is_interrupted_says_how_to_go_on_and_leaves_nothing_behind(
     )
     until(lambda: not session(run.pid))  # Python's own helper for shared memory ends a moment later
     assert not (small_class.out / ".work").exists()
+
+
+def test_the_command_that_goes_on_names_the_course_once() -> None:
+    typed = ["--course", "my", "class", "those", "--regrade", "ada", "--out", "it"]
+    assert classroom._going_on(typed, "class") == ["class", "those", "--out", "it"]
+    assert classroom._going_on(["those", "--regrade=ada"], "class") == ["those"]
 
 
 def until(condition: object, seconds: float = 60.0) -> None:
