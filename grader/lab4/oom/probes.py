@@ -72,6 +72,8 @@ def fits(student: Student, inputs: Fits) -> FitsReply:
     module, length = student.module(SCRIPT), inputs.length
     with torch.device("cuda"):
         model = module.VeryLargeModel()
+    parameters = sum(exact(parameter, "a parameter").numel() for parameter in model.parameters())
+    # Of pages that nobody has written: with shapes only, nobody reads them either.
     samples = zeros(max(*inputs.batches, *inputs.validation), length, 4096)
     memory = memory_since_now(student.gpu)
     before = torch.empty(torch.cuda.mem_get_info()[0] // _STEP * _STEP, dtype=torch.uint8, device="cuda")
@@ -105,7 +107,7 @@ def fits(student: Student, inputs: Fits) -> FitsReply:
     return FitsReply(
         died=died,
         result=None if result is None else fields(result, LargeTraining, "train_large_model()"),
-        parameters=sum(exact(parameter, "a parameter").numel() for parameter in model.parameters()),
+        parameters=parameters,
         forwards=forwards,
         moved_bytes=moved,
         largest_copy=cast(float, reading(student.gpu, "largest_copy_in", begun)),
