@@ -11,8 +11,10 @@ from datetime import datetime
 from decimal import Decimal
 
 from gradebook.intake import doubtful_rows
+from gradebook.intake.owners import have_a_word_in_common
 from gradebook.results import Student, StudentResult
 from gradebook.settings import Settings
+from gradebook.text_files import some
 
 _NAMED = 5
 """So many strangers are named where all of them would be too many."""
@@ -42,13 +44,19 @@ def result_of(student: Student, outside: Sequence[str], settings: Settings, now:
         return replace(result, score=None, withheld=True, reason=reason)
     if student.submitted_at is not None:
         at = f"{settings.local(student.submitted_at):%Y-%m-%d %H:%M}"
-        reason = f"handed in at {at}, by the roster or a table, and nothing of it is in these submissions"
+        elsewhere = f": {_may_be_theirs(student, outside)}" if outside else ""
+        reason = f"handed in at {at}, by the roster or a table, and nothing of it is in these submissions{elsewhere}"
         return replace(result, score=None, withheld=True, reason=reason, submitted_at=student.submitted_at)
     if doubtful_rows.may_be_test_student(student.name, student.columns):
         return replace(result, score=None, withheld=True, reason="it may be the Test Student of Canvas: remove the row")
     if not outside:
         return result
-    names = ", ".join(outside[:_NAMED]) + (f" and {len(outside) - _NAMED} more" if len(outside) > _NAMED else "")
-    what = "matches nobody in the roster: it" if len(outside) == 1 else "match nobody in the roster: one of them"
-    reason = f"nothing was handed in under this name, but {names} {what} may be theirs"
+    reason = f"nothing was handed in under this name, but {_may_be_theirs(student, outside)}"
     return replace(result, score=None, withheld=True, reason=reason)
+
+
+def _may_be_theirs(student: Student, outside: Sequence[str]) -> str:
+    """Whose work may be this student's: the names that are most alike come first."""
+    ordered = sorted(outside, key=lambda name: not (student.name and have_a_word_in_common(name, student.name)))
+    what = "matches nobody in the roster: it" if len(outside) == 1 else "match nobody in the roster: one of them"
+    return f"{some(ordered, most=_NAMED)} {what} may be theirs"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import shutil
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from gradebook.results import ClassResult
+from gradebook.grading import missing
+from gradebook.results import ClassResult, Student
+from gradebook.settings import Settings
 from grader.cli import app
 from tests.gradebook.conftest import SmallClass
 
@@ -102,3 +105,16 @@ def test_scores_that_change_from_run_to_run_are_named(small_class: SmallClass, t
 def grades(small: SmallClass) -> list[dict[str, str]]:
     text = (small.out / "exports" / "grades.csv").read_text("utf-8-sig")
     return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def test_whose_names_are_alike_come_first_among_those_that_may_be_a_students_own() -> None:
+    """And that a platform knows a time is no reason to hide them."""
+    outside = ["Bob Ross", "Carla", "Ada Lovelace"]
+    now = datetime(2026, 3, 5, tzinfo=UTC)
+    for at in (None, now):
+        student = Student(
+            student="s1", name="Ada King Lovelace", columns={"ID": "1"}, status="missing", submitted_at=at
+        )
+        said = missing.result_of(student, outside, Settings(), now)
+        assert said.score is None
+        assert "Ada Lovelace, Bob Ross, Carla match nobody in the roster: one of them may be theirs" in said.reason
