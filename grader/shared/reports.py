@@ -28,6 +28,12 @@ Document: TypeAlias = dict[str, Any]
 
 
 _NAMES: Mapping[type, str] = {int: "a whole number", float: "a number", str: "a text in quotes", bool: "true or false"}
+_FENCE = re.compile(r" {0,3}(```+|~~~+)")
+_LINK_DEFINITION = re.compile(
+    r"""^ {0,3}\[[^\]\n]{1,999}\]:[ \t]*\n?[ \t]*\S+"""
+    r"""(([ \t]+|[ \t]*\n[ \t]*)("[^"]{0,999}"|'[^']{0,999}'|\([^()]{0,999}\)))?[ \t]*$""",
+    re.MULTILINE,
+)
 _CLAIMS_HINT = (
     "Copy the number from the files in results/, which is what was expected. Copy it "
     "again whenever you have run a program again."
@@ -128,14 +134,21 @@ def results(submission: Submission, lab: str, name: str) -> Document:
 
 
 def _prose(text: str) -> str:
-    """A Markdown text without fenced blocks, headings and comments; each character is looked at a few times at most."""
+    """A Markdown text as a page shows it, without fenced blocks, headings, comments and what links refer to.
+
+    Each character is looked at a few times at most.
+    """
     parts = text.split("<!--")
     text = parts[0] + "".join(part.partition("-->")[2] for part in parts[1:])
     kept: list[str] = []
-    fenced = False
+    fence = ""
     for line in text.splitlines():
-        if line.startswith("```"):
-            fenced = not fenced
-        elif not fenced and not line.startswith("#"):
+        opened = _FENCE.match(line)
+        if fence:
+            if opened and opened[1].startswith(fence) and not line[opened.end() :].strip():
+                fence = ""
+        elif opened:
+            fence = opened[1]
+        elif not line.startswith("#"):
             kept.append(line)
-    return "\n".join(kept)
+    return _LINK_DEFINITION.sub("", "\n".join(kept))

@@ -28,7 +28,20 @@ def test_prose_is_what_is_neither_fenced_nor_heading_nor_comment() -> None:
     assert reports._prose(TEXT).split() == ["Some", "prose", "and", "more.", "The", "end."]
 
 
-@pytest.mark.parametrize("piece", ["<!-- ", "<!--", "```\n", "# \n", "--> ", "<!-- x --> "])
+def test_prose_is_what_a_page_shows() -> None:
+    shown = "The first figure is [here][1], and [2]: follows.\n[3]: is no link.\n"
+    hidden = (
+        "[1]: results/a.json \"words that nobody sees\"\n[2]: <b.json>\n  'and\nmore of them'\n"
+        "~~~text\na table, and\n```\nits numbers\n~~~\n````\ncode\n```\nand more\n`````\n"
+    )
+    assert reports._prose(shown + hidden).split() == shown.split()
+    assert reports._prose(hidden + shown).split() == shown.split()
+
+
+PIECES = ["<!-- ", "<!--", "```\n", "# \n", "--> ", "<!-- x --> ", "~~~\n", "[", '[a]: b "\n', "[a]: b '", "[a]:\n\n"]
+
+
+@pytest.mark.parametrize("piece", PIECES)
 def test_a_megabyte_of_openings_costs_no_more_than_any_other(piece: str) -> None:
     started = time.process_time()
     reports._prose(piece * (2**20 // len(piece)))
