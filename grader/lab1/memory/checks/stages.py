@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 
 from gradebox.run.assertions import mebibytes, number, picturing, recognising, require, require_between
 from gradebox.run.pictures import Picture, bars
@@ -13,6 +14,9 @@ from grader.lab1.memory.checks.mistakes import ALONE, Profiled, mistake_of
 from grader.lab1.memory.checks.reference_runs import like
 from grader.lab1.memory.reference import TOLERANCE, Reference, Stages, parameter_interval
 from labkit.results import STAGES
+
+_TURNS = 2
+"""How often what is kept too much in a step may grow after it fell, or fall after it grew."""
 
 
 def require_parameters(held: float, widths: Sequence[int], bytes_per_element: int, what: str, hint: str = "") -> None:
@@ -39,7 +43,7 @@ def require_stages(profiled: Profiled, field: str, hint: str, names: Sequence[st
             stages = like(reference, profile)
             slack = _slack(stages, share)
             figures = [(stage, dict[str, object](stage)[field]) for stage in profile["stages"]]
-            more_of = _beyond(profile, stages)
+            more_of = _beyond(profile, stages, slack)
             with picturing(partial(_bars, field, figures, stages)):
                 for (stage, actual), more in zip(figures, more_of, strict=True):
                     expected = _of(stages, stage)[field]
@@ -70,7 +74,7 @@ def require_falls(profiled: Profiled, hint: str) -> None:
     expected = [largest - _of(stages, stage)["peak_bytes"] for stage in profile["stages"]]
     if all(
         _follows(peak, largest - fall, more, slack)
-        for peak, fall, more in zip(actual, expected, _beyond(profile, stages), strict=True)
+        for peak, fall, more in zip(actual, expected, _beyond(profile, stages, slack), strict=True)
     ):
         return
     with recognising(lambda: mistake_of(profiled, "peak_bytes", ALONE)):
@@ -98,10 +102,11 @@ def _slack(stages: Stages, share: float) -> float:
     return share * max(stage["peak_bytes"] for stage in stages.values())
 
 
-def _beyond(profile: Profile, stages: Stages) -> list[tuple[float, float]]:
+def _beyond(profile: Profile, stages: Stages, slack: float) -> list[tuple[float, float]]:
     """How much more than it should is allocated where each stage begins and where it ends, by the profile's own words.
 
-    The first one begins with what is there when it ends, because nothing of the step is there yet.
+    The first one begins with what is there when it ends, because nothing of the step is there yet. Made-up words excuse
+    nothing: a step keeps no more than it takes, and does not again and again let go what it has just taken.
     """
     ends: list[float] = []
     for stage in profile["stages"]:
@@ -109,6 +114,10 @@ def _beyond(profile: Profile, stages: Stages) -> list[tuple[float, float]]:
         if isinstance(size, (int, float)) and math.isfinite(size):
             more = size - _of(stages, stage)["allocated_bytes"]
         ends.append(more)
+    changes = [after - before for before, after in pairwise(ends) if abs(after - before) > slack]
+    turns = sum((one > 0) != (other > 0) for one, other in pairwise(changes))
+    if turns > _TURNS or max(map(abs, ends)) > max(stage["peak_bytes"] for stage in stages.values()):
+        ends = [0.0] * len(ends)
     return list(zip([ends[0], *ends[:-1]], ends, strict=True))
 
 
