@@ -70,7 +70,7 @@ def test_two_mistakes_in_turn_are_none_that_is_known() -> None:
 def axes(high: float) -> Axes:
     points = [[0.0, 1.0], [1.0, 4.0]]
     return Axes(
-        series=[points], lines=[points], levels=[1.0], labels=["", ""], plain_numbers=[True, True],
+        series=[points], lines=[points], names=0, levels=[1.0], labels=["", ""], plain_numbers=[True, True],
         x_limits=[-0.5, 1.5], y_limits=[0.0, high],
     )  # fmt: skip
 

@@ -35,7 +35,7 @@ from grader.lab1.benchmark.checks.environment import require_described
 from grader.lab1.benchmark.checks.speedup_plots import require_speedups_drawn
 from grader.lab1.shared.cases.drawn import devices, host_conditions, host_paces, long_size, long_sizes
 from grader.lab1.shared.cases.operands import Operands
-from grader.lab1.shared.cases.products import NAMES, Call, ProductCount, call_of
+from grader.lab1.shared.cases.products import NAMES, Call, Hiccup, ProductCount, call_of
 from grader.lab1.shared.checks.measuring import (
     LAUNCHED,
     as_written,
@@ -80,6 +80,8 @@ SIZE_LEFT_OUT = Cause(
     "lab1.benchmark.all_sizes_compared",
     mistake="compare_cpu_gpu leaves a size out, the first or the last of `sizes`",
 )
+_SLOW = 2000.0
+"""Times as long as others a product of the warm-up takes: even a short one then takes longer than any method adds."""
 _CPU_ITERATIONS = 5
 """Of `compare_cpu_gpu` if nothing else is said."""
 DEFAULT_SIZES = [128, 512, 1024, 2048, 4096]
@@ -180,7 +182,9 @@ class TestBenchmark:
         # Before the first timed product nobody but the benchmark itself can have waited for what is queued.
         size = long_size(device, generator, card=card_of(submission))
         cold: Call = {"size": size, "iterations": 1, "warmup": 0, "busy": 20}
-        run, long, queued = measure(submission, generator, device, [once, often, cold])
+        # Those of the warm-up that come first take far too long: none of them may be the one that is timed.
+        slow: Hiccup = {"first": -often["warmup"], "count": often["warmup"] // 2, "factor": _SLOW}
+        run, long, queued = measure(submission, generator, device, [once, often, cold], hiccups=[[], [slow]])
         hint = "Run `warmup` products before the clock starts: the first one also loads a library."
         with recognised_elsewhere(run):
             require_ran(once, run.observed.products, hint)
@@ -198,6 +202,16 @@ class TestBenchmark:
             f"{as_written(often)} ran {ran} products, expected {often['warmup']} to warm up and 1 to be timed",
             warm_up_mistake(long) or "Run `warmup` products before the first timed one.",
         )
+        if submission.device.simulated:
+            single = _SLOW * expected(device, long).low
+            took = seconds_of(long)
+            require(
+                not 0.5 * single
+                <= took
+                <= 0.5 * slow["count"] * single,  # of more of them, others checks charge for it
+                f"{as_written(often)}: saw {seconds(took)}, which is what the first product took, that was to warm up",
+                hint,
+            )
         require_started_idle(submission.device, queued, cold["busy"])
 
     @requires("returns_result")

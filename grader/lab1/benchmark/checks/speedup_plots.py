@@ -18,6 +18,8 @@ UNSORTED = Cause(
     "lab1.benchmark.results_and_plot_saved",
     mistake="The line of speedups joins the sizes in the order given, so it goes to and fro",
 )
+_MOST_UNNAMED = 3
+"""Lines in one plot without a legend: the speedup and, for whoever likes that, both sides' seconds."""
 _POINTS = "Draw one point per comparison: its size, and CPU seconds / GPU seconds."
 
 
@@ -31,6 +33,12 @@ def require_speedups_drawn(axes: Sequence[Axes], rows: Sequence[Measured], what:
         f"{what} does not draw the speedup over the size ({listed})",
         _symptom(drawn, rows),
     )
+    unnamed = max((_unnamed(shown, len(speedups)) for shown in axes), default=0)
+    require(
+        unnamed <= _MOST_UNNAMED,
+        f"{what}: one plot has {unnamed} lines without a name, and nothing says which of them is the speedup",
+        "Name each line in a legend, or draw the speedup alone.",
+    )
     lines = [line for shown in axes for line in shown.lines]
     require(
         all(_in_order(line, speedups) for line in lines),
@@ -42,6 +50,11 @@ def require_speedups_drawn(axes: Sequence[Axes], rows: Sequence[Measured], what:
         f"{what}: there is no line at a speedup of 1",
         "Draw a line at 1 through the whole width of the plot, in a colour that is seen: above it the GPU is faster.",
     )
+
+
+def _unnamed(axes: Axes, sizes: int) -> int:
+    """How many lines through all sizes are in axes beyond those that a text in them can name."""
+    return sum(len(line) >= max(2, sizes) for line in axes.lines) - axes.names
 
 
 def _speedups_in(series: Iterable[Point], speedups: Mapping[float, float]) -> bool:

@@ -16,6 +16,8 @@ class Axes:
     """Lines, points, bars and areas."""
     lines: list[list[Point]]
     """Those series that are lines through their points, in the order in which these are joined."""
+    names: int
+    """Texts in them or in a legend, which can say what a series is."""
     levels: list[float]
     """Heights of lines across."""
     labels: list[str]

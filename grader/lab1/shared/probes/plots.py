@@ -121,9 +121,11 @@ def _axes(axes: Artist) -> Axes:
     across = [(x, box.get_height()) for (x, _), box in zip(tops, boxes, strict=True)]
     along = [(box.get_width(), y) for (_, y), box in zip(sides, boxes, strict=True)]
     series += [_points(np.asarray(part, dtype=float).reshape(-1, 2)) for part in (tops, sides, across, along) if part]
+    legends = [legend for legend in (axes.get_legend(), *axes.figure.legends) if legend is not None]
     return Axes(
         series=series,
         lines=joined,
+        names=len(axes.texts) + sum(len(legend.get_texts()) for legend in legends),
         levels=levels,
         labels=[str(axes.get_xlabel()), str(axes.get_ylabel())],
         plain_numbers=[
