@@ -49,7 +49,7 @@ from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.facts import attributes_of, buffers_of, gradient, hooks_of, parameters_of
 from grader.shared.probes.kept import function, notes
 from grader.shared.probes.loaders import loader as loader_of
-from grader.shared.probes.record import mark, reading, watch_names
+from grader.shared.probes.record import mark, reading, watch_names, without_backward
 from grader.shared.probes.support import exact, fields, made, plain, sequence, tensor
 from labkit import data
 from labkit.results import NumberFormat, StabilityRun
@@ -76,7 +76,7 @@ def formats(student: Student) -> FormatsReply:
 def softmax(student: Student, inputs: Softmax) -> SoftmaxReply:
     """`stable_softmax` of the tensor that each case names, in the case's dtype and along its dim, if it has one."""
     results = []
-    with watch_names(student.gpu) as names:
+    with watch_names(student.gpu) as names, without_backward("stable_softmax()"):
         for case in inputs.cases:
             x: Tensor = inputs.tensors[case.name].to(student.device, dtype_of(case.dtype))
             if case.transposed:

@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradebox.sandbox.devices import Reading
 from gradebox.sandbox.observer import SystemReading
-from grader.shared.probes.kept import announce, note_into, notes
+from gradebox.sandbox.probe_loader import WrongReturn
+from grader.shared.probes.kept import announce, function, note_into, notes
 from grader.shared.probes.threads import in_every_thread
 from grader.shared.readings import PRODUCTS, ProductCount, counted
 
@@ -207,14 +208,14 @@ def _count_replays(products: list[tuple[str, str, int]]) -> Iterator[None]:
         before["replay"](graph)
 
     own = {name for name in before if name in vars(kind)}
-    for name, function in (("capture_begin", capture_begin), ("capture_end", capture_end), ("replay", replay)):
-        setattr(kind, name, function)
+    for name, replaced in (("capture_begin", capture_begin), ("capture_end", capture_end), ("replay", replay)):
+        setattr(kind, name, replaced)
     try:
         yield
     finally:
-        for name, function in before.items():
+        for name, replaced in before.items():
             if name in own:
-                setattr(kind, name, function)
+                setattr(kind, name, replaced)
             else:
                 delattr(kind, name)
 
@@ -295,3 +296,18 @@ def watch_names(gpu: VirtualGpu) -> Iterator[Names]:
     note = note_into(dispatched.names)
     with in_every_thread(lambda: _NameSpy(note)):
         yield dispatched
+
+
+@contextmanager
+def without_backward(what: str) -> Iterator[None]:
+    """Fail if a backward pass asks for a tensor: what PyTorch differentiates it has computed in its own way."""
+    note, noted = notes()
+
+    def unpack(saved: torch.Tensor) -> torch.Tensor:
+        note(True)
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(function(lambda saved: saved), function(unpack)):
+        yield
+    if noted():
+        raise WrongReturn(f"{what} takes what PyTorch computes in a backward pass: compute it by operations of x")
