@@ -18,6 +18,7 @@ from grader.shared.dimensions import Case, Dimension, Space
 
 OTHERS = ("float32", "bfloat16")
 """Precisions that a caller names: float16 is the default."""
+_LOW = ("float16", "bfloat16")
 ONE_EPOCH = 1
 """Of one batch. One step in float16: what may go wrong between two, the checks of gradient scaling look at."""
 SEVERAL_EPOCHS = 3
@@ -41,6 +42,8 @@ class PrecisionRun:
     """Dtypes in which the logarithm of a softmax was computed."""
     logsumexps: list[str]
     """The same of the logarithm of a sum of exponentials, by which some write it."""
+    by_hand: list[list[str]]
+    """The same of exponentials, logarithms and the like, of which others put it together; for each of these."""
     forwards: list[ForwardPass]
     backwards: list[BackwardPass]
     parameters: list[str]
@@ -49,13 +52,23 @@ class PrecisionRun:
     """Their numbers."""
     most_bytes: int
     """The most that was allocated on the GPU when the model looked."""
+    peak_bytes: int | None
+    """The most that was allocated on a virtual GPU during the call."""
     state: list[str]
     """Dtypes of what the optimizer keeps of each parameter."""
 
+    def largest_peak(self, idle: int) -> float:
+        """The most bytes that a peak of this training has; `idle`: those that were freed before it."""
+        return 0.9 * idle if self.peak_bytes is None else 1.01 * self.peak_bytes
+
     @property
     def losses(self) -> list[str]:
-        """Dtypes in which a cross entropy was computed, however it was written."""
-        return sorted({*self.log_softmaxes, *self.logsumexps})
+        """Dtypes in which a cross entropy was computed, however it was written.
+
+        Others are put together of functions that logs and statistics take as well: of these only 16 bits tell.
+        """
+        low = {dtype for dtypes in self.by_hand for dtype in dtypes if dtype in _LOW}
+        return sorted({*self.log_softmaxes, *self.logsumexps, *low})
 
 
 @dataclass(frozen=True, kw_only=True)

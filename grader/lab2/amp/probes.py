@@ -49,7 +49,7 @@ from grader.lab2.shared.probes import (
 from grader.shared.probes.endings import ending, refused
 from grader.shared.probes.facts import dtype
 from grader.shared.probes.kept import function, in_turn, notes
-from grader.shared.probes.record import Reported, VirtualGpu, mark, reading, watch_products
+from grader.shared.probes.record import Reported, VirtualGpu, mark, memory_since_now, reading, watch_products
 from grader.shared.probes.support import fields, plain
 from grader.shared.probes.threads import in_every_thread
 from labkit.results import AmpTraining
@@ -64,8 +64,9 @@ that nobody can take them off a time that includes them."""
 _MOVING_SECONDS = 0.04, 0.08
 """For which a model is on its way to the device, drawn as well: much longer than these trainings."""
 
-_LOSSES = ("_log_softmax", "logsumexp")
-"""One of them is in each cross entropy, however it is written."""
+_BY_HAND = ("exp", "exp2", "expm1", "log", "log2", "log1p", "logaddexp", "_softmax", "softplus")
+_LOSSES = ("_log_softmax", "logsumexp", *_BY_HAND, *(f"{name}_" for name in _BY_HAND))
+"""One of them is in each cross entropy, however it is written, and no model of these trainings has one."""
 
 
 class _Losses(TorchDispatchMode):
@@ -139,6 +140,7 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
     _wake(student.device, dtype_of(name))
     before = _now()
     _queue_earlier_work(cycles)
+    memory = memory_since_now(student.gpu) if student.gpu is not None else None
     start = _now()
     earlier = start - before
     _queue_earlier_work(cycles)
@@ -146,7 +148,8 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
         with watch_products(student.gpu) as products, _watch_losses(student.gpu) as losses:
             result = train(model, batches(inputs.inputs, inputs.targets, inputs.sizes), epochs, **in_dtype(name))
             product_dtypes, product_count, product_flops = products.dtypes(), products.number(), products.flops()
-            log_softmaxes, logsumexps = map(losses, _LOSSES)
+            log_softmaxes, logsumexps, *by_hand = map(losses, _LOSSES)
+            peak: Reported = None if memory is None else memory.peak()
     finally:
         handle.remove()
         elapsed = _now() - start - earlier - sum(moves())
@@ -160,6 +163,8 @@ def _train(student: Student, inputs: Precision, name: str, epochs: int) -> Preci
         product_flops=product_flops,
         log_softmaxes=log_softmaxes,
         logsumexps=logsumexps,
+        by_hand=by_hand,
+        peak_bytes=peak,
         forwards=watch.forwards,
         backwards=watch.backwards,
         parameters=dtypes(model),
