@@ -35,6 +35,7 @@ from grader.lab3.setup.checks.joining import (
     require_joined,
     timed_out,
 )
+from grader.lab3.setup.checks.programs import require_trained_program
 from grader.lab3.setup.checks.training import (
     TIMEOUT,
     TIMEOUT_UNIT,
@@ -55,10 +56,8 @@ from grader.lab3.setup.checks.training import (
 )
 from grader.lab3.setup.reference import RTOL, right_answers
 from grader.lab3.shared.cases.modules import DDP
-from grader.lab3.shared.cases.programs import Program, ProgramReply, Torchrun
-from grader.lab3.shared.checks.programs import require_simulation_declared
+from grader.lab3.shared.cases.programs import Program, Torchrun
 from grader.lab3.shared.checks.replicas import require_equal_replicas, require_moved_alike
-from grader.shared.programs import picture_and_json
 from grader.shared.results import require_result
 
 SHARES = "Let a DistributedSampler with this rank's number give it its own share of every epoch; drop nothing."
@@ -111,8 +110,6 @@ UNUSED = Cause(
 )
 _UNUSED = "Expected to have finished reduction in the prior iteration"
 """What PyTorch says of that."""
-DIGITS = 1438
-"""Training images, of which each rank takes half in an epoch."""
 _LEAST_CHILDREN_SECONDS = 0.01
 """Of two ranks that train; copies of this process, which import nothing, took 0.2 s and more."""
 COLD = Limits(wall_seconds=180.0)
@@ -365,7 +362,11 @@ class TestSetup:
             f"{ends[1]}",
             CLEANUP_WAITS if late else SWALLOWED if not any(errors) else _ERRORS_HINT,
         )
-        waited = [end for end, error in zip(ends, errors, strict=True) if error and timed_out(error.message)]
+        waited = [
+            end
+            for end, error, reply in zip(ends, errors, replies, strict=True)
+            if error and (timed_out(error.message) or 0 < reply.patience <= reply.whole_seconds - reply.least_seconds)
+        ]
         require(
             not waited,
             f"one rank failed, and the other waited for it as long as it was allowed to: {waited[:1]}",
@@ -383,7 +384,7 @@ class TestSetup:
         program = _program(submission, generator, ["--device", "vgpu:T4", "--world-size", "2"])
         what = f"python -m labs.{DDP} {' '.join(program.argv)}"
         reply = submission.probe(program, device="cpu", limits=COLD)
-        _require_trained_program(reply, program.argv, what)
+        require_trained_program(reply, program.argv, what)
         require(
             reply.children_seconds > _LEAST_CHILDREN_SECONDS,
             f"{what} started no processes that did anything: together they took {reply.children_seconds:.3f} s",
@@ -406,7 +407,7 @@ class TestSetup:
             )
         if reply.exit_code:
             raise CheckFailed(f"under torchrun the program ended with {reply.exit_code}: {reply.tail[-300:]}")
-        _require_trained_program(reply, program.argv, what)
+        require_trained_program(reply, program.argv, what)
         require(reply.tables <= 1, f"{what} printed its table {reply.tables} times", "Print and write on rank 0 only.")
 
     def test_debugged_script_ends(self, submission: Submission, generator: InputGenerator) -> None:
@@ -486,22 +487,3 @@ def _program(submission: Submission, generator: InputGenerator, arguments: list[
     train(submission, main_training(generator))  # done already: what does not end there does not end here
     epochs, batch = generator.integer(2, 3), generator.integer(24, 48)
     return Program(module=DDP, argv=[*arguments, "--epochs", str(epochs), "--batch-size", str(batch)])
-
-
-def _require_trained_program(reply: ProgramReply, arguments: list[str], what: str) -> None:
-    """Fail unless a program reports the training that these arguments describe."""
-    epochs, batch = (int(arguments[arguments.index(name) + 1]) for name in ("--epochs", "--batch-size"))
-    rows = picture_and_json(reply, what)
-    row = rows[0] if len(rows) == 1 and isinstance(rows[0], dict) else {}
-    require(
-        bool(row),
-        f"{what}: the results hold {len(rows)} rows, expected one DdpTraining",
-        "Save the training with labkit.results.save_json.",
-    )
-    require_equal(row.get("world_size"), 2, what=f"{what}: world_size in {sorted(reply.json)}")
-    losses = numbers(row.get("losses"), epochs, f"{what}: losses, one for each epoch")
-    require(losses[-1] < losses[0], f"{what}: the loss went from {losses[0]:.4g} to {losses[-1]:.4g}")
-    share = -(-DIGITS // 2)
-    require_equal(row.get("effective_batch_size"), 2 * batch, what=f"{what}: effective_batch_size")
-    require_equal(row.get("optimizer_steps"), epochs * -(-share // batch), what=f"{what}: optimizer_steps")
-    require_simulation_declared(reply, simulated="vgpu" in " ".join(arguments), what=what)

@@ -21,6 +21,8 @@ class ProgramReply:
     """Points of data in each figure that was drawn in the program's own process."""
     words: list[list[str]] = field(default_factory=list)
     """Of each such figure."""
+    loopback_bytes: int | None = None
+    """Bytes that the program's processes sent each other; None if nobody counts them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from gradebox.sandbox.probe_loader import Student
 from grader.lab3.shared.cases.programs import Program, SpawnReply, Torchrun, TorchrunReply
 from grader.shared.probes import interpreters
 from grader.shared.probes.figures import watch_png, words_of
+from grader.shared.probes.record import system
 from grader.shared.probes.support import describe_files, run_program
 
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -63,7 +64,12 @@ def _program(student: Student, inputs: Program, ready: int) -> SpawnReply:
         try:
             with interpreters.spawning(ready), watch_png(words_of) as words:
                 files = run_program(student, inputs.module, inputs.argv, Path(folder, "results"))
-            return SpawnReply(**files, words=words, children_seconds=_children_seconds() - before)
+            return SpawnReply(
+                **files,
+                words=words,
+                children_seconds=_children_seconds() - before,
+                loopback_bytes=system("loopback_bytes"),
+            )
         finally:
             _end_resource_tracker()
 
@@ -105,7 +111,14 @@ def _under_torchrun(inputs: Torchrun) -> tuple[TorchrunReply, str]:
         exit_code = _first_failure(set(agents))
         log = "".join(path.read_text(errors="replace") for path in logs)
         files = describe_files(out)
-    return TorchrunReply(exit_code=exit_code, **files, tail=_reason(log), tables=log.count(_TABLE)), log
+    reply = TorchrunReply(
+        exit_code=exit_code,
+        **files,
+        tail=_reason(log),
+        tables=log.count(_TABLE),
+        loopback_bytes=system("loopback_bytes"),
+    )
+    return reply, log
 
 
 def _free_port() -> int:
