@@ -174,6 +174,9 @@ def _parameter(
 
 
 def _case(optimizer: str, parameters: Sequence[Parameter], groups: Sequence[Options] = ({},)) -> OptimizerCase:
+    if optimizer == "Adafactor":
+        # PyTorch takes the epsilon of a group's first dtype for all its parameters, and a share may lack that one.
+        parameters = [{**parameter, "dtype": "float32"} for parameter in parameters]
     return {
         "optimizer": optimizer,
         "options": OPTIMIZERS[optimizer],
