@@ -170,19 +170,22 @@ class TestCheckpointing:
 
     def test_no_recompute_in_evaluation(self, submission: Submission, generator: InputGenerator) -> None:
         case = by_default(generator)
-        (run,) = submission.numeric_probe(Evaluation(case=case, intervals=[1])).runs
+        named = replace(case, options=("checkpoint_every",))
+        interval = generator.integer(2, case.layers)
         (once,) = submission.numeric_probe(Evaluation(case=case, intervals=[None]), student=False).runs
-        for flops, expected, how in (
-            (run.flops, once.flops, "forward and backward"),
-            (run.flops_without_gradients, once.flops_without_gradients, "under torch.no_grad()"),
-        ):
-            require_close(
-                flops,
-                expected,
-                relative=0.01,  # one block computed twice adds 7 % and more
-                what=f"work of CheckpointedTransformer in evaluation mode, {how}, in FLOPs of products",
-                hint="Ask self.training and torch.is_grad_enabled() before you checkpoint.",
-            )
+        for model, every, said in ((case, 1, ""), (named, interval, f", checkpoint_every={interval}")):
+            (run,) = submission.numeric_probe(Evaluation(case=model, intervals=[every])).runs
+            for flops, expected, how in (
+                (run.flops, once.flops, "forward and backward"),
+                (run.flops_without_gradients, once.flops_without_gradients, "under torch.no_grad()"),
+            ):
+                require_close(
+                    flops,
+                    expected,
+                    relative=0.01,  # one block computed twice adds 7 % and more
+                    what=f"work of CheckpointedTransformer in evaluation mode{said}, {how}, in FLOPs of products",
+                    hint="Ask self.training and torch.is_grad_enabled() before you checkpoint.",
+                )
 
     def test_measured_table_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
         large = not submission.device.simulated
