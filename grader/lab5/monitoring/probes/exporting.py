@@ -11,7 +11,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -168,12 +168,33 @@ def without_nvml(student: Student, inputs: WithoutNvml) -> WithoutNvmlReply:
     """What a monitor says and exports if NVML does not start, or (no `error`) starts and has no GPU."""
     nvml = FakeNvml([], error=inputs.error)
     said = io.StringIO()
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), monitored(student) as monitor:
+    with (
+        contextlib.redirect_stderr(said),
+        contextlib.redirect_stdout(said),
+        monitored(student) as monitor,
+        _written_past_python() as written,
+    ):
         said_first = said.getvalue()
         for step, metrics in inputs.logs:
             monitor.sample()
             monitor.log_metrics(step, metrics)
         text = metrics_of(monitor)
         messages = [plain(message, "message") for message in (monitor.message, snapshot_of(monitor).message)]
-    later = said.getvalue()[len(said_first) :]
+        past_python = written()
+    later = said.getvalue()[len(said_first) :] + past_python
     return WithoutNvmlReply(said=said_first, later=later, text=text, messages=messages, left_open=nvml.users)
+
+
+@contextlib.contextmanager
+def _written_past_python() -> Iterator[Callable[[], str]]:
+    """A function that says what was written by the numbers of standard output and error, and not by `sys.stderr`."""
+    with tempfile.TemporaryFile() as file:
+        kept = {stream: os.dup(stream) for stream in (1, 2)}
+        for stream in kept:
+            os.dup2(file.fileno(), stream)
+        try:
+            yield lambda: os.pread(file.fileno(), 2**16, 0).decode(errors="replace")
+        finally:
+            for stream, descriptor in kept.items():
+                os.dup2(descriptor, stream)
+                os.close(descriptor)
