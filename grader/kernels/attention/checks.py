@@ -34,6 +34,8 @@ _PASSES: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
 _GRADIENTS: tuple[Literal["d_value", "d_key", "d_query"], ...] = ("d_value", "d_key", "d_query")
 _SEEN = 0.75
 """Share of the operations that a causal mask may leave. Measured: tiles of 64 0.56, of 128 0.63; all of them 1."""
+_HIDDEN = 0.95
+"""Of the least that all tiles take forward: who does more than that without a mask has left tiles out with one, too."""
 _STORED = 2
 _KERNELS = 12
 """Of a backward pass, at most: two or three of one's own, preparations, casts and fills."""
@@ -149,9 +151,9 @@ class TestAttention:
                 "forward multiplies a tile twice; backward computes it again and multiplies it by four gradients",
             )
             require(
-                left <= _SEEN * done,
-                f"{_what(causal_case)}, {part}: {left / done:.0%} of the FLOPs without a mask, expected {_SEEN:.0%} at "
-                "most",
+                left <= _SEEN * done and (part == "backward" or left <= _HIDDEN * least * pair),
+                f"{_what(causal_case)}, {part}: {left / done:.0%} of the FLOPs without a mask, which are "
+                f"{left / pair:.3g} whole products; expected {_SEEN:.0%} at most, and forward fewer than 2 products",
                 "where does the loop of a tile of queries end, and where does that of a tile of keys begin?",
             )
 
