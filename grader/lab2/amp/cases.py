@@ -65,10 +65,11 @@ class PrecisionRun:
     def losses(self) -> list[str]:
         """Dtypes in which a cross entropy was computed, however it was written.
 
-        Others are put together of functions that logs and statistics take as well: of these only 16 bits tell.
+        One that is put together by hand uses functions that statistics use as well: they count where nothing else
+        computes the loss, and of these only 16 bits tell.
         """
         low = {dtype for dtypes in self.by_hand for dtype in dtypes if dtype in _LOW}
-        return sorted({*self.log_softmaxes, *self.logsumexps, *low})
+        return sorted({*self.log_softmaxes, *self.logsumexps} or low)
 
 
 @dataclass(frozen=True, kw_only=True)
