@@ -80,6 +80,8 @@ class PassReply:
     """The part of the model that is not trained: ones before."""
     reduced_bytes: int
     """As PyTorch's dispatcher saw it; what counts where nobody counts `loopback_bytes`."""
+    written_bytes: int | None
+    """To files, pipes and the network, by the operating system's count; None where it counts none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from gradebox.sandbox.observer import SystemReading
 from gradebox.sandbox.probe_loader import Student
 from grader.lab3.accumulation.cases import Accumulate, AccumulateReply, Pass, PassReply, Refusals, RefusalsReply
 from grader.lab3.shared.cases.modules import DDP
+from grader.lab3.shared.probes.versions import written_bytes
 from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.loaders import sized_loader
@@ -102,13 +103,16 @@ def _pass(student: Student, case: Pass) -> PassReply:
         trained = DistributedDataParallel(model)
         _kept.append(trained)
     trained.eval()
+    before = written_bytes()
     with Collectives() as collectives:
         result = run(trained, loader, case.steps, **options)
+    after = written_bytes()
     return PassReply(
         result=fields_or_reason(result, AccumulationResult, "train_with_accumulation()"),
         weight=model.together(),
         frozen=model.scale.detach().cpu(),
         reduced_bytes=collectives.reduced_bytes,
+        written_bytes=None if before is None or after is None else after - before,
     )
 
 

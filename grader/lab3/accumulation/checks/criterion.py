@@ -37,6 +37,8 @@ from grader.lab3.shared.checks.replicas import require_equal_replicas, require_m
 EXTRA_BYTES_SHARE, EXTRA_BYTES = 0.1, 1024
 """What may be exchanged besides gradients. Right solutions: 16 bytes a step, and 1 % where frozen parameters take part;
 one exchange too many: the model again, 47,000 bytes and more."""
+_LOG_BYTES = 64 * 2**10
+"""Room for what a training prints and logs."""
 NETWORK_SHARE, NETWORK_BYTES = 0.5, 48 * 2**10
 """What may go over the network besides gradients. Right solutions: 17,000 bytes, by which ranks find each other and
 which stand around messages; a busy machine now and then sends half a model again. Gradients after every batch: four
@@ -96,6 +98,15 @@ class TestAccumulation:
                         expected=f"{least:,} ({steps} times the gradients{count.ways}), and little more",
                         hint="Run forward and backward of all batches of a window but the last one inside no_sync().",
                     )
+            # What the ranks send each other is written, too: files in which they exchange more come on top of it.
+            written, others = sum(reply.passes[0].written_bytes or 0 for reply in replies), len(replies) - 1
+            most = 2 * others * case.gradient_bytes * (steps * (1 + NETWORK_SHARE) + 1) + NETWORK_BYTES + _LOG_BYTES
+            require(
+                written <= most,
+                f"the ranks wrote {written:,} bytes in {steps} optimizer steps of 4 batches each or fewer, to files or "
+                f"to each other, expected {most:,.0f} at most",
+                "Exchange gradients through the process group, once in each optimizer step.",
+            )
 
     def test_replicas_identical(self, submission: Submission, generator: InputGenerator) -> None:
         hint = "Call the wrapper, outside of no_sync(), in forward and backward of each window's last batch."
