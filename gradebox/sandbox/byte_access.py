@@ -31,7 +31,6 @@ MODULES = (
     "numpy.ctypeslib",
     "numpy.ctypeslib._ctypeslib",
     "triton._C.libtriton.interpreter",
-    "torch._C._te",
 )
 _OF_IMPORTS = frozenset({"__spec__", "__path__", "__name__", "__file__", "__loader__", "__class__"})
 """What Python itself looks up whenever a module is imported."""

@@ -18,6 +18,7 @@ from typing import Any
 from gradebox.sandbox import byte_access
 
 _OF_STORAGES = ("_new_with_weak_ptr", "_free_weak_ref", "_expired")
+_MODULES = ("torch._C._te",)
 _SWAP = "_swap_data_ptr_"
 _LENDING = ("_to_dlpack", "_to_dlpack_versioned")
 _OF_TORCH = ("_free_And_Remove_DeleterFn", "_has_Standard_Deleter", "_cuda_cudaCachingAllocator_raw_delete")
@@ -35,6 +36,7 @@ def announce() -> None:
     torch: Any = sys.modules.get("torch")
     if torch is None or isinstance(torch._C._construct_storage_from_data_pointer, functools.partial):
         return
+    byte_access.announce(_MODULES)
     # A function in C: what calls it is the submission, in the eyes of the audit hook.
     torch._C._construct_storage_from_data_pointer = functools.partial(sys.audit, "ctypes.storage")
     kind = torch._C.StorageBase

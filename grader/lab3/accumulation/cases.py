@@ -80,7 +80,7 @@ class PassReply:
     """The part of the model that is not trained: ones before."""
     reduced_bytes: int
     """As PyTorch's dispatcher saw it; what counts where nobody counts `loopback_bytes`."""
-    written_bytes: int | None
+    written_bytes: int | None = None
     """To files, pipes and the network, by the operating system's count; None where it counts none."""
 
 

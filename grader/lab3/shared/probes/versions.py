@@ -47,12 +47,16 @@ def watch_names(name: str) -> Callable[[], list[bytes]]:
     note, noted = notes()
     text, split, read, kinds = os.fspath, os.path.basename, read_bytes, (str, PosixPath)
 
+    @function
+    def reading(source: str) -> None:
+        note(read(source))
+
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "os.rename" and all(type(each) in kinds for each in arguments[:2]):
             source, target = map(text, arguments[:2])
             if split(target) == name:
                 with contextlib.suppress(OSError):
-                    note(read(source))
+                    reading(source)
 
     sys.addaudithook(hook)
     return noted
