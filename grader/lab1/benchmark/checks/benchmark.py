@@ -209,7 +209,7 @@ class TestBenchmark:
                 not 0.5 * single
                 <= took
                 <= 0.5 * slow["count"] * single,  # of more of them, others checks charge for it
-                f"{as_written(often)}: saw {seconds(took)}, which is what the first product took, that was to warm up",
+                f"{as_written(often)}: saw {seconds(took)}, the time of a product of the warm-up",
                 hint,
             )
         require_started_idle(submission.device, queued, cold["busy"])

@@ -19,7 +19,7 @@ UNSORTED = Cause(
     mistake="The line of speedups joins the sizes in the order given, so it goes to and fro",
 )
 _MOST_UNNAMED = 3
-"""Lines in one plot without a legend: the speedup and, for whoever likes that, both sides' seconds."""
+"""Lines in one plot without a legend: the speedup and perhaps both sides' seconds."""
 _POINTS = "Draw one point per comparison: its size, and CPU seconds / GPU seconds."
 
 

@@ -19,9 +19,9 @@ def require_size(size: int, *, parameters: int) -> None:
 
 
 def require_nothing_elsewhere(written: int | None, size: int, hint: Cause) -> None:
-    """Fail if another rank has written as much as a checkpoint, wherever to; None: the system does not count."""
+    """Fail if another rank has written half a checkpoint or more, to any file; None: the system does not count."""
     require(
         written is None or 2 * written < size,
-        f"rank 1 wrote {written} bytes in save_checkpoint(), wherever to; rank 0's file has {size}",
+        f"rank 1 wrote {written} bytes in save_checkpoint(), as a rank does that saves; rank 0's file has {size}",
         hint,
     )

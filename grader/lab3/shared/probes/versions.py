@@ -1,4 +1,4 @@
-"""What became of files: versions of one, and how many bytes a process has written, wherever to."""
+"""What became of files: versions of one, and how many bytes a process has written to any of them."""
 
 from __future__ import annotations
 
