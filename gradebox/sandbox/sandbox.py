@@ -241,7 +241,7 @@ class Sandbox:
 
     def close(self) -> None:
         """End the server and everything it started, and remove the temporary folder."""
-        self._stop()
+        self._stop(leave_folder=False)
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
             self._home = None
@@ -332,11 +332,11 @@ class Sandbox:
         )
         self._greeted = True
 
-    def _stop(self) -> None:
+    def _stop(self, *, leave_folder: bool = True) -> None:
         """End the server; returns when the guard has seen everything end."""
         if self._server is not None:
             server, self._server = self._server, None
-            server.stop()
+            server.stop(leave_folder=leave_folder)
 
     def _log(self) -> str:
         """The end of what the server printed, for an error message."""

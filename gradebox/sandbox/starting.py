@@ -57,9 +57,13 @@ class Server:
             if self._lifeline >= 0:
                 os.write(self._lifeline, b"x")
 
-    def stop(self) -> None:
-        """End it; returns when the guard has seen everything end."""
-        self.abandon()
+    def stop(self, *, leave_folder: bool) -> None:
+        """End it; returns when the guard has seen everything end.
+
+        Without `leave_folder` the guard removes the sandbox's folder, even if we are killed meanwhile.
+        """
+        if leave_folder:
+            self.abandon()
         with self._one_at_a_time:  # the number may be another file's from here on
             os.close(self._lifeline)
             self._lifeline = -1

@@ -76,6 +76,24 @@ def test_a_judge_that_is_killed_takes_everything_along(isolation: str, number: s
     assert wait_until(lambda: not Path(home).exists())
 
 
+def test_a_judge_that_ends_while_it_closes_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    with light() as sandbox:
+        assert call(sandbox, "honest", "double", x=2).value == {"returned": 4}
+        home = Path(str(sandbox._home))
+
+        class KilledError(Exception):
+            """In place of a signal that nothing can handle, at the latest moment."""
+
+        def killed(*_: object, **__: object) -> None:
+            raise KilledError
+
+        with monkeypatch.context() as patch:
+            patch.setattr("gradebox.sandbox.sandbox.shutil.rmtree", killed)
+            with pytest.raises(KilledError):
+                sandbox.close()
+        assert wait_until(lambda: not home.exists())
+
+
 def test_an_interrupted_request_ends_its_processes_and_the_next_one_works() -> None:
     with light() as sandbox:
         assert call(sandbox, "honest", "double", x=1).kind == "ok"
