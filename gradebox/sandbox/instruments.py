@@ -6,22 +6,24 @@ back, or a change made in C, is not (`docs/threat-model-limits.md`). Code and de
 raise an audit event, in which `audit.py` looks for our functions (`Fingerprint.functions`). Data are not compared, only
 code: caches may fill and defaults may change.
 
-Whatever a comparison touches is a page that a forked process has to copy, so it looks at columns, in C, and at labels
-only where something has changed.
+Whatever a comparison touches is a page that a forked process has to copy, so it looks at the memory of dictionaries, or
+at columns, in C, and at labels only where something has changed.
 """
 
 from __future__ import annotations
 
 import builtins
+import gc
 import itertools
 import os
 import random
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from operator import call, eq, is_, itemgetter
+from operator import eq, is_, itemgetter
 from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from gradebox.sandbox import dictionary_memory
 from gradebox.sandbox.devices import DeviceModule, Simulator
 from gradebox.sandbox.module_contents import Lacking, Used, inner_functions, is_below, modules_of, names_used
 from gradebox.sandbox.types import Environment
@@ -47,8 +49,7 @@ _METHODS = (FunctionType, staticmethod, classmethod, property)
 _CONSTANT, _NAMED_BY = (int, float, str, bytes, tuple, frozenset), (BuiltinFunctionType, ModuleType, type)
 _ONE_IN = 8
 _MISSING: Any = object()
-_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
-"""Of `type.__flags__`, by Python's Include/object.h. A class with the first and without the second can be changed."""
+_Row = TypeVar("_Row")
 
 Parts = dict[str, tuple[Any, ...]]
 """Label to objects, compared by identity."""
@@ -59,12 +60,13 @@ Seal = tuple[tuple[tuple[FunctionType, CodeType], ...], tuple[tuple[dict[str, An
 class Quick(NamedTuple):
     """What quick looks ask, put together before the fork: whoever goes through all entries copies their pages."""
 
+    touched: Callable[[], list[int]]
+    """The ids of what may have changed: namespaces of packages and classes, keyword defaults, methods of other kinds.
+    """
     of_packages: Callable[[], bool]
     """Whether the namespaces of packages and classes have their values, all of them; or a KeyError."""
-    of_modules: Callable[[], bool]
-    """Whether modules of others have what probes use of them; or a KeyError."""
-    of_others: tuple[Any, Any, Any]
-    """Owners, names and values of what probes use of all else."""
+    of_others: Callable[[], set[int]]
+    """Positions in `used` of what may be another: what probes use of modules and classes of others."""
 
 
 class Fingerprint(NamedTuple):
@@ -78,17 +80,18 @@ class Fingerprint(NamedTuple):
     """Names to look up in `sys.modules`."""
     labels: tuple[str, ...]
     """Of entries of namespaces, which the next three columns hold."""
-    spaces: tuple[Mapping[str, Any], ...]
+    spaces: tuple[dict[str, Any], ...]
     keys: tuple[str, ...]
     values: tuple[Any, ...]
     functions: Mapping[int, str]
     """Labels by id, of all whose code and defaults nobody may exchange. `values` and `others` keep them alive."""
-    keywords: tuple[tuple[str, Mapping[str, Any], tuple[Any, ...]], ...]
-    """Defaults of keyword-only arguments, which are a dictionary's: no event is raised when one is set in place."""
-    others: tuple[tuple[str, Any, tuple[Any, ...]], ...]
-    """Methods of other kinds, with their functions."""
-    classes: tuple[tuple[str, Mapping[str, Any], tuple[str, ...], int], ...]
-    """Their namespaces, with the names in them and the number of their methods."""
+    keywords: Mapping[int, tuple[str, Mapping[str, Any], tuple[Any, ...]]]
+    """Defaults of keyword-only arguments, which are a dictionary's: no event is raised when one is set in place. By the
+    dictionary's id."""
+    others: Mapping[int, tuple[str, Any, tuple[Any, ...]]]
+    """Methods of other kinds, with their functions. By the method's id."""
+    classes: Mapping[int, tuple[str, Mapping[str, Any], tuple[str, ...], int]]
+    """Their namespaces, with the names in them and the number of their methods. By the namespace's id."""
     used: Used
     grown: Lacking
     quick: Quick
@@ -134,7 +137,7 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
         for name in names
         if hasattr(sys.modules.get(module), name)
     ]
-    entries: list[tuple[str, Mapping[str, Any], str, Any]] = []
+    entries: list[tuple[str, dict[str, Any], str, Any]] = []
     classes: list[tuple[str, type]] = []
     for module_name, names in devices.CLASSES.items():
         for name in names:
@@ -144,7 +147,7 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
         # What else is in a simulator's modules does not answer probes.
         is_read = devices.SIMULATOR is None or package.__name__ != devices.SIMULATOR.package
         for module in modules_of(package):
-            space: Mapping[str, Any] = vars(module)
+            space = vars(module)
             for key, value in list(space.items()):
                 own = isinstance(value, type) and value.__module__ == module.__name__
                 read = is_read and ((key.isupper() and type(value) in _CONSTANT) or isinstance(value, _NAMED_BY))
@@ -153,7 +156,7 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
                 if own:
                     classes.append((f"{module.__name__}.{key}", value))
     for label, cls in classes:
-        space = vars(cls)
+        space = _dictionary(cls)
         entries += [(f"{label}.{key}", space, key, value) for key, value in space.items() if _is_method(value)]
     held = {id(value): (label, value) for label, *_, value in [*looked_up, *entries]}
     others = [
@@ -164,26 +167,40 @@ def snapshot(packages: tuple[ModuleType, ...], devices: DeviceModule) -> Fingerp
     labels, spaces, keys, values = zip(*entries, strict=True)
     unread = {"gradebox", devices.SIMULATOR.package if devices.SIMULATOR else ""}
     used, grown = names_used(packages, devices.EXCHANGED, unread)
+    keywords = {
+        id(function.__kwdefaults__): (label, function.__kwdefaults__, _values(function.__kwdefaults__))
+        for label, function in functions
+        if function.__kwdefaults__
+    }
+    namespaces = {id(space): (label, space) for label, space in ((label, _dictionary(cls)) for label, cls in classes)}
+    watched = [*(space for _, space in namespaces.values()), *(defaults for _, defaults, _ in keywords.values())]
     return Fingerprint(
         tuple(looked_up),
         *(labels, spaces, keys, values),
         MappingProxyType({id(function): label for label, function in functions}),
-        tuple(
-            (label, function.__kwdefaults__, _values(function.__kwdefaults__))
-            for label, function in functions
-            if function.__kwdefaults__
+        MappingProxyType(keywords),
+        MappingProxyType({id(row[1]): row for row in others}),
+        MappingProxyType(
+            {at: (label, space, tuple(space), _count(space)) for at, (label, space) in namespaces.items()}
         ),
-        tuple(others),
-        tuple((label, vars(cls), tuple(vars(cls)), _count(vars(cls))) for label, cls in classes),
         used,
         grown,
-        quick(spaces, keys, values, used),
+        quick(spaces, keys, values, used, watched, [method for _, method, _ in others]),
     )
 
 
-def quick(spaces: Iterable[Mapping[str, Any]], keys: Iterable[str], values: Iterable[object], used: Used) -> Quick:
-    """What quick looks at these entries, and at what probes use of others, ask."""
-    return Quick(_comparing(spaces, keys, values), *_by_kind_of_owner(used))
+def quick(
+    spaces: Iterable[dict[str, Any]],
+    keys: Iterable[str],
+    values: Iterable[object],
+    used: Used,
+    more: Iterable[dict[str, Any]] = (),
+    methods: Iterable[object] = (),
+) -> Quick:
+    """What quick looks at these entries, at what probes use of others, at `more` dictionaries and at `methods` ask."""
+    spaces = tuple(spaces)
+    touched = dictionary_memory.remember([*spaces, *more], methods)
+    return Quick(touched, _comparing(touched, spaces, keys, values), _touched_rows(used))
 
 
 def parts(
@@ -207,24 +224,24 @@ def changed(
     """Labels of the instruments that are not what they were, sorted; empty when all is well."""
     looked_up, labels, spaces, keys, values, _, keywords, others, classes, used, grown, looks = fingerprints
     now = parts(gpu, packages, of_gpu)
+    touched = looks.touched()
     differences = [
         *(label for label, module, name, value in looked_up if _get(module, name) is not value),
-        *(label for label, space, saved in keywords if not _same(saved, _values(space))),
-        *(label for label, method, inner in others if not _same(inner, inner_functions(method))),
+        *(label for label, space, saved in _of(touched, keywords) if not _same(saved, _values(space))),
+        *(label for label, method, inner in _of(touched, others) if not _same(inner, inner_functions(method))),
         # With all entries as before, another number means that methods were added: a __getattribute__ of another class.
         *(
             f"{label} (methods)"
-            for label, space, names, count in classes
+            for label, space, names, count in _of(touched, classes)
             if tuple(space) != names and _count(space) != count
         ),
         *(label for label, part in before.items() if not _same(part, now.get(label))),
     ]
     for label, space, count, lacking in zip(*grown, strict=True):
         differences += [f"{label}.{key}" for key in space if key in lacking] if len(space) != count else []
-    if not all(map(is_, map(getattr, used[1], used[2], itertools.repeat(_MISSING)), used[3])):
-        differences += [
-            label for label, owner, key, value in zip(*used, strict=True) if getattr(owner, key, _MISSING) is not value
-        ]
+    for row in looks.of_others():
+        if getattr(used.owners[row], used.names[row], _MISSING) is not used.values[row]:
+            differences.append(used.labels[row])
     if not _holds(looks.of_packages):
         columns = zip(labels, spaces, keys, values, strict=True)
         differences += [label for label, space, key, value in columns if space.get(key, _MISSING) is not value]
@@ -245,8 +262,9 @@ def watch(
     mapped, zipped, repeated, ordered, kind, identity, absent = map, zip, itertools.repeat, sorted, type, id, KeyError
     function, method, modules, equal, size = FunctionType, MethodType, sys.modules.get, eq, len
     looked_up, labels, spaces, keys, values, *_, used, grown, looks = fingerprints
-    packages_are_there, modules_are_there, of_others = looks
-    of_all, (_, homes, called, originals) = used[1:], zip(*looked_up, strict=True)
+    _, packages_are_there, of_others = looks
+    _, homes, called, originals = zip(*looked_up, strict=True)
+    used_labels, owners, names, expected = used
     _, grown_spaces, sizes, _ = grown
     draw, share = random.Random(os.urandom(8)).random, 1 / _ONE_IN
 
@@ -261,16 +279,9 @@ def watch(
             for label, module, name, value in looked_up:
                 if (found := attribute(modules(module), name, missing)) is not value:
                     now.append((label, found))
-        rows = of_all if whole else of_others
-        try:
-            as_before = every(mapped(same, mapped(attribute, rows[0], rows[1], repeated(missing)), rows[2]))
-            as_before = as_before and modules_are_there()
-        except absent:
-            as_before = False
-        if not as_before:
-            for label, owner, name, value in zipped(*used):
-                if (found := attribute(owner, name, missing)) is not value:
-                    now.append((label, found))
+        for row in of_others():
+            if (found := attribute(owners[row], names[row], missing)) is not expected[row]:
+                now.append((used_labels[row], found))
         if not every(mapped(equal, mapped(size, grown_spaces), sizes)):
             for label, space, count, lacking in zipped(*grown):
                 if size(space) != count:
@@ -291,56 +302,54 @@ def watch(
 
 
 def _comparing(
-    spaces: Iterable[Mapping[str, Any]], keys: Iterable[str], values: Iterable[object]
+    touched: Callable[[], list[int]], spaces: Iterable[dict[str, Any]], keys: Iterable[str], values: Iterable[object]
 ) -> Callable[[], bool]:
     """A function that says whether each namespace has that value under that key; a KeyError says that it has none.
 
-    Neighbours of one namespace are looked up together, which is quicker.
+    It looks at those alone whose memory is not what it was.
     """
-    rows_of = itertools.groupby(zip(spaces, keys, values, strict=True), lambda row: id(row[0]))
-    groups = [list(rows) for _, rows in rows_of]
+    columns: dict[int, tuple[dict[str, Any], list[str], list[object]]] = {}
+    for space, key, value in zip(spaces, keys, values, strict=True):
+        _, names, expected = columns.setdefault(id(space), (space, [], []))
+        names.append(key)
+        expected.append(value)
     # Of a single key, a getter would return the value alone.
-    groups = [rows if len(rows) > 1 else rows * 2 for rows in groups]
-    watched = tuple(rows[0][0] for rows in groups)
-    getters = tuple(itemgetter(*[key for _, key, _ in rows]) for rows in groups)
-    expected = tuple(value for rows in groups for *_, value in rows)
-    every, mapped, same, called, chained = all, map, is_, call, itertools.chain.from_iterable
+    rows = {
+        number: (itemgetter(*names, names[0]), space, (*expected, expected[0]))
+        for number, (space, names, expected) in columns.items()
+    }
+    every, mapped, same = all, map, is_
 
     def are_there() -> bool:
-        return every(mapped(same, chained(mapped(called, getters, watched)), expected))
+        for number in touched():
+            if number in rows:
+                getter, space, expected = rows[number]
+                if not every(mapped(same, getter(space), expected)):
+                    return False
+        return True
 
     return are_there
 
 
-def _by_kind_of_owner(used: Used) -> tuple[Callable[[], bool], tuple[Any, Any, Any]]:
-    """For quick looks at what probes use: `_comparing` what modules have; and owners, names and values of all else.
+def _touched_rows(used: Used) -> Callable[[], set[int]]:
+    """A function that lists the positions of those whose attribute may have another value.
 
-    Without classes that Python lets nobody change (`int`, most of NumPy's): slow looks compare them. A module that gets
-    a class of its own may answer otherwise than its namespace, so that is compared too.
+    An attribute of a class is looked up in it and its bases, and in its own class and that one's bases.
     """
-    rows = list(zip(*used[1:], strict=True))
-    of_modules = [(vars(owner), name, value) for owner, name, value in rows if type(owner) is ModuleType]
-    modules = tuple({id(row[0]): row[0] for row in rows if type(row[0]) is ModuleType}.values())
-    of_others = [row for row in rows if type(row[0]) is not ModuleType and _can_change(row[0])]
-    names_are_there = _comparing(*_columns(of_modules))
-    every, mapped, same, kind, plain = all, map, is_, type, itertools.repeat(ModuleType)
+    positions: dict[int, list[int]] = {}
+    spaces: dict[int, dict[str, Any]] = {}
+    for position, owner in enumerate(used.owners):
+        kind: type = type(owner)
+        here = [_dictionary(cls) for cls in owner.__mro__ + kind.__mro__] if isinstance(owner, type) else [vars(owner)]
+        spaces |= {id(space): space for space in here}
+        for number in {id(owner), *map(id, here)}:
+            positions.setdefault(number, []).append(position)
+    touched = dictionary_memory.remember(spaces.values(), used.owners)
 
-    def are_there() -> bool:
-        return every(mapped(same, mapped(kind, modules), plain)) and names_are_there()
+    def rows() -> set[int]:
+        return {row for number in touched() for row in positions[number]}
 
-    return are_there, _columns(of_others)
-
-
-def _can_change(owner: object) -> bool:
-    """Whether attributes of a module or a class can be set at all."""
-    if not isinstance(owner, type):
-        return True
-    return bool(owner.__flags__ & _HEAP_TYPE) and not owner.__flags__ & _IMMUTABLE_TYPE
-
-
-def _columns(rows: list[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
-    first, second, third = zip(*rows, strict=True) if rows else ((), (), ())
-    return first, second, third
+    return rows
 
 
 def _holds(are_there: Callable[[], bool]) -> bool:
@@ -348,6 +357,16 @@ def _holds(are_there: Callable[[], bool]) -> bool:
         return are_there()
     except KeyError:
         return False
+
+
+def _of(numbers: Iterable[int], rows: Mapping[int, _Row]) -> list[_Row]:
+    return [rows[number] for number in numbers if number in rows]
+
+
+def _dictionary(cls: type) -> dict[str, Any]:
+    """A class's namespace itself, of which `vars` shows a view."""
+    (space,) = gc.get_referents(vars(cls))
+    return space  # type: ignore[no-any-return]
 
 
 def _get(module: str, name: str) -> Any:
