@@ -18,7 +18,7 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
-from gradebox.sandbox import codec, devices, linux, prefork_state, server, trusted_code, wire
+from gradebox.sandbox import byte_access, codec, devices, linux, prefork_state, server, trusted_code, wire
 from gradebox.sandbox.types import Environment, Failure
 
 _START = b"s"
@@ -96,6 +96,7 @@ def _prepare(order: dict[str, Any], control: int) -> Failure | None:
                 if name not in order["optional"]:
                     raise
         name = ""
+        byte_access.prepare()
         trusted_code.remember(environment.course, about.SIMULATOR)
         about.require_forkable()
         prefork_state.require_one_thread()
