@@ -50,7 +50,7 @@ class ForwardPass:
     dtypes: list[str]
     """Of the parameters."""
     parameters: list[float]
-    """All that are trained, if the model was in training mode."""
+    """All that are trained."""
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def watched(
     apply = Middle.apply
 
     def noting(model: Watched, x: Tensor) -> Tensor:
-        training, before = modes(model), flat(model) if is_training(model) else []
+        training, before = modes(model), flat(model)
         inner = model.first(x) if model.head is None else torch.cat([model.head(x), model.first(x)], dim=1)
         output: Tensor = model.second(apply(inner))
         # The mode can be another one by now; what was computed has a graph or none.

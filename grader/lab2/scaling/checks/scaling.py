@@ -26,7 +26,7 @@ from grader.lab2.scaling import reference
 from grader.lab2.scaling.cases import steps, trainings
 from grader.lab2.scaling.cases.trainings import Regression, Run, RunReport
 from grader.lab2.scaling.checks.mistakes import OTHERS_SCALED, recognised, recognised_steps, scaling_cause_of
-from grader.lab2.scaling.checks.trainings import require_followed, require_training_mode, train
+from grader.lab2.scaling.checks.trainings import require_followed, train
 from grader.lab2.shared.cases import AmpResult
 from grader.lab2.shared.checks import listed, require_accurate, require_ran
 from grader.lab2.shared.endings import trained_by
@@ -82,7 +82,6 @@ class TestScaling:
     def test_overflow_skips_the_step(self, submission: Submission, generator: InputGenerator) -> None:
         case = steps.default_overflow(generator)
         reply = trained_by(submission, case.steps)
-        require_training_mode(reply.before)
         epochs = case.steps.epochs
         overflows = case.overflows * epochs
         with recognised_steps(case.steps, case.overflows, reply):
