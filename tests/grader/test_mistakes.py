@@ -346,6 +346,7 @@ def test_each_mistake_of_a_training_at_the_default_scale_is_recognised(seed: int
         before=[weights.ravel().tolist() for weights in came_to.weights[:-1]],
         after=came_to.weights[-1].ravel().tolist(),
         frozen=[0.5, 0.5],
+        products=["float16"],
     )
     cause = amp.cause_of_steps(drawn.steps, drawn.overflows, reply)
     assert (cause.name if cause else "") == (amp.STEPS[mistake].name if mistake else "")

@@ -100,10 +100,13 @@ def steps(student: Student, inputs: Steps) -> StepsReply:
     rows = Rows(inputs.weight)
     model, seen = watched(rows, nn.Identity())
     model.to(student.device)
-    result = student.module(AMP).train_with_amp(model, parts, inputs.epochs)
+    with watch_products(student.gpu) as products:
+        result = student.module(AMP).train_with_amp(model, parts, inputs.epochs)
+        ran = products.dtypes()
     return StepsReply(
         result=amp_result(result),
         before=[note.parameters for note in seen().forwards if note.gradients],
         after=flat(model),
         frozen=[float(value) for value in rows.frozen.tolist()],
+        products=ran,
     )

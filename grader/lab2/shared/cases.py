@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypedDict
 
 import numpy as np
@@ -64,9 +64,13 @@ class BackwardPass:
 
 @dataclass(frozen=True, kw_only=True)
 class DigitsReply:
-    """The share of all digits that a trained model gets right, in float32 on the CPU."""
+    """What was observed of a training on digits."""
 
     accuracy: float
+    """The share of all digits that the trained model gets right, in float32 on the CPU."""
+    products: list[str] = field(default_factory=list)
+    """Dtypes of the matrix products of the submission's training."""
+    product_flops: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

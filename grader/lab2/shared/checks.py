@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,7 +19,16 @@ from gradebox.run.assertions import (
 )
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
-from grader.lab2.shared.cases import DIGITS_EPOCHS, AmpResult, ClearedDigits, Digits, Passes, digits, passes
+from grader.lab2.shared.cases import (
+    DIGITS,
+    DIGITS_EPOCHS,
+    AmpResult,
+    ClearedDigits,
+    Digits,
+    Passes,
+    digits,
+    passes,
+)
 from grader.lab2.shared.causes import NEVER_CLEARED
 from grader.lab2.shared.endings import trained_by
 from grader.lab2.shared.reference import FloatArray, relative_error, trained_on
@@ -42,8 +51,14 @@ def as_reported(value: object, what: str) -> int | float:
     return value if isinstance(value, int) else as_float
 
 
-def require_accurate(submission: Submission, generator: InputGenerator, dtype: str) -> None:
-    """Fail unless training digits in `dtype` is as good as in float32, to within 1 %."""
+def require_accurate(
+    submission: Submission, generator: InputGenerator, dtype: str, usual: Callable[[], Sequence[str]]
+) -> None:
+    """Fail unless training digits in `dtype` is as good as in float32, to within 1 %.
+
+    `usual` looks up in which dtypes other trainings in `dtype` multiply. If they do so in another one, another check
+    charges for it; but digits must be no exception.
+    """
     training = digits(generator)
     reply = trained_by(submission, Digits(**training.fields_by_name(), dtype=dtype))
     expected = submission.probe(training, device="cpu", student=False).accuracy
@@ -62,6 +77,16 @@ def require_accurate(submission: Submission, generator: InputGenerator, dtype: s
             hint="Keep the weights in float32, and make a step for each batch. Autocast changes the type of products, "
             "not what is learned.",
         )
+    what = f"matrix products of the training on digits in {dtype}"
+    if reply.products != [dtype]:
+        require_equal(reply.products, list(usual()), what=f"{what}: dtypes", hint="Train each model in the same way.")
+    first, second = np.size(training.first), np.size(training.second)
+    least = DIGITS_EPOCHS * DIGITS * 2 * (2 * first + 3 * second)
+    require(
+        reply.product_flops >= least,
+        f"{what}: {reply.product_flops:,} FLOPs, fewer than the {least:,} of a forward and a backward pass of each",
+        "Send every batch of every epoch through the model, and go back from its loss.",
+    )
 
 
 def require_ran(result: AmpResult, dtype: str, taken: int, skipped: int) -> None:

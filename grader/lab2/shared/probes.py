@@ -34,6 +34,7 @@ from grader.shared.probes.calls import on_device
 from grader.shared.probes.facts import dtype, has_graph, is_training, modules_of, parameters_of
 from grader.shared.probes.kept import function, method, notes
 from grader.shared.probes.loaders import SizedLoader, sized_loader
+from grader.shared.probes.record import watch_products
 from grader.shared.probes.support import exact, fields_or_reason, plain
 from labkit import data, models
 from labkit.results import AmpTraining
@@ -223,13 +224,15 @@ def digits(student: Student, inputs: Digits) -> DigitsReply:
     images, labels = data.load("digits").tensors
     batched = [(images[part], labels[part]) for part in inputs.order.split(_DIGITS_BATCH)]
     model = classifier(inputs.first, inputs.second).to(student.device)
-    train_with_amp(model, batched, inputs.epochs, **in_dtype(inputs.dtype))
+    with watch_products(student.gpu) as products:
+        train_with_amp(model, batched, inputs.epochs, **in_dtype(inputs.dtype))
+        ran, flops = products.dtypes(), products.flops()
     # By a model that nobody else has had: hooks could answer for the one that was trained.
     judged = classifier(inputs.first, inputs.second)
     with torch.no_grad():
         for own, trained in zip(judged.parameters(), parameters_of(model), strict=True):
             own.copy_(exact(trained, "a parameter").detach())
-    return DigitsReply(accuracy=_accuracy(judged))
+    return DigitsReply(accuracy=_accuracy(judged), products=ran, product_flops=flops)
 
 
 def cleared_digits(student: Student, inputs: ClearedDigits) -> DigitsReply:

@@ -20,6 +20,8 @@ class StepsReply:
     before: list[list[float]]
     after: list[float]
     frozen: list[float]
+    products: list[str]
+    """Dtypes of the matrix products."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -162,6 +162,15 @@ class TestScaling:
                 what="relative error of a step in float16 from gradients of about 1e-8, without a given scaler",
                 hint="Scale the loss before backward. Float16 knows nothing between 0 and 6e-8.",
             )
+        if reply.products != ["float16"]:
+            # If all trainings multiply in another dtype, another check charges for it. This one must be no exception.
+            usual = trained_by(submission, steps.default_overflow(generator).steps).products
+            require_equal(
+                reply.products,
+                usual,
+                what="dtypes of the matrix products of a training on small numbers in float16",
+                hint="Train in the same way, however small the numbers are. The loss scale keeps their gradients.",
+            )
 
     @requires(TRAINS)
     def test_only_float16_is_scaled(self, submission: Submission, generator: InputGenerator) -> None:
@@ -193,7 +202,11 @@ class TestScaling:
 
     @requires(TRAINS)
     def test_float16_as_accurate_as_float32(self, submission: Submission, generator: InputGenerator) -> None:
-        require_accurate(submission, generator, "float16")
+        def usual() -> list[str]:
+            reports = train(submission, trainings.regression(generator), trainings.scaled(generator)[1:2])
+            return sorted({product["dtype"] for product in reports[0].products})
+
+        require_accurate(submission, generator, "float16", usual)
 
 
 def _require_large_gradients(case: Regression, runs: Sequence[Run], reports: Sequence[RunReport]) -> None:
