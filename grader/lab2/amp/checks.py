@@ -77,7 +77,7 @@ def _require_in_float32(run: PrecisionRun, dtype: str) -> None:
     if dtype in mistakes.LOW_PRECISIONS:
         require(
             not reference.are_rounded(run.after, dtype),
-            f"after training in {dtype} most parameters are numbers of {dtype}, as if they had been cast to it",
+            f"after training in {dtype} many parameters are numbers of {dtype}, as if they had been cast to it",
             hint,
         )
     hint = "Make the optimizer for the parameters that are trained, and leave them in float32."

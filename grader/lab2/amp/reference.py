@@ -56,14 +56,19 @@ def agreement(case: Precision, after: Sequence[float]) -> float | None:
     return float((moved * gradient < 0)[large].mean()) if moved.any() else None
 
 
+_ROUNDED_SHARE = 0.05
+"""Of numbers in float32, so many are also numbers of 16 bits only if somebody has rounded them: by chance one in 8,192
+is, or one in 65,536."""
+
+
 def are_rounded(after: Sequence[float], dtype: str) -> bool:
-    """Whether most of these weights are numbers of a type of 16 bits, as all are if the model was cast to it."""
+    """Whether a good part of these weights are numbers of a type of 16 bits, as all are if the model was cast to it."""
     weights = np.asarray(after, dtype=np.float32)
     weights = weights[weights != 0]
     if dtype == "float16":
-        return int((weights.astype(np.float16) == weights).sum()) * 2 > len(weights)
+        return int((weights.astype(np.float16) == weights).sum()) > _ROUNDED_SHARE * len(weights)
     # bfloat16 is the upper half of a float32
-    return int((weights.view(np.uint32) % 2**16 == 0).sum()) * 2 > len(weights)
+    return int((weights.view(np.uint32) % 2**16 == 0).sum()) > _ROUNDED_SHARE * len(weights)
 
 
 def _outputs(case: Precision) -> FloatArray:
