@@ -25,6 +25,10 @@ _REAL_TOLERANCE = 0.10
 _REAL_OVERHEAD_SECONDS = 30e-6
 _REAL_HOST_SHARE = 0.5
 """Of what this host takes for a product that costs the GPU nothing: so much an honest method may add on a slow host."""
+_AT_MOST = 1.1
+"""Times what passes in a call: a median can be somewhat longer than the mean."""
+_LAUNCHES = 4
+"""Of a virtual GPU's launches, more than a clock reads of each product, however it is read."""
 _REAL_LAUNCH_SECONDS = 0.5e-6
 """Faster than any program launches a kernel."""
 
@@ -187,6 +191,22 @@ def least_read(device: str, measured: Measurement) -> float:
     if device == "cuda":
         return _REAL_LAUNCH_SECONDS
     return 0.9 * min(launch_seconds(spec_of(device)), expected(device, measured).low)
+
+
+def reads_launches(device: str, measured: Measurement, took: float) -> bool:
+    """Whether a clock that nobody waits for can read this of one product, or of all: it is what launches take."""
+    least, most = least_read(device, measured), _LAUNCHES * least_launch_seconds(device)
+    return took >= least and (device == "cuda" or took <= most or least <= took / measured.iterations <= most)
+
+
+def has_passed(device: str, measured: Measurement, seconds: float) -> bool:
+    """Whether a clock can have read so much in all of a call: a longer time was not measured, but made up.
+
+    Other products than the timed ones, those of the warm-up, are waited for beforehand.
+    """
+    others = 0 if device == "cuda" else max(0, measured.count() - measured.iterations)
+    before = others * kernel_seconds(device, measured) if others else 0.0
+    return seconds <= _AT_MOST * (measured.observed.elapsed_seconds - before)
 
 
 def expected_on_host(device: str, size: int, paces: Sequence[tuple[int, float]], dtype: str = "float32") -> Interval:

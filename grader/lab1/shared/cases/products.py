@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Required, TypedDict
@@ -60,6 +61,8 @@ class Observation:
     host_seconds: float = 0.0
     """On a real GPU: what its host takes for a product that costs the device nothing."""
     tf32: bool = False
+    elapsed_seconds: float = math.inf
+    """From the call to its end, by the host's clock."""
     idle_at_start: bool | None = None
     """Whether the device was idle when the first timed product was launched; None if nobody knows."""
 

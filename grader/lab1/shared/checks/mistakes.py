@@ -19,10 +19,11 @@ from grader.lab1.shared.reference import (
     count_of,
     expected,
     factors,
+    has_passed,
     kernel_seconds,
     least_launch_seconds,
-    least_read,
     means,
+    reads_launches,
     with_older_work,
     with_transfers,
 )
@@ -246,11 +247,12 @@ def mistake_of(device: str, measured: Measurement) -> Cause | None:
     if took < honest.low:
         if measured.observed.tf32 and measured.dtype == "float32":
             return TF32
-        # If nobody waits, the clock reads what launches take, and no number that was made up.
-        return NOT_WAITED if least_read(device, measured) <= took < _FAR * honest.low else None
+        return NOT_WAITED if took < _FAR * honest.low and reads_launches(device, measured, took) else None
     if _started_early(device, measured, took):
         return OLDER_WORK
-    return MOVED if _moved(device, measured, took) else MORE
+    if _moved(device, measured, took):
+        return MOVED
+    return MORE if has_passed(device, measured, took * measured.iterations) else None
 
 
 def mistake_on_cpu(took: object, low: float, high: float, iterations: int) -> Cause | None:
@@ -316,6 +318,8 @@ def _mistake_among_others(device: str, measured: Measurement) -> Cause | None:
         return OLDER_WORK
     if _moved(device, measured, took):
         return MOVED
+    if took > measured.observed.elapsed_seconds:
+        return None
     if measured.disturbed:
         return NOT_THE_MEDIAN
     return OLDER_WORK if "busy" in measured.call else MORE

@@ -225,7 +225,7 @@ class TestComparison:
                     took,
                     number(calm[name]["step_seconds"], "step_seconds"),
                     relative=0.05,
-                    what=f"step_seconds in {name}, when one of {plan.steps} timed steps takes far longer and one is far "
+                    what=f"step_seconds in {name}, when of {plan.steps} timed steps one is far longer and one far "
                     f"shorter, after {plan.warmup} steps to warm up",
                     show=seconds,
                     hint="Time the steps one by one, and take the median.",
