@@ -18,6 +18,8 @@ from gradebox.run.assertions import CheckFailed, require, require_equal
 from gradebox.run.submission import Submission
 
 MINIMUM_PROSE_WORDS = 60
+MINIMUM_DIFFERENT_WORDS = 30
+"""Among them. Sixty words of any text have some 45."""
 
 Kinds: TypeAlias = Mapping[str, tuple[type, ...]]
 """The claims a report must make, and the types that each may have."""
@@ -99,12 +101,18 @@ def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: 
         value = made[name]
         right = isinstance(value, types) and not (isinstance(value, bool) and bool not in types)
         require(right, f"claim {name}: saw {value!r}, expected {_called(types)}", _type_hint(value))
-    words = len(_prose(text).split())
+    words = _prose(text).casefold().split()
     require(
-        words >= MINIMUM_PROSE_WORDS,
-        f"REPORT.md has {words} words of text outside headings, comments and code, expected at least "
+        len(words) >= MINIMUM_PROSE_WORDS,
+        f"REPORT.md has {len(words)} words of text outside headings, comments and code, expected at least "
         f"{MINIMUM_PROSE_WORDS}",
         f"Write {write}. This check counts the words, and does not judge what they say.",
+    )
+    require(
+        len(set(words)) >= MINIMUM_DIFFERENT_WORDS,
+        f"REPORT.md has {len(words)} words of text, of which {len(set(words))} are different, expected at least "
+        f"{MINIMUM_DIFFERENT_WORDS}",
+        f"Write {write}, in sentences of your own.",
     )
     return dict(made)
 

@@ -92,7 +92,7 @@ RECORDED: dict[str, Any] = {"engine": "Docker version 28.2.2", "system": "Linux 
 VIRTUAL: dict[str, Any] = {"gpu": {"simulated": True}, "recorded": {"gpus": []}}
 """On a machine without a GPU, on the course's virtual one."""
 WITHOUT_ENGINE: dict[str, Any] = {"image": None, "recorded": {"engine": None}}
-PROSE = "word " * 70
+PROSE = " ".join(f"word{number}" for number in range(70))
 CLAIMS = (
     '```toml\n[claims]\ndevice = "L4"\ncuda = "13.2"\nseconds = 41.6\ngpu_epoch_seconds = 20.8\n'
     "cpu_epoch_seconds = 83\nspeedup = 4.0\npeak_mib = 1210\ncompressed_gb = 2.9\nunpacked_gb = 5.7\n```\n"

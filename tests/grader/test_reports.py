@@ -68,20 +68,30 @@ class _Submission:
         return self._text if name.endswith("REPORT.md") else None
 
 
-@pytest.mark.parametrize(("words", "enough"), [(59, False), (60, True)])
-def test_a_report_has_sixty_words_and_the_message_says_that_they_are_only_counted(words: int, enough: bool) -> None:
-    text = f"# Title\n\n```toml\n[claims]\nspeedup = 2.0\n```\n<!-- a comment -->\n{'word ' * words}\n"
+def _claims_beside(prose: str) -> reports.Claims:
+    text = f"# Title\n\n```toml\n[claims]\nspeedup = 2.0\n```\n<!-- a comment -->\n{prose}\n"
     submission: Any = _Submission(text)
-    kinds: reports.Kinds = {"speedup": (float,)}
-    if enough:
-        assert reports.claims(submission, "lab1", kinds, task="1.5", write="why") == {"speedup": 2.0}
-        return
+    return reports.claims(submission, "lab1", {"speedup": (float,)}, task="1.5", write="why")
+
+
+def _prose(words: int, different: int) -> str:
+    return " ".join(f"word{number % different}" for number in range(words))
+
+
+def test_a_report_has_sixty_words_and_the_message_says_that_they_are_only_counted() -> None:
+    assert _claims_beside(_prose(60, 30)) == {"speedup": 2.0}
     with pytest.raises(CheckFailed) as caught:
-        reports.claims(submission, "lab1", kinds, task="1.5", write="why")
+        _claims_beside(_prose(59, 59))
     assert caught.value.message == (
         "REPORT.md has 59 words of text outside headings, comments and code, expected at least 60"
     )
     assert caught.value.hint == "Write why. This check counts the words, and does not judge what they say."
+
+
+@pytest.mark.parametrize("prose", ["word " * 70, _prose(600, 29), " ".join(["The gpu the GPU is Faster faster."] * 20)])
+def test_the_same_words_again_and_again_are_no_report(prose: str) -> None:
+    with pytest.raises(CheckFailed, match="are different, expected at least 30"):
+        _claims_beside(prose)
 
 
 @pytest.mark.parametrize("lab", ["lab1", "lab2", "lab3", "lab4", "kernels", "sharding"])
