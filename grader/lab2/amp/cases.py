@@ -18,7 +18,6 @@ from grader.shared.dimensions import Case, Dimension, Space
 
 OTHERS = ("float32", "bfloat16")
 """Precisions that a caller names: float16 is the default."""
-_LOW = ("float16", "bfloat16")
 ONE_EPOCH = 1
 """Of one batch. One step in float16: what may go wrong between two, the checks of gradient scaling look at."""
 SEVERAL_EPOCHS = 3
@@ -42,8 +41,6 @@ class PrecisionRun:
     """Dtypes in which the logarithm of a softmax was computed."""
     logsumexps: list[str]
     """The same of the logarithm of a sum of exponentials, by which some write it."""
-    by_hand: list[list[str]]
-    """The same of exponentials, logarithms and the like, of which others put it together; for each of these."""
     forwards: list[ForwardPass]
     backwards: list[BackwardPass]
     parameters: list[str]
@@ -56,6 +53,8 @@ class PrecisionRun:
     """The most that was allocated on a virtual GPU during the call."""
     state: list[str]
     """Dtypes of what the optimizer keeps of each parameter."""
+    sure: list[float]
+    """What `Precision.sure` became by a training of one step, in 16 bits; else nothing."""
 
     def largest_peak(self, idle: int) -> float:
         """The most bytes that a peak of this training has; `idle`: those that were freed before it."""
@@ -63,13 +62,8 @@ class PrecisionRun:
 
     @property
     def losses(self) -> list[str]:
-        """Dtypes in which a cross entropy was computed, however it was written.
-
-        One that is put together by hand uses functions that statistics use as well: they count where nothing else
-        computes the loss, and of these only 16 bits tell.
-        """
-        low = {dtype for dtypes in self.by_hand for dtype in dtypes if dtype in _LOW}
-        return sorted({*self.log_softmaxes, *self.logsumexps} or low)
+        """Dtypes in which a cross entropy was computed, unless it was put together by hand."""
+        return sorted({*self.log_softmaxes, *self.logsumexps})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +91,8 @@ class Precision(ProbeInputs[PrecisionReply], probe="lab2.amp.precision"):
     """Of the batches."""
     epochs: dict[str, int]
     """By precision."""
+    sure: Array
+    """Weights of another classifier, which is nearly sure of the class of each of its samples."""
 
 
 def precision(generator: InputGenerator, precisions: Sequence[str], epochs: int) -> Precision:
@@ -113,6 +109,8 @@ def precision(generator: InputGenerator, precisions: Sequence[str], epochs: int)
         targets=np.array([generator.integer(0, classes - 1) for _ in range(sum(sizes))]),
         sizes=sizes if epochs > ONE_EPOCH else [sum(sizes)],
         epochs=dict.fromkeys(precisions, epochs),
+        sure=np.float32(11 / 16) * np.eye(classes, dtype=np.float32)
+        + generator.normal(classes, classes) / np.float32(128),
     )
 
 

@@ -84,17 +84,19 @@ def _require_in_float32(run: PrecisionRun, dtype: str) -> None:
     require_equal(run.state, ["float32"], what=f"dtypes of Adam's averages after training in {dtype}", hint=hint)
 
 
-def _require_loss_in_float32(run: PrecisionRun, dtype: str) -> None:
-    if run.losses:  # else it was put together by hand, and nobody can tell
-        require_equal(
-            run.losses,
-            ["float32"],
-            what=f"dtype in which the cross entropy was computed, in a training in {dtype}",
-            hint=(
-                "Compute the loss inside the autocast block, which chooses float32 for it. Outside, "
-                "it has the dtype of the outputs."
-            ),
-        )
+def _require_loss_in_float32(run: PrecisionRun, dtype: str, case: Precision) -> None:
+    hint = (
+        "Compute the loss inside the autocast block, which chooses float32. Outside, it has the dtype of the outputs."
+    )
+    if run.losses:  # else it was put together by hand
+        what = f"dtype in which the cross entropy was computed, in a training in {dtype}"
+        require_equal(run.losses, ["float32"], what=what, hint=hint)
+    require(
+        not reference.stands_still(case, run),
+        f"train_with_amp() in {dtype} on samples of which the model is nearly sure: some weights of the right classes "
+        "did not move, as if their probabilities were rounded to 1 in 16 bits",
+        hint,
+    )
 
 
 def _require_backward_outside(run: PrecisionRun, dtype: str, case: Precision | None = None) -> None:
@@ -248,7 +250,7 @@ class TestAmp:
         for dtype, run in others.runs.items():  # what the checks of the default look at holds here, too
             with _recognised(run, dtype, others.device):
                 _require_in_float32(run, dtype)
-                _require_loss_in_float32(run, dtype)
+                _require_loss_in_float32(run, dtype, case)
                 _require_backward_outside(run, dtype)
             self._require_reported(others, case, dtype, SEVERAL_EPOCHS)
 
@@ -257,7 +259,7 @@ class TestAmp:
         reply, case = trained(submission, generator)
         run = reply.runs["float16"]
         with _recognised(run, "float16", reply.device, case):
-            _require_loss_in_float32(run, "float16")
+            _require_loss_in_float32(run, "float16", case)
 
     @requires("returns_result")
     def test_parameters_and_state_stay_float32(self, submission: Submission, generator: InputGenerator) -> None:

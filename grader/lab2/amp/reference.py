@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grader.lab2.amp.cases import Classification, Precision
+from grader.lab2.amp.cases import Classification, Precision, PrecisionRun
 from grader.lab2.shared.reference import ADAM_RATE, Adam, FloatArray, cross_entropy_gradient, mean_cross_entropy
 
 LARGEST_FLOAT16 = 65519.0
@@ -54,6 +54,16 @@ def agreement(case: Precision, after: Sequence[float]) -> float | None:
     moved = np.asarray(after[: start.size], dtype=np.float64).reshape(start.shape) - start
     large = np.abs(gradient) > np.median(np.abs(gradient))
     return float((moved * gradient < 0)[large].mean()) if moved.any() else None
+
+
+def stands_still(case: Precision, run: PrecisionRun) -> bool:
+    """Whether a training on samples of which the model is nearly sure left the weights of the right classes alone, as
+    if their probability were 1, and moved others."""
+    before = np.asarray(case.sure, dtype=np.float64)
+    if len(run.sure) != before.size:
+        return False
+    moved = np.asarray(run.sure).reshape(before.shape) != before
+    return bool(moved.any()) and not np.diag(moved).all()
 
 
 _ROUNDED_SHARE = 0.05
