@@ -48,7 +48,7 @@ from grader.lab3.checkpointing.cases import (
 )
 from grader.lab3.setup.checks.training import NEVER_CLEARED, cause_of_training
 from grader.lab3.shared.checks.draws import DRAWS
-from grader.lab3.shared.checks.file_sizes import require_nothing_elsewhere, require_size
+from grader.lab3.shared.checks.file_sizes import require_nothing_elsewhere, require_parameters
 from grader.lab3.shared.checks.replicas import RTOL
 
 FULL_DISK = Limits(tmp_bytes=DISK_BYTES)
@@ -193,7 +193,7 @@ class TestCheckpointing:
             what="files in rank 0's folder after save_checkpoint('checkpoint.pt', ...) on 2 ranks, twice",
             hint="Write one file, and remove what is written for the time being.",
         )
-        require_size(len(first.content), parameters=first.state.parameters.size)
+        require_parameters(first.content, first.state.parameters)
         require_equal(
             _files_of(replies, 1),
             [],

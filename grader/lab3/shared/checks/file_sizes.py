@@ -1,20 +1,29 @@
-"""How large a checkpoint must be, and how little the ranks may write that do not write it."""
+"""What a checkpoint must hold, and how little the ranks may write that do not write it."""
 
 from __future__ import annotations
 
+import zlib
+
+import numpy as np
+
 from gradebox.run.assertions import Cause, require
+from gradebox.sandbox.probe_types import Array
 
 _LEAST_BYTES = 4
-"""Of a parameter in float64, even where a file is compressed."""
+"""Of a parameter in float64, in a file that is compressed."""
+_SHOWN = 4
+"""Parameters by which others are known to be there."""
 
 
-def require_size(size: int, *, parameters: int) -> None:
-    """Fail if rank 0's file is too small to hold the parameters."""
-    least = _LEAST_BYTES * parameters
+def require_parameters(content: Array, parameters: Array) -> None:
+    """Fail if rank 0's file cannot hold these parameters: not as they are, nor in any other form."""
+    held, values = np.asarray(content, dtype=np.uint8).tobytes(), np.ravel(parameters).astype(np.float64)
+    least, packed = _LEAST_BYTES * values.size, len(zlib.compress(held))
     require(
-        size >= least,
-        f"save_checkpoint('checkpoint.pt', ...): the file has {size} bytes, fewer than the {least} that {parameters} "
-        "parameters take at least",
+        values[:_SHOWN].tobytes() in held or packed >= least,
+        f"save_checkpoint('checkpoint.pt', ...): what is in the file takes {packed} bytes once it is compressed, fewer "
+        f"than the {least} that {values.size} parameters take at least",
+        "Save the model's state_dict().",
     )
 
 
