@@ -406,7 +406,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
                 losses=report["losses"],
                 seconds=report["seconds"],
                 least_seconds=trained[-1].end - trained[0].begin if trained else 0.0,
-                versions=whole_versions([*versions(), version(path)]),
+                versions=whole_versions([*versions(), version(path, model)]),
             )
         )
     return ResumeReply(

@@ -8,35 +8,56 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path, PosixPath
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch import nn
 
 from grader.shared.probes.kept import function, notes
 from grader.shared.probes.looks import read_bytes
+from grader.shared.probes.support import exact
 
-Version = tuple[int, int, int]
-"""Distinguishes a file from what was there before; at last its size."""
 _WRITTEN = re.compile(rb"wchar: (\d+)")
+_SHOWN = 4
+"""Weights by which others are known to be in a file."""
+
+
+class Version(NamedTuple):
+    """A file as it was seen."""
+
+    which: tuple[int, int]
+    """Distinguishes it from what was there before."""
+    size: int
+    holds_weights: bool
+    """Whether the weights that the model had just then are in it as they are, in no compressed form."""
 
 
 def noting_version(path: Path, note: Callable[[Version | None], None]) -> Callable[..., None]:
     """A hook for a model's forward passes."""
-    return function(lambda *_: note(version(path)))
+    return function(lambda model, *_: note(version(path, model)))
 
 
-def version(path: Path) -> Version | None:
+def version(path: Path, model: nn.Module) -> Version | None:
     """That of a file just now, if there is one."""
     try:
-        status = path.stat()
+        status, content = path.stat(), read_bytes(str(path))
     except OSError:
         return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    weight = exact(next(model.parameters()), "a parameter").detach().cpu().flatten()[:_SHOWN]
+    return Version((status.st_ino, status.st_mtime_ns), status.st_size, weight.numpy().tobytes() in content)
 
 
 def whole_versions(seen: Sequence[Version | None]) -> int:
-    """How many versions there were, without those that are too small to hold what the last one holds."""
-    versions = [each for each in seen if each is not None]
-    least = versions[-1][2] / 2 if versions else 0
-    return len({each for each in versions if each[2] >= least})
+    """How many versions there were, without those that are too small to hold what the last one holds, or lack the
+    weights of their time. These are looked for where a version is seen first: in the first pass after it was written.
+    """
+    versions: dict[tuple[int, int], Version] = {}
+    for each in seen:
+        if each is not None:
+            versions.setdefault(each.which, each)
+    if not versions:
+        return 0
+    last = next(reversed(versions.values()))
+    return sum(2 * each.size >= last.size and each.holds_weights >= last.holds_weights for each in versions.values())
 
 
 def watch_names(name: str) -> Callable[[], list[bytes]]:
