@@ -75,6 +75,8 @@ class DefaultProfileReply:
     """The profile of the lab's own model."""
 
     profile: Profile
+    product_flops: int
+    """Of the matrix products that ran."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,6 +42,7 @@ from grader.lab1.shared.checks.measuring import (
     crossed,
     measure,
     named,
+    require_any_ran,
     require_ran,
     require_waited_for_by_any_name,
     require_within,
@@ -119,6 +120,7 @@ class TestBenchmark:
             require_equal(result["iterations"], 7, what="MatmulResult.iterations")
             require(number(result["seconds"], "MatmulResult.seconds") > 0, f"seconds: saw {result['seconds']}")
             require(number(result["tflops"], "MatmulResult.tflops") > 0, f"tflops: saw {result['tflops']}")
+        require_any_ran(submission, generator, run)
 
     @requires("returns_result")
     def test_right_device_and_dtype(self, submission: Submission, generator: InputGenerator) -> None:

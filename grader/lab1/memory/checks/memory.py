@@ -26,6 +26,8 @@ from grader.lab1.shared.checks.refusals import require_refused
 from grader.shared.programs import picture_and_json
 from labkit.results import STAGES
 
+_STEP_FLOPS = 2 * 512 * (2 * 64 * 2048 + 3 * (2048 + 10) * 2048)
+"""Of the lab's own model and batch: forward, and back to all but the inputs."""
 _ELEMENT_BYTES = (4, 2)
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _EITHER_FIRST = 0.24
@@ -35,12 +37,19 @@ _EITHER_FIRST = 0.24
 @criterion("lab1.memory")
 class TestMemory:
     def test_every_stage_present(self, submission: Submission) -> None:
-        profile = submission.probe(DefaultProfile(), values=False).profile
+        reply = submission.probe(DefaultProfile(), values=False)
+        profile = reply.profile
         _require_stages(profile)
         for stage in profile["stages"]:
             figures = dict[str, object](stage)
             for field in FIGURES:
                 number(figures[field], f"profile_training_memory(): {field} of {stage['stage']!r}")
+        require(
+            reply.product_flops >= _STEP_FLOPS,
+            f"profile_training_memory(): matrix products of {reply.product_flops:,} FLOPs, fewer than the "
+            f"{_STEP_FLOPS:,} of a forward and a backward pass",
+            "Run the stages of a training step, and read the figures of each at its end.",
+        )
 
     @requires("every_stage_present")
     def test_allocated_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:

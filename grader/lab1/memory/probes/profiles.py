@@ -24,6 +24,7 @@ from grader.lab1.shared.probes.plots import draw
 from grader.shared.probes.calls import on_device
 from grader.shared.probes.endings import ending
 from grader.shared.probes.handed_out import network
+from grader.shared.probes.record import watch_products
 from grader.shared.probes.support import fields, run_program, sequence
 from labkit.results import MemoryProfile, StageMemory
 
@@ -52,8 +53,10 @@ def _profile(returned: object, what: str) -> Profile:
 
 def by_default(student: Student) -> DefaultProfileReply:
     """`profile_training_memory` as the document calls it: with no arguments, of the lab's own model."""
-    returned = student.module(MEMORY).profile_training_memory(**on_device(student))
-    return DefaultProfileReply(profile=_profile(returned, "profile_training_memory()"))
+    with watch_products(student.gpu) as products:
+        returned = student.module(MEMORY).profile_training_memory(**on_device(student))
+        flops = products.flops()
+    return DefaultProfileReply(profile=_profile(returned, "profile_training_memory()"), product_flops=flops)
 
 
 def _others(device: str, kept: int, freed: int) -> torch.Tensor:

@@ -14,6 +14,7 @@ from grader.lab1.shared.cases.drawn import (
     first_and_last,
     hiccup_conditions,
 )
+from grader.lab1.shared.cases.operands import Operands
 from grader.lab1.shared.cases.products import Call, Hiccup, Matmul, ProductCount
 from grader.lab1.shared.checks.mistakes import DEVICE_AS_TEXT, named_otherwise
 from grader.lab1.shared.reference import Interval, Measurement, count_of, expected
@@ -95,6 +96,20 @@ def require_ran(
         f"{ran} products of {call['size']} in {call.get('dtype', 'float32')} ran on the {_PLACES[place]}, of which "
         f"{timed} were to be timed",
         hint,
+    )
+
+
+def require_any_ran(submission: Submission, generator: InputGenerator, measured: Measurement) -> None:
+    """Fail if no product ran on the GPU, nor on the CPU if it is asked for: another check charges for the place."""
+    if measured.observed.products:
+        return
+    operands = Operands(size=generator.odd(31, 63), iterations=measured.iterations)
+    ran = submission.probe(operands, device="cpu").products
+    require(
+        ran >= operands.iterations,
+        f"{as_written(measured.call)} ran no product on the GPU, and benchmark_matmul('cpu', {operands.size}, "
+        f"iterations={operands.iterations}) ran {ran}",
+        "Multiply the two matrices, and report what the products took.",
     )
 
 
