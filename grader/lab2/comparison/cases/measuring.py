@@ -220,6 +220,8 @@ class AccuraciesReply:
 
     accuracies: dict[str, object]
     models: list[TrainedModel]
+    product_flops: int
+    """Of all matrix products."""
 
 
 @dataclass(frozen=True, kw_only=True)

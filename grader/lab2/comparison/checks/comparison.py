@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 
+import numpy as np
+
 from gradebox.course.criterion import criterion, requires
 from gradebox.run.assertions import (
     CheckFailed,
@@ -267,6 +269,14 @@ class TestComparison:
                 what="dtypes of the outputs in training and evaluation, and batches trained on, of each model that "
                 "measure_accuracies() made",
                 hint="Train each model for all epochs in one precision, and evaluate it in the same one.",
+            )
+            first, second = np.size(inputs.first), np.size(inputs.second)
+            least = len(inputs.precisions) * inputs.epochs * DIGITS * 2 * (2 * first + 3 * second)
+            require(
+                reply.product_flops >= least,
+                f"measure_accuracies(): matrix products of {reply.product_flops:,} FLOPs, fewer than the {least:,} of a "
+                "forward and a backward pass of each image in each precision",
+                "Train a model of its own in each precision.",
             )
         on_cpu = submission.numeric_probe(AccuraciesOnCpu())
         require_equal(on_cpu.ran, ["cpu"], what='measure_accuracies(..., device="cpu"): where its models ran')

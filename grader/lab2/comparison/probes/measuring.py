@@ -47,16 +47,16 @@ from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.facts import dtype, is_training
 from grader.shared.probes.handed_out import linear, zeros
 from grader.shared.probes.kept import Noted, function, method, notes
-from grader.shared.probes.record import VirtualGpu, mark, reading
+from grader.shared.probes.record import VirtualGpu, mark, reading, watch_products
 from grader.shared.probes.support import exact, fields, mapping, plain, sequence
 from labkit import data
 from labkit.results import PrecisionConclusions, PrecisionResult
 
 COMPARISON = "lab2_mixed_precision.precision_comparison"
 _LOSS = "aten::_log_softmax"
+"""What a cross entropy runs that is not put together by hand."""
 # Bound before a submission runs: what it replaces does not reach it.
 _is_grad_enabled = torch.is_grad_enabled
-"""What a cross entropy runs that is not put together by hand."""
 TRAINING_BATCH = 200
 """So few steps that the model is far from done: one that is made only once, and so trained twice as long, reaches
 0.058 more (the least of 151 seeds), while bfloat16 and float32 never lie further apart than 0.0084."""
@@ -331,14 +331,12 @@ def accuracies(student: Student, inputs: Accuracies) -> AccuraciesReply:
             lambda model, output: note((number, is_training(model), plain(dtype(output), ""))),
         )
 
-    returned = student.module(COMPARISON).measure_accuracies(
-        create_model,
-        train,
-        test,
-        dtypes=[dtype_of(name) for name in inputs.precisions],
-        epochs=inputs.epochs,
-        **on_device(student),
-    )
+    dtypes = [dtype_of(name) for name in inputs.precisions]
+    with watch_products(student.gpu) as products:
+        returned = student.module(COMPARISON).measure_accuracies(
+            create_model, train, test, dtypes=dtypes, epochs=inputs.epochs, **on_device(student)
+        )
+        flops = products.flops()
     # Models may all be created before the first is trained, so a pass belongs to its model, not to the newest one.
     passes: dict[int, list[tuple[bool, str]]] = {}
     for number, training, name in noted():
@@ -352,7 +350,7 @@ def accuracies(student: Student, inputs: Accuracies) -> AccuraciesReply:
         for each in passes.values()
     ]
     by_name: dict[str, object] = plain(mapping(returned, "measure_accuracies()"), "measure_accuracies()")
-    return AccuraciesReply(accuracies=by_name, models=models)
+    return AccuraciesReply(accuracies=by_name, models=models, product_flops=flops)
 
 
 def accuracies_reference(student: Student, inputs: AccuraciesReference) -> ReferenceAccuracies:
