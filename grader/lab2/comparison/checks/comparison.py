@@ -274,8 +274,8 @@ class TestComparison:
             least = len(inputs.precisions) * inputs.epochs * DIGITS * 2 * (2 * first + 3 * second)
             require(
                 reply.product_flops >= least,
-                f"measure_accuracies(): matrix products of {reply.product_flops:,} FLOPs, fewer than the {least:,} of a "
-                "forward and a backward pass of each image in each precision",
+                f"measure_accuracies(): matrix products of {reply.product_flops:,} FLOPs, fewer than the {least:,} of "
+                "a forward and a backward pass of each image in each precision",
                 "Train a model of its own in each precision.",
             )
         on_cpu = submission.numeric_probe(AccuraciesOnCpu())
