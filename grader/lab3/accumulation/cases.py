@@ -62,6 +62,11 @@ class Pass:
         """What one optimizer step has to reduce."""
         return int(np.asarray(self.weight).size * np.dtype(self.dtype).itemsize)
 
+    def product_flops(self, rank: int) -> int:
+        """What forward and backward passes of all batches of a rank have to multiply at least."""
+        places = int(np.prod(np.shape(self.inputs)[1:]))  # features, or tokens times features
+        return 4 * sum(self.sizes[rank]) * places * len(self.weight)
+
     @property
     def has_tail(self) -> bool:
         """Whether the last window is shorter."""
@@ -80,6 +85,8 @@ class PassReply:
     """The part of the model that is not trained: ones before."""
     reduced_bytes: int
     """As PyTorch's dispatcher saw it; what counts where nobody counts `loopback_bytes`."""
+    product_flops: int = 0
+    """Of matrix products, as PyTorch's dispatcher saw them."""
     written_bytes: int | None = None
     """To files, pipes and the network, by the operating system's count; None where it counts none."""
 

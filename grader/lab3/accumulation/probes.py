@@ -112,6 +112,7 @@ def _pass(student: Student, case: Pass) -> PassReply:
         weight=model.together(),
         frozen=model.scale.detach().cpu(),
         reduced_bytes=collectives.reduced_bytes,
+        product_flops=collectives.product_flops,
         written_bytes=None if before is None or after is None else after - before,
     )
 

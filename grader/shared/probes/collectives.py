@@ -1,4 +1,4 @@
-"""Counts what ranks tell each other while a submission runs: the bytes that its collectives carry."""
+"""Counts what ranks tell each other while a submission runs: the bytes of their collectives, and what they compute."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from grader.shared.readings import PRODUCTS
 
 
 class Collectives(TorchDispatchMode):
@@ -17,6 +19,8 @@ class Collectives(TorchDispatchMode):
         """Of reductions."""
         self.carried_bytes = 0
         """Of collectives of any kind, messages from one rank to another included."""
+        self.product_flops = 0
+        """Of matrix products, without which nothing is there to be reduced."""
 
     def __torch_dispatch__(
         self,
@@ -30,6 +34,9 @@ class Collectives(TorchDispatchMode):
             self.carried_bytes += sum(tensor.nbytes for tensor in _tensors(args))
             if "reduce" in name:
                 self.reduced_bytes += sum(tensor.nbytes for tensor in _tensors(args[0]))
+        elif name.partition(".")[2].partition(".")[0] in PRODUCTS:
+            left, right = _tensors(args)[-2:]
+            self.product_flops += 2 * left.numel() * right.shape[-1]
         return func(*args, **(kwargs or {}))
 
 

@@ -98,6 +98,14 @@ class TestAccumulation:
                         expected=f"{least:,} ({steps} times the gradients{count.ways}), and little more",
                         hint="Run forward and backward of all batches of a window but the last one inside no_sync().",
                     )
+            for rank, reply in enumerate(replies):
+                done, least = reply.passes[0].product_flops, case.product_flops(rank)
+                require(
+                    done >= least,
+                    f"rank {rank} ran matrix products of {done:,} FLOPs, fewer than the {least:,} of a forward and a "
+                    "backward pass of each batch: what it reduced cannot be their gradients",
+                    "Send every batch through the model, and go back from its loss.",
+                )
             # What the ranks send each other is written, too: files in which they exchange more come on top of it.
             written, others = sum(reply.passes[0].written_bytes or 0 for reply in replies), len(replies) - 1
             most = 2 * others * case.gradient_bytes * (steps * (1 + NETWORK_SHARE) + 1) + NETWORK_BYTES + _LOG_BYTES
