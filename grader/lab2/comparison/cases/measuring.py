@@ -65,6 +65,8 @@ class CompareReply:
     models: list[ComparedModel]
     reference_seconds: dict[str, list[float]]
     """By precision, quartiles of the seconds of the course's steps right before the call and right after it."""
+    product_flops: int | None
+    """Of all matrix products, on a virtual GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)

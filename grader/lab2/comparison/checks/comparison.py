@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import asdict
 
@@ -219,6 +220,15 @@ class TestComparison:
             calm[name] = row
         conditions = measuring.slow_and_fast_steps(case, plan)
         reply = compared(submission, device, case, plan, conditions)
+        least = (
+            len(plan.accuracies) * plan.steps * sum(2 * case.batch * a * b for a, b in itertools.pairwise(case.widths))
+        )
+        require(
+            (reply.product_flops or 0) >= least,
+            f"compare_precisions(..., steps={plan.steps}): matrix products of {reply.product_flops:,} FLOPs, fewer "
+            f"than the {least:,} of its steps' forward passes",
+            "Time training steps of the model that create_model() makes.",
+        )
         comparison = Comparison(submission, device, case, plan, conditions)
         with recognising(lambda: comparison.cause_of_seconds(reply.rows)):
             for row, (name, _) in zip(reply.rows, plan.accuracies, strict=True):

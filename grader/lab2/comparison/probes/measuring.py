@@ -47,7 +47,7 @@ from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.facts import dtype, is_training
 from grader.shared.probes.handed_out import linear, zeros
 from grader.shared.probes.kept import Noted, function, method, notes
-from grader.shared.probes.record import VirtualGpu, mark, reading, watch_products
+from grader.shared.probes.record import Reported, VirtualGpu, mark, reading, watch_products
 from grader.shared.probes.support import exact, fields, mapping, plain, sequence
 from labkit import data
 from labkit.results import PrecisionConclusions, PrecisionResult
@@ -123,21 +123,19 @@ def compare(student: Student, inputs: Compare) -> CompareReply:
     def place() -> int:
         return mark(student.gpu) if student.gpu is not None else 0
 
+    begin = place()
     with _counted_steps(note):
+        counts = {"steps": plan.steps, "warmup": plan.warmup}
         returned = module.compare_precisions(
-            dict(plan.accuracies),
-            create_model,
-            create_batch,
-            steps=plan.steps,
-            warmup=plan.warmup,
-            **on_device(student),
+            dict(plan.accuracies), create_model, create_batch, **counts, **on_device(student)
         )
         results = sequence(returned, "compare_precisions()")
+    flops: Reported = None if student.gpu is None else reading(student.gpu, "product_flops", begin)
     models = _models(noted(), student.gpu)
     rows = [_row(result, f"compare_precisions()[{i}]") for i, result in enumerate(results)]
     after = _quartiles(inputs.network, precisions, inputs.reference_steps)
     reference_seconds = {name: took + after[name] for name, took in before.items()}
-    return CompareReply(rows=rows, models=models, reference_seconds=reference_seconds)
+    return CompareReply(rows=rows, models=models, reference_seconds=reference_seconds, product_flops=flops)
 
 
 class _Forward(NamedTuple):
