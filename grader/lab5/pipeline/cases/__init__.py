@@ -244,6 +244,16 @@ class EndState:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A file that a trainer of this training has written in another process."""
+
+    training: Training
+    name: str
+    content: Array
+    """Its bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResumeReply:
     """A run in one part, and the same run in two."""
 
@@ -265,6 +275,11 @@ class ResumeReply:
     """Hashes of the parts of a trainer when it saved the checkpoint, and of the other one's once it had loaded it."""
     refused: str
     """The error of a single process that loads the checkpoint of several; "" of a run on one rank."""
+    name: str
+    content: Array
+    """The checkpoint that was loaded, and its bytes."""
+    elsewhere: EndState | None
+    """Of the run that went on from the checkpoint of another process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +289,8 @@ class Resume(ProbeInputs[ResumeReply], probe="lab5.pipeline.resuming.resume"):
     training: Training
     stop: int
     middle: bool
+    earlier: Checkpoint | None = None
+    """What the process of another request has written, to go on from."""
 
 
 class RunFields(TypedDict):
@@ -314,6 +331,10 @@ class StoppedReply:
     places: dict[str, StoppedRun]
     left: dict[str, int] | None
     """Sizes of the files that are left in the end, as the system has them; None if it does not tell."""
+    content: Array
+    """The bytes of the checkpoint `kept` of the run left alone."""
+    elsewhere: EndState | None
+    """Of the `fit` that went on from the checkpoint of another process, on rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,6 +344,10 @@ class Stopped(ProbeInputs[StoppedReply], probe="lab5.pipeline.resuming.stopped")
     training: Training
     places: dict[str, int]
     signalled: int
+    kept: str
+    """The name of a checkpoint in the middle of an epoch."""
+    earlier: Checkpoint | None = None
+    """As in `Resume`."""
 
 
 @dataclass(frozen=True, kw_only=True)

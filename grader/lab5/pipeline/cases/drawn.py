@@ -184,7 +184,10 @@ def stops(generator: InputGenerator, ranks: int) -> Stopped:
     own, size = len(drawn.inputs) // ranks, drawn.batch_size
     # The last of five batches, a smaller one, is a window of its own.
     places = {IN_AN_EPOCH: shared.integer(2, 3 * size), IN_THE_LAST_WINDOW: shared.integer(4 * size + 1, own)}
-    return Stopped(training=drawn, places=places, signalled=ranks - 1)
+    each_epoch = drawn.steps_per_epoch(ranks)
+    kept = 2 * shared.integer(1, 4)
+    kept -= 2 * (kept % each_epoch == 0)
+    return Stopped(training=drawn, places=places, signalled=ranks - 1, kept=f"step-{kept:08d}.pt")
 
 
 def logged(generator: InputGenerator) -> list[tuple[int, Logged]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 from gradebox.run.assertions import (
     Cause,
@@ -18,6 +19,7 @@ from gradebox.run.assertions import (
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab5.pipeline.cases import (
+    Checkpoint,
     EndState,
     LoggedReply,
     Resume,
@@ -63,6 +65,16 @@ def judge_resumed(inputs: Resume, reply: ResumeReply, what: str) -> None:
     )  # fmt: skip
 
 
+def judge_elsewhere(actual: EndState | None, expected: EndState, what: str) -> None:
+    """A run that went on in another process than the one that wrote the checkpoint.
+
+    What the file does not hold is not there, and what it holds must be the state of its step.
+    """
+    if actual is None:
+        raise TypeError("no run went on from the checkpoint of another process")
+    _require_same_bits(actual, expected, f"{what}, then the rest in a process that has the file alone")
+
+
 def _require_same_bits(actual: EndState, expected: EndState, what: str) -> None:
     """Fail unless a resumed run ended as the uninterrupted one did, bit for bit; says what differs first."""
     tail = expected.batches[len(expected.batches) - len(actual.batches) :]
@@ -88,11 +100,26 @@ def _require_same_bits(actual: EndState, expected: EndState, what: str) -> None:
 _RUN = ("epochs", "validations", "ended", "optimizer_steps", "best_epoch")
 
 
-def judge_stops(submission: Submission, generator: InputGenerator, ranks: int) -> None:
-    """A run that SIGTERM stops in the middle of an epoch, or in the last window of one, goes on where it was."""
+Earlier: TypeAlias = tuple[Checkpoint, EndState]
+"""A checkpoint of a run on one rank, and how that run ended."""
+
+
+def judge_stops(
+    submission: Submission, generator: InputGenerator, ranks: int, earlier: Earlier | None = None
+) -> Earlier:
+    """A run that SIGTERM stops in the middle of an epoch, or in the last window of one, goes on where it was.
+
+    So does a run of another process, from a checkpoint of its own choice.
+
+    Args:
+        earlier: what that process has written, and how its run ended.
+
+    Returns:
+        A checkpoint in the middle of an epoch of the run that was left alone, and how that run ended.
+    """
     inputs = cases.stops(generator, ranks)
     training = inputs.training
-    replies = _stopped(submission, inputs, ranks)
+    replies = _stopped(submission, inputs if earlier is None else replace(inputs, earlier=earlier[0]), ranks)
     on = f"{on_ranks('fit()', ranks)} with save_every_steps=2"
     total, each_epoch = training.total_steps(ranks), training.steps_per_epoch(ranks)
     by_epoch = [
@@ -144,6 +171,11 @@ def judge_stops(submission: Submission, generator: InputGenerator, ranks: int) -
             )  # fmt: skip
             with recognising(partial(cause_of_resume, [each.places[place].loaded for each in replies])):
                 _judge_run(at, reply, what)
+    if earlier is not None:
+        written, expected = earlier
+        judge_elsewhere(replies[0].elsewhere, expected, f"fit() on one rank up to {written.name}")
+    first = replies[0]
+    return Checkpoint(training=training, name=inputs.kept, content=first.content), first.expected
 
 
 def _stopped(submission: Submission, inputs: Stopped, ranks: int) -> list[StoppedReply]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,15 +12,19 @@ from gradebox.run.assertions import Cause, number, recognising, require, require
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab5.pipeline.cases import (
+    Checkpoint,
+    EndState,
     Epochs,
     EpochsReply,
+    Resume,
+    ResumeReply,
     Training,
     ValidateReply,
 )
 from grader.lab5.pipeline.cases import drawn as cases
 from grader.lab5.pipeline.checks import report as lab5_report
 from grader.lab5.pipeline.checks.mistakes import Run, cause_of_resume, cause_of_validation
-from grader.lab5.pipeline.checks.runs import judge_logs, judge_resumed, judge_stops
+from grader.lab5.pipeline.checks.runs import judge_elsewhere, judge_logs, judge_resumed, judge_stops
 from grader.lab5.pipeline.checks.steps import judge_epochs, judge_exchanges, judge_mixed, judge_orders, judge_rates_of
 from grader.lab5.pipeline.reference import cross_entropy
 
@@ -61,6 +66,10 @@ def _judge_validated(reply: ValidateReply, samples: int, loss: float, right: flo
                 mistake="After validation the modules are not in the modes that they had",
             ),
         )  # fmt: skip
+
+
+def _checkpoint(inputs: Resume, reply: ResumeReply) -> Checkpoint:
+    return Checkpoint(training=inputs.training, name=reply.name, content=reply.content)
 
 
 @criterion("lab5.pipeline", early=True)
@@ -108,12 +117,17 @@ class TestPipeline:
                     require_equal(reply.empty, "ValueError", what="error of validate() without any sample")
 
     def test_resumed_run_has_the_same_bits(self, submission: Submission, generator: InputGenerator) -> None:
+        written: Checkpoint | None = None
+        expected: EndState | None = None
         for dtype in ("float32", "float16"):
-            inputs = cases.run_in_two_parts(generator, dtype, 1)
+            inputs = replace(cases.run_in_two_parts(generator, dtype, 1), earlier=written)
             reply = submission.numeric_probe(inputs, device="cpu" if dtype == "float32" else None)
             what = f"{inputs.stop} epochs{' and a step' * inputs.middle} + save, load + the rest in {dtype}, "
             with recognising(partial(cause_of_resume, [reply.loaded])):
                 judge_resumed(inputs, reply, what + inputs.training.described())
+            if written is not None and expected is not None:
+                judge_elsewhere(reply.elsewhere, expected, f"the checkpoint {written.name} of a run in float32")
+            written, expected = _checkpoint(inputs, reply), reply.expected
 
     @requires("resumed_run_has_the_same_bits")
     def test_resumed_on_every_rank(self, submission: Submission, generator: InputGenerator) -> None:
@@ -134,8 +148,8 @@ class TestPipeline:
             )  # fmt: skip
 
     def test_goes_on_after_sigterm(self, submission: Submission, generator: InputGenerator) -> None:
-        for ranks in (1, 2):
-            judge_stops(submission, generator, ranks)
+        earlier = judge_stops(submission, generator, 1)
+        judge_stops(submission, generator, 2, earlier)
 
     def test_rank_zero_logs(self, submission: Submission, generator: InputGenerator) -> None:
         judge_logs(

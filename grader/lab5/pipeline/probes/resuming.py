@@ -21,6 +21,7 @@ import torch
 
 from gradebox.sandbox.probe_loader import Student, WrongReturn
 from grader.lab5.pipeline.cases import (
+    Checkpoint,
     EndState,
     Logged,
     LoggedReply,
@@ -34,6 +35,7 @@ from grader.lab5.pipeline.cases import (
     Training,
 )
 from grader.lab5.pipeline.probes.trainers import (
+    Made,
     Sink,
     Watched,
     base_of,
@@ -47,9 +49,9 @@ from grader.lab5.pipeline.probes.trainers import (
 )
 from grader.shared.probes.endings import ending
 from grader.shared.probes.kept import function, nap, notes
-from grader.shared.probes.looks import files_below, generators, is_file, names
+from grader.shared.probes.looks import files_below, generators, is_file, names, read_bytes
 from grader.shared.probes.record import system
-from grader.shared.probes.support import StudentObject, fields, plain
+from grader.shared.probes.support import StudentObject, exact, fields, plain
 from labkit.results import TrainerRun
 
 
@@ -83,13 +85,44 @@ def _own(student: Student, name: str) -> Path:
     return base_of(student) / (name if student.rank == 0 else f"{name}-of-rank-{student.rank}")
 
 
+def _content(path: Path) -> torch.Tensor:
+    """The bytes of a file; none if there is no file."""
+    content = read_bytes(path) if is_file(path) else b""
+    return torch.tensor(list(content), dtype=torch.uint8)
+
+
+def _elsewhere(student: Student, earlier: Checkpoint) -> tuple[Made, Path]:
+    """A new trainer with other weights in a folder of its own, and the only checkpoint there, of another process.
+
+    What that process kept beside the file is not here.
+    """
+    folder = base_of(student) / "elsewhere"
+    path = folder / "checkpoints" / earlier.name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(exact(earlier.content, "a checkpoint").numpy().tobytes())
+    made = make(student, folder, earlier.training, dropout=0.5, cleared=True, start=0.5)
+    seed(99)
+    return made, path
+
+
+def _resumed_elsewhere(student: Student, earlier: Checkpoint) -> EndState:
+    made, path = _elsewhere(student, earlier)
+    following = plain(made.trainer.load_checkpoint(path), "load_checkpoint()")
+    if type(following) is int:
+        for epoch in range(following, earlier.training.config["epochs"]):
+            epoch_of(made.trainer, epoch)
+    return end_state(made)
+
+
 def resume(student: Student, inputs: Resume) -> ResumeReply:
     """All epochs in one run; and `stop` of them, saved, then the others by a new trainer with other weights.
 
     In the `middle`: what is loaded is the checkpoint that `train_epoch` saved after the first step of the next epoch.
+    Before, a trainer goes on from the checkpoint of another process, if there is one.
     """
     torch.set_num_threads(1)
     training, stop, middle = inputs.training, inputs.stop, inputs.middle
+    elsewhere = None if inputs.earlier is None else _resumed_elsewhere(student, inputs.earlier)
     low = training.config.get("dtype", "float32") != "float32"
     trainer_of = partial(make, student, dropout=0.5, device=student.device if low else "cpu", cleared=True)
     folder, total = base_of(student) / "resumed", training.config["epochs"]
@@ -122,6 +155,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
             path = folder / "checkpoints" / f"step-{every:08d}.pt"
             if not is_file(path):
                 raise WrongReturn(f"train_epoch() with save_every_steps=1 left no {path.name}: {names(path.parent)}")
+        content = _content(path)
         second = trainer_of(_own(student, folder.name), training, start=0.5)
         watched.loading(second.trainer)
         seed(99)
@@ -143,11 +177,17 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         drawn=drawn,
         refused=refused,
         loaded=watched.pair(),
+        name=path.name,
+        content=content,
+        elsewhere=elsewhere,
     )
 
 
 def stopped(student: Student, inputs: Stopped) -> StoppedReply:
-    """`fit` to the end; and for each place a `fit` that SIGTERM stops, then a new trainer's `fit`."""
+    """`fit` to the end; and for each place a `fit` that SIGTERM stops, then a new trainer's `fit`.
+
+    After all ranks have parted, rank 0 goes on from the checkpoint of another process, if there is one.
+    """
     torch.set_num_threads(1)
     note, received = notes()
     before = signal.signal(signal.SIGTERM, function(partial(_note_signal, note)))
@@ -158,6 +198,11 @@ def stopped(student: Student, inputs: Stopped) -> StoppedReply:
                 place: _stopped_at(student, inputs, _own(student, f"stopped-{number}"), at)
                 for number, (place, at) in enumerate(inputs.places.items())
             }
+        elsewhere = None
+        if inputs.earlier is not None and student.rank == 0:
+            made, _ = _elsewhere(student, inputs.earlier)
+            _fit(made.trainer)
+            elsewhere = end_state(made)
     finally:
         signal.signal(signal.SIGTERM, before)
     return StoppedReply(
@@ -168,6 +213,8 @@ def stopped(student: Student, inputs: Stopped) -> StoppedReply:
         received=len(received()),
         places=places,
         left=system("files"),
+        content=_content(base_of(student) / "whole" / "checkpoints" / inputs.kept),
+        elsewhere=elsewhere,
     )
 
 
