@@ -108,6 +108,8 @@ class LargestRun:
     copied_bytes: int
     """From the device to the host."""
     added_bytes: int
+    kept_bytes: int
+    """Of them, those that are held between forward and backward."""
     attention_kernels: list[str]
     """Names of kernels of a library that compute attention."""
     values: list[Array]

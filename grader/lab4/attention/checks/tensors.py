@@ -13,6 +13,8 @@ from grader.lab4.attention.reference import attention
 _CLOSE = 1e-3
 _SOME = 0.9
 """Of the products that no way of computing attention does without."""
+_KEPT = 3
+"""Times the float32 of queries and keys. Measured: 0.3 to 0.6; 3.1 to 8.8 if tiles are kept in 8 bits."""
 _NARROW = 8
 """Of a head, where tiles are judged by their size."""
 
@@ -57,6 +59,14 @@ def require_no_square(submission: Submission, function: str, cases: list[Call]) 
             f"{function}() keeps its tiles for backward, or as much as they are: forward and backward add "
             f"{mebibytes(run.added_bytes)}, as much as all scores would: {what}",
             "Compute the tiles again in backward: what is kept of each adds up to all scores.",
+        )
+        linear = 4 * 64 * (case.queries + case.keys)
+        require(
+            function == "flash_attention" or run.kept_bytes < _KEPT * linear,
+            f"{function}() keeps {mebibytes(run.kept_bytes)} between forward and backward: {what}, whose operands have "
+            f"{mebibytes(linear + 4 * 64 * case.keys)} in float32",
+            "Keep what grows with the length: operands, output and log-sum-exp. Compute the tiles again in backward, "
+            "and keep them in no other dtype either.",
         )
 
 

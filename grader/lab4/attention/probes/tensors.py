@@ -36,8 +36,10 @@ def largest(student: Student, inputs: Largest) -> LargestReply:
         operands, gradient = drawn(96, 128, dtype)  # first use of the libraries
         run_backward(attention(case, operands), gradient, of=f"{inputs.function}()")
         operands, gradient = drawn(case.queries, case.keys, dtype)
+        output = None  # of what was before, nothing is let go while memory is watched
         memory, begun = memory_since_now(student.gpu), mark(student.gpu)
         output = attention(case, operands)
+        kept = memory.held()
         run_backward(output, gradient, of=f"{inputs.function}()")
         elements: Any = reading(student.gpu, "largest_elements", begun)
         flops: Any = reading(student.gpu, "all_flops", begun)
@@ -54,6 +56,7 @@ def largest(student: Student, inputs: Largest) -> LargestReply:
                 flops=flops,
                 copied_bytes=copied,
                 added_bytes=added,
+                kept_bytes=kept,
                 attention_kernels=fused,
                 values=values,
             )
