@@ -13,8 +13,9 @@ from grader.lab4.attention.reference import attention
 _CLOSE = 1e-3
 _SOME = 0.9
 """Of the products that no way of computing attention does without."""
-_KEPT = 3
-"""Times the float32 of queries and keys. Measured: 0.3 to 0.6; 3.1 to 8.8 if tiles are kept in 8 bits."""
+_KEPT, _KEPT_OF_A_SCORE = 3, 0.35
+"""Times the float32 of queries and keys, and bytes. Who keeps operands and output has nothing of each score. Who puts a
+checkpoint around each pair of tiles has 0.16 bytes, the sums so far; tiles in 8 bits have one."""
 _NARROW = 8
 """Of a head, where tiles are judged by their size."""
 
@@ -34,8 +35,10 @@ class TestTensors:
 
 def require_no_square(submission: Submission, function: str, cases: list[Call]) -> None:
     """Fail if a function makes a tensor as large as all scores."""
+    # With narrow heads, sums of a tile are small next to its scores.
+    head_dim = 64 if function == "flash_attention" else _NARROW
     reply = submission.probe(
-        Largest(function=function, cases=cases, head_dim=64),
+        Largest(function=function, cases=cases, head_dim=head_dim),
         device="vgpu:T4",  # on any machine: 8 MiB of workspace, where newer GPUs have 32
         values=False,
     )
@@ -50,7 +53,7 @@ def require_no_square(submission: Submission, function: str, cases: list[Call]) 
             f"{square:,} scores",
             "Make neither scores nor mask nor weights for all pairs of queries and keys, in forward or in backward.",
         )
-        _require_on_device(function, case, run, head_dim=64, what=what)
+        _require_on_device(function, case, run, head_dim=head_dim, what=what)
         # Measured: 0.56 and less where tiles are computed again (most with fewer queries than keys), 1.2 and
         # more where they are kept for backward.
         # Strips with a mask each, which PyTorch keeps for backward, are allowed in flash_attention: 0.9.
@@ -60,24 +63,35 @@ def require_no_square(submission: Submission, function: str, cases: list[Call]) 
             f"{mebibytes(run.added_bytes)}, as much as all scores would: {what}",
             "Compute the tiles again in backward: what is kept of each adds up to all scores.",
         )
-        linear = 4 * 64 * (case.queries + case.keys)
-        require(
-            function == "flash_attention" or run.kept_bytes < _KEPT * linear,
-            f"{function}() keeps {mebibytes(run.kept_bytes)} between forward and backward: {what}, whose operands have "
-            f"{mebibytes(linear + 4 * 64 * case.keys)} in float32",
-            "Keep what grows with the length: operands, output and log-sum-exp. Compute the tiles again in backward, "
-            "and keep them in no other dtype either.",
-        )
+        if function == "tiled_attention":
+            _require_little_kept(case, run, head_dim, what)
+
+
+def _pairs(case: Call) -> int:
+    """Of a query and a key that it sees."""
+    return sum(
+        max(0, min(case.keys, case.keys - case.queries + row + 1)) if case.causal else case.keys
+        for row in range(case.queries)
+    )
+
+
+def _require_little_kept(case: Call, run: LargestRun, head_dim: int, what: str) -> None:
+    """Fail if something of each score waits for backward, in whatever dtype."""
+    linear = 4 * head_dim * (case.queries + case.keys)
+    allowed = _KEPT_OF_A_SCORE * _pairs(case) + _KEPT * linear
+    require(
+        run.kept_bytes < allowed,
+        f"tiled_attention() keeps {mebibytes(run.kept_bytes)} between forward and backward, of {_pairs(case):,} "
+        f"scores: {what}; expected less than {mebibytes(allowed)}",
+        "Keep what grows with the length: operands, output and log-sum-exp. Compute the tiles again in backward, and "
+        "keep them in no other dtype either.",
+    )
 
 
 def _require_on_device(function: str, case: Call, run: LargestRun, *, head_dim: int, what: str) -> None:
     """Fail unless the device computed the products that there must be, and sent no operand away."""
-    pairs = sum(
-        max(0, min(case.keys, case.keys - case.queries + row + 1)) if case.causal else case.keys
-        for row in range(case.queries)
-    )
     # Tiles are computed again in backward; flash_attention may keep strips.
-    least = (6 if function == "flash_attention" else 7) * 2 * pairs * head_dim
+    least = (6 if function == "flash_attention" else 7) * 2 * _pairs(case) * head_dim
     require(
         run.flops >= _SOME * least,
         f"{function}(): forward and backward computed {run.flops:.3g} FLOPs of products on the device, expected "
