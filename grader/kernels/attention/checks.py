@@ -14,6 +14,7 @@ from gradebox.run.submission import Submission
 from grader.kernels.attention import cases
 from grader.kernels.attention.cases import LONG, WIDTH, Case, Run
 from grader.kernels.attention.reference import attention
+from grader.kernels.shared.cases import Activity
 from grader.kernels.shared.checks import (
     ask,
     hint_for,
@@ -38,7 +39,9 @@ _HIDDEN = 0.95
 """Of the least that all tiles take forward: who does more than that without a mask has left tiles out with one, too."""
 _STORED = 2
 _KERNELS = 12
-"""Of a backward pass, at most: two or three of one's own, preparations, casts and fills."""
+"""Of a pass, at most: two or three of one's own, preparations, casts and fills."""
+_LEAST_TILE, _LITTLE = 8, 4
+"""Parts of a gradient, each as large as an operand: one for each tile, or a few."""
 
 
 @criterion("kernels.attention")
@@ -54,6 +57,7 @@ class TestAttention:
                 require_kernel(forward, what, submission)
             else:  # what is returned may be cast afterwards
                 require_launched(forward, what, submission)
+            _require_little_beside(forward, case, f"{what}, forward")
             _require_full_precision(forward["runs"], what)
             _require_close(forward["output"], attention(inputs, case)["output"], case, f"{what}: output")
 
@@ -69,6 +73,7 @@ class TestAttention:
                     answered=False,
                 )
             require_launched(run["backward"], f"{_what(case)}, backward", submission)
+            _require_little_beside(run["backward"], case, f"{_what(case)}, backward")
             _require_full_precision(run["backward"]["runs"], f"{_what(case)}, backward")
             expected = attention(inputs, case)
             stored = [stored for launch in run["backward"]["runs"] for stored in launch["stored"]]
@@ -165,6 +170,25 @@ class TestAttention:
 
     def test_nonsense_refused(self, submission: Submission) -> None:
         judge_refusals(submission, "kernels.attention.refusals")
+
+
+def _require_little_beside(run: Activity, case: Case, what: str) -> None:
+    """Fail if PyTorch could compute more than casts and sums: a product without a library's takes a loop, or a tensor
+    with a number for each query, key and column."""
+    require(
+        len(run["kernels"]) <= _KERNELS,
+        f"{what}: the GPU ran {len(run['kernels'])} kernels, {len(run['runs'])} of them Triton's, expected {_KERNELS} "
+        "at most",
+        "the loops over tiles belong into the kernels",
+    )
+    operand = case["batch"] * case["heads"] * case["length"] * case["width"]
+    most = operand * max(case["length"] // _LEAST_TILE, _LITTLE)
+    require(
+        run["largest_elements"] <= most,
+        f"{what}: a kernel is given a tensor of {run['largest_elements']:,} elements, expected {most:,} at most; an "
+        f"operand has {operand:,}",
+        "the products belong into your kernels (tl.dot); what PyTorch adds up are parts, one for each tile",
+    )
 
 
 def _runs(submission: Submission, inputs: cases.Inputs, *, counted: bool = False) -> list[tuple[Case, Run]]:

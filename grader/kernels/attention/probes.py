@@ -15,7 +15,7 @@ from gradebox.sandbox.probe_loader import Student
 from grader.kernels.attention.cases import Case, Memory, Run, Runs
 from grader.kernels.shared.cases import Refusals
 from grader.kernels.shared.probes.refusals import endings
-from grader.kernels.shared.probes.watching import observe, unchanged
+from grader.kernels.shared.probes.watching import nothing, observe, unchanged
 from grader.shared.probes.endings import graph_of
 from grader.shared.probes.record import mark, memory_since_now, reading
 from vgpu.device.errors import Unsupported
@@ -85,7 +85,7 @@ def _gradients(
     return cast(
         Run,  # whose tensors are arrays on the other side
         {
-            "backward": {name: watched[name] for name in ("runs", "library_flops", "kernels")},
+            "backward": {name: watched.get(name) for name in nothing()},
             "d_query": d_query,
             "d_key": d_key,
             "d_value": d_value,
@@ -108,7 +108,7 @@ def _where(error: Exception) -> str:
 
 def _without(why: str) -> Run:
     """Instead of gradients: why there are none."""
-    return {"no_gradients": why, "backward": {"runs": [], "library_flops": 0.0, "kernels": []}}
+    return {"no_gradients": why, "backward": nothing()}
 
 
 def memory(student: Student, *, length: int, width: int, causal: bool) -> Memory:

@@ -20,6 +20,10 @@ class Activity(TypedDict):
     """Of products that libraries computed, not these kernels."""
     kernels: list[str]
     """Names of all that a virtual GPU did."""
+    copied_bytes: int
+    """From the device to the host."""
+    largest_elements: int
+    """Of the largest tensor that any kernel was given."""
 
 
 class Observed(Activity):

@@ -19,6 +19,8 @@ COUNTING = "vgpu:T4"
 """Where accesses are counted when the grading's own device is a real one."""
 _SLOW = Limits(wall_seconds=240.0, cpu_seconds=240.0)
 """Triton's interpreter takes milliseconds for each program; the slowest probe 10 s of processor time."""
+_ANSWERED = 64
+"""Bytes that the host may read: a few numbers on which something depends, and no operand."""
 SECTOR = 32
 """Bytes that a load or store moves at least; a tensor that begins or ends within one has one more of them."""
 _ONCE = 1.15
@@ -81,6 +83,11 @@ def require_launched(run: Activity, what: str, submission: Submission) -> None:
         run["library_flops"] == 0,
         f"{what}: PyTorch computed products of {run['library_flops']:.4g} FLOPs, expected 0",
         "the products belong into your kernels (tl.dot)",
+    )
+    require(
+        run["copied_bytes"] <= _ANSWERED,
+        f"{what}: {mebibytes(run['copied_bytes'])} are copied from the GPU to the host, expected nothing",
+        "compute where the operands are: the host only launches the kernels",
     )
 
 
@@ -210,5 +217,11 @@ def judge_refusals(submission: Submission, probe: str) -> None:
             f"{call} raised {error} although it makes sense",
             "refuse what the docstring names under Raises, and nothing else",
         )
-    done: Activity = {"runs": actual.runs, "library_flops": actual.library_flops, "kernels": actual.kernels}
+    done: Activity = {
+        "runs": actual.runs,
+        "library_flops": actual.library_flops,
+        "kernels": actual.kernels,
+        "copied_bytes": actual.copied_bytes,
+        "largest_elements": actual.largest_elements,
+    }
     require_launched(done, "calls that make sense", submission)

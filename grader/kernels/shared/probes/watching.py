@@ -36,10 +36,24 @@ def observe(student: Student, call: Callable[[], object], what: str) -> Observed
 def activity(student: Student, start: int) -> Activity:
     """What ran since a mark; nothing on a real GPU."""
     if student.gpu is None:
-        return {"runs": [], "library_flops": 0.0, "kernels": []}
-    read: list[Any] = [reading(student.gpu, what, start) for what in ("triton", "library_flops", "launched")]
-    runs, library_flops, kernels = read
-    return {"runs": runs, "library_flops": library_flops, "kernels": kernels}
+        return nothing()
+    read: list[Any] = [
+        reading(student.gpu, what, start)
+        for what in ("triton", "library_flops", "launched", "copied_bytes", "largest_elements")
+    ]
+    runs, library_flops, kernels, copied_bytes, largest_elements = read
+    return {
+        "runs": runs,
+        "library_flops": library_flops,
+        "kernels": kernels,
+        "copied_bytes": copied_bytes,
+        "largest_elements": largest_elements,
+    }
+
+
+def nothing() -> Activity:
+    """What ran if nothing did, or nobody can tell."""
+    return {"runs": [], "library_flops": 0.0, "kernels": [], "copied_bytes": 0, "largest_elements": 0}
 
 
 def laid_out(values: Tensor, dtype: str, device: str, style: str) -> Tensor:
