@@ -70,6 +70,16 @@ class SavedState:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeldStates:
+    """What an optimizer's states take."""
+
+    bytes: int
+    """That a rank holds more than before the optimizer was made."""
+    elsewhere: list[int]
+    """At most on each other rank's GPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainedRun:
     """What became of a case on one rank."""
 
@@ -81,6 +91,8 @@ class TrainedRun:
     counts: list[int]
     """Of the parameters of each group."""
     saved: SavedState | None
+    held: HeldStates | None
+    """What the rank holds in the end; None of the whole optimizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,9 +219,9 @@ def _mixed(generator: InputGenerator) -> list[Parameter]:
     )
 
 
-def training(generator: InputGenerator, cases: list[OptimizerCase]) -> Train:
-    """Steps of these cases with values and gradients of this grading."""
-    return Train(cases=cases, numbers=generator.normal(_MOST), slopes=generator.normal(STEPS, _MOST))
+def training(generator: InputGenerator, cases: list[OptimizerCase], most: int = _MOST) -> Train:
+    """Steps of these cases, of at most so many values, with values and gradients of this grading."""
+    return Train(cases=cases, numbers=generator.normal(most), slopes=generator.normal(STEPS, most))
 
 
 def unsharded(inputs: Train | Hold) -> TrainUnsharded:
@@ -252,17 +264,22 @@ def reloaded(generator: InputGenerator) -> Train:
     return training(generator, cases)
 
 
+STATES: Mapping[str, int] = {"AdamW": 2, "SGD": 1}
+"""Of each parameter, as large as it."""
+
+
 def late_group(generator: InputGenerator) -> Train:
-    """A training that a further group joins."""
-    late = [
-        _parameter(generator.integer(3, 6), generator.integer(3, 6), group=1),
-        _parameter(generator.integer(2, 9), group=1),
-        _parameter(generator.integer(2, 9), group=0),
-    ]
+    """A training that a further group joins: larger than what is there, and than the allocator's granularity."""
+    early, side = generator.integer(3, 6), 8 * generator.integer(3, 5)
+    late = generator.shuffled(
+        [*(_parameter(early, 64) for _ in range(2)), *(_parameter(side, 64, group=1) for _ in range(4))]
+    )
     options = {"lr": generator.uniform(0.1, 0.2)}
     step = generator.integer(1, STEPS - 2)
-    kind = generator.shuffled(["AdamW", "SGD"])[0]
-    return training(generator, [{**_case(kind, late), "late": step, "late_options": options}])
+    kind = generator.shuffled(list(STATES))[0]
+    return training(
+        generator, [{**_case(kind, late), "late": step, "late_options": options}], sum(map(size_of, late)) // 4
+    )
 
 
 HELD_STEPS = 2

@@ -18,6 +18,7 @@ from grader.sharding.shared.checks import (
     require_weights,
 )
 from grader.sharding.zero.cases import (
+    STATES,
     HeldReply,
     Hold,
     OptimizerCase,
@@ -164,13 +165,16 @@ class TestZero:
                 run.weights,
                 expected.weights,
                 relative=_RELATIVE,
-                what=f"{_what(case, 2)}: weights on rank {rank}, saved and loaded before step {case['reloaded']}",
+                what=f"{_what(case, 2)}: weights on rank {rank}, saved, every state halved, and loaded before "
+                f"step {case['reloaded']}",
                 hint="load_state_dict takes the states of this rank's share, by their numbers, and all options",
             )
 
     @requires("equals_unsharded")
     def test_late_group_shared_out(self, submission: Submission, generator: InputGenerator) -> None:
-        for rank, case, run, expected in _trained(submission, late_group(generator), 2):
+        shares: list[float] = []
+        inputs = late_group(generator)
+        for rank, case, run, expected in _trained(submission, inputs, 2):
             what = f"{_what(case, 2)}, a group added before step {case['late']}, rank {rank}"
             require_equal(run.options, expected.options, what=f"{what}: options", hint=_GROUPS)
             require_weights(
@@ -180,6 +184,21 @@ class TestZero:
                 what=f"{what}: weights",
                 hint="new parameters are shared out as well, and the earlier ones keep their states",
             )
+            if run.held is None:
+                raise TypeError("a case with a late group looks at what is held")
+            require_kept_here(what, run.held.elsewhere, 0, 0)
+            shares.append(run.held.bytes / STATES[case["optimizer"]])
+        (case,) = inputs.cases
+        sizes = [size_of(parameter) for parameter in case["parameters"]]
+        slack = _ROUNDING * len(sizes)
+        what = f"{_what(case, 2)} of {sum(sizes):,} bytes in all, a group added before step {case['late']}"
+        held = ", ".join(f"{share:,.0f}" for share in shares)
+        require(
+            abs(sum(shares) - sum(sizes)) <= slack and max(shares) - min(shares) <= max(sizes) + slack,
+            f"{what}: the ranks hold {held} bytes of each state, expected {sum(sizes):,} in all, and no rank more than "
+            "another and the largest parameter",
+            "share the new group out as the first one: each parameter has one owner, and bytes are balanced",
+        )
 
     def test_nonsense_refused(self, submission: Submission, generator: InputGenerator) -> None:
         judge_refusals(on_ranks(submission, refused(generator), 2))

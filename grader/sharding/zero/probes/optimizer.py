@@ -12,7 +12,7 @@ from torch import Tensor
 from gradebox.sandbox.probe_loader import Student
 from grader.sharding.shared.cases import RefusalsReply
 from grader.sharding.shared.probes import Memory, on_own_gpu, recorded
-from grader.sharding.zero.cases import HeldReply, HeldRun, Hold, OptimizerCase, Refuse, Train, TrainReply
+from grader.sharding.zero.cases import HeldReply, HeldRun, HeldStates, Hold, OptimizerCase, Refuse, Train, TrainReply
 from grader.sharding.zero.probes.parameters import Parameters, optimizer_class
 from grader.sharding.zero.probes.steps import AnyOptimizer, follow
 from grader.shared.probes.endings import ending
@@ -27,9 +27,26 @@ MODULE = "sharding_exercise.zero"
 
 def train(student: Student, inputs: Train) -> TrainReply:
     """For each case what an optimizer made of the weights on this rank: see `steps.follow`."""
-    with on_own_gpu(student):
-        make = _maker(student)
-        return TrainReply(runs=[follow(case, inputs.numbers, inputs.slopes, make) for case in inputs.cases])
+    make = _maker(student)
+    with on_own_gpu(student) as gpu:
+        watch = functools.partial(_watched, gpu)
+        runs = [
+            follow(case, inputs.numbers, inputs.slopes, make, None if case["late"] is None else watch)
+            for case in inputs.cases
+        ]
+        return TrainReply(runs=runs)
+
+
+def _watched(gpu: VirtualGPU) -> Callable[[], HeldStates]:
+    """What an optimizer's states take that is made from now on."""
+    memory = Memory(gpu)
+
+    def look() -> HeldStates:
+        held: Any = memory.held()
+        elsewhere: Any = memory.elsewhere()
+        return HeldStates(bytes=held, elsewhere=elsewhere)
+
+    return look
 
 
 def _maker(student: Student) -> Callable[..., AnyOptimizer]:

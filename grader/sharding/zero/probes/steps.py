@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from grader.sharding.zero.cases import OptimizerCase, Options, SavedState, TrainedRun
+from grader.sharding.zero.cases import HeldStates, OptimizerCase, Options, SavedState, TrainedRun
 from grader.sharding.zero.probes.parameters import Parameters, optimizer_class
 from grader.shared.probes.kept import function, notes
 from grader.shared.probes.support import exact, instance, mapping, plain, sequence
@@ -19,15 +19,31 @@ from grader.shared.probes.support import exact, instance, mapping, plain, sequen
 AnyOptimizer: TypeAlias = Any
 """An optimizer that a submission made: what has its methods need not be one of PyTorch's."""
 
+StudentState: TypeAlias = dict[str, Any]
+"""A `state_dict()`."""
+
 LOSS = 1.5
 """What closures return."""
 _OTHER = 7.0
 """The learning rate of an optimizer that is about to get another one's state."""
 
 
-def follow(case: OptimizerCase, numbers: Tensor, slopes: Tensor, make: Callable[..., AnyOptimizer]) -> TrainedRun:
-    """Take the steps of a case with the optimizer that `make(groups, optimizer class, **options)` returns."""
+def follow(
+    case: OptimizerCase,
+    numbers: Tensor,
+    slopes: Tensor,
+    make: Callable[..., AnyOptimizer],
+    watch: Callable[[], Callable[[], HeldStates]] | None = None,
+) -> TrainedRun:
+    """Take the steps of a case with the optimizer that `make(groups, optimizer class, **options)` returns.
+
+    A state is changed before it is loaded, so that nothing else than what is given will do.
+
+    Args:
+        watch: called before the optimizer is made; what it returns looks at what is held in the end.
+    """
     parameters = Parameters(case["parameters"], numbers)
+    look = None if watch is None else watch()
     optimizer, scheduler = _made(case, parameters, make), None
     if case["scheduler"]:
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
@@ -40,6 +56,7 @@ def follow(case: OptimizerCase, numbers: Tensor, slopes: Tensor, make: Callable[
         if step == case["reloaded"]:
             state = optimizer.state_dict()
             saved = _described(state)
+            _change(state)
             parameters = Parameters(case["parameters"], parameters.flat())
             others: list[Options] = [{**group, "lr": _OTHER} for group in case["groups"]]
             optimizer = _made({**case, "groups": others}, parameters, make)
@@ -54,13 +71,26 @@ def follow(case: OptimizerCase, numbers: Tensor, slopes: Tensor, make: Callable[
             scheduler.step()
         if step == 0:
             optimizer.param_groups[-1].update(case["changed"])
+    for parameter in parameters.all:
+        parameter.grad = None
+    held = None if look is None else look()
     return TrainedRun(
         weights=parameters.flat(),
+        held=held,
         closures=[len(called()), returned],
         options=[_options(group) for group in optimizer.param_groups],
         counts=[len(group["params"]) for group in optimizer.param_groups],
         saved=saved,
     )
+
+
+def _change(state: StudentState) -> None:
+    """Halve all states of parameters, and the learning rate of the first group."""
+    for entry in state["state"].values():
+        for name, value in entry.items():
+            if isinstance(value, Tensor) and value.dim():
+                entry[name] = value / 2
+    state["param_groups"][0]["lr"] /= 2
 
 
 def _closure(parameters: Parameters, slopes: Tensor, step: int, note: Callable[[None], None]) -> Callable[[], float]:
