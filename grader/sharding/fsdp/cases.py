@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # ranks that a probe starts anew cannot import it
     from gradebox.run.input_generator import InputGenerator
 
 FEATURES, STEPS, BATCH = 16, 2, 8
+CHANGED = 2.0
+"""What a gathered state is multiplied by before it is loaded."""
 
 
 class TrainCase(TypedDict):

@@ -11,6 +11,7 @@ from gradebox.run.assertions import mebibytes, require, require_arrays_close, re
 from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.sharding.fsdp.cases import (
+    CHANGED,
     Refuse,
     Train,
     TrainCase,
@@ -208,9 +209,10 @@ class TestFsdp:
         require_arrays_close(flat, first.weights, rtol=1e-6, what=f"parameters in {what}", hint=_STATE)
         require_arrays_close(state["factors"], whole.factors, rtol=1e-6, what=f"the buffer in {what}", hint=_STATE)
         for rank, reply in enumerate(replies):
-            what = f"load_state() into a model of other weights, rank {rank}"
-            require_arrays_close(reply.loaded, first.weights, rtol=1e-6, what=f"{what}: weights", hint=_LOAD)
-            require_arrays_close(reply.factors, whole.factors, rtol=1e-6, what=f"{what}: the buffer", hint=_LOAD)
+            what = f"load_state() of {CHANGED:g} times that state into a model of other weights, rank {rank}"
+            loaded, factors = CHANGED * first.weights, CHANGED * whole.factors
+            require_arrays_close(reply.loaded, loaded, rtol=1e-6, what=f"{what}: weights", hint=_LOAD)
+            require_arrays_close(reply.factors, factors, rtol=1e-6, what=f"{what}: the buffer", hint=_LOAD)
             require_equal(reply.untouched, True, what=f"{what}: the state is what it was", hint=_COPY)
             share = first.weights.size / len(replies)
             require(

@@ -12,7 +12,16 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from gradebox.sandbox.probe_loader import Student
-from grader.sharding.fsdp.cases import GatherAndLoad, Refuse, StatesReply, Train, TrainCase, TrainedRun, TrainReply
+from grader.sharding.fsdp.cases import (
+    CHANGED,
+    GatherAndLoad,
+    Refuse,
+    StatesReply,
+    Train,
+    TrainCase,
+    TrainedRun,
+    TrainReply,
+)
 from grader.sharding.fsdp.probes.network import Network, half_squares, make_optimizer
 from grader.sharding.shared.cases import RefusalsReply
 from grader.sharding.shared.probes import Memory, on_own_gpu, recorded
@@ -98,14 +107,17 @@ def states(student: Student, inputs: GatherAndLoad) -> StatesReply:
         states = [tensor(value, f"gather_state()[{name!r}]") for name, value in state.items()]
         kinds = sorted({"DTensor" if isinstance(value, DTensor) else "Tensor" for value in state.values()})
         places = sorted({str(value.device.type) for value in states})
-        values = dict(state)
         copies = {str(name): value.detach().cpu().double() for name, value in state.items() if kinds == ["Tensor"]}
         other = Network(features, case["width"], case["blocks"], inputs.other_seed)
         sharded = module.shard(other, list(other.blocks), **_options(case))
         other = instance(sharded, nn.Module, "shard()")  # type: ignore[assignment]  # lets go of the network
         whole = [kinds == ["Tensor"] and state.keys() == model.state_dict().keys()]
         dist.broadcast_object_list(whole, 0)
+        values = dict(state)
         if whole[0]:  # else there is nothing that could be loaded
+            # What is remembered of `gather_state` will not do.
+            values = {name: value * CHANGED for name, value in state.items()}
+            state.update(values)
             module.load_state(other, state)
         return StatesReply(
             weights=weights,
