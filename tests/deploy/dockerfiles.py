@@ -49,6 +49,14 @@ NEVER_RUN = {
     "behind what always fails": "; false && pip install",
     "behind the end": "; exit 0; pip install",
     "a comment of the shell": "# pip install",
+    "behind a condition that is false": "; if false; then pip install",
+    "in the other branch": "; if true; then :; else pip install",
+    "in a loop that never begins": "; while false; do pip install",
+    "in a loop over nothing": "; for each in; do pip install",
+    "in a function that nobody calls": "; later() { :; pip install",
+    "behind another program in the shell's place": "; exec true; pip install",
+    "where the shell only reads": "; set -n; pip install",
+    "only pretended": "&& pip install --dry-run",
 }
 """What stands for `&& pip install`, so that packages are installed for a reader of the text alone."""
 SUBTLE = {

@@ -181,6 +181,12 @@ def test_packages_that_no_run_installs_are_not_installed(how: str) -> None:
     [
         "id -u me || pip install torch==1.0",
         "if true; then pip install torch==1.0; fi",
+        "if [ -d /opt ]; then exit 0; fi; pip install torch==1.0",
+        "if false; then :; elif test -d /opt; then :; else pip install torch==1.0; fi",
+        "while ! curl x; do sleep 1; done; pip install torch==1.0",
+        "for name in torch==1.0; do pip install torch==1.0; done",
+        "install_all() { pip install torch==1.0; } && install_all",
+        "exec 2>&1; set -eux; pip install torch==1.0",
         "test -d /opt && true || pip install torch==1.0",
         "echo begin && sudo -H pip install torch==1.0",
         "PIP_NO_INPUT=1 /opt/venv/bin/pip install torch==1.0",

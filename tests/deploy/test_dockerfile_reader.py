@@ -89,6 +89,11 @@ def test_a_stage_has_its_own_arguments_and_the_environment_of_the_stage_below() 
         REFERENCE.replace("RUN python3 -m venv", "COPY <<NOTES /notes\nRUN python3 -m venv").replace(
             "RUN useradd", "NOTES\nRUN useradd"
         ),
+        REFERENCE.replace("RUN python3 -m venv", "RUN --mount=type=tmpfs,target=/opt/venv python3 -m venv"),
+        REFERENCE.replace("RUN python3 -m venv", "RUN --mount=type=cache,target=/opt/venv python3 -m venv"),
+        REFERENCE.replace("ENV PATH", "FROM nvidia/cuda:13.2.0-base-ubuntu24.04 AS unused\nENV PATH").replace(
+            "RUN useradd", "FROM nvidia/cuda:13.2.0-base-ubuntu24.04\nRUN useradd"
+        ),
     ],
 )
 def test_packages_that_only_stand_there_are_not_installed(trick: str) -> None:

@@ -13,7 +13,15 @@ from grader.container.shared.checks.command import start_instructions
 from grader.container.shared.checks.dockerfile import Dockerfile, Instruction, assignments
 from grader.container.shared.checks.files import read, requirements_of
 from grader.container.shared.checks.ownership import GIVEN_USERS, ROOT, follow
-from grader.container.shared.checks.recipe import NVIDIA_CUDA, WITH_PYTORCH, calls, final_user, install_texts, installs
+from grader.container.shared.checks.recipe import (
+    NVIDIA_CUDA,
+    WITH_PYTORCH,
+    calls,
+    final_user,
+    install_texts,
+    installs,
+    stays,
+)
 from grader.container.shared.checks.words import commands, options, program
 
 MODELS = "/models"
@@ -74,7 +82,7 @@ def require_gpu_base(dockerfile: Dockerfile) -> None:
 def require_python(dockerfile: Dockerfile) -> None:
     if WITH_PYTORCH.match(dockerfile.base_image):
         return
-    brought = any(_brings_python(run) for run in dockerfile.in_image("RUN"))
+    brought = any(stays(run) and _brings_python(run) for run in dockerfile.in_image("RUN"))
     copied = any("--from=" in copy.arguments and "python" in copy.arguments for copy in dockerfile.in_image("COPY"))
     require(
         brought or copied,

@@ -18,6 +18,7 @@ _ESCAPE = re.compile(r"#\s*escape\s*=\s*(?P<escape>[\\`])\s*", re.IGNORECASE)
 _SH = ["/bin/sh", "-c"]
 _SHELL = re.compile(r"(?:\S*[ /])?(?:ba|da|a)?sh(?: -[aehiluvx]+| -[ehuvx]*o \w+| --login)*(?: -[aehiluvx]*c)?")
 """A shell that runs what it is given; with `-n` it would only read it."""
+_FROM_STAGE = re.compile(r"(?:--from=|[,=]from=)([^\s,]+)")
 _RUN_OPTIONS = re.compile(r"^(?:\s*--(?:mount|network|security)=\S+)+")
 _VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)(?::-(?P<default>[^}]*))?\}|(?P<plain>\w+))")
 
@@ -91,6 +92,37 @@ class Dockerfile:
         """These instructions of all stages."""
         for stage in self.stages:
             yield from (instruction for instruction in stage.instructions if instruction.name in names)
+
+    def used(self, *names: str) -> Iterator[Instruction]:
+        """These instructions of the stages that the image is made of, or from which these copy or mount something."""
+        used: list[Stage] = []
+        waiting = list(self.image)
+        while waiting:
+            stage = waiting.pop()
+            if stage in used:
+                continue
+            used.append(stage)
+            for instruction in stage.instructions:
+                for name in _FROM_STAGE.findall(instruction.arguments):
+                    number = int(name) if name.isdecimal() else len(self.stages)
+                    other = self.stages[number] if number < len(self.stages) else self._named(name)
+                    if other is not None:
+                        waiting += [other, *self._below(other)]
+        yield from (
+            instruction
+            for stage in self.stages
+            if stage in used
+            for instruction in stage.instructions
+            if instruction.name in names
+        )
+
+    def _below(self, stage: Stage) -> list[Stage]:
+        """The stages that this one is FROM."""
+        chain: list[Stage] = []
+        while (below := self._named(stage.base)) is not None and below not in chain:
+            chain.append(below)
+            stage = below
+        return chain
 
     def environment(self) -> dict[str, str]:
         """What ENV sets in the image."""

@@ -15,27 +15,38 @@ _CARRIES = re.compile(
     r"python[\d.]*|uv|pipx|conda|mamba|micromamba|pixi|poetry|su|gosu|runuser|setpriv|xargs|timeout|nohup|eval|-.*"
 )
 """Programs that start another one, which they name; or the options of `sudo` and its kin."""
+_IDLE = {"--dry-run", "--simulate", "--just-print", "--no-act", "--recon", "--print-uris", "--download-only", "--help"}
+"""Options with which nothing is installed."""
+_TARGET = re.compile(r"(?:target|dst|destination)=([^,]+)")
+_CACHES = re.compile(r"cache|tmp|/apt|/pkgs")
 _PRINTS = {"echo", "printf", ":", "true"}
 
 
 def calls(words: list[str], programs: set[str], verb: str) -> bool:
     """Whether one of these programs is called, wherever it lies, with this word after it, and not only printed."""
-    if verb not in words:
+    if verb not in words or not _IDLE.isdisjoint(words):
         return False
     before = [word.rpartition("/")[2] for word in words[: words.index(verb)]]
     carrier = (started(before) or [""])[0]
     return any(word in programs for word in before) and (carrier in programs or _CARRIES.fullmatch(carrier) is not None)
 
 
+def stays(run: Instruction) -> bool:
+    """Whether what a RUN installs is in the image: a mount that is no cache of an installer is gone with the build."""
+    mounts = re.findall(r"--mount=(\S+)", run.arguments)
+    passing = [mount for mount in mounts if re.search(r"type=(?:tmpfs|cache)\b", mount)]
+    return all(_CACHES.search(re.sub(r"type=\w+", "", place)) for mount in passing for place in _TARGET.findall(mount))
+
+
 def installs_packages(run: Instruction) -> bool:
-    return any(
+    return stays(run) and any(
         calls(words, {"pip", "pip3"}, "install") or calls(words, {"uv"}, "sync") for words in commands(run.arguments)
     )
 
 
 def installs(dockerfile: Dockerfile) -> list[Instruction]:
-    """The RUNs of any stage that install Python packages."""
-    return [run for run in dockerfile.anywhere("RUN") if installs_packages(run)]
+    """The RUNs that install Python packages, of any stage that the image has something of."""
+    return [run for run in dockerfile.used("RUN") if installs_packages(run)]
 
 
 def pinned_torch(dockerfile: Dockerfile, requirements: dict[str, str]) -> set[str]:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import shlex
+from dataclasses import dataclass, replace
 
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)")
 _RUN_OPTION = re.compile(r"^(?:\s*--(?:mount|network|security)=\S+)+")
@@ -16,6 +17,8 @@ _SWITCHES = {"useradd": {"-m"}, "adduser": {"-m"}}
 """What is a switch there, and takes a word elsewhere."""
 _BEFORE = {"sudo", "exec", "env", "nice", "time"}
 _KEYWORDS = {"if", "then", "else", "elif", "do", "while", "until", "{", "(", "!"}
+_CLOSING = {"fi", "done", "}", ")", "esac"}
+_FUNCTION = re.compile(r"(?:function )?(?P<name>[\w-]+) ?\(\) ?\{?(?P<rest>.*)")
 _PART = re.compile(r"(&&|\|\||[;|\n]+)")
 _COMMENT = re.compile(r"#[^\n]*")
 _SUCCEEDS, _FAILS = {"true", ":", "echo", "printf"}, {"false"}
@@ -37,27 +40,110 @@ def commands(text: str) -> list[list[str]]:
 
 
 def _reached(text: str) -> list[list[str]]:
-    """The words of each command, without those that no run comes to: behind `true ||`, `false &&` or `exit`."""
+    """The words of each command, without those that no run comes to: behind `true ||`, `false &&` or `exit`, in a
+    function that nobody calls, and where a condition is known to be false."""
     parts = _parts(text)
+    pairs = _called([(joint, _words(part)) for joint, part in zip(["", *parts[1::2]], parts[::2], strict=True)])
     lists: list[list[str]] = []
     ended: bool | None = None
     """Whether what came before has succeeded; None: nobody knows."""
     has_asked = False
-    for joint, part in zip(["", *parts[1::2]], parts[::2], strict=True):
-        words = _words(part)
+    blocks: list[_Block] = []
+    for joint, words in pairs:
         stops = {"&&": False, "||": True}.get(joint)
-        if not words or (stops is not None and ended is stops):
+        keywords, own_words = _keywords(words)
+        for keyword in keywords:
+            blocks = _entered(blocks, keyword, words, ended)
+        if not words or (stops is not None and ended is stops) or any(block.is_dead for block in blocks):
             continue
         lists.append(words)
-        name = (program(words) or [""])[0]
+        name = (program(own_words) or [""])[0]
         has_asked = name in _ASKS or (has_asked and stops is not None)
         is_sure = stops is None or ended is not None or (joint == "&&" and name in _SUCCEEDS and not has_asked)
-        if name == "exit" and is_sure:
+        is_sure = is_sure and all(block.runs for block in blocks)
+        if is_sure and _ends_the_shell(own_words):
             break
         own = True if name in _SUCCEEDS else False if name in _FAILS else None
+        own = own if own is None or "!" not in keywords else not own
         # `unknown && false` fails, and `unknown || true` succeeds.
         ended = own if is_sure or own is stops else None
     return lists
+
+
+@dataclass(frozen=True)
+class _Block:
+    """An `if` or a loop, and whether what stands at this place of it runs; None: nobody knows."""
+
+    kind: str
+    runs: bool | None = None
+    was_taken: bool | None = False
+    """Whether an earlier branch of an `if` was."""
+
+    @property
+    def is_dead(self) -> bool:
+        return self.runs is False
+
+
+def _entered(blocks: list[_Block], keyword: str, words: list[str], ended: bool | None) -> list[_Block]:
+    """The blocks that are open once a keyword has been read; `ended` is how the condition before it has."""
+    above, own = blocks[:-1], blocks[-1] if blocks else _Block("")
+    if keyword in ("if", "while", "until"):
+        return [*blocks, _Block(keyword, True)]
+    if keyword == "for":
+        return [*blocks, _Block("for", "in" in words[:-1])]
+    if keyword in ("fi", "done"):
+        return above
+    if keyword in ("elif", "else"):
+        return [*above, replace(own, runs=_opposite(own.was_taken))]
+    if keyword == "then":
+        taken = ended if own.runs else own.runs
+        return [*above, replace(own, runs=taken, was_taken=own.was_taken or taken)]
+    if keyword == "do" and own.kind in ("while", "until"):
+        return [*above, replace(own, runs=ended if own.kind == "while" else _opposite(ended))]
+    return blocks
+
+
+def _opposite(value: bool | None) -> bool | None:
+    return None if value is None else not value
+
+
+def _keywords(words: list[str]) -> tuple[list[str], list[str]]:
+    """The shell's keywords with which a command begins, and the rest."""
+    place = 0
+    while place < len(words) and (words[place] in _KEYWORDS or words[place] in _CLOSING):
+        place += 1
+    return (["for"], []) if words[:1] == ["for"] else (words[:place], words[place:])
+
+
+def _ends_the_shell(words: list[str]) -> bool:
+    """Whether nothing behind this command runs: `exit`, another program in the shell's place, or `set -n`."""
+    if words[:1] == ["exec"]:
+        return len(words) > 1 and not re.match(r"\d*[<>]", words[1])
+    return words[:1] == ["exit"] or (
+        words[:1] == ["set"] and any(word == "noexec" or re.fullmatch(r"-[a-z]*n[a-z]*", word) for word in words)
+    )
+
+
+def _called(pairs: list[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]:
+    """All commands but those of a function that is not called behind it."""
+    kept: list[tuple[str, list[str]]] = []
+    place = 0
+    while place < len(pairs):
+        joint, words = pairs[place]
+        if (match := _FUNCTION.match(" ".join(words))) is None:
+            kept.append((joint, words))
+            place += 1
+            continue
+        end = next(
+            (at for at, (_, own) in enumerate(pairs[place:], place) if own[-1:] == ["}"] or own[:1] == ["}"]),
+            len(pairs),
+        )
+        name = match["name"]
+        if any(name in own for _, own in pairs[end + 1 :]):
+            body = match["rest"].split()
+            kept += [(joint, body)] * bool(body) + pairs[place + 1 : end]
+        place = end + 1
+    return kept
 
 
 def _parts(text: str) -> list[str]:
