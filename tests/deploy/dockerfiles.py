@@ -20,6 +20,11 @@ MISTAKES = {
         "",
         "pytorch_pinned",
     ),
+    "an index that no installer is told": (
+        "\\\n        --extra-index-url https://download.pytorch.org/whl/cu132 ",
+        "&& test -n https://download.pytorch.org/whl/cu132 ",
+        "pytorch_pinned",
+    ),
     "unpinned packages": ("--requirement requirements.txt", "torch torchvision", "pytorch_pinned"),
     "everything copied first": ("COPY requirements.txt .", "COPY train.py requirements.txt ./", "packages_below"),
     "no working directory": ("WORKDIR /app", "", "directories"),

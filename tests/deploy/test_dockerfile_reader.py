@@ -100,6 +100,13 @@ def test_packages_that_only_stand_there_are_not_installed(trick: str) -> None:
     assert {"pytorch_pinned", "packages_below"} <= refused(dockerfile(trick))
 
 
+def test_an_index_in_a_variable_that_no_installer_reads_says_nothing() -> None:
+    option = "--extra-index-url https://download.pytorch.org/whl/cu132 "
+    file = REFERENCE.replace(f"\\\n        {option}", "").replace("CUDA_VISIBLE_DEVICES=0", "{}=" + option.split()[1])
+    assert refused(dockerfile(file.replace("{}", "NOTE"))) == {"pytorch_pinned"}
+    assert refused(dockerfile(file.replace("{}", "PIP_EXTRA_INDEX_URL"))) == set()
+
+
 def test_packages_of_a_heredoc_are_installed() -> None:
     text = REFERENCE.replace(
         "RUN python3 -m venv /opt/venv \\\n    && pip install",

@@ -26,6 +26,8 @@ from grader.container.shared.checks.words import commands, options, program
 
 MODELS = "/models"
 _INDEX = re.compile(r"download\.pytorch\.org/whl/(?P<name>\w+)")
+_OF_AN_INDEX = re.compile(r"INDEX|FIND_LINKS")
+"""In names of variables: `PIP_EXTRA_INDEX_URL`, `UV_INDEX`."""
 _LOCAL_VERSION = re.compile(r"\btorch==[\d.]+\+(?P<name>\w+)")
 _SYSTEM_INSTALLERS = {"apt", "apt-get", "dnf", "microdnf"}
 _PYTHON_PACKAGE = re.compile(r"python3?(?:\.\d+)?(?:-[a-z]+)?")
@@ -114,7 +116,7 @@ def require_pytorch(dockerfile: Dockerfile, requirements: dict[str, str]) -> Non
     for package in ("torch", "torchvision"):
         pinned = any(re.search(rf"(?<![\w-]){package}==\d+(?:\.\d+)+(?![\d.]*\*)", text) for text in texts)
         require(pinned, f"{package} is not pinned", f"{package}==X.Y.Z: the same Dockerfile must give the same image")
-    indexes = list(dockerfile.environment().values()) + texts
+    indexes = [value for name, value in dockerfile.environment().items() if _OF_AN_INDEX.search(name)] + texts
     wheels = [match["name"] for text in indexes for match in (*_INDEX.finditer(text), *_LOCAL_VERSION.finditer(text))]
     require(
         bool(wheels),

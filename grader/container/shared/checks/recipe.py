@@ -19,7 +19,6 @@ _IDLE = {"--dry-run", "--simulate", "--just-print", "--no-act", "--recon", "--pr
 """Options with which nothing is installed."""
 _TARGET = re.compile(r"(?:target|dst|destination)=([^,]+)")
 _CACHES = re.compile(r"cache|tmp|/apt|/pkgs")
-_PRINTS = {"echo", "printf", ":", "true"}
 
 
 def calls(words: list[str], programs: set[str], verb: str) -> bool:
@@ -64,9 +63,13 @@ def install_texts(dockerfile: Dockerfile, requirements: dict[str, str]) -> list[
 
 
 def _installing(run: Instruction) -> str:
-    """What a RUN runs, without what it prints: a version in a message pins nothing."""
-    lists = [words for words in commands(run.arguments) if (started(words) or [""])[0] not in _PRINTS]
-    return "; ".join(" ".join(words) for words in lists)
+    """What installers are told in a RUN: a version or an address in another command's words pins nothing."""
+    return "; ".join(" ".join(words) for words in commands(run.arguments) if _tells_an_installer(words))
+
+
+def _tells_an_installer(words: list[str]) -> bool:
+    name = (started(words) or [""])[0].rpartition("/")[2]
+    return name in ("", "pip", "pip3", "export") or (_CARRIES.fullmatch(name) is not None and not name.startswith("-"))
 
 
 def _without_comments(text: str) -> str:
