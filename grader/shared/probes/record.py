@@ -238,11 +238,11 @@ def watch_products(gpu: VirtualGpu) -> Iterator[Products]:
 
 @contextmanager
 def watch_host_products() -> Iterator[Callable[[], int]]:
-    """Yield a function that says how many FLOPs of matrix products ran on the CPU in the block, by PyTorch's
-    dispatcher: the device's record has none of them."""
+    """Yield a function that says how many FLOPs of matrix products passed PyTorch's dispatcher in the block, wherever
+    their operands are or seem to be: the device's record has none of the CPU, of "meta", or of fake tensors."""
     note, noted = notes()
     with in_every_thread(lambda: _ProductSpy(note)):
-        yield lambda: sum(flops for place, _, flops in noted() if place == "cpu")
+        yield lambda: sum(flops for _, _, flops in noted())
 
 
 class _NameSpy(TorchDispatchMode):
