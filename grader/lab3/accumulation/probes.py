@@ -14,10 +14,10 @@ from gradebox.sandbox.observer import SystemReading
 from gradebox.sandbox.probe_loader import Student
 from grader.lab3.accumulation.cases import Accumulate, AccumulateReply, Pass, PassReply, Refusals, RefusalsReply
 from grader.lab3.shared.cases.modules import DDP
-from grader.lab3.shared.probes.versions import written_bytes
 from grader.shared.probes.collectives import Collectives
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.loaders import sized_loader
+from grader.shared.probes.looks import written_bytes
 from grader.shared.probes.ranks import group, half_squares
 from grader.shared.probes.support import fields_or_reason
 from labkit.results import AccumulationResult

@@ -48,9 +48,10 @@ from grader.lab3.checkpointing.cases import (
 )
 from grader.lab3.shared.cases.modules import DDP
 from grader.lab3.shared.probes.models import Layers, flat, regression
-from grader.lab3.shared.probes.versions import noting_version, version, watch_names, whole_versions, written_bytes
+from grader.lab3.shared.probes.versions import noting_version, version, watch_names, whole_versions
 from grader.shared.probes.calls import if_accepted
 from grader.shared.probes.kept import function, nap, notes
+from grader.shared.probes.looks import written_bytes
 from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, full_disk, group, half_squares, numbered
 from grader.shared.probes.support import fields, plain
 from labkit.results import DdpTraining

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 PathLike = Path | str
+_WRITTEN = re.compile(rb"wchar: (\d+)")
 
 
 def is_file(path: PathLike, *, text: Callable[..., str] = os.fspath, stat: Callable[..., Any] = os.stat) -> bool:
@@ -89,6 +91,15 @@ def read_bytes(
     finally:
         close(descriptor)
     return b"".join(parts)
+
+
+def written_bytes() -> int | None:
+    """Bytes that this process has written to files and pipes, whatever became of them; None if nobody counts."""
+    try:
+        found = _WRITTEN.search(read_bytes("/proc/self/io"))
+    except OSError:
+        return None
+    return None if found is None else int(found[1])
 
 
 def read_text(path: PathLike) -> str | None:

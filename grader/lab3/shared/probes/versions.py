@@ -1,10 +1,9 @@
-"""What became of files: versions of one, and how many bytes a process has written to any of them."""
+"""What became of files: versions of one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path, PosixPath
@@ -16,7 +15,6 @@ from grader.shared.probes.kept import function, notes
 from grader.shared.probes.looks import read_bytes
 from grader.shared.probes.support import exact
 
-_WRITTEN = re.compile(rb"wchar: (\d+)")
 _SHOWN = 4
 """Weights by which others are known to be in a file."""
 
@@ -81,11 +79,3 @@ def watch_names(name: str) -> Callable[[], list[bytes]]:
 
     sys.addaudithook(hook)
     return noted
-
-
-def written_bytes() -> int | None:
-    """Bytes that this process has written to files and pipes, whatever became of them; None if nobody counts."""
-    with contextlib.suppress(OSError):
-        if found := _WRITTEN.search(read_bytes("/proc/self/io")):
-            return int(found[1])
-    return None

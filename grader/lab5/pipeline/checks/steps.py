@@ -152,12 +152,21 @@ def judge_orders(training: Training, replies: Sequence[EpochsReply]) -> None:
             )  # fmt: skip
 
 
-def judge_exchanges(training: Training, reply: EpochsReply) -> None:
+def judge_exchanges(training: Training, replies: Sequence[EpochsReply]) -> None:
     """How often the ranks exchanged the gradient of a training that is much larger than all else that they exchange."""
-    if reply.loopback_bytes is None:  # then only the probe has counted
-        return
     steps, batches, ranks = training.total_steps(2), training.batches(2) * training.config["epochs"], 2
     exchange = ranks * training.weight.size * np.dtype(np.float64).itemsize
+    reply, written = replies[0], sum(reply.runs[-1].written_bytes or 0 for reply in replies)
+    # Who exchanges by files writes there what no network sees.
+    require_between(
+        written / exchange, 0.0, (steps + batches) / 2,
+        what=f"bytes that 2 ranks wrote, to files or to each other, in gradients of {on_ranks('train_epoch()', 2)}, "
+        f"{training.described()}",
+        expected=f"{steps}, and a little for sums and logs",
+        hint=_EACH_BATCH_EXCHANGED if written > 0.8 * batches * exchange else "Exchange through the process group.",
+    )  # fmt: skip
+    if reply.loopback_bytes is None:  # then only the probe has counted
+        return
     exchanges = reply.loopback_bytes / exchange
     require_between(
         # At the beginning the ranks may send each other the weights, and the other trainings' gradients count as well.

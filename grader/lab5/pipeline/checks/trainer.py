@@ -80,7 +80,7 @@ class TestPipeline:
             trainings, replies = trained(submission, generator, ranks)
             judge_orders(trainings[0], replies)
             if ranks > 1:
-                judge_exchanges(trainings[-1], replies[0])
+                judge_exchanges(trainings[-1], replies)
 
     def test_learning_rate_per_optimizer_step(self, submission: Submission, generator: InputGenerator) -> None:
         judge_rates_of(_runs(submission, generator))

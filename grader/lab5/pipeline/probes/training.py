@@ -50,7 +50,7 @@ from grader.shared.probes.endings import ending
 from grader.shared.probes.facts import has_graph, is_training, modules_of
 from grader.shared.probes.kept import function, method, notes
 from grader.shared.probes.loaders import loader
-from grader.shared.probes.looks import files_below
+from grader.shared.probes.looks import files_below, written_bytes
 from grader.shared.probes.ranks import Indexed
 from grader.shared.probes.record import system, watch_products
 from grader.shared.probes.support import exact, fields
@@ -70,11 +70,13 @@ def epochs(student: Student, inputs: Epochs) -> EpochsReply:
         for number, training in enumerate(inputs.trainings):
             made = make(student, base_of(student) / f"run-{number}", training, asleep=inputs.asleep)
             model, results, modes = made.model, [], []
+            before = written_bytes()
             with optimizer_steps(made), Collectives() as reduced:
                 for epoch in range(training.config["epochs"]):
                     model.eval()
                     results.append(epoch_of(made.trainer, epoch))
                     modes.append(is_training(model))
+            after = written_bytes()
             runs.append(
                 TrainedEpochs(
                     results=results,
@@ -87,6 +89,7 @@ def epochs(student: Student, inputs: Epochs) -> EpochsReply:
                     frozen=bool((exact(model.gain, "the gain") == 1).all()),
                     logged_samples=made.logged_samples(),
                     reduced_gradients=reduced.reduced_bytes / model.whole().nbytes,
+                    written_bytes=None if before is None or after is None else after - before,
                 )
             )
         orders = {
