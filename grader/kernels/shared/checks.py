@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ def ask(
     counted: bool = False,
     device: str | None = None,
     values: bool = True,
+    conditions: Sequence[Mapping[str, float]] = (),
     **inputs: Any,
 ) -> Seen:
     """What a probe of this exercise ("kernels.add.vector_add") saw; on a virtual GPU where accesses are `counted`.
@@ -51,7 +52,8 @@ def ask(
         device = COUNTING
     if device is None and not submission.device.simulated:
         _require_triton_works(submission)
-    return submission.probe(probe, {"device": device, "values": values, "limits": _SLOW}, **inputs)
+    options = {"device": device, "values": values, "limits": _SLOW, "conditions": list(conditions)}
+    return submission.probe(probe, options, **inputs)
 
 
 def _require_triton_works(submission: Submission) -> None:

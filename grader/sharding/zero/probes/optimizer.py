@@ -42,9 +42,7 @@ def _watched(gpu: VirtualGPU) -> Callable[[], HeldStates]:
     memory = Memory(gpu)
 
     def look() -> HeldStates:
-        held: Any = memory.held()
-        elsewhere: Any = memory.elsewhere()
-        return HeldStates(bytes=held, elsewhere=elsewhere)
+        return HeldStates(bytes=cast(int, memory.held()), elsewhere=cast("list[int]", memory.elsewhere()))
 
     return look
 

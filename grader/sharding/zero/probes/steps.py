@@ -14,13 +14,10 @@ from torch import Tensor
 from grader.sharding.zero.cases import HeldStates, OptimizerCase, Options, SavedState, TrainedRun
 from grader.sharding.zero.probes.parameters import Parameters, optimizer_class
 from grader.shared.probes.kept import function, notes
-from grader.shared.probes.support import exact, instance, mapping, plain, sequence
+from grader.shared.probes.support import StudentObject, exact, instance, mapping, plain, sequence
 
 AnyOptimizer: TypeAlias = Any
 """An optimizer that a submission made: what has its methods need not be one of PyTorch's."""
-
-StudentState: TypeAlias = dict[str, Any]
-"""A `state_dict()`."""
 
 LOSS = 1.5
 """What closures return."""
@@ -84,7 +81,7 @@ def follow(
     )
 
 
-def _change(state: StudentState) -> None:
+def _change(state: StudentObject) -> None:
     """Halve all states of parameters, and the learning rate of the first group."""
     for entry in state["state"].values():
         for name, value in entry.items():
