@@ -52,8 +52,9 @@ def ask(
         device = COUNTING
     if device is None and not submission.device.simulated:
         _require_triton_works(submission)
-    options = {"device": device, "values": values, "limits": _SLOW, "conditions": list(conditions)}
-    return submission.probe(probe, options, **inputs)
+    return submission.probe(
+        probe, {"device": device, "values": values, "limits": _SLOW, "conditions": list(conditions)}, **inputs
+    )
 
 
 def _require_triton_works(submission: Submission) -> None:
