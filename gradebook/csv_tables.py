@@ -86,7 +86,10 @@ def read(path: Path, texts: Collection[str] = ()) -> Table:
     head = text.partition("\n")[0]
     separator = max(_SEPARATORS, key=head.count)
     ended = text if text.endswith(("\n", "\r")) else f"{text}\n"
-    lines = csv.reader(io.StringIO(f"{ended}{_END}\n", newline=""), delimiter=separator)
+    # People write a space behind a separator, also in front of quotes.
+    source = io.StringIO(f"{ended}{_END}\n", newline="")
+    lines = csv.reader(source, delimiter=separator, skipinitialspace=True)
+    line = first
     try:
         titles = tuple(title.strip().removeprefix("\ufeff") for title in next(lines, []))
         rows = []
@@ -101,7 +104,11 @@ def read(path: Path, texts: Collection[str] = ()) -> Table:
                 rows.append(Row(line, _by_title(titles, [_plain(cell) for cell in cells], f"{path}, line {line}")))
             line = first + lines.line_num
     except csv.Error as error:
-        raise TableError(f"{path} is no CSV file: {error}") from None
+        longest = f"{csv.field_size_limit():,} characters"
+        raise TableError(
+            f"{path}, line {line}: this is no row of a CSV file: {error}. If a cell has more than "
+            f"{longest}, a quote before it is not closed, or the file is damaged: correct it, or save the table again"
+        ) from None
     if not rows:
         raise TableError(f"{path} has no row below its titles" if any(titles) else f"{path} is empty")
     return Table(titles, tuple(rows))

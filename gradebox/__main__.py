@@ -15,11 +15,12 @@ from typing import Annotated
 import typer
 
 from gradebox import arguments, launch
+from gradebox.common.command_line import CommandApp
 from gradebox.common.exit_codes import refuse
 from gradebox.common.texts import printable
 from gradebox.run.options import Options
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Grades submissions against a course.")
+app = CommandApp(no_args_is_help=True, add_completion=False, help="Grades submissions against a course.")
 
 _Course = Annotated[
     Path, typer.Option(help="The course's folder, with course.toml.", envvar="GRADEBOX_COURSE", show_default=False)

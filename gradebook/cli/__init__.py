@@ -12,6 +12,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from gradebox.common.command_line import CommandApp
+
 COMMANDS = {
     "class": "gradebook.cli.classroom:grade_submissions",
     "review": "gradebook.cli.exporting:review_class",
@@ -42,7 +44,7 @@ def group_of(commands: Mapping[str, str]) -> type[TyperGroup]:
             if isinstance(target, typer.Typer):
                 command: Any = typer.main.get_group(target)
             else:
-                alone = typer.Typer(add_completion=False)
+                alone = CommandApp(add_completion=False)
                 alone.command(cmd_name, cls=_named(CLASSES[cmd_name]) if cmd_name in CLASSES else None)(target)
                 command = typer.main.get_command(alone)
             command.name = cmd_name

@@ -13,13 +13,14 @@ from gradebook.cli.echo import echo, note
 from gradebook.cli.host import course
 from gradebook.cli.host import folder as course_folder
 from gradebook.cli.plugins import commands_of, fail, put
+from gradebox.common.command_line import CommandApp
 from gradebox.course.rubric import Lab
 from gradebox.run.grade import Grade
 
 if TYPE_CHECKING:
     from gradebook.export.book import Book
 
-export_app = typer.Typer(
+export_app = CommandApp(
     cls=commands_of("export"), no_args_is_help=True, help="Write grades for learning platforms, classrooms and people."
 )
 

@@ -13,6 +13,7 @@ import typer
 from gradebook.cli.echo import echo, note
 from gradebook.cli.plugins import commands_of, fail
 from gradebook.command_name import command
+from gradebox.common.command_line import CommandApp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gradebook.export.book import Book
     from gradebook.grading.manual_grading.requests import NewRequest
 
-manual_app = typer.Typer(
+manual_app = CommandApp(
     cls=commands_of("manual"), no_args_is_help=True, help="Grade reports by hand, and answer requests to look again."
 )
 
@@ -99,9 +100,9 @@ def ask_to_look_again(
     text: Annotated[str, typer.Argument(help="The text of the request.")],
 ) -> None:
     """Record that a student asks to look again."""
-    from gradebook.grading.manual_grading.requests import NewRequest
+    from gradebook.grading.manual_grading.requests import NewRequest, about_of
 
-    _record(folder, [NewRequest(student, text, "" if about == "all" else about)])
+    _record(folder, [NewRequest(student, text, about_of(about))])
 
 
 @manual_app.command("import")
@@ -170,8 +171,10 @@ def list_requests(
 ) -> None:
     """List the requests to look again; exit code 3 as long as one has no answer."""
     from gradebook.grading.manual_grading import requests
+    from gradebook.store import Gradebook
 
     try:
+        Gradebook(folder, locked=False).close()  # a folder without one has no requests either
         recorded = requests.load(folder)
     except (ValueError, OSError) as error:
         raise fail(error) from None
@@ -202,8 +205,8 @@ def answer_request(
     try:
         with deciding(folder):
             view = Book.open(folder).view
-            asker = next((row.student for row in requests.load(folder) if row.id == request), "")
-            line = view.line(asker)
+            asked = next((row for row in requests.load(folder) if row.id == request), None)
+            line = view.line(asked.student) if asked else None
             mates = line.result.teammates if line is not None else ()
             made, *others = requests.answer(folder, request, text, grader_name(as_), mates)
             Book.open(folder).export(say=note)
@@ -212,3 +215,5 @@ def answer_request(
     team = f", and {', '.join(other.student for other in others)}, who asked the same" if others else ""
     state = "answered" if made.answer else "open again"
     echo(f"{made.id} of {made.student}{team}: {state}; the feedback is written again")
+    if asked is not None and asked.answer and asked.answer != made.answer:
+        echo(f"this replaces the answer of {asked.answered_by}: {' '.join(asked.answer.split())}")

@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from gradebook import plugins
 from gradebook.cli.echo import echo
 from gradebook.cli.host import course
+from gradebox.common.command_line import Command, CommandApp
 from gradebox.common.exit_codes import ExitCode
 
 _ENGINE = "plug-in engine"
@@ -62,7 +63,7 @@ def commands_of(group: str) -> type[TyperGroup]:
     return Commands
 
 
-class EngineCommand(TyperCommand):
+class EngineCommand(Command):
     """A command with the options of the engine that `--on` names."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -126,7 +127,7 @@ def _named_engine(args: list[str]) -> str:
 
 def _made(function: Any, name: str) -> Any:
     """A function as a command of Typer."""
-    alone = typer.Typer(add_completion=False)
+    alone = CommandApp(add_completion=False)
     alone.command(name)(function)
     command = typer.main.get_command(alone)
     command.name = name

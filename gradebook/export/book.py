@@ -177,7 +177,9 @@ class Book:
         whose = self._called(keys) if len(keys) == 1 else name
         said = f"{whose} gets {points(written.points)} {unit} for {criterion}; written to {file}"
         after = type(self).open(self.folder)
-        return "\n".join([said, *(decisions.effect(self.view, after.view, key, criterion) for key in keys)])
+        effects = [decisions.effect(self.view, after.view, key, criterion) for key in keys]
+        replaced = dict.fromkeys(filter(None, (decisions.replaced(self.view, key, written) for key in keys)))
+        return "\n".join([said, *effects, *replaced])
 
     def _override_all(self, criterion: str, amount: str, reason: str, by: str) -> str:
         """Give these points to everybody who was graded and has fewer; says to whom, and to whom not."""

@@ -158,6 +158,16 @@ def effect(before: View, after: View, student: str, criterion: str) -> str:
     return f"{student} has {shown(line.result.score)} of {shown(line.most)} points now{same}{lost}{kept}"
 
 
+def replaced(before: View, student: str, new: Override) -> str:
+    """What to say of an earlier override for the same criterion, which somebody else may have given; empty for none."""
+    earlier = student_of(before, student).result.overrides
+    old = next((override for override in earlier if override.criterion == new.criterion), None)
+    if old is None or (old.points, old.reason) == (new.points, new.reason):
+        return ""
+    by = f"{old.by}: " if old.by else ""
+    return f"this replaces {shown(old.points)} points for {old.criterion} of {new.student} ({by}{old.reason})"
+
+
 def _why_no_score(line: Line) -> str:
     if (line.result.manual is not None and not line.result.manual.complete) or any(
         not report.counts for report in line.result.reports

@@ -128,7 +128,10 @@ CONFLICT_REMEDY = "Git could not merge this file: keep one version of the lines 
 _MISWRITTEN = (
     (CONFLICT, CONFLICT_REMEDY),
     (re.compile(r"[^=#]*=\s*(-?\d+),(\d+)\s*(#.*)?"), r"write decimals with a point: \1.\2"),
-    (re.compile(r"[^=#]*=\s*(-?\d+(?:[.]\d+)?)\s*%\s*(#.*)?"), r"write the number alone: \1"),
+    (re.compile(r"[^=#]*percent[^=#]*=\s*(-?\d+(?:[.]\d+)?)\s*%\s*(#.*)?"), r"write the number alone: \1"),
+    (re.compile(r"[^=#]*=\s*-?\d+(?:[.,]\d+)?\s*%\s*(#.*)?"), "a share is no number here: write how many it means"),
+    (re.compile(r"[\"'\w.-]+\s*:(\s.*)?"), "TOML has = between a key and its value, and text in quotes"),
+    (re.compile(r"[{}\]].*"), "this looks like JSON, and TOML has lines such as key = value"),
     (
         re.compile(r"[^=#]*=\s*(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)\s*([+-]\d\d:\d\d|Z)?\s*(#.*)?"),
         r"write seconds, too: \1T\2:00\3",
@@ -258,7 +261,9 @@ def _plain(kind: Any, data: Any, place: tuple[str | int, ...], document: Documen
         dotted = f'"{place[-1]}.{next(iter(data))}"'
         text = f"{_name(place)} holds other keys, and is not {_NAMES.get(kind, kind.__name__)}; a name with a dot "
         text += f"needs quotes: {dotted} = ..."
-    if remedy := _remedy(kind, data):
+    if isinstance(data, str) and kind in (Decimal, float, int) and "%" in data and "percent" not in _name(place):
+        text += ": a share is no number here, so write how many it means"
+    elif remedy := _remedy(kind, data):
         text = f"{text.partition(', like ')[0]}: write {remedy}"
     raise document.error(place, text)
 

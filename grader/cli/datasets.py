@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from gradebook.cli.echo import echo
+from gradebox.common.command_line import CommandApp
 
-data_app = typer.Typer(no_args_is_help=True, help="Get the data sets of the labs.")
+data_app = CommandApp(no_args_is_help=True, help="Get the data sets of the labs.")
 
 STOPPED = 128 + signal.SIGTERM
 INTERRUPTED = 128 + signal.SIGINT

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from gradebook.cli.echo import echo
+from gradebox.common.command_line import CommandApp
 from grader.notebooks.export import Change, ExportError, plan
 
-notebook_app = typer.Typer(no_args_is_help=True, help="Work in notebooks.")
+notebook_app = CommandApp(no_args_is_help=True, help="Work in notebooks.")
 
 
 @notebook_app.callback()

@@ -76,7 +76,8 @@ def read(path: Path) -> tuple[NewRequest, ...]:
     """
     if path.suffix.lower() == ".toml":
         try:
-            return reading.into(_Brought, reading.toml(path)).request
+            brought = reading.into(_Brought, reading.toml(path)).request
+            return tuple(replace(request, about=about_of(request.about)) for request in brought)
         except reading.ReadingError as error:
             raise ManualGradingError(str(error)) from None
     try:
@@ -103,7 +104,7 @@ def read(path: Path) -> tuple[NewRequest, ...]:
     for row in table.rows:
         student, text = next((cell for title in who if (cell := row.cell(title))), ""), row.cell(names["text"])
         if student and text:
-            incoming.append(NewRequest(student, text, _about(row.cell(names.get("about", "")))))
+            incoming.append(NewRequest(student, text, about_of(row.cell(names.get("about", "")))))
         else:
             lacking = f"the text of {student}'s request" if student else "who asks"
             incomplete.append(f"line {row.line} does not say {lacking}")
@@ -114,7 +115,7 @@ def read(path: Path) -> tuple[NewRequest, ...]:
     return tuple(incoming)
 
 
-def _about(typed: str) -> str:
+def about_of(typed: str) -> str:
     return "" if typed.casefold() == "all" else typed
 
 

@@ -392,3 +392,11 @@ def test_the_same_files_of_who_is_not_one_team_are_named(small_class: SmallClass
     assert (
         "students with the same files who are not one team: ada and bob. gpulabs similarity CLASS compares all" in said
     )
+
+
+def test_a_decision_that_replaces_another_one_says_so(folder: Path) -> None:
+    first = run("review", str(folder), "--override", "blue", "lab1.memory", "2", "by Ana", "--as", "Ana")[1]
+    again = run("review", str(folder), "--override", "blue", "lab1.memory", "2", "by Ana", "--as", "Ben")[1]
+    other = run("review", str(folder), "--override", "blue", "lab1.memory", "3.5", "by Ben", "--as", "Ben")[1]
+    assert ["this replaces" in said for said in (first, again)] == [False, False]
+    assert other.count("this replaces 2 points for lab1.memory of blue (Ben: by Ana)") == 1

@@ -269,6 +269,8 @@ def _malformed(text: str) -> Iterator[tuple[bytes, str]]:
     yield text.replace("ada", "zoë").encode("cp1252"), r":\d: it is not UTF-8. If .*zoë.* reads right"
     for kind, data in OTHERS.items():
         yield data, f":1: it is {kind}"
+    yield b"student: ada\n", ":1: not valid TOML: .*; TOML has = between a key and its value"
+    yield b'{"student": 1}\n', ":1: not valid TOML: .*; this looks like JSON"
     yield b"student,points\nada,4\n", ":1: not valid TOML: .*; this looks like a table of a spreadsheet"
     yield text.encode() + b"colour = 1\n", r":\d+: unknown key 'colour'"
     yield f"{text}<<<<<<< HEAD\n=======\n>>>>>>> main\n".encode(), r":\d+: .*Git could not merge this file: keep one"
@@ -280,8 +282,8 @@ def _malformed(text: str) -> Iterator[tuple[bytes, str]]:
         for written, remedy in (
             ('"8,5"', "is not a (whole )?number"),
             ("8,5", "write decimals with a point: 8.5"),
-            ("80 %", "write the number alone: 80"),
-            ('"80 %"', "write 80, without quotes"),
+            ("80 %", "write the number alone: 80" if "percent" in key else "a share is no number here: write"),
+            ('"80 %"', "write 80, without quotes" if "percent" in key else "a share is no number here"),
             ('"many"', "is not a (whole )?number"),
         ):
             yield place.sub(f"{key} = {written}", text).encode(), rf":\d+: .*{remedy}"

@@ -199,3 +199,21 @@ def test_titles_that_come_again_are_no_student_and_others_begin_another_table(tm
     assert [entry.student for entry in roster_files.load(table).entries] == ["name", "ada"]
     table.write_text("student,submitted_at\nada,2026-03-01T12:00Z\nStudent,Submitted_at\n")
     assert list(times.load(table, None, None).of) == ["ada"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_space_before_quotes_is_no_part_of_a_cell(way: str, tmp_path: Path) -> None:
+    file, row = tmp_path / "class.csv", ("ada", "a, b", "blue", "https://x.example/a.git", "2026-03-01T10:00Z", "Ada")
+    rows = [("student", "text", "team", "repository", "submitted_at", "name"), row]
+    file.write_text("".join(",".join(f'"{cell}"' for cell in cells) + "\n" for cells in rows))
+    expected = repr(WAYS[way](file)) if way != "roster" else repr(roster_files.load(file).entries)
+    file.write_text("".join(", ".join(f'"{cell}"' for cell in cells) + "\n" for cells in rows))
+    assert (repr(WAYS[way](file)) if way != "roster" else repr(roster_files.load(file).entries)) == expected
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cell_that_is_too_long_is_refused_with_its_line(way: str, tmp_path: Path) -> None:
+    file = tmp_path / "class.csv"
+    file.write_text(f"student,text,team,repository,submitted_at\nada,a,b,c,2026-03-01T10:00Z\nbob,{'x' * 200_000}\n")
+    with pytest.raises(ValueError, match=r"class.csv, line 3: .*larger than field limit .*a quote before it is not"):
+        WAYS[way](file)

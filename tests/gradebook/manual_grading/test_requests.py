@@ -44,6 +44,8 @@ def test_the_same_form_imported_twice_adds_nothing(tmp_path: Path) -> None:
     toml = tmp_path / "more.toml"
     toml.write_text('[[request]]\nstudent = "ada"\nabout = "lab1.memory"\ntext = "please"\n')
     assert requests.add(tmp_path, requests.read(toml), STUDENTS, CRITERIA) == []
+    toml.write_text('[[request]]\nstudent = "bob"\nabout = "All"\ntext = "look again"\n')
+    assert requests.add(tmp_path, requests.read(toml), STUDENTS, CRITERIA) == []
 
 
 def test_a_form_may_identify_students_as_a_roster_does(tmp_path: Path) -> None:
@@ -124,3 +126,8 @@ def test_the_answer_stands_in_the_feedback_of_who_asked_only(manual: ManualClass
     assert "No: <i>the first step</i> counts." in pages["bob.md"].partition("Answer:")[2]
     assert "Not answered yet" in pages["eve.html"]
     assert "the first step" not in pages["cleo.html"]
+
+
+def test_a_folder_that_is_no_class_has_no_list_of_requests(tmp_path: Path) -> None:
+    listed = CliRunner().invoke(app, ["manual", "requests", str(tmp_path / "sprign")])
+    assert (listed.exit_code, "there is no gradebook in" in listed.output) == (2, True)

@@ -1,0 +1,40 @@
+"""Commands that refuse an option given twice if only the last value would count, as `--regrade ada --regrade bob`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import typer
+from typer.core import TyperCommand
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Command(TyperCommand):
+    """A command that takes each option once, except those that are lists and switches."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            _check_repeated(self, ctx, args)
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
+
+
+class CommandApp(typer.Typer):
+    """An application whose commands are such."""
+
+    def command(
+        self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **options: Any
+    ) -> Callable[[_Function], _Function]:
+        return super().command(name, cls=cls or Command, **options)
+
+
+def _check_repeated(command: TyperCommand, ctx: Any, args: list[str]) -> None:
+    """End with a line if an option is given twice of which only the last counts."""
+    _, _, given = command.make_parser(ctx).parse_args(args=list(args))
+    options: list[Any] = [param for param in given if param.param_type_name == "option"]
+    for number, option in enumerate(options):
+        if option in options[:number] and not option.multiple and not option.is_flag:
+            name = max(option.opts, key=len)
+            ctx.fail(f"{name} is given more than once, and only the last one would count. Give it once in a command")
