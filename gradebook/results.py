@@ -31,9 +31,9 @@ class Student:
     student: str
     name: str = ""
     columns: Mapping[str, str] = field(default_factory=dict)
-    status: Literal["taken", "partly", "kept", "missing", "refused", "could_not_fetch", "no_repository"]
+    status: Literal["taken", "partly", "kept", "missing", "refused", "undecided", "could_not_fetch", "no_repository"]
     """`partly`: of a team, without what could not be fetched; `kept`: what an earlier run took in, because nothing
-    could be fetched now."""
+    could be fetched now; `undecided`: refused until a person says which of it counts."""
     reason: str = ""
     """Why there is nothing to grade; of what was taken, what the student should know of that."""
     submitted_at: datetime | None = None

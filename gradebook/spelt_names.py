@@ -13,8 +13,18 @@ from typing import Protocol, TypeVar
 
 _SIGNS = str.maketrans({**dict.fromkeys("\u2018\u2019\u02bc\u00b4\uff07", "'"), **dict.fromkeys("\u2010\u2011", "-")})
 """Apostrophes and hyphens that keyboards, word processors and telephones write for `'` and `-`."""
+_COPY = re.compile(r"( \(\d{1,2}\)| - copy| copy( \d{1,2})?)+$", re.IGNORECASE)
+"""What browsers and desktops write behind the name of a second file of the same name."""
 _LAB = re.compile(r"lab\d*|\d{1,2}")
 _WORD = re.compile(r"[^\W_]+")
+_ACCENT = re.compile("[\u0300-\u036f]")
+_LETTERS = str.maketrans(
+    {"ł": "l", "đ": "d", "ð": "d", "ø": "o", "\u0131": "i", "ħ": "h", "æ": "ae", "œ": "oe", "þ": "th"}
+)
+"""Letters that Unicode does not take for others with an accent, as people write them on other keyboards."""
+_SPELT_OUT = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø": "oe"})
+_SHORT = 2
+"""So long words are no names alone."""
 
 
 class _Named(Protocol):
@@ -45,6 +55,37 @@ def folded_person(text: str) -> str:
     """The same of a person, whom Canvas calls "Lovelace, Ada" in its gradebook."""
     last, comma, first = folded_name(text).partition(",")
     return f"{first.strip()} {last.strip()}" if comma and first.strip() else last
+
+
+def in_plain_letters(text: str) -> tuple[str, str]:
+    """Without accents and case; and so with ä, ö, ü, å and ø as Germans and Danes write them where these lack.
+
+    It is for suggestions alone: two people may have names that differ in nothing else.
+    """
+    composed = unicodedata.normalize("NFC", text).casefold()
+    first, second = (
+        unicodedata.normalize("NFKD", form).translate(_LETTERS) for form in (composed, composed.translate(_SPELT_OUT))
+    )
+    return _ACCENT.sub("", first), _ACCENT.sub("", second)
+
+
+def have_a_word_in_common(name: str, other: str) -> bool:
+    """Whether a word of the name `other` is in `name`, however its accents and umlauts are written."""
+    words = {word for form in in_plain_letters(other) for word in re.findall(r"\w+", form)}
+    return any(word in form for form in in_plain_letters(name) for word in words)
+
+
+def may_be_of(file: str, name: str, key: str) -> bool:
+    """Whether a file's name has a word of a student's name, or the whole key."""
+    words = {word for form in in_plain_letters(file) for word in _WORD.findall(form)}
+    own = {word for form in in_plain_letters(name) for word in _WORD.findall(form) if len(word) > _SHORT}
+    parts = set(_WORD.findall(in_plain_letters(key.partition("@")[0])[0]))
+    return bool(words & own) or (bool(parts) and parts <= words)
+
+
+def of_file(name: str) -> tuple[str, ...]:
+    """Whose name a file's may be: itself, or without the number that a browser gave a second download."""
+    return tuple(dict.fromkeys((name, _COPY.sub("", name))))
 
 
 def meant(name: str, entries: Sequence[_Student], identifiers: Sequence[str]) -> list[_Student]:

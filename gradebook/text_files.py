@@ -14,10 +14,10 @@ import io
 import json
 import os
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from gradebook.spelt_names import in_plain_letters
 from gradebox.common import files
 from gradebox.common.texts import printable
 
@@ -38,16 +38,11 @@ def some(names: Sequence[str], most: int = 5) -> str:
 
 def with_name(key: str, name: str) -> str:
     """A student's key for people, with the name if the key does not show it: `Participant 1001 (Ada Lovelace)`."""
-    words = [word for word in _NO_LETTER.split(_plain(name)) if word]
+    words = [word for word in _NO_LETTER.split(in_plain_letters(name)[0]) if word]
     words = [word for word in words if len(word) > 2] or words
-    shown = not name or name == key or any(word in _plain(key) for word in words)
+    shown = not name or name == key or any(word in in_plain_letters(key)[0] for word in words)
     cut = name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}..."
     return key if shown else f"{key} ({printable(cut, lines=False)})"
-
-
-def _plain(text: str) -> str:
-    """Letters without accents and case."""
-    return "".join(sign for sign in unicodedata.normalize("NFKD", text) if not unicodedata.combining(sign)).casefold()
 
 
 def paragraphs(text: str) -> str:

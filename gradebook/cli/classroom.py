@@ -194,7 +194,7 @@ def _show(result: ClassResult, out: Path) -> int:
             markup=False,
         )
     if not_theirs:
-        text = "without a certain score (older work, a part of it, or none was found), so no export has a 0 for them"
+        text = "without a certain score (older work, several, a part or none was found), so no export has a 0 for them"
         console.print(f"{len(not_theirs)} {text}: {command()} review {shlex.quote(str(out))}", markup=False)
     chosen = everything.options(class_summary.exports_table(out))
     decided = (*everything.held_back(overview), *everything.lowering(overview), *everything.older(overview))

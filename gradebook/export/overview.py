@@ -20,6 +20,7 @@ _WORDS = {
     "could_not_grade": "could not be graded: grade the class again with --regrade",
     "could_not_fetch": "could not be fetched: no score until a run can",
     "no_repository": "no repository: no score until the list is fixed, or 0 is accepted",
+    "undecided": "refused until somebody decides which work counts: the 0 is withheld",
     "refused": "refused: 0 points until they hand in again",
     "withheld": "handed in nothing under their name: the 0 is withheld",
     "missing": "handed in nothing: 0 points",
@@ -165,7 +166,9 @@ def by_hand(view: View) -> ByHand | None:
 def _kind(line: Line) -> str | None:
     result = line.result
     if line.grade is None:
-        return "withheld" if result.status == "missing" and result.score is None else result.status
+        if result.score is None and result.status in ("missing", "refused"):
+            return "withheld" if result.status == "missing" else "undecided"
+        return result.status
     if any(not report.complete for report in result.reports):
         return "by_hand"
     if any(not report.released for report in result.reports):

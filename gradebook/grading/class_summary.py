@@ -271,6 +271,8 @@ def _result(
     if student.status == "no_repository":
         return replace(nothing, status="no_repository", withheld=True)
     nothing = replace(nothing, outdated=student.status == "kept", partly=student.status == "partly")
+    if student.status == "undecided":
+        return replace(nothing, status="refused", withheld=True)
     if student.status == "refused" or student.content is None:
         return replace(nothing, status="refused", score=Decimal(0))
     counting = gradebook.counting(plan, student.content)

@@ -11,9 +11,9 @@ from datetime import datetime
 from decimal import Decimal
 
 from gradebook.intake import doubtful_rows
-from gradebook.intake.owners import have_a_word_in_common
 from gradebook.results import Student, StudentResult
 from gradebook.settings import Settings
+from gradebook.spelt_names import have_a_word_in_common
 from gradebook.text_files import some
 
 _NAMED = 5
@@ -49,6 +49,8 @@ def result_of(student: Student, outside: Sequence[str], settings: Settings, now:
         return replace(result, score=None, withheld=True, reason=reason, submitted_at=student.submitted_at)
     if doubtful_rows.may_be_test_student(student.name, student.columns):
         return replace(result, score=None, withheld=True, reason="it may be the Test Student of Canvas: remove the row")
+    if student.reason:
+        return replace(result, score=None, withheld=True, reason=student.reason)
     if not outside:
         return result
     reason = f"nothing was handed in under this name, but {_may_be_theirs(student, outside)}"

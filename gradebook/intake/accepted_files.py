@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar, Literal
 
 from gradebox.common.texts import is_printable
 
@@ -34,6 +34,14 @@ _CHUNK = 2**16
 
 class Refused(Exception):
     """This submission cannot be taken; the message is one line that says what the student must change."""
+
+    status: ClassVar[Literal["refused", "undecided"]] = "refused"
+
+
+class Undecided(Refused):
+    """Nobody knows which of what was handed in counts: an instructor decides, and no score is exported before."""
+
+    status = "undecided"
 
 
 class CannotStore(Exception):

@@ -17,7 +17,7 @@ from typing import Literal
 
 from gradebook.command_name import command
 from gradebook.intake import archives, commits, doubts, handed_in, lab_folders, pieces, times, zip_and_tar
-from gradebook.intake.accepted_files import Budget, CannotStore, Names, Refused, clause, sentence
+from gradebook.intake.accepted_files import Budget, CannotStore, Names, Refused, Undecided, clause, sentence
 from gradebook.intake.commits import Chosen
 from gradebook.intake.handed_in import HandedIn, IntakeError
 from gradebook.intake.lab_folders import LabNames
@@ -185,7 +185,7 @@ class Intake:
                 return self._taken_once(student, list(several.values()), names)
             return self._taken_of_team(student, list(several.values()), names)
         except Refused as refusal:
-            return replace(student, reason=printable(str(refusal), lines=False))
+            return replace(student, status=refusal.status, reason=printable(str(refusal), lines=False))
         except CouldNotFetch as failure:
             status: Literal["no_repository", "could_not_fetch"]
             status = "no_repository" if failure.nowhere else "could_not_fetch"
@@ -203,7 +203,7 @@ class Intake:
             taken = [self._taken(student, ones) for ones in several if ones[0].address is None]
             if len(taken) == len(several) and len({result.content for result in taken}) == 1:
                 return taken[0]
-        raise Refused(f"handed in more than once: {names}; keep one of them")
+        raise Undecided(f"handed in more than once: {names}; keep one of them")
 
     def _taken_of_team(self, student: Student, several: list[list[HandedIn]], names: str) -> Student:
         """What the members handed in, where those of them that can be graded are the same."""
@@ -229,7 +229,7 @@ class Intake:
             raise Refused(reasons)
         if len({result.content for result in taken}) > 1:
             self._torn[student.team] = max(len({result.content for result in taken}), self._torn[student.team])
-            raise Refused(
+            raise Undecided(
                 f"the team {student.team!r} handed in more than once, and not the same: {names}; keep one of them"
             )
         remarks += [f"{whose} does not count: {clause(reason)}" for whose, reason in lost]

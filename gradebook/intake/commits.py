@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gradebook.intake import not_counted
-from gradebook.intake.accepted_files import Refused
+from gradebook.intake.accepted_files import Refused, Undecided
 from gradebook.intake.repositories import Commit, Repository
 from gradebook.settings import GitSettings
 from gradebox.sandbox import copying
@@ -82,17 +82,17 @@ def choose(
         pushes: of this repository, in any order; without any, commits' own times count.
 
     Raises:
-        Refused: there is no such commit or branch.
+        Refused: there is no such commit or branch; `Undecided` if an instructor named it, and there are others.
     """
     if revision is not None:
-        commit = repository.commit(revision, _no_revision(repository, revision))
+        commit = _named(repository, revision, _no_revision(repository, revision))
         return Chosen(commit, _pushed_at(repository, commit, pushes))
     branch = settings.branch or repository.head
     is_guessed = branch is None
     if branch is None:
         branch = _only_branch(repository)
     name = ""
-    tip = repository.commit(f"{_REFS}{branch}", _no_branch(repository, branch))
+    tip = _named(repository, f"{_REFS}{branch}", _no_branch(repository, branch))
     here = [push for push in pushes if push.branch.removeprefix(_REFS) in ("", branch)]
     elsewhere = _elsewhere(repository, tip)
     chosen = Chosen(tip, _pushed_at(repository, tip, here), elsewhere=elsewhere, branch=branch, is_guessed=is_guessed)
@@ -120,6 +120,16 @@ def choose(
     return replace(
         chosen, commit=commit, pushed_at=pushed_at, later=len(times), replaced=replaced, impossible=impossible
     )
+
+
+def _named(repository: Repository, name: str, otherwise: str) -> Commit:
+    """The commit of this name; the repository's work is elsewhere if it has any."""
+    try:
+        return repository.commit(name, otherwise)
+    except Refused as refusal:
+        if repository.run("for-each-ref", "--count=1", "--format=%(refname)", "refs/heads", "refs/tags").strip():
+            raise Undecided(str(refusal)) from None
+        raise
 
 
 def _no_branch(repository: Repository, branch: str) -> str:
@@ -153,7 +163,7 @@ def _only_branch(repository: Repository) -> str:
         raise Refused("has no commits on a branch of its own; commit the labs and push them")
     if len(branches) > 1 and len(usual) != 1:
         names = ", ".join(map(repr, branches[:_BRANCHES]))
-        raise Refused(
+        raise Undecided(
             f"has several branches ({names}) and names none as its own (its HEAD is a commit): check out the one to be "
             "graded, or name it in class.toml under [git]"
         )
@@ -261,4 +271,4 @@ def naming(submodules: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except Refused as refusal:
-        raise Refused("; ".join([str(refusal), *of_submodules(submodules)])) from None
+        raise type(refusal)("; ".join([str(refusal), *of_submodules(submodules)])) from None

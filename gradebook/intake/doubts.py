@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
-from gradebook.intake import platforms, zip_and_tar
+from gradebook import spelt_names
+from gradebook.intake import handed_in, platforms, zip_and_tar
 from gradebook.intake.handed_in import HandedIn, IntakeError
 from gradebook.intake.owners import Theirs
 from gradebook.intake.repositories import shown
@@ -146,22 +147,31 @@ def files_of_earlier_attempts(by_key: Mapping[str, Sequence[Theirs]], earlier: S
 
 
 def without_work(entry: Entry, roster: Roster | None, passed_over: Sequence[str], times: Times) -> Student:
-    """Somebody of whom there is no submission; refused, and not missing, if a file has their name that is none.
+    """Somebody of whom there is no submission: missing, if nothing that is none has their name.
 
     A time all the same, by a table or the roster, says that the work is elsewhere.
     """
-    files = [
-        name
-        for name in passed_over
-        if (suffix := Path(name).suffix) and suffix not in _TABLES and " (" not in name
-        if roster and entry.student in {owner.student for owner in roster.owners([name.removesuffix(suffix)])}
-    ]
-    reason = ""
-    if files:
-        names = some([repr(name) for name in files])
-        reason = f"handed in {names} alone, which is no folder, archive or repository: hand in the labs' folders"
-    status: Literal["refused", "missing"] = "refused" if files else "missing"
-    return Student(
-        student=entry.student, name=entry.name, columns=entry.columns, status=status, reason=reason, team=entry.team,
+    student = Student(
+        student=entry.student, name=entry.name, columns=entry.columns, status="missing", team=entry.team,
         submitted_at=times.of.get(entry.student, entry.submitted_at),
     )  # fmt: skip
+    if roster is None:
+        return student
+    for name in passed_over:
+        stands_for, reason = handed_in.not_here(name)
+        if reason and entry.student in _owners(roster, (stands_for, zip_and_tar.stem(stands_for))):
+            return replace(student, status="could_not_fetch", reason=reason)
+    others = [
+        name for name in passed_over if (suffix := Path(name).suffix) and suffix not in _TABLES if " (" not in name
+    ]
+    if theirs := [repr(name) for name in others if entry.student in _owners(roster, (Path(name).stem,))]:
+        what = f"handed in {some(theirs)} alone, which is no folder, archive or repository: hand in the labs' folders"
+        return replace(student, status="refused", reason=what)
+    if perhaps := [repr(name) for name in others if spelt_names.may_be_of(name, entry.name, entry.student)]:
+        what = f"nothing was handed in under this name, but {some(perhaps)} is among the submissions, and may be theirs"
+        return replace(student, reason=what)
+    return student
+
+
+def _owners(roster: Roster, names: Sequence[str]) -> set[str]:
+    return {owner.student for name in names for owner in roster.owners([name])}

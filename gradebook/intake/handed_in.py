@@ -25,7 +25,7 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Literal
 
-from gradebook import column_titles, csv_tables
+from gradebook import column_titles, csv_tables, spelt_names
 from gradebook.intake import moments, not_counted, pieces, platforms, zip_and_tar
 from gradebook.intake.repositories import is_repository, shown
 from gradebook.roster import KEYS, TEAM_COLUMNS
@@ -43,6 +43,9 @@ _FIRST_SECOND = 978307200
 """Of the year 2001."""
 _UNFINISHED = (".crdownload", ".part", ".partial", ".download", ".opdownload")
 """Suffixes of what a browser has not downloaded to its end."""
+_IN_A_CLOUD = re.compile(r"\.(?P<name>.+)\.icloud")
+"""What macOS puts in the place of a file that is still in iCloud."""
+_LINK = " (a link)"
 
 
 @dataclass(frozen=True)
@@ -141,14 +144,28 @@ def passed_over(source: Path) -> list[str]:
     source = _export(source) or source
     things = {path: _at(path) for path in sorted(source.iterdir())}
     latest = _latest([thing for thing in things.values() if thing])
-    paths = [path for path, thing in things.items() if thing is None and not _is_hidden(path) and not _is_info(path)]
+    others = [path for path, thing in things.items() if thing is None and not _is_info(path)]
+    paths = [path for path in others if not _is_hidden(path) or _IN_A_CLOUD.fullmatch(path.name)]
     words = [f"{thing.label} (an earlier attempt)" for thing in things.values() if thing and thing not in latest]
     words += [
-        f"{printable(path.name, lines=False)}{' (a link)' if path.is_symlink() else ''}"
+        f"{printable(path.name, lines=False)}{_LINK if path.is_symlink() else ''}"
         for path in paths
         if path.name != platforms.EXPORT_FILE
     ]
     return words
+
+
+def not_here(name: str) -> tuple[str, str]:
+    """What something that was `passed_over` stands for, and why that is not here itself; two empty texts if it is."""
+    if name.endswith(_LINK):
+        place = name.removesuffix(_LINK)
+        return place, f"{place!r} is a link, and links are not followed: put the folder or file itself there"
+    if match := _IN_A_CLOUD.fullmatch(name):
+        return match["name"], f"{match['name']!r} is in iCloud, and not on this machine: download it there first"
+    path = Path(name)
+    if path.suffix.lower() in _UNFINISHED:
+        return path.stem, f"{name!r} is not downloaded to its end: wait for the browser, or download it again"
+    return "", ""
 
 
 def newest(path: Path) -> datetime | None:
@@ -218,13 +235,13 @@ def _at(path: Path, zone: tzinfo | None = None) -> HandedIn | None:
     elif not path.suffix and path.is_file() and pieces.kind_of(path) == "archive":
         kind = "archive"  # whose suffix some program has taken away
     elif path.suffix.lower() in (*not_counted.OTHER_ARCHIVES, not_counted.NOTEBOOK):
-        kind, name = "file", path.stem
+        kind, name = "file", path.stem.removesuffix(".tar")
     else:
         return None
     # From here on these are words for people and for the gradebook, which takes no lone surrogates.
     key = printable(mark.key if mark else name, lines=False)
     on_blackboard = platforms.blackboard_person(path) if mark is not None and mark.platform == "Blackboard" else ()
-    handles = on_blackboard or (mark.handles if mark else (name,))
+    handles = on_blackboard or (mark.handles if mark else spelt_names.of_file(name))
     person = Person(key, handles, mark.whose if mark else "")
     return HandedIn(
         people=(person,),

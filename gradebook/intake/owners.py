@@ -3,32 +3,13 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gradebook.intake.handed_in import HandedIn, Person
 from gradebook.roster import Entry, Outsider, Roster
+from gradebook.spelt_names import have_a_word_in_common
 from gradebox.common.texts import printable
-
-_WORD = re.compile(r"\w+")
-_ACCENT = re.compile("[\u0300-\u036f]")
-_SPELT_OUT = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø": "oe"})
-
-
-def have_a_word_in_common(name: str, other: str) -> bool:
-    """Whether a word of the name `other` is in `name`, however its accents and umlauts are written."""
-    words = {word for form in _without_accents(other) for word in _WORD.findall(form)}
-    return any(word in form for form in _without_accents(name) for word in words)
-
-
-def _without_accents(name: str) -> tuple[str, str]:
-    """The name without accents, and with ä, ö, ü, å and ø as Germans and Danes write them where these lack."""
-    composed = unicodedata.normalize("NFC", name).casefold()
-    forms = (composed, composed.translate(_SPELT_OUT))
-    first, second = (unicodedata.normalize("NFKD", form) for form in forms)
-    return _ACCENT.sub("", first), _ACCENT.sub("", second)
 
 
 @dataclass(frozen=True)

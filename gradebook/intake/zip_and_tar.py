@@ -76,11 +76,11 @@ def has_suffix(name: str) -> bool:
 
 
 def stem(name: str) -> str:
-    """The name without an archive's suffix."""
+    """The name without an archive's suffixes: Windows, which hides one, lets people write `labs.zip.zip`."""
     name = _AGAIN.sub("", name)
     for suffix in sorted(SUFFIXES, key=len, reverse=True):
         if name.lower().endswith(suffix):
-            return name[: -len(suffix)]
+            return stem(name[: -len(suffix)])
     return name
 
 

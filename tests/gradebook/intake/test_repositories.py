@@ -303,7 +303,7 @@ def test_two_commits_of_one_repository_are_two_submissions(repository: Repositor
     (tmp_path / "list.csv").write_text(f"student,repository,commit\n{rows}")
     intake = Intake(Settings(), load(tmp_path / "roster.csv"), Store(tmp_path / "store"), tmp_path / "room", None)
     (student,) = intake.take_all(tmp_path / "list.csv", lambda name: None)
-    assert (student.status, student.reason.partition(":")[0]) == ("refused", "handed in more than once")
+    assert (student.status, student.reason.partition(":")[0]) == ("undecided", "handed in more than once")
 
 
 def test_a_commit_that_is_checked_out_leaves_the_branch_to_be_graded(tmp_path: Path, repository: Repository) -> None:
@@ -317,7 +317,7 @@ def test_a_commit_that_is_checked_out_leaves_the_branch_to_be_graded(tmp_path: P
     assert "names no branch as its own (its HEAD is a commit), so 'main' counts" in student.reason
     repository.git("branch", "--move", "main", "mine")
     student = take(tmp_path)
-    assert (student.status, "has several branches ('feedback', 'mine')" in student.reason) == ("refused", True)
+    assert (student.status, "has several branches ('feedback', 'mine')" in student.reason) == ("undecided", True)
     repository.git("branch", "--delete", "--force", "feedback")
     assert "so 'mine' counts" in take(tmp_path).reason
 
