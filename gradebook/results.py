@@ -307,7 +307,7 @@ class StudentResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassResult:
-    """A class as it stands; students are sorted by key."""
+    """A class as it stands; students are in the order of the roster."""
 
     title: str
     made_at: datetime

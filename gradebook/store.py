@@ -197,10 +197,10 @@ class Gradebook:
             )
 
     def students(self) -> list[Student]:
-        """Everybody, by key."""
+        """Everybody in the order of the roster; who is not in it by key."""
         taken = json.loads(self._meta("taken") or "{}")
         teams = json.loads(self._meta("teams") or "{}")
-        rows = self._database.execute("SELECT * FROM students ORDER BY student")
+        rows = self._database.execute("SELECT * FROM students ORDER BY rowid")
         return [
             Student(
                 student=key, name=name, columns=json.loads(columns), status=status, reason=reason,

@@ -158,10 +158,10 @@ class Intake:
         self._owners.notices += doubts.sections(self._torn)
         said = times.contradictions(self._tabled, self._settings), times.repeated(self._tabled, self._settings)
         self._owners.notices += filter(None, (*said, times.of_files(self._stamped, self._settings)))
-        for entry in self._roster.entries if self._roster else ():
-            if entry.student not in by_key:
-                students.append(doubts.without_work(entry, self._roster, self.passed_over, self._times))
-        return sorted(students, key=lambda student: student.student)
+        absent = [entry for key, entry in self._entries.items() if key not in by_key]
+        students += [doubts.without_work(entry, self._roster, self.passed_over, self._times) for entry in absent]
+        places = {key: place for place, key in enumerate(self._entries)}
+        return sorted(students, key=lambda student: (places.get(student.student, len(places)), student.student))
 
     def _take(self, key: str, theirs: list[Theirs]) -> Student:
         # What is nobody's may be called as a student is: it has no row of the roster.

@@ -357,7 +357,7 @@ def test_a_broken_criterion_gives_everybody_its_points_and_takes_none(folder: Pa
     assert "not for late, of whom an override says something else" in said
     assert {after[key]["lab1.memory"] for key in ("ada", "bob", "cleo", "ill")} == {"5"}
     assert (after["late"]["lab1.memory"], after["gone"]) == ("1", before["gone"])
-    assert [key for key in after if after[key]["overrides"]] == sorted([*fewer, "late"])
+    assert {key for key in after if after[key]["overrides"]} == {*fewer, "late"}
     for criterion, points in (("lab1.memory", "5"), ("lab1.memory", "6"), ("lab1.none", "1"), ("lab1.memory", "x")):
         assert run("review", str(folder), "--override", "all", criterion, points, "again")[0] == 2
         assert rows(folder) == after

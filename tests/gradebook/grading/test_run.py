@@ -284,3 +284,20 @@ def test_a_lab_that_does_not_exist_is_refused(small_class: SmallClass) -> None:
     small_class.hands_in("ada")
     with pytest.raises(ValueError, match="there is no lab 9"):
         small_class.grade(labs=(9,))
+
+
+def test_every_table_has_the_order_of_the_roster(small_class: SmallClass) -> None:
+    for student in ("ada", "bob", "zoe", "mallory", "eve"):
+        small_class.hands_in(student)
+    roster = small_class.out.parent / "roster.csv"
+    roster.write_text("student,name\nzoe,Zoe\nida,Ida\nada,Ada\nbob,Bob\n")
+    result = small_class.grade(roster=roster)
+    order = ["zoe", "ida", "ada", "bob", "eve", "mallory"]
+    assert [row.student for row in result.students] == order
+    assert [row.student for row in class_summary.read(small_class.out).students] == order
+    for name in ("grades.csv", "canvas.csv", "results.csv"):
+        lines = (small_class.out / "exports" / name).read_text("utf-8-sig").splitlines()
+        places = [next((n for n, line in enumerate(lines) if student in line.lower()), None) for student in order[:4]]
+        assert sorted(place for place in places if place) == [place for place in places if place], name
+    roster.write_text("student,name\nbob,Bob\nada,Ada\nida,Ida\nzoe,Zoe\n")
+    assert [row.student for row in small_class.grade(roster=roster).students][:4] == ["bob", "ada", "ida", "zoe"]

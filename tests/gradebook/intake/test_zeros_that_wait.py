@@ -19,13 +19,13 @@ from tests.gradebook.conftest import SmallClass
 ROSTER = "student,name\nada,Ada Lovelace\nbob,Bob Ross\nzoe,Zoë Müller\n"
 
 
-def graded(small: SmallClass, **options: object) -> dict[str, tuple[str, str]]:
+def graded(small: SmallClass) -> dict[str, tuple[str, str]]:
     """Status and score of everybody, by what is exported."""
     roster = small.out.parent / "roster.csv"
     roster.write_text(ROSTER)
     small.hands_in("ada")
     small.hands_in("bob")
-    small.grade(roster=roster, **options)
+    small.grade(roster=roster)
     return exported(small)
 
 

@@ -59,8 +59,8 @@ def hand_in(folder: Path, **bodies: str) -> Path:
 
 
 def run(folder: Path, source: Path, *options: str) -> tuple[int, str, list[dict[str, str]]]:
-    arguments = ["similarity", str(source), "--out", str(folder / "out"), "--stubs", str(folder / "stubs"), *options]
-    done = CliRunner().invoke(cli.app, arguments)
+    stubs = () if "--stubs" in options else ("--stubs", str(folder / "stubs"))
+    done = CliRunner().invoke(cli.app, ["similarity", str(source), "--out", str(folder / "out"), *stubs, *options])
     table = folder / "out" / "similarity.csv"
     rows = list(csv.DictReader(table.read_text("utf-8-sig").splitlines())) if table.is_file() else []
     return done.exit_code, done.output, rows
