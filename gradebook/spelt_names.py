@@ -119,14 +119,26 @@ def _is_of_lab(words: Counter[str], entry: _Named, identifiers: Sequence[str]) -
 
 def _says_no_more(words: Counter[str], entry: _Named, identifiers: Sequence[str]) -> bool:
     own = _words(entry.name)
-    if own - words:
-        return False
-    rest = set(words - own)
     known = {word for title in identifiers if entry.columns.get(title) for word in _words(entry.columns[title])}
+    if own - words:
+        return _says_so_plainly(words, entry, known, identifiers)
+    rest = set(words - own)
     if any(not word.isdigit() and word not in known for word in rest):
         return False
     # One word alone may be part of another name, unless it is all that there is, as in `Madonna .`.
     return own.total() > 1 or (bool(own) and words == own) or any(word in known - set(own) for word in rest)
+
+
+def _says_so_plainly(words: Counter[str], entry: _Named, known: set[str], identifiers: Sequence[str]) -> bool:
+    """Whether a whole identifier is next to the name in plain letters, as ILIAS writes `Mueller_Zoe_zoe12_4711`."""
+    cells = [_words(entry.columns.get(title, "")) for title in identifiers]
+    if not any(cell and not cell - words and not all(word.isdigit() for word in cell) for cell in cells):
+        return False
+    for form in in_plain_letters(entry.name):
+        own = Counter(_WORD.findall(form))
+        if own and not own - words and all(word.isdigit() or word in known for word in words - own):
+            return any(word in known for word in words - own)
+    return False
 
 
 def _words(text: str) -> Counter[str]:

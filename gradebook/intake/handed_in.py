@@ -243,6 +243,7 @@ def _at(path: Path, zone: tzinfo | None = None) -> HandedIn | None:
     on_blackboard = platforms.blackboard_person(path) if mark is not None and mark.platform == "Blackboard" else ()
     handles = on_blackboard or (mark.handles if mark else spelt_names.of_file(name))
     person = Person(key, handles, mark.whose if mark else "")
+    when = mark.when if mark else platforms.sakai_moment(path)
     return HandedIn(
         people=(person,),
         label=printable(path.name, lines=False),
@@ -252,7 +253,7 @@ def _at(path: Path, zone: tzinfo | None = None) -> HandedIn | None:
         name=mark.name if mark else "",
         late=mark is not None and mark.late,
         attempt=_attempt(mark) if mark else "",
-        submitted_at=moments.parse(mark.when, zone) if mark else None,
+        submitted_at=moments.parse(when, UTC if mark is None else zone) if when else None,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from gradebook.intake import zip_and_tar
+from gradebook.intake import platforms, zip_and_tar
 from gradebook.intake.accepted_files import Refused
 from gradebox.course.rubric import Lab
 from gradebox.sandbox import copying
@@ -87,7 +87,7 @@ def counting(top: Path) -> tuple[Path, str]:
     Raises:
         Refused: a platform has several versions, and says of none that it counts.
     """
-    top = next((path for path in inner(top) if path.name == _ATTACHMENTS), top)
+    top = next((path for path in inner(top) if path.name == platforms.SAKAI_ATTACHMENTS), top)
     if (active := _active_version(top)) is not None:
         others = sorted((path.name for path in inner(top) if path.name.isdecimal() and path != active), key=int)
         said = f"version {active.name} counts, which is active on Submitty, and not {', '.join(others)}"
@@ -112,10 +112,6 @@ def _active_version(top: Path) -> Path | None:
             "one there, or remove the others"
         )
     return top / str(active) if names else None
-
-
-_ATTACHMENTS = "Submission attachment(s)"
-"""Where Sakai puts what a student handed in, next to its own files and the instructor's feedback."""
 
 
 def code_of(top: Path) -> Path | None:

@@ -35,6 +35,10 @@ _AGAIN = re.compile(r"-[0-9]+(?=\.[^.]+$)")
 """What Canvas puts into the name of a file that is handed in again: `benchmark-1.py`."""
 
 
+_UPLOADED = re.compile(r"20\d{12}_(?=[^/]+$)")
+"""The moment that ILIAS puts in front of the name of a file: `20260301235900_benchmark.py`."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """One thing that was handed in."""
@@ -229,7 +233,7 @@ class _Assembly:
             where = f"the files of {name!r}" if self._several or depth < _DEPTH else "files in no folder"
             of_class = ", the lab of this class" if lab == self._names.single else ""
             self._remarks.append(f"{where} counted as part of {lab}{of_class}")
-            self._add(code, name, lambda target: f"{lab}/{target}")
+            self._add(code, name, lambda target: f"{lab}/{_UPLOADED.sub('', target)}")
             self._beside += not_counted.outside_of(top, code)
             return
         packed = {path.relative_to(top).as_posix() for path in inner}

@@ -188,6 +188,26 @@ def typed_text(info: Path) -> str:
     return "" if typed.startswith(_NOTHING_TYPED) else typed
 
 
+SAKAI_ATTACHMENTS = "Submission attachment(s)"
+"""Where Sakai puts what a student handed in, next to its own files and the instructor's feedback."""
+_SAKAI_TIME = re.compile(r"(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)(?:\d{3})?")
+
+
+def sakai_moment(folder: Path) -> str:
+    """When a student handed in by Sakai's own file next to the attachments, as ISO 8601; empty if none says it.
+
+    Sakai writes UTC, in earlier versions as 20260301225900000.
+    """
+    if not folder.name.endswith(")") or not (folder / SAKAI_ATTACHMENTS).is_dir():
+        return ""
+    try:
+        text = (folder / "timestamp.txt").read_text(encoding="utf-8-sig", errors="replace").strip()
+    except OSError:
+        return ""
+    match = _SAKAI_TIME.fullmatch(text)
+    return "{}-{}-{}T{}:{}:{}Z".format(*match.groups()) if match else text
+
+
 # --- Gradescope's export ----------------------------------------------------------------------------------------------
 
 EXPORT_FILE = "submission_metadata.yml"

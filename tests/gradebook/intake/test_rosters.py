@@ -365,6 +365,7 @@ x3,Li Wei
 x4,Wei Li
 x5,Suharto
 x6,Anne-Marie Li
+zm7,Zoë Müller
 """
 
 
@@ -375,6 +376,12 @@ x6,Anne-Marie Li
         ("Lovelace_Ada_al001_4711", "al001"),  # ILIAS
         ("Lovelace, Ada(al001)", "al001"),  # Sakai
         ("Ada Lovelace - labs", "al001"),  # Google Classroom
+        ("Mueller_Zoe_zm7_4712", "zm7"),
+        ("Muller_Zoe_zm7_4712", "zm7"),
+        ("Mueller_Zoe", ""),
+        ("Mueller_Zoe_4712", ""),
+        ("Mueller_Zoe_al001_4712", ""),
+        ("Muller_Jan_zm7_4712", ""),
         ("O\u2019Ross_Bob_br_002_1", "br_002"),
         ("Anne\u2011Marie Li", "x6"),
         ("Wei Li", "x4"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from tests.gradebook.intake.downloads import LAB, Downloads
@@ -70,3 +72,31 @@ def test_an_archive_in_a_submission_is_the_lab_that_it_is_called(downloads: Down
     expected = {f"{LAB}/benchmark.py": b"one", "lab2_mixed_precision/train.py": b"two"}
     assert downloads.files(student) == expected
     assert "the files of 'lab2.zip' counted as part of lab2_mixed_precision" in student.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        (b"20261024183000000", datetime(2026, 10, 24, 18, 30, tzinfo=UTC)),
+        (b"2026-10-24T18:30:00Z\n", datetime(2026, 10, 24, 18, 30, tzinfo=UTC)),
+        (b"yesterday", None),
+    ],
+)
+def test_sakai_says_when(downloads: Downloads, text: bytes, moment: datetime | None) -> None:
+    downloads.pack("Lovelace, Ada(al001)/Submission attachment(s)/labs.zip", {f"{LAB}/a.py": b"ada"})
+    downloads.put("Lovelace, Ada(al001)/timestamp.txt", text)
+    downloads.pack("Ross, Bob(br002)/labs.zip", {f"{LAB}/a.py": b"bob"})
+    downloads.put("Ross, Bob(br002)/timestamp.txt", b"20200101000000000")  # the student's own file
+    taken = downloads.take()
+    assert taken["Lovelace, Ada(al001)"].submitted_at == moment
+    assert taken["Ross, Bob(br002)"].submitted_at is None
+
+
+def test_the_moment_in_front_of_a_file_s_name_is_no_part_of_it(downloads: Downloads) -> None:
+    downloads.put("Lovelace_Ada_al001_4711/20261024183000_benchmark.py", b"x = 1\n")
+    downloads.put("Ross_Bob_br002_4712/20261024183000_benchmark.py", b"x = 1\n")
+    downloads.put("Ross_Bob_br002_4712/20261024190000_benchmark.py", b"x = 2\n")
+    taken = downloads.take(1)
+    assert downloads.files(taken["Lovelace_Ada_al001_4711"]) == {f"{LAB}/benchmark.py": b"x = 1\n"}
+    reason = taken["Ross_Bob_br002_4712"].reason
+    assert reason.startswith("holds 'lab1_gpu_basics/benchmark.py' twice")
