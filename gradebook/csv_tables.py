@@ -110,7 +110,8 @@ def read(path: Path, texts: Collection[str] = ()) -> Table:
             f"{longest}, a quote before it is not closed, or the file is damaged: correct it, or save the table again"
         ) from None
     if not rows:
-        raise TableError(f"{path} has no row below its titles" if any(titles) else f"{path} is empty")
+        shown = ", ".join(filter(None, titles))[:_SHOWN]
+        raise TableError(f"{path} has no row below its titles, {shown!r}" if shown else f"{path} is empty")
     return Table(titles, tuple(rows))
 
 

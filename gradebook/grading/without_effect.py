@@ -25,11 +25,13 @@ def notices(request: ClassRequest, settings: Settings, students: Sequence[Studen
 
 
 def _of_repositories(request: ClassRequest, settings: Settings, students: Sequence[Student]) -> Iterator[str]:
-    if request.submissions is None or any(student.commit for student in students):
+    # What was refused, or could not be fetched, may be a repository.
+    unknown = ("refused", "undecided", "could_not_fetch", "no_repository")
+    if request.submissions is None or any(student.commit or student.status in unknown for student in students):
         return
     if request.commit:
         yield f"--commit {request.commit} has no effect: none of these is a repository"
-    if settings.git != GitSettings() and not any("fetch" in student.status for student in students):
+    if settings.git != GitSettings():
         yield "[git] has no effect: none of these is a repository"
 
 

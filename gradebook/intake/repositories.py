@@ -162,6 +162,8 @@ class Repository:
             if "file" not in protocols:
                 what = "it is on this machine, and [git] protocols in class.toml does not hold 'file'"
                 raise CouldNotFetch(f"no repository at {shown(address)} that we may read: {what}", nowhere=True)
+            if not is_repository(folder):
+                raise CouldNotFetch(f"no repository at {shown(address)}: the folder is none", nowhere=True)
             return cls.of_folder(folder, room)
         environment = _environment(None, ":".join(name for name in protocols if name != "file"), _INSTRUCTORS)
         store = _fresh(room, address, environment)

@@ -1,4 +1,7 @@
-"""Commands that refuse an option given twice if only the last value would count, as `--regrade ada --regrade bob`."""
+"""Commands that refuse an option given twice if only the last value would count, as `--regrade ada --regrade bob`.
+
+They also say that they were stopped, if nobody else does.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,25 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
+_INTERRUPTED = 130
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Command(TyperCommand):
-    """A command that takes each option once, except those that are lists and switches."""
+    """A command that takes each option once, except those that are lists and switches, and says if it was stopped."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
             _check_repeated(self, ctx, args)
         rest: list[str] = super().parse_args(ctx, args)
         return rest
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("stopped before the end: give the same command again", err=True)
+            raise typer.Exit(_INTERRUPTED) from None
 
 
 class CommandApp(typer.Typer):

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from gradebook import spelt_names
@@ -113,3 +114,17 @@ def test_letters_are_alike_in_suggestions_only(name: str, plain: str) -> None:
     assert spelt_names.in_plain_letters(name)[0] == plain
     assert spelt_names.have_a_word_in_common(plain, name)
     assert spelt_names.folded(name) != plain or name == "Weiß"
+
+
+def test_a_folder_that_is_no_repository_is_a_wrong_address(small_class: SmallClass) -> None:
+    folder, beside = small_class.hands_in("zoe"), small_class.out.parent
+    (beside / "list.csv").write_text(f"student,repository\nzoe,{folder}\n")
+    (beside / "class.toml").write_text('[git]\nprotocols = ["file"]\n')
+    console = Console(file=io.StringIO(), width=400)
+    small_class.grade(
+        submissions=beside / "list.csv", configuration=beside / "class.toml", commit="v1", console=console
+    )
+    assert exported(small_class)["zoe"] == ("no_repository", "")
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"no repository at {folder}: the folder is none" in said
+    assert "has no effect" not in said

@@ -1,4 +1,5 @@
-"""An option that is given twice, of which only the last one would count, is refused by every command."""
+"""What every command does: it refuses an option given twice, of which only the last would count, and says that it was
+stopped."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gradebook.__main__ import app
+from gradebook.export.book import Book
 
 
 @pytest.mark.parametrize(
@@ -40,3 +42,12 @@ def test_only_the_last_would_count(arguments: list[str], tmp_path: Path) -> None
 def test_lists_and_switches_may_be_repeated(arguments: list[str], tmp_path: Path) -> None:
     run = CliRunner().invoke(app, [str(tmp_path) if part == "OUT" else part for part in arguments])
     assert "there is no gradebook" in run.output
+
+
+def test_a_command_that_is_stopped_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(folder: Path) -> Book:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Book, "open", stopped)
+    run = CliRunner().invoke(app, ["manual", "list", str(tmp_path)])
+    assert (run.exit_code, run.output) == (130, "stopped before the end: give the same command again\n")
