@@ -1,4 +1,4 @@
-"""What a module draws at random, or reads off a clock, while it is imported: another run may behave differently.
+"""What a module draws at random, or reads off a clock, in a way that lets another run behave differently.
 
 Reads the syntax of a file and never runs it. Like `source_scan.py` it misses what is written another way; so it takes
 no points, and says only which checks are worth another run, and what an instructor should read.
@@ -29,10 +29,12 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 @dataclass
 class Draw:
-    """Where a lab draws while it is imported, and how often its failed checks may be run again for that."""
+    """Where a lab draws so that runs may differ, and how often its failed checks may be run again for that."""
 
     place: str
     """Empty if nowhere."""
+    at_import: bool = True
+    """Otherwise a function decides by it which code runs."""
     runs_left: int = _RUNS
     """Of all checks of the lab together: each run of each check imports it again, and so draws again."""
 
@@ -50,12 +52,18 @@ class Draw:
         if (again.outcome, again.answered) == (failed.outcome, failed.answered):
             return failed
         second = "it passed" if again.outcome is Outcome.PASSED else f"the result was another one: {again.message}"
+        hint = (
+            "draws at random, or looks at the clock, while the module is imported: do it in a function, with the "
+            "generator or seed that it is given"
+            if self.at_import
+            else "lets a draw of its own, or the clock, decide which code runs: draw from the generator or seed that "
+            "is given, or do without"
+        )
         return replace(
             failed,
             message=f"{failed.message}. Run again with the same inputs, {second}; so your code behaves differently "
             "from run to run",
-            hint=f"{self.place} draws at random, or looks at the clock, while the module is imported: do it in a "
-            "function, with the generator or seed that it is given",
+            hint=f"{self.place} {hint}",
         )
 
 
@@ -66,6 +74,21 @@ def draw(tree: ast.Module) -> int | None:
         if _DRAWS & set(_dotted(call.func).split(".")) or _dotted(call.func) in functions:
             return call.lineno
     return None
+
+
+def toss(tree: ast.Module) -> int | None:
+    """The line where a function decides by a draw of its own which code runs; None for none.
+
+    What it draws from something that it was given is none: whoever calls it chooses the seed.
+    """
+    steady = frozenset(_steady(tree))
+    functions = _drawing_functions(tree, steady)
+    lines: list[int | None] = []
+    for function in ast.walk(tree):
+        if isinstance(function, _FUNCTIONS):
+            known = steady | {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+            lines += [_line_of_decision(node, functions, frozenset(), known) for node in ast.walk(function)]
+    return min(filter(None, lines), default=None)
 
 
 def decision(tree: ast.Module) -> int | None:

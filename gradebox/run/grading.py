@@ -291,7 +291,7 @@ class Grading:
         report = self._judge(check, box)
         if report is not None and report.answered and (measured := self._probe_cache.measured(check.id)):
             report = self._measure_again(check, box, report, measured)
-        if report is not None and report.outcome is Outcome.FAILED and (draw := self._drawn_at_import(check)).place:
+        if report is not None and report.outcome is Outcome.FAILED and (draw := self._draw(check)).place:
             report = self._ask_again(check, box, report, draw)
         if report is not None and report.answered and not report.cause and (premises := self._failed_premises(check)):
             report = self._control(check, box, report, premises)
@@ -356,13 +356,13 @@ class Grading:
             return again
         return of_disturbance(again, disturbances)
 
-    def _drawn_at_import(self, check: CheckFunction) -> chance.Draw:
-        """Where the lab of a check draws at random while it is imported."""
+    def _draw(self, check: CheckFunction) -> chance.Draw:
+        """Where the lab of a check draws at random, so that another run may differ."""
         lab = next(lab for lab in self.order.labs if check.id.startswith(f"{lab.id}."))
         with self._lock:
             if lab.package not in self._draws:
                 files = self._boxes[0].python_files()
-                self._draws[lab.package] = chance.Draw(source_scan.drawn_at_import(files, lab.package))
+                self._draws[lab.package] = source_scan.draw(files, lab.package)
             return self._draws[lab.package]
 
     def _ask_again(self, check: CheckFunction, box: Sandbox, failed: CheckReport, draw: chance.Draw) -> CheckReport:

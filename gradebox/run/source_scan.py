@@ -81,20 +81,20 @@ def notes(files: Mapping[str, bytes], labs: tuple[Lab, ...], course: Course) -> 
     return tuple(by_place.values())[:MAX_NOTES]
 
 
-def drawn_at_import(files: Mapping[str, bytes], package: str) -> str:
-    """Where a lab's modules draw something at random, or look at the clock, while they are imported; empty if nowhere.
+def draw(files: Mapping[str, bytes], package: str) -> chance.Draw:
+    """Where a lab's modules draw at random, or look at the clock, so that two runs may differ; first while imported.
 
     Args:
         files: as of `notes`.
         package: the folder of the lab.
     """
-    for path, content in sorted(files.items()):
-        if not path.startswith(f"{package}/") or len(content) > _MAX_BYTES:
-            continue
-        tree = _parsed(content)
-        if not isinstance(tree, str) and (line := chance.draw(tree)) is not None:
-            return f"{path}:{line}"
-    return ""
+    own = [path for path in sorted(files) if path.startswith(f"{package}/") and len(files[path]) <= _MAX_BYTES]
+    trees = {path: tree for path in own if not isinstance(tree := _parsed(files[path]), str)}
+    for find, at_import in ((chance.draw, True), (chance.toss, False)):
+        for path, tree in trees.items():
+            if (line := find(tree)) is not None:
+                return chance.Draw(f"{path}:{line}", at_import)
+    return chance.Draw("")
 
 
 def _parsed(content: bytes) -> ast.Module | str:

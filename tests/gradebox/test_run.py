@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import glob
 import json
@@ -25,7 +24,7 @@ from gradebox.common.configuration import ROOT
 from gradebox.course import course as courses
 from gradebox.course.criterion import CheckFunction
 from gradebox.report.document import to_document
-from gradebox.run import chance, source_scan
+from gradebox.run import chance
 from gradebox.run.check_reports import Blocked
 from gradebox.run.grade import PASSED_IN_DOUBT, CheckReport, Grade, Outcome
 from gradebox.run.grading import Grading, Watcher, run
@@ -444,46 +443,6 @@ def test_a_coin_is_recognised_if_it_loses_and_noted_in_any_case(
     failed = product.outcome is Outcome.FAILED
     assert ("your code behaves differently from run to run" in product.message) == failed
     assert "chance" in [note.kind for note in grade.integrity]
-
-
-@pytest.mark.parametrize(
-    ("code", "line"),
-    [
-        ("import random\nX = random.random() < 0.5\n", 2),
-        ("import numpy as np\n\n\nclass A:\n    seed = np.random.randint(9)\n", 5),
-        ("from time import time\n\n\ndef f(at=time()):\n    return at\n", 4),
-        ("import random\n\n\ndef coin():\n    return random.choice([0, 1])\n\n\nif coin():\n    raise OSError\n", 8),
-        ("import random\n\n\ndef f():\n    return random.random()\n", 0),
-        ("import time\nif __name__ == '__main__':\n    print(time.time())\n", 0),
-        ("f = lambda: __import__('random').random()\n", 0),
-        ("def broken(\n", 0),
-    ],
-)
-def test_what_is_drawn_while_a_module_is_imported_is_found(code: str, line: int) -> None:
-    files = {"lab1_x/a.py": code.encode(), "lab2_x/b.py": b"import random\nX = random.random()\n"}
-    assert source_scan.drawn_at_import(files, "lab1_x") == (f"lab1_x/a.py:{line}" if line else "")
-
-
-@pytest.mark.parametrize(
-    ("code", "line"),
-    [
-        ("import random\nif random.random() < 0.5:\n    f = 1\nelse:\n    f = 2\n", 2),
-        ("import time\nf = [1, 2][time.time_ns() & 1]\n", 2),
-        ("import os\nX = os.urandom(1)[0]\nY = X % 2\n\n\ndef f():\n    return 1 if Y else 2\n", 7),
-        ("def toss():\n    return hash('a') & 1\n\n\ndef flip():\n    return toss()\n\n\nwhile flip():\n    pass\n", 9),
-        ("import random\nX = random.random() < 0.5 and print()\n", 2),
-        ("from datetime import datetime\nmatch datetime.now().second:\n    case 1:\n        x = 1\n", 2),
-        ("import random\nX = random.random()\n", 0),
-        ("import random\nrandom.seed(0)\nif random.random() < 0.5:\n    f = 1\n", 0),
-        ("import numpy as np\nrng = np.random.default_rng(7)\nif rng.random() < 0.5:\n    f = 1\n", 0),
-        ("import numpy as np\nif np.random.default_rng(7).random() < 0.5:\n    f = 1\n", 0),
-        ("import torch\n\n\ndef dropout(x, p):\n    return x if torch.rand(1) < p else 0 * x\n", 0),
-        ("import time\nX = time.time()\n\n\ndef f(X):\n    return 1 if X else 2\n", 0),
-        ("import time\nSTART = time.time()\n\n\ndef elapsed():\n    return time.time() - START\n", 0),
-    ],
-)
-def test_a_draw_that_decides_which_code_runs_is_noted(code: str, line: int) -> None:
-    assert chance.decision(ast.parse(code)) == (line or None)
 
 
 CONTROLLED = """\
