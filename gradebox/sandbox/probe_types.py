@@ -126,7 +126,7 @@ def _converted(kind: Any, value: Any, what: str) -> Any:
                 if len(inner) == len(value)
                 else value
             )
-        items = [_converted(inner[0], item, what) for item in value]
+        items = list(value) if inner[0] in _TYPES else [_converted(inner[0], item, what) for item in value]
         return tuple(items) if origin is tuple else items
     if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
         return {key: _converted(inner[1], item, what) for key, item in value.items()}
@@ -188,10 +188,8 @@ def _misfit_of_fields(kind: Any, value: Any, arrays: Any, path: str) -> str | No
 
 
 def _misfit_of_class(kind: type, inner: tuple[Any, ...], value: Any, arrays: Any, path: str) -> str | None:
-    if kind is float:
-        return None if type(value) in (int, float) else _not("a number", value, path)
-    if kind in (int, str, bool):
-        return None if type(value) is kind else _not(_WORDS[kind], value, path)
+    if kind in _TYPES:
+        return None if type(value) in _TYPES[kind] else _not(_WORDS[kind], value, path)
     if issubclass(kind, np.ndarray):
         return None if isinstance(arrays, np.ndarray) else _not("an array", value, path)
     if issubclass(kind, Mapping):
@@ -205,6 +203,8 @@ def _misfit_of_class(kind: type, inner: tuple[Any, ...], value: Any, arrays: Any
             if len(inner) != len(value):
                 return _not(f"{len(inner)} values", value, path)
             items = [(str(place), *row) for place, row in enumerate(zip(inner, value, arrays, strict=True))]
+        elif inner and inner[0] in _TYPES and _TYPES[inner[0]].issuperset(map(type, value)):
+            return None  # thousands of numbers, often
         else:
             rows = zip(value, arrays, strict=True)
             items = [(str(place), inner[0], *row) for place, row in enumerate(rows)] if inner else []
@@ -215,7 +215,12 @@ def _misfit_of_class(kind: type, inner: tuple[Any, ...], value: Any, arrays: Any
     )
 
 
-_WORDS: Mapping[type, str] = {int: "a whole number", str: "a text", bool: "true or false"}
+_TYPES: Mapping[Any, frozenset[type]] = {
+    float: frozenset({int, float}),
+    **{kind: frozenset({kind}) for kind in (int, str, bool)},
+}
+"""What a plain value that is declared as the key may be."""
+_WORDS: Mapping[type, str] = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
 
 
 def _name(kind: Any) -> str:
