@@ -114,7 +114,7 @@ class TrainedEpochs:
     """What `log_step` was told of each step's samples."""
     reduced_gradients: float
     """Bytes reduced among ranks, in sizes of all gradients."""
-    written_bytes: int | None
+    written_bytes: int | None = None
     """To files, pipes and the network, by the operating system's count; None where it counts none."""
 
 
