@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -138,6 +139,18 @@ def test_an_attention_plot_of_something_else_fails(how: dict[str, Any], message:
         judge("attention", lambda figure, rows: attention(figure, rows, **how), tmp_path)
 
 
+def test_every_line_that_could_be_meant_is_none(tmp_path: Path) -> None:
+    def many(figure: Figure, rows: Rows) -> None:
+        attention(figure, rows)
+        for axes in figure.axes:
+            for line in [*axes.get_lines()]:
+                for factor in (1e-3, MIB):
+                    axes.plot(line.get_xdata(), np.asarray(line.get_ydata()) * factor)
+
+    with pytest.raises(CheckFailed, match="which line is which"):
+        judge("attention", many, tmp_path)
+
+
 def checkpointing(figure: Figure, rows: Rows, *, unit: float = MIB, named: bool = True) -> None:
     axes = figure.subplots()
     for row in rows:
@@ -149,6 +162,15 @@ def checkpointing(figure: Figure, rows: Rows, *, unit: float = MIB, named: bool 
 
 def test_intervals_may_stand_in_a_legend(tmp_path: Path) -> None:
     judge("checkpointing", checkpointing, tmp_path)
+
+
+def test_every_point_that_could_be_meant_is_none(tmp_path: Path) -> None:
+    def many(figure: Figure, rows: Rows) -> None:
+        for unit in (1.0, 1e6, MIB):
+            checkpointing(figure, rows, unit=unit)
+
+    with pytest.raises(CheckFailed, match="of no interval"):
+        judge("checkpointing", many, tmp_path)
 
 
 @pytest.mark.parametrize(("how", "message"), [({"unit": 1e6}, "no point at"), ({"named": False}, "which point")])

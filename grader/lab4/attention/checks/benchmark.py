@@ -312,6 +312,15 @@ def require_shown(shown: Shown, rows: list[Result]) -> None:
     """Fail unless the plot shows these results: memory and time side by side, a line for each method."""
     require(len(shown.axes) >= 2, f"plot_attention() has {len(shown.axes)} axes, expected memory and time side by side")
     memory, time, *_ = shown.axes
+    lengths = {float(row["length"]) for row in rows}
+    named = max(len({row["method"] for row in rows}), len(shown.legend), len(shown.texts))
+    for axes in shown.axes:
+        curves = sum(sum(any(near(x, length) for length in lengths) for x, _ in line) >= 2 for line in axes.lines)
+        require(
+            curves <= named + 1,  # one line more may show how something grows
+            f"plot_attention(): one plot has {curves} lines, and {named} names: nothing says which line is which",
+            "Draw one line per method, in MiB or in milliseconds, and name each.",
+        )
     peaks = [(row["method"], row["length"], _times(row["peak_bytes"], 1 / MEBIBYTE)) for row in rows]
     took = [(row["method"], row["length"], _times(row["seconds"], 1e3)) for row in rows]
     _require_axes("first", memory, "MiB", peaks)

@@ -314,6 +314,13 @@ class TestCheckpointing:
 def require_shown(shown: Shown, rows: list[Result]) -> None:
     """Fail unless the plot shows these results: a point for each, in milliseconds and MiB."""
     points = [point for axes in shown.axes for point in all_points(axes)]
+    right = [(row["step_seconds"] * 1e3, row["peak_bytes"] / MEBIBYTE) for row in rows]
+    others = sum(not any(among([point], place) for place in right) for point in points)
+    require(
+        others <= len(rows),  # lines may end elsewhere
+        f"plot_checkpointing() has {others} points that are those of no interval, in milliseconds and MiB",
+        "Draw one point per interval.",
+    )
     for row in rows:
         expected = (row["step_seconds"] * 1e3, row["peak_bytes"] / MEBIBYTE)
         require(
