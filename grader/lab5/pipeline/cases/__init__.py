@@ -367,6 +367,8 @@ class LoggedReply:
     logged: list[LoggedStep]
     left: dict[str, int] | None
     """As in `StoppedReply`, of all ranks."""
+    written_bytes: int | None
+    """By `fit`, as in `TrainedEpochs`."""
 
 
 @dataclass(frozen=True, kw_only=True)

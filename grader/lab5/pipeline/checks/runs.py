@@ -229,17 +229,37 @@ def judge_logs(runs: Sequence[tuple[Training, Sequence[LoggedReply]]]) -> None:
             _judge_log(training, replies)
 
 
+_EVERY_RANK_WRITES = Cause(
+    "every_rank_writes",
+    "Let rank 0 alone write: checkpoints, and what goes to TensorBoard.",
+    mistake="Every rank writes files, not only rank 0",
+)
+
+
+def _require_fewer_bytes(first: LoggedReply, reply: LoggedReply, rank: int) -> None:
+    """Fail if another rank writes about as much as rank 0, whose files come on top of what ranks send each other."""
+    if first.left is None or first.written_bytes is None or reply.written_bytes is None:
+        return
+    files = sum(size for path, size in first.left.items() if path.startswith("own-0/"))
+    more = first.written_bytes - reply.written_bytes
+    require(
+        2 * more >= files,
+        f"in fit() rank {rank} writes {reply.written_bytes:,} bytes, and rank 0, whose files have {files:,} bytes in "
+        f"the end, only {more:,} more",
+        _EVERY_RANK_WRITES,
+    )
+
+
 def _judge_log(training: Training, replies: Sequence[LoggedReply]) -> None:
     ranks, first, every = len(replies), replies[0], training.config["log_every_steps"]
     total, each_epoch = training.total_steps(ranks), training.steps_per_epoch(ranks)
     for rank, reply in enumerate(replies[1:], 1):
         files = reply.files or _in_folder(reply.left, f"own-{rank}/", reply.files)
-        require_equal(files, [], what=f"files that rank {rank} made in fit() (each rank has a folder of its own)",
-                      hint=Cause(
-                          "every_rank_writes",
-                          "Let rank 0 alone write: checkpoints, and what goes to TensorBoard.",
-                          mistake="Every rank writes files, not only rank 0",
-                      ))  # fmt: skip
+        require_equal(
+            files, [], what=f"files that rank {rank} made in fit() (each rank has a folder of its own)",
+            hint=_EVERY_RANK_WRITES,
+        )  # fmt: skip
+        _require_fewer_bytes(first, reply, rank)
         received = [[each.step, each.metrics] for each in reply.logged]
         require_equal(received, [], what=f"metrics that the monitor of rank {rank} received")
     checkpoints = [name for name in first.files if name.startswith("run/checkpoints/")]

@@ -49,7 +49,7 @@ from grader.lab5.pipeline.probes.trainers import (
 )
 from grader.shared.probes.endings import ending
 from grader.shared.probes.kept import function, nap, notes
-from grader.shared.probes.looks import files_below, generators, is_file, names, read_bytes
+from grader.shared.probes.looks import files_below, generators, is_file, names, read_bytes, written_bytes
 from grader.shared.probes.record import system
 from grader.shared.probes.support import StudentObject, exact, fields, plain
 from labkit.results import TrainerRun
@@ -280,7 +280,9 @@ def logged(student: Student, inputs: Logged) -> LoggedReply:
     with ranks_of(student):
         made = make(student, Path("run"), inputs.training, monitor=Sink(note))
         watched.saving(made.trainer)
+        before = written_bytes()
         made.trainer.fit()
+        after = written_bytes()
         files = files_below(folder)
         entries, again = _entries(folder), {}
         batches, logged_steps = made.batches(), received()
@@ -298,6 +300,7 @@ def logged(student: Student, inputs: Logged) -> LoggedReply:
         loaded=watched.pair(),
         logged=logged_steps,
         left=system("files"),
+        written_bytes=None if before is None or after is None else after - before,
     )
 
 
