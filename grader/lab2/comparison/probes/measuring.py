@@ -179,7 +179,7 @@ def _models(noted: Sequence[Noted], gpu: VirtualGpu) -> list[ComparedModel]:
             last.steps += 1
             if value not in last.optimizers:
                 last.optimizers.append(value)
-    if gpu is not None:
+    if gpu is not None and begins:
         ends = [*begins[1:], mark(gpu)]
         for model, begin, end in zip(models.values(), begins, ends, strict=True):
             model.losses = reading(gpu, "dtypes", begin, end, name=_LOSS)  # type: ignore[assignment]
