@@ -65,7 +65,7 @@ class CompareReply:
     models: list[ComparedModel]
     reference_seconds: dict[str, list[float]]
     """By precision, quartiles of the seconds of the course's steps right before the call and right after it."""
-    product_flops: int | None
+    product_flops: int | None = None
     """Of all matrix products, on a virtual GPU."""
 
 
