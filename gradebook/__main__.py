@@ -35,7 +35,7 @@ def _commands(
     from gradebook.cli import host
 
     here = Path.cwd()
-    chosen = course.resolve() if course else here if (here / "course.toml").is_file() else None
+    chosen = course.expanduser().resolve() if course else here if (here / "course.toml").is_file() else None
     host.use(chosen, f"gradebook --course {shlex.quote(str(course))}" if course else "gradebook")
 
 

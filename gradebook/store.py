@@ -383,7 +383,7 @@ def _lock(folder: Path) -> int:
             folder.chmod(0o700)  # grades and everybody's work; the owner can let others read them
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise GradebookError(f"{folder} cannot be written: {error.strerror}") from None
+        raise GradebookError(f"{folder} cannot be written: {text_files.cause(error)}") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

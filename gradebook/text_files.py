@@ -84,6 +84,13 @@ def lock(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def cause(error: OSError) -> str:
+    """Why something cannot be written, as people say it."""
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return "a file is where a folder must be: move it away, or name another place"
+    return error.strerror or str(error)
+
+
 def of_windows(path: Path) -> str:
     """What to say of a path of Windows elsewhere, as the end of a sentence; empty if it is none."""
     match = re.match(r"(?P<drive>[A-Za-z]):[\\/](?P<rest>.*)", str(path))

@@ -109,7 +109,10 @@ def grade_submissions(
         echo(f"could not grade: {error}", err=True)
         raise typer.Exit(int(ExitCode.COULD_NOT_GRADE)) from None
     except (OSError, sqlite3.Error) as error:
-        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        why = text_files.cause(error) if isinstance(error, OSError) else str(error)
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            echo(f"could not grade: {error.filename}: {why}; what was graded is kept", err=True)
+            raise typer.Exit(int(ExitCode.COULD_NOT_GRADE)) from None
         echo(
             f"could not grade: {out} or the folder for temporary files cannot be written to ({why}); what was graded "
             "is kept: free space, then give the same command again",

@@ -17,7 +17,7 @@ from gradebook.intake.lab_folders import LabNames
 from gradebook.results import GradebookError, Student
 from gradebook.settings import Settings
 from gradebook.store import FILE, Gradebook
-from gradebook.text_files import some, with_name
+from gradebook.text_files import cause, some, with_name
 
 _SHOWN = 50
 _GONE = "the copy of this submission is no longer there; give the submissions to the command class again"
@@ -78,7 +78,7 @@ def report_similarity(
     except (similarity.SimilarityError, IntakeError, GradebookError) as error:
         _fail(str(error))
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}")
+        _fail(f"{error.filename}: {cause(error)}")
     for student in refused:
         echo(f"not compared: {student.student}: {student.reason}")
     for text in notes:

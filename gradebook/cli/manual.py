@@ -48,6 +48,7 @@ def write_rubric(folder: _Class) -> None:
 @manual_app.command("list")
 def list_progress(folder: _Class) -> None:
     """Say how far the grading by hand is, and who graded what; exit code 3 as long as something is left."""
+    from gradebook.export import everything
     from gradebook.export.book import Book
     from gradebook.grading.manual_grading import FOLDER
 
@@ -60,6 +61,8 @@ def list_progress(folder: _Class) -> None:
             f"nothing is graded by hand here: {command()} manual init {shlex.quote(str(folder))} writes a rubric"
         )
     left = _say_progress(book)
+    for text in everything.marks_in_vain(book.view, book.result, folder):
+        note(text)
     result = book.result
     if not left and result.reports_title and not result.reports_released:
         file = folder / FOLDER / "reports.toml"

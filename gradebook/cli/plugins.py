@@ -22,7 +22,9 @@ _ENGINE = "plug-in engine"
 def fail(error: object, code: int = 2) -> typer.Exit:
     """Print an error; the exception to raise."""
     if isinstance(error, OSError) and error.filename:  # Python names the draft as well, and a number
-        error = f"{error.filename2 or error.filename}: {error.strerror}"
+        from gradebook.text_files import cause
+
+        error = f"{error.filename2 or error.filename}: {cause(error)}"
     echo(f"error: {error}", err=True)
     return typer.Exit(code)
 

@@ -246,8 +246,12 @@ def of_manual_grading(class_view: view.View, result: ClassResult, folder: Path) 
     """Whose submissions people have still to grade, what that keeps back, and marks that count for nothing."""
     if not (result.manual_max or result.reports_title):
         return []
+    return [*_to_grade(class_view, result), *marks_in_vain(class_view, result, folder)]
+
+
+def marks_in_vain(class_view: view.View, result: ClassResult, folder: Path) -> list[str]:
+    """Marks and comments that count for nothing, or for less than was typed."""
     return [
-        *_to_grade(class_view, result),
         *_of_no_criterion(folder),
         *_of_nobody(class_view, folder),
         *_of_no_submission(class_view, folder),

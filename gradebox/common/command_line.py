@@ -6,6 +6,7 @@ They also say that they were stopped, if nobody else does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import typer
@@ -22,6 +23,8 @@ class Command(TyperCommand):
         if not ctx.resilient_parsing:
             _check_repeated(self, ctx, args)
         rest: list[str] = super().parse_args(ctx, args)
+        for name, value in ctx.params.items():
+            ctx.params[name] = _at_home(value)
         return rest
 
     def invoke(self, ctx: Any) -> Any:
@@ -49,3 +52,13 @@ def _check_repeated(command: TyperCommand, ctx: Any, args: list[str]) -> None:
         if option in options[:number] and not option.multiple and not option.is_flag:
             name = max(option.opts, key=len)
             ctx.fail(f"{name} is given more than once, and only the last one would count. Give it once in a command")
+
+
+def _at_home(value: Any) -> Any:
+    """A path without `~`, which shells leave as it is in `--out=~/spring` and in quotes."""
+    if isinstance(value, list):
+        return [_at_home(element) for element in value]
+    try:
+        return value.expanduser() if isinstance(value, Path) else value
+    except RuntimeError:  # nobody has such a home
+        return value

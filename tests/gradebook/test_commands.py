@@ -3,13 +3,18 @@ stopped."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from gradebook.__main__ import app
+from gradebook.cli.demo import COURSE
 from gradebook.export.book import Book
+from gradebook.results import GradebookError
+from grader.cli import app as grader_app
+from tests.gradebook.conftest import SmallClass
 
 
 @pytest.mark.parametrize(
@@ -51,3 +56,40 @@ def test_a_command_that_is_stopped_says_so(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Book, "open", stopped)
     run = CliRunner().invoke(app, ["manual", "list", str(tmp_path)])
     assert (run.exit_code, run.output) == (130, "stopped before the end: give the same command again\n")
+
+
+def test_a_home_folder_is_found_behind_an_equals_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "spring").mkdir()
+    for arguments in (["review", "~/spring"], ["class", "--out=~/spring"]):
+        run = CliRunner().invoke(app, ["--course", str(COURSE), *arguments])
+        assert f"there is no gradebook in {tmp_path / 'spring'}" in " ".join(run.output.split())
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    small_class.hands_in("bob")
+    small_class.grade()
+    exports, out = small_class.out / "exports", str(small_class.out)
+    shutil.rmtree(exports)
+    exports.write_text("")
+    for arguments in (["export", "class", out], ["similarity", out, "--out", str(exports)]):
+        run = CliRunner().invoke(grader_app, arguments)
+        said = " ".join(run.output.split())
+        assert (run.exit_code, f"{exports}: a file is where a folder must be" in said) == (2, True), said
+    with pytest.raises(GradebookError, match="a file is where a folder must be"):
+        small_class.grade(out=exports)
+
+
+def test_the_list_names_marks_that_count_for_nothing(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    small_class.grade()
+    manual = small_class.out / "manual_grading"
+    (manual / "marks").mkdir(parents=True)
+    (manual / "rubric.toml").write_text('[[criterion]]\nid = "discussion"\ntitle = "Discussion"\npoints = 6\n')
+    mark = 'content = ""\nadjust = 0\ndone = true\nby = "Ana"\nat = 2026-03-01T10:00:00+00:00\n'
+    (manual / "marks" / "x.toml").write_text(f'unit = "student bob"\n[[mark]]\ncriterion = "figures"\n{mark}')
+    run = CliRunner().invoke(grader_app, ["manual", "list", str(small_class.out)])
+    said = " ".join(run.output.split())
+    assert "has no criterion 'figures', for which 1 submission has marks" in said
+    assert "marks for whom the class does not have, so they count for nothing: student bob" in said
