@@ -68,15 +68,16 @@ def test_a_home_folder_is_found_behind_an_equals_sign(tmp_path: Path, monkeypatc
 
 def test_a_file_in_the_place_of_a_folder_is_named(small_class: SmallClass) -> None:
     small_class.hands_in("ada")
-    small_class.hands_in("bob")
     small_class.grade()
     exports, out = small_class.out / "exports", str(small_class.out)
     shutil.rmtree(exports)
     exports.write_text("")
-    for arguments in (["export", "class", out], ["similarity", out, "--out", str(exports)]):
+    for arguments in (["export", "class", out], ["export", "feedback", out, "--out", f"{exports}/new"]):
         run = CliRunner().invoke(grader_app, arguments)
         said = " ".join(run.output.split())
-        assert (run.exit_code, f"{exports}: a file is where a folder must be" in said) == (2, True), said
+        assert (run.exit_code, f"{exports}" in said, "a file is where a folder must be" in said) == (2, True, True), (
+            said
+        )
     with pytest.raises(GradebookError, match="a file is where a folder must be"):
         small_class.grade(out=exports)
 
