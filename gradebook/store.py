@@ -9,7 +9,6 @@ when the gradebook is read (`grading/class_summary.py`).
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shlex
@@ -112,7 +111,7 @@ class Gradebook:
                 f"{shlex.quote(str(folder))} makes one"
             )
         try:
-            self._database = sqlite3.connect(path, isolation_level=None, timeout=60)
+            self._database = _connect(path)
             self._database.execute("PRAGMA synchronous = FULL")
             version = self._database.execute("PRAGMA user_version").fetchone()[0]
             if version == 0 and locked:
@@ -375,18 +374,23 @@ def deciding(folder: Path) -> Iterator[bool]:
         path.write_bytes(b"")
 
 
+def _connect(path: Path) -> sqlite3.Connection:
+    """A connection, also for people who may only read the folder."""
+    if os.access(path.parent, os.W_OK):
+        return sqlite3.connect(path, isolation_level=None, timeout=60)
+    # SQLite makes files next to the database, unless it is promised that nobody writes.
+    how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    return sqlite3.connect(f"{path.resolve().as_uri()}?{how}", uri=True, isolation_level=None, timeout=60)
+
+
 def _lock(folder: Path) -> int:
     """Hold the folder until the descriptor is closed or we end, however we end."""
     try:
         if not folder.exists():
             folder.mkdir(parents=True)
             folder.chmod(0o700)  # grades and everybody's work; the owner can let others read them
-        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return text_files.locked(folder / _LOCK, wait=False)
+    except BlockingIOError:
+        raise GradebookError(f"another run is grading into {folder}; wait for it, or stop it first") from None
     except OSError as error:
         raise GradebookError(f"{folder} cannot be written: {text_files.cause(error)}") from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise GradebookError(f"another run is grading into {folder}; wait for it, or stop it first") from None
-    return descriptor

@@ -76,18 +76,38 @@ def target(path: Path) -> Path:
 def lock(path: Path) -> Iterator[None]:
     """Hold the file `path`, which is made, until the block ends; whoever else wants it waits."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = locked(path, wait=True)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
+
+
+def locked(path: Path, *, wait: bool) -> int:
+    """A descriptor that holds the file `path`, which is made, until it is closed or we end, however we end.
+
+    Raises:
+        BlockingIOError: somebody else has it, and nobody should wait.
+        OSError: it cannot be written, or its disk knows no locks.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise
+        why = f"{error.strerror}. Its disk, perhaps one of a network, locks no files: use a folder on another disk"
+        raise OSError(error.errno, why, str(path)) from None
+    return descriptor
 
 
 def cause(error: OSError) -> str:
     """Why something cannot be written, as people say it."""
     if isinstance(error, FileExistsError | NotADirectoryError):
         return "a file is where a folder must be: move it away, or name another place"
+    if isinstance(error, PermissionError):
+        return f"{error.strerror}: its owner lets you only read, so ask for more, or work on a copy"
     return error.strerror or str(error)
 
 

@@ -306,9 +306,11 @@ def review_class(
             decided = [line.student for line in book.view.lines] if named == "all" else book.keys(named)
             Book.open(folder).export(say=note, decided=decided)
     except OSError as error:
+        from gradebook.text_files import cause
+
         place = f"{error.filename}: " if error.filename else ""
         raise fail(
-            f"{place}{error.strerror}. What was decided so far is kept; remove the cause, then write the exports again"
+            f"{place}{cause(error)}. What was decided so far is kept; remove the cause, then write the exports again"
         ) from None
     except (ValueError, RubricError, DeviceError, EngineError) as error:
         raise fail(error) from None

@@ -3,8 +3,14 @@ stopped."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import shutil
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -94,3 +100,45 @@ def test_the_list_names_marks_that_count_for_nothing(small_class: SmallClass) ->
     said = " ".join(run.output.split())
     assert "has no criterion 'figures', for which 1 submission has marks" in said
     assert "marks for whom the class does not have, so they count for nothing: student bob" in said
+
+
+@pytest.fixture
+def others_class(small_class: SmallClass, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallClass]:
+    """A graded class in a folder that we may only read, also as root."""
+    small_class.hands_in("ada")
+    small_class.grade()
+    small_class.out.chmod(0o500)
+    can_access, connect = os.access, sqlite3.connect
+
+    def access(path: Path, mode: int) -> bool:
+        return not (mode == os.W_OK and Path(path) == small_class.out) and can_access(path, mode)
+
+    def connected(path: object, **options: Any) -> Any:
+        assert "immutable=1" in str(path) or "mode=ro" in str(path)
+        return connect(str(path), **options)
+
+    monkeypatch.setattr(os, "access", access)
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    yield small_class
+    small_class.out.chmod(0o700)
+
+
+def test_a_class_can_be_read_by_people_who_may_not_write(others_class: SmallClass) -> None:
+    before = sorted(path.name for path in others_class.out.iterdir())
+    for arguments in (["review"], ["mail"], ["manual", "requests"]):
+        run = CliRunner().invoke(grader_app, [*arguments, str(others_class.out)])
+        assert "error" not in run.output, run.output
+    assert sorted(path.name for path in others_class.out.iterdir()) == before
+
+
+def test_a_disk_without_locks_is_no_other_run(small_class: SmallClass, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    small_class.hands_in("ada")
+    small_class.grade()
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(GradebookError, match=r"No locks available\. Its disk, perhaps one of a network"):
+        small_class.grade()
+    run = CliRunner().invoke(grader_app, ["export", "class", str(small_class.out)])
+    assert (run.exit_code, ".decisions.lock: No locks available. Its disk" in " ".join(run.output.split())) == (2, True)

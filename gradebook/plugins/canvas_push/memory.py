@@ -8,7 +8,6 @@ Not for grades themselves; those are in the gradebook.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import html
 import json
@@ -21,7 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gradebook.plugins.canvas_push.client import PushError
-from gradebook.text_files import write_file
+from gradebook.text_files import cause, locked, write_file
 from gradebox.common import reading
 
 FOLDER = "canvas"
@@ -110,13 +109,11 @@ class Keeper:
     def __enter__(self) -> Keeper:
         try:
             self._folder.mkdir(exist_ok=True)
-            self._lock = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = locked(self._folder / ".lock", wait=False)
         except BlockingIOError:
-            self.__exit__()
             raise PushError("another gpulabs export canvas --push is at work on this class; wait for it") from None
         except OSError as error:
-            raise PushError(f"{self._folder} cannot be written: {error.strerror}") from None
+            raise PushError(f"{self._folder} cannot be written: {cause(error)}") from None
         return self
 
     def __exit__(self, *_: object) -> None:
