@@ -91,7 +91,7 @@ def read(path: Path, texts: Collection[str] = ()) -> Table:
     lines = csv.reader(source, delimiter=separator, skipinitialspace=True)
     line = first
     try:
-        titles = tuple(title.strip().removeprefix("\ufeff") for title in next(lines, []))
+        titles = tuple(title.strip() for title in next(lines, []))
         rows = []
         line = first + lines.line_num
         for cells in lines:
@@ -203,7 +203,8 @@ def _text(path: Path) -> tuple[str, int]:
         )
     if notation := next((name for start, name in _NOTATIONS if start.match(data)), ""):
         raise TableError(f"{path} is {notation}, and no table: write a CSV file, with titles in its first line")
-    text = _decoded(data, path)
+    # Where files were put together, the mark of byte order is in the middle, too.
+    text = _decoded(data, path).replace("\ufeff", "")
     separator = _SEPARATOR.match(text)
     return (text[separator.end() :], 2) if separator else (text, 1)
 

@@ -217,3 +217,11 @@ def test_a_cell_that_is_too_long_is_refused_with_its_line(way: str, tmp_path: Pa
     file.write_text(f"student,text,team,repository,submitted_at\nada,a,b,c,2026-03-01T10:00Z\nbob,{'x' * 200_000}\n")
     with pytest.raises(ValueError, match=r"class.csv, line 3: .*larger than field limit .*a quote before it is not"):
         WAYS[way](file)
+
+
+def test_two_files_of_excel_one_after_the_other_are_one_table(tmp_path: Path) -> None:
+    file = tmp_path / "class.csv"
+    for quote in ("", '"'):
+        parts = [f"\ufeff{quote}student{quote},name\n{key},{key.title()}\n" for key in ("ada", "bob")]
+        file.write_text("".join(parts))
+        assert [entry.student for entry in roster_files.load(file).entries] == ["ada", "bob"]
