@@ -203,8 +203,8 @@ def _text(path: Path) -> tuple[str, int]:
         )
     if notation := next((name for start, name in _NOTATIONS if start.match(data)), ""):
         raise TableError(f"{path} is {notation}, and no table: write a CSV file, with titles in its first line")
-    # Where files were put together, the mark of byte order is in the middle, too.
-    text = _decoded(data, path).replace("\ufeff", "")
+    # Where files were put together, the mark of byte order is in the middle, too; DOS ended files by a Ctrl-Z.
+    text = _decoded(data, path).replace("\ufeff", "").rstrip("\x1a")
     separator = _SEPARATOR.match(text)
     return (text[separator.end() :], 2) if separator else (text, 1)
 

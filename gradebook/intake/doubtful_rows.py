@@ -97,6 +97,11 @@ def check(rows: Mapping[int, Mapping[str, str]], path: Path) -> None:
                     "another encoding and saved it so; download it again, or save it as UTF-8 from a program that "
                     "shows the names right"
                 )
+            if folded(title) in NAME_COLUMNS and (lost := _LOST.search(cell)):
+                raise RosterError(
+                    f"{path}, line {line}: {title} is {cell!r}, and {lost[0]!r} stands for a letter that a program "
+                    "did not know: download the file again as UTF-8, or correct the name"
+                )
             if title in KEYS and _DECIMAL.fullmatch(cell.strip()):
                 raise RosterError(
                     f"{path}, line {line}: {title} is {cell}, a number to which a program has added decimals; "
@@ -109,6 +114,10 @@ def check(rows: Mapping[int, Mapping[str, str]], path: Path) -> None:
                     "digits are gone: download the file again, and do not save it with a spreadsheet, or make the "
                     "column text there first"
                 )
+
+
+_LOST = re.compile(r"\ufffd|&(?:#\d+|#x[0-9a-fA-F]+|[a-zA-Z]+);|(?<=[^\W\d_])\?(?=[^\W\d_])")
+"""What programs write for a letter that they cannot: a sign of Unicode, a name of HTML, a question mark in a word."""
 
 
 def _shifted(row: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_spaces_that_nobody_sees_make_no_other_person_and_no_other_team(space: s
     assert {entry.team for entry in people.entries} == {"Team 1"}, "marks by hand are kept under the team's name"
     listed = f"student,team\n{odd[0]},{odd[2]}\nada l,Team 1\nbob,Team 1\n"
     people = roster(tmp_path, "student,name\nada l,Ada Lovelace\nbob,Bob Ross\n", listed)
-    assert [entry.team for entry in people.entries] == [odd[2]] * 2
+    assert [entry.team for entry in people.entries] == [odd[2].replace("\ufeff", "")] * 2
 
 
 @pytest.mark.parametrize("mark", ["\u200f", "\u200e", "\u202b", "\u2068", "\u200b"])
@@ -200,3 +201,21 @@ def test_where_nobody_has_a_name_the_columns_that_nothing_reads_are_named(tmp_pa
 
 def test_who_has_the_number_of_two_has_lost_no_zeros(tmp_path: Path) -> None:
     assert not strangers.lost_zeros(roster(tmp_path, "student,ID\nada,1001\n1001,5\n"), ["1001"])
+
+
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [("Zo? M?ller", "?"), ("M?ller", "?"), ("Zo\ufffd", "\ufffd"), ("Zo&euml;", "&euml;"), ("O&#39;Neil", "&#39;")],
+)
+def test_a_name_that_has_lost_letters_is_refused(name: str, lost: str, tmp_path: Path) -> None:
+    file = tmp_path / "roster.csv"
+    file.write_text(f"student,name\nada,Ada Lovelace\nzoe,{name}\n")
+    with pytest.raises(RosterError, match=rf"line 3: name is .*{re.escape(repr(lost))} stands for a letter"):
+        load(file)
+
+
+@pytest.mark.parametrize("name", ["Bob (?)", "Bob?", "A & B; C", "Tom &Jerry", "? Ross"])
+def test_other_signs_in_a_name_are_its_own(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "roster.csv"
+    file.write_text(f'student,name\nbob,"{name}"\n\x1a')
+    assert [entry.name for entry in load(file).entries] == [name]
