@@ -38,6 +38,7 @@ report_points = { lab1 = 5 }                # default: those of the lab's automa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -287,6 +288,11 @@ def _check_one_deadline(document: Document) -> None:
             text = f"{key}: a class has one deadline. If each lab has its own, grade each as a class of its own, with a"
             text += " class.toml (labs = [1]) and an --out for it. For some students, write [extensions]"
             raise document.error((key,), text)
+    extensions = document.data.get("extensions")
+    for name, value in extensions.items() if isinstance(extensions, dict) else ():
+        if isinstance(value, dict) and any(re.fullmatch(r"lab\d+", key) for key in value):
+            text = f"{name} has an extension for a lab, but all labs of a class have one deadline: write {name} = "
+            raise document.error(("extensions", name), f"{text}2026-03-08T23:59:00, or grade that lab as a class")
 
 
 def _check_offsets(document: Document, content: _File, zone: ZoneInfo | None) -> None:
