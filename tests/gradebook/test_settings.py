@@ -315,6 +315,6 @@ def test_a_zone_without_summer_time_is_one(name: str) -> None:
 @pytest.mark.parametrize("text", ["[extensions]\nzoe = {lab1 = 2026-03-08T23:59:00}\n", "[extensions.zoe]\nlab1 = 1\n"])
 def test_an_extension_of_one_lab_is_refused_for_what_it_is(text: str, tmp_path: Path) -> None:
     with pytest.raises(
-        SettingsError, match=r"zoe has an extension for a lab, but all labs of a class have one deadline"
+        settings.SettingsError, match=r"zoe has an extension for a lab, but all labs of a class have one deadline"
     ):
         settings.parse(text, tmp_path / "class.toml")
