@@ -5,6 +5,7 @@ They also say that they were stopped, if nobody else does.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +32,7 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            typer.echo("stopped before the end: give the same command again", err=True)
+            sys.stderr.write("stopped before the end: give the same command again\n")
             raise typer.Exit(_INTERRUPTED) from None
 
 
