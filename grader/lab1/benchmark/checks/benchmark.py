@@ -173,14 +173,15 @@ class TestBenchmark:
             (run,) = measure(submission, generator, place, [half], warm=True)
             require_seconds(place, run)
         require_crossed(submission.device, crossed(submission, generator, by_default=False))
-        operands = Operands(size=generator.odd(31, 63), iterations=6)
-        reply = submission.probe(operands, device="cpu")
-        require(
-            not reply.of_one_matrix,
-            f"benchmark_matmul('cpu', {operands.size}, {operands.iterations}): {reply.of_one_matrix} of "
-            f"{reply.products} products multiplied one matrix with itself, expected two operands",
-            ONE_OPERAND,
-        )
+        for place in dict.fromkeys(("cpu", "cpu" if device == "cpu" else "cuda")):
+            operands = Operands(size=generator.odd(31, 63), iterations=6, place=place)
+            reply = submission.probe(operands, device=device if place == "cuda" else "cpu")
+            require(
+                not reply.of_one_matrix,
+                f"benchmark_matmul({place!r}, {operands.size}, {operands.iterations}): {reply.of_one_matrix} of "
+                f"{reply.products} products multiplied one matrix with itself, expected two operands",
+                ONE_OPERAND,
+            )
 
     @requires("returns_result")
     def test_warmed_up(self, submission: Submission, generator: InputGenerator) -> None:

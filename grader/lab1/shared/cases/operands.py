@@ -17,11 +17,12 @@ class OperandsReply:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operands(ProbeInputs[OperandsReply], probe="lab1.shared.operands.on_cpu"):
-    """One call of `benchmark_matmul` on the CPU, whose products are watched."""
+class Operands(ProbeInputs[OperandsReply], probe="lab1.shared.operands.watched"):
+    """One call of `benchmark_matmul` on the CPU or the GPU, whose products are watched."""
 
     size: int
     iterations: int
+    place: str = "cpu"
 
 
 WITHOUT: dict[str, str] = {

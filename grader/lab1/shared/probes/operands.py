@@ -41,12 +41,12 @@ class _Watching(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def on_cpu(student: Student, inputs: Operands) -> OperandsReply:
-    """`benchmark_matmul` on the CPU, and how many of its products were of one matrix."""
+def watched(student: Student, inputs: Operands) -> OperandsReply:
+    """`benchmark_matmul`, and how many of its products were of one matrix."""
     torch.set_num_threads(1)
     note, noted = notes()
     run = student.module("lab1_gpu_basics.benchmark").benchmark_matmul
     with in_every_thread(lambda: _Watching(note)):
-        ending(functools.partial(run, "cpu", inputs.size, inputs.iterations))  # how it ends, other probes report
+        ending(functools.partial(run, inputs.place, inputs.size, inputs.iterations))  # how it ends, other probes report
     same = noted()
     return OperandsReply(products=len(same), of_one_matrix=round(sum(same)))
