@@ -94,7 +94,8 @@ def kept_ways(generator: InputGenerator) -> list[Way]:
 def measured(generator: InputGenerator, *, large: bool) -> Measured:
     """A measurement of a model, `large` so that a step of a real GPU is long against its launches."""
     intervals = generator.shuffled([None, generator.integer(1, 2)])
-    steps, warmup = generator.integer(3, 5), generator.integer(2, 3)
+    # Two steps and a half are uneven on a simulated device; those of a real one take long.
+    steps, warmup = generator.integer(3, 5) if large else generator.integer(5, 7), generator.integer(2, 3)
     sizes: Sizes = {
         "num_layers": 3,
         "width": 4
