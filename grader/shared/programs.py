@@ -12,6 +12,7 @@ _LEAST_GROUND = 0.02
 """Share of a plot's pixels that has the colour of its ground; of random pixels none has as much."""
 _LEAST_POINTS = 2
 """Of data, in a figure that shows a result."""
+_SAVE = "Write the file with labkit.results.save_json."
 
 
 ProgramSeen: TypeAlias = Any
@@ -43,15 +44,24 @@ def picture_and_json(actual: ProgramSeen, what: str) -> list[Json]:
         f"{what} saved figures with {', '.join(map(str, drawn))} points of data: axes without results",
         "Draw before you save, in colours that differ from the ground, and save the figure that you drew on.",
     )
-    for text in actual.json.values():
-        try:
-            rows = json.loads(text)["results"]
-        except (ValueError, KeyError, TypeError):
-            continue
-        if isinstance(rows, list):
-            return rows
-    require(False, f"no .json file of {what} has a list of results", "Write the file with labkit.results.save_json.")
-    return []
+    files = [rows for text in actual.json.values() if (rows := _rows(text)) is not None]
+    require(bool(files), f"no .json file of {what} has a list of results", _SAVE)
+    return files[0]
+
+
+def rows_of(text: str, what: str) -> list[Json]:
+    """The rows of a results file; fails if it has none."""
+    rows = _rows(text)
+    require(bool(rows), f"{what} has no list of results", _SAVE)
+    return rows or []
+
+
+def _rows(text: str) -> list[Json] | None:
+    try:
+        rows = json.loads(text)["results"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return rows if isinstance(rows, list) else None
 
 
 def require_provenance(actual: ProgramSeen, what: str, *, simulated: bool) -> None:

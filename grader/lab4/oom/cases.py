@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 LENGTH = 512
 SHAPES = "mat1 and mat2 shapes cannot be multiplied"
 HOST = "DefaultCPUAllocator: not enough memory: the host is out of memory"
+GPU = "CUDA out of memory. Tried to allocate 20.00 MiB."
+"""What says this need not be an `OutOfMemoryError`."""
 _SMALL = 2.0**-23
 """What the criterion is multiplied by: gradients of outputs get below half of float16's smallest number."""
 
@@ -287,7 +289,7 @@ def attempts(generator: InputGenerator) -> list[Attempts]:
         Attempts(start=generator.integer(16, 31), fits=99, raises="ValueError", message=SHAPES),
         Attempts(start=generator.integer(16, 31), fits=99, raises="MemoryError", message="out of memory"),
         # The second attempt fits, and fails for a reason of its own.
-        Attempts(start=generator.integer(16, 31), fits=15, raises="RuntimeError", message=HOST),
+        Attempts(start=generator.integer(16, 31), fits=15, raises="RuntimeError", message=GPU),
     ]
     return [*cases, *(_attempts(generator, row) for row in full_rows(generator, RETRY.values(), 4, _can_be_tried))]
 
