@@ -22,7 +22,7 @@ _KERNELS = (
     "Try flash_attn.cute first (compute capability 9.0 or higher), then flash_attn (8.0 or higher). Use both for "
     "float16 and bfloat16 only, and look for them at each call."
 )
-_CAPABILITIES = {"T4": 7.5, "A100-80GB": 8.0, "H100": 9.0}
+_CAPABILITIES = {"V100": 7.0, "T4": 7.5, "A100-80GB": 8.0, "H100": 9.0}
 _LOW = ("float16", "bfloat16")
 _CHECK = "lab4.attention.flash_attn_used_when_installed"
 _MISTAKES: Mapping[str, tuple[str, str]] = {
@@ -113,6 +113,7 @@ def libraries(generator: InputGenerator) -> list[Library]:
         Library("H100", both, low[1], "flash_attn.cute"),
         Library(row["model"], row["float32"], "float32", "sdpa"),
         Library("T4", row["T4"], low[2], "sdpa"),
+        Library("V100", both, low[5], "sdpa"),
         Library("A100-80GB", cute, low[3], "sdpa"),
         Library("H100", v2, low[4], "flash_attn", broken=("flash_attn.cute",)),
     ]
