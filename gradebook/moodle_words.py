@@ -29,6 +29,8 @@ def _every(kind: str) -> tuple[str, ...]:
 LANGUAGES = tuple(str(words["language"]) for words in _LANGUAGES.values())
 PARTICIPANTS = _every("participant")
 """What stands before a participant's number."""
+PARTICIPANTS_IN_FILES = tuple(word.replace("/", "").casefold() for word in PARTICIPANTS)
+"""The same in names of files, which have no slash, small: all that a download for anonymous grading says of anybody."""
 NO_GROUP = tuple(word.casefold() for word in _every("no_group"))
 """What is in the column of groups for who is in none, small."""
 ALONE = ("none", "n/a", "#n/a", "na", "nan", "null", "nil", "no team", "no group", "kein team", "keine gruppe")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gradebook.intake.handed_in import HandedIn, Person
+from gradebook.moodle_words import PARTICIPANTS_IN_FILES
 from gradebook.roster import Entry, Outsider, Roster
 from gradebook.spelt_names import have_a_word_in_common
 from gradebox.common.texts import printable
@@ -102,6 +103,8 @@ class Owners:
         if not person.name or not entry.name or have_a_word_in_common(person.name, entry.name):
             return False
         if platform == "Moodle":
+            if person.name.casefold() in PARTICIPANTS_IN_FILES:
+                return False
             # It numbers groups as it numbers students.
             owner, called = (printable(text, lines=False) for text in (entry.student, entry.name))
             self.notices.append(
