@@ -30,7 +30,13 @@ from gradebox.run.options import Options
 
 _KEPT_OF_PYTHON = ("PYTHONHOME", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONHASHSEED")
 """Variables of Python's that say how to run; all others could say what to run, or spoil it."""
-_PROGRAM = "import sys; sys.path[:0] = {first!r}; from gradebox.launch import judge; sys.exit(judge(sys.argv[1:]))"
+_PROGRAM = """
+import sys
+sys.path[:0] = {first!r}
+sys.path += [path for path in {last!r} if path not in sys.path]
+from gradebox.launch import judge
+sys.exit(judge(sys.argv[1:]))
+"""
 _PYTEST = ("-c", os.devnull, "--rootdir", os.curdir, "--noconftest", "--capture=no", "-p", "no:cacheprovider",
            "-p", "no:warnings", "-p", "gradebox.pytest_plugin")  # fmt: skip
 """The options that make pytest read nothing of a submission, nor of the folder it is started in."""
@@ -67,8 +73,10 @@ def run(options: Options, pytest_arguments: Sequence[str] | None = None, *, roun
             f"no folder for temporary files can be made: {error.strerror or error}; "
             "free space, or name a folder that has some: TMPDIR=/path"
         )
-    first = _search_path(sys.path, origin, options.folder, Path(options.course).parent)
-    command = [sys.executable, "-P", "-c", _PROGRAM.format(first=first), json.dumps(asdict(options))]
+    first = _search_path(sys.path, origin, options.folder)
+    # Last, so that what happens to lie next to the course is taken for no module that Python has.
+    program = _PROGRAM.format(first=first, last=[os.path.realpath(Path(options.course).parent)])
+    command = [sys.executable, "-P", "-c", program, json.dumps(asdict(options))]
     command += [] if pytest_arguments is None else [_UNDER_PYTEST, *pytest_arguments]
     command += [rounds] if rounds else []
     before = _written_at(options.report_folder)
@@ -216,8 +224,8 @@ def _environment(environment: os._Environ[str]) -> dict[str, str]:
     }
 
 
-def _search_path(path: Iterable[str], origin: Path, submission: Path, course: Path) -> list[str]:
-    """Our own folder, then what this process searches of libraries, then the folder that holds the course.
+def _search_path(path: Iterable[str], origin: Path, submission: Path) -> list[str]:
+    """Our own folder, then what this process searches of libraries.
 
     Left out are the current folder, the submission, and everything in them or above the submission: libraries are
     elsewhere. The interpreter adds its own folders.
@@ -230,7 +238,7 @@ def _search_path(path: Iterable[str], origin: Path, submission: Path, course: Pa
         library = os.path.basename(real) in _LIBRARIES
         if os.path.isabs(entry) and os.path.isdir(entry) and entry not in kept and (library or not foreign):
             kept.append(entry)
-    return list(dict.fromkeys([*kept, os.path.realpath(course)]))
+    return kept
 
 
 def _inside(path: str, folder: str) -> bool:

@@ -54,7 +54,7 @@ def grade_import(view: View) -> str:
 def worksheet(view: View) -> str | None:
     """The roster as a filled-in offline grading worksheet; None where the roster is none."""
     columns = _columns(view)
-    if _IDENTIFIER not in columns or _GRADE not in columns or _MODIFIED not in columns:
+    if _IDENTIFIER not in columns or _GRADE not in columns or _MODIFIED not in columns or _scale(view):
         return None
     header = [*columns, *([] if _COMMENTS in columns else [_COMMENTS])]
     titles = moodle_words.as_moodle_wrote(header, (line.result.columns for line in view.lines))
@@ -65,6 +65,7 @@ def notices(view: View) -> tuple[str, ...]:
     """What an instructor should know before uploading."""
     texts = (
         _no_worksheet(view),
+        _no_points(view),
         _other_maximum(view),
         _locked(view),
         _replaced(view),
@@ -167,6 +168,30 @@ def _no_worksheet(view: View) -> str:
     return (
         f"the roster looks like Moodle's grading worksheet, but has no column {lacking[0]}, so there is no "
         "moodle-worksheet.csv: download the worksheet again, and leave its titles as they are"
+    )
+
+
+def _scale(view: View) -> str:
+    """The words in which an assignment is graded; empty where it has points.
+
+    In the place of the maximum Moodle writes the whole scale into each row, in any language.
+    """
+    columns = _columns(view)
+    if _GRADE not in columns or _MAXIMUM in columns:
+        return ""
+    place = columns.index(_GRADE) + 1
+    cells = {line.result.columns.get(title, "") for line in view.lines for title in columns[place : place + 1]}
+    return cells.pop() if len(cells) == 1 and all("," in cell for cell in cells) else ""
+
+
+def _no_points(view: View) -> str:
+    """What to say of an assignment that takes words, which a number of points may not stand for."""
+    if not (scale := _scale(view)):
+        return ""
+    return (
+        f"Moodle grades this assignment on a scale ({scale}) and takes no points for it, so there is no "
+        "moodle-worksheet.csv: set the type of its grade to Point, download the worksheet again, and grade the class "
+        "again; or import moodle-grades.csv as a grade item of its own"
     )
 
 

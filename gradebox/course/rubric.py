@@ -262,6 +262,9 @@ class _LabTable:
     criteria: Mapping[str, _CriterionTable] = field(default_factory=dict, metadata=reading.REST)
 
 
+_BY_PEOPLE = "what people grade is no part of a course, but of the class's rubric: gradebook manual init"
+
+
 def load_folder(folder: Path, lab_id: str, number: int) -> Lab:
     """The lab whose folder has a `lab.toml`, and one folder for each criterion.
 
@@ -297,6 +300,8 @@ def _require_folders(document: Document, folder: Path, names: tuple[str, ...]) -
     for file in sorted(folder.glob(f"*/{layout.CRITERION_FILE}")):
         if file.parent.name not in names:
             raise document.error(place, f"criteria lacks {file.parent.name!r}, but there is {file}")
+    if not names:
+        raise document.error(place, f"criteria = []: a lab needs a criterion with checks; {_BY_PEOPLE}")
 
 
 def _of_folder(folder: Path, criterion: str) -> Criterion:
@@ -383,7 +388,8 @@ def _criterion(document: Document, place: tuple[str, ...], name: str, table: _Cr
 
 def _positive(document: Document, place: tuple[str, ...], value: Decimal) -> Decimal:
     if value <= 0:
-        raise document.error(place, f"{place[-1]} must be a positive number of points, not {value}")
+        text = f"{place[-1]} must be a positive number of points, not {value}"
+        raise document.error(place, text if value else f"{text}; {_BY_PEOPLE}")
     return value
 
 

@@ -204,10 +204,8 @@ def _readable(descriptor: int, seconds: float) -> bool:
 
 def _search_path(environment: Environment, preload: Sequence[str]) -> _Folders:
     """Folders that modules come from, for an interpreter that starts without our `sys.path` (`prefork.in_order`)."""
-    ours = [name for name in ("gradebox", environment.course, *environment.importable) if name]
-    names = dict.fromkeys([*ours, *environment.found, *(name.partition(".")[0] for name in preload)])
-    folders: dict[str, None] = {environment.course_parent: None} if environment.course_parent else {}
-    for name in names:
-        if (folder := prefork.folder_of(name)) is not None:
-            folders[folder] = None
-    return prefork.in_order(list(folders))
+    names = ["gradebox", *environment.importable, *environment.found, *(name.partition(".")[0] for name in preload)]
+    found = (prefork.folder_of(name) for name in names if name != environment.course)
+    first, last = prefork.in_order(list(dict.fromkeys(folder for folder in found if folder is not None)))
+    # What happens to lie next to the course is taken for no module that Python has.
+    return first, [*last, *filter(None, [environment.course_parent])]

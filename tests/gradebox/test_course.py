@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -171,6 +172,14 @@ def test_a_mistake_in_lab_toml_is_named_with_its_line(old: str, new: str, said: 
     assert refused("basics/lab.toml", old, new).startswith(f"basics/{said}")
 
 
+def test_a_lab_that_only_people_would_grade_is_refused_with_what_it_needs(tmp_path: Path) -> None:
+    folder = write_course(tmp_path, ("basics/lab.toml", CRITERIA, "criteria = []"))
+    for name in ("numbers", "notes"):
+        shutil.rmtree(folder / "basics" / name)
+    with pytest.raises(courses.ReadingError, match=r"lab\.toml:4: .* needs a criterion .* rubric: gradebook manual"):
+        courses.load(folder)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -179,7 +188,7 @@ def test_a_mistake_in_lab_toml_is_named_with_its_line(old: str, new: str, said: 
         ('title = "Numbers"', 'titel = "Numbers"', "1: unknown key 'titel'; did you mean 'title'?"),
         ('title = "Numbers"\n', "", "1: the file lacks the key 'title'"),
         ("points = 4\n", "", "1: the file lacks the key 'points'"),
-        ("points = 4", "points = 0", "2: points must be a positive number of points, not 0"),
+        ("points = 4", "points = 0", "2: points must be a positive number of points, not 0; what people grade is no"),
         ("points = 4", "points = true", "2: points = true is not a number"),
         ("points = 4", "points = nan", "2: points = nan is not a number"),
         ("points = 4", "points = inf", "2: points = infinity is not a number"),

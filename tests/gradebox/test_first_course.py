@@ -472,3 +472,17 @@ def test_nothing_is_next_where_a_person_has_to_look(options: Options, capfd: pyt
     write(Path(options.submission), {"basics_week1/numbers.py": NUMBERS, "further_week2/sums.py": SUMS})
     said = _next(replace(options), capfd, first_grade=True)
     assert "Nothing fails; of 1 check a person has to look at the result.\n" in said
+
+
+def test_what_lies_next_to_a_course_is_taken_for_no_module_of_python(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither by checks nor by probes: a folder of courses may well have one that is called statistics."""
+    write(tmp_path, {"colorsys/__init__.py": "", "statistics/__init__.py": ""})
+    use = "import colorsys\nimport statistics\n\nassert colorsys.rgb_to_hsv and statistics.fmean\n\n\n"
+    folder = write_course(tmp_path, (CHECKS, CRITERION, use + CRITERION), (PROBES, "def product", f"{use}def product"))
+    submission = write_submission(tmp_path)
+    done = CliRunner().invoke(
+        app, ["grade", "--course", str(folder), "--report", str(tmp_path / "out"), str(submission)]
+    )
+    assert (done.exit_code, "Grade 10/10" in capfd.readouterr().out) == (0, True)

@@ -140,6 +140,5 @@ def test_the_search_path_holds_libraries_and_nothing_of_the_submission(tmp_path:
         place.mkdir(parents=True)
     entries = ["", ".", str(tmp_path), str(submission), str(submission / "inner"), str(library)]
     elsewhere = "/usr/lib"
-    course = tmp_path.parent / "courses"
-    search_path = launch._search_path([*entries, elsewhere], tmp_path, submission, course)
-    assert search_path == [str(ROOT), str(library), elsewhere, str(course)]
+    search_path = launch._search_path([*entries, elsewhere], tmp_path, submission)
+    assert search_path == [str(ROOT), str(library), elsewhere]

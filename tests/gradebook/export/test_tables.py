@@ -226,6 +226,18 @@ def test_another_maximum_in_moodle_is_pointed_out() -> None:
     assert "a maximum of 100.00, this class has 20" in text
 
 
+@pytest.mark.parametrize("title", ["Scale", "Skala"])
+def test_an_assignment_on_a_scale_of_words_gets_no_points(title: str) -> None:
+    """By what stands in the place of the maximum, in any language."""
+    columns = {title if name == "Maximum Grade" else name: cell for name, cell in WORKSHEET.items()}
+    columns |= {title: "Not yet satisfactory, Satisfactory", "Grade": "Satisfactory"}
+    scaled = view.of(a_class([student("Participant 4711", graded(FAILED), columns=columns)]))
+    assert moodle.worksheet(scaled) is None
+    (text,) = moodle.notices(scaled)
+    assert "on a scale (Not yet satisfactory, Satisfactory)" in text
+    assert "set the type of its grade to Point" in text
+
+
 def test_there_is_no_worksheet_without_moodles_roster() -> None:
     assert moodle.worksheet(some_class()) is None
 
