@@ -25,6 +25,8 @@ _COMPARED_BYTES = 2**20
 _NAMED = 3
 """So many submodules are named."""
 _REFS = "refs/heads/"
+_BOT = "[bot]"
+"""So end the names of GitHub's programs, which set repositories up: `github-classroom[bot]`."""
 _USUAL = ("main", "master")
 
 
@@ -59,6 +61,8 @@ class Chosen:
     """Whether the repository names no branch as its own, as where somebody has checked out a commit in it."""
     is_cut_off: bool = False
     """Whether a commit in time may be missing, because the clone has no earlier ones."""
+    is_begun_late: bool = False
+    """Whether only what the platform committed by itself was in time, such as the hand-out."""
     replaced: Push | None = None
     """The last push in time, if what it brought is no longer there, because a later push replaced it."""
     impossible: datetime | None = None
@@ -108,6 +112,8 @@ def choose(
         name = repository.run("rev-list", "-1", f"--min-age={int(deadline.timestamp())}", tip.id)
     if not name and repository.is_shallow:  # what was in time may be among the commits that are not here
         return replace(chosen, is_cut_off=True)
+    if name and _is_the_platforms(repository, name, tip.id):
+        return replace(chosen, replaced=replaced, is_begun_late=True)
     if not name:
         return replace(chosen, replaced=replaced)
     times = [
@@ -120,6 +126,15 @@ def choose(
     return replace(
         chosen, commit=commit, pushed_at=pushed_at, later=len(times), replaced=replaced, impossible=impossible
     )
+
+
+def _is_the_platforms(repository: Repository, name: str, tip: str) -> bool:
+    """Whether programs made this commit and all before it, and a person made one of those up to the tip."""
+
+    def people(commits: str) -> bool:
+        return any(not author.endswith(_BOT) for author in repository.run("log", "--format=%an", commits).splitlines())
+
+    return not people(name) and people(f"{name}..{tip}")
 
 
 def _named(repository: Repository, name: str, otherwise: str) -> Commit:
@@ -195,6 +210,8 @@ def remarks(chosen: Chosen | None, submodules: Sequence[str]) -> list[str]:
             "no commit in time is here, but the clone is shallow (git clone --depth) and has no earlier ones, so the "
             "last one counts: fetch all of them (git fetch --unshallow)"
         )
+    if chosen.is_begun_late:
+        said.append("only commits of the platform itself were in time, so the last one counts, which came later")
     if chosen.later:
         several = chosen.later > 1
         said.append(

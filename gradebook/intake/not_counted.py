@@ -170,6 +170,10 @@ def no_lab(top: Path, names: LabNames) -> str:
     only_notebooks = all(path.suffix.lower() == NOTEBOOK for path in files)
     if files and only_notebooks and not any(map(lab_folders.inner, lab_folders.inner(top))):
         return f"holds no lab, but {files[0].name!r}, which {what_of(files[0], names)}"
+    if links := [path.name for path in content if path.is_symlink()]:
+        return (
+            f"holds no lab, but {links[0]!r}, which is a link, and links are not followed: put the folder itself there"
+        )
     what = f"only {some([repr(path.name) for path in content])}" if content else "nothing at all"
     return f"holds no lab, {what}: hand in the lab's folder, as {names.example}, with all that is in it"
 
@@ -267,8 +271,12 @@ def not_imported(entries: Sequence[Entry], names: LabNames) -> dict[str, str]:
     code = {entry.target: entry.source for entry in entries if entry.target.endswith(".py")}
     modules = {target[:-3]: target for target in code if "/" not in target and not target.startswith("__")}
     folders = {entry.target.partition("/")[0]: entry for entry in entries if "/" in entry.target}
+    inner = {(parts[0], parts[1]) for entry in entries if len(parts := entry.target.split("/")) > 2}
+    holding = {name for name, lab in inner if names.meant(lab) in folders}  # such as backup/ with a copy of the lab
     second = {
-        name: entry for name, entry in folders.items() if name not in names.packages and names.meant(name) in folders
+        name: entry
+        for name, entry in folders.items()
+        if name not in names.packages and (name in holding or names.meant(name) in folders)
     }
     candidates = modules.keys() | second.keys()
     used: set[str] = set()

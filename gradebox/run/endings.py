@@ -6,6 +6,7 @@ Not for running anything (`submission.py`), and not for exceptions of the check 
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -36,6 +37,9 @@ _APART_HINT = (
     "every rank must make the same collectives in the same order: look for one under `if rank == 0`, for ranks that "
     "have different numbers of batches, and for a rank that leaves before the others"
 )
+
+_IMPORT_HINT = "run the file once with Python {}.{}, which grades it; fix the first error".format(*sys.version_info)
+"""An older or newer Python may have nothing against the file."""
 
 _STUB_OF_A_CHILD = re.compile(r"NotImplementedError: (Task [^\n]*)")
 """In a process's message about another one that it has started."""
@@ -95,9 +99,7 @@ def problem(
         case "error" if child := _STUB_OF_A_CHILD.search(text):
             return _open(child[1])
         case "import_error":
-            fallback = (
-                _INPUT_HINT if answer.error == "EOFError" else "run the file once with python; fix the first error"
-            )
+            fallback = _INPUT_HINT if answer.error == "EOFError" else _IMPORT_HINT
             hint = import_advice.hint(text, files()) or _path_hint(text) or fallback
             message = f"the module does not import: {text}{where}"
             return CheckFailed(

@@ -78,6 +78,17 @@ def test_another_lab_in_the_same_class_is_said(small_class: SmallClass) -> None:
     assert "note: this class was graded for lab 1, and is now for lab 1, 2" in graded(small_class, labs=(1, 2))[1]
 
 
+def test_a_file_without_labs_has_all_of_them_with_submissions_or_without(
+    small_class: SmallClass, tmp_path: Path
+) -> None:
+    small_class.hands_in("ada")
+    graded(small_class, labs=(1,))
+    settings = tmp_path / "class.toml"
+    settings.write_text('title = "Class"\n')
+    said = graded(small_class, submissions=None, configuration=settings, labs=None)[1]
+    assert "note: this class was graded for lab 1, and is now for lab 1, 2" in said
+
+
 def test_scores_that_change_from_run_to_run_are_named(small_class: SmallClass, tmp_path: Path) -> None:
     for name in ("ada", "bob", "cleo"):
         small_class.hands_in(name)

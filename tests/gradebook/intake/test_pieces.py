@@ -404,6 +404,21 @@ def test_a_second_folder_of_a_lab_is_named_as_it_is_called(downloads: Downloads)
     assert "'lab1-gpu-basics-main/' (code in no lab's folder)" in downloads.take()["ada"].reason
 
 
+def test_a_copy_of_a_lab_in_another_folder_is_named(downloads: Downloads) -> None:
+    downloads.put(f"ada/{LAB}/benchmark.py")
+    downloads.put(f"ada/backup/{LAB}/benchmark.py", b"# older\n")
+    student = downloads.take()["ada"]
+    assert student.status == "taken"
+    assert "'backup/' (code in no lab's folder)" in student.reason
+
+
+def test_a_lab_that_is_a_link_is_named_as_that(downloads: Downloads) -> None:
+    downloads.put(f"elsewhere/{LAB}/benchmark.py")
+    lab = downloads.put("ada/note.txt").parent / LAB
+    lab.symlink_to(downloads.folder / "elsewhere" / LAB)
+    assert f"holds no lab, but '{LAB}', which is a link, and links are not followed" in downloads.take()["ada"].reason
+
+
 def test_a_folder_called_labs_that_holds_data_does_not_hide_the_code(downloads: Downloads) -> None:
     """In a class of one lab, whose files may lie in no folder of its own."""
     downloads.pack("ada.zip", {"benchmark.py": CODE, "labs/data.csv": b"1\n"})

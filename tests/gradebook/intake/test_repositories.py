@@ -398,3 +398,31 @@ def test_a_later_commit_of_the_future_is_named(repository: Repository, tmp_path:
     repository.git("reset", "--quiet", "--hard", "HEAD~2")
     repository.commit("late", 9)
     assert "in the future" not in take(tmp_path, Settings(deadline=DEADLINE)).reason
+
+
+def set_up(repository: Repository, text: str, day: int) -> None:
+    """What GitHub's own program commits."""
+    (repository.folder / "README.md").write_text(text)
+    repository.git("add", "--all")
+    when = f"2026-03-{day:02}T12:00:00+00:00"
+    repository.git(
+        "commit", "--quiet", "--message", text, GIT_AUTHOR_NAME="github-classroom[bot]", GIT_COMMITTER_DATE=when
+    )
+
+
+def test_what_a_platform_committed_by_itself_is_nobodys_work_in_time(tmp_path: Path, repository: Repository) -> None:
+    """As after a rebase, or where somebody began after the deadline: late work goes before the stubs."""
+    set_up(repository, "first", day=1)
+    last = repository.commit("mine", day=2)
+    student = take(tmp_path, Settings(deadline=DEADLINE))
+    assert (student.commit, text_of(tmp_path, student)) == (last, "mine")
+    assert "only commits of the platform itself were in time, so the last one counts" in student.reason
+
+
+def test_a_platforms_commit_after_work_in_time_leaves_that_in_time(tmp_path: Path, repository: Repository) -> None:
+    repository.commit("mine", day=1)
+    set_up(repository, "feedback", day=1)
+    repository.commit("later", day=2)
+    student = take(tmp_path, Settings(deadline=DEADLINE))
+    assert text_of(tmp_path, student) == "mine"
+    assert "1 later one came after the deadline" in student.reason
