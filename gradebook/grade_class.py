@@ -171,7 +171,8 @@ class _Run:
         stored = before if request.submissions is None else None
         # What the command says goes before what its file says, and that before what the last run was told.
         said = self.settings if request.configuration or stored is None else None
-        numbers = request.labs or (said.labs if said or stored is None else stored.labs)  # a file without labs has all
+        known = said or stored
+        numbers = request.labs or (known.labs if known else None)  # a file without labs has all of them
         labs = points.select(numbers)
         if before is not None and before.labs != tuple(lab.number for lab in labs):
             was, now = (", ".join(map(str, numbers)) for numbers in (before.labs, [lab.number for lab in labs]))
