@@ -29,7 +29,7 @@ from gradebook import column_titles, csv_tables, spelt_names
 from gradebook.intake import moments, not_counted, pieces, platforms, zip_and_tar
 from gradebook.intake.repositories import is_repository, shown
 from gradebook.roster import KEYS, TEAM_COLUMNS
-from gradebook.text_files import of_windows
+from gradebook.text_files import of_windows, some
 from gradebox.common import reading
 from gradebox.common.texts import printable
 from gradebox.sandbox import copying
@@ -106,7 +106,11 @@ def find(source: Path, zone: tzinfo | None = None, name: Path | None = None) -> 
         things = _latest([thing for path in paths if (thing := known.get(path) or _at(path, zone)) is not None])
         things += [thing for thing in known.values() if thing.kind == "lacking"]
         if not things:
-            raise IntakeError(f"{name} holds no submissions: no folders, zip or tar files, or git repositories")
+            there = f", only {some([repr(other) for other in others], 3)}" if (others := passed_over(source)) else ""
+            raise IntakeError(
+                f"{name} holds no submissions: no folders, zip or tar files, or git repositories{there}. Put what each "
+                "student handed in into a folder that is called as the student is in the roster"
+            )
         return things
     if source.is_file() and source.suffix.lower() in (".csv", ".toml"):
         return _listed(source)

@@ -17,6 +17,7 @@ Gradescope's export names them in a file of its own, see `load_export`. Not for 
 | `Lab 1_al001_attempt_2026-03-01-23-59-00_labs.zip` | Blackboard: column, login, moment; the last attempt counts |
 | `Lab 1_al001_attempt_2026-03-01-23-59-00.txt` | Blackboard's own: who, when, and a text if one was typed |
 | `ada@uni.example_10_labs.zip` | Autolab: address, version, file; the last version counts |
+| `[1] - ada - walks.py`, `[1] - ada - prompt_0.txt` | edX: number of the assignment, login, file or text |
 | `7-42 - Ada Lovelace - Mar 1, 2026 1159 PM/` | Brightspace: numbers of user and submission, name, moment |
 
 Sources, read in November 2026: `get_filename`, `add_text_or_url` and `add_upload_submission` in Canvas's
@@ -53,6 +54,8 @@ _BRIGHTSPACE = re.compile(
 )
 _AUTOLAB = re.compile(r"(?!annotated_)(?P<address>[^@\s]+@[^@\s_]+)_(?P<version>\d+)_(?P<rest>.+)", re.DOTALL)
 """https://github.com/autolab/Autolab: `Submission#handin_filename`, read in November 2026; a domain has no `_`."""
+_EDX = re.compile(r"\[(?:\d+|x)\] - (?P<login>\S+) - (?:(?P<text>prompt_\d+\.txt)|(?P<rest>.+))", re.DOTALL)
+"""https://github.com/openedx/edx-ora2: `OraDownloadData`, read in November 2026."""
 _CLOCK = re.compile(r"(\d{1,2})[:.]?(\d\d) ([AP]M)")
 _TYPED = re.compile(r"Submission Field:\s*(?P<text>.*?)\s*(?:Comments:|Files:|$)", re.DOTALL)
 _NOTHING_TYPED = "There is no student submission text data"
@@ -67,7 +70,7 @@ _CANVAS_ANONYMOUS = re.compile(
 class Mark:
     """What a platform's name says."""
 
-    platform: Literal["Canvas", "Moodle", "Blackboard", "Brightspace", "Autolab"]
+    platform: Literal["Canvas", "Moodle", "Blackboard", "Brightspace", "Autolab", "edX"]
     key: str
     """The same for everything that one student or group handed in."""
     handles: tuple[str, ...]
@@ -115,6 +118,12 @@ def mark(name: str) -> Mark | None:
         return Mark(
             platform="Autolab", key=address, handles=(address,), kind="file", whose="", name=match["rest"],
             version=version,
+        )  # fmt: skip
+    if match := _EDX.fullmatch(name):
+        login = match["login"]
+        return Mark(
+            platform="edX", key=login, handles=(login,), kind="text" if match["text"] else "file", whose="",
+            name=match["rest"] or "",
         )  # fmt: skip
     match = _CANVAS.fullmatch(name)
     handles: tuple[str, ...]

@@ -352,3 +352,27 @@ def test_empty_code_is_named(downloads: Downloads) -> None:
     assert f"'{LAB}/a.py', '{LAB}/b.py' are empty, so perhaps never saved, or damaged by the upload" in reason
     assert "__init__" not in reason
     assert "d.csv" not in reason
+
+
+EDX = "[1]Weeks 1 and 2, [2]Random walks, [1]Lab 1"
+
+
+def test_the_folder_of_an_edx_download_has_one_submission_for_each_login(downloads: Downloads) -> None:
+    for name in ("[1] - ada - benchmark.py", "[1] - bob-r - benchmark.py"):
+        downloads.put(f"{EDX}/{name}", name.encode())
+    downloads.put(f"{EDX}/[1] - ada - prompt_0.txt", b"see the file")
+    downloads.put(f"{EDX}/[1] - dana - prompt_0.txt", b"I could not do it")
+    roster = "student\nada\nbob-r\ndana\n"
+    with pytest.raises(IntakeError, match=r"has the work of several students \(ada, bob-r, dana\).*: name that folder"):
+        downloads.take(roster=roster)
+    students = downloads.take(roster=roster, where=downloads.folder / EDX)
+    assert downloads.files(students["ada"]) == {f"{LAB}/benchmark.py": b"[1] - ada - benchmark.py"}
+    assert downloads.files(students["bob-r"]) == {f"{LAB}/benchmark.py": b"[1] - bob-r - benchmark.py"}
+    assert "a text was handed in" in students["dana"].reason
+
+
+def test_files_that_are_called_as_nobody_are_named_with_what_to_do(downloads: Downloads) -> None:
+    """As in a download of A+, where the files have lost their names."""
+    downloads.put("123456+987654_file1_submission1")
+    with pytest.raises(IntakeError, match=r"only '123456\+987654_file1_submission1'\. Put what each .* in the roster"):
+        downloads.take(roster="student\n123456\n")
