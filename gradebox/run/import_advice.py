@@ -10,6 +10,7 @@ _ABSENT = re.compile(r"labs/(\S+\.py) does not exist in the submission")
 _UNKNOWN = re.compile(r"No module named '([\w.]+)'")
 _NUMBERED = re.compile(r"([a-z]+)[-_ ]?0*([0-9]+)", re.IGNORECASE)
 _SHOWN = 4
+_GIVEN = ", as the hand-out has it"
 _SHORTCUTS = (".lnk", ".url", ".webloc", ".desktop", ".gdoc", ".icloud")
 """What Windows, macOS, Google Drive and iCloud have instead of a file."""
 _ADDED = re.compile(r"(?:my|final|new|old|last|fixed|copy|solution|v?[0-9]*)?")
@@ -80,7 +81,7 @@ def _of_folder(folder: str, name: str, beside: Sequence[str], files: Sequence[st
     elsewhere = [file for file in files if file == name or file.endswith(f"/{name}")]
     if elsewhere:
         return f"the submission has {elsewhere[0]}; move it to {folder}/{name}"
-    return f"{folder} holds {_listed(beside)}: add {name}, as the hand-out has it"
+    return f"{folder} holds {_listed(beside)}: add {name}{_GIVEN}"
 
 
 def _is_called(file: str, stem: str) -> bool:
@@ -113,7 +114,9 @@ def _listed(names: Sequence[str]) -> str:
 
 def _of_unknown(module: str, files: Sequence[str]) -> str:
     """For a file of the student's own that was imported as if it were on Python's path."""
-    first = module.partition(".")[0]
+    first, _, inner = module.partition(".")
+    if first == "labs" and inner:
+        return _of_absent(f"{inner.replace('.', '/')}.py", files).removesuffix(_GIVEN)
     if any(file.endswith(f"/{first}.py") or f"/{first}/" in file for file in files):
         return f"a file of yours that is next to it is imported with a dot: from .{module} import ..."
     if any(file == f"{first}.py" or file.startswith(f"{first}/") for file in files):

@@ -414,6 +414,21 @@ def test_a_file_beside_it_is_imported_with_a_dot(graded: Graded) -> None:
     assert import_advice.hint("No module named 'torchx'", ["lab1_a/b.py"]) == absent
 
 
+@pytest.mark.parametrize(
+    ("files", "advice"),
+    [
+        (["lab1_a/b.py"], "lab1_a holds b.py: add steps.py"),
+        (
+            ["lab1_a/b.py", "lab1_a/Steps.py"],
+            "lab1_a holds Steps.py; its name must be steps.py, to the letter: rename it",
+        ),
+        (["lab1_a/b.py", "lab1_a/old/steps.py"], "the submission has lab1_a/old/steps.py; move it to lab1_a/steps.py"),
+    ],
+)
+def test_a_file_of_the_lab_that_another_one_imports_is_no_package_to_install(files: list[str], advice: str) -> None:
+    assert import_advice.hint("No module named 'labs.lab1_a.steps'", files) == advice
+
+
 # --- what comes next --------------------------------------------------------------------------------------------------
 
 STUB = """\
