@@ -41,7 +41,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
@@ -385,6 +385,8 @@ def parse_moment(text: str, where: str) -> datetime:
         SettingsError: it is none.
     """
     try:
+        if date.fromisoformat(text[:10]).isoformat() == text:
+            raise SettingsError(f"{where} {text} is a day without a time; write it like {text}T23:59+01:00")
         return _zoned(datetime.fromisoformat(text), where)
     except ValueError as error:
         if isinstance(error, SettingsError):

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from gradebook.intake import lab_folders, zip_and_tar
+from gradebook.intake.accepted_files import Undecided
 from gradebook.intake.lab_folders import LabNames
 from gradebox.sandbox import copying
 from gradebox.sandbox.copying import Entry
@@ -162,7 +163,7 @@ _NAMED = 3
 
 
 def no_lab(top: Path, names: LabNames) -> str:
-    """What is there where a lab should be, and what to do."""
+    """What is there where a lab should be, and what to do. Raises `Undecided` for a link."""
     content = [path for path in sorted(top.iterdir()) if path.name != "__MACOSX"]
     files = lab_folders.around(top)
     if other := [path for path in files if path.suffix.lower() in OTHER_ARCHIVES]:
@@ -171,7 +172,8 @@ def no_lab(top: Path, names: LabNames) -> str:
     if files and only_notebooks and not any(map(lab_folders.inner, lab_folders.inner(top))):
         return f"holds no lab, but {files[0].name!r}, which {what_of(files[0], names)}"
     if links := [path.name for path in content if path.is_symlink()]:
-        return (
+        # Platforms deliver none: whoever collected the work has to do something, and not the student.
+        raise Undecided(
             f"holds no lab, but {links[0]!r}, which is a link, and links are not followed: put the folder itself there"
         )
     what = f"only {some([repr(path.name) for path in content])}" if content else "nothing at all"

@@ -391,7 +391,7 @@ def _require_packages(document: Document, folder: Path, labs: list[str]) -> None
         if place == folder and folder.name in sys.stdlib_module_names:
             raise document.error((), f"the folder {place} needs another name: Python itself has a module {folder.name}")
         if not place.name.isidentifier():
-            raise document.error((), f"the folder {place} needs another name: letters, digits and underscores")
+            raise document.error((), f"the folder {place} needs another name: a letter, then letters, digits and _")
 
 
 def _holds_something(folder: Path) -> bool:

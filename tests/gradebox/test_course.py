@@ -275,6 +275,12 @@ def test_a_folder_whose_name_python_knows_already_is_refused(tmp_path: Path) -> 
         courses.load(folder.rename(tmp_path / "json"))
 
 
+def test_a_folder_whose_name_no_import_can_have_is_refused(tmp_path: Path) -> None:
+    folder = write_course(tmp_path).rename(tmp_path / "2026walks")
+    with pytest.raises(ReadingError, match=r"/2026walks needs another name: a letter, then letters, digits and _$"):
+        courses.load(folder)
+
+
 def test_a_lab_without_checks_is_refused(tmp_path: Path) -> None:
     folder = write_course(tmp_path)
     (folder / "further/sums/checks.py").unlink()

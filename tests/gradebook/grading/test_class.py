@@ -95,6 +95,7 @@ def _own_signals() -> Iterator[None]:
         (["tests", "--lab=one"], "--lab one: expected numbers"),
         (["tests", "--engine=cloud"], "--on cloud: expected local or kubernetes or ray or slurm"),
         (["tests", "--deadline=soon"], "--deadline 'soon' is no moment"),
+        (["tests", "--deadline=2026-10-24"], "is a day without a time; write it like 2026-10-24T23:59+01:00"),
         (["tests", "--config=no.toml"], "no.toml cannot be read"),
         (["tests", "--roster=no.csv"], "no.csv cannot be read"),
     ],
