@@ -489,6 +489,17 @@ def test_nothing_is_next_where_a_person_has_to_look(options: Options, capfd: pyt
     assert "Nothing fails; of 1 check a person has to look at the result.\n" in said
 
 
+def test_an_exception_says_nothing_of_where_the_course_lies(tmp_path: Path, graded: Graded) -> None:
+    raising = (
+        "def product(left, right):\n    import traceback\n    raise ValueError(''.join(traceback.format_stack()))\n"
+    )
+    check = graded(numbers=NUMBERS + "\n\n" + raising)["product"]
+    assert re.search(r'File "small_course_\w+/basics/numbers/probes\.py", line', check.message)
+    assert 'File "gradebox/sandbox/worker.py", line' in check.message
+    assert str(tmp_path) not in check.message
+    assert str(ROOT) not in check.message
+
+
 def test_what_lies_next_to_a_course_is_taken_for_no_module_of_python(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
