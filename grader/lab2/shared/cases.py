@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gradebox.run.input_generator import InputGenerator
 from gradebox.sandbox.probe_types import Array, ProbeInputs
+from grader.shared.readings import ProductCount
 
 PRECISIONS = ("float32", "float16", "bfloat16")
 NOT_GIVEN = "not given"
@@ -68,9 +69,8 @@ class DigitsReply:
 
     accuracy: float
     """The share of all digits that the trained model gets right, in float32 on the CPU."""
-    products: list[str] = field(default_factory=list)
-    """Dtypes of the matrix products of the submission's training."""
-    product_flops: int = 0
+    products: list[ProductCount] = field(default_factory=list)
+    """The matrix products of the submission's training."""
 
 
 @dataclass(frozen=True, kw_only=True)
