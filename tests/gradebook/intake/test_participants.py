@@ -36,6 +36,7 @@ def test_a_name_of_moodle_may_stand_behind_that_of_the_group(downloads: Download
     downloads.put(f"Default group-Kim Lee_109_assignsubmission_file/{LAB}/benchmark.py", b"2\n")
     students = downloads.take(roster=PARTICIPANTS.replace("Team E", group), teams=True)
     assert [key for key, student in students.items() if student.status == "missing"] == ["alan@example.edu"]
+    assert len(students) == 4
     assert students["anna@example.edu"].content == students["linus@example.edu"].content
 
 
