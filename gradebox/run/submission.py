@@ -182,7 +182,6 @@ class Submission:
             if ranks > 1 and all(endings.left_alone(answer) or answer.kind == "timeout" for answer in failed):
                 raise endings.did_not_meet(reply)
             worst = min(failed, key=endings.blame)
-            worst = replace(worst, message=self._sandbox.without_folders(worst.message))
             raise endings.problem(request, reply, worst, self.device.label, lambda: self._sandbox.files)
         replies = []
         for answer in reply.ranks:

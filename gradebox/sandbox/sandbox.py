@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal, Self
@@ -128,18 +128,6 @@ class Sandbox:
         """For requests that bring none of their own."""
         return self._limits
 
-    def without_folders(self, text: str) -> str:
-        """Text with files of ours and the course's named from their packages on.
-
-        A submission's exceptions may hold them, and students read those.
-        """
-        for parent, package in (
-            (self._environment.course_parent, self._environment.course),
-            (os.fspath(Path(__file__).parents[2]), "gradebox"),
-        ):
-            text = text.replace(f"{parent}/{package}/", f"{package}/") if parent else text
-        return text
-
     @property
     def submission_sha256(self) -> str:
         """Digest of the copied files, names included; the same wherever the folder lies."""
@@ -204,7 +192,21 @@ class Sandbox:
             raise
         # The answer was written where the submission ran. It is checked field by field before anything believes it.
         seconds, folders = time.monotonic() - started, (SUBMISSION, self._copy)
-        return replies.read(answer, request.probe, seconds=seconds, notes=notes, submissions=folders)
+        reply = replies.read(answer, request.probe, seconds=seconds, notes=notes, submissions=folders)
+        ranks = tuple(replace(rank, message=self._without_folders(rank.message)) for rank in reply.ranks)
+        return replace(reply, ranks=ranks)
+
+    def _without_folders(self, text: str) -> str:
+        """Text with files of ours and the course's named from their packages on.
+
+        A submission's exceptions may hold them, and students read those.
+        """
+        for parent, package in (
+            (self._environment.course_parent, self._environment.course),
+            (os.fspath(Path(__file__).parents[2]), "gradebox"),
+        ):
+            text = text.replace(f"{parent}/{package}/", f"{package}/") if parent else text
+        return text
 
     def set_submission(self, submission: Path | str) -> None:
         """Take up another submission, or the same folder as it is now; the preloaded server goes on to serve it.
