@@ -402,6 +402,17 @@ def _require_plotted(plot: Plot, ratios: Mapping[str, Mapping[int, float]]) -> N
             f"{what}: the line of {kind} scaling runs back and forth along the numbers of processes",
             "Sort the points by the number of processes: they come in any order.",
         )
+        require(
+            any(_in_order(line, speedups) for line in shown),
+            f"{what}: the speedups of {kind} scaling are not drawn from the fewest processes to the most",
+            "Draw each speedup at its number of processes.",
+        )
+
+
+def _in_order(line: list[list[float]], speedups: Mapping[int, float]) -> bool:
+    """Whether heights, from left to right, are the speedups from the fewest processes to the most."""
+    heights = iter([y for _, y in sorted(line)])
+    return all(any(abs(y - ratio) <= 1e-6 * ratio for y in heights) for _, ratio in sorted(speedups.items()))
 
 
 def _shows(line: list[list[float]], speedups: Mapping[int, float]) -> bool:
