@@ -91,7 +91,7 @@ class Moments(ProbeInputs[MomentsReply], probe="lab5.monitoring.exporting.moment
 
 @dataclass(frozen=True, kw_only=True)
 class ByRankReply:
-    """Monitors in a process whose RANK is 1."""
+    """Monitors in a process whose RANK is not 0."""
 
     silent: dict[str, object]
     """What one that is given no rank has, by name."""
@@ -105,9 +105,10 @@ class ByRankReply:
 
 @dataclass(frozen=True, kw_only=True)
 class ByRank(ProbeInputs[ByRankReply], probe="lab5.monitoring.exporting.by_rank"):
-    """GPUs."""
+    """GPUs, and the RANK in the environment."""
 
     gpus: list[MadeUpGpu]
+    rank: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,7 +105,7 @@ def exported(generator: InputGenerator) -> Exported:
 
 def by_rank(generator: InputGenerator) -> ByRank:
     """The same two GPUs."""
-    return ByRank(gpus=_gpus(generator, 2))
+    return ByRank(gpus=_gpus(generator, 2), rank=generator.integer(2, 7))
 
 
 def moments(generator: InputGenerator) -> Moments:
@@ -147,10 +147,10 @@ def snapshots_at_once(generator: InputGenerator) -> Iterator[Evaluate]:
     """Rules and snapshots to evaluate, one engine each: no rule waits, and each snapshot stands for itself."""
     start = _start(generator)
     heat = generator.integer(70, 95)
-    second = generator.integer(2, 7)  # a GPU's index is not its place in the snapshot
+    others = generator.shuffled(range(2, 8))[:2]  # a GPU's index is not its place in the snapshot
     rules: dict[str, RuleChange] = {name: {"for_seconds": 0.0} for name in WAITS}
     hotter: dict[str, RuleChange] = {**rules, "GpuHot": {"for_seconds": 0.0, "threshold": float(heat)}}
-    for changed in (rules, hotter):
+    for changed, second in zip((rules, hotter), others, strict=True):
         yield Evaluate(
             rules=changed,
             snapshots=[

@@ -184,6 +184,8 @@ def _judge_alerts(submission: Submission, inputs_of_engines: Iterable[Evaluate],
         for inputs, reply in runs:
             holding = _conditions(submission, inputs) if own_conditions else None
             _judge_engine(inputs, reply, holding)
+    if not own_conditions:
+        _require_own_gpu_named([alert for _, reply in runs for alerts in reply.alerts for alert in alerts])
 
 
 def _cause_of(runs: Sequence[Run]) -> Cause | None:
@@ -227,6 +229,25 @@ def _judge_engine(inputs: Evaluate, reply: EvaluateReply, holding: Sequence[Sequ
             _judge_alert(alert, expected_one, what, about_conditions=holding is None)
 
 
+def _names(message: str, gpu: int) -> bool:
+    return re.search(rf"(?<!\d)(?<!\d\.){gpu}(?!\d|\.\d)", message) is not None
+
+
+def _require_own_gpu_named(alerts: Sequence[AlertReport]) -> None:
+    """Fail if messages of one rule about several GPUs each name all of them."""
+    messages: dict[object, dict[int, str]] = {}
+    for alert in alerts:
+        if isinstance(alert.gpu, int):
+            messages.setdefault(alert.rule, {})[alert.gpu] = alert.message
+    for rule, by_gpu in messages.items():
+        require(
+            len(by_gpu) < 2 or not all(_names(message, gpu) for message in by_gpu.values() for gpu in by_gpu),
+            f"the messages of {rule} on GPUs {', '.join(map(str, by_gpu))} name all of them, as "
+            f"{next(iter(by_gpu.values()))!r}",
+            _MESSAGE,
+        )
+
+
 def _judge_alert(alert: AlertReport, expected: ExpectedAlert, what: str, *, about_conditions: bool) -> None:
     """What an alert says besides its rule and its GPU, which are the expected ones."""
     rule, gpu = expected.rule, expected.gpu
@@ -241,7 +262,7 @@ def _judge_alert(alert: AlertReport, expected: ExpectedAlert, what: str, *, abou
     rest = alert.message.removeprefix(rule)
     begins = rest != alert.message and "\n" not in rest
     require(
-        begins and (gpu is None or re.search(rf"(?<!\d)(?<!\d\.){gpu}(?!\d|\.\d)", rest) is not None),
+        begins and (gpu is None or _names(rest, gpu)),
         f"the message of {rule} on GPU {gpu} is {alert.message!r}",
         _MESSAGE if begins else "Begin the message with the rule's name, and name the GPU if the rule is about one.",
     )

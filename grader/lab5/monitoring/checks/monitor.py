@@ -111,6 +111,11 @@ class TestMonitoring:
                 require_equal(rules, ["GpuHot", "LossNotFinite"], what=f"rules of the alerts given to on_alert, {what}")
             hot = {alert.value for alert in alerts.received if alert.rule == "GpuHot"}
             require_equal(hot, {float(inputs.hot)}, what="value of the alert GpuHot given to on_alert")
+            require(
+                reply.others_go_on is not None,
+                f"a monitor with the one rule GpuHot gave on_alert nothing, and GPU 0 has {inputs.hot} degrees",
+                "Call `on_alert` for each alert that begins, however many rules there are.",
+            )
         require(
             alerts.samples_later >= 3, f"{alerts.samples_later} samples were taken in the background {what}",
             (
@@ -410,15 +415,16 @@ def _judge_files(logs: Logs, reply: ExportedReply) -> None:
 
 def _judge_ranks(submission: Submission, generator: InputGenerator) -> None:
     """Only rank 0 monitors."""
-    reply = submission.probe(cases.by_rank(generator), device="cpu")
+    inputs = cases.by_rank(generator)
+    reply = submission.probe(inputs, device="cpu")
     nothing = {"starts of NVML": 0, "a folder": False, "an address": None, "snapshots": 0, "alerts": 0, "threads": 0}
-    require_equal(reply.silent, nothing, what="what a monitor has if RANK is 1 in the environment",
+    require_equal(reply.silent, nothing, what=f"what a monitor has if RANK is {inputs.rank} in the environment",
                       hint=Cause(
                           "every_rank_monitors",
                           "Let every method begin with a look at `active`. Only rank 0 monitors.",
                           mistake="Every rank monitors: one that is not rank 0 has files, a thread, a port or NVML",
                       ))  # fmt: skip
-    require_equal(reply.started, 2, what="starts of NVML by two monitors with rank=0, if RANK is 1")
+    require_equal(reply.started, 2, what=f"starts of NVML by two monitors with rank=0, if RANK is {inputs.rank}")
     others_loss = any(name == "training_loss" for name, _ in series(reply.idle_text))
     require_equal(
         [reply.one_registry, others_loss], [False, False],

@@ -136,9 +136,9 @@ def _timed(monitor: StudentObject, call: Callable[[], object]) -> tuple[str, flo
 
 
 def by_rank(student: Student, inputs: ByRank) -> ByRankReply:
-    """If RANK is 1: a monitor that is given no rank, and two that are given rank 0."""
+    """If RANK is not 0: a monitor that is given no rank, and two that are given rank 0."""
     nvml = FakeNvml(inputs.gpus)
-    os.environ["RANK"] = "1"
+    os.environ["RANK"] = str(inputs.rank)
     note, alerts = notes()
     before = running_threads()
     with tempfile.TemporaryDirectory() as base, contextlib.redirect_stderr(io.StringIO()):
