@@ -59,7 +59,7 @@ STABILITY = "lab2_mixed_precision.stability_tests"
 _VALUES = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _LARGE = 3e38
 """So near to the largest number of float32 that neither a sum nor a norm of some of them is finite."""
-_BRIGHT_PIXEL = 3e4
+_BRIGHT_PIXEL, _BRIGHT_IMAGE = 3e4, 1e3
 """Float16 can hold it, but not its product with a gradient."""
 
 Output: TypeAlias = "Tensor | tuple[Tensor, Output]"
@@ -367,6 +367,9 @@ def _trained(student: Student, inputs: UnstableSteps, case: StepsCase) -> StepsR
         if where == "backward":
             model.encoder[1].weight.data[:, 0] = 0
             loader[int(position)][0][:, 0, 0, 0] = _BRIGHT_PIXEL
+        elif where == "decoder":
+            model.decoder[0].weight.data.zero_()
+            loader[int(position)][0].fill_(_BRIGHT_IMAGE)
         else:
             loader[int(position)][0][1:] = OVERFLOWING_INPUT  # the batch's first image alone is harmless
     if not case.device_given:

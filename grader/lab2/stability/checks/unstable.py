@@ -66,7 +66,7 @@ def require_steps(submission: Submission, generator: InputGenerator, replaced: S
         in_backward.result, "in backward only, then in forward", _EVERYTHING[:1], None, third_scale=0.25
     )
     _require_first_skip(
-        in_forward.result, "in forward, then in backward only", _EVERYTHING, "encoder.1", third_scale=0.5
+        in_forward.result, "in forward, then in backward only", _EVERYTHING, "encoder.1", third_scale=0.25
     )
     for case, run in others:
         what = (
