@@ -16,6 +16,7 @@ from grader.sharding.shared.checks import (
     reference,
     require_kept_here,
     require_weights,
+    total,
 )
 from grader.sharding.zero.cases import (
     STATES,
@@ -38,6 +39,7 @@ _RELATIVE = 2e-6
 """Of the largest weight: measured 0. Parameters in bfloat16 are rounded in the same places."""
 _ROUNDING = 512
 """Bytes: the allocator's granularity, for each tensor."""
+_ONCE = "a broadcast from the owner, or an all-gather of shares: each weight once (an all-reduce sends twice)"
 _ADAM_STATES = 2
 _LEAST_WORK = 6.8
 """Times the bytes of a share: a fused AdamW reads four tensors and writes three."""
@@ -143,8 +145,17 @@ class TestZero:
             require(
                 carried <= 1.05 * size,
                 f"{sent}, {carried / size:.2f} times the parameters' {mebibytes(size)}",
-                "a broadcast from the owner, or an all-gather of shares: each weight once (an all-reduce sends twice)",
+                _ONCE,
             )
+            for other, run in zip(inputs.cases, replies[0].runs, strict=True):
+                size = sum(map(size_of, other["parameters"]))
+                reduced = 2 * total(run.collectives, "AllReduce")
+                require(
+                    reduced <= 0.05 * size,
+                    f"{_what(other, ranks)}: what goes around in a step is {in_words(run.collectives)}, of which "
+                    f"all-reduces carry {reduced / size:.2f} times the parameters' {mebibytes(size)}",
+                    _ONCE,
+                )
 
     @requires("equals_unsharded")
     def test_state_saved_and_loaded(self, submission: Submission, generator: InputGenerator) -> None:
