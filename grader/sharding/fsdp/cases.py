@@ -205,9 +205,10 @@ def small_training(generator: InputGenerator) -> Train:
 
 
 def mixed_training(generator: InputGenerator) -> Train:
-    """One whose blocks compute in 16 bits."""
+    """One whose blocks compute in 16 bits, and are let go, but gathered ahead."""
     generator = generator.shared("sharding.fsdp.mixed")
-    case: TrainCase = {**_case(generator, blocks=2), "compute_dtype": "bfloat16"}
+    prefetch, blocks = generator.shuffled([1, 3]), 4
+    case: TrainCase = {**_case(generator, blocks=blocks), "compute_dtype": "bfloat16", "prefetch": prefetch[0]}
     return Train(
         cases=[case], inputs=generator.normal(STEPS, BATCH, FEATURES), targets=generator.normal(STEPS, BATCH, FEATURES)
     )

@@ -170,7 +170,9 @@ class TestFsdp:
     @requires("equals_one_gpu")
     def test_gathered_ahead(self, submission: Submission, generator: InputGenerator) -> None:
         inputs, replies = _trained(submission, generator)
-        for case, run in zip(inputs.cases, replies[0].runs, strict=True):
+        mixed = mixed_training(generator)
+        runs = [*replies[0].runs, *on_ranks(submission, mixed, 2, device=MIXED)[0].runs]
+        for case, run in zip([*inputs.cases, *mixed.cases], runs, strict=True):
             begun, products = [], 0
             gathers = 0
             for turn in run.turns:
