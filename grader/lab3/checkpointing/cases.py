@@ -69,6 +69,8 @@ class SaveReply:
     """Whether rank 0's file was what it is in the end when the call was over here."""
     written_bytes: int | None
     """How many this rank wrote in the call, wherever to; None if the system does not count them."""
+    threads_left: int
+    """That the call has started here, and that are there when all ranks are done."""
     returned_without_a_file: bool
     """Whether the call returned although rank 0's disk was full."""
     left: dict[str, int] | None

@@ -201,6 +201,12 @@ class TestCheckpointing:
             hint=EVERY_RANK_WRITES,
         )
         require_nothing_elsewhere(replies[1].written_bytes, len(first.content), EVERY_RANK_WRITES)
+        require_equal(
+            replies[1].threads_left,
+            0,
+            what="threads that save_checkpoint() leaves behind on rank 1, which has nothing to write",
+            hint="Start what writes on rank 0 alone.",
+        )
 
     def test_every_rank_waits_for_the_file(self, submission: Submission, generator: InputGenerator) -> None:
         replies = save(submission, generator, replicated=True)

@@ -54,6 +54,7 @@ from grader.shared.probes.kept import function, nap, notes
 from grader.shared.probes.looks import written_bytes
 from grader.shared.probes.ranks import TIMEOUT_SECONDS, Indexed, full_disk, group, half_squares, numbered
 from grader.shared.probes.support import fields, plain
+from grader.shared.probes.threads import running_threads
 from labkit.results import DdpTraining
 
 _SLOW_SECONDS = 0.2
@@ -143,7 +144,7 @@ def save(student: Student, inputs: Save) -> SaveReply:
             model.register_state_dict_pre_hook(_slowly())  # type: ignore[no-untyped-call]
             optimizer.register_state_dict_pre_hook(_slowly())
             time.sleep(random.SystemRandom().uniform(*_LATE_SECONDS))
-        before = written_bytes()
+        before, threads = written_bytes(), running_threads()
         save_checkpoint(Path(FILE) if inputs.kind.path_object else FILE, replica, optimizer, inputs.epoch)
         wrote = None if before is None else (written_bytes() or 0) - before
         (base / f"{BACK}{student.rank}").touch()
@@ -153,6 +154,7 @@ def save(student: Student, inputs: Save) -> SaveReply:
         content = (own / FILE).read_bytes() if (own / FILE).exists() else b""
         files = sorted(_files(own))
         dist.barrier()
+        threads_left = len(running_threads() - threads)
         full = full_disk(inputs.disk_bytes, len(content) // 2) if student.rank == 0 else contextlib.nullcontext()
         returned = False
         with full, contextlib.suppress(Exception):
@@ -164,6 +166,7 @@ def save(student: Student, inputs: Save) -> SaveReply:
         files=files,
         complete=complete,
         written_bytes=wrote,
+        threads_left=threads_left,
         returned_without_a_file=returned,
         left=SystemReading("files"),  # type: ignore[arg-type]
         events=SystemReading("file_events"),  # type: ignore[arg-type]
