@@ -39,6 +39,8 @@ class FitsReply:
     forwards: list[int]
     moved_bytes: Mapping[str, int]
     """By loader, what has come to the device between a fetched batch and its first micro-batch in the model."""
+    grown_bytes: Mapping[str, int]
+    """By loader, what has come to the device between the first two micro-batches of a batch: gradients, in training."""
     largest_copy: float
     before_bytes: int
     peak_bytes: int

@@ -103,13 +103,14 @@ def fits(student: Student, inputs: Fits) -> FitsReply:
         result = module.train_large_model(model, *loaders, micro_batch=inputs.micro_batch)
     except torch.OutOfMemoryError as error:
         died = str(error).partition(". GPU")[0]
-    forwards, moved = _forwards(noted())
+    forwards, moved, grown = _forwards(noted())
     return FitsReply(
         died=died,
         result=None if result is None else fields(result, LargeTraining, "train_large_model()"),
         parameters=parameters,
         forwards=forwards,
         moved_bytes=moved,
+        grown_bytes=grown,
         largest_copy=cast(float, reading(student.gpu, "largest_copy_in", begun)),
         before_bytes=before_bytes,
         peak_bytes=memory.peak(),
@@ -117,19 +118,23 @@ def fits(student: Student, inputs: Fits) -> FitsReply:
     )
 
 
-def _forwards(noted: Sequence[tuple[str, int | None, int]]) -> tuple[list[int], dict[str, int]]:
+def _forwards(noted: Sequence[tuple[str, int | None, int]]) -> tuple[list[int], dict[str, int], dict[str, int]]:
     """Samples of each forward pass, and for each loader what its first micro-batch added to what the device held when
-    the batch was fetched. Of the first only: later on a step may fall between fetching a batch and using it."""
+    the batch was fetched, and its second one to what was held at the first. Of these only: later on a step may fall
+    between fetching a batch and using it."""
     forwards: list[int] = []
     moved: dict[str, int] = {}
+    grown: dict[str, int] = {}
     loader, before = "", 0
     for name, samples, held in noted:
         if samples is None:
             loader, before = name, held
-        else:
-            forwards.append(samples)
-            moved.setdefault(loader, held - before)
-    return forwards, moved
+            continue
+        forwards.append(samples)
+        added = moved if loader not in moved else grown
+        added.setdefault(loader, held - before)
+        before = held
+    return forwards, moved, grown
 
 
 def trainings(student: Student, inputs: Trainings) -> TrainingsReply:
