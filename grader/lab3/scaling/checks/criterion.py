@@ -396,23 +396,18 @@ def _require_plotted(plot: Plot, ratios: Mapping[str, Mapping[int, float]]) -> N
             "Leave the limits to matplotlib, or set them beyond all that is drawn.",
         )
         _require_called(plot, kind, ratios, what)
-        places = [[x for x, _ in line] for line in shown]
-        require(
-            any(place == sorted(place) for place in places),
-            f"{what}: the line of {kind} scaling runs back and forth along the numbers of processes",
-            "Sort the points by the number of processes: they come in any order.",
-        )
         require(
             any(_in_order(line, speedups) for line in shown),
-            f"{what}: the speedups of {kind} scaling are not drawn from the fewest processes to the most",
-            "Draw each speedup at its number of processes.",
+            f"{what}: the line of {kind} scaling does not go from the fewest processes to the most",
+            "Sort the points by the number of processes: they come in any order.",
         )
 
 
 def _in_order(line: list[list[float]], speedups: Mapping[int, float]) -> bool:
-    """Whether heights, from left to right, are the speedups from the fewest processes to the most."""
-    heights = iter([y for _, y in sorted(line)])
-    return all(any(abs(y - ratio) <= 1e-6 * ratio for y in heights) for _, ratio in sorted(speedups.items()))
+    """Whether it goes from left to right, by the speedups from the fewest processes to the most."""
+    places, heights = [x for x, _ in line], iter([y for _, y in line])
+    in_turn = all(any(abs(y - ratio) <= 1e-6 * ratio for y in heights) for _, ratio in sorted(speedups.items()))
+    return places == sorted(places) and in_turn
 
 
 def _shows(line: list[list[float]], speedups: Mapping[int, float]) -> bool:

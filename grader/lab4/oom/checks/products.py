@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from gradebox.run.assertions import CheckFailed, require
-from grader.lab4.oom.cases import Steady, SteadyReply, Trainings, TrainingsReply
+from grader.lab4.oom.cases import Fits, Steady, SteadyReply, Trainings, TrainingsReply
+from grader.shared.readings import ProductCount
 
+LAYERS = 48
 _SOME = 0.99
 
 
@@ -42,4 +44,24 @@ def require_small_products(
         ran >= _SOME * least,
         f"train_large_model() computes products of {ran:.4g} FLOPs, expected {least:.4g} at least",
         "Put every sample through the model in training and in validation.",
+    )
+
+
+def require_computed(products: Sequence[ProductCount], inputs: Fits) -> None:
+    """Fail unless the device computed what the training of all samples takes, in micro-batches."""
+    layer = 2 * inputs.length * 4096**2
+    largest = max((product["flops"] for product in products), default=0)
+    require(
+        largest <= inputs.micro_batch * layer,
+        f"with micro_batch={inputs.micro_batch}, {largest / layer:.4g} samples went through a layer at once",
+        "Cut each batch into micro-batches, in training and in validation.",
+    )
+    done = sum(product["flops"] * product["count"] for product in products)
+    # Of the first layer's products, the gradient of the data is nobody's business.
+    least = layer * ((3 * LAYERS - 1) * sum(inputs.batches) + LAYERS * sum(inputs.validation))
+    require(
+        done >= 0.99 * least,
+        f"the device computed products of {done:.4g} FLOPs, expected {least:.4g} at least: forward and backward of "
+        "all samples of train_loader, and forward of those of val_loader",
+        "Train on every batch of train_loader and validate on every batch of val_loader, with the model that is given.",
     )

@@ -34,16 +34,14 @@ from grader.lab4.oom.cases import (
     SteadyReply,
     TrainingsReply,
 )
-from grader.lab4.oom.checks.products import require_small_products
+from grader.lab4.oom.checks.products import LAYERS, require_computed, require_small_products
 from grader.lab4.oom.mistakes import ONLY_THE_FIRST_PART, cause_of
 from grader.lab4.oom.reference import Batch, Losses, Training, split, trained
 from grader.lab4.shared.checks import judge_refusals, memory_bars
 from grader.shared.programs import rows_of
-from grader.shared.readings import ProductCount
 
 _GPU_24_GB = "vgpu:RTX4090"
-_LAYERS = 48
-PARAMETERS = _LAYERS * (4096**2 + 4096)
+PARAMETERS = LAYERS * (4096**2 + 4096)
 _LEAST_BYTES = 12 * PARAMETERS
 """Parameters and Adam's averages: below that nobody trained the model."""
 SAME = 1e-8
@@ -84,7 +82,7 @@ class TestScript:
             "Cut each batch into micro-batches, in training and in validation.",
         )
         _require_samples("train_large_model(), one epoch", sum(reply.forwards), inputs.batches, inputs.validation, 16)
-        _require_computed(reply.products, inputs)
+        require_computed(reply.products, inputs)
         require(
             reply.peak_bytes >= _LEAST_BYTES,
             f"train_large_model() held {mebibytes(reply.peak_bytes)} at most, less than the model and Adam's averages",
@@ -256,26 +254,6 @@ class TestScript:
             "oom.json has no training of a step or more",
             "Train two steps with the micro-batch that fits, and save the result with labkit.results.save_json.",
         )
-
-
-def _require_computed(products: Sequence[ProductCount], inputs: Fits) -> None:
-    """Fail unless the device computed what the training of all samples takes, in micro-batches."""
-    layer = 2 * inputs.length * 4096**2
-    largest = max((product["flops"] for product in products), default=0)
-    require(
-        largest <= inputs.micro_batch * layer,
-        f"with micro_batch={inputs.micro_batch}, {largest / layer:.4g} samples went through a layer at once",
-        "Cut each batch into micro-batches, in training and in validation.",
-    )
-    done = sum(product["flops"] * product["count"] for product in products)
-    # Of the first layer's products, the gradient of the data is nobody's business.
-    least = layer * ((3 * _LAYERS - 1) * sum(inputs.batches) + _LAYERS * sum(inputs.validation))
-    require(
-        done >= 0.99 * least,
-        f"the device computed products of {done:.4g} FLOPs, expected {least:.4g} at least: forward and backward of "
-        "all samples of train_loader, and forward of those of val_loader",
-        "Train on every batch of train_loader and validate on every batch of val_loader, with the model that is given.",
-    )
 
 
 def _growth(held: list[int]) -> int:
