@@ -11,7 +11,7 @@ from gradebook.results import Student, Task
 from gradebook.store import Gradebook, Plan, Recorded
 from gradebook.text_files import with_name
 from gradebox.course.course import Course
-from gradebox.run.endings import MACHINE_WAS_BUSY
+from gradebox.run.endings import WORTH_A_SECOND_LOOK
 from gradebox.run.grade import Grade, Outcome
 
 
@@ -66,7 +66,7 @@ class OpenWork:
         return [self._task(content, criteria) for content, criteria in self._open().items()]
 
     def busy_tasks(self) -> list[Task]:
-        """Those that a busy machine left open, and that have not had their second look yet."""
+        """Those that a busy or suspended machine left open, and that have not had their second look yet."""
         tasks = []
         for content in self._students:
             counting = self._gradebook.counting(self._plan, content)
@@ -128,7 +128,7 @@ def _was_busy(grading: Recorded, criterion: str) -> bool:
     if grading.retry or grading.grade is None:
         return False
     return any(
-        check.outcome is Outcome.NEEDS_REVIEW and MACHINE_WAS_BUSY in check.message
+        check.outcome is Outcome.NEEDS_REVIEW and any(why in check.message for why in WORTH_A_SECOND_LOOK)
         for check in grading.grade.checks
         if check.id.rpartition(".")[0] == criterion
     )

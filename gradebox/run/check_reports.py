@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradebox.run.assertions import CheckFailed, NeedsReview
-from gradebox.run.endings import COURSE_IS_WRONG
+from gradebox.run.endings import COURSE_IS_WRONG, SANDBOX_FAILED
 from gradebox.run.grade import CheckReport, Outcome
 from gradebox.sandbox import SandboxError
 
@@ -46,7 +46,7 @@ def of_error(error: Exception, course: Path) -> CheckReport:
         case Blocked():
             return CheckReport(Outcome.BLOCKED, str(error), blocked_by=error.by)
         case SandboxError():
-            return CheckReport(Outcome.NEEDS_REVIEW, f"the sandbox failed: {error}", "grade again")
+            return CheckReport(Outcome.NEEDS_REVIEW, f"{SANDBOX_FAILED}: {error}", "grade again")
     return CheckReport(Outcome.NEEDS_REVIEW, _of_check(error, course), COURSE_IS_WRONG)
 
 

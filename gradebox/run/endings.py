@@ -23,7 +23,9 @@ _WAITING_SHARE = 0.2
 """Of a run's time: code that used the processor less than that was waiting."""
 
 MACHINE_WAS_BUSY = "the machine was busy"
-"""In the message of a check that needs review for that reason: it is worth a second look."""
+SANDBOX_FAILED = "the sandbox failed"
+WORTH_A_SECOND_LOOK = (MACHINE_WAS_BUSY, SANDBOX_FAILED)
+"""In the message of a check that needs review for such a reason."""
 
 _BLAME = (
     *("tampered", "stub", "import_error", "wrong_return", "error", "crashed", "memory", "output", "timeout"),

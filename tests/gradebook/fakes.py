@@ -2,7 +2,8 @@
 
 A submission may hold `lab1_gpu_basics/behaviour.txt`, which says what happens to the judge meanwhile: `dies` (always),
 `dies once` (the first time that this content is graded), `breaks`, `hangs`, `hangs once`, `busy` (needs review as on a
-busy machine, until graded alone), `kills the run` (once).
+busy machine, until graded alone), `suspended` (the same, if its processes were stopped meanwhile), `kills the run`
+(once).
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ from pathlib import Path
 
 import grader
 from gradebook.results import Grading, Task
-from gradebox.run.endings import MACHINE_WAS_BUSY
+from gradebox.run.endings import MACHINE_WAS_BUSY, SANDBOX_FAILED
 from gradebox.run.grade import CheckReport, Circumstances, IntegrityNote, Outcome, grade
 
 NOTES = (
     IntegrityNote("file", "opened /etc/passwd", "memory_profiling.py:3", "lab1.memory.every_stage_present"),
     IntegrityNote("source", "benchmark.py names exec()", "benchmark.py:7", "lab1"),
 )
+_UNTIL_ALONE = {
+    "busy": f"no answer in time, and {MACHINE_WAS_BUSY}",
+    "suspended": f"{SANDBOX_FAILED}: the supervisor ended without a reply",
+}
 LOG = "FAKE_JUDGE_LOG"
 """Variable with the file to which every grading adds a line."""
 
@@ -49,7 +54,7 @@ class FakeJudge:
             raise RuntimeError("the disk is full")
         moment = datetime.now(UTC)
         points = grader.course().rubric
-        busy = behaviour == "busy" and not task.retry
+        busy = "" if task.retry else _UNTIL_ALONE.get(behaviour, "")
         reports = {check.id: _report(task, check.id, busy=busy) for check in points.checks()}
         circumstances = Circumstances(
             submission=str(task.folder), submission_sha256=task.content, device="virtual T4 (simulated)",
@@ -95,8 +100,8 @@ def _first(task: Task) -> bool:
     return first
 
 
-def _report(task: Task, check: str, *, busy: bool) -> CheckReport:
+def _report(task: Task, check: str, *, busy: str) -> CheckReport:
     if busy and check.startswith("lab1.memory."):
-        return CheckReport(Outcome.NEEDS_REVIEW, f"no answer in time, and {MACHINE_WAS_BUSY}")
+        return CheckReport(Outcome.NEEDS_REVIEW, busy)
     digest = hashlib.sha256(f"{task.content} {task.seed} {check}".encode()).digest()
     return CheckReport(Outcome.PASSED) if digest[0] % 2 else CheckReport(Outcome.FAILED, f"saw {digest[1]}", "look")

@@ -165,8 +165,9 @@ def test_who_is_to_be_graded_again_must_be_known(small_class: SmallClass) -> Non
         small_class.grade(regrade=("lab1.memroy",))
 
 
-def test_what_a_busy_machine_left_open_is_looked_at_once_more(small_class: SmallClass) -> None:
-    small_class.hands_in("ada", behaviour="busy")
+@pytest.mark.parametrize("behaviour", ["busy", "suspended"])
+def test_what_a_busy_machine_left_open_is_looked_at_once_more(small_class: SmallClass, behaviour: str) -> None:
+    small_class.hands_in("ada", behaviour=behaviour)
     student = small_class.grade().students[0]
     small_class.grade()
     assert small_class.graded == [f"ada: {ALL}", f"ada: {MEMORY}"]
