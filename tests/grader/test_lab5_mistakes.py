@@ -62,6 +62,7 @@ def _runs(seed: int, mistake: str = "") -> list[Run]:
                     frozen=True,
                     logged_samples=[],
                     reduced_gradients=1.0,
+                    written_bytes=None,
                 )
                 for rank in range(ranks)
             ]
