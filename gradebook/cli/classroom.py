@@ -26,17 +26,17 @@ from gradebook.grading.processes import local_pool
 from gradebook.plugins import ClassRun
 from gradebook.results import ClassResult
 from gradebook.settings import parse_moment
+from gradebox.common.command_line import INTERRUPTED
 from gradebox.common.exit_codes import ExitCode
 from gradebox.course.rubric import RubricError
 from gradebox.report.console import Console
 from gradebox.run import import_advice
 from gradebox.sandbox.devices import DeviceError
 
-_INTERRUPTED = 130
 _MANY = 10_000
+"""Gradings at the same time where a scheduler decides."""
 _LINES = 20
 """So many students get a line each for one reason; of more, these are named in one line."""
-"""Gradings at the same time where a scheduler decides."""
 
 
 def grade_submissions(
@@ -122,7 +122,7 @@ def grade_submissions(
     except KeyboardInterrupt:
         again = shlex.join(_going_on(sys.argv[1:], ctx.info_name or ""))
         echo(f"stopped; what was graded is kept in {out}. Go on with: {command()} {again}", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(_show(result, out))
 
 

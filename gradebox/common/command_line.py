@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
-_INTERRUPTED = 130
+INTERRUPTED = 130
+"""Exit code of a command that was stopped, as a shell gives it."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -33,7 +34,7 @@ class Command(TyperCommand):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             sys.stderr.write("stopped before the end: give the same command again\n")
-            raise typer.Exit(_INTERRUPTED) from None
+            raise typer.Exit(INTERRUPTED) from None
 
 
 class CommandApp(typer.Typer):

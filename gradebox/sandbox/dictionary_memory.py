@@ -1,9 +1,9 @@
 """Have dictionaries the entries that they had, and objects their parts? Memory says so, and no object is touched.
 
-To take a value out of a dictionary counts a reference to it, and in a forked process each such count copies a page of
-memory: 9 ms for the functions of our packages, where this takes 1.4 (and 0.3 instead of 1.7 when it is asked again).
-The layout is that of `Include/internal/pycore_dict.h` in CPython 3.11 to 3.14. It is tried on each dictionary before it
-is relied on.
+Python counts a reference when code takes a value out of a dictionary. In a forked process each such count copies a page
+of memory: 9 ms for the functions of our packages, where this takes 1.4 (and 0.3 instead of 1.7 when it is asked again).
+The layout is that of `Include/internal/pycore_dict.h` since CPython 3.11; tests ran with 3.11 to 3.13. It is tried on
+each dictionary before it is relied on. Where it is another one, callers look at the objects themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 _KEYS = 32
-"""Where a dictionary object has the address of its keys, and behind it that of separate values, which none of ours has.
+"""Where a dictionary object has the address of its keys. Behind it is that of separate values, which none of ours has.
 """
 _INDEX_BYTES, _KIND, _COUNT, _INDICES = 9, 10, 24, 32
 """In the memory of its keys: the logarithm of the size of the index, the kind of the entries, their number, and the
@@ -49,7 +49,7 @@ def remember(dictionaries: Iterable[dict[Any, Any]], objects: Iterable[object] =
     """A function that lists the ids of those dictionaries whose entries may be others than now, and of those `objects`
     that may have another class, order of bases (a class) or functions (a property, a static or class method).
 
-    The caller keeps all of them alive, and values. What lies in memory otherwise than expected is listed each time.
+    The caller keeps all of them and their values alive. What has an unexpected layout is listed each time.
     """
     rows, unknown = [], []
     for thing in {id(one): one for one in objects}.values():

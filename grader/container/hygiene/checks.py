@@ -100,7 +100,7 @@ def require_no_secrets(dockerfile: Dockerfile, context_is_limited: bool) -> None
 
 def require_nothing_left_over(dockerfile: Dockerfile) -> None:
     base = dockerfile.base_image
-    require("-devel" not in base, f"the image is built on {base}", "compilers belong into a stage of their own")
+    require("-devel" not in base, f"the image is built on {base}", "compilers belong in a stage of their own")
     environment: set[str] = set()
     for run in dockerfile.in_image("RUN", "ENV"):
         if run.name == "ENV":  # holds from here on, not for what stands above

@@ -100,13 +100,13 @@ class TestAttention:
         require(
             len(run["forward"]["runs"]) == 1,
             f"{_what(case)}: forward launched {len(run['forward']['runs'])} Triton kernels, expected 1",
-            "the loop over tiles belongs into the kernel",
+            "the loop over tiles belongs in the kernel",
         )
         require(
             bool(run["backward"]["runs"]) and len(run["backward"]["kernels"]) <= _KERNELS,
             f"{_what(case)}: backward ran {len(run['backward']['kernels'])} kernels, {len(run['backward']['runs'])} of "
             f"them Triton's, expected {_KERNELS} at most, and some of Triton's",
-            "the loops over tiles belong into the kernels",
+            "the loops over tiles belong in the kernels",
         )
         matrix = 4 * case["batch"] * case["heads"] * case["length"] * case["width"]
         for part, read, written in zip(_PASSES, (3, 4), (1, 3), strict=True):
@@ -140,7 +140,7 @@ class TestAttention:
             f"flash_attention(), {length} queries, one head: forward and backward computed {reply.flops:.4g} FLOPs of "
             f"products on the device and copied {mebibytes(reply.copied_bytes)} to the host, expected {products:.4g} "
             "FLOPs at least and nothing copied",
-            "the products belong into your kernels (tl.dot), for long sequences as for short ones",
+            "the products belong in your kernels (tl.dot), for long sequences as for short ones",
         )
 
     @requires("forward_equals_reference", "backward_equals_reference")
@@ -179,7 +179,7 @@ def _require_little_beside(run: Activity, case: Case, what: str) -> None:
         len(run["kernels"]) <= _KERNELS,
         f"{what}: the GPU ran {len(run['kernels'])} kernels, {len(run['runs'])} of them Triton's, expected {_KERNELS} "
         "at most",
-        "the loops over tiles belong into the kernels",
+        "the loops over tiles belong in the kernels",
     )
     operand = case["batch"] * case["heads"] * case["length"] * case["width"]
     most = operand * max(case["length"] // _LEAST_TILE, _LITTLE)
@@ -187,7 +187,7 @@ def _require_little_beside(run: Activity, case: Case, what: str) -> None:
         run["largest_elements"] <= most,
         f"{what}: a kernel is given a tensor of {run['largest_elements']:,} elements, expected {most:,} at most; an "
         f"operand has {operand:,}",
-        "the products belong into your kernels (tl.dot); what PyTorch adds up are parts, one for each tile",
+        "the products belong in your kernels (tl.dot); what PyTorch adds up are parts, one for each tile",
     )
 
 

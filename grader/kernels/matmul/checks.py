@@ -156,7 +156,7 @@ class TestMatmul:
             require(
                 first > len(tiles),
                 f"{what}: the first product launched {first} kernels, expected more than {len(tiles)}",
-                "each size is measured again: m, n and k belong into the key",
+                "each size is measured again: m, n and k belong in the key",
             )
             ran = {(launch["programs"], launch["flops"]) for launch in run["first"]}
             for size, launches in zip(tiles, run["launches"], strict=True):

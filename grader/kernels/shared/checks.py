@@ -85,7 +85,7 @@ def require_launched(run: Activity, what: str, submission: Submission) -> None:
     require(
         run["library_flops"] == 0,
         f"{what}: PyTorch computed products of {run['library_flops']:.4g} FLOPs, expected 0",
-        "the products belong into your kernels (tl.dot)",
+        "the products belong in your kernels (tl.dot)",
     )
     require(
         run["copied_bytes"] <= _ANSWERED,
