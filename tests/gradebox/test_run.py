@@ -26,6 +26,7 @@ from gradebox.course.criterion import CheckFunction
 from gradebox.report.document import to_document
 from gradebox.run import chance
 from gradebox.run.check_reports import Blocked
+from gradebox.run.check_runner import CheckRunner
 from gradebox.run.grade import PASSED_IN_DOUBT, CheckReport, Grade, Outcome
 from gradebox.run.grading import Grading, Watcher, run
 from gradebox.run.request import GradingError, GradingRequest
@@ -374,15 +375,15 @@ def test_a_grade_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("answered", [False, True])
 def test_only_a_check_without_an_answer_blocks_those_that_build_on_it(answered: bool) -> None:
-    grading = object.__new__(Grading)
-    grading._reports = {"a.b.base": CheckReport(Outcome.FAILED, "wrong", answered=answered)}
-    grading._titles = {"a.b.base": "base"}
+    runner = object.__new__(CheckRunner)
+    runner._reports = {"a.b.base": CheckReport(Outcome.FAILED, "wrong", answered=answered)}
+    runner._titles = {"a.b.base": "base"}
     check = CheckFunction("a.b.other", ("a.b.base",), object, "test_other", ())
     if answered:
-        grading._stop_if_blocked(check)
+        runner._stop_if_blocked(check)
     else:
         with pytest.raises(Blocked, match="blocked by 'base'"):
-            grading._stop_if_blocked(check)
+            runner._stop_if_blocked(check)
 
 
 COIN = "import os\n\nCOIN = os.urandom(1)\n\n"
@@ -405,17 +406,17 @@ PASSED = CheckReport(Outcome.PASSED)
 def test_code_that_draws_at_import_is_run_again_where_it_failed(
     code: str, further: list[CheckReport], runs: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    product, judge = "basics.numbers.product", Grading._judge
+    product, judge = "basics.numbers.product", CheckRunner._judge
     reports, asked = [FAILED, *further], list[str]()
 
-    def judged(grading: Grading, check: CheckFunction, box: Sandbox, *without: frozenset[str]) -> CheckReport | None:
-        report = judge(grading, check, box, *without)
+    def judged(runner: CheckRunner, check: CheckFunction, box: Sandbox, *without: frozenset[str]) -> CheckReport | None:
+        report = judge(runner, check, box, *without)
         if check.id != product:
             return report
         asked.append(check.id)
         return reports[len(asked) - 1]
 
-    monkeypatch.setattr(Grading, "_judge", judged)
+    monkeypatch.setattr(CheckRunner, "_judge", judged)
     grade = run(order(write_course(tmp_path), write_submission(tmp_path, numbers=code + NUMBERS)))
     assert outcomes(grade) == {**dict.fromkeys(CHECKS, "passed"), product: "failed"}
     check = grade.labs[0].criteria[0].checks[0]
