@@ -30,6 +30,8 @@ included_pages = {
     for page in (_DOCS / "included").glob("*.md")
 }
 
+highlight_language = "text"  # what names none is a program's output; as Python its `class` and `is` were coloured
+
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
