@@ -29,7 +29,8 @@ _NOTATIONS = (
 """How files begin that are texts and no tables."""
 _END = "\x1eend of the table\x1e"
 """A row that is put behind the last one: it is a row of its own unless a quote was never closed."""
-_KEPT = re.compile(r'="([^"]*)"')
+_KEPT = re.compile(r"""="([^"]*)"|'([^\s']+)""")
+"""How people keep spreadsheets from making numbers and formulas of a word: `="00123"`, `'00123`."""
 _ADDRESS = re.compile(r"\bhttps?:/")
 _WORD = re.compile(r"[\w.@+-]+")
 _ENCODINGS = (
@@ -116,9 +117,9 @@ def read(path: Path, texts: Collection[str] = ()) -> Table:
 
 
 def _plain(cell: str) -> str:
-    """A cell without space around; `="00123"`, by which Excel keeps zeros, is what is in the quotes."""
+    """A cell without space around, and without the signs by which spreadsheets keep a word as it is."""
     match = _KEPT.fullmatch(cell.strip())
-    return match[1].strip() if match else cell.strip()
+    return (match[1] or match[2] or "").strip() if match else cell.strip()
 
 
 def _check_quotes(

@@ -21,7 +21,7 @@ from gradebook.command_name import command
 from gradebook.export import FOLDER as EXPORTS
 from gradebook.export import changes, everything, reviews
 from gradebook.grading import class_summary, excused, held_back, moodle_status, unknown_names, without_effect
-from gradebook.grading.description import ClassRequest, described
+from gradebook.grading.description import ClassRequest, described, of_file
 from gradebook.grading.engine import OpenEngine
 from gradebook.grading.manual_grading import FOLDER as HANDS
 from gradebook.grading.manual_grading import ready, reports
@@ -172,8 +172,8 @@ class _Run:
         # What the command says goes before what its file says, and that before what the last run was told.
         said = self.settings if request.configuration or stored is None else None
         known = said or stored
-        numbers = request.labs or (known.labs if known else None)  # a file without labs has all of them
-        labs = points.select(numbers)
+        with of_file(self._description, not request.labs):  # a file without labs has all of them
+            labs = points.select(request.labs or (known.labs if known else None))
         if before is not None and before.labs != tuple(lab.number for lab in labs):
             was, now = (", ".join(map(str, numbers)) for numbers in (before.labs, [lab.number for lab in labs]))
             self._progress.say(
@@ -194,14 +194,16 @@ class _Run:
         reviews.load(request.out)
         excused.load(request.out)
         held_back.load(request.out)
-        everything.options(self.settings.exports)  # nor one here
+        with of_file(self._description):
+            everything.options(self.settings.exports)  # nor one here
+        if not (request.elsewhere and device == "cuda"):
+            with of_file(self._description, not request.device):
+                device = devices.parse(device, self._course.devices).name
         self._prepare_reports()
         return Plan(
             title=self.settings.title or _title(Path(self._description["submissions"]).name),
             labs=tuple(lab.number for lab in labs),
-            device=device
-            if request.elsewhere and device == "cuda"
-            else devices.parse(device, self._course.devices).name,
+            device=device,
             seed=next((value for value in (seed, request.seed) if value is not None), new_seed()),
             rubric_version=points.version,
             rubric_digest=hashlib.sha256(self._rubric_text.encode()).hexdigest(),
@@ -282,9 +284,8 @@ class _Run:
         passed_over = [f"no submissions, so not graded: {', '.join(intake.passed_over)}"] if intake.passed_over else []
         for text in dict.fromkeys([*passed_over, *intake.notices]):
             self._progress.say(f"note: {text}")
-        for text in unknown_names.other_teams(list(known.values()), students) if known_by else ():
-            self._progress.say(f"note: {text}")
-        for text in unknown_names.resubmitted(self.settings, known, students):
+        moved = unknown_names.other_teams(list(known.values()), students) if known_by else []
+        for text in (*moved, *unknown_names.resubmitted(self.settings, known, students)):
             self._progress.say(f"note: {text}")
         named = [self._with_former_name(student) for student in students]
         here = {student.content for student in named}

@@ -6,8 +6,9 @@ The gradebook keeps both as plain data, so that a later run finds them again. No
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +21,8 @@ from gradebook.results import GradebookError
 from gradebook.settings import Settings
 from gradebook.store import Gradebook
 from gradebox.course.course import Course
+from gradebox.course.rubric import RubricError
+from gradebox.sandbox.devices import DeviceError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,19 @@ class ClassRequest:
     elsewhere: bool = False  # other machines grade, which may have GPUs where this one has none
     regrade: tuple[str, ...] = ()
     """Criteria and students to be graded again."""
+
+
+@contextlib.contextmanager
+def of_file(description: Mapping[str, Any], is_there: bool = True) -> Iterator[None]:
+    """Let a mistake that is found in here name the file of settings, if it `is_there`.
+
+    Raises:
+        GradebookError: there is one.
+    """
+    try:
+        yield
+    except (ValueError, RubricError, DeviceError) as error:
+        raise GradebookError(f"{description['file']}: {error}" if is_there else str(error)) from None
 
 
 def described(

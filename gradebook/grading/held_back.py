@@ -52,6 +52,8 @@ def load(folder: Path) -> tuple[HeldBack, ...]:
             for name in ("student", "reason"):
                 if not getattr(entry, name).strip():
                     raise document.error(("held_back", number, name), f"{name} is empty")
+            if entry.student in [other.student for other in entries[:number]]:
+                raise document.error(("held_back", number), f"{entry.student} stands twice; keep one")
     except reading.ReadingError as error:
         raise HeldBackError(str(error)) from None
     return entries

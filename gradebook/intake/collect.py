@@ -156,8 +156,7 @@ class Intake:
         times.check_files(self._stamped, self._settings)
         self._say_sources()
         self._owners.notices += doubts.sections(self._torn)
-        said = times.contradictions(self._tabled, self._settings), times.repeated(self._tabled, self._settings)
-        self._owners.notices += filter(None, (*said, times.of_files(self._stamped, self._settings)))
+        self._owners.notices += times.notices(self._tabled, self._stamped, self._times, self._roster, self._settings)
         absent = [entry for key, entry in self._entries.items() if key not in by_key]
         students += [doubts.without_work(entry, self._roster, self.passed_over, self._times) for entry in absent]
         places = {key: place for place, key in enumerate(self._entries)}

@@ -91,16 +91,16 @@ def check(rows: Mapping[int, Mapping[str, str]], path: Path) -> None:
                 "before it is missing. Write the separator for each empty cell, too"
             )
         for title, cell in row.items():
-            if (title in KEYS or folded(title) in NAME_COLUMNS) and (meant := _read_as_windows(cell)):
+            if title in KEYS and (meant := _read_as_windows(cell)):
                 raise RosterError(
                     f"{path}, line {line}: {title} is {cell!r}, which was {meant!r}: a program has read the file in "
                     "another encoding and saved it so; download it again, or save it as UTF-8 from a program that "
                     "shows the names right"
                 )
-            if folded(title) in NAME_COLUMNS and (lost := _LOST.search(cell)):
+            if title in KEYS and folded(title) in NAME_COLUMNS and (lost := _LOST.search(cell)):
                 raise RosterError(
                     f"{path}, line {line}: {title} is {cell!r}, and {lost[0]!r} stands for a letter that a program "
-                    "did not know: download the file again as UTF-8, or correct the name"
+                    "did not know: download the file again as UTF-8, or correct it"
                 )
             if title in KEYS and _DECIMAL.fullmatch(cell.strip()):
                 raise RosterError(
@@ -152,6 +152,7 @@ def notices(roster: Roster) -> tuple[str, ...]:
                 staff_too(roster),
                 staff_alone(entries),
                 no_addresses(entries),
+                damaged_names(entries),
                 spelt_teams(entries),
                 *decisions(entries),
             ),
@@ -236,6 +237,22 @@ def no_addresses(entries: Iterable[Entry]) -> str:
         return ""
     return (
         f"what is in the column of addresses is none: {some(wrong)}. Correct it; remove the row, if it is no student's"
+    )
+
+
+def damaged_names(entries: Iterable[Entry]) -> str:
+    """What to say of names that a program has damaged; they find nobody's work, and identifiers still do."""
+    damaged = [
+        f"{entry.student} ({title}: {cell!r}{f', which was {was!r}' if (was := _read_as_windows(cell)) else ''})"
+        for entry in entries
+        for title, cell in entry.columns.items()
+        if folded(title) in NAME_COLUMNS and (_read_as_windows(cell) or _LOST.search(cell))
+    ]
+    if not damaged:
+        return ""
+    return (
+        f"a program has damaged names in the roster, and these students read them so in their feedback: "
+        f"{some(damaged)}. Download the file again as UTF-8, or correct the names, and give the submissions again"
     )
 
 

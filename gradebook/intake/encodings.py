@@ -74,15 +74,19 @@ def pointers(entries: Sequence[Entry]) -> list[str]:
     ]
 
 
-def not_texts(entries: Sequence[Entry]) -> list[str]:
-    """What to say of code and reports that are no text in UTF-8, so that nothing can read them."""
+def not_texts(entries: Sequence[Entry]) -> dict[str, str]:
+    """Code and reports that are no text in UTF-8, so that nothing can read them, and what to say of each."""
     kinds: dict[str, list[str]] = {}
     for entry in entries:
         file = PurePosixPath(entry.target)
         is_hidden = file.name.startswith("._")  # what a Mac puts next to each file
         if not is_hidden and file.suffix.lower() in _READ and (kind := _other_kind(entry)):
-            kinds.setdefault(kind, []).append(repr(entry.target))
-    return [f"{not_counted.some(names)} {'is' if len(names) == 1 else 'are'} {kind}" for kind, names in kinds.items()]
+            kinds.setdefault(kind, []).append(entry.target)
+    return {
+        path: f"{not_counted.some([repr(path) for path in paths])} {'is' if len(paths) == 1 else 'are'} {kind}"
+        for kind, paths in kinds.items()
+        for path in paths
+    }
 
 
 def unfinished_merges(entries: Sequence[Entry]) -> list[str]:

@@ -23,6 +23,9 @@ from gradebox.sandbox.copying import Entry
 OTHER_ARCHIVES = (".7z", ".rar", ".gz", ".bz2", ".xz", ".zst", ".lz", ".dmg", ".iso")
 """What no standard library unpacks, or what holds no folders; `.tar.gz` and its like are `zip_and_tar.SUFFIXES`."""
 NOTEBOOK = ".ipynb"
+NOTHING_ELSE = "there is nothing else that could be graded: hand in the files that the hand-out names, as it has them"
+_GIVEN = "README.MD"
+"""In capitals, what is in a lab's folder before anybody writes anything."""
 REPORT = "REPORT.md"
 GIT_ALONE = "holds a repository's .git folder alone, without its files: pack the folder of the lab itself"
 GIT_BESIDE = "the files in the archive count, and its .git folder is not read, so it is no matter what is committed"
@@ -96,6 +99,16 @@ def remarks(
         if f"{lab}/{REPORT}" not in targets and reports:
             said.append(f"{lab} has no {REPORT}, and reports are read as {REPORT} only: write {reports[0]!r} as that")
     return said
+
+
+def is_all(targets: Iterable[str], not_texts: Collection[str]) -> bool:
+    """Whether nothing reads any file in the labs, such as a document; only a person can say what that is.
+
+    `not_texts` are what cannot be read whatever its name says.
+    """
+    files = [path for path in map(PurePosixPath, targets) if not path.name.startswith(".")]
+    own = [path.as_posix() for path in files if path.name.upper() != _GIVEN]
+    return bool(own) and not any(is_read(path) and path not in not_texts for path in own)
 
 
 def is_read(path: str) -> bool:

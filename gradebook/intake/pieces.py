@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from gradebook.intake import archives, encodings, lab_folders, not_counted, zip_and_tar
-from gradebook.intake.accepted_files import Refused, clause, sentence
+from gradebook.intake.accepted_files import Refused, Undecided, clause, sentence
 from gradebook.intake.lab_folders import LabNames, looks_like_a_lab
 from gradebook.intake.not_counted import NOTEBOOK, OTHER_ARCHIVES
 from gradebook.settings import IntakeLimits
@@ -148,7 +148,10 @@ class _Assembly:
         entries = sorted((entry for entry, _ in self._entries.values()), key=lambda entry: entry.target)
         self._remarks += encodings.pointers(entries)
         readable, remarks = encodings.as_utf8(entries, self._work / "utf-8")
-        remarks += [*encodings.not_texts(readable), *encodings.unfinished_merges(readable)]
+        not_texts = encodings.not_texts(readable)
+        remarks += [*dict.fromkeys(not_texts.values()), *encodings.unfinished_merges(readable)]
+        if not_counted.is_all(self._entries, not_texts):
+            raise Undecided("; ".join([*self._remarks, *remarks, not_counted.NOTHING_ELSE]))
         return Submission(tuple(readable), (*self._remarks, *remarks))
 
     def _why(self, unnamed: Collection[str]) -> list[str]:

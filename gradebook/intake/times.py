@@ -189,6 +189,14 @@ def _within(moments: Sequence[datetime], first: datetime, most: timedelta) -> li
     return [moment for moment in moments if timedelta(0) <= moment - first <= most]
 
 
+def notices(
+    tabled: Sequence[Stamped], stamped: Sequence[Stamped], table: Times, roster: Roster | None, settings: Settings
+) -> list[str]:
+    """What an instructor should know of times by a table or the roster (`tabled`) and by files (`stamped`)."""
+    texts = contradictions(tabled, settings), repeated(tabled, settings), other_than_roster(table.of, roster, settings)
+    return [text for text in (*texts, of_files(stamped, settings)) if text]
+
+
 def of_files(stamped: Sequence[Stamped], settings: Settings) -> str:
     """What to say where times are those of files; empty where they are not."""
     zone = settings.zone or "this machine's time zone"
@@ -209,6 +217,22 @@ def contradictions(stamped: Sequence[Stamped], settings: Settings) -> str:
         if (names := sorted({one.student for one in wrong if one.marked_late == is_late}))
     ]
     return f"Canvas does not agree on who is late. {'; '.join(parts)}. Check timezone and deadline" if parts else ""
+
+
+def other_than_roster(of_table: Mapping[str, datetime], roster: Roster | None, settings: Settings) -> str:
+    """What to say where a table and the roster do not agree on who is late; the table counts. Empty if they agree."""
+    said = []
+    for entry in roster.entries if roster else ():
+        at, until = of_table.get(entry.student), settings.in_time_until(entry.student)
+        if at and until and entry.submitted_at and (at <= until) != (entry.submitted_at <= until):
+            times = (f"{settings.local(moment):%Y-%m-%d %H:%M}" for moment in (at, entry.submitted_at))
+            said.append(f"{entry.student} ({', and '.join(times)} in the roster)")
+    if not said:
+        return ""
+    return (
+        f"the table of times and the roster do not agree on who is late, and the table counts: {some(said)}. Remove "
+        "submitted from class.toml if the roster should count"
+    )
 
 
 def repeated(stamped: Sequence[Stamped], settings: Settings) -> str:

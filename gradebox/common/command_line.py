@@ -6,7 +6,7 @@ They also say that they were stopped, if nobody else does.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,10 +22,13 @@ class Command(TyperCommand):
     """A command that takes each option once, except those that are lists and switches, and says if it was stopped."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not ctx.resilient_parsing:
-            _check_repeated(self, ctx, args)
+        given = {} if ctx.resilient_parsing else _given(self, ctx, args)
         rest: list[str] = super().parse_args(ctx, args)
         for name, value in ctx.params.items():
+            if isinstance(value, Path) and given.get(name) == "":
+                ctx.fail(
+                    f"{name.upper()} is empty; perhaps a variable of the shell is not set. A lone . is this folder"
+                )
             ctx.params[name] = _at_home(value)
         return rest
 
@@ -46,14 +49,15 @@ class CommandApp(typer.Typer):
         return super().command(name, cls=cls or Command, **options)
 
 
-def _check_repeated(command: TyperCommand, ctx: Any, args: list[str]) -> None:
-    """End with a line if an option is given twice of which only the last counts."""
-    _, _, given = command.make_parser(ctx).parse_args(args=list(args))
+def _given(command: TyperCommand, ctx: Any, args: list[str]) -> Mapping[str, Any]:
+    """What was typed, by parameter; ends with a line if an option is given twice of which only the last counts."""
+    values, _, given = command.make_parser(ctx).parse_args(args=list(args))
     options: list[Any] = [param for param in given if param.param_type_name == "option"]
     for number, option in enumerate(options):
         if option in options[:number] and not option.multiple and not option.is_flag:
             name = max(option.opts, key=len)
             ctx.fail(f"{name} is given more than once, and only the last one would count. Give it once in a command")
+    return values
 
 
 def _at_home(value: Any) -> Any:

@@ -48,6 +48,15 @@ def test_only_the_last_would_count(arguments: list[str], tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    "arguments", [["class", "OUT", "--out", ""], ["class", ""], ["review", "--", ""]], ids=" ".join
+)
+def test_a_path_that_is_empty_is_not_this_folder(arguments: list[str], tmp_path: Path) -> None:
+    run = CliRunner().invoke(app, [str(tmp_path) if part == "OUT" else part for part in arguments])
+    assert run.exit_code == 2
+    assert "is empty; perhaps a variable of the shell is not set" in " ".join(run.output.split())
+
+
+@pytest.mark.parametrize(
     "arguments", [["mail", "OUT", "--only", "ada", "--only", "bob"], ["manual", "requests", "OUT", "--all", "--all"]]
 )
 def test_lists_and_switches_may_be_repeated(arguments: list[str], tmp_path: Path) -> None:

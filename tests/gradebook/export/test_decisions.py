@@ -259,6 +259,8 @@ def test_what_an_instructor_wrote_into_the_files_stays(folder: Path) -> None:
         '# mine\n# about Ada\n[[held_back]]\nstudent = "ada"\nreason = "y"\n'
         '[[held_back]]\nstudent = "ill"\nreason = "again"\nby = "me"\n'
     )
+    held.write_text(own * 2)
+    assert "held_back.toml:11: ill stands twice; keep one" in run("review", str(folder))[1]
     held.write_text('held_back = [{ student = "ill", reason = "ill" }]\n')
     assert "change it by hand" in run("review", str(folder), "--hold-back", "bob", "z")[1]
     held.unlink()

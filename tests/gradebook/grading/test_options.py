@@ -265,3 +265,19 @@ def test_a_regrade_of_nothing_is_said_to_have_no_effect(going: Going) -> None:
     roster = going.file("roster.csv", "student,name\nada,Ada\nbob,Bob\neve,Eve\n")
     done = going.on(going.small.submissions, "--roster", roster, "--regrade", "eve")
     assert "--regrade has no effect for eve: there is no submission" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("labs = [9]\n", "there is no lab 9"),
+        ('labs = [1]\ndevice = "vgpu:T5"\n', "device vgpu:T5"),
+        ("labs = [1]\n[exports]\ncanvas = 1\n", "[exports] does not know 'canvas'"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named_with_its_file(going: Going, text: str, said: str) -> None:
+    file = going.file("new.toml", text)
+    assert f"{file}: {said}" in going.refused(going.small.submissions, "--config", file)
+    assert "new.toml" not in going.refused(
+        going.small.submissions, "--lab", "9", "--config", going.file("new.toml", "")
+    )

@@ -17,6 +17,7 @@ from gradebook.intake import encodings, roster_files
 from gradebook.intake.collect import Intake, Store
 from gradebook.intake.handed_in import IntakeError
 from gradebook.intake.lab_folders import LabNames
+from gradebook.intake.not_counted import NOTHING_ELSE
 from gradebook.intake.pieces import copy_of
 from gradebook.results import Student
 from gradebook.roster import MoodleId, is_team
@@ -47,7 +48,33 @@ def test_utf_16_is_read_as_utf_8_and_named(downloads: Downloads, encoding: str) 
 @pytest.mark.parametrize("content", [b"", b"a", b"\xff\xfe\x00", b"a\x00b\x01", bytes(range(64)), b"\xe9"])
 def test_what_is_no_utf_16_stays_as_it_is(downloads: Downloads, content: bytes) -> None:
     downloads.put(f"ada/{LAB}/benchmark.py", content)
+    downloads.put(f"ada/{LAB}/profiler.py", b"y = 1")
     assert downloads.files(downloads.take()["ada"])[f"{LAB}/benchmark.py"] == content
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("benchmark.docx", b"PK\x03\x04", "'lab1_gpu_basics/benchmark.docx' (a document)"),
+        ("benchmark.ipynb", b"{}", "'lab1_gpu_basics/benchmark.ipynb' (a notebook)"),
+        ("benchmark.py", b"{\\rtf1 x}", "'lab1_gpu_basics/benchmark.py' is no text but an RTF document"),
+        ("benchmark.py", b"", "'lab1_gpu_basics/benchmark.py' is empty, so perhaps never saved"),
+    ],
+)
+def test_a_lab_in_which_nothing_can_be_graded_waits_for_a_person(
+    downloads: Downloads, name: str, content: bytes, what: str
+) -> None:
+    downloads.put(f"ada/{LAB}/README.md")
+    downloads.put(f"ada/{LAB}/{name}", content)
+    downloads.put(f"bob/{LAB}/{name}", content)
+    downloads.put(f"bob/{LAB}/profiler.py")
+    downloads.put(f"cleo/{LAB}/README.md")
+    students = downloads.take()
+    assert students["ada"].status == "undecided"
+    assert what in students["ada"].reason
+    assert students["ada"].reason.endswith(NOTHING_ELSE)
+    assert what in students["bob"].reason
+    assert [students[key].status for key in ("bob", "cleo")] == ["taken", "taken"]
 
 
 def test_pointers_of_git_lfs_are_named(downloads: Downloads) -> None:

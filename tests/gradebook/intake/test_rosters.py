@@ -416,8 +416,9 @@ def test_one_identifier_in_two_rows_of_two_names_names_both(tmp_path: Path) -> N
 
 
 def test_zeros_that_excel_was_made_to_keep_are_kept(tmp_path: Path) -> None:
-    people = roster(tmp_path, 'student,name\n"=""00123""",Ada\n="00124",Bob\n')
-    assert [entry.student for entry in people.entries] == ["00123", "00124"]
+    people = roster(tmp_path, 'student,name\n"=""00123""",Ada\n="00124",Bob\n\'00125,\'t Hooft\n\'-x,O\'Neil\n')
+    assert [entry.student for entry in people.entries] == ["00123", "00124", "00125", "-x"]
+    assert [entry.name for entry in people.entries] == ["Ada", "Bob", "'t Hooft", "O'Neil"]
     assert "Move away what is no student's" in strangers.of_submissions(people, ["solution"])
 
 

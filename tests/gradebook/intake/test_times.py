@@ -372,6 +372,20 @@ def test_who_handed_in_and_is_not_in_the_download_has_no_0(small_class: SmallCla
     assert [(row.score is None, row.reason) for row in result.students[1:]] == [(False, ""), (True, reason)]
 
 
+def test_a_table_and_a_roster_that_do_not_agree_on_who_is_late_are_named(small_class: SmallClass) -> None:
+    roster = "student,submitted_at\n" + "".join(f"{name},2026-03-01T12:00Z\n" for name in ("ada", "bob", "cleo"))
+    for name in ("ada", "bob", "cleo"):
+        small_class.hands_in(name)
+    table = "student,submitted_at\nada,2026-03-03T12:00Z\nbob,2026-03-01T11:00Z\n"
+    (small_class.submissions.parent / "times.csv").write_text(table)
+    text = 'timezone = "UTC"\nsubmitted = "times.csv"\ndeadline = 2026-03-02T00:00:00\n' + LATE
+    result, said = grade(small_class, small_class.submissions, text, roster)
+    assert [row.late is not None for row in result.students] == [True, False, False]
+    assert "table counts: ada (2026-03-03 12:00, and 2026-03-01 12:00 in the roster). Remove submitted from" in said
+    _, said = grade(small_class, small_class.submissions, text.replace("03-02", "03-04"), roster)
+    assert "do not agree" not in said
+
+
 def test_files_without_a_real_time_have_none(small_class: SmallClass) -> None:
     """1970, 1980 and 2107 are what programs write that know no time."""
     moments = {"ada": 315532800, "bob": 0, "cleo": 4354819200, "dan": 1772452800}
