@@ -20,7 +20,15 @@ from gradebook import identity, text_files, versions
 from gradebook.command_name import command
 from gradebook.export import FOLDER as EXPORTS
 from gradebook.export import changes, everything, reviews
-from gradebook.grading import class_summary, excused, held_back, moodle_status, unknown_names, without_effect
+from gradebook.grading import (
+    class_summary,
+    excused,
+    held_back,
+    moodle_status,
+    run_before,
+    unknown_names,
+    without_effect,
+)
 from gradebook.grading.description import ClassRequest, described, of_file
 from gradebook.grading.engine import OpenEngine
 from gradebook.grading.manual_grading import FOLDER as HANDS
@@ -34,7 +42,7 @@ from gradebook.intake.lab_folders import LabNames
 from gradebook.results import ClassResult, GradebookError, Student, Task
 from gradebook.roster import Roster, RosterError
 from gradebook.settings import Settings
-from gradebook.store import FILE, Gradebook, Plan, deciding
+from gradebook.store import Gradebook, Plan, deciding
 from gradebox.common import resources
 from gradebox.run.input_generator import new_seed
 from gradebox.run.overrides import Override
@@ -51,7 +59,7 @@ def grade_class(request: ClassRequest, open_engine: OpenEngine, console: Console
     if request.submissions is None:
         Gradebook(request.out, locked=False).close()  # there must be one, and it is not made here
     else:
-        _check_room(request.out, request.submissions)
+        run_before.check_room(request.out, request.submissions, (STORE, EXPORTS))
     with Gradebook(request.out, locked=True) as gradebook:
         run = _Run(request, gradebook, console)
         run.prepare()
@@ -61,26 +69,6 @@ def grade_class(request: ClassRequest, open_engine: OpenEngine, console: Console
             everything.write(result, request.out, configuration=run.settings.exports, say=run.say)
         run.say(changes.text(before, changes.exported(request.out)))
     return result
-
-
-def _check_room(out: Path, submissions: Path) -> None:
-    """Nothing that is somebody else's is mixed with what a class leaves in its folder, or written over by it.
-
-    Raises:
-        GradebookError: `out` is no place for a gradebook.
-    """
-    folder, source = out.resolve(), submissions.resolve()
-    if source.is_dir() and (folder == source or source in folder.parents):
-        raise GradebookError(
-            f"--out {out} is in the folder of submissions, where it would count as one; name a folder elsewhere"
-        )
-    for name in (STORE, EXPORTS):
-        if source == folder / name or folder / name in source.parents:
-            raise GradebookError(f"{submissions} lies where --out {out} keeps its own files; name another folder")
-        if (folder / name).exists() and not (folder / FILE).exists():
-            raise GradebookError(
-                f"--out {out} has no gradebook, but holds {name!r}, which would be written over; name another folder"
-            )
 
 
 class _Run:
@@ -189,7 +177,7 @@ class _Run:
             raise GradebookError(
                 "others grade than this machine: say --device cuda, or a virtual GPU, --device vgpu:T4"
             )
-        unknown_names.check_course(before, versions.digests(self._course), request.out)
+        run_before.check_course(before, versions.digests(self._course), request.out)
         self._overrides()  # a mistake in it should not wait until all is graded, nor one in what was decided
         reviews.load(request.out)
         excused.load(request.out)
@@ -280,12 +268,11 @@ class _Run:
         unknown = [student.student for student in students if file and not student.columns]
         for text in strangers.notices(known_by, unknown, self._known, file):
             self._progress.say(text)
-        unknown_names.check_class(list(known), [student.student for student in students], self._request.out)
+        run_before.check_class(list(known), [student.student for student in students], self._request.out)
         passed_over = [f"no submissions, so not graded: {', '.join(intake.passed_over)}"] if intake.passed_over else []
         for text in dict.fromkeys([*passed_over, *intake.notices]):
             self._progress.say(f"note: {text}")
-        moved = unknown_names.other_teams(list(known.values()), students) if known_by else []
-        for text in (*moved, *unknown_names.resubmitted(self.settings, known, students)):
+        for text in run_before.notices(self.settings, known, students, self._store.path, names.graded):
             self._progress.say(f"note: {text}")
         named = [self._with_former_name(student) for student in students]
         here = {student.content for student in named}
@@ -360,9 +347,14 @@ class _Run:
         contents = {student.student: student.content for student in students}
         of_lab = {lab.id: [row.id for row in lab.criteria if row.available] for lab in self._rubric.select(plan.labs)}
         criteria, named = list[str](), list[str]()
+        here = {*of_lab, *(row for rows in of_lab.values() for row in rows)}
+        elsewhere = {*plan.digests, *(lab.id for lab in self._rubric.labs)} - here
         for name in self._request.regrade:
+            if name in elsewhere:
+                labs = ", ".join(map(str, plan.labs))
+                raise IntakeError(f"--regrade {name}: this class is for lab {labs}, and does not grade that: use --lab")
             try:
-                if name in plan.digests or name in of_lab:
+                if name in here:
                     criteria += of_lab.get(name, [name])
                 else:
                     named += self._directory.keys(name)

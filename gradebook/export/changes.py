@@ -47,11 +47,10 @@ def exported(folder: Path) -> Exported:
 
 def text(before: Exported, after: Exported) -> str:
     """What is another one now, as a sentence: the maximum, and scores; empty if nothing is."""
-    said = [
-        _of_most(before.most, after.most),
-        _of_marks(before.by_hand, after.by_hand),
-        _of_scores(before.scores, after.scores),
-    ]
+    most = _of_most(before.most, after.most)
+    # Of other maxima a lower score is no loss that somebody could give back.
+    scores = _of_scores(before.scores, after.scores, advise=not most)
+    said = [most, _of_marks(before.by_hand, after.by_hand), scores]
     return "; ".join(filter(None, said))
 
 
@@ -70,7 +69,7 @@ def _of_marks(before: str, after: str) -> str:
     )
 
 
-def _of_scores(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+def _of_scores(before: Mapping[str, str], after: Mapping[str, str], *, advise: bool) -> str:
     """Scores that are other ones now. Who had none before is no news."""
     changed = {
         student: f"{student} {score} → {after[student] or 'none'}"
@@ -86,7 +85,7 @@ def _of_scores(before: Mapping[str, str], after: Mapping[str, str]) -> str:
         if after[student] and _number(after[student]) < _number(before[student])
     ]
     said = f"{count} changed since the exports before: {text_files.some(list(changed.values()))}"
-    if not lower:
+    if not lower or not advise:
         return said
     which = f"Lower than before: {', '.join(lower)}. " if len(changed) > _FEW else ""
     return f"{said}. {which}If nobody should lose points, {command()} review CLASS --override gives them back"

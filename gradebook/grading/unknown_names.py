@@ -5,18 +5,16 @@ Not for reading those files (`settings.py`, `gradebox/run/overrides.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 
 from gradebook.grading import time_notices
 from gradebook.grading.excused import ExcusedError
 from gradebook.grading.held_back import HeldBackError
 from gradebook.identity import Directory, GoneStudentError, UnknownStudentError
-from gradebook.results import Excused, GradebookError, HeldBack, Student
+from gradebook.results import Excused, HeldBack, Student
 from gradebook.settings import Settings, SettingsError
-from gradebook.store import Plan
 from gradebook.text_files import some, with_name
 from gradebox.run.overrides import Override, OverrideError
 
@@ -196,56 +194,6 @@ def _untitled(settings: Settings, students: Sequence[Student]) -> str:
     return "class.toml has no title, so the files for Moodle are named after the folder of submissions: set title"
 
 
-def resubmitted(settings: Settings, before: Mapping[str, Student], now: Sequence[Student]) -> list[str]:
-    """Who handed in the same files again, after a deadline that the first time was in."""
-    texts = []
-    for student in now:
-        earlier, until = before.get(student.student), settings.in_time_until(student.student)
-        if (
-            earlier is not None
-            and until is not None
-            and student.content is not None
-            and student.content == earlier.content
-            and earlier.submitted_at is not None
-            and student.submitted_at is not None
-            and earlier.submitted_at <= until < student.submitted_at
-        ):
-            texts.append(f"{student.student} ({settings.local(earlier.submitted_at):%Y-%m-%d %H:%M %Z})")
-    if not texts:
-        return []
-    return [
-        f"the same files as in the run before, which were in time, are late now: {some(texts)}. If the first time "
-        "should count, write it into a table of times (submitted in class.toml) or into [extensions]"
-    ]
-
-
-def check_class(before: Collection[str], now: Collection[str], out: Path) -> None:
-    """Refuse a class of which nobody was in the run before: its results would replace those of another one.
-
-    Raises:
-        GradebookError: it is so.
-    """
-    if len(before) >= _MANY and len(now) >= _MANY and not set(before) & set(now):
-        raise GradebookError(
-            f"{out} has another class: none of its {len(before)} students ({some(sorted(before), 3)}) is among these "
-            f"{len(now)} ({some(sorted(now), 3)}). Name another folder with --out; if it is the same class under other "
-            "identifiers, give a roster that has the old ones as well"
-        )
-
-
-def check_course(before: Plan | None, criteria: Collection[str], out: Path) -> None:
-    """Refuse a folder with the class of another course, whose decisions and grades would be mixed with this one's.
-
-    Raises:
-        GradebookError: the course has none of the criteria that the run before had.
-    """
-    if before is not None and before.digests and not set(before.digests) & set(criteria):
-        raise GradebookError(
-            f"{out} has a class of another course, with {some(sorted(before.digests), 3)}, and this one has "
-            f"{some(sorted(criteria), 3)}. Name another folder with --out"
-        )
-
-
 def _torn_teams(settings: Settings, students: Sequence[Student]) -> list[str]:
     """Teams whose work is late for one member and in time for another, who has an extension alone."""
     teams: dict[str, list[Student]] = {}
@@ -277,30 +225,6 @@ def _with_deadlines(settings: Settings, students: Sequence[str]) -> str:
         f"{student} (deadline {settings.local(moment):%Y-%m-%d %H:%M})" if moment else student
         for student, moment in moments.items()
     )
-
-
-def other_teams(before: Sequence[Student], now: Sequence[Student]) -> list[str]:
-    """Who is in another team than in the run before, so that other work counts for them; teams that are called anew."""
-    was = {student.student: student for student in before}
-    moved: dict[tuple[str, str], list[Student]] = {}
-    for student in now:
-        earlier = was.get(student.student)
-        if earlier is not None and earlier.columns and student.columns and earlier.team != student.team:
-            moved.setdefault((earlier.team, student.team), []).append(student)
-    texts = []
-    for (old, new), students in moved.items():
-        who = ", ".join(student.student for student in students)
-        came, went = (f"in the team {team}" if team else "in no team" for team in (new, old))
-        contents = [(was[student.student].content, student.content) for student in students]
-        others = all(None not in pair and pair[0] != pair[1] for pair in contents)
-        work = "; other work counts for them now" if others else ""
-        texts.append(
-            f"{who}: {came} now, and {went} in the run before{work}. Decisions and marks that name the team "
-            f"{old!r} are not theirs any more"
-            if old
-            else f"{who}: {came} now, and {went} in the run before{work}"
-        )
-    return texts
 
 
 def _mostly_missing(students: Sequence[Student]) -> str:

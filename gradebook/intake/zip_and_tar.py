@@ -32,7 +32,7 @@ SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", "
 _AGAIN = re.compile(r"(?<=\.tar)-[0-9]+(?=\.(?:gz|bz2|xz)$)", re.IGNORECASE)
 """What Canvas puts into the name of a file that is handed in again, before its last ending: `labs.tar-1.gz`."""
 _COMPRESSED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
-_NOT_UNPACKED = {b"Rar!": "RAR", b"7z\xbc\xaf": "7z"}
+_NOT_UNPACKED = {b"Rar!": "RAR", b"7z\xbc\xaf": "7z", b"\x28\xb5\x2f\xfd": "Zstandard"}
 """How archives begin that are not read here; students rename them to `.zip`."""
 _DAMAGES = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError),

@@ -27,6 +27,11 @@ def test_a_score_that_is_none_now_was_not_lowered_and_another_maximum_is_named()
     )
 
 
+def test_of_another_maximum_nobody_is_advised_to_give_points_back() -> None:
+    before, after = changes.Exported({"ada": "20"}, "20"), changes.Exported({"ada": "10"}, "10")
+    assert changes.text(before, after).endswith("1 score changed since the exports before: ada 20 → 10")
+
+
 def test_another_maximum_of_what_people_give_is_named() -> None:
     def text(before: str, after: str) -> str:
         return changes.text(changes.Exported({}, "10", before), changes.Exported({}, "10", after))

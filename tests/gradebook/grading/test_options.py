@@ -281,3 +281,9 @@ def test_a_setting_that_cannot_be_used_is_named_with_its_file(going: Going, text
     assert "new.toml" not in going.refused(
         going.small.submissions, "--lab", "9", "--config", going.file("new.toml", "")
     )
+
+
+@pytest.mark.parametrize("name", ["lab2", "lab2.amp"])
+def test_what_this_class_does_not_grade_is_not_graded_again(going: Going, name: str) -> None:
+    said = going.refused("--regrade", name)
+    assert f"--regrade {name}: this class is for lab 1, and does not grade that: use --lab" in said

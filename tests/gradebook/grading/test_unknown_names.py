@@ -14,7 +14,7 @@ import grader
 from gradebook import identity
 from gradebook.cli import integrity
 from gradebook.grade_class import grade_class
-from gradebook.grading import class_summary, unknown_names
+from gradebook.grading import class_summary, run_before
 from gradebook.grading.description import ClassRequest
 from gradebook.intake.handed_in import IntakeError
 from gradebook.results import ClassResult, GradebookError, Student
@@ -255,12 +255,12 @@ def test_a_folder_with_a_class_of_another_course_is_refused(small_class: SmallCl
     small_class.grade()
     with Gradebook(small_class.out, locked=False) as gradebook:
         plan = gradebook.plan()
-    unknown_names.check_course(plan, [*plan.digests, "lab9.new"], small_class.out)
-    unknown_names.check_course(None, ["lab1.walks"], small_class.out)
+    run_before.check_course(plan, [*plan.digests, "lab9.new"], small_class.out)
+    run_before.check_course(None, ["lab1.walks"], small_class.out)
     with pytest.raises(
         GradebookError, match=r"out has a class of another course, with lab1.*lab1\.walks\. Name another"
     ):
-        unknown_names.check_course(plan, ["lab1.walks"], small_class.out)
+        run_before.check_course(plan, ["lab1.walks"], small_class.out)
 
 
 def test_a_part_of_a_name_names_whom_it_may_mean(small_class: SmallClass) -> None:

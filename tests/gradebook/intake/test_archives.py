@@ -255,7 +255,10 @@ def test_an_encrypted_file_is_refused(tmp_path: Path) -> None:
         unpack(archive, tmp_path / "out")
 
 
-@pytest.mark.parametrize(("start", "kind"), [(b"Rar!\x1a\x07\x00", "RAR"), (b"7z\xbc\xaf\x27\x1c\x00", "7z")])
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [(b"Rar!\x1a\x07\x00", "RAR"), (b"7z\xbc\xaf\x27\x1c\x00", "7z"), (b"\x28\xb5\x2f\xfd", "Zstandard")],
+)
 def test_another_archive_under_a_zips_name_is_called_by_its_own(tmp_path: Path, start: bytes, kind: str) -> None:
     (tmp_path / "labs.zip").write_bytes(start + bytes(1000))
     with pytest.raises(
