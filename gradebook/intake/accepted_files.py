@@ -36,6 +36,8 @@ class Refused(Exception):
     """This submission cannot be taken; the message is one line that says what the student must change."""
 
     status: ClassVar[Literal["refused", "undecided"]] = "refused"
+    names_file = False
+    """Whether the message says which of several files it is about."""
 
 
 class Undecided(Refused):

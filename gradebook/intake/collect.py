@@ -206,8 +206,7 @@ class Intake:
 
     def _taken_of_team(self, student: Student, several: list[list[HandedIn]], names: str) -> Student:
         """What the members handed in, where those of them that can be graded are the same."""
-        taken: list[Student] = []
-        remarks: list[str] = []
+        taken, remarks, refusals = list[Student](), list[str](), list[Refused]()
         lost: list[tuple[str, str]] = []
         failures: list[CouldNotFetch] = []
         for ones in several:
@@ -217,6 +216,7 @@ class Intake:
                     remarks.append(f"of {self._whose(ones)}: {result.reason}")
                 taken.append(result)
             except Refused as refusal:
+                refusals.append(refusal)
                 lost.append((self._whose(ones), str(refusal).removeprefix(f"{ones[0].label!r} ")))
             except CouldNotFetch as failure:
                 failures.append(failure)
@@ -225,7 +225,7 @@ class Intake:
             reasons = "; ".join(sentence(whose, reason) for whose, reason in lost)
             if failures:  # what could not be fetched may be what counts, whatever the others handed in
                 raise CouldNotFetch(reasons, nowhere=all(failure.nowhere for failure in failures))
-            raise Refused(reasons)
+            raise (Undecided if any(isinstance(each, Undecided) for each in refusals) else Refused)(reasons)
         if len({result.content for result in taken}) > 1:
             self._torn[student.team] = max(len({result.content for result in taken}), self._torn[student.team])
             raise Undecided(

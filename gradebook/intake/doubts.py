@@ -58,6 +58,7 @@ def check_depth(
         inside = sorted(thing.path.iterdir()) if thing.path is not None else []
         owners = [roster.owners(_handles(path.name)) for path in inside] if roster is not None else []
         inner = list(dict.fromkeys(theirs[0].student for theirs in owners if theirs))
+        inner = inner or (_authors(inside, roster) if roster is not None else [])
         if len(inner) > 1:
             holding[thing.label] = inner
     if not holding:
@@ -75,6 +76,17 @@ def check_depth(
         f"{what}; neither {'is' if len(holding) == 2 else 'are'} {some([name for name in holding if name != first])}. "
         "Put what is in these folders into one folder, and name that"
     )
+
+
+def _authors(files: Sequence[Path], roster: Roster) -> list[str]:
+    """Whose these files may be, if each has another student's name in its own; nobody's if it is not so."""
+    named = [
+        [entry.student for entry in roster.entries if spelt_names.may_be_of(path.stem, entry.name, entry.student)]
+        for path in files
+        if path.is_file()
+    ]
+    alone = {students[0] for students in named if len(students) == 1}
+    return sorted(alone) if len(alone) == len(named) else []
 
 
 def _handles(name: str) -> tuple[str, ...]:

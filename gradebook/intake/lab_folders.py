@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from gradebook.intake import platforms, zip_and_tar
-from gradebook.intake.accepted_files import Refused
+from gradebook.intake.accepted_files import Undecided
 from gradebox.course.rubric import Lab
 from gradebox.sandbox import copying
 
@@ -36,7 +36,7 @@ def place_of(top: Path, is_lab: IsLab) -> Path | None:
     """The folder in which labs lie: `top`, its `labs`, or one below it; where there is but one, also below that.
 
     Raises:
-        Refused: there are several.
+        Undecided: there are several.
     """
     for folder in (top, *wrappers(top)):
         if (place := _labs_at(folder, is_lab)) is not None:
@@ -44,7 +44,7 @@ def place_of(top: Path, is_lab: IsLab) -> Path | None:
         found_below = [(path, labs) for path in inner(folder) if (labs := _labs_at(path, is_lab)) is not None]
         if len(found_below) > 1:
             names = ", ".join(repr(path.name) for path, _ in found_below)
-            raise Refused(f"holds labs in several folders, {names}; hand in one of them")
+            raise Undecided(f"holds labs in several folders, {names}; hand in one of them")
         if found_below:
             return found_below[0][1]
     return None
@@ -85,7 +85,7 @@ def counting(top: Path) -> tuple[Path, str]:
     """Where in a student's folder a platform keeps what counts, and what to say of the rest; else the folder itself.
 
     Raises:
-        Refused: a platform has several versions, and says of none that it counts.
+        Undecided: a platform has several versions, and says of none that it counts.
     """
     top = next((path for path in inner(top) if path.name == platforms.SAKAI_ATTACHMENTS), top)
     if (active := _active_version(top)) is not None:
@@ -100,14 +100,14 @@ def counting(top: Path) -> tuple[Path, str]:
 
 
 def _active_version(top: Path) -> Path | None:
-    """The version that counts by Submitty's own file; None if there is none. Raises `Refused` as `counting` does."""
+    """The version that counts by Submitty's own file; None if there is none. Raises `Undecided` as `counting` does."""
     names = [path.name for path in inner(top) if path.name.isdecimal()]
     try:
         active = json.loads((top / _SUBMITTY).read_text(encoding="utf-8"))["active_version"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     if names and str(active) not in names:
-        raise Refused(
+        raise Undecided(
             f"has versions {', '.join(sorted(names, key=int))}, and Submitty says that {active!r} is active: choose "
             "one there, or remove the others"
         )
@@ -254,7 +254,7 @@ class LabNames:
             if package is None or package in exact:
                 continue
             if (other := next((folder for folder, meant in lab_of.items() if meant == package), None)) is not None:
-                raise Refused(f"holds both {other!r} and {name!r} for one lab; keep one of them, called {package}")
+                raise Undecided(f"holds both {other!r} and {name!r} for one lab; keep one of them, called {package}")
             lab_of[name] = package
         return lab_of
 

@@ -166,9 +166,9 @@ class _Assembly:
         except _NoLab as refusal:
             self._reasons.append((repr(piece.name), str(refusal)))
         except Refused as refusal:
-            if isinstance(refusal, _Named) or not self._several:
-                raise
-            raise _Named(sentence(repr(piece.name), str(refusal))) from None
+            if self._several and not refusal.names_file:
+                refusal.args, refusal.names_file = (sentence(repr(piece.name), str(refusal)),), True
+            raise
 
     def _unpack(self, archive: Path, name: str) -> Path:
         """The folder with what is in it; raises `_Unopened` where it cannot be unpacked."""
@@ -310,8 +310,11 @@ class _Assembly:
             known = self._entries.setdefault(named.target, (named, name))
             if known[0] is not named and not _same(known[0], named):
                 if known[1] == name:
-                    raise Refused(f"holds {named.target!r} twice, in different folders, and they differ; keep one")
-                raise _Named(f"{known[1]!r} and {name!r} both hold {named.target!r}, and differ; hand in one of them")
+                    raise Undecided(f"holds {named.target!r} twice, in different folders, and they differ; keep one")
+                both = f"{known[1]!r} and {name!r} both hold {named.target!r}, and differ; hand in one of them"
+                undecided = Undecided(both)
+                undecided.names_file = True
+                raise undecided
 
     # --- files alone ------------------------------------------------------------------------------------------------
 
@@ -366,10 +369,6 @@ class _Told(_NoLab):
 
 class _Unopened(_Told):
     """There may be one, in an archive that cannot be unpacked."""
-
-
-class _Named(Refused):
-    """The reason says which file it is about."""
 
 
 class _TooDeep(_NoLab):

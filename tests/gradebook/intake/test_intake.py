@@ -97,7 +97,8 @@ def test_a_folder_labs_goes_before_its_neighbours(take: Take, source: Path) -> N
 def test_labs_in_two_places_are_refused(take: Take, source: Path) -> None:
     lab(source / "ada" / "old")
     lab(source / "ada" / "new")
-    assert "holds labs in several folders, 'new', 'old'" in take()["ada"].reason
+    ada = take()["ada"]
+    assert (ada.status, "holds labs in several folders, 'new', 'old'" in ada.reason) == ("undecided", True)
 
 
 def test_a_folder_without_labs_is_refused(take: Take, source: Path) -> None:
@@ -307,7 +308,17 @@ def test_a_folder_above_the_submissions_and_one_of_sections_are_named(downloads:
     downloads.put(f"B/dan/{LAB}/benchmark.py")
     with pytest.raises(IntakeError, match=r"neither is B\. Put what is in these folders into one folder"):
         downloads.take(roster=roster)
-    assert downloads.take()["A"].status == "refused", "without a roster nobody knows who is who"
+    assert downloads.take()["A"].status == "undecided", "without a roster nobody knows who is who"
+
+
+def test_a_folder_of_files_that_are_called_as_students_is_named(downloads: Downloads) -> None:
+    roster = "student,name\nada,Ada Lovelace\nbob,Bob Ross\ncat,Cat C\n"
+    downloads.put("walks/ada_walks.py")
+    downloads.put("walks/Ross walks.py")
+    with pytest.raises(IntakeError, match=r"source/walks has the work of several students \(ada, bob\)"):
+        downloads.take(roster=roster)
+    downloads.put("walks/helper.py")
+    assert downloads.take(roster=roster)["walks"].status == "taken"
 
 
 def test_a_file_that_only_has_a_students_name_does_not_stand_beside_the_students_own(downloads: Downloads) -> None:

@@ -224,7 +224,7 @@ def test_every_file_counts_or_is_named(part: int, tmp_path: Path, pytestconfig: 
         folder = tmp_path / str(seed)
         (folder / "source").mkdir(parents=True)
         for student, copied in taken_in(Student1(seed), folder):
-            if student.status == "refused":
+            if student.status in ("refused", "undecided"):
                 assert re.search(r"'|nothing at all|keep one of them|no git repository", student.reason), (
                     seed,
                     student.reason,

@@ -130,6 +130,17 @@ def test_members_who_join_and_leave_share_from_the_next_run_on(course: Course) -
     assert len(course.small.graded) == 1
 
 
+def test_nobody_decides_for_a_team_of_whom_nobody_knows_which_files_count(course: Course) -> None:
+    for name in ("ada", "bob"):
+        zipped(
+            course.small.submissions / f"{name}.zip",
+            {f"{place}/lab1_gpu_basics/benchmark.py": place.encode() for place in "ab"},
+        )
+    ada, bob, *_ = course.grade().students
+    assert [(row.status, row.score) for row in (ada, bob)] == [("refused", None)] * 2
+    assert "'ada.zip' of ada holds labs in several folders, 'a', 'b'" in ada.reason
+
+
 def test_who_left_a_team_hands_in_alone(course: Course) -> None:
     zipped(course.small.submissions / "ada.zip", LAB)
     zipped(course.small.submissions / "bob.zip", {"lab1_gpu_basics/benchmark.py": b"# alone\n"})
