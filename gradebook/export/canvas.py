@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
 from gradebook.export.view import Line, View
+from gradebook.moodle_words import DASHES
 from gradebook.roster import CANVAS_POINTS, LOGINS, folded
 from gradebook.text_files import some, to_csv
 from gradebox.report.document import points
@@ -135,7 +136,8 @@ def _other_grades(view: View, assignment: str) -> tuple[str, ...]:
     having = [
         f"{line.who} {line.result.columns[assignment]}, now {points(line.result.score or Decimal(0))}"
         for line in view.for_platforms
-        if (there := _number(line.result.columns.get(assignment, ""))) is not None and there != line.result.score
+        # Also what is no number, such as EX for who is excused there, or complete.
+        if (there := line.result.columns.get(assignment, "").strip(DASHES)) and _number(there) != line.result.score
     ]
     if not having:
         return ()

@@ -149,7 +149,9 @@ def _other_grades(view: View) -> str:
         f"{line.who} {line.result.columns[_GRADE]}, now {points(line.result.score or Decimal(0))}"
         for line in view.lines
         if line.decided and line.grade is not None
-        if (there := _number(line.result.columns.get(_GRADE, ""))) is not None and there != line.result.score
+        # Also what is no number, such as a share in per cent.
+        if (there := line.result.columns.get(_GRADE, "").strip(moodle_words.DASHES))
+        and _number(there) != line.result.score
     ]
     if not having:
         return ""

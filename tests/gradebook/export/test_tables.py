@@ -308,11 +308,11 @@ def test_who_lacks_what_moodle_knows_students_by_is_named() -> None:
 def test_other_grades_in_moodle_are_named_before_they_are_replaced() -> None:
     rows = [
         student(key, graded({}), columns={**WORKSHEET, "Feedback comments": "", "Grade": cell})
-        for key, cell in (("17", "7,50"), ("18", "20.00"), ("19", "-"), ("20", ""))
+        for key, cell in (("17", "7,50"), ("18", "20.00"), ("19", "-"), ("20", ""), ("21", "55 %"))
     ]
     said = [text for text in moodle.notices(view.of(a_class(rows))) if "has other grades" in text]
     assert [text.partition(". To")[0] for text in said] == [
-        "Moodle has other grades of these students, which moodle-worksheet.csv replaces: 17 7,50, now 20"
+        "Moodle has other grades of these students, which moodle-worksheet.csv replaces: 17 7,50, now 20, 21 55 %, now 20"
     ]
 
 
@@ -328,4 +328,7 @@ def test_other_grades_in_canvas_are_named_before_they_are_replaced() -> None:
         for key, cell in (("ada", "7,50"), ("bob", "20.00"), ("cy", ""), ("eve", "EX"))
     ]
     said = " ".join(canvas.notices(view.of(a_class(rows)), None))
-    assert "other grades in GPU labs (42), which canvas.csv replaces: ada 7,50, now 20. To keep one" in said
+    assert (
+        "other grades in GPU labs (42), which canvas.csv replaces: ada 7,50, now 20, eve EX, now 20. To keep one"
+        in said
+    )
