@@ -212,7 +212,11 @@ def _show(result: ClassResult, out: Path) -> int:
         for text in _misplaced(line):
             misplaced.setdefault(text, []).append(line.who)
     for text, students in misplaced.items():
-        console.print(f"  {text_files.some(students)}: a file may have another name or place: {text}", markup=False)
+        of_all = len(students) > 1 and len(students) == len(overview.graded)
+        course = ". It is so for all: perhaps a probe names a wrong module (gradebox lint --course)" if of_all else ""
+        console.print(
+            f"  {text_files.some(students)}: a file may have another name or place: {text}{course}", markup=False
+        )
     console.print(f"gradebook and exports: {out}", markup=False)
     done = not review and not refused and not not_theirs and not by_status["could_not_grade"]
     return int(ExitCode.PASSED if done else ExitCode.NEEDS_REVIEW)

@@ -75,6 +75,9 @@ def _checks(course: Course, lab: Lab) -> Iterator[str]:
     for file in layout.files(course.folder / lab.id, layout.PROBES):
         for line, name in sorted(_modules_named(file, lab)):
             yield f"{file}:{line}: {name!r} is in another package than {lab.package!r}, which students hand in"
+        for line, name in sorted(set(_modules_imported(file))):
+            if reason := _no_module(course, lab, name):
+                yield f"{file}:{line}: {name!r} is {reason}, like '{lab.package}.{_module_in(name)}'"
 
 
 def _modules_named(file: Path, lab: Lab) -> Iterator[tuple[int, str]]:
@@ -82,9 +85,50 @@ def _modules_named(file: Path, lab: Lab) -> Iterator[tuple[int, str]]:
     for node in ast.walk(_parsed(file)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             package, dot, module = node.value.partition(".")
-            named = package.startswith(f"{lab.id}_") and dot and module.replace(".", "_").isidentifier()
+            named = (
+                package.startswith(f"{lab.id}_")
+                and package.isidentifier()
+                and dot
+                and module.replace(".", "_").isidentifier()
+            )
             if named and package != lab.package:
                 yield node.lineno, node.value
+
+
+def _modules_imported(file: Path) -> Iterator[tuple[int, str]]:
+    """Names by which a probe imports modules of the submission, as far as they are there to be read."""
+    tree = _parsed(file)
+    known = {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="module"), args=[ast.Name(id=name)]) if isinstance(
+                value := known.get(name), str
+            ):
+                yield node.lineno, value
+            case ast.Call(func=ast.Attribute(attr="module"), args=[ast.Constant(value=str(value))]):
+                yield node.lineno, value
+
+
+def _no_module(course: Course, lab: Lab, name: str) -> str:
+    """Why no submission has a module of this name; empty if one may have it."""
+    parts = name.removeprefix("labs.").split(".")
+    if not all(map(str.isidentifier, parts)):
+        return "no name of a module"
+    beside = [folder / "labs" / parts[0] for folder in (course.folder, course.folder.parent)]
+    is_given = any(place.is_dir() or place.with_suffix(".py").is_file() for place in beside)
+    in_lab = parts[0] in {known.package for known in course.all_labs} or parts[0].startswith(f"{lab.id}_")
+    return "" if in_lab or is_given else "in no lab's package"
+
+
+def _module_in(name: str) -> str:
+    """The last part of what somebody took for a name of a module."""
+    return name.removesuffix(".py").replace("/", ".").rpartition(".")[2]
 
 
 def _parsed(file: Path) -> ast.Module:

@@ -96,10 +96,14 @@ class Student:
 
         Raises:
             LookupError: in a reference run.
+            ValueError: it is no name of a module, which is no fault of the submission.
             Exception: whatever importing the submission's code raises.
         """
         if not self.present:
             raise LookupError(f"a reference run has no submission, so no module {name}")
+        name = name.removeprefix("labs.")
+        if not all(map(str.isidentifier, name.split("."))):
+            raise ValueError(f"{name!r} is no name of a module, like 'lab1_walks.walks'")
         self.importing[:] = [name]
         module = importlib.import_module(f"labs.{name}")
         self.importing.clear()

@@ -83,6 +83,17 @@ def test_what_the_sandbox_cannot_import_is_the_courses_and_named(change: Change,
     assert "this machine" not in str(refused.value)
 
 
+def test_a_module_may_be_called_as_students_call_it(graded: Graded) -> None:
+    named = ('student.module("', 'student.module("labs.')
+    assert {str(check.outcome) for check in graded((PROBES, *named)).values()} == {"passed"}
+
+
+def test_what_is_no_name_of_a_module_is_the_courses_mistake(graded: Graded) -> None:
+    check = graded((PROBES, 'module("basics_week1.numbers")', 'module("basics_week1/numbers.py")'))["product"]
+    assert check.outcome == "needs_review"
+    assert "itself failed: ValueError: 'basics_week1/numbers.py' is no name of a module, like 'lab1" in check.message
+
+
 def test_labs_are_graded_without_a_package_that_only_an_exercise_needs(graded: Graded) -> None:
     exercise = ("course.toml", f"points = 10\npass_percent = 50\n{LABS}", ALONE)
     needs_more = ("further/sums/probes.py", "def ", "import numpi\n\n\ndef ")
@@ -165,6 +176,18 @@ def test_a_course_is_read_for_what_leads_nowhere(tmp_path: Path) -> None:
         f"{SUMS_TOML}: [checks.total] functions names totals, which {solution}/further_week2/sums.py does not define",
         f"{SUMS_TOML}: [checks.total] functions names sum.py, but {solution}/further_week2 has no such file",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("numbers", "in no lab's package"), ("basics_week1/numbers.py", "no name of a module")]
+)
+def test_a_module_that_no_submission_has_is_named(tmp_path: Path, name: str, reason: str) -> None:
+    folder = write_course(tmp_path, (PROBES, '"basics_week1.numbers"', f'"{name}"'))
+    said = f"'{name}' is {reason}, like 'basics_week1.numbers'"
+    assert [line.partition(": ")[2] for line in _lint(folder)] == [said]
+    (folder.parent / "labs").mkdir()
+    (folder.parent / "labs" / "numbers.py").touch()
+    assert len(_lint(folder)) == (0 if name == "numbers" else 1)
 
 
 def test_a_timeline_of_a_probe_that_is_not_there_is_named(tmp_path: Path) -> None:
