@@ -147,10 +147,19 @@ def _going_on(arguments: list[str], name: str) -> list[str]:
 
 
 def _misplaced(line: view.Line) -> list[str]:
-    """What to do about files that checks did not find, each once."""
+    """What to do about files and packages that checks did not find, each once."""
     labs = () if line.grade is None else line.grade.labs
     checks = [check for lab in labs for criterion in lab.criteria for check in criterion.checks]
-    texts = [check.hint for check in checks if import_advice.is_elsewhere(check.message, check.hint)]
+    texts = [
+        f"a file may have another name or place: {check.hint}"
+        for check in checks
+        if import_advice.is_elsewhere(check.message, check.hint)
+    ]
+    packages = {package for check in checks if (package := import_advice.lacking_package(check.hint))}
+    texts += [
+        f"{package} is imported and not installed here. If students may use it, install it, and grade again: --regrade"
+        for package in sorted(packages)
+    ]
     return list(dict.fromkeys(texts))
 
 
@@ -212,11 +221,9 @@ def _show(result: ClassResult, out: Path) -> int:
         for text in _misplaced(line):
             misplaced.setdefault(text, []).append(line.who)
     for text, students in misplaced.items():
-        of_all = len(students) > 1 and len(students) == len(overview.graded)
+        of_all = 1 < len(students) == len(overview.graded) and "is imported" not in text
         course = ". It is so for all: perhaps a probe names a wrong module (gradebox lint --course)" if of_all else ""
-        console.print(
-            f"  {text_files.some(students)}: a file may have another name or place: {text}{course}", markup=False
-        )
+        console.print(f"  {text_files.some(students)}: {text}{course}", markup=False)
     console.print(f"gradebook and exports: {out}", markup=False)
     done = not review and not refused and not not_theirs and not by_status["could_not_grade"]
     return int(ExitCode.PASSED if done else ExitCode.NEEDS_REVIEW)

@@ -108,7 +108,8 @@ def problem(
                 message, hint, answered=False, evidence=f"A module does not import: {text.partition(chr(10))[0]}"
             )
         case "error":
-            hint = _path_hint(text) or _HINTS.get(answer.error or "", _RAISED_HINT)
+            absent = import_advice.hint(text, files()) if answer.error == "ModuleNotFoundError" else ""
+            hint = absent or _path_hint(text) or _HINTS.get(answer.error or "", _RAISED_HINT)
             if DEFINED_AS in text:
                 hint = _PARAMETERS_HINT
             message = f"your code raised {answer.error}: {text}{where}"

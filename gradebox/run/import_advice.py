@@ -11,6 +11,7 @@ _UNKNOWN = re.compile(r"No module named '([\w.]+)'")
 _NUMBERED = re.compile(r"([a-z]+)[-_ ]?0*([0-9]+)", re.IGNORECASE)
 _SHOWN = 4
 _GIVEN = ", as the hand-out has it"
+_NOT_INSTALLED = " is not installed where submissions are graded"
 _SHORTCUTS = (".lnk", ".url", ".webloc", ".desktop", ".gdoc", ".icloud")
 """What Windows, macOS, Google Drive and iCloud have instead of a file."""
 _ADDED = re.compile(r"(?:my|final|new|old|last|fixed|copy|solution|v?[0-9]*)?")
@@ -30,6 +31,12 @@ def hint(message: str, files: Sequence[str]) -> str:
 def is_elsewhere(message: str, advice: str) -> bool:
     """Whether a check failed because a file has another name or place. Not if its whole folder is absent."""
     return _ABSENT.search(message) is not None and re.search(r"rename it|move it to| holds ", advice) is not None
+
+
+def lacking_package(advice: str) -> str:
+    """The package that is not installed, if that is what the advice says; empty if it says something else."""
+    package, is_lacking, _ = advice.partition(_NOT_INSTALLED)
+    return package if is_lacking else ""
 
 
 def _of_absent(path: str, files: Sequence[str]) -> str:
@@ -121,4 +128,4 @@ def _of_unknown(module: str, files: Sequence[str]) -> str:
         return f"a file of yours that is next to it is imported with a dot: from .{module} import ..."
     if any(file == f"{first}.py" or file.startswith(f"{first}/") for file in files):
         return f"it is next to the labs: from labs.{module} import ..."
-    return f"{first} is not installed where submissions are graded: do without it"
+    return f"{first}{_NOT_INSTALLED}: do without it"

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import os
 import shutil
+import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ from gradebox.sandbox.types import CourseFault, Environment, Isolation, Limits, 
 _TEXT_BYTES = 2**20
 """Of a report or a file of results: ten times what any of them has."""
 _START_SECONDS = 180.0
+_PYTHONS = sorted({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, key=len, reverse=True)
+"""Where Python keeps modules; one is in the other where there is no virtual environment."""
 _REPLY_SLACK_SECONDS = 120.0
 """Beyond a run's own deadline: more than the server allows its supervisor."""
 
@@ -197,10 +200,12 @@ class Sandbox:
         return replace(reply, ranks=ranks)
 
     def _without_folders(self, text: str) -> str:
-        """Text with files of ours and the course's named from their packages on.
+        """Text with files of ours, the course's and Python's named from their packages on.
 
         A submission's exceptions may hold them, and students read those.
         """
+        for folder in _PYTHONS:
+            text = text.replace(f"{folder}/", "")
         for parent, package in (
             (self._environment.course_parent, self._environment.course),
             (os.fspath(Path(__file__).parents[2]), "gradebox"),

@@ -435,6 +435,10 @@ def test_a_file_beside_it_is_imported_with_a_dot(graded: Graded) -> None:
     )
     absent = "torchx is not installed where submissions are graded: do without it"
     assert import_advice.hint("No module named 'torchx'", ["lab1_a/b.py"]) == absent
+    late = "def product(left, right):\n    import torchx\n"
+    assert graded(numbers=f"{NUMBERS}\n\n{late}")["product"].hint == absent
+    assert import_advice.lacking_package(absent) == "torchx"
+    assert import_advice.lacking_package("do without it") == ""
 
 
 @pytest.mark.parametrize(
@@ -521,6 +525,11 @@ def test_an_exception_says_nothing_of_where_the_course_lies(tmp_path: Path, grad
     assert 'File "gradebox/sandbox/worker.py", line' in check.message
     assert str(tmp_path) not in check.message
     assert str(ROOT) not in check.message
+    lacking = "from typing import no_such_name\n"
+    message = graded(numbers=lacking + NUMBERS)["product"].message
+    assert message.startswith(
+        "the module does not import: cannot import name 'no_such_name' from 'typing' (typing.py) at numbers.py:1"
+    )
 
 
 def test_what_lies_next_to_a_course_is_taken_for_no_module_of_python(
