@@ -101,8 +101,8 @@ def _number(text: str) -> Decimal | None:
 def _who(line: Line, who: list[str]) -> list[str]:
     cells: Mapping[str, str] = line.result.columns
     # A name on GitHub may be another student's login.
-    if not any(cells.get(name) for name in _IDS) and line.student not in [cells.get(name) for name in LOGINS]:
-        cells = {**cells, "SIS Login ID": line.student}
+    if not any(cells.get(name) for name in _IDS) and line.identifier not in [cells.get(name) for name in LOGINS]:
+        cells = {**cells, "SIS Login ID": line.identifier}
     if who[0] == "Student":
         cells = {**cells, "Student": cells.get("Student") or line.label}
     return [cells.get(name, "") for name in who]

@@ -43,7 +43,7 @@ def grade_import(view: View) -> str:
     title = view.result.title
     rows = []
     for line in view.for_platforms:
-        cells = dict(line.result.columns) if keys else {**line.result.columns, "ID number": line.student}
+        cells = dict(line.result.columns) if keys else {**line.result.columns, "ID number": line.identifier}
         if not any(cells.get(name) for name in who if name not in _NAMES):
             continue  # Moodle would refuse the row, and with it the file
         named = [cells.get(name, "") for name in who]

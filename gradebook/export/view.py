@@ -8,6 +8,7 @@ from decimal import Decimal
 
 from gradebook.export import reviews
 from gradebook.results import ClassResult, StudentResult
+from gradebook.roster import KEYS
 from gradebook.text_files import file_names, with_name
 from gradebox.run.endings import COURSE_IS_WRONG
 from gradebox.run.grade import CriterionResult, Grade
@@ -33,6 +34,13 @@ class Line:
     @property
     def student(self) -> str:
         return self.result.student
+
+    @property
+    def identifier(self) -> str:
+        """The key for platforms: that of the roster as it is now, also if the class keeps another one."""
+        columns = self.result.columns
+        current = next((columns[name] for name in KEYS if columns.get(name)), self.student)
+        return self.student if self.student in columns.values() else current
 
     @property
     def who(self) -> str:

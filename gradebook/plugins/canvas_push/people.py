@@ -104,9 +104,9 @@ def _handles(line: Line) -> Iterator[tuple[str, str]]:
 def _guesses(line: Line) -> Iterator[tuple[str, str]]:
     """What may be one as well, if no column is: the key, and an address, because many a Canvas has logins of them."""
     columns = line.result.columns
-    if line.student not in [columns.get(name) for name in LOGINS]:  # on GitHub, and somebody else's login here
+    if line.identifier not in [columns.get(name) for name in LOGINS]:  # on GitHub, and somebody else's login here
         for kind in ("login", "sis", "email"):
-            yield kind, line.student
+            yield kind, line.identifier
     for name in _EMAIL:
         if columns.get(name):
             yield "login", columns[name]

@@ -293,6 +293,15 @@ def test_who_is_hidden_in_moodle_is_in_the_worksheet_only() -> None:
     assert "in moodle-worksheet.csv and not in moodle-grades.csv: 17" in " ".join(moodle.notices(hidden))
 
 
+def test_platforms_get_the_key_that_the_roster_has_now() -> None:
+    """The class keeps the first one, under which decisions and marks are."""
+    rows = [student("zoe", graded({}), columns={"student": "zoe2", "name": "Zoë"}), student("ada", graded({}))]
+    rows[1] = replace(rows[1], columns={"student": "", "Email": "ada"})
+    made = view.of(a_class(rows))
+    assert [row["SIS Login ID"] for row in read(canvas.gradebook(made))[1:]] == ["ada", "zoe2"]
+    assert [row["ID number"] for row in read(moodle.grade_import(made))] == ["ada", "zoe2"]
+
+
 def test_who_lacks_what_moodle_knows_students_by_is_named() -> None:
     rows = [
         student(key, graded({}), columns={"student": key, "Email address": f"{key}@x.edu"}) for key in ("ada", "bob")
@@ -312,7 +321,8 @@ def test_other_grades_in_moodle_are_named_before_they_are_replaced() -> None:
     ]
     said = [text for text in moodle.notices(view.of(a_class(rows))) if "has other grades" in text]
     assert [text.partition(". To")[0] for text in said] == [
-        "Moodle has other grades of these students, which moodle-worksheet.csv replaces: 17 7,50, now 20, 21 55 %, now 20"
+        "Moodle has other grades of these students, which moodle-worksheet.csv replaces: "
+        "17 7,50, now 20, 21 55 %, now 20"
     ]
 
 
