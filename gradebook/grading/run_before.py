@@ -25,6 +25,11 @@ def check_room(out: Path, submissions: Path, own: Sequence[str]) -> None:
         GradebookError: `out` is no place for a gradebook.
     """
     folder, source = out.resolve(), submissions.resolve()
+    classes = (source, source.parent) if source.name in own and source.parent != folder else (source,)
+    if any((place / FILE).is_file() for place in classes):
+        raise GradebookError(
+            f"{submissions} is what a class leaves in its folder (--out), and no submissions: name what was handed in"
+        )
     if source.is_dir() and (folder == source or source in folder.parents):
         raise GradebookError(
             f"--out {out} is in the folder of submissions, where it would count as one; name a folder elsewhere"

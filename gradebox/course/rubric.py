@@ -301,7 +301,7 @@ def _require_folders(document: Document, folder: Path, names: tuple[str, ...]) -
         if file.parent.name not in names:
             raise document.error(place, f"criteria lacks {file.parent.name!r}, but there is {file}")
     if not names:
-        raise document.error(place, f"criteria = []: a lab needs a criterion with checks; {_BY_PEOPLE}")
+        raise document.error(place, f"criteria = []: a lab needs a check, if only that a file is there; {_BY_PEOPLE}")
 
 
 def _of_folder(folder: Path, criterion: str) -> Criterion:

@@ -172,6 +172,16 @@ def test_the_originals_are_never_where_copies_are_kept(small_class: SmallClass) 
     assert [path.name for path in small_class.submissions.iterdir()] == ["ada"]
 
 
+def test_what_a_class_leaves_is_no_submission(small_class: SmallClass, tmp_path: Path) -> None:
+    small_class.hands_in("ada")
+    small_class.grade()
+    for place in (small_class.out, small_class.out / "exports"):
+        with pytest.raises(GradebookError, match=r"is what a class leaves in its folder .* and no submissions"):
+            small_class.grade(submissions=place, out=tmp_path / "other")
+    small_class.submissions.rename(small_class.out / "handed-in")
+    assert small_class.grade(submissions=small_class.out / "handed-in", out=tmp_path / "other").students
+
+
 def test_somebody_elses_exports_are_not_written_over(small_class: SmallClass) -> None:
     small_class.hands_in("ada")
     mine = small_class.out / "exports" / "feedback" / "ada.html"
