@@ -39,7 +39,7 @@ def test_an_entry_is_read_exactly(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("4.5", "5.5"), "gives 0 to 5"),
+        (("4.5", "5.5"), "gives 0 to 5: correct points, or remove the entry"),
         (("4.5", "-1"), "gives 0 to 5"),
         (("4.5", '"4.5"'), "is not a number"),
         (("4.5", "true"), "is not a number"),
