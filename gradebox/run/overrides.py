@@ -76,8 +76,9 @@ def _check(document: reading.Document, entries: Sequence[Override], most: Mappin
             meant = _meant(entry.criterion, most)
             raise document.error((*place, "criterion"), f"there is no criterion {entry.criterion!r}; {meant}")
         if not 0 <= entry.points <= most[entry.criterion]:
-            text = f"points = {entry.points}, but {entry.criterion} gives 0 to {most[entry.criterion]}: correct points, or "
-            raise document.error((*place, "points"), f"{text}remove the entry, if the criterion had more points before")
+            text = f"points = {entry.points}, but {entry.criterion} gives 0 to {most[entry.criterion]}"
+            remedy = "correct points, or remove the entry if the criterion had more points before"
+            raise document.error((*place, "points"), f"{text}: {remedy}")
         if (entry.student, entry.criterion) in pairs:
             raise document.error(place, f"{entry.criterion} of {entry.student} stands twice; keep one")
         pairs.add((entry.student, entry.criterion))
