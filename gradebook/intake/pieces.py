@@ -130,7 +130,9 @@ class _Assembly:
             damaged = [sentence(name, reason) for name, reason in self._unopened]
             unnamed = {repr(pieces[0].name)} if count == 1 and pieces[0].kind != "file" else set()
             reasons = [*damaged, *self._why(unnamed), *words] or self._remarks
-            raise Refused("; ".join(reasons) or f"holds no file in {self._names.example}: hand in all that is in it")
+            # What was typed is for people to read, and a link may lead to what can be graded.
+            kind = Undecided if {"text", "link"} & {piece.kind for piece in pieces} else Refused
+            raise kind("; ".join(reasons) or f"holds no file in {self._names.example}: hand in all that is in it")
         lost = (*self._unopened, *self._reasons)
         self._remarks += [f"{name} does not count: {clause(reason)}" for name, reason in lost]
         idle = not_counted.not_imported([entry for entry, _ in self._entries.values()], self._names)

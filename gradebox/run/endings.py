@@ -61,11 +61,17 @@ _MEMORY_HINT = "look for lists that grow, or arrays far larger than the docstrin
 _TIMEOUT_HINT = "look for a loop that never ends, or for work far beyond what the docstring asks for"
 
 
+_READ_ONLY = re.compile(r"\[Errno (?:30|13)\] [\w -]+: '/submission")
 _RELATIVE = re.compile(r"No such file or directory: '(?![/~]|[A-Za-z]:)([^']+)'")
 
 
 def _path_hint(text: str) -> str:
-    """What to do about a file that code looked for from where checks run; empty if it is something else."""
+    """What to do about a file that code looked for, or wrote, where it cannot be; empty if it is something else."""
+    if _READ_ONLY.search(text):
+        return (
+            "Your files can only be read while they are graded. Write into the current folder, or into one that "
+            "tempfile.mkdtemp() makes."
+        )
     match = _RELATIVE.search(text)
     if match is None:
         return ""

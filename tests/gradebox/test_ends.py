@@ -370,6 +370,12 @@ def test_a_machine_that_breaks_under_pytest_ends_it_likewise(after: int, options
         ("[Errno 2] No such file or directory: '/submission/labs/steps.csv'", ""),
         ("[Errno 2] No such file or directory: 'C:\\\\Users\\\\steps.csv'", ""),
         ("No module named 'steps'", ""),
+        (
+            "[Errno 30] Read-only file system: '/submission/labs/lab1_a/out.txt'",
+            "can only be read while they are graded",
+        ),
+        ("[Errno 13] Permission denied: '/submission/labs/lab1_a/out.txt'", "Write into the current folder"),
+        ("[Errno 13] Permission denied: '/etc/out.txt'", ""),
     ],
 )
 def test_a_path_that_counts_from_elsewhere_is_explained(text: str, words: str) -> None:

@@ -204,7 +204,7 @@ def test_blackboards_download_is_read_and_the_last_attempt_counts(downloads: Dow
     assert downloads.files(students["al_001"]) == {f"{LAB}/benchmark.py": b"second = 2\n"}
     assert downloads.files(students["001"]) == {f"{LAB}/benchmark.py": b"bob = 1\n"}
     assert students["al_001"].submitted_at == datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
-    assert (students["zoe"].status, "a text was handed in" in students["zoe"].reason) == ("refused", True)
+    assert (students["zoe"].status, "a text was handed in" in students["zoe"].reason) == ("undecided", True)
     assert downloads.intake.passed_over == ["Lab_1_al_001_attempt_2026-03-01-20-00-00_lab1.zip (an earlier attempt)"]
 
 

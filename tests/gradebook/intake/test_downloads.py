@@ -103,7 +103,7 @@ def test_a_report_beside_the_archive_counts_and_another_one_does_not_replace_it(
 def test_texts_and_links_of_canvas_are_named(downloads: Downloads, name: str, content: bytes, words: str) -> None:
     downloads.put(name, content)
     alone = downloads.take()["lovelaceada_17"]
-    assert (alone.status, words in alone.reason) == ("refused", True)
+    assert (alone.status, words in alone.reason) == ("undecided", True)
     downloads.pack(f"{CANVAS}labs.zip", {f"{LAB}/benchmark.py": CODE})
     beside = downloads.take()["lovelaceada_17"]
     assert (beside.status, words in beside.reason) == ("taken", True)
@@ -146,10 +146,10 @@ def test_file_and_online_text_of_moodle_are_one_submission(downloads: Downloads)
     assert "a text was handed in, 'Ada Lovelace_17_assignsubmission_onlinetext'" in student.reason
 
 
-def test_online_text_alone_is_refused_and_not_overlooked(downloads: Downloads) -> None:
+def test_online_text_alone_waits_for_a_person(downloads: Downloads) -> None:
     downloads.put(f"{MOODLE}onlinetext_onlinetext.html", b"<p>I was ill</p>")
     student = downloads.take()["Ada Lovelace_17"]
-    assert (student.status, "a person has to read it" in student.reason) == ("refused", True)
+    assert (student.status, "a person has to read it" in student.reason) == ("undecided", True)
 
 
 @pytest.mark.parametrize(
